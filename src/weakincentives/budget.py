@@ -1,0 +1,92 @@
+"""How many tokens may be spent, and how many were."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from threading import Lock
+
+from weakincentives.deadlines import Deadline
+
+
+@dataclass(frozen=True, slots=True)
+class TokenUsage:
+    """What one request, or several added up, used."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_tokens: int = 0
+    reasoning_tokens: int = 0
+
+    @property
+    def total_tokens(self) -> int:
+        return self.input_tokens + self.output_tokens
+
+    def __add__(self, other: TokenUsage) -> TokenUsage:
+        return TokenUsage(
+            self.input_tokens + other.input_tokens,
+            self.output_tokens + other.output_tokens,
+            self.cached_tokens + other.cached_tokens,
+            self.reasoning_tokens + other.reasoning_tokens,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What an evaluation may use. A limit left at None does not limit."""
+
+    max_total_tokens: int | None = None
+    max_input_tokens: int | None = None
+    max_output_tokens: int | None = None
+    deadline: Deadline | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("max_total_tokens", "max_input_tokens", "max_output_tokens"):
+            limit: int | None = getattr(self, name)
+            if limit is not None and limit <= 0:
+                raise ValueError(f"{name} must be a positive number of tokens, not {limit}; leave it out for no limit")
+        if all(getattr(self, limit.name) is None for limit in fields(self)):
+            raise ValueError("a Budget needs at least one limit: tokens or a deadline")
+
+
+@dataclass(frozen=True, slots=True)
+class Overrun:
+    """One limit that was crossed."""
+
+    limit: str
+    allowed: int
+    used: int
+
+    def __str__(self) -> str:
+        return f"{self.limit} is {self.allowed}, used {self.used}"
+
+
+class BudgetTracker:
+    """Adds up all requests that share one budget; several evaluations, also in several threads, may share it."""
+
+    def __init__(self, budget: Budget) -> None:
+        self.budget = budget
+        self._usage = TokenUsage()
+        self._lock = Lock()
+
+    @property
+    def usage(self) -> TokenUsage:
+        """Everything recorded so far."""
+        return self._usage
+
+    def record(self, usage: TokenUsage) -> None:
+        """Count one more request."""
+        with self._lock:
+            self._usage += usage
+
+    def overrun(self) -> Overrun | None:
+        """The first limit that has been crossed, if any."""
+        used = self._usage
+        for limit, spent in (
+            ("max_total_tokens", used.total_tokens),
+            ("max_input_tokens", used.input_tokens),
+            ("max_output_tokens", used.output_tokens),
+        ):
+            allowed: int | None = getattr(self.budget, limit)
+            if allowed is not None and spent > allowed:
+                return Overrun(limit, allowed, spent)
+        return None
