@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+from weakincentives import errors
+
+ALL = [cls for _, cls in inspect.getmembers(errors, inspect.isclass) if cls.__module__ == errors.__name__]
+
+
+def drawn_tree() -> dict[str, str]:
+    """Child -> parent, as drawn in the module's docstring."""
+    parents: dict[int, str] = {}
+    edges = {}
+    for line in (inspect.getdoc(errors) or "").splitlines():
+        branch, _, rest = line.rpartition("── ")
+        if branch or line.strip() == "WinkError":
+            depth = len(branch)
+            name = (rest or line).split()[0]
+            parents[depth] = name
+            edges[name] = max(((d, p) for d, p in parents.items() if d < depth), default=(0, ""))[1]
+    return edges
+
+
+def test_the_drawing_is_the_tree():
+    ours = {cls.__name__ for cls in ALL}
+    actual = {cls.__name__: next((base.__name__ for base in cls.__bases__ if base.__name__ in ours), "") for cls in ALL}
+
+    assert drawn_tree() == actual
+
+
+@pytest.mark.parametrize("cls", ALL)
+def test_there_is_one_root_and_each_error_says_what_it_means(cls):
+    assert issubclass(cls, errors.WinkError)
+    assert cls.__doc__
+
+
+@pytest.mark.parametrize(
+    "cls, builtin",
+    [
+        (errors.ContractError, AssertionError),
+        (errors.FilesystemError, OSError),
+        (errors.MissingFileError, FileNotFoundError),
+        (errors.NotAFileError, IsADirectoryError),
+        (errors.NotADirectoryPathError, NotADirectoryError),
+    ],
+)
+def test_where_python_has_a_word_for_it_both_catch_it(cls, builtin):
+    assert issubclass(cls, builtin)
+
+
+def test_a_parse_error_says_where():
+    deep = errors.ParseError("expected int", path="$.items[2].name")
+
+    assert (str(deep), deep.path) == ("expected int (at $.items[2].name)", "$.items[2].name")
+    assert str(errors.ParseError("not JSON")) == "not JSON"
+
+
+def test_an_evaluation_error_carries_prompt_phase_and_payload():
+    error = errors.BudgetExceededError("too much", prompt_name="review", phase="budget", provider_payload={"id": 1})
+
+    assert (str(error), error.message, error.prompt_name, error.phase, error.provider_payload) == (
+        "too much",
+        "too much",
+        "review",
+        "budget",
+        {"id": 1},
+    )
+
+
+def test_a_provider_fault_carries_what_decides_on_a_retry():
+    fault = errors.ProviderFault("slow down", status=429, retry_after=2.5, should_retry=True, payload="body")
+
+    assert (fault.status, fault.retry_after, fault.should_retry, fault.payload) == (429, 2.5, True, "body")
+    assert errors.ProviderFault("no answer").status is None
+
+
+def test_other_errors_carry_their_details():
+    cause = ValueError("x")
+
+    assert errors.OutputParseError("no", raw="{").raw == "{"
+    assert errors.ReducerError("no", errors=(cause,)).errors == (cause,)
+    assert errors.InvalidPathError("no", path="../x").path == "../x"
+    assert str(errors.MissingFileError("there is no a.txt", path="a.txt")) == "there is no a.txt"
