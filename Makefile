@@ -1,11 +1,14 @@
-# Needs python3 (3.11 or newer) and make; everything else is installed into .venv, from the locks.
+# Needs python3 (3.11 or newer) and make. Everything else is installed into .venv, as the locks pin it.
 PYTHON ?= python3
 VENV ?= .venv
 BENCH_VENV ?= .venv-bench
 
-# `make test` on one machine must not depend on where it stands: the environment is always named, never activated.
+# The environment is always named and never activated, so it does not matter which one the caller has active.
 RUN := $(VENV)/bin/python
 READY := $(VENV)/.installed
+
+# Directories with code in them; some appear later than others.
+CODE := $(wildcard src tests examples bench scripts)
 
 # uv writes the locks. No index address, find-links line or path of this machine gets into them.
 COMPILE := $(RUN) -m uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
@@ -15,28 +18,56 @@ COMPILE := $(RUN) -m uv pip compile --quiet --universal --python-version 3.11 --
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-print-directory
 
-.PHONY: help
+.PHONY: help setup demo test test-all check static suite bench lock clean
+
 help: ## List the targets (the default)
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
-.PHONY: setup
-setup: $(READY) ## Create .venv and install everything that the lock pins into it
+demo: $(READY) ## Show a run, with a scripted model
+	@$(RUN) examples/demo.py
 
-.PHONY: lock
+test: static suite ## Run every check and every test
+
+test-all: static ## Run the tests on each of Python 3.11, 3.12 and 3.13 that this machine has
+	@$(PYTHON) scripts/interpreters.py > $(VENV)/.interpreters
+	@while read -r version python; do \
+		echo "── Python $$version ($$python)"; \
+		$(MAKE) suite VENV=.venv-$$version PYTHON="$$python" </dev/null || exit 1; \
+	done < $(VENV)/.interpreters
+
+check: static ## Run the checks: format, lint, types, imports, dead code, the house's rules, the docs' examples
+	$(RUN) -m pytest -q tests/test_house.py tests/test_docs.py
+
+static: $(READY)
+	$(VENV)/bin/ruff format --check --quiet .
+	$(VENV)/bin/ruff check --quiet .
+	$(VENV)/bin/basedpyright
+	$(VENV)/bin/lint-imports --no-logo
+	$(RUN) scripts/dead_code.py $(CODE)
+
+suite: $(READY)
+	$(RUN) -m pytest -q $(PYTEST_ARGS)
+
+bench: $(READY) $(BENCH_VENV)/.locked ## Measure us, and our peers beside us
+	@BENCH_PEERS_PYTHON=$(BENCH_VENV)/bin/python $(RUN) bench/run.py $(BENCH_ARGS)
+
+setup: $(READY) ## Create .venv and install what the lock pins (the others do it when needed)
+
 lock: $(READY) ## Write requirements/*.lock anew (UPGRADE=1: with the newest versions)
 	$(COMPILE) --output-file requirements/uv.lock requirements/uv.in
 	$(COMPILE) --output-file requirements/dev.lock --constraints requirements/uv.lock --extra dev pyproject.toml
 	$(COMPILE) --output-file requirements/bench.lock requirements/bench.in
 
-.PHONY: clean
-clean: ## Remove the environments and everything else that can be made again
+clean: ## Remove the environments, and all else that can be made again
 	rm -rf .venv .venv-* .pytest_cache .ruff_cache .import_linter_cache .hypothesis build dist
-	find src tests examples bench scripts -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+	find $(CODE) -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Two steps, so that a change of pyproject.toml alone does not touch what the lock pins.
 $(VENV)/.locked: requirements/dev.lock requirements/uv.lock scripts/set_up.py
-	@command -v $(PYTHON) >/dev/null || { echo "make: there is no $(PYTHON): install Python 3.11 or newer, or run \`make PYTHON=…\`" >&2; exit 1; }
-	@echo "Setting up $(VENV) (once; less than a minute with a good connection) …"
+	@command -v $(PYTHON) >/dev/null || { \
+		echo "make: there is no $(PYTHON): install Python 3.11 or newer, or name one as in \`make PYTHON=python3.12 test\`" >&2; \
+		exit 1; }
+	@echo "Setting up $(VENV), once …"
 	@$(PYTHON) scripts/set_up.py $(VENV) requirements/dev.lock
 	@touch $@
 
@@ -45,6 +76,6 @@ $(READY): $(VENV)/.locked pyproject.toml
 	@touch $@
 
 $(BENCH_VENV)/.locked: requirements/bench.lock requirements/uv.lock scripts/set_up.py
-	@echo "Setting up $(BENCH_VENV) (the peers that we measure beside) …"
+	@echo "Setting up $(BENCH_VENV), once …"
 	@$(PYTHON) scripts/set_up.py $(BENCH_VENV) requirements/bench.lock
 	@touch $@

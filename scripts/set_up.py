@@ -2,9 +2,9 @@
 
     python3 scripts/set_up.py .venv requirements/dev.lock
 
-Runs on the machine's own interpreter, whatever its age, before anything is
-installed: so it imports the standard library only, uses no syntax newer than
-Python 3.0, and turns each way to fail into one sentence that says what to do.
+It runs on the machine's own interpreter before anything is installed. So it
+imports the standard library only, parses on a Python that is too old (to be able
+to say so), and turns each way to fail into one sentence that says what to do.
 """
 
 import os
@@ -19,7 +19,8 @@ class SetUpError(Exception):
     """A prerequisite is missing; the message tells the reader what to do."""
 
 
-def main(environment, lock):
+def main(environment: str, lock: str) -> None:
+    """Make `environment` hold what `lock` pins, and nothing else."""
     require_python()
     if not is_current(environment):
         create(environment)
@@ -27,64 +28,81 @@ def main(environment, lock):
     synchronise(environment, lock)
 
 
-def require_python():
+def require_python() -> None:
+    """Refuse a Python that is too old."""
     if sys.version_info < OLDEST:
         found = ".".join(str(part) for part in sys.version_info[:3])
         raise SetUpError(
-            "this needs Python %d.%d or newer, and %s is %s: install a newer one and run `make PYTHON=python3.12 …`"
-            % (OLDEST + (sys.executable, found))
+            f"{sys.executable} is Python {found}, and this needs 3.11 or newer: "
+            "install one and name it, as in `make PYTHON=python3.12 test`"
         )
 
 
-def is_current(environment):
+def is_current(environment: str) -> bool:
     """Whether the environment exists, works, and was made by this very version of Python."""
-    asking = "import sys, pip; sys.exit(sys.version_info[:3] != %r)" % (tuple(sys.version_info[:3]),)
-    return os.path.exists(python_of(environment)) and run([python_of(environment), "-c", asking])[0]
+    question = f"import sys, pip; sys.exit(sys.version_info[:3] != {tuple(sys.version_info[:3])})"
+    return os.path.exists(python_of(environment)) and run(python_of(environment), "-c", question).worked
 
 
-def create(environment):
-    worked, output = run([sys.executable, "-m", "venv", "--clear", environment])
-    if not worked:
+def create(environment: str) -> None:
+    """Make a new, empty environment."""
+    creating = run(sys.executable, "-m", "venv", "--clear", environment)
+    if not creating.worked:
         raise SetUpError(
-            "%s cannot create a virtual environment: install its venv module "
-            "(on Debian and Ubuntu: `apt-get install python3-venv`) and run make again\n%s" % (sys.executable, output)
+            f"{sys.executable} cannot create a virtual environment: install its venv module "
+            f"(on Debian and Ubuntu `apt-get install python3-venv`) and run make again\n{creating.output}"
         )
 
 
-def install_uv(environment):
-    installing = ["-m", "pip", "install", "--quiet", "--require-hashes", "--requirement", INSTALLER_LOCK]
-    worked, output = run([python_of(environment)] + installing)
-    if not worked:
-        raise SetUpError(unreachable("the installer (uv)", "pip", output))
+def install_uv(environment: str) -> None:
+    """Put the installer into the environment, with the one that every environment has."""
+    installing = run(
+        python_of(environment), "-m", "pip", "install", "--quiet", "--require-hashes", "--requirement", INSTALLER_LOCK
+    )
+    if not installing.worked:
+        raise SetUpError(unreachable("the installer, uv,", "pip", installing.output))
 
 
-def synchronise(environment, lock):
-    uv = [python_of(environment), "-m", "uv", "pip", "sync", "--quiet", "--require-hashes", "--compile-bytecode"]
-    worked, output = run(uv + ["--python", python_of(environment), lock])
-    if not worked:
-        raise SetUpError(unreachable("what %s pins" % lock, "uv", output))
+def synchronise(environment: str, lock: str) -> None:
+    """Install what the lock pins, and remove what it does not."""
+    python = python_of(environment)
+    sync = ("-m", "uv", "pip", "sync", "--quiet", "--require-hashes", "--compile-bytecode")
+    installing = run(python, *sync, "--python", python, lock)
+    if not installing.worked:
+        raise SetUpError(unreachable(f"what {lock} pins", "uv", installing.output))
 
 
-def unreachable(what, client, output):
+def unreachable(what: str, client: str, output: str) -> str:
+    """The advice for when a download fails."""
     return (
-        "%s could not be installed: check that this machine reaches a package index "
-        "(the network, a proxy, or the index settings of %s) and run make again\n%s" % (what, client, output)
+        f"{what} could not be installed: check that this machine reaches a package index "
+        f"(its network, its proxy, or the index settings of {client}) and run make again\n{output}"
     )
 
 
-def python_of(environment):
+def python_of(environment: str) -> str:
+    """The environment's own interpreter."""
     return os.path.join(environment, "bin", "python")
 
 
-def run(command):
-    """Run it quietly; whether it worked, and the end of what it said."""
+class Outcome:
+    """How a command ended: whether it worked, and the end of what it said."""
+
+    def __init__(self, worked: bool, output: str) -> None:  # noqa: FBT001 - a plain pair; a dataclass is too new
+        self.worked = worked
+        self.output = output
+
+
+def run(*command: str) -> Outcome:
+    """Run a command quietly."""
+    # The parameter that would be `text=True` is called so on every Python that gets here.
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True)
-    output = process.communicate()[0]
-    return process.returncode == 0, "\n".join("    " + line for line in output.strip().splitlines()[-8:])
+    output, _ = process.communicate()
+    return Outcome(process.returncode == 0, "\n".join("    " + line for line in output.strip().splitlines()[-8:]))
 
 
 if __name__ == "__main__":
     try:
         main(*sys.argv[1:])
     except SetUpError as problem:
-        sys.exit("make: %s" % problem)
+        sys.exit(f"make: {problem}")
