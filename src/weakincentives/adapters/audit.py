@@ -1,0 +1,106 @@
+"""Telling a session what an evaluation does. Every event of an evaluation is made here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from weakincentives.adapters.turn import ModelReply, NativeCall, ToolCall
+from weakincentives.clock import Clock
+from weakincentives.prompt import Prompt, RenderedPrompt, ToolResult
+from weakincentives.runtime import ModelResponded, PromptExecuted, PromptRendered, Session, ToolInvoked
+
+if TYPE_CHECKING:
+    from weakincentives.adapters.core import PromptResponse
+
+
+@dataclass(frozen=True)
+class Audit:
+    """Whom to tell, and on whose behalf."""
+
+    prompt: Prompt[Any]
+    adapter: str
+    session: Session
+    clock: Clock
+
+    def rendered(self, rendered: RenderedPrompt[Any]) -> None:
+        """The prompt is about to be sent."""
+        self.session.dispatch(
+            PromptRendered(
+                prompt_ns=self.prompt.ns,
+                prompt_key=self.prompt.key,
+                prompt_name=self.prompt.name,
+                adapter=self.adapter,
+                text=rendered.text,
+                tool_names=tuple(tool.name for tool in rendered.tools),
+                native_tool_names=tuple(declared.name for declared in rendered.native_tools),
+                descriptor=rendered.descriptor,
+                session_id=self.session.session_id,
+                created_at=self.clock.now(),
+            )
+        )
+
+    def heard(self, heard: ModelReply | NativeCall, turn: int) -> None:
+        """The provider ran a tool, or the model answered."""
+        if isinstance(heard, NativeCall):
+            self._provider_ran(heard)
+            return
+        self.session.dispatch(
+            ModelResponded(
+                prompt_name=self.prompt.name,
+                adapter=self.adapter,
+                turn=turn,
+                text=heard.text,
+                tool_calls=tuple(call.name for call in (*heard.native_calls, *heard.calls)),
+                usage=heard.usage,
+                session_id=self.session.session_id,
+                created_at=self.clock.now(),
+            )
+        )
+
+    def _provider_ran(self, call: NativeCall) -> None:
+        self.session.dispatch(
+            ToolInvoked(
+                prompt_name=self.prompt.name,
+                adapter=self.adapter,
+                name=call.name,
+                params=call.params,
+                result=call.result,
+                call_id=call.call_id,
+                rendered_output=call.result.render(),
+                session_id=self.session.session_id,
+                created_at=self.clock.now(),
+                origin="provider",
+                provider=call.provider,
+                capability=call.capability,
+            )
+        )
+
+    def we_ran(self, call: ToolCall, params: object, result: ToolResult[Any], text: str) -> None:
+        """We ran one of our tools, or refused to."""
+        self.session.dispatch(
+            ToolInvoked(
+                prompt_name=self.prompt.name,
+                adapter=self.adapter,
+                name=call.name,
+                params=params,
+                result=result,
+                call_id=call.call_id,
+                rendered_output=text,
+                session_id=self.session.session_id,
+                created_at=self.clock.now(),
+            )
+        )
+
+    def executed(self, response: PromptResponse[Any]) -> None:
+        """There is an answer."""
+        self.session.dispatch(
+            PromptExecuted(
+                prompt_name=self.prompt.name,
+                adapter=self.adapter,
+                result=response,
+                usage=response.usage,
+                session_id=self.session.session_id,
+                created_at=self.clock.now(),
+            )
+        )

@@ -1,0 +1,213 @@
+"""The port to a model provider, and the one way in which every adapter evaluates a prompt.
+
+An adapter says how to `connect`: a function from a `ModelRequest` to a `ModelReply`.
+Everything else is here: rendering, the loop's driver, tools, limits, events, output.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeAlias, TypeVar
+
+from weakincentives.adapters.audit import Audit
+from weakincentives.adapters.throttle import ThrottlePolicy, with_backoff
+from weakincentives.adapters.tool_calls import run_tool
+from weakincentives.adapters.turn import (
+    AskModel,
+    Ending,
+    Limits,
+    ModelReply,
+    ModelRequest,
+    Record,
+    RunTool,
+    ToolChoice,
+    turns,
+)
+from weakincentives.budget import Budget, BudgetTracker, TokenUsage
+from weakincentives.clock import SYSTEM_CLOCK, Clock
+from weakincentives.deadlines import Deadline
+from weakincentives.errors import OutputParseError, PromptEvaluationError, ProviderFault
+from weakincentives.prompt import Prompt, RenderedPrompt, SupportsDataclass, ToolContext, parse_output
+from weakincentives.resources import ResourceRegistry
+from weakincentives.runtime import Dispatcher, Session
+
+OutputT = TypeVar("OutputT")
+
+Connection: TypeAlias = Callable[[ModelRequest], ModelReply]
+"""Sends one request. Raises `ProviderFault` where that failed; whether to try again is not its business."""
+
+DEFAULT_MAX_TURNS = 100
+
+
+@dataclass(frozen=True)
+class PromptResponse(Generic[OutputT]):
+    """An evaluation's answer. `output` is the typed one; None where the prompt asks for text alone."""
+
+    prompt_name: str
+    text: str
+    output: OutputT | None
+    usage: TokenUsage = field(default_factory=TokenUsage)
+    turns: int = 1
+    citations: tuple[Any, ...] = ()
+
+
+class ProviderAdapter(ABC):
+    """The base of all adapters. `provider` is the name by which provider tools ask for it."""
+
+    provider: str
+
+    def __init__(
+        self,
+        *,
+        tool_choice: ToolChoice = "auto",
+        max_turns: int = DEFAULT_MAX_TURNS,
+        throttle: ThrottlePolicy | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        if max_turns < 1:
+            raise ValueError(f"max_turns must be at least 1, not {max_turns}")
+        self.tool_choice: ToolChoice = tool_choice
+        self.max_turns = max_turns
+        self.throttle = throttle or ThrottlePolicy()
+        self.clock = clock
+
+    @abstractmethod
+    def connect(self, evaluation: Evaluation) -> Connection:
+        """Get ready for one evaluation. Refuse here what the provider cannot do, before anything is sent."""
+
+    def evaluate(
+        self,
+        prompt: Prompt[OutputT],
+        *params: SupportsDataclass,
+        session: Session,
+        deadline: Deadline | None = None,
+        budget: Budget | None = None,
+        budget_tracker: BudgetTracker | None = None,
+        resources: ResourceRegistry | None = None,
+        bus: Dispatcher | None = None,
+        parse_output: bool = True,
+    ) -> PromptResponse[OutputT]:
+        """Ask the model, run the tools it calls, and return its answer.
+
+        `params` are bound to the prompt for this evaluation. `resources` are for tools, and
+        win over those that sections lend. `bus` is one more place to send the events to.
+        """
+        prompt = prompt.bound(*params)
+        tracker = _tracker(budget, budget_tracker)
+        if tracker is not None and tracker.budget.deadline is not None:
+            deadline = tracker.budget.deadline.earlier(deadline)
+        evaluation = Evaluation(
+            adapter=self,
+            prompt=prompt,
+            rendered=prompt.render(session=session),
+            session=session,
+            resources=prompt.resources().merge(resources or ResourceRegistry()),
+            limits=Limits(prompt.name, self.max_turns, deadline, tracker),
+            audit=Audit(prompt, self.provider, session, self.clock),
+        )
+        with session.forwarding(bus):
+            evaluation.check_providers()
+            connection = self.connect(evaluation)
+            evaluation.audit.rendered(evaluation.rendered)
+            ending = evaluation.run(connection)
+            return evaluation.conclude(ending, parse=parse_output)
+
+
+@dataclass
+class Evaluation:
+    """One evaluation under way: what it was asked, what it may use, whom it tells."""
+
+    adapter: ProviderAdapter
+    prompt: Prompt[Any]
+    rendered: RenderedPrompt[Any]
+    session: Session
+    resources: ResourceRegistry
+    limits: Limits
+    audit: Audit
+
+    def check_providers(self) -> None:
+        """Refuse a tool of another provider before the model hears of it."""
+        for declared in self.rendered.native_tools:
+            if declared.provider not in (None, self.adapter.provider):
+                raise self.error(
+                    f"tool {declared.name!r} ({declared.origin}) is for provider {declared.provider!r}, "
+                    f"but this adapter is {self.adapter.provider!r}: remove it, or use that provider's adapter"
+                )
+
+    def run(self, connection: Connection) -> Ending:
+        """Serve the loop until it ends."""
+        loop = turns(self.rendered, limits=self.limits, tool_choice=self.adapter.tool_choice)
+        step = next(loop)
+        try:
+            while True:
+                match step:
+                    case AskModel(request):
+                        step = loop.send(self._ask(connection, request))
+                    case Record(heard, turn):
+                        self.audit.heard(heard, turn)
+                        step = loop.send(None)
+                    case RunTool(call):
+                        ran = run_tool(call, self)
+                        self.rendered = ran.rendered or self.rendered
+                        step = loop.send(ran)
+        except StopIteration as stop:
+            return stop.value
+
+    def _ask(self, connection: Connection, request: ModelRequest) -> ModelReply:
+        try:
+            reply = with_backoff(
+                lambda: connection(request),
+                policy=self.adapter.throttle,
+                deadline=self.limits.deadline,
+                clock=self.adapter.clock,
+            )
+        except ProviderFault as fault:
+            raise self.error(f"{self.adapter.provider} did not answer: {fault}", payload=fault.payload) from fault
+        if self.limits.tracker is not None:
+            self.limits.tracker.record(reply.usage)
+        return reply
+
+    def conclude(self, ending: Ending, *, parse: bool) -> PromptResponse[Any]:
+        """Read the answer and say that there is one."""
+        output = None
+        if parse and self.rendered.output_type is not None:
+            try:
+                output = parse_output(ending.text, self.rendered)
+            except OutputParseError as error:
+                raise PromptEvaluationError(
+                    f"{error}. The raw text is in provider_payload",
+                    prompt_name=self.prompt.name,
+                    phase="response",
+                    provider_payload=error.raw,
+                ) from error
+        response = PromptResponse[Any](
+            self.prompt.name, ending.text, output, ending.usage, ending.turns, ending.citations
+        )
+        self.audit.executed(response)
+        return response
+
+    def tool_context(self) -> ToolContext:
+        """What a tool that runs now may know."""
+        return ToolContext(
+            prompt=self.prompt,
+            rendered_prompt=self.rendered,
+            adapter=self.adapter,
+            session=self.session,
+            deadline=self.limits.deadline,
+            budget_tracker=self.limits.tracker,
+            resources=self.resources,
+        )
+
+    def error(self, message: str, *, payload: object = None) -> PromptEvaluationError:
+        """An error of building or sending a request."""
+        return PromptEvaluationError(message, prompt_name=self.prompt.name, phase="request", provider_payload=payload)
+
+
+def _tracker(budget: Budget | None, tracker: BudgetTracker | None) -> BudgetTracker | None:
+    if tracker is None:
+        return BudgetTracker(budget) if budget is not None else None
+    if budget is not None and budget != tracker.budget:
+        raise ValueError("budget and budget_tracker disagree: give one, or a tracker made from that budget")
+    return tracker

@@ -1,0 +1,90 @@
+"""When to try a request again, and how long to wait before. One place, so that nothing is retried twice."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import TypeVar
+
+from weakincentives.clock import SYSTEM_CLOCK, Clock
+from weakincentives.deadlines import Deadline
+from weakincentives.errors import ProviderFault
+
+T = TypeVar("T")
+
+_logger = logging.getLogger(__name__)
+
+_WORTH_ANOTHER_TRY = frozenset({408, 409, 429})
+_SERVER_ERROR = 500
+
+
+@dataclass(frozen=True, slots=True)
+class ThrottlePolicy:
+    """Exponential back-off with full jitter: a wait is anywhere between nothing and twice the last bound."""
+
+    max_attempts: int = 6
+    base_delay: float = 0.5
+    max_delay: float = 60.0
+
+    def __post_init__(self) -> None:
+        if self.max_attempts < 1 or self.base_delay < 0 or self.max_delay < self.base_delay:
+            raise ValueError("ThrottlePolicy needs max_attempts >= 1 and 0 <= base_delay <= max_delay")
+
+    def delay(self, attempt: int, fault: ProviderFault, rng: random.Random) -> float:
+        """Seconds to wait after the attempt of this number, from 1. The provider's `retry-after` is the least."""
+        bound = min(self.max_delay, self.base_delay * 2 ** (attempt - 1))
+        return max(fault.retry_after or 0.0, rng.uniform(0, bound))
+
+
+def retryable(fault: ProviderFault) -> bool:
+    """Whether another try may help: the provider's own word first, then what the status means."""
+    if fault.should_retry is not None:
+        return fault.should_retry
+    return fault.status is None or fault.status in _WORTH_ANOTHER_TRY or fault.status >= _SERVER_ERROR
+
+
+def with_backoff(
+    call: Callable[[], T],
+    *,
+    policy: ThrottlePolicy,
+    deadline: Deadline | None = None,
+    clock: Clock = SYSTEM_CLOCK,
+    rng: random.Random | None = None,
+) -> T:
+    """Call until it works, is not worth another try, or the wait would outlast the deadline."""
+    rng = rng or random.Random()  # noqa: S311 - jitter, not a secret
+    attempt = 1
+    while True:
+        try:
+            return call()
+        except ProviderFault as fault:
+            if attempt >= policy.max_attempts or not retryable(fault):
+                raise
+            wait = policy.delay(attempt, fault, rng)
+            if deadline is not None and wait >= deadline.remaining:
+                raise
+            _logger.info("attempt %d failed (%s); trying again in %.2f s", attempt, fault, wait)
+            clock.sleep(wait)
+            attempt += 1
+
+
+def retry_after(headers: Mapping[str, str], *, now: datetime | None = None) -> float | None:
+    """Seconds that a response asks us to wait: `retry-after-ms`, or `retry-after` as seconds or as a date."""
+    lowered = {name.lower(): value.strip() for name, value in headers.items()}
+    try:
+        if "retry-after-ms" in lowered:
+            return max(0.0, float(lowered["retry-after-ms"]) / 1000)
+        if "retry-after" not in lowered:
+            return None
+        if lowered["retry-after"].replace(".", "", 1).isdigit():
+            return float(lowered["retry-after"])
+        wanted = parsedate_to_datetime(lowered["retry-after"])
+    except ValueError:
+        return None  # a header that means nothing is as good as none
+    if wanted.tzinfo is None:
+        wanted = wanted.replace(tzinfo=UTC)
+    return max(0.0, (wanted - (now or datetime.now(UTC))).total_seconds())

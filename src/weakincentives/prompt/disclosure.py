@@ -1,0 +1,46 @@
+"""Sections that a model opens when it needs them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Annotated
+
+from weakincentives.prompt.tool import Tool, ToolContext
+from weakincentives.prompt.tool_result import ToolResult
+
+OPEN_SECTION = "open_section"
+
+
+@dataclass(frozen=True, slots=True)
+class SectionOpened:
+    """The model asked for a summarized section. Lives in the session, so it stays open there."""
+
+    path: str
+
+
+@dataclass(frozen=True)
+class OpenSectionParams:
+    """Which section to open."""
+
+    path: Annotated[str, "The path of the section, as its heading shows it in parentheses."]
+
+
+def _open_section(params: OpenSectionParams, *, context: ToolContext) -> ToolResult[None]:
+    closed = context.rendered_prompt.summarized
+    if params.path not in closed:
+        return ToolResult.error(f"No summarized section {params.path!r}. There are: {', '.join(sorted(closed))}.")
+    context.session.dispatch(SectionOpened(params.path))
+    opened = context.prompt.render(session=context.session)
+    return ToolResult(f"{opened.section_text(params.path)}\n\nThe tools of this section can be used from now on.", None)
+
+
+@cache
+def open_section_tool() -> Tool[OpenSectionParams, None]:
+    """The tool that every prompt with a summarized section gets."""
+    return Tool[OpenSectionParams, None](
+        name=OPEN_SECTION,
+        description="Show a section that is only summarized so far, in full, and enable its tools.",
+        handler=_open_section,
+        accepts_overrides=False,
+    )

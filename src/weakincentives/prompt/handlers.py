@@ -1,0 +1,71 @@
+"""Whether a function can be a tool's handler, found out when the tool is declared."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, get_args, get_origin, get_type_hints
+
+from weakincentives.errors import PromptValidationError
+from weakincentives.prompt.tool_result import ToolResult
+
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+_EXPECTED = "def handler(params: Params, *, context: ToolContext) -> ToolResult[Result]"
+
+
+def check_handler(handler: Callable[..., Any], *, params_type: object, result_type: object, tool: str) -> None:
+    """Refuse a handler that could not be called, or whose annotations say something else than the tool."""
+    params_name = _params_name(handler, tool)
+    hints = _hints(handler, {_name(params_type): params_type, _name(result_type): result_type})
+    declared = hints.get(params_name, params_type)
+    if (type(None) if declared is None else declared) != params_type:
+        raise _refusal(tool, f"takes {_name(declared)}, but the tool's params are {_name(params_type)}")
+    returned = hints.get("return", ToolResult[Any])
+    if get_origin(returned) is not ToolResult and returned is not ToolResult:
+        raise _refusal(tool, f"returns {_name(returned)}, not ToolResult[{_name(result_type)}]")
+    if get_origin(returned) is ToolResult:
+        inner = get_args(returned)[0]
+        if inner is not Any and inner != result_type:
+            raise _refusal(tool, f"returns ToolResult[{_name(inner)}], not ToolResult[{_name(result_type)}]")
+
+
+def handler_types(handler: Callable[..., Any], *, tool: str) -> tuple[Any, Any]:
+    """The params and result types that a handler's annotations name."""
+    params_name = _params_name(handler, tool)
+    hints = _hints(handler, {})
+    returned = hints.get("return")
+    if params_name not in hints or get_origin(returned) is not ToolResult:
+        raise _refusal(tool, "has no annotations to take the types from; annotate it, or write Tool[Params, Result]")
+    return hints[params_name], get_args(returned)[0]
+
+
+def _params_name(handler: Callable[..., Any], tool: str) -> str:
+    if not callable(handler):
+        raise _refusal(tool, "is not callable")
+    if inspect.iscoroutinefunction(handler):
+        raise _refusal(tool, "is async; tools run synchronously, so wrap it with asyncio.run")
+    parameters = inspect.signature(handler).parameters.values()
+    positional = [parameter for parameter in parameters if parameter.kind in _POSITIONAL]
+    context = [p for p in parameters if p.name == "context" and p.kind is inspect.Parameter.KEYWORD_ONLY]
+    swallows = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters)
+    if len(positional) != 1 or not (context or swallows):
+        raise _refusal(tool, "must take one positional parameter and a keyword-only `context`")
+    return positional[0].name
+
+
+def _hints(handler: Callable[..., Any], known: Mapping[str, object]) -> dict[str, Any]:
+    """Annotations, resolved as far as they can be: types made inside a function are not found by name."""
+    function = handler if inspect.isroutine(handler) else getattr(handler, "__call__", handler)  # noqa: B004 - its annotations, not a test
+    function = getattr(function, "__func__", function)
+    try:
+        return get_type_hints(function, localns={**known, "ToolResult": ToolResult})
+    except (NameError, TypeError):
+        return {}
+
+
+def _refusal(tool: str, what: str) -> PromptValidationError:
+    return PromptValidationError(f"the handler of tool {tool!r} {what}. Expected: {_EXPECTED}")
+
+
+def _name(of: object) -> str:
+    return of.__name__ if isinstance(of, type) else str(of)

@@ -1,0 +1,178 @@
+"""From a template and its parameters to what a model is given. Pure."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar
+
+from weakincentives.errors import PromptRenderError, PromptValidationError
+from weakincentives.prompt._types import SessionProtocol, SupportsDataclass
+from weakincentives.prompt.disclosure import OPEN_SECTION, SectionOpened, open_section_tool
+from weakincentives.prompt.native import NativeDeclaration
+from weakincentives.prompt.overrides import PromptDescriptor, PromptOverrides
+from weakincentives.prompt.section import Section, SectionVisibility
+from weakincentives.prompt.tool import Tool
+
+if TYPE_CHECKING:
+    from weakincentives.prompt.template import PromptTemplate
+
+OutputT = TypeVar("OutputT")
+Container: TypeAlias = Literal["object", "array"]
+
+_logger = logging.getLogger(__name__)
+_DEEPEST_HEADING = 6
+
+
+@dataclass(frozen=True)
+class RenderedSection:
+    """The heading and body of one section, without its children."""
+
+    path: str
+    text: str
+
+
+@dataclass(frozen=True)
+class RenderedPrompt(Generic[OutputT]):
+    """What a model is given: text, our tools, the provider's tools, and the shape of the answer."""
+
+    text: str
+    tools: tuple[Tool[Any, Any], ...]
+    native_tools: tuple[NativeDeclaration, ...]
+    output_type: type[Any] | None
+    container: Container | None
+    allow_extra_keys: bool
+    descriptor: PromptDescriptor
+    sections: tuple[RenderedSection, ...] = ()
+    summarized: frozenset[str] = frozenset()
+
+    def section_text(self, path: str) -> str:
+        """The text of a section and everything below it."""
+        parts = (part for part in self.sections if part.path == path or part.path.startswith(f"{path}."))
+        return "\n\n".join(part.text for part in parts)
+
+    def find_tool(self, name: str) -> Tool[Any, Any] | None:
+        """The tool of ours with this name."""
+        return next((tool for tool in self.tools if tool.name == name), None)
+
+
+class Origins:
+    """Who claimed a name; a second claim is refused, naming both."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._owners: dict[str, str] = {}
+
+    def claim(self, name: str, origin: str) -> None:
+        if name in self._owners:
+            raise PromptValidationError(f"{self._what} {name!r} is declared by {self._owners[name]} and by {origin}")
+        self._owners[name] = origin
+
+
+def declarations(section: Section[Any], path: str, params: SupportsDataclass | None) -> tuple[NativeDeclaration, ...]:
+    """Every provider-run tool of a section, in whichever way it was declared."""
+    from_tools = (tool.declaration() for tool in section.tools())
+    declared = [one for one in from_tools if one is not None]
+    declared += section.native_tools(params)
+    return tuple(one if one.origin else replace(one, origin=f"section {path!r}") for one in declared)
+
+
+def render(
+    template: PromptTemplate[OutputT],
+    params: Mapping[type, SupportsDataclass],
+    *,
+    overrides: PromptOverrides | None,
+    session: SessionProtocol | None,
+) -> RenderedPrompt[OutputT]:
+    """Walk the tree once."""
+    descriptor = template.descriptor
+    effective = PromptOverrides(template.ns, template.key)
+    if overrides is not None:
+        effective, stale = overrides.against(descriptor)
+        descriptor = replace(descriptor, stale=stale)
+        for reason in stale:
+            _logger.warning("override not applied: %s (prompt %s/%s)", reason, template.ns, template.key)
+    opened = frozenset(event.path for event in session[SectionOpened].all()) if session else frozenset[str]()
+    walk = _Walk(params, effective, session, opened)
+    walk.sections(template.sections, above="", depth=0, prefix="")
+    if walk.summarized:
+        walk.tools.append(open_section_tool())
+    return RenderedPrompt(
+        text="\n\n".join(part.text for part in walk.parts),
+        tools=tuple(walk.tools),
+        native_tools=tuple(walk.native_tools),
+        output_type=template.output_type,
+        container=template.container,
+        allow_extra_keys=template.allow_extra_keys,
+        descriptor=descriptor,
+        sections=tuple(walk.parts),
+        summarized=frozenset(walk.summarized),
+    )
+
+
+@dataclass
+class _Walk:
+    """What a walk over the tree has gathered so far."""
+
+    params: Mapping[type, SupportsDataclass]
+    overrides: PromptOverrides
+    session: SessionProtocol | None
+    opened: frozenset[str]
+    parts: list[RenderedSection] = field(default_factory=list[RenderedSection])
+    tools: list[Tool[Any, Any]] = field(default_factory=list[Tool[Any, Any]])
+    native_tools: list[NativeDeclaration] = field(default_factory=list[NativeDeclaration])
+    summarized: list[str] = field(default_factory=list[str])
+
+    def sections(self, siblings: Sequence[Section[Any]], *, above: str, depth: int, prefix: str) -> None:
+        """Number only what leaves a trace in the text, so that the model sees no gaps."""
+        count = 1
+        for section in siblings:
+            path = f"{above}.{section.key}" if above else section.key
+            count += self.section(section, path, depth, f"{prefix}{count}")
+
+    def section(self, section: Section[Any], path: str, depth: int, number: str) -> bool:
+        """Gather one section and what is below it; whether there was any text."""
+        params = self._params_for(section, path)
+        if not section.is_enabled(params, session=self.session):
+            return False
+        if section.visibility is SectionVisibility.SUMMARY and path not in self.opened:
+            self.summarized.append(path)
+            shown = f"{section.summary}\n\n(Summary only. Call `{OPEN_SECTION}` with path `{path}` for the rest.)"
+            self.parts.append(RenderedSection(path, f"{_heading(section, path, depth, number)}\n\n{shown}"))
+            return True
+        self._gather_tools(section, path, params)
+        override = self.overrides.sections.get(path)
+        body = (section.with_text(override.body) if override else section).render(params, depth, number).strip()
+        at = len(self.parts)
+        self.sections(section.children, above=path, depth=depth + 1, prefix=f"{number}.")
+        if not body and len(self.parts) == at:
+            return False
+        heading = _heading(section, path, depth, number)
+        self.parts.insert(at, RenderedSection(path, f"{heading}\n\n{body}" if body else heading))
+        return True
+
+    def _gather_tools(self, section: Section[Any], path: str, params: SupportsDataclass | None) -> None:
+        for tool in section.tools():
+            if tool.declaration() is None:
+                override = self.overrides.tools.get(tool.name)
+                self.tools.append(override.apply(tool) if override else tool)
+        self.native_tools += declarations(section, path, params)
+
+    def _params_for(self, section: Section[Any], path: str) -> SupportsDataclass | None:
+        wanted = section.params_type
+        if wanted is None:
+            return None
+        if wanted in self.params:
+            return self.params[wanted]
+        if section.default_params is not None:
+            return section.default_params
+        if all(one.default is not MISSING or one.default_factory is not MISSING for one in fields(wanted) if one.init):
+            return wanted()
+        raise PromptRenderError(
+            f"section {path!r} needs {wanted.__name__}: bind it with prompt.bind({wanted.__name__}(…))"
+        )
+
+
+def _heading(section: Section[Any], path: str, depth: int, number: str) -> str:
+    return f"{'#' * min(depth + 2, _DEEPEST_HEADING)} {number}. {section.title} ({path})"

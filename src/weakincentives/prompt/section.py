@@ -1,0 +1,145 @@
+"""A section: one node of a prompt's tree, with its text, its children and its tools."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import is_dataclass
+from enum import Enum
+from typing import Any, Generic, Self, TypeVar
+
+from weakincentives.errors import PromptValidationError
+from weakincentives.prompt._types import SessionProtocol, SupportsDataclass
+from weakincentives.prompt.generics import Parametric
+from weakincentives.prompt.native import NativeDeclaration
+from weakincentives.prompt.tool import Tool
+from weakincentives.resources import ResourceRegistry
+
+ParamsT = TypeVar("ParamsT")
+
+_KEY = re.compile(r"^[a-z0-9][a-z0-9._-]{0,63}$")
+
+
+class SectionVisibility(Enum):
+    """How much of a section a model is shown at first."""
+
+    FULL = "full"
+    SUMMARY = "summary"
+    """Only the summary; body, children and tools come when the model opens the section."""
+
+
+def check_key(key: str, *, what: str) -> None:
+    """Keys become paths, file names and hashes, so they are plain."""
+    if not _KEY.match(key):
+        raise PromptValidationError(
+            f"{what} {key!r} must start with a-z or 0-9 and go on with up to 63 of a-z, 0-9, '.', '_' and '-'"
+        )
+
+
+class Section(Parametric, ABC, Generic[ParamsT]):
+    """The base of all sections. Subclass `Section[Params]` and write `render`.
+
+    Immutable once built: `clone` gives a changed copy.
+    """
+
+    def __init__(
+        self,
+        *,
+        title: str,
+        key: str,
+        default_params: ParamsT | None = None,
+        children: Sequence[Section[Any]] = (),
+        enabled: Callable[..., bool] | None = None,
+        tools: Sequence[Tool[Any, Any]] = (),
+        accepts_overrides: bool = True,
+        summary: str | None = None,
+        visibility: SectionVisibility = SectionVisibility.FULL,
+    ) -> None:
+        self.title = title
+        self.key = key
+        self.default_params = default_params
+        self.children = tuple(children)
+        self.enabled = enabled
+        self._tools = tuple(tools)
+        self.accepts_overrides = accepts_overrides
+        self.summary = summary
+        self.visibility = visibility
+        self._check()
+
+    @property
+    def params_type(self) -> type[Any] | None:
+        """The dataclass that this section is rendered with; None where it takes no parameters."""
+        wanted = self.type_arguments[0] if self.type_arguments else type(self.default_params)
+        return None if wanted in (None, type(None)) else wanted
+
+    def _check(self) -> None:
+        check_key(self.key, what="section key")
+        if not self.title.strip():
+            raise PromptValidationError(f"section {self.key!r} needs a title")
+        if self.params_type is not None and not is_dataclass(self.params_type):
+            raise PromptValidationError(f"section {self.key!r}: params must be a dataclass, not {self.params_type!r}")
+        if self.default_params is not None and not isinstance(self.default_params, self.params_type or object):
+            raise PromptValidationError(
+                f"section {self.key!r}: default_params is a {type(self.default_params).__name__}, "
+                f"not {self.params_type!r}"
+            )
+        if self.visibility is SectionVisibility.SUMMARY and not self.summary:
+            raise PromptValidationError(
+                f"section {self.key!r} is shown as a summary and needs one: summary='…' tells the model what is inside"
+            )
+
+    @abstractmethod
+    def render(self, params: SupportsDataclass | None, depth: int, number: str) -> str:
+        """The body, without its heading. An empty body and no visible children leave no trace in the text."""
+
+    def tools(self) -> tuple[Tool[Any, Any], ...]:
+        """The tools that come with this section, whoever runs them."""
+        return self._tools
+
+    def native_tools(self, params: SupportsDataclass | None = None) -> tuple[NativeDeclaration, ...]:
+        """Provider-run tools that this section declares without a `Tool`."""
+        _ = params
+        return ()
+
+    def resources(self) -> ResourceRegistry:
+        """What this section lends to tools: its filesystem, say."""
+        return ResourceRegistry()
+
+    def placeholders(self) -> frozenset[str]:
+        """The fields of the params that the text uses."""
+        return frozenset()
+
+    def text(self) -> str | None:
+        """The text that an override may replace; None where there is none."""
+        return None
+
+    def with_text(self, text: str) -> Section[ParamsT]:
+        """A copy with another text."""
+        raise PromptValidationError(f"section {self.key!r} ({type(self).__name__}) has no text to override: {text!r}")
+
+    def is_enabled(self, params: SupportsDataclass | None, *, session: SessionProtocol | None = None) -> bool:
+        """Ask `enabled`, which may take the params, a keyword `session`, both or neither."""
+        if self.enabled is None:
+            return True
+        accepted = inspect.signature(self.enabled).parameters.values()
+        positional = [p for p in accepted if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+        takes_session = any(p.name == "session" and p.kind is p.KEYWORD_ONLY for p in accepted)
+        arguments = (params,) if positional else ()
+        return bool(self.enabled(*arguments, session=session) if takes_session else self.enabled(*arguments))
+
+    def clone(self, **kwargs: object) -> Self:
+        """A copy with some of the constructor's arguments changed."""
+        other = copy.copy(self)
+        for name, value in kwargs.items():
+            attribute = "_tools" if name == "tools" else name
+            if attribute not in vars(other):
+                raise PromptValidationError(f"{type(self).__name__}.clone() has no argument {name!r}")
+            setattr(other, attribute, tuple(value) if name in ("children", "tools") else value)  # type: ignore[call-overload]
+        other._check()  # noqa: SLF001 - a copy of our own
+        return other
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(key={self.key!r})"

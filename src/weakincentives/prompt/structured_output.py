@@ -1,0 +1,67 @@
+"""The answer's shape: the schema that a model is asked for, and reading what it wrote."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, make_dataclass
+from functools import lru_cache
+from typing import Any, TypeVar, cast
+
+from weakincentives.errors import OutputParseError, ParseError, SchemaError
+from weakincentives.prompt.rendering import RenderedPrompt
+from weakincentives.serde import parse_strict, schema, strict_schema
+
+OutputT = TypeVar("OutputT")
+
+# Models like to wrap JSON in a fence, whatever they are asked for.
+_FENCED = re.compile(r"\A\s*```(?:json)?\s*\n(?P<inside>.*)\n\s*```\s*\Z", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class OutputSchema:
+    """What a provider is told about the answer."""
+
+    name: str
+    schema: dict[str, Any]
+    strict: bool
+
+
+def output_schema(rendered: RenderedPrompt[Any]) -> OutputSchema | None:
+    """The JSON schema of the answer; None where plain text is wanted. An array travels as `{"items": […]}`."""
+    if rendered.output_type is None or rendered.container is None:
+        return None
+    name = re.sub(r"[^a-zA-Z0-9_-]", "_", rendered.output_type.__name__)[:64]
+    carrier = _carrier(rendered)
+    if not rendered.allow_extra_keys:
+        try:
+            return OutputSchema(name, strict_schema(carrier), strict=True)
+        except SchemaError:
+            pass  # such as a mapping with free keys: providers take it as a plain schema
+    return OutputSchema(name, schema(carrier), strict=False)
+
+
+def parse_output(text: str, rendered: RenderedPrompt[OutputT]) -> OutputT:
+    """Read an answer as the prompt's output type; `OutputParseError` says what does not fit, and keeps the text."""
+    if rendered.output_type is str:
+        return cast("OutputT", text)
+    if rendered.output_type is None:
+        raise OutputParseError("the prompt declares no output type: use PromptTemplate[Output]", raw=text)
+    fenced = _FENCED.match(text)
+    payload = fenced["inside"] if fenced else text
+    if rendered.container == "array" and payload.lstrip().startswith("["):
+        payload = f'{{"items": {payload}}}'
+    try:
+        parsed = parse_strict(payload, _carrier(rendered), allow_extra_keys=rendered.allow_extra_keys)
+    except ParseError as error:
+        raise OutputParseError(f"the answer is no {rendered.output_type.__name__}: {error}", raw=text) from error
+    return cast("OutputT", parsed.items if rendered.container == "array" else parsed)
+
+
+def _carrier(rendered: RenderedPrompt[Any]) -> type[Any]:
+    output_type = cast("type[Any]", rendered.output_type)
+    return _items_of(output_type) if rendered.container == "array" else output_type
+
+
+@lru_cache(maxsize=256)
+def _items_of(item_type: type[Any]) -> type[Any]:
+    return make_dataclass("Items", [("items", list[item_type])])

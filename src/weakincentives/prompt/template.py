@@ -1,0 +1,220 @@
+"""`PromptTemplate`, which is checked and never changes, and `Prompt`, which binds parameters to one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from functools import cached_property
+from typing import Any, Generic, Self, TypeVar, cast, get_args, get_origin, overload
+
+from weakincentives.errors import PromptValidationError
+from weakincentives.prompt._types import SessionProtocol, SupportsDataclass
+from weakincentives.prompt.disclosure import OPEN_SECTION
+from weakincentives.prompt.generics import Parametric
+from weakincentives.prompt.overrides import PromptDescriptor, PromptOverrides, describe
+from weakincentives.prompt.rendering import Container, Origins, RenderedPrompt, declarations, render
+from weakincentives.prompt.section import Section, SectionVisibility, check_key
+from weakincentives.resources import ResourceRegistry
+
+OutputT = TypeVar("OutputT")
+SectionT = TypeVar("SectionT", bound=Section[Any])
+
+
+@dataclass(frozen=True)
+class Node:
+    """A section and where it stands."""
+
+    section: Section[Any]
+    path: str
+    depth: int
+
+
+class PromptTemplate(Parametric, Generic[OutputT]):
+    """A prompt before its parameters: `PromptTemplate[Output](ns=…, key=…, sections=[…])`.
+
+    Everything that can be wrong with a prompt is found here, when it is built.
+    `Output` is a dataclass, a `list` of one, or `str`; left out, the answer is text alone.
+    """
+
+    def __init__(
+        self,
+        *,
+        ns: str,
+        key: str,
+        name: str | None = None,
+        sections: Sequence[Section[Any]] = (),
+        allow_extra_keys: bool = False,
+    ) -> None:
+        check_key(ns, what="prompt ns")
+        check_key(key, what="prompt key")
+        self.ns = ns
+        self.key = key
+        self.name = name or key
+        self.sections = tuple(sections)
+        self.allow_extra_keys = allow_extra_keys
+        self.output_type: type[Any] | None
+        self.container: Container | None
+        self.output_type, self.container = _output(self.type_arguments)
+        self.nodes = tuple(_nodes(self.sections))
+        self._check()
+
+    def _check(self) -> None:
+        seen: dict[str, Section[Any]] = {}
+        for node in self.nodes:
+            if node.path in seen:
+                raise PromptValidationError(
+                    f"prompt {self.name!r} has two sections at path {node.path!r}: give one of them another key"
+                )
+            seen[node.path] = node.section
+            _check_placeholders(node)
+        self._check_tools()
+
+    def _check_tools(self) -> None:
+        names = Origins("tool name")
+        capabilities = Origins("provider-run tool")
+        if any(node.section.visibility is SectionVisibility.SUMMARY for node in self.nodes):
+            names.claim(OPEN_SECTION, "the tool that opens summarized sections")
+        for node in self.nodes:
+            for tool in node.section.tools():
+                if tool.declaration() is None:
+                    names.claim(tool.name, f"section {node.path!r}")
+            for declared in declarations(node.section, node.path, node.section.default_params):
+                names.claim(declared.name, declared.origin)
+                capabilities.claim(declared.capability, declared.origin)
+
+    @cached_property
+    def descriptor(self) -> PromptDescriptor:
+        """What an override must match to be applied."""
+        return describe(self.ns, self.key, ((node.path, node.section) for node in self.nodes))
+
+    def find_section(self, wanted: type[SectionT]) -> SectionT | None:
+        """The first section of a type, in reading order."""
+        return next((node.section for node in self.nodes if isinstance(node.section, wanted)), None)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(ns={self.ns!r}, key={self.key!r})"
+
+
+class Prompt(Parametric, Generic[OutputT]):
+    """A template with parameters: `Prompt(template).bind(Params(…))`.
+
+    `Prompt(ns=…, key=…, sections=…)` builds the template itself.
+    """
+
+    @overload
+    def __init__(self, template: PromptTemplate[OutputT], *, overrides: PromptOverrides | None = None) -> None: ...
+    @overload
+    def __init__(
+        self,
+        *,
+        ns: str,
+        key: str,
+        name: str | None = None,
+        sections: Sequence[Section[Any]] = (),
+        allow_extra_keys: bool = False,
+        overrides: PromptOverrides | None = None,
+    ) -> None: ...
+    def __init__(
+        self,
+        template: PromptTemplate[OutputT] | None = None,
+        *,
+        overrides: PromptOverrides | None = None,
+        **declared: Any,
+    ) -> None:
+        if (template is None) is (not declared):
+            raise PromptValidationError("Prompt takes either a PromptTemplate or ns=, key= and sections=")
+        if template is None:
+            family = cast("Any", PromptTemplate)
+            template = family[self.type_arguments](**declared) if self.type_arguments else family(**declared)
+        self.template = cast("PromptTemplate[OutputT]", template)
+        self.overrides = overrides
+        self._params: dict[type, SupportsDataclass] = {}
+
+    @property
+    def ns(self) -> str:
+        return self.template.ns
+
+    @property
+    def key(self) -> str:
+        return self.template.key
+
+    @property
+    def name(self) -> str:
+        return self.template.name
+
+    @property
+    def params(self) -> tuple[SupportsDataclass, ...]:
+        """What is bound."""
+        return tuple(self._params.values())
+
+    def bind(self, *params: SupportsDataclass) -> Self:
+        """Bind parameters, one object for each type; a second one of a type replaces the first.
+
+        A type that only a tool of the prompt knows is accepted too, and has no effect.
+        """
+        sections = {node.section.params_type for node in self.template.nodes}
+        tools = {tool.params_type for node in self.template.nodes for tool in node.section.tools()}
+        for value in params:
+            kind = type(value)
+            if kind not in sections and kind not in tools:
+                known = ", ".join(sorted(known.__name__ for known in sections if known is not None)) or "none"
+                raise PromptValidationError(
+                    f"prompt {self.name!r} has no section with params {kind.__name__} (it has: {known})"
+                )
+        self._params.update({type(value): value for value in params})
+        return self
+
+    def bound(self, *params: SupportsDataclass) -> Self:
+        """A copy with these bound too."""
+        other = type(self)(self.template, overrides=self.overrides)
+        return other.bind(*self.params, *params)
+
+    def render(self, *, session: SessionProtocol | None = None) -> RenderedPrompt[OutputT]:
+        """The text and the tools, as a model gets them. `session` knows which sections were opened."""
+        return render(self.template, self._params, overrides=self.overrides, session=session)
+
+    def find_section(self, wanted: type[SectionT]) -> SectionT | None:
+        """The first section of a type, in reading order."""
+        return self.template.find_section(wanted)
+
+    def resources(self) -> ResourceRegistry:
+        """What the sections lend to tools. Two sections may not lend the same thing."""
+        lent = ResourceRegistry()
+        origins = Origins("resource")
+        for node in self.template.nodes:
+            own = node.section.resources()
+            for resource_type in own:
+                origins.claim(resource_type.__name__, f"section {node.path!r}")
+            lent = lent.merge(own)
+        return lent
+
+    def __repr__(self) -> str:
+        return f"Prompt(ns={self.ns!r}, key={self.key!r})"
+
+
+def _nodes(sections: Sequence[Section[Any]], above: str = "", depth: int = 0) -> Iterator[Node]:
+    for section in sections:
+        path = f"{above}.{section.key}" if above else section.key
+        yield Node(section, path, depth)
+        yield from _nodes(section.children, path, depth + 1)
+
+
+def _check_placeholders(node: Node) -> None:
+    params_type = node.section.params_type
+    known = {field.name for field in fields(params_type)} if params_type else set[str]()
+    if unknown := sorted(node.section.placeholders() - known):
+        of = f"a field of {params_type.__name__}" if params_type else "known: the section takes no params"
+        raise PromptValidationError(f"section {node.path!r} uses ${{{unknown[0]}}}, which is not {of}")
+
+
+def _output(arguments: tuple[Any, ...]) -> tuple[type[Any] | None, Container | None]:
+    if not arguments or arguments[0] in (None, type(None), Any):
+        return None, None
+    wanted = arguments[0]
+    if wanted is str:
+        return str, None
+    if get_origin(wanted) is list and is_dataclass(item := get_args(wanted)[0]):
+        return cast("type[Any]", item), "array"
+    if is_dataclass(get_origin(wanted) or wanted):
+        return wanted, "object"
+    raise PromptValidationError(f"output must be a dataclass, a list of one, or str, not {wanted!r}")

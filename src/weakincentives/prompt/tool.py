@@ -1,0 +1,248 @@
+"""Tools: ours (`Tool`), the provider's (`NativeTool`), and the provider's with a say of ours (`ProviderTool`)."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import UnionType
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, Union, cast, get_args, get_origin
+
+from weakincentives.errors import PromptValidationError, SchemaError
+from weakincentives.filesystem import Filesystem
+from weakincentives.prompt._types import SessionProtocol, ToolRenderableResult
+from weakincentives.prompt.generics import Parametric
+from weakincentives.prompt.handlers import check_handler, handler_types
+from weakincentives.prompt.native import NativeDeclaration
+from weakincentives.prompt.tool_result import ToolResult
+from weakincentives.resources import ResourceRegistry
+from weakincentives.serde import dump_json, schema, strict_schema
+
+if TYPE_CHECKING:
+    from weakincentives.budget import BudgetTracker
+    from weakincentives.deadlines import Deadline
+    from weakincentives.prompt.rendering import RenderedPrompt
+    from weakincentives.prompt.template import Prompt
+
+P = TypeVar("P")
+R = TypeVar("R")
+C = TypeVar("C")
+P_contra = TypeVar("P_contra", contravariant=True)
+R_co = TypeVar("R_co", covariant=True)
+
+_NAME = re.compile(r"^[a-z0-9_-]{1,64}$")
+_JSON_TYPES = (str, int, float, bool, dict, list, tuple, Mapping, type(None))
+
+
+@dataclass(frozen=True)
+class ToolContext:
+    """What a handler knows beyond its parameters."""
+
+    prompt: Prompt[Any]
+    rendered_prompt: RenderedPrompt[Any]
+    adapter: Any
+    session: SessionProtocol
+    deadline: Deadline | None = None
+    budget_tracker: BudgetTracker | None = None
+    resources: ResourceRegistry = field(default_factory=ResourceRegistry)
+
+    @property
+    def filesystem(self) -> Filesystem:
+        """The workspace's files, from `resources`; an error where the evaluation has none."""
+        return self.resources.get(Filesystem)
+
+
+class ToolHandler(Protocol[P_contra, R_co]):
+    """A function that runs a tool."""
+
+    def __call__(self, params: P_contra, /, *, context: ToolContext) -> ToolResult[R_co]: ...
+
+
+@dataclass(frozen=True)
+class ToolExample(Generic[P, R]):
+    """A call as it might happen, to show the model when and how."""
+
+    description: str
+    input: P
+    output: R
+
+
+@dataclass(frozen=True)
+class ToolSpec:
+    """What a model is told of a tool that we run: a function with a JSON schema."""
+
+    name: str
+    description: str
+    parameters: dict[str, Any]
+    strict: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tool(Parametric, Generic[P, R]):
+    """A tool that runs here: `Tool[Params, Result](name=…, description=…, handler=…)`."""
+
+    name: str
+    description: str
+    handler: ToolHandler[P, R] | None = None
+    examples: tuple[ToolExample[P, R], ...] = field(default=(), hash=False)
+    accepts_overrides: bool = True
+    params_type: type[Any] = field(init=False, repr=False)
+    result_type: Any = field(init=False, repr=False)
+    param_descriptions: Mapping[str, str] = field(init=False, repr=False, hash=False, default_factory=dict[str, str])
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "examples", tuple(self.examples))
+        params_type, result_type = self._types()
+        object.__setattr__(self, "params_type", params_type)
+        object.__setattr__(self, "result_type", result_type)
+        self._check()
+
+    def _types(self) -> tuple[Any, Any]:
+        """From `Tool[P, R]`, else from the handler's annotations."""
+        if self.type_arguments:
+            return self.type_arguments[0], self.type_arguments[1]
+        if self.handler is not None:
+            return handler_types(self.handler, tool=self.name)
+        raise PromptValidationError(
+            f"{type(self).__name__} {self.name!r} needs its types: {type(self).__name__}[Params, Result](…)"
+        )
+
+    def _check(self) -> None:
+        if not _NAME.match(self.name):
+            raise PromptValidationError(
+                f"tool name {self.name!r} must be 1 to 64 of a-z, 0-9, '_' and '-': providers accept no others"
+            )
+        if not self.description.strip():
+            raise PromptValidationError(f"tool {self.name!r} needs a description: it is what the model chooses by")
+        if self.params_type is not type(None) and not dataclasses.is_dataclass(self.params_type):
+            raise PromptValidationError(
+                f"tool {self.name!r}: params must be a dataclass or None, not {self.params_type!r}"
+            )
+        self._check_result_type()
+        self._check_handler()
+        self.spec()  # parameters that have no schema are an error here, not in the middle of a request
+        for example in self.examples:
+            self._check_example(example)
+
+    def _check_result_type(self) -> None:
+        if not _can_be_a_result(self.result_type):
+            raise PromptValidationError(
+                f"tool {self.name!r}: result must be a dataclass, a JSON-like type, None, "
+                f"or a class with render(), not {self.result_type!r}"
+            )
+
+    def _check_handler(self) -> None:
+        if self.handler is None:
+            raise PromptValidationError(
+                f"tool {self.name!r} needs a handler; a tool that the provider runs is a NativeTool"
+            )
+        check_handler(self.handler, params_type=self.params_type, result_type=self.result_type, tool=self.name)
+
+    def _check_example(self, example: ToolExample[Any, Any]) -> None:
+        for part, value, wanted in (
+            ("input", example.input, self.params_type),
+            ("output", example.output, self.result_type),
+        ):
+            plain = get_origin(wanted) or wanted
+            if isinstance(plain, type) and not isinstance(value, plain):
+                raise PromptValidationError(
+                    f"tool {self.name!r}: the {part} of example {example.description!r} "
+                    f"is a {type(value).__name__}, not {wanted!r}"
+                )
+
+    @classmethod
+    def wrap(cls, handler: Callable[..., Any], /) -> Tool[Any, Any]:
+        """A tool from a function alone: its name, its docstring, its annotations."""
+        name = getattr(handler, "__name__", "")
+        description = (getattr(handler, "__doc__", None) or "").strip()
+        if not description:
+            raise PromptValidationError(f"Tool.wrap({name}): write a docstring; it becomes the tool's description")
+        return Tool(name=name, description=" ".join(description.split("\n\n")[0].split()), handler=handler)
+
+    def spec(self) -> ToolSpec:
+        """What a model is told: a strict schema where the parameters allow one, else a plain one."""
+        if self.params_type is type(None):
+            empty: dict[str, Any] = {"type": "object", "properties": {}, "required": [], "additionalProperties": False}
+            return ToolSpec(self.name, self._full_description(), empty, strict=True)
+        try:
+            parameters = strict_schema(self.params_type, descriptions=self.param_descriptions)
+            return ToolSpec(self.name, self._full_description(), parameters, strict=True)
+        except SchemaError:
+            parameters = schema(self.params_type, descriptions=self.param_descriptions)
+            return ToolSpec(self.name, self._full_description(), parameters, strict=False)
+
+    def _full_description(self) -> str:
+        lines = [self.description]
+        for example in self.examples:
+            shown = dump_json(example.input, fallback=repr) if example.input is not None else "no parameters"
+            answer = ToolResult.ok(example.output).render()
+            lines.append(f"Example: {example.description}\n{shown} → {answer}")
+        return "\n\n".join(lines)
+
+    def described(self, description: str, param_descriptions: Mapping[str, str]) -> Tool[P, R]:
+        """The same tool in other words."""
+        other = dataclasses.replace(self, description=description)
+        object.__setattr__(other, "param_descriptions", dict(param_descriptions))
+        other.spec()  # an unknown parameter is an error now, not in the middle of a request
+        return other
+
+    def declaration(self) -> NativeDeclaration | None:
+        """What the provider is asked to run; None, because this one runs here."""
+        return None
+
+
+def _can_be_a_result(result_type: Any) -> bool:  # noqa: ANN401 - any type form
+    plain = get_origin(result_type) or result_type
+    if plain in (Union, UnionType):
+        return all(_can_be_a_result(member) for member in get_args(result_type))
+    if plain is Any or plain in _JSON_TYPES or dataclasses.is_dataclass(plain):
+        return True
+    return isinstance(plain, type) and issubclass(plain, ToolRenderableResult)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NativeTool(Tool[P, R], Generic[P, R]):
+    """A tool that the provider runs. Its types say how calls and results look in events."""
+
+    accepts_overrides: bool = False
+
+    def _check_handler(self) -> None:
+        if self.handler is not None:
+            raise PromptValidationError(
+                f"native tool {self.name!r} is run by the provider and takes no handler; "
+                f"use Tool to run it here, or ProviderTool to handle what the provider returns"
+            )
+
+    def declaration(self) -> NativeDeclaration:
+        return NativeDeclaration(capability=self.name, name=self.name, tool=cast("Tool[Any, Any]", self))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProviderTool(Tool[P, R], Generic[P, R, C]):
+    """A tool of one provider, with its configuration and a hook on what comes back.
+
+    `handle_provider_output` gets the typed result and makes the `ToolResult` of it.
+    A handler is used only where there is no hook; both may be absent.
+    """
+
+    provider: str
+    config: C = field(hash=False)
+    capability: str = ""
+    handle_provider_output: Callable[[R, ToolContext], ToolResult[R]] | None = None
+    accepts_overrides: bool = False
+
+    def _check_handler(self) -> None:
+        if not self.provider:
+            raise PromptValidationError(f"provider tool {self.name!r} needs its provider, such as provider='openai'")
+        if self.handler is not None:
+            check_handler(self.handler, params_type=self.params_type, result_type=self.result_type, tool=self.name)
+
+    def declaration(self) -> NativeDeclaration:
+        return NativeDeclaration(
+            capability=self.capability or self.name,
+            name=self.name,
+            provider=self.provider,
+            config=self.config,
+            tool=cast("Tool[Any, Any]", self),
+        )

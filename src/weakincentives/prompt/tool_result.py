@@ -1,0 +1,98 @@
+"""What a tool answers: text for the model, a typed value for the program."""
+
+from __future__ import annotations
+
+from typing import Any, Generic, Protocol, TypeVar, cast, overload
+
+from weakincentives.errors import SerdeError
+from weakincentives.prompt._types import ToolRenderableResult
+from weakincentives.serde import dump_json
+
+T = TypeVar("T")
+R_co = TypeVar("R_co", covariant=True)
+
+
+class _Ok(Protocol):
+    def __call__(self, value: T, /, message: str = "") -> ToolResult[T]: ...
+
+
+class _Success:
+    """`.success` is the flag on a result, and a constructor on the class."""
+
+    @overload
+    def __get__(self, instance: None, owner: type[object]) -> _Ok: ...
+    @overload
+    def __get__(self, instance: ToolResult[Any], owner: type[object]) -> bool: ...
+    def __get__(self, instance: ToolResult[Any] | None, owner: type[object]) -> _Ok | bool:
+        return ToolResult.ok if instance is None else instance.succeeded
+
+
+class ToolResult(Generic[R_co]):
+    """A tool's answer. `ToolResult.ok(value)` and `ToolResult.error(message)` make the common two.
+
+    A failed result is for the model to read and act on; session and resources are
+    rolled back to before the call. The model is shown `render()`.
+    """
+
+    # Written out because a frozen dataclass with slots breaks `ToolResult[X](…)` on
+    # some Python versions, and could not have `success` mean two things.
+    __slots__ = ("message", "succeeded", "value")
+    message: str
+    value: R_co | None
+    succeeded: bool
+
+    def __init__(self, message: str, value: R_co | None = None, success: bool = True) -> None:  # noqa: FBT001, FBT002 - the documented signature
+        object.__setattr__(self, "message", message)
+        object.__setattr__(self, "value", value)
+        object.__setattr__(self, "succeeded", success)
+
+    success = _Success()
+
+    @staticmethod
+    def ok(value: T, /, message: str = "") -> ToolResult[T]:
+        """A success; without a message the model reads the value."""
+        return ToolResult(message, value)
+
+    @staticmethod
+    def error(message: str) -> ToolResult[Any]:
+        """A failure; the message should say what the model can do about it."""
+        return ToolResult(message, None, success=False)
+
+    def render(self) -> str:
+        """The text that the model reads: the message, then the value."""
+        parts = (self.message, _render_value(self.value))
+        return "\n\n".join(dict.fromkeys(part for part in parts if part))
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"ToolResult is immutable: cannot set {name}")
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"ToolResult is immutable: cannot delete {name}")
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, ToolResult):
+            return NotImplemented
+        theirs = cast("ToolResult[object]", other)
+        return (self.message, self.value, self.succeeded) == (theirs.message, theirs.value, theirs.succeeded)
+
+    def __hash__(self) -> int:
+        return hash((self.message, self.succeeded))
+
+    def __reduce__(self) -> tuple[type[ToolResult[Any]], tuple[str, object, bool]]:
+        return ToolResult, (self.message, self.value, self.succeeded)
+
+    def __repr__(self) -> str:
+        return f"ToolResult(message={self.message!r}, value={self.value!r}, success={self.succeeded!r})"
+
+
+def _render_value(value: object) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, ToolRenderableResult):
+        return value.render()
+    try:
+        return dump_json(value)
+    except SerdeError:
+        return repr(value)

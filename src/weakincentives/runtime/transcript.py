@@ -1,0 +1,144 @@
+"""A transcript: what happened, in order, as lines that can be written and read back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+from weakincentives.budget import TokenUsage
+from weakincentives.errors import ParseError
+from weakincentives.runtime.events import ModelResponded, PromptExecuted, PromptRendered, ToolInvoked
+from weakincentives.serde import dump, dump_json, parse_json
+
+EntryKind: TypeAlias = Literal["prompt", "model", "tool", "answer"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TranscriptEntry:
+    """One line. `params` and `value` are plain data, whatever dataclasses they were."""
+
+    sequence: int
+    kind: EntryKind
+    created_at: datetime
+    prompt_name: str
+    adapter: str
+    text: str = ""
+    name: str | None = None
+    call_id: str | None = None
+    params: Any = None
+    value: Any = None
+    success: bool | None = None
+    origin: str | None = None
+    provider: str | None = None
+    capability: str | None = None
+    tools: tuple[str, ...] = ()
+    usage: TokenUsage = field(default_factory=TokenUsage)
+
+
+@dataclass(frozen=True, slots=True)
+class Transcript:
+    """Entries in the order in which they happened. Made from a session's events when asked for, not before."""
+
+    entries: tuple[TranscriptEntry, ...] = ()
+
+    @staticmethod
+    def of(events: Iterable[object]) -> Transcript:
+        """Fold events into entries."""
+        return Transcript(tuple(_entry(at, event) for at, event in enumerate(events)))
+
+    def to_jsonl(self) -> str:
+        """One JSON object a line."""
+        return "".join(f"{dump_json(entry)}\n" for entry in self.entries)
+
+    @staticmethod
+    def from_jsonl(text: str) -> Transcript:
+        """Read what `to_jsonl` wrote. A line that a crash cut off at the end is left out."""
+        lines = text.split("\n")
+        entries: list[TranscriptEntry] = []
+        for at, line in enumerate(lines):
+            if not line.strip():
+                continue
+            try:
+                entries.append(parse_json(line, TranscriptEntry))
+            except ParseError as error:
+                if at == len(lines) - 1:
+                    break
+                raise ParseError(f"line {at + 1} is no transcript entry: {error}") from error
+        return Transcript(tuple(entries))
+
+    def write(self, path: Path | str) -> None:
+        """Write as JSONL."""
+        Path(path).write_text(self.to_jsonl(), encoding="utf-8")
+
+    @staticmethod
+    def read(path: Path | str) -> Transcript:
+        """Read a JSONL file."""
+        return Transcript.from_jsonl(Path(path).read_text(encoding="utf-8"))
+
+    def __iter__(self) -> Iterator[TranscriptEntry]:
+        return iter(self.entries)
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+
+def _entry(sequence: int, event: object) -> TranscriptEntry:
+    match event:
+        case PromptRendered():
+            return TranscriptEntry(
+                sequence=sequence,
+                kind="prompt",
+                created_at=event.created_at,
+                prompt_name=event.prompt_name,
+                adapter=event.adapter,
+                text=event.text,
+                tools=(*event.tool_names, *event.native_tool_names),
+            )
+        case ModelResponded():
+            return TranscriptEntry(
+                sequence=sequence,
+                kind="model",
+                created_at=event.created_at,
+                prompt_name=event.prompt_name,
+                adapter=event.adapter,
+                text=event.text or "",
+                tools=event.tool_calls,
+                usage=event.usage,
+            )
+        case ToolInvoked():
+            return TranscriptEntry(
+                sequence=sequence,
+                kind="tool",
+                created_at=event.created_at,
+                prompt_name=event.prompt_name,
+                adapter=event.adapter,
+                text=event.rendered_output or event.result.render(),
+                name=event.name,
+                call_id=event.call_id,
+                params=_plain(event.params),
+                value=_plain(event.result.value),
+                success=event.result.success,
+                origin=event.origin,
+                provider=event.provider,
+                capability=event.capability,
+            )
+        case PromptExecuted():
+            return TranscriptEntry(
+                sequence=sequence,
+                kind="answer",
+                created_at=event.created_at,
+                prompt_name=event.prompt_name,
+                adapter=event.adapter,
+                text=getattr(event.result, "text", None) or "",
+                value=_plain(getattr(event.result, "output", None)),
+                usage=event.usage,
+            )
+        case _:
+            raise TypeError(f"a transcript has no entry for {type(event).__name__}")
+
+
+def _plain(value: object) -> Any:  # noqa: ANN401 - JSON has no narrower type
+    return dump(value, fallback=repr)
