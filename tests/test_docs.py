@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import doctest
 import importlib
+import sys
 from pathlib import Path
+from types import ModuleType
 from unittest import SkipTest
 
 import pytest
@@ -30,6 +32,10 @@ def relative(path: Path) -> str:
 @pytest.mark.parametrize("page", PAGES, ids=relative)
 def test_the_blocks_of_a_page_run_one_after_the_other(page, tmp_path, monkeypatch):
     document = Sybil(parsers=[PythonCodeBlockParser(), SkipParser()]).parse(page)
+    module = ModuleType("page")
+    # A module that can be found, because annotations of the classes in an example are looked up in it.
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    document.namespace = vars(module)
     monkeypatch.chdir(tmp_path)  # an example that writes a file does so in nobody's way
 
     for example in document.examples():
