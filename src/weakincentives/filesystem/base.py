@@ -1,0 +1,144 @@
+"""`FilesystemBase`: everything in `Filesystem` that follows from six primitives. Does no I/O of its own."""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from itertools import islice
+
+from weakincentives.errors import FilesystemError, MissingFileError, NotADirectoryPathError
+from weakincentives.filesystem.paths import join, split
+from weakincentives.filesystem.patterns import compile_glob, literal_prefix
+from weakincentives.filesystem.protocol import FileStat, GrepMatch
+
+
+class FilesystemBase(ABC):
+    """A `Filesystem` for implementations to start from.
+
+    They define `read_bytes`, `write_bytes`, `stat`, `list_dir`, `mkdir` and `delete`, as `Filesystem` describes them.
+    The rest is derived here and may be overridden where the implementation knows a shorter way; `scan` is the one to
+    begin with.
+    """
+
+    @abstractmethod
+    def read_bytes(self, path: str) -> bytes: ...
+
+    @abstractmethod
+    def write_bytes(self, path: str, content: bytes) -> None: ...
+
+    @abstractmethod
+    def stat(self, path: str) -> FileStat: ...
+
+    @abstractmethod
+    def list_dir(self, path: str = ".") -> list[str]: ...
+
+    @abstractmethod
+    def mkdir(self, path: str) -> None: ...
+
+    @abstractmethod
+    def delete(self, path: str, *, recursive: bool = False) -> None: ...
+
+    def scan(self, path: str = ".") -> list[FileStat]:
+        """What `list_dir` lists, each with its `stat`."""
+        parts = split(path)
+        return [self.stat(join((*parts, name))) for name in self.list_dir(path)]
+
+    def read(self, path: str) -> bytes:
+        return self.read_bytes(path)
+
+    def write(self, path: str, content: bytes) -> None:
+        self.write_bytes(path, content)
+
+    def read_text(self, path: str, encoding: str = "utf-8") -> str:
+        return self.read_bytes(path).decode(encoding)
+
+    def write_text(self, path: str, content: str, encoding: str = "utf-8") -> None:
+        self.write_bytes(path, content.encode(encoding))
+
+    def exists(self, path: str) -> bool:
+        return self._stat_or_none(path) is not None
+
+    def is_file(self, path: str) -> bool:
+        found = self._stat_or_none(path)
+        return found is not None and found.is_file
+
+    def is_dir(self, path: str) -> bool:
+        found = self._stat_or_none(path)
+        return found is not None and found.is_dir
+
+    def walk(self, path: str = ".") -> Iterator[tuple[str, list[str], list[str]]]:
+        start = split(path)
+        waiting = [start]
+        while waiting:
+            here = waiting.pop()
+            try:
+                entries = self.scan(join(here))
+            except FilesystemError:
+                if here == start:
+                    raise
+                continue  # it vanished, or is not for us to read: no reason to lose the rest
+            directories = [split(entry.path)[-1] for entry in entries if entry.is_dir]
+            files = [split(entry.path)[-1] for entry in entries if entry.is_file]
+            yield join(here), directories, files
+            waiting.extend((*here, name) for name in reversed(directories))
+
+    def glob(self, pattern: str) -> list[str]:
+        wanted = compile_glob(pattern)
+        start = literal_prefix(pattern)
+        if not self.is_dir(start):
+            return []
+        return sorted(path for path in self._files_below(start) if wanted.fullmatch(path))
+
+    def grep(
+        self,
+        pattern: str,
+        path: str = ".",
+        *,
+        glob: str | None = None,
+        ignore_case: bool = False,
+        max_matches: int | None = None,
+    ) -> list[GrepMatch]:
+        try:
+            wanted = re.compile(pattern, re.IGNORECASE if ignore_case else 0)
+        except re.error as error:
+            raise FilesystemError(f"{pattern!r} is no regular expression: {error}", path=path) from error
+        named = compile_glob(glob if "/" in glob else f"**/{glob}") if glob else None
+        start = self.stat(path)
+        files = sorted(self._files_below(path)) if start.is_dir else [start.path]
+        matches = (
+            match
+            for file in files
+            if named is None or named.fullmatch(file)
+            for match in self._matches(file, wanted, tolerant=start.is_dir)
+        )
+        return list(islice(matches, max_matches))
+
+    def _matches(self, file: str, wanted: re.Pattern[str], *, tolerant: bool) -> Iterator[GrepMatch]:
+        try:
+            content = self.read_bytes(file)
+        except FilesystemError:
+            if not tolerant:
+                raise
+            return
+        if b"\0" in content:
+            return
+        try:
+            text = content.decode()
+        except UnicodeDecodeError:
+            return
+        # Only "\n" ends a line: `splitlines` would count form feeds and others, and no editor agrees with that.
+        for number, line in enumerate(text.split("\n"), start=1):
+            if wanted.search(line):
+                yield GrepMatch(file, number, line.removesuffix("\r"))
+
+    def _files_below(self, path: str) -> Iterator[str]:
+        for directory, _, files in self.walk(path):
+            parts = split(directory)
+            yield from (join((*parts, name)) for name in files)
+
+    def _stat_or_none(self, path: str) -> FileStat | None:
+        try:
+            return self.stat(path)
+        except (MissingFileError, NotADirectoryPathError):
+            return None

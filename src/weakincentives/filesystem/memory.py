@@ -1,0 +1,157 @@
+"""`InMemoryFilesystem`: files that live as long as the object. Imports nothing that touches a disk.
+
+A tree of directories that are shared with snapshots until one of them is changed. Each directory remembers the epoch
+in which it was made; a snapshot begins a new epoch, and a directory of an older one is copied before it is changed.
+So a snapshot costs nothing, and the next write copies only the directories on its way.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import NoReturn, TypeAlias
+
+from weakincentives.clock import SYSTEM_CLOCK, Clock
+from weakincentives.errors import FilesystemError
+from weakincentives.filesystem.base import FilesystemBase
+from weakincentives.filesystem.faults import directory_not_empty, missing, not_a_directory, not_a_file, root_is_kept
+from weakincentives.filesystem.paths import Parts, join, split
+from weakincentives.filesystem.protocol import FileStat
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    content: bytes
+    modified_at: datetime
+
+
+@dataclass(slots=True)
+class _Directory:
+    epoch: object
+    modified_at: datetime
+    children: dict[str, _Node] = field(default_factory=dict[str, "_Node"])
+
+
+_Node: TypeAlias = _File | _Directory
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MemorySnapshot:
+    """A moment of one `InMemoryFilesystem`, to hand back to its `restore`."""
+
+    owner: InMemoryFilesystem
+    root: _Directory = field(repr=False)
+
+
+class InMemoryFilesystem(FilesystemBase):
+    """A `Filesystem` in memory, empty at first.
+
+    >>> files = InMemoryFilesystem()
+    >>> files.write_text("notes/today.md", "rain")
+    >>> files.glob("**/*.md")
+    ['notes/today.md']
+    """
+
+    def __init__(self, *, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._clock = clock
+        self._epoch = object()
+        self._root = _Directory(self._epoch, clock.now())
+
+    def read_bytes(self, path: str) -> bytes:
+        node = self._find(path)
+        if isinstance(node, _Directory):
+            raise not_a_file(path)
+        return node.content
+
+    def write_bytes(self, path: str, content: bytes) -> None:
+        parts = split(path)
+        if not parts:
+            raise not_a_file(path)
+        self._refuse_file_on_the_way(path, parts[:-1])
+        if isinstance(self._look_up(parts), _Directory):
+            raise not_a_file(path)
+        now = self._clock.now()
+        directory = self._own_directory(parts[:-1])
+        directory.children[parts[-1]] = _File(bytes(content), now)
+        directory.modified_at = now
+
+    def stat(self, path: str) -> FileStat:
+        node = self._find(path)
+        is_dir = isinstance(node, _Directory)
+        return FileStat(join(split(path)), 0 if is_dir else len(node.content), is_dir, node.modified_at)
+
+    def list_dir(self, path: str = ".") -> list[str]:
+        node = self._find(path)
+        if not isinstance(node, _Directory):
+            raise not_a_directory(path)
+        return sorted(node.children)
+
+    def mkdir(self, path: str) -> None:
+        parts = split(path)
+        self._refuse_file_on_the_way(path, parts)
+        if self._look_up(parts) is None:
+            self._own_directory(parts)
+
+    def delete(self, path: str, *, recursive: bool = False) -> None:
+        parts = split(path)
+        if not parts:
+            raise root_is_kept(path)
+        node = self._find(path)
+        if isinstance(node, _Directory) and node.children and not recursive:
+            raise directory_not_empty(path)
+        directory = self._own_directory(parts[:-1])
+        del directory.children[parts[-1]]
+        directory.modified_at = self._clock.now()
+
+    def snapshot(self) -> MemorySnapshot:
+        """The present moment; costs the same however much there is."""
+        self._epoch = object()
+        return MemorySnapshot(self, self._root)
+
+    def restore(self, snapshot: object, /) -> None:
+        """Go back, or forward, to a moment of this filesystem."""
+        if not (isinstance(snapshot, MemorySnapshot) and snapshot.owner is self):
+            raise FilesystemError("this snapshot was taken of another filesystem", path=".")
+        self._epoch = object()
+        self._root = snapshot.root
+
+    def _look_up(self, parts: Parts) -> _Node | None:
+        node: _Node | None = self._root
+        for part in parts:
+            if not isinstance(node, _Directory):
+                return None
+            node = node.children.get(part)
+        return node
+
+    def _find(self, path: str) -> _Node:
+        parts = split(path)
+        return self._look_up(parts) or self._raise_absent(path, parts)
+
+    def _raise_absent(self, path: str, parts: Parts) -> NoReturn:
+        self._refuse_file_on_the_way(path, parts[:-1])
+        raise missing(path)
+
+    def _refuse_file_on_the_way(self, path: str, parts: Parts) -> None:
+        """Refuse `path` if one of the directories that it needs is a file."""
+        for length in range(1, len(parts) + 1):
+            if isinstance(self._look_up(parts[:length]), _File):
+                raise not_a_directory(path, culprit=join(parts[:length]))
+
+    def _own_directory(self, parts: Parts) -> _Directory:
+        """The directory at `parts`, made if missing, and it and all above it safe to change in this epoch."""
+        self._root = here = self._owned(self._root)
+        for part in parts:
+            child = here.children.get(part)
+            if isinstance(child, _Directory):
+                child = self._owned(child)
+            else:
+                child = _Directory(self._epoch, self._clock.now())
+                here.modified_at = child.modified_at
+            here.children[part] = child
+            here = child
+        return here
+
+    def _owned(self, directory: _Directory) -> _Directory:
+        if directory.epoch is self._epoch:
+            return directory
+        return _Directory(self._epoch, directory.modified_at, dict(directory.children))

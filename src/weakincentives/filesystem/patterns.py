@@ -1,0 +1,86 @@
+"""Glob patterns as regular expressions over normalised paths. Pure."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+from weakincentives.filesystem.paths import join, normalise, split
+
+_TOKEN = re.compile(
+    r"""
+      (?P<descend>  (?<![^/{,]) (?:\*\*/)+      )   # whole parts `**`, and more behind them
+    | (?P<below>    (?<![^/{,]) \*\* (?=[,}]|$)  )   # a whole part `**`, and nothing behind it
+    | (?P<star>     \*+                          )
+    | (?P<any>      \?                           )
+    | \[ (?P<negated>!)? (?P<members>\]?[^]/]*) \]
+    | (?P<brace>    [{},]                        )
+    | (?P<literal>  .                            )
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+
+
+@lru_cache(maxsize=256)
+def compile_glob(pattern: str) -> re.Pattern[str]:
+    """What `Filesystem.glob` means by `pattern`, to be matched against a whole path.
+
+    >>> bool(compile_glob("**/*.py").fullmatch("main.py")), bool(compile_glob("*.py").fullmatch("src/main.py"))
+    (True, False)
+    """
+    pattern = normalise(pattern)
+    braces = _balanced(pattern)
+    expression = ""
+    depth = 0
+    for token in _TOKEN.finditer(pattern):
+        brace = token["brace"] if braces else None
+        if brace and (brace != "," or depth):
+            depth += {"{": 1, "}": -1, ",": 0}[brace]
+            expression += {"{": "(?:", "}": ")", ",": "|"}[brace]
+        else:
+            expression += _translate(token)
+    return re.compile(expression, re.DOTALL)
+
+
+def literal_prefix(pattern: str) -> str:
+    """The directory that every match lies in, so that a search need not begin at the root.
+
+    >>> literal_prefix("src/app/**/*.py")
+    'src/app'
+    """
+    parts = split(pattern)[:-1]
+    magic = (position for position, part in enumerate(parts) if re.search(r"[*?\[{]", part))
+    return join(parts[: next(magic, len(parts))])
+
+
+def _translate(token: re.Match[str]) -> str:
+    if token["descend"]:
+        return "(?:.*/)?"
+    if token["below"]:
+        return ".*"
+    if token["star"]:
+        return "[^/]*"
+    if token["any"]:
+        return "[^/]"
+    if token["members"] is not None:
+        return _character_class(token["members"], negated=bool(token["negated"]))
+    return re.escape(token[0])
+
+
+def _character_class(members: str, *, negated: bool) -> str:
+    escaped = re.sub(r"([\\\[\]^&~|])", r"\\\1", members)
+    expression = f"(?!/)[{'^' if negated else ''}{escaped}]"
+    try:
+        re.compile(expression)
+    except re.error:  # `[]` and a range that runs backwards hold no character
+        return "[^/]" if negated else "(?!)"
+    return expression
+
+
+def _balanced(pattern: str) -> bool:
+    depth = 0
+    for character in pattern:
+        depth += (character == "{") - (character == "}")
+        if depth < 0:
+            return False
+    return depth == 0
