@@ -51,10 +51,10 @@ class ResourceRegistry:
         return cls(entries)
 
     @overload
-    def get(self, key: type[T]) -> T: ...
+    def get(self, key: type[T], /) -> T: ...
     @overload
-    def get(self, key: type[T], default: D) -> T | D: ...
-    def get(self, key: type[T], *default: D) -> T | D:
+    def get(self, key: type[T], default: D, /) -> T | D: ...
+    def get(self, key: type[T], /, *default: D) -> T | D:
         """The instance registered as `key`; without a default, a missing one is an error."""
         if key in self._entries:
             return cast("T", self._entries[key])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -20,6 +21,7 @@ _logger = logging.getLogger(__name__)
 
 _WORTH_ANOTHER_TRY = frozenset({408, 409, 429})
 _SERVER_ERROR = 500
+_NUMBER = re.compile(r"\d+(\.\d*)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +77,11 @@ def with_backoff(
 def retry_after(headers: Mapping[str, str], *, now: datetime | None = None) -> float | None:
     """Seconds that a response asks us to wait: `retry-after-ms`, or `retry-after` as seconds or as a date."""
     lowered = {name.lower(): value.strip() for name, value in headers.items()}
+    for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
+        if _NUMBER.fullmatch(lowered.get(name, "")):
+            return float(lowered[name]) * unit
     try:
-        if "retry-after-ms" in lowered:
-            return max(0.0, float(lowered["retry-after-ms"]) / 1000)
-        if "retry-after" not in lowered:
-            return None
-        if lowered["retry-after"].replace(".", "", 1).isdigit():
-            return float(lowered["retry-after"])
-        wanted = parsedate_to_datetime(lowered["retry-after"])
+        wanted = parsedate_to_datetime(lowered.get("retry-after", ""))
     except ValueError:
         return None  # a header that means nothing is as good as none
     if wanted.tzinfo is None:

@@ -118,7 +118,7 @@ class Session:
         subscribers raise is logged, and returned.
         """
         event_type = type(event)
-        if not is_dataclass(event):
+        if not is_dataclass(event_type):
             raise SessionError(f"an event must be a dataclass instance, not {event!r}")
         failures = self._reduce(event_type, event)
         result = self.dispatcher.dispatch(event)

@@ -1,0 +1,326 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from weakincentives.adapters import ModelReply, PromptResponse, ScriptedAdapter, ThrottlePolicy
+from weakincentives.adapters.scripted import call, native, say
+from weakincentives.budget import Budget, BudgetTracker, TokenUsage
+from weakincentives.clock import ManualClock
+from weakincentives.deadlines import Deadline
+from weakincentives.errors import (
+    BudgetExceededError,
+    DeadlineExceededError,
+    PromptEvaluationError,
+    PromptRenderError,
+    ProviderFault,
+    ReducerError,
+    TurnLimitError,
+)
+from weakincentives.filesystem import Filesystem, InMemoryFilesystem
+from weakincentives.prompt import (
+    MarkdownSection,
+    NativeTool,
+    Prompt,
+    PromptTemplate,
+    ProviderTool,
+    SectionVisibility,
+    Tool,
+    ToolContext,
+    ToolResult,
+)
+from weakincentives.resources import ResourceRegistry
+from weakincentives.runtime import (
+    InProcessDispatcher,
+    ModelResponded,
+    PromptExecuted,
+    PromptRendered,
+    Session,
+    ToolInvoked,
+)
+
+
+@dataclass(frozen=True)
+class Topic:
+    name: str
+
+
+@dataclass(frozen=True)
+class Verdict:
+    summary: str
+    score: int = 0
+
+
+def ping(params: None, *, context: ToolContext) -> ToolResult[None]:
+    return ToolResult("pong")
+
+
+PING = Tool[None, None](name="ping", description="Answer.", handler=ping)
+TASK = MarkdownSection[Topic](title="Task", key="task", template="Judge ${name}.", tools=[PING])
+TEMPLATE = PromptTemplate[Verdict](ns="court", key="judge", name="judge_it", sections=[TASK])
+USED = TokenUsage(10, 5)
+
+
+def test_an_evaluation_returns_the_typed_answer_and_tells_the_session():
+    session = Session()
+    adapter = ScriptedAdapter([call("ping", usage=USED), say(Verdict("good", 7), usage=USED)])
+    response = adapter.evaluate(Prompt(TEMPLATE), Topic("tea"), session=session)
+
+    assert response == PromptResponse("judge_it", '{"summary":"good","score":7}', Verdict("good", 7), USED + USED, 2)
+    kinds = (PromptRendered, ModelResponded, ToolInvoked, PromptExecuted)
+    assert [len(session[kind].all()) for kind in kinds] == [1, 2, 1, 1]
+    rendered = session[PromptRendered].all()[0]
+    assert (rendered.prompt_ns, rendered.prompt_key, rendered.adapter) == ("court", "judge", "scripted")
+    assert rendered.text == "## 1. Task (task)\n\nJudge tea."
+    assert rendered.tool_names == ("ping",)
+    assert session[PromptExecuted].all()[0].result is response
+    assert [entry.kind for entry in session.transcript()] == ["prompt", "model", "tool", "model", "answer"]
+
+
+def test_binding_for_one_evaluation_leaves_the_prompt_as_it_was():
+    prompt = Prompt(TEMPLATE)
+    ScriptedAdapter([say(Verdict("a"))]).evaluate(prompt, Topic("tea"), session=Session())
+
+    assert prompt.params == ()
+    with pytest.raises(PromptRenderError, match=r"prompt\.bind\(Topic"):
+        ScriptedAdapter([]).evaluate(prompt, session=Session())
+
+
+@pytest.mark.parametrize(
+    "raw, told",
+    [
+        ("I think it is good.", "not valid JSON"),
+        ('{"score": 1}', "missing required field `summary`"),
+        ('{"summary": "x", "score": "high"}', r"at \$\.score"),
+        ('{"summary": "x", "verdict": 1}', "unknown key 'verdict'"),
+    ],
+)
+def test_a_wrong_answer_raises_with_the_raw_text(raw: str, told: str):
+    session = Session()
+    with pytest.raises(PromptEvaluationError, match=told) as caught:
+        ScriptedAdapter([say(raw)]).evaluate(Prompt(TEMPLATE), Topic("tea"), session=session)
+
+    assert caught.value.phase == "response"
+    assert caught.value.prompt_name == "judge_it"
+    assert caught.value.provider_payload == raw
+    assert session[PromptExecuted].all() == ()
+
+
+def test_parse_output_false_leaves_the_text():
+    response = ScriptedAdapter([say("as is")]).evaluate(
+        Prompt(TEMPLATE), Topic("tea"), session=Session(), parse_output=False
+    )
+
+    assert (response.text, response.output) == ("as is", None)
+
+
+def test_a_list_of_dataclasses_comes_back_as_a_list():
+    template = PromptTemplate[list[Verdict]](ns="n", key="k", sections=[TASK])
+    adapter = ScriptedAdapter([say([Verdict("a", 1), Verdict("b", 2)])])
+
+    assert adapter.evaluate(Prompt(template), Topic("x"), session=Session()).output == [
+        Verdict("a", 1),
+        Verdict("b", 2),
+    ]
+
+
+def test_the_budget_counts_all_requests_of_the_evaluation():
+    script = [call("ping", usage=TokenUsage(40, 1)) for _ in range(3)]
+    adapter = ScriptedAdapter(script)
+    with pytest.raises(BudgetExceededError, match="max_input_tokens is 100, used 120") as caught:
+        adapter.evaluate(Prompt(TEMPLATE), Topic("x"), session=Session(), budget=Budget(max_input_tokens=100))
+
+    assert caught.value.phase == "budget"
+    assert len(adapter.requests) == 3
+
+
+def test_one_tracker_counts_several_evaluations():
+    tracker = BudgetTracker(Budget(max_total_tokens=100))
+    adapter = ScriptedAdapter([say(Verdict("a"), usage=TokenUsage(60, 0)) for _ in range(2)])
+    adapter.evaluate(Prompt(TEMPLATE), Topic("x"), session=Session(), budget_tracker=tracker)
+    with pytest.raises(BudgetExceededError):
+        adapter.evaluate(Prompt(TEMPLATE), Topic("x"), session=Session(), budget_tracker=tracker)
+
+    assert tracker.usage == TokenUsage(120, 0)
+    with pytest.raises(ValueError, match="disagree"):
+        adapter.evaluate(
+            Prompt(TEMPLATE),
+            Topic("x"),
+            session=Session(),
+            budget=Budget(max_total_tokens=1),
+            budget_tracker=tracker,
+        )
+
+
+def test_the_earlier_of_both_deadlines_counts():
+    clock = ManualClock()
+    soon, late = Deadline.after(5, clock=clock), Deadline.after(500, clock=clock)
+    for deadline, budget in (
+        (soon, Budget(deadline=late)),
+        (late, Budget(deadline=soon)),
+        (None, Budget(deadline=soon)),
+    ):
+        adapter = ScriptedAdapter([say(Verdict("a"))])
+        adapter.evaluate(Prompt(TEMPLATE), Topic("x"), session=Session(), deadline=deadline, budget=budget)
+        assert adapter.requests[0].deadline is soon
+
+    clock.advance(6)
+    with pytest.raises(DeadlineExceededError):
+        ScriptedAdapter([]).evaluate(Prompt(TEMPLATE), Topic("x"), session=Session(), deadline=soon)
+
+
+def test_the_turn_limit_ends_an_endless_loop():
+    adapter = ScriptedAdapter((call("ping") for _ in iter(int, 1)), max_turns=25)
+    with pytest.raises(TurnLimitError):
+        adapter.evaluate(Prompt(TEMPLATE), Topic("x"), session=Session())
+
+    assert len(adapter.requests) == 25
+    with pytest.raises(ValueError, match="max_turns"):
+        ScriptedAdapter([], max_turns=0)
+
+
+def test_a_passing_fault_is_tried_again_and_a_lasting_one_is_a_request_error():
+    clock = ManualClock()
+    busy = ProviderFault("too many requests", status=429, retry_after=3, payload={"code": "rate_limit"})
+    adapter = ScriptedAdapter([busy, say(Verdict("a"))], clock=clock)
+    assert adapter.evaluate(Prompt(TEMPLATE), Topic("x"), session=Session()).output == Verdict("a")
+    assert clock.slept == [3]
+
+    adapter = ScriptedAdapter([busy, busy], clock=clock, throttle=ThrottlePolicy(max_attempts=2))
+    with pytest.raises(PromptEvaluationError, match="scripted did not answer: too many requests") as caught:
+        adapter.evaluate(Prompt(TEMPLATE), Topic("x"), session=Session())
+    assert caught.value.phase == "request"
+    assert caught.value.provider_payload == {"code": "rate_limit"}
+    assert caught.value.__cause__ is busy
+
+
+def test_provider_run_calls_are_recorded_like_our_own_and_before_what_the_model_says():
+    found = ToolResult("3 hits", {"hits": 3})
+    reply = native("web_search", params={"query": "tea"}, result=found, provider="scripted", text='{"summary":"ok"}')
+    session = Session()
+    ScriptedAdapter([reply]).evaluate(Prompt(TEMPLATE), Topic("x"), session=session)
+
+    (event,) = session[ToolInvoked].all()
+    assert (event.name, event.params, event.result) == ("web_search", {"query": "tea"}, found)
+    assert (event.origin, event.provider, event.capability) == ("provider", "scripted", "web_search")
+    assert event.rendered_output == '3 hits\n\n{"hits":3}'
+    assert [entry.kind for entry in session.transcript()] == ["prompt", "tool", "model", "answer"]
+
+
+def test_a_tool_of_another_provider_is_refused_before_anything_is_sent():
+    tool = ProviderTool[None, Verdict, None](name="vision", description="See.", provider="acme", config=None)
+    section = MarkdownSection(title="Task", key="task", template="x", tools=[tool])
+    adapter = ScriptedAdapter([])
+    session = Session()
+    with pytest.raises(PromptEvaluationError, match="for provider 'acme', but this adapter is 'scripted'") as caught:
+        adapter.evaluate(Prompt[str](ns="n", key="k", sections=[section]), session=session)
+
+    assert caught.value.phase == "request"
+    assert adapter.requests == []
+    assert session[PromptRendered].all() == ()
+
+
+def test_native_declarations_reach_the_request():
+    search = NativeTool[Topic, Verdict](name="web_search", description="Search.")
+    section = MarkdownSection(title="Task", key="task", template="x", tools=[search, PING])
+    adapter = ScriptedAdapter([say("ok")])
+    adapter.evaluate(Prompt[str](ns="n", key="k", sections=[section]), session=Session())
+
+    request = adapter.requests[0]
+    assert [declared.capability for declared in request.rendered.native_tools] == ["web_search"]
+    assert request.rendered.tools == (PING,)
+
+
+def test_bus_hears_everything_once_even_where_it_is_the_sessions_own():
+    for session_bus, bus in ((InProcessDispatcher(), InProcessDispatcher()), *[(one := InProcessDispatcher(), one)]):
+        heard: list[str] = []
+        bus.subscribe(object, lambda event, heard=heard: heard.append(type(event).__name__))
+        adapter = ScriptedAdapter([call("ping"), say(Verdict("a"))])
+        adapter.evaluate(Prompt(TEMPLATE), Topic("x"), session=Session(bus=session_bus), bus=bus)
+        assert heard == ["PromptRendered", "ModelResponded", "ToolInvoked", "ModelResponded", "PromptExecuted"]
+
+
+def test_a_failing_subscriber_does_not_end_an_evaluation_but_a_failing_reducer_does():
+    session = Session()
+
+    def broken(*arguments: object) -> None:
+        raise RuntimeError("broken")
+
+    session.dispatcher.subscribe(ToolInvoked, broken)
+    adapter = ScriptedAdapter([call("ping"), say(Verdict("a")), call("ping")])
+    assert adapter.evaluate(Prompt(TEMPLATE), Topic("x"), session=session).output == Verdict("a")
+
+    session[Verdict].register(ToolInvoked, broken)
+    with pytest.raises(ReducerError, match="broken"):
+        adapter.evaluate(Prompt(TEMPLATE), Topic("x"), session=session)
+
+
+def test_the_callers_resources_win_over_those_that_sections_lend():
+    class Lending(MarkdownSection[None]):
+        def resources(self) -> ResourceRegistry:
+            return ResourceRegistry.build({Filesystem: lent, str: "lent"})
+
+    seen: list[object] = []
+
+    def look(params: None, *, context: ToolContext) -> ToolResult[None]:
+        seen.append((context.filesystem, context.resources.get(str)))
+        return ToolResult("ok")
+
+    lent, given = InMemoryFilesystem(), InMemoryFilesystem()
+    tool = Tool[None, None](name="look", description="Look.", handler=look)
+    prompt = Prompt[str](ns="n", key="k", sections=[Lending(title="T", key="t", template="x", tools=[tool])])
+    adapter = ScriptedAdapter([call("look"), say("a"), call("look"), say("b")])
+    adapter.evaluate(prompt, session=Session())
+    adapter.evaluate(prompt, session=Session(), resources=ResourceRegistry.build({Filesystem: given}))
+
+    assert seen == [(lent, "lent"), (given, "lent")]
+
+
+def test_an_opened_section_brings_its_tools_within_the_same_evaluation_and_stays_open():
+    secret = MarkdownSection(
+        title="Details",
+        key="details",
+        template="The long story.",
+        summary="There is more.",
+        visibility=SectionVisibility.SUMMARY,
+        tools=[PING],
+    )
+    prompt = Prompt[str](
+        ns="n", key="k", sections=[MarkdownSection(title="Task", key="task", template="x", children=[secret])]
+    )
+    session = Session()
+    adapter = ScriptedAdapter(
+        [call("ping"), call("open_section", path="task.details"), call("ping"), say("done"), say("again")]
+    )
+    adapter.evaluate(prompt, session=session)
+
+    offered = [[tool.name for tool in request.rendered.tools] for request in adapter.requests]
+    assert offered == [["open_section"], ["open_section"], ["ping"], ["ping"]]
+    assert [event.success for event in session[ToolInvoked].all()] == [False, True, True]
+    assert "The long story." in session[ToolInvoked].all()[1].rendered_output
+    texts = {request.rendered.text for request in adapter.requests}
+    assert len(texts) == 1  # the prefix that providers cache does not change under way
+
+    adapter.evaluate(prompt, session=session)
+    assert "The long story." in adapter.requests[-1].rendered.text
+
+
+def test_history_costs_no_copy_per_turn():
+    adapter = ScriptedAdapter([call("ping") for _ in range(50)] + [say(Verdict("a"))])
+    adapter.evaluate(Prompt(TEMPLATE), Topic("x"), session=Session())
+
+    buffers = {id(request.history._buffer) for request in adapter.requests[1:]}
+    assert len(buffers) == 1
+    assert [len(request.history) for request in adapter.requests] == list(range(0, 101, 2))
+
+
+def test_replies_are_replayed_with_the_providers_items_untouched():
+    opaque = {"type": "reasoning", "encrypted_content": "…"}
+    reply = ModelReply(calls=call("ping").calls, items=(opaque,))
+    adapter = ScriptedAdapter([reply, say(Verdict("a"))])
+    adapter.evaluate(Prompt(TEMPLATE), Topic("x"), session=Session())
+
+    first = adapter.requests[1].history.all()[0]
+    assert isinstance(first, ModelReply)
+    assert first.items[0] is opaque

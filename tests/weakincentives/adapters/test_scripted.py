@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from weakincentives.adapters import ModelReply, ModelRequest, ScriptedAdapter, ToolCall
+from weakincentives.adapters.scripted import call, calls, native, say
+from weakincentives.budget import TokenUsage
+from weakincentives.errors import PromptEvaluationError
+from weakincentives.prompt import MarkdownSection, Prompt, ToolResult
+from weakincentives.runtime import Session
+
+
+@dataclass
+class Answer:
+    value: int
+
+
+PROMPT = Prompt[str](ns="n", key="k", sections=[MarkdownSection(title="T", key="t", template="Say.")])
+
+
+def test_lines():
+    used = TokenUsage(1, 2)
+
+    assert say("hi", usage=used) == ModelReply(text="hi", usage=used)
+    assert say(Answer(3)).text == '{"value":3}'
+    assert say([Answer(3)]).text == '{"items":[{"value":3}]}'
+    assert call("ls", path="/").calls == (ToolCall("call_0_ls", "ls", '{"path":"/"}'),)
+    assert [one.call_id for one in calls(("a", {}), ("a", Answer(1))).calls] == ["call_0_a", "call_1_a"]
+    assert (
+        native("web_search", result=ToolResult("x"), provider="p", text="t").native_calls[0].capability == "web_search"
+    )
+
+
+def test_a_function_looks_at_the_request_before_it_answers():
+    def parrot(request: ModelRequest) -> ModelReply:
+        return say(request.rendered.text)
+
+    assert ScriptedAdapter([parrot]).evaluate(PROMPT, session=Session()).text == "## 1. T (t)\n\nSay."
+
+
+def test_an_exception_is_raised_as_it_is():
+    with pytest.raises(ZeroDivisionError):
+        ScriptedAdapter([ZeroDivisionError()]).evaluate(PROMPT, session=Session())
+
+
+def test_a_script_that_ends_too_early_says_so():
+    adapter = ScriptedAdapter([say("one")])
+    adapter.evaluate(PROMPT, session=Session())
+    with pytest.raises(PromptEvaluationError, match="no reply for request 2") as caught:
+        adapter.evaluate(PROMPT, session=Session())
+    assert caught.value.phase == "request"
+
+
+def test_it_goes_by_any_providers_name():
+    session = Session()
+    response = ScriptedAdapter([say("hi")], provider="openai").evaluate(PROMPT, session=session)
+
+    assert response.text == "hi"
+    assert [entry.adapter for entry in session.transcript()] == ["openai"] * 3

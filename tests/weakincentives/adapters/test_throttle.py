@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import random
+from datetime import UTC, datetime
+
+import pytest
+
+from weakincentives.adapters.throttle import ThrottlePolicy, retry_after, retryable, with_backoff
+from weakincentives.clock import ManualClock
+from weakincentives.deadlines import Deadline
+from weakincentives.errors import ProviderFault
+
+
+class Flaky:
+    def __init__(self, *faults: ProviderFault) -> None:
+        self.faults = list(faults)
+        self.calls = 0
+
+    def __call__(self) -> str:
+        self.calls += 1
+        if self.faults:
+            raise self.faults.pop(0)
+        return "answer"
+
+
+@pytest.mark.parametrize(
+    "fault, expected",
+    [
+        (ProviderFault("no connection"), True),
+        (ProviderFault("timeout", status=408), True),
+        (ProviderFault("conflict", status=409), True),
+        (ProviderFault("rate limit", status=429), True),
+        (ProviderFault("server", status=500), True),
+        (ProviderFault("overloaded", status=529), True),
+        (ProviderFault("bad request", status=400), False),
+        (ProviderFault("no key", status=401), False),
+        (ProviderFault("said no", status=500, should_retry=False), False),
+        (ProviderFault("said yes", status=400, should_retry=True), True),
+    ],
+    ids=str,
+)
+def test_what_is_worth_another_try(fault: ProviderFault, expected: bool):
+    assert retryable(fault) is expected
+
+
+def test_waits_are_random_below_a_doubling_bound():
+    clock = ManualClock()
+    policy = ThrottlePolicy(max_attempts=6, base_delay=1.0, max_delay=4.0)
+    call = Flaky(*[ProviderFault("busy", status=429) for _ in range(5)])
+
+    assert with_backoff(call, policy=policy, clock=clock, rng=random.Random(7)) == "answer"  # noqa: S311 - jitter, not a secret
+    assert len(clock.slept) == 5
+    for wait, bound in zip(clock.slept, (1, 2, 4, 4, 4), strict=True):
+        assert 0 <= wait <= bound
+    assert len(set(clock.slept)) == 5
+
+
+def test_retry_after_is_the_least_wait_even_beyond_the_bound():
+    clock = ManualClock()
+    call = Flaky(ProviderFault("busy", status=429, retry_after=90.0))
+
+    assert with_backoff(call, policy=ThrottlePolicy(max_delay=1.0), clock=clock) == "answer"
+    assert clock.slept == [90.0]
+
+
+def test_it_gives_up_when_the_deadline_would_pass_and_does_not_sleep_for_nothing():
+    clock = ManualClock()
+    call = Flaky(ProviderFault("busy", status=429, retry_after=30.0))
+
+    with pytest.raises(ProviderFault, match="busy"):
+        with_backoff(call, policy=ThrottlePolicy(), deadline=Deadline.after(10, clock=clock), clock=clock)
+    assert clock.slept == []
+    assert call.calls == 1
+
+
+def test_it_gives_up_after_the_last_attempt_and_at_once_on_what_no_retry_helps():
+    clock = ManualClock()
+    busy = Flaky(*[ProviderFault("busy", status=503) for _ in range(9)])
+    with pytest.raises(ProviderFault):
+        with_backoff(busy, policy=ThrottlePolicy(max_attempts=3), clock=clock)
+    assert busy.calls == 3
+
+    refused = Flaky(ProviderFault("no key", status=401))
+    with pytest.raises(ProviderFault):
+        with_backoff(refused, policy=ThrottlePolicy(), clock=clock)
+    assert refused.calls == 1
+
+
+def test_other_exceptions_are_not_its_business():
+    def broken() -> None:
+        raise KeyError("x")
+
+    with pytest.raises(KeyError):
+        with_backoff(broken, policy=ThrottlePolicy(), clock=ManualClock())
+
+
+@pytest.mark.parametrize(
+    "headers, expected",
+    [
+        ({}, None),
+        ({"Retry-After": "7"}, 7.0),
+        ({"retry-after": "1.5"}, 1.5),
+        ({"retry-after-ms": "250", "retry-after": "9"}, 0.25),
+        ({"retry-after": "Thu, 01 Jan 2026 00:00:30 GMT"}, 30.0),
+        ({"retry-after": "Thu, 01 Jan 2015 00:00:00 GMT"}, 0.0),
+        ({"retry-after": "soon"}, None),
+        ({"retry-after": "-3"}, None),
+        ({"retry-after-ms": "nan-ish"}, None),
+        ({"retry-after": "nan"}, None),
+        ({"retry-after-ms": "nan"}, None),
+        ({"retry-after-ms": "inf"}, None),
+    ],
+    ids=str,
+)
+def test_retry_after_headers(headers: dict[str, str], expected: float | None):
+    assert retry_after(headers, now=datetime(2026, 1, 1, tzinfo=UTC)) == expected
+
+
+def test_a_policy_that_cannot_work_is_refused():
+    with pytest.raises(ValueError, match="max_attempts"):
+        ThrottlePolicy(max_attempts=0)

@@ -1,0 +1,172 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import pytest
+
+from weakincentives.adapters import ScriptedAdapter, ToolOutput
+from weakincentives.adapters.scripted import call, calls, say
+from weakincentives.adapters.turn import ModelReply, ToolCall
+from weakincentives.filesystem import Filesystem, InMemoryFilesystem
+from weakincentives.prompt import MarkdownSection, Prompt, Tool, ToolContext, ToolResult
+from weakincentives.resources import ResourceRegistry
+from weakincentives.runtime import Session, ToolInvoked
+
+
+@dataclass(frozen=True)
+class Note:
+    text: Annotated[str, "What to write down."]
+    urgent: bool = False
+
+
+@dataclass
+class Stored:  # mutable, and without render(): must work all the same
+    count: int
+
+
+def store(params: Note, *, context: ToolContext) -> ToolResult[Stored]:
+    context.session.dispatch(params)
+    context.filesystem.write_text("notes.txt", params.text)
+    if params.text == "explode":
+        raise RuntimeError("boom")
+    if params.text == "refuse":
+        return ToolResult.error("Not today.")
+    if params.text == "interrupt":
+        raise KeyboardInterrupt
+    return ToolResult("Stored.", Stored(len(context.session[Note].all())))
+
+
+def ping(params: None, *, context: ToolContext) -> ToolResult[None]:
+    return ToolResult("pong")
+
+
+def lying(params: None, *, context: ToolContext) -> ToolResult[None]:
+    return "not a result"  # pyright: ignore[reportReturnType]
+
+
+TOOLS: tuple[Tool[Any, Any], ...] = (
+    Tool[Note, Stored](name="store", description="Store a note.", handler=store),
+    Tool[None, None](name="ping", description="Answer.", handler=ping),
+    Tool[None, None](name="lying", description="Lie.", handler=lying),
+)
+
+
+class Run:
+    """One evaluation with these replies, and what it left behind."""
+
+    def __init__(self, *replies: ModelReply) -> None:
+        self.session = Session()
+        self.filesystem = InMemoryFilesystem()
+        self.filesystem.write_text("notes.txt", "before")
+        self.adapter = ScriptedAdapter([*replies, say("done")])
+        self.prompt = Prompt[str](
+            ns="n", key="k", sections=[MarkdownSection(title="Task", key="task", template="Do.", tools=TOOLS)]
+        )
+
+    def go(self) -> Run:
+        resources = ResourceRegistry.build({Filesystem: self.filesystem})
+        self.adapter.evaluate(self.prompt, session=self.session, resources=resources)
+        return self
+
+    @property
+    def events(self) -> tuple[ToolInvoked, ...]:
+        return self.session[ToolInvoked].all()
+
+    @property
+    def outputs(self) -> list[ToolOutput]:
+        return [item for item in self.adapter.requests[-1].history if isinstance(item, ToolOutput)]
+
+
+def test_a_tool_runs_with_typed_params_and_its_result_reaches_the_model():
+    run = Run(call("store", text="hello", urgent=None)).go()
+
+    (event,) = run.events
+    assert event.params == Note("hello", urgent=False)  # null stands for the default
+    assert event.result.value == Stored(1)
+    assert (event.origin, event.call_id) == ("client", "call_0_store")
+    assert run.outputs == [ToolOutput("call_0_store", "store", 'Stored.\n\n{"count":1}', success=True)]
+    assert event.rendered_output == run.outputs[0].text
+
+
+@pytest.mark.parametrize("arguments", ["{}", "", '{"ignored": 1}', "null"])
+def test_a_tool_with_none_params_is_called_with_none(arguments: str):
+    run = Run(ModelReply(calls=(ToolCall("c", "ping", arguments),))).go()
+
+    assert run.outputs == [ToolOutput("c", "ping", "pong", success=True)]
+    assert run.events[0].params is None
+
+
+@pytest.mark.parametrize("text, told", [("explode", "RuntimeError: boom"), ("refuse", "Not today.")])
+def test_a_failed_tool_leaves_no_trace_but_the_audit_event(text: str, told: str):
+    run = Run(call("store", text="first"), call("store", text=text)).go()
+
+    assert run.session[Note].all() == (Note("first"),)
+    assert run.filesystem.read_text("notes.txt") == "first"
+    assert [event.success for event in run.events] == [True, False]
+    assert told in run.outputs[-1].text
+    assert not run.outputs[-1].success
+
+
+def test_an_interrupted_tool_is_rolled_back_too():
+    run = Run(call("store", text="interrupt"))
+    with pytest.raises(KeyboardInterrupt):
+        run.go()
+
+    assert run.session[Note].all() == ()
+    assert run.filesystem.read_text("notes.txt") == "before"
+
+
+@pytest.mark.parametrize(
+    "arguments, told",
+    [
+        ('{"text": 3}', "Expected `str`, got `int` (at $.text)"),
+        ('{"text": "x", "extra": 1}', "unknown key 'extra'"),
+        ('{"text": ', "not valid JSON"),
+        ("[]", "Expected `object`"),
+        ("{}", "missing required field `text`"),
+    ],
+)
+def test_wrong_arguments_are_told_to_the_model_and_nothing_runs(arguments: str, told: str):
+    run = Run(ModelReply(calls=(ToolCall("c", "store", arguments),))).go()
+
+    assert told in run.outputs[0].text
+    assert "Correct them and try again." in run.outputs[0].text
+    assert run.events[0].params == arguments
+    assert run.session[Note].all() == ()
+
+
+def test_an_unknown_tool_is_told_to_the_model_with_those_there_are():
+    run = Run(call("rm_rf")).go()
+
+    assert run.outputs[0].text == "There is no tool 'rm_rf'. Tools: store, ping, lying."
+    assert run.events[0].success is False
+
+
+def test_a_handler_that_returns_something_else_is_a_failed_call():
+    run = Run(calls(("lying", {}), ("ping", {}))).go()
+
+    assert "returned str, no ToolResult" in run.outputs[0].text
+    assert run.outputs[1].text == "pong"
+
+
+def test_a_tool_sees_the_whole_context():
+    seen: list[ToolContext] = []
+
+    def look(params: None, *, context: ToolContext) -> ToolResult[None]:
+        seen.append(context)
+        return ToolResult("ok")
+
+    tool = Tool[None, None](name="look", description="Look.", handler=look)
+    prompt = Prompt[str](ns="n", key="k", sections=[MarkdownSection(title="T", key="t", template="x", tools=[tool])])
+    session = Session()
+    adapter = ScriptedAdapter([call("look"), say("done")])
+    adapter.evaluate(prompt, session=session, resources=ResourceRegistry.build({int: 3}))
+
+    (context,) = seen
+    assert context.session is session
+    assert context.adapter is adapter
+    assert context.prompt.name == "k"
+    assert context.rendered_prompt.find_tool("look") is tool
+    assert context.resources.get(int) == 3
+    assert (context.deadline, context.budget_tracker) == (None, None)

@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from weakincentives.adapters.turn import (
+    AskModel,
+    Ending,
+    Limits,
+    ModelReply,
+    NamedTool,
+    NativeCall,
+    Record,
+    RunTool,
+    ToolCall,
+    ToolOutput,
+    ToolRan,
+    relaxed,
+    turns,
+)
+from weakincentives.budget import Budget, BudgetTracker, TokenUsage
+from weakincentives.clock import ManualClock
+from weakincentives.deadlines import Deadline
+from weakincentives.errors import BudgetExceededError, DeadlineExceededError, TurnLimitError
+from weakincentives.prompt import MarkdownSection, Prompt, RenderedPrompt, ToolResult
+
+LIMITS = Limits("p", max_turns=10)
+NATIVE = NativeCall("n1", "web_search", "web_search", "openai", {"query": "x"}, ToolResult("found"))
+
+
+def rendered() -> RenderedPrompt[Any]:
+    section = MarkdownSection(title="Task", key="task", template="Do.")
+    return Prompt[str](ns="n", key="k", sections=[section]).render()
+
+
+def ran(call: ToolCall, text: str = "ok") -> ToolRan:
+    return ToolRan(ToolOutput(call.call_id, call.name, text, success=True))
+
+
+def test_the_loop_asks_records_runs_and_asks_again():
+    prompt = rendered()
+    loop = turns(prompt, limits=LIMITS)
+    first = next(loop)
+    assert isinstance(first, AskModel)
+    assert first.request.rendered is prompt
+    assert first.request.history.all() == ()
+
+    call = ToolCall("c1", "ls")
+    reply = ModelReply(text="Looking.", calls=(call,), native_calls=(NATIVE,), usage=TokenUsage(5, 1))
+    assert loop.send(reply) == Record(NATIVE, 0)  # what the provider ran came before what the model said
+    assert loop.send(None) == Record(reply, 0)
+    assert loop.send(None) == RunTool(call)
+    again = loop.send(ran(call))
+    assert isinstance(again, AskModel)
+    assert again.request.history.all() == (reply, ToolOutput("c1", "ls", "ok", success=True))
+    assert again.request.turn == 1
+    assert first.request.history.all() == ()
+
+    final = ModelReply(text="Done.", usage=TokenUsage(7, 2), citations=("cited",))
+    assert loop.send(final) == Record(final, 1)
+    with pytest.raises(StopIteration) as stop:
+        loop.send(None)
+    assert stop.value.value == Ending("Done.", TokenUsage(12, 3), 2, ("cited",))
+
+
+def test_parallel_calls_run_in_order():
+    loop = turns(rendered(), limits=LIMITS)
+    next(loop)
+    one, two = ToolCall("c1", "a"), ToolCall("c2", "b")
+    loop.send(ModelReply(calls=(one, two)))
+
+    assert loop.send(None) == RunTool(one)
+    assert loop.send(ran(one)) == RunTool(two)
+    asked = loop.send(ran(two))
+    assert isinstance(asked, AskModel)
+    assert [type(item) for item in asked.request.history] == [ModelReply, ToolOutput, ToolOutput]
+
+
+@pytest.mark.parametrize("choice, satisfied_by", [("required", "anything"), (NamedTool("ls"), "ls")])
+def test_a_demanded_call_is_demanded_until_it_was_made(choice: Any, satisfied_by: str):
+    assert relaxed(choice, ModelReply(text="no call")) == choice
+    assert relaxed(choice, ModelReply(calls=(ToolCall("c", satisfied_by),))) == "auto"
+    assert relaxed("none", ModelReply(native_calls=(NATIVE,))) == "none"
+
+
+def test_a_named_choice_is_not_met_by_another_tool_but_by_the_providers_own():
+    assert relaxed(NamedTool("ls"), ModelReply(calls=(ToolCall("c", "rm"),))) == NamedTool("ls")
+    assert relaxed(NamedTool("web_search"), ModelReply(native_calls=(NATIVE,))) == "auto"
+
+
+def test_required_is_asked_for_once_in_the_loop():
+    loop = turns(rendered(), limits=LIMITS, tool_choice="required")
+    first = next(loop)
+    call = ToolCall("c", "ls")
+    loop.send(ModelReply(calls=(call,)))
+    loop.send(None)
+    second = loop.send(ran(call))
+
+    assert isinstance(first, AskModel)
+    assert isinstance(second, AskModel)
+    assert (first.request.tool_choice, second.request.tool_choice) == ("required", "auto")
+
+
+def test_a_tool_may_change_what_the_next_request_offers():
+    loop = turns(rendered(), limits=LIMITS)
+    next(loop)
+    call = ToolCall("c", "open_section")
+    loop.send(ModelReply(calls=(call,)))
+    loop.send(None)
+    changed = rendered()
+    asked = loop.send(ToolRan(ToolOutput("c", "open_section", "text", success=True), changed))
+
+    assert isinstance(asked, AskModel)
+    assert asked.request.rendered is changed
+
+
+def test_too_many_turns_end_the_loop():
+    loop = turns(rendered(), limits=Limits("p", max_turns=1))
+    next(loop)
+    call = ToolCall("c", "ls")
+    loop.send(ModelReply(text="thinking", calls=(call,)))
+    loop.send(None)
+    with pytest.raises(TurnLimitError, match="after 1 turns") as caught:
+        loop.send(ran(call))
+    assert caught.value.phase == "budget"
+    assert caught.value.provider_payload == "thinking"
+
+
+def test_a_passed_deadline_ends_the_loop_before_the_next_request():
+    clock = ManualClock()
+    loop = turns(rendered(), limits=Limits("p", 10, Deadline.after(5, clock=clock)))
+    next(loop)
+    call = ToolCall("c", "ls")
+    loop.send(ModelReply(calls=(call,)))
+    loop.send(None)
+    clock.advance(6)
+    with pytest.raises(DeadlineExceededError):
+        loop.send(ran(call))
+
+
+def test_an_exceeded_budget_ends_the_loop_but_keeps_what_was_said():
+    tracker = BudgetTracker(Budget(max_total_tokens=10))
+    loop = turns(rendered(), limits=Limits("p", 10, tracker=tracker))
+    next(loop)
+    tracker.record(TokenUsage(20, 1))  # the driver counts; the loop asks
+    loop.send(ModelReply(text="a long answer"))
+    with pytest.raises(BudgetExceededError, match="max_total_tokens is 10, used 21") as caught:
+        loop.send(None)
+    assert caught.value.provider_payload == "a long answer"

@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+import pytest
+
+from weakincentives.runtime.dispatcher import (
+    DispatchResult,
+    InProcessDispatcher,
+    InProcessEventBus,
+    NullDispatcher,
+    NullEventBus,
+)
+
+
+@dataclass(frozen=True)
+class Happened:
+    what: str
+
+
+@dataclass(frozen=True)
+class HappenedTwice(Happened):
+    pass
+
+
+def test_subscribers_hear_their_type_and_its_subclasses_in_order():
+    heard: list[tuple[str, object]] = []
+    dispatcher = InProcessDispatcher()
+    dispatcher.subscribe(Happened, lambda event: heard.append(("first", event)))
+    dispatcher.subscribe(object, lambda event: heard.append(("all", event)))
+    dispatcher.subscribe(HappenedTwice, lambda event: heard.append(("narrow", event)))
+
+    event = HappenedTwice("x")
+    result = dispatcher.dispatch(event)
+
+    assert heard == [("first", event), ("all", event), ("narrow", event)]
+    assert result == DispatchResult(event, handled=3)
+    assert dispatcher.dispatch(Happened("y")).handled == 2
+
+
+def test_a_raising_subscriber_is_logged_and_returned_and_stops_nobody(caplog: pytest.LogCaptureFixture):
+    heard: list[object] = []
+    dispatcher = InProcessDispatcher()
+
+    def broken(event: object) -> None:
+        raise RuntimeError("out of ink")
+
+    dispatcher.subscribe(Happened, broken)
+    dispatcher.subscribe(Happened, heard.append)
+    with caplog.at_level(logging.ERROR):
+        result = dispatcher.dispatch(Happened("x"))
+
+    assert heard == [Happened("x")]
+    assert not result.ok
+    assert [str(error) for error in result.errors] == ["out of ink"]
+    assert "out of ink" in caplog.text
+    with pytest.raises(ExceptionGroup) as caught:
+        result.raise_if_errors()
+    assert caught.value.exceptions == result.errors
+
+
+def test_unsubscribing_takes_one_subscription_back():
+    heard: list[object] = []
+    dispatcher = InProcessDispatcher()
+    dispatcher.subscribe(Happened, heard.append)
+    dispatcher.subscribe(Happened, heard.append)
+
+    assert dispatcher.unsubscribe(Happened, heard.append)
+    dispatcher.dispatch(Happened("x"))
+    assert heard == [Happened("x")]
+    assert dispatcher.unsubscribe(Happened, heard.append)
+    assert not dispatcher.unsubscribe(Happened, heard.append)
+    dispatcher.dispatch(Happened("y")).raise_if_errors()
+    assert heard == [Happened("x")]
+
+
+def test_publish_and_the_bus_names_mean_the_same():
+    heard: list[object] = []
+    bus = InProcessEventBus()
+    bus.subscribe(Happened, heard.append)
+
+    assert bus.publish(Happened("x")).handled == 1
+    assert isinstance(bus, InProcessDispatcher)
+    assert NullEventBus is NullDispatcher
+
+
+def test_the_null_dispatcher_tells_nobody():
+    heard: list[object] = []
+    dispatcher = NullDispatcher()
+    dispatcher.subscribe(Happened, heard.append)
+
+    assert dispatcher.publish(Happened("x")) == DispatchResult(Happened("x"))
+    assert not dispatcher.unsubscribe(Happened, heard.append)
+    assert heard == []

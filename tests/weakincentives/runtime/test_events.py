@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+from dataclasses import MISSING, fields
+
+from weakincentives.prompt import ToolResult
+from weakincentives.runtime import events
+from weakincentives.runtime.events import ModelResponded, PromptExecuted, PromptRendered, ToolInvoked
+
+
+def required(event_type: type) -> list[str]:
+    return [one.name for one in fields(event_type) if one.default is MISSING and one.default_factory is MISSING]
+
+
+def test_what_an_event_must_say_is_a_promise():
+    assert required(PromptRendered) == ["prompt_ns", "prompt_key", "prompt_name", "adapter", "text"]
+    assert required(ModelResponded) == ["prompt_name", "adapter", "turn"]
+    assert required(ToolInvoked) == ["prompt_name", "adapter", "name", "params", "result"]
+    assert required(PromptExecuted) == ["prompt_name", "adapter", "result"]
+
+
+def test_where_a_tool_ran_is_optional_and_comes_last():
+    names = [one.name for one in fields(ToolInvoked)]
+
+    assert names[-3:] == ["origin", "provider", "capability"]
+    event = ToolInvoked(prompt_name="p", adapter="a", name="t", params=None, result=ToolResult.error("no"))
+    assert (event.origin, event.provider, event.capability) == ("client", None, None)
+    assert event.success is False
+
+
+def test_every_event_has_its_own_id_and_an_aware_time():
+    one, other = (PromptExecuted(prompt_name="p", adapter="a", result=None) for _ in range(2))
+
+    assert one.event_id != other.event_id
+    assert one.created_at.tzinfo is not None
+
+
+def test_the_room_names_its_dispatchers():
+    for name in ("InProcessDispatcher", "InProcessEventBus", "NullDispatcher", "NullEventBus"):
+        assert name in events.__all__
