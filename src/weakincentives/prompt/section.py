@@ -6,10 +6,10 @@ import copy
 import inspect
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import is_dataclass
 from enum import Enum
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar, cast
 
 from weakincentives.errors import PromptValidationError
 from weakincentives.prompt._types import SessionProtocol, SupportsDataclass
@@ -137,7 +137,8 @@ class Section(Parametric, ABC, Generic[ParamsT]):
             attribute = "_tools" if name == "tools" else name
             if attribute not in vars(other):
                 raise PromptValidationError(f"{type(self).__name__}.clone() has no argument {name!r}")
-            setattr(other, attribute, tuple(value) if name in ("children", "tools") else value)  # type: ignore[call-overload]
+            several = name in ("children", "tools")
+            setattr(other, attribute, tuple(cast("Iterable[object]", value)) if several else value)
         other._check()  # noqa: SLF001 - a copy of our own
         return other
 

@@ -42,7 +42,7 @@ def ping(params: None, *, context: ToolContext) -> ToolResult[None]:
 
 
 def lying(params: None, *, context: ToolContext) -> ToolResult[None]:
-    return "not a result"  # pyright: ignore[reportReturnType]
+    return "not a result"  # pyright: ignore[reportReturnType] - the point of the test
 
 
 TOOLS: tuple[Tool[Any, Any], ...] = (

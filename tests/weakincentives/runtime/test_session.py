@@ -199,9 +199,9 @@ def test_a_snapshot_of_another_session_is_refused():
 
 def test_what_is_no_dataclass_is_no_event():
     with pytest.raises(SessionError, match="dataclass instance"):
-        Session().dispatch("hello")  # pyright: ignore[reportArgumentType]
+        Session().dispatch("hello")  # pyright: ignore[reportArgumentType] - the point of the test
     with pytest.raises(SessionError, match="dataclass instance"):
-        Session().dispatch(Note)  # pyright: ignore[reportArgumentType]
+        Session().dispatch(Note)  # pyright: ignore[reportArgumentType] - the point of the test
 
 
 def test_bus_is_another_name_for_dispatcher():
