@@ -129,8 +129,9 @@ class FilesystemBase(ABC):
             return
         # Only "\n" ends a line: `splitlines` would count form feeds and others, and no editor agrees with that.
         for number, line in enumerate(text.split("\n"), start=1):
-            if wanted.search(line):
-                yield GrepMatch(file, number, line.removesuffix("\r"))
+            bare = line.removesuffix("\r")
+            if wanted.search(bare):
+                yield GrepMatch(file, number, bare)
 
     def _files_below(self, path: str) -> Iterator[str]:
         for directory, _, files in self.walk(path):
