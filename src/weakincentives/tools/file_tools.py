@@ -1,0 +1,307 @@
+"""The seven file tools: what a model may ask, what it is told, and how much of it at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import wraps
+from typing import Annotated, Any, Concatenate, ParamSpec, TypeVar
+
+from weakincentives.errors import FilesystemError
+from weakincentives.filesystem import Filesystem, GrepMatch
+from weakincentives.prompt import Tool, ToolContext, ToolResult
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+MOST_LINES = 2000
+MOST_CHARACTERS = 100_000
+MOST_ENTRIES = 500
+MOST_MATCHES = 200
+MOST_LINE = 500
+
+_Path = Annotated[str, "Path relative to the workspace's root, such as src/app.py."]
+
+
+@dataclass(frozen=True)
+class ListParams:
+    """Which directory to list."""
+
+    path: Annotated[str, "The directory."] = "."
+
+
+@dataclass(frozen=True)
+class ReadParams:
+    """Which lines of which file to read."""
+
+    path: _Path
+    offset: Annotated[int, "The first line to read, from 1."] = 1
+    limit: Annotated[int, "How many lines to read at most."] = MOST_LINES
+
+
+@dataclass(frozen=True)
+class WriteParams:
+    """A file's whole new content."""
+
+    path: _Path
+    content: Annotated[str, "The whole content of the file."]
+
+
+@dataclass(frozen=True)
+class EditParams:
+    """A text to put in place of another."""
+
+    path: _Path
+    old: Annotated[str, "The text to replace, exactly as it stands in the file, with enough around it to be unique."]
+    new: Annotated[str, "The text to put in its place."]
+    replace_all: Annotated[bool, "Replace every occurrence instead of the only one."] = False
+
+
+@dataclass(frozen=True)
+class GlobParams:
+    """Which names to find."""
+
+    pattern: Annotated[str, "Such as **/*.py; ** stands for any number of directories."]
+
+
+@dataclass(frozen=True)
+class GrepParams:
+    """Which lines to find."""
+
+    pattern: Annotated[str, "A regular expression."]
+    path: Annotated[str, "The file or directory to search."] = "."
+    glob: Annotated[str | None, "Search only files whose name fits, such as *.py."] = None
+    ignore_case: Annotated[bool, "Whether upper and lower case are the same."] = False
+
+
+@dataclass(frozen=True)
+class RemoveParams:
+    """What to remove."""
+
+    path: _Path
+    recursive: Annotated[bool, "Remove a directory with everything in it."] = False
+
+
+@dataclass(frozen=True)
+class FileList:
+    """Names; `total` counts those that were cut off too."""
+
+    names: tuple[str, ...]
+    total: int
+
+    def render(self) -> str:
+        cut = self.total - len(self.names)
+        lines = [*self.names, f"[{cut} more not shown: narrow it down]"] if cut else list(self.names)
+        return "\n".join(lines) or "Nothing there."
+
+
+@dataclass(frozen=True)
+class FileText:
+    """Lines of a text file, from `first` to `last` of `total`."""
+
+    path: str
+    text: str
+    first: int
+    last: int
+    total: int
+
+    def render(self) -> str:
+        if self.total == 0:
+            return f"{self.path} is empty."
+        shown = f"{self.path}, lines {self.first} to {self.last} of {self.total}:\n{self.text}"
+        return shown if self.last >= self.total else f"{shown}\n[more: read on with offset={self.last + 1}]"
+
+
+@dataclass(frozen=True)
+class MatchList:
+    """Lines that were found; `more` where there are others."""
+
+    matches: tuple[GrepMatch, ...]
+    more: bool
+
+    def render(self) -> str:
+        lines = [f"{match.path}:{match.line_number}: {_short(match.line)}" for match in self.matches]
+        if self.more:
+            lines.append(f"[only the first {len(self.matches)} are shown: narrow it down]")
+        return "\n".join(lines) or "No line matches."
+
+
+@dataclass(frozen=True)
+class Changed:
+    """A path that is no longer as it was."""
+
+    path: str
+    size: int
+
+    def render(self) -> str:
+        return ""  # the message says it
+
+
+def _told(
+    method: Callable[Concatenate[FileTools, P], ToolResult[R]],
+) -> Callable[Concatenate[FileTools, P], ToolResult[R]]:
+    """Tell the model what the filesystem refuses."""
+
+    @wraps(method)
+    def handler(tools: FileTools, *args: P.args, **kwargs: P.kwargs) -> ToolResult[R]:
+        try:
+            return method(tools, *args, **kwargs)
+        except FilesystemError as error:
+            return ToolResult.error(str(error))
+
+    return handler
+
+
+class FileTools:
+    """The handlers, over a filesystem of their own or, without one, over the evaluation's."""
+
+    def __init__(self, filesystem: Filesystem | None = None) -> None:
+        self._own = filesystem
+
+    def tools(self) -> tuple[Tool[Any, Any], ...]:
+        """All seven."""
+        return (
+            Tool[ListParams, FileList](
+                name="ls",
+                description="List a directory. Directories end with a slash.",
+                handler=self.ls,
+            ),
+            Tool[ReadParams, FileText](
+                name="read_file",
+                description=f"Read a text file, {MOST_LINES} lines at a time.",
+                handler=self.read_file,
+            ),
+            Tool[WriteParams, Changed](
+                name="write_file",
+                description="Create a file, or replace all of its content. Missing directories are created.",
+                handler=self.write_file,
+            ),
+            Tool[EditParams, Changed](
+                name="edit_file",
+                description="Replace a text in a file. The text must occur exactly once, unless replace_all.",
+                handler=self.edit_file,
+            ),
+            Tool[GlobParams, FileList](
+                name="glob",
+                description="Find files by name.",
+                handler=self.glob,
+            ),
+            Tool[GrepParams, MatchList](
+                name="grep",
+                description="Find lines by a regular expression.",
+                handler=self.grep,
+            ),
+            Tool[RemoveParams, Changed](
+                name="rm",
+                description="Remove a file, or a directory.",
+                handler=self.rm,
+            ),
+        )
+
+    def _files(self, context: ToolContext) -> Filesystem:
+        return self._own or context.filesystem
+
+    @_told
+    def ls(self, params: ListParams, *, context: ToolContext) -> ToolResult[FileList]:
+        """List a directory."""
+        files = self._files(context)
+        base = "" if params.path in ("", ".") else f"{params.path.rstrip('/')}/"
+        names = files.list_dir(params.path or ".")
+        shown = tuple(f"{name}/" if files.is_dir(base + name) else name for name in names[:MOST_ENTRIES])
+        return ToolResult.ok(FileList(shown, len(names)))
+
+    @_told
+    def read_file(self, params: ReadParams, *, context: ToolContext) -> ToolResult[FileText]:
+        """Read lines of a text file."""
+        if params.offset < 1 or params.limit < 1:
+            return ToolResult.error("offset and limit count from 1.")
+        text = _text(self._files(context), params.path)
+        if text is None:
+            return _binary(params.path)
+        lines = text.split("\n")
+        if lines[-1] == "":
+            lines.pop()  # a line break ends a line, it does not begin one
+        if lines and params.offset > len(lines):
+            return ToolResult.error(f"{params.path} has only {len(lines)} lines.")
+        shown = _at_most(lines[params.offset - 1 :][: min(params.limit, MOST_LINES)], MOST_CHARACTERS)
+        last = params.offset - 1 + len(shown)
+        return ToolResult.ok(FileText(params.path, "\n".join(shown), params.offset, last, len(lines)))
+
+    @_told
+    def write_file(self, params: WriteParams, *, context: ToolContext) -> ToolResult[Changed]:
+        """Write a whole file."""
+        content = params.content.encode()
+        self._files(context).write_bytes(params.path, content)
+        return ToolResult(f"Wrote {params.path} ({len(content)} bytes).", Changed(params.path, len(content)))
+
+    @_told
+    def edit_file(self, params: EditParams, *, context: ToolContext) -> ToolResult[Changed]:
+        """Replace a text in a file."""
+        files = self._files(context)
+        text = _text(files, params.path)
+        if text is None:
+            return _binary(params.path)
+        if not params.old:
+            return ToolResult.error("old is empty: give the text to replace, or use write_file.")
+        count = text.count(params.old)
+        if count == 0:
+            return ToolResult.error(f"old does not occur in {params.path}: read the file and copy the text exactly.")
+        if count > 1 and not params.replace_all:
+            return ToolResult.error(
+                f"old occurs {count} times in {params.path}: add text around it until it is unique, or set replace_all."
+            )
+        content = text.replace(params.old, params.new).encode()
+        files.write_bytes(params.path, content)
+        return ToolResult(f"Replaced {count} in {params.path}.", Changed(params.path, len(content)))
+
+    @_told
+    def glob(self, params: GlobParams, *, context: ToolContext) -> ToolResult[FileList]:
+        """Find files by name."""
+        found = self._files(context).glob(params.pattern)
+        return ToolResult.ok(FileList(tuple(found[:MOST_ENTRIES]), len(found)))
+
+    @_told
+    def grep(self, params: GrepParams, *, context: ToolContext) -> ToolResult[MatchList]:
+        """Find lines by content."""
+        found = self._files(context).grep(
+            params.pattern,
+            params.path,
+            glob=params.glob,
+            ignore_case=params.ignore_case,
+            max_matches=MOST_MATCHES + 1,
+        )
+        return ToolResult.ok(MatchList(tuple(found[:MOST_MATCHES]), len(found) > MOST_MATCHES))
+
+    @_told
+    def rm(self, params: RemoveParams, *, context: ToolContext) -> ToolResult[Changed]:
+        """Remove a file or a directory."""
+        self._files(context).delete(params.path, recursive=params.recursive)
+        return ToolResult(f"Removed {params.path}.", Changed(params.path, 0))
+
+
+def _text(files: Filesystem, path: str) -> str | None:
+    """A file's text; None where it has none."""
+    content = files.read_bytes(path)
+    try:
+        return None if b"\0" in content else content.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def _binary(path: str) -> ToolResult[Any]:
+    return ToolResult.error(f"{path} is not UTF-8 text; this tool cannot show or change it.")
+
+
+def _at_most(lines: list[str], characters: int) -> list[str]:
+    """The first lines that fit; always one, cut where it alone is too long."""
+    shown: list[str] = []
+    for line in lines:
+        characters -= len(line) + 1
+        if shown and characters < 0:
+            break
+        shown.append(line if characters >= 0 else f"{line[:characters]} [line cut]")
+    return shown
+
+
+def _short(line: str) -> str:
+    return line if len(line) <= MOST_LINE else f"{line[:MOST_LINE]} [line cut]"

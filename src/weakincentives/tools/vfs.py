@@ -1,0 +1,50 @@
+"""`VfsToolsSection`: the files of any `Filesystem`, for a model to look at and to change."""
+
+from __future__ import annotations
+
+from typing import Self, cast
+
+from weakincentives.filesystem import Filesystem
+from weakincentives.prompt import Section, SupportsDataclass
+from weakincentives.resources import ResourceRegistry
+from weakincentives.tools.file_tools import FileTools
+
+_GUIDE = """\
+You work on files through tools. Paths are relative to the root of the workspace, with `/` between names.
+
+- Look around with `ls`, `glob` (by name) and `grep` (by content) before you read.
+- Read a file with `read_file` before you change it.
+- Change a part of a file with `edit_file`; create or replace a whole file with `write_file`; remove with `rm`.
+- A call that fails has changed nothing; its message says what to do."""
+
+
+class VfsToolsSection(Section[None]):
+    """Tools `ls`, `read_file`, `write_file`, `edit_file`, `glob`, `grep` and `rm`.
+
+    They work on `filesystem`, which other tools then reach as `context.filesystem`. Without
+    one they work on the filesystem that the evaluation has, from a workspace or the caller.
+    """
+
+    def __init__(
+        self,
+        *,
+        filesystem: Filesystem | None = None,
+        title: str = "Files",
+        key: str = "files",
+        accepts_overrides: bool = False,
+    ) -> None:
+        self.filesystem = filesystem
+        super().__init__(title=title, key=key, tools=FileTools(filesystem).tools(), accepts_overrides=accepts_overrides)
+
+    def render(self, params: SupportsDataclass | None, depth: int, number: str) -> str:
+        _ = params, depth, number
+        return _GUIDE
+
+    def resources(self) -> ResourceRegistry:
+        return ResourceRegistry({Filesystem: self.filesystem}) if self.filesystem else ResourceRegistry()
+
+    def clone(self, **kwargs: object) -> Self:
+        if "filesystem" in kwargs:  # the tools go with it
+            filesystem = cast("Filesystem | None", kwargs["filesystem"])
+            kwargs.setdefault("tools", FileTools(filesystem).tools())
+        return super().clone(**kwargs)

@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+from weakincentives.filesystem import InMemoryFilesystem
+from weakincentives.prompt import ToolContext, ToolResult
+from weakincentives.tools import file_tools
+from weakincentives.tools.file_tools import (
+    EditParams,
+    FileTools,
+    GlobParams,
+    GrepParams,
+    ListParams,
+    ReadParams,
+    RemoveParams,
+    WriteParams,
+)
+
+NO_CONTEXT = cast("ToolContext", None)  # the tools have a filesystem of their own here
+
+
+@pytest.fixture
+def files() -> InMemoryFilesystem:
+    made = InMemoryFilesystem()
+    made.write_text("readme.md", "one\ntwo\nthree\n")
+    made.write_text("src/app.py", "import os\nimport sys\n")
+    made.write_bytes("logo.png", b"\x89PNG\x00\xff")
+    return made
+
+
+class Desk:
+    """Calls a tool as the loop would, less the loop."""
+
+    def __init__(self, files: InMemoryFilesystem) -> None:
+        self._tools = FileTools(files)
+
+    def __call__(self, params: object) -> ToolResult[Any]:
+        handlers = {tool.params_type: tool.handler for tool in self._tools.tools()}
+        handler = handlers[type(params)]
+        assert handler is not None
+        return handler(params, context=NO_CONTEXT)
+
+
+@pytest.fixture
+def desk(files: InMemoryFilesystem) -> Desk:
+    return Desk(files)
+
+
+def test_ls_marks_directories(desk: Desk):
+    assert desk(ListParams()).render() == "logo.png\nreadme.md\nsrc/"
+    assert desk(ListParams("src/")).render() == "app.py"
+
+
+def test_an_empty_directory_is_said_to_be_so(desk: Desk, files: InMemoryFilesystem):
+    files.mkdir("void")
+
+    assert desk(ListParams("void")).render() == "Nothing there."
+
+
+def test_read_shows_lines_and_where_to_go_on(desk: Desk):
+    assert desk(ReadParams("readme.md")).render() == "readme.md, lines 1 to 3 of 3:\none\ntwo\nthree"
+    part = desk(ReadParams("readme.md", offset=2, limit=1))
+    assert part.render() == "readme.md, lines 2 to 2 of 3:\ntwo\n[more: read on with offset=3]"
+    assert part.value is not None
+    assert part.value.text == "two"
+
+
+def test_an_empty_file_is_said_to_be_so(desk: Desk, files: InMemoryFilesystem):
+    files.write_text("empty", "")
+
+    assert desk(ReadParams("empty")).render() == "empty is empty."
+
+
+@pytest.mark.parametrize(
+    "params, told",
+    [
+        (ReadParams("readme.md", offset=9), "has only 3 lines"),
+        (ReadParams("readme.md", offset=0), "count from 1"),
+        (ReadParams("readme.md", limit=-1), "count from 1"),
+        (ReadParams("logo.png"), "not UTF-8 text"),
+        (ReadParams("missing"), "missing"),
+        (ReadParams("../etc/passwd"), "../etc/passwd"),
+        (ReadParams("src"), "src"),
+        (ListParams("readme.md"), "readme.md"),
+        (EditParams("logo.png", "a", "b"), "not UTF-8 text"),
+        (EditParams("readme.md", "", "x"), "old is empty"),
+        (EditParams("readme.md", "four", "x"), "does not occur"),
+        (EditParams("src/app.py", "import", "x"), "occurs 2 times"),
+        (WriteParams("readme.md/x", "y"), "readme.md"),
+        (GrepParams("("), "no regular expression"),
+        (RemoveParams("src"), "src"),
+        (RemoveParams("."), "root"),
+    ],
+    ids=str,
+)
+def test_a_refusal_says_what_is_wrong_and_changes_nothing(
+    desk: Desk, files: InMemoryFilesystem, params: object, told: str
+):
+    before = {path: files.read_bytes(path) for path in files.glob("**")}
+    result = desk(params)
+
+    assert not result.success
+    assert told in result.message
+    assert {path: files.read_bytes(path) for path in files.glob("**")} == before
+
+
+def test_edit_replaces_the_only_one_or_all(desk: Desk, files: InMemoryFilesystem):
+    assert desk(EditParams("readme.md", "two", "2")).message == "Replaced 1 in readme.md."
+    assert files.read_text("readme.md") == "one\n2\nthree\n"
+    assert desk(EditParams("src/app.py", "import", "from", replace_all=True)).message == "Replaced 2 in src/app.py."
+    assert files.read_text("src/app.py") == "from os\nfrom sys\n"
+
+
+def test_edit_keeps_the_files_line_endings(desk: Desk, files: InMemoryFilesystem):
+    files.write_text("dos.txt", "a\r\nb\r\n")
+    desk(EditParams("dos.txt", "b", "c"))
+
+    assert files.read_bytes("dos.txt") == b"a\r\nc\r\n"
+
+
+def test_rm_removes_a_file_or_with_recursive_a_directory(desk: Desk, files: InMemoryFilesystem):
+    assert desk(RemoveParams("readme.md")).render() == "Removed readme.md."
+    assert desk(RemoveParams("src", recursive=True)).success
+    assert files.list_dir() == ["logo.png"]
+
+
+def test_glob_and_grep_find_and_say_when_they_find_nothing(desk: Desk):
+    assert desk(GlobParams("**/*.py")).render() == "src/app.py"
+    assert desk(GlobParams("*.rs")).render() == "Nothing there."
+    assert desk(GrepParams("IMPORT s", glob="*.py", ignore_case=True)).render() == "src/app.py:2: import sys"
+    assert desk(GrepParams("nowhere")).render() == "No line matches."
+
+
+def test_what_is_too_much_is_cut_and_said_to_be(desk: Desk, files: InMemoryFilesystem, monkeypatch: pytest.MonkeyPatch):
+    for name in ("MOST_ENTRIES", "MOST_MATCHES", "MOST_LINES"):
+        monkeypatch.setattr(file_tools, name, 2)
+    monkeypatch.setattr(file_tools, "MOST_LINE", 4)
+
+    assert desk(ListParams()).render() == "logo.png\nreadme.md\n[1 more not shown: narrow it down]"
+    assert desk(GlobParams("**")).render().endswith("[1 more not shown: narrow it down]")
+    files.write_text("long", "xxxxxxx\nx\nx\n")
+    assert desk(GrepParams("x", "long")).render() == (
+        "long:1: xxxx [line cut]\nlong:2: x\n[only the first 2 are shown: narrow it down]"
+    )
+    assert desk(ReadParams("long")).render().endswith("[more: read on with offset=3]")
+
+
+def test_an_endless_line_is_cut(desk: Desk, files: InMemoryFilesystem, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(file_tools, "MOST_CHARACTERS", 10)
+    files.write_text("wide", "y" * 50 + "\nshort\n")
+    shown = desk(ReadParams("wide")).render()
+
+    assert "yyyyyyyyy [line cut]" in shown
+    assert "read on with offset=2" in shown

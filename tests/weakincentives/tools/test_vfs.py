@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+from weakincentives.adapters import ScriptedAdapter
+from weakincentives.adapters.scripted import call, calls, say
+from weakincentives.filesystem import Filesystem, HostFilesystem, InMemoryFilesystem
+from weakincentives.prompt import Prompt
+from weakincentives.resources import ResourceRegistry
+from weakincentives.runtime import Session, ToolInvoked
+from weakincentives.tools import VfsToolsSection
+
+
+def prompt(section: VfsToolsSection) -> Prompt[str]:
+    return Prompt[str](ns="n", key="k", sections=[section])
+
+
+def test_the_section_tells_the_model_about_its_tools():
+    rendered = prompt(VfsToolsSection(filesystem=InMemoryFilesystem())).render()
+
+    assert [tool.name for tool in rendered.tools] == [
+        "ls",
+        "read_file",
+        "write_file",
+        "edit_file",
+        "glob",
+        "grep",
+        "rm",
+    ]
+    assert rendered.text.startswith("## 1. Files (files)\n\nYou work on files through tools.")
+    for tool in rendered.tools:
+        spec = tool.spec()
+        assert spec.strict
+        assert all("description" in node for node in spec.parameters["properties"].values()), tool.name
+        assert f"`{tool.name}`" in rendered.text
+
+
+def test_a_model_edits_real_files(tmp_path: Path):
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "app.py").write_text("print('helo')\n")
+    session = Session()
+    adapter = ScriptedAdapter(
+        [
+            call("grep", pattern="helo"),
+            call("edit_file", path="src/app.py", old="helo", new="hello"),
+            calls(("write_file", {"path": "notes/done.md", "content": "Fixed."}), ("ls", {"path": "notes"})),
+            say("Fixed it."),
+        ]
+    )
+    adapter.evaluate(prompt(VfsToolsSection(filesystem=HostFilesystem(tmp_path))), session=session)
+
+    assert (tmp_path / "src" / "app.py").read_text() == "print('hello')\n"
+    assert (tmp_path / "notes" / "done.md").read_text() == "Fixed."
+    assert [event.rendered_output for event in session[ToolInvoked].all()] == [
+        "src/app.py:1: print('helo')",
+        "Replaced 1 in src/app.py.",
+        "Wrote notes/done.md (6 bytes).",
+        "done.md",
+    ]
+
+
+def test_without_a_filesystem_of_its_own_it_uses_the_evaluations():
+    files = InMemoryFilesystem()
+    adapter = ScriptedAdapter([call("write_file", path="a", content="x"), say("ok")])
+    adapter.evaluate(
+        prompt(VfsToolsSection()), session=Session(), resources=ResourceRegistry.build({Filesystem: files})
+    )
+
+    assert files.read_text("a") == "x"
+
+
+def test_without_any_filesystem_the_model_is_told():
+    session = Session()
+    ScriptedAdapter([call("ls"), say("ok")]).evaluate(prompt(VfsToolsSection()), session=session)
+
+    (event,) = session[ToolInvoked].all()
+    assert not event.success
+    assert "no resource of type Filesystem" in event.rendered_output
+
+
+def test_other_tools_reach_the_same_files():
+    files = InMemoryFilesystem()
+    section = VfsToolsSection(filesystem=files)
+
+    assert prompt(section).resources().get(Filesystem) is files
+
+
+def test_a_clone_with_another_filesystem_works_on_that():
+    one, other = InMemoryFilesystem(), InMemoryFilesystem()
+    section = VfsToolsSection(filesystem=one).clone(filesystem=other, key="other")
+    adapter = ScriptedAdapter([call("write_file", path="a", content="x"), say("ok")])
+    adapter.evaluate(prompt(section), session=Session())
+
+    assert (one.exists("a"), other.exists("a")) == (False, True)
