@@ -52,11 +52,18 @@ def calls(*wanted: tuple[str, object], usage: TokenUsage | None = None, text: st
 
 
 def native(
-    name: str, /, *, params: object = None, result: ToolResult[object], provider: str, text: str | None = None
+    name: str,
+    /,
+    *,
+    params: object = None,
+    result: ToolResult[object],
+    provider: str,
+    text: str | None = None,
+    usage: TokenUsage | None = None,
 ) -> ModelReply:
     """The provider ran one of its own tools, and the model went on to say `text`."""
     made = NativeCall(f"native_{name}", name, name, provider, params, result)
-    return ModelReply(text=text, native_calls=(made,))
+    return ModelReply(text=text, native_calls=(made,), usage=usage or TokenUsage())
 
 
 class ScriptedAdapter(ProviderAdapter):
