@@ -43,11 +43,11 @@ DEFAULT_MAX_TURNS = 100
 
 @dataclass(frozen=True)
 class PromptResponse(Generic[OutputT]):
-    """An evaluation's answer. `output` is the typed one; None where the prompt asks for text alone."""
+    """An evaluation's answer. `output` is the typed one; None where the prompt asks for text alone, or it was left."""
 
     prompt_name: str
     text: str
-    output: OutputT | None
+    output: OutputT
     usage: TokenUsage = field(default_factory=TokenUsage)
     turns: int = 1
     citations: tuple[Any, ...] = ()
@@ -93,7 +93,10 @@ class ProviderAdapter(ABC):
 
         `params` are bound to the prompt for this evaluation. `resources` are for tools, and
         win over those that sections lend. `bus` is one more place to send the events to.
+        With `parse_output=False` the answer's text is left as it is, and `output` is None.
         """
+        if not isinstance(prompt, Prompt):  # pyright: ignore[reportUnnecessaryIsInstance] - not everybody checks types
+            raise TypeError(f"evaluate() takes a Prompt, not {prompt!r}: write Prompt(template)")
         prompt = prompt.bound(*params)
         tracker = _tracker(budget, budget_tracker)
         if tracker is not None and tracker.budget.deadline is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cached_property
@@ -166,8 +167,9 @@ class Prompt(Parametric, Generic[OutputT]):
 
     def bound(self, *params: SupportsDataclass) -> Self:
         """A copy with these bound too."""
-        other = type(self)(self.template, overrides=self.overrides)
-        return other.bind(*self.params, *params)
+        other = copy.copy(self)
+        other._params = dict(self._params)  # noqa: SLF001 - a copy of our own
+        return other.bind(*params)
 
     def render(self, *, session: SessionProtocol | None = None) -> RenderedPrompt[OutputT]:
         """The text and the tools, as a model gets them. `session` knows which sections were opened."""
@@ -194,6 +196,8 @@ class Prompt(Parametric, Generic[OutputT]):
 
 def _nodes(sections: Sequence[Section[Any]], above: str = "", depth: int = 0) -> Iterator[Node]:
     for section in sections:
+        if not isinstance(section, Section):  # pyright: ignore[reportUnnecessaryIsInstance] - not everybody checks types
+            raise PromptValidationError(f"sections holds {section!r}, which is no Section instance")
         path = f"{above}.{section.key}" if above else section.key
         yield Node(section, path, depth)
         yield from _nodes(section.children, path, depth + 1)

@@ -324,3 +324,8 @@ def test_replies_are_replayed_with_the_providers_items_untouched():
     first = adapter.requests[1].history.all()[0]
     assert isinstance(first, ModelReply)
     assert first.items[0] is opaque
+
+
+def test_a_template_instead_of_a_prompt_is_refused_with_the_way_to_do_it():
+    with pytest.raises(TypeError, match=r"write Prompt\(template\)"):
+        ScriptedAdapter([]).evaluate(TEMPLATE, session=Session())  # pyright: ignore[reportArgumentType] - the point
