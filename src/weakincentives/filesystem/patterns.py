@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from functools import lru_cache
 
 from weakincentives.filesystem.paths import join, normalise, split
@@ -28,11 +29,11 @@ def compile_glob(pattern: str) -> re.Pattern[str]:
     >>> bool(compile_glob("**/*.py").fullmatch("main.py")), bool(compile_glob("*.py").fullmatch("src/main.py"))
     (True, False)
     """
-    pattern = normalise(pattern)
-    braces = _balanced(pattern)
+    tokens = list(_TOKEN.finditer(normalise(pattern)))
+    braces = _balanced(token["brace"] for token in tokens)
     expression = ""
     depth = 0
-    for token in _TOKEN.finditer(pattern):
+    for token in tokens:
         brace = token["brace"] if braces else None
         if brace and (brace != "," or depth):
             depth += {"{": 1, "}": -1, ",": 0}[brace]
@@ -77,10 +78,11 @@ def _character_class(members: str, *, negated: bool) -> str:
     return expression
 
 
-def _balanced(pattern: str) -> bool:
+def _balanced(braces: Iterable[str | None]) -> bool:
+    """Whether they all have their partner; if not, they are characters like others."""
     depth = 0
-    for character in pattern:
-        depth += (character == "{") - (character == "}")
+    for brace in braces:
+        depth += (brace == "{") - (brace == "}")
         if depth < 0:
             return False
     return depth == 0
