@@ -12,6 +12,8 @@ from weakincentives.filesystem.paths import join, split
 from weakincentives.filesystem.patterns import compile_glob, literal_prefix
 from weakincentives.filesystem.protocol import FileStat, GrepMatch
 
+LARGEST_SEARCHED = 64 << 20  # a search holds one whole file at a time
+
 
 class FilesystemBase(ABC):
     """A `Filesystem` for implementations to start from.
@@ -116,7 +118,7 @@ class FilesystemBase(ABC):
 
     def _matches(self, file: str, wanted: re.Pattern[str], *, tolerant: bool) -> Iterator[GrepMatch]:
         try:
-            content = self.read_bytes(file)
+            content = self._content(file)
         except FilesystemError:
             if not tolerant:
                 raise
@@ -132,6 +134,11 @@ class FilesystemBase(ABC):
             bare = line.removesuffix("\r")
             if wanted.search(bare):
                 yield GrepMatch(file, number, bare)
+
+    def _content(self, file: str) -> bytes:
+        if self.stat(file).size > LARGEST_SEARCHED:
+            raise FilesystemError(f"{file!r} is too large to be searched", path=file)
+        return self.read_bytes(file)
 
     def _files_below(self, path: str) -> Iterator[str]:
         for directory, _, files in self.walk(path):

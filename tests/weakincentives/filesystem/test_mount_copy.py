@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 import time
 
@@ -182,12 +183,15 @@ def test_a_link_in_the_workspace_is_not_followed(host, workspace, tmp_path):
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
-def test_ten_thousand_small_files_are_quick(host, workspace):
-    for number in range(10_000):
+def test_many_small_files_take_about_as_long_as_a_plain_copy(host, workspace):
+    for number in range(2_000):
         directory = host / f"many/{number % 100}"
         if number < 100:
             directory.mkdir(parents=True)
         (directory / f"{number}.txt").write_bytes(b"x" * 100)
+    start = time.perf_counter()
+    shutil.copytree(host / "many", workspace / "plain")
+    plain = time.perf_counter() - start
 
     start = time.perf_counter()
     (preview,) = materialize(
@@ -195,5 +199,5 @@ def test_ten_thousand_small_files_are_quick(host, workspace):
         allowed_host_roots=[host],
         destination=workspace,
     )
-    assert preview.bytes_copied == 1_000_000
-    assert time.perf_counter() - start < 10
+    assert preview.bytes_copied == 200_000
+    assert time.perf_counter() - start < 5 * plain + 1
