@@ -189,15 +189,15 @@ def test_many_small_files_take_about_as_long_as_a_plain_copy(host, workspace):
         if number < 100:
             directory.mkdir(parents=True)
         (directory / f"{number}.txt").write_bytes(b"x" * 100)
-    start = time.perf_counter()
+    start = time.process_time()
     shutil.copytree(host / "many", workspace / "plain")
-    plain = time.perf_counter() - start
+    plain = time.process_time() - start
 
-    start = time.perf_counter()
+    start = time.process_time()
     (preview,) = materialize(
         [HostMount("many", exclude_glob=(".git/*", "**/__pycache__/**", "*.pyc"))],
         allowed_host_roots=[host],
         destination=workspace,
     )
     assert preview.bytes_copied == 200_000
-    assert time.perf_counter() - start < 5 * plain + 1
+    assert time.process_time() - start < 5 * plain + 0.5
