@@ -20,25 +20,22 @@ _logger = logging.getLogger(__name__)
 
 def run_tool(call: ToolCall, evaluation: Evaluation) -> ToolRan:
     """Whatever goes wrong is a failed result for the model to read; the audit event is dispatched either way."""
-    params, result = _attempt(call, evaluation)
-    text = result.render()
+    params, result, text = _attempt(call, evaluation)
     evaluation.audit.we_ran(call, params, result, text)
     output = ToolOutput(call.call_id, call.name, text, result.success)
     return ToolRan(output, _reopened(call, result, evaluation))
 
 
-def _attempt(call: ToolCall, evaluation: Evaluation) -> tuple[object, ToolResult[Any]]:
+def _attempt(call: ToolCall, evaluation: Evaluation) -> tuple[object, ToolResult[Any], str]:
     tool = evaluation.rendered.find_tool(call.name)
     if tool is None:
         known = ", ".join(tool.name for tool in evaluation.rendered.tools) or "none"
-        return call.arguments, ToolResult.error(f"There is no tool {call.name!r}. Tools: {known}.")
+        return call.arguments, *_failed(f"There is no tool {call.name!r}. Tools: {known}.")
     try:
         params = _params(tool, call.arguments)
     except ParseError as error:
-        return call.arguments, ToolResult.error(
-            f"Wrong arguments for {call.name}: {error}. Correct them and try again."
-        )
-    return params, _in_transaction(tool, params, evaluation)
+        return call.arguments, *_failed(f"Wrong arguments for {call.name}: {error}. Correct them and try again.")
+    return params, *_in_transaction(tool, params, evaluation)
 
 
 def _params(tool: Tool[Any, Any], arguments: str) -> object:
@@ -47,35 +44,38 @@ def _params(tool: Tool[Any, Any], arguments: str) -> object:
     return parse_strict(arguments or "{}", tool.params_type)
 
 
-def _in_transaction(tool: Tool[Any, Any], params: object, evaluation: Evaluation) -> ToolResult[Any]:
+def _in_transaction(tool: Tool[Any, Any], params: object, evaluation: Evaluation) -> tuple[ToolResult[Any], str]:
     """A failure leaves session and resources as if the tool had never been called."""
     session_before = evaluation.session.snapshot()
     resources_before = [(resource, resource.snapshot()) for resource in evaluation.resources.snapshotables()]
     succeeded = False
     try:
-        result = _call(tool, params, evaluation)
+        result, text = _call(tool, params, evaluation)
         succeeded = result.success
     finally:  # also when the program is being interrupted
         if not succeeded:
             evaluation.session.restore(session_before)
             for resource, before in resources_before:
                 resource.restore(before)
-    return result
+    return result, text
 
 
-def _call(tool: Tool[Any, Any], params: object, evaluation: Evaluation) -> ToolResult[Any]:
+def _call(tool: Tool[Any, Any], params: object, evaluation: Evaluation) -> tuple[ToolResult[Any], str]:
+    """The result and its text: a value renders itself, so that too is the tool's own code."""
     assert tool.handler is not None  # noqa: S101 - a Tool without one cannot be built
     try:
         result = tool.handler(params, context=evaluation.tool_context())
+        if isinstance(result, ToolResult):  # pyright: ignore[reportUnnecessaryIsInstance] - annotations are not enforced
+            return result, result.render()
     except Exception as error:  # a stranger's code; the model is told, and the log has the traceback
         _logger.warning("tool %s failed", tool.name, exc_info=True)
-        return ToolResult.error(f"Tool {tool.name} failed: {type(error).__name__}: {error}")
-    if not isinstance(result, ToolResult):  # pyright: ignore[reportUnnecessaryIsInstance] - annotations are not enforced
-        _logger.error("tool %s returned %r, not a ToolResult", tool.name, result)
-        return ToolResult.error(
-            f"Tool {tool.name} failed: its handler returned {type(result).__name__}, no ToolResult."
-        )
-    return result
+        return _failed(f"Tool {tool.name} failed: {type(error).__name__}: {error}")
+    _logger.error("tool %s returned %r, not a ToolResult", tool.name, result)
+    return _failed(f"Tool {tool.name} failed: its handler returned {type(result).__name__}, no ToolResult.")
+
+
+def _failed(message: str) -> tuple[ToolResult[Any], str]:
+    return ToolResult.error(message), message
 
 
 def _reopened(call: ToolCall, result: ToolResult[Any], evaluation: Evaluation) -> RenderedPrompt[Any] | None:

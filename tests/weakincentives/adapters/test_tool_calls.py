@@ -45,10 +45,22 @@ def lying(params: None, *, context: ToolContext) -> ToolResult[None]:
     return "not a result"  # pyright: ignore[reportReturnType] - the point of the test
 
 
+@dataclass
+class Unspeakable:
+    def render(self) -> str:
+        raise RuntimeError("no words")
+
+
+def stammer(params: None, *, context: ToolContext) -> ToolResult[Unspeakable]:
+    context.session.dispatch(Note("stammered"))
+    return ToolResult.ok(Unspeakable())
+
+
 TOOLS: tuple[Tool[Any, Any], ...] = (
     Tool[Note, Stored](name="store", description="Store a note.", handler=store),
     Tool[None, None](name="ping", description="Answer.", handler=ping),
     Tool[None, None](name="lying", description="Lie.", handler=lying),
+    Tool[None, Unspeakable](name="stammer", description="Stammer.", handler=stammer),
 )
 
 
@@ -139,7 +151,7 @@ def test_wrong_arguments_are_told_to_the_model_and_nothing_runs(arguments: str, 
 def test_an_unknown_tool_is_told_to_the_model_with_those_there_are():
     run = Run(call("rm_rf")).go()
 
-    assert run.outputs[0].text == "There is no tool 'rm_rf'. Tools: store, ping, lying."
+    assert run.outputs[0].text == "There is no tool 'rm_rf'. Tools: store, ping, lying, stammer."
     assert run.events[0].success is False
 
 
@@ -148,6 +160,14 @@ def test_a_handler_that_returns_something_else_is_a_failed_call():
 
     assert "returned str, no ToolResult" in run.outputs[0].text
     assert run.outputs[1].text == "pong"
+
+
+def test_a_result_that_cannot_be_rendered_is_a_failed_call():
+    run = Run(calls(("stammer", {}), ("ping", {}))).go()
+
+    assert run.outputs[0].text == "Tool stammer failed: RuntimeError: no words"
+    assert [event.success for event in run.events] == [False, True]
+    assert run.session[Note].all() == ()
 
 
 def test_a_tool_sees_the_whole_context():
