@@ -204,6 +204,34 @@ def test_what_is_no_dataclass_is_no_event():
         Session().dispatch(Note)  # pyright: ignore[reportArgumentType] - the point of the test
 
 
+def test_forwarding_of_two_threads_may_end_in_any_order():
+    session, one, other = Session(), InProcessDispatcher(), InProcessDispatcher()
+    told: list[str] = []
+    one.subscribe(Note, lambda note: told.append(f"one: {note.text}"))
+    other.subscribe(Note, lambda note: told.append(f"other: {note.text}"))
+    first, second = session.forwarding(one), session.forwarding(other)
+
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    session.dispatch(Note("between"))
+    second.__exit__(None, None, None)
+    session.dispatch(Note("after"))
+
+    assert told == ["other: between"]
+
+
+def test_a_dispatcher_that_is_empty_and_so_false_is_kept():
+    class Counting(InProcessDispatcher):
+        def __len__(self) -> int:
+            return 0
+
+    bus = Counting()
+
+    assert Session(dispatcher=bus).dispatcher is bus
+    assert Session(bus=bus).dispatcher is bus
+
+
 def test_bus_is_another_name_for_dispatcher():
     bus = InProcessDispatcher()
 
