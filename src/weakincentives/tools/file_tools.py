@@ -199,7 +199,7 @@ class FileTools:
         )
 
     def _files(self, context: ToolContext) -> Filesystem:
-        return self._own or context.filesystem
+        return context.filesystem if self._own is None else self._own
 
     @_told
     def ls(self, params: ListParams, *, context: ToolContext) -> ToolResult[FileList]:
