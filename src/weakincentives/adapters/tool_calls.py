@@ -7,9 +7,10 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from weakincentives.adapters.turn import ToolCall, ToolOutput, ToolRan
-from weakincentives.errors import ParseError
+from weakincentives.errors import ParseError, PromptEvaluationError
 from weakincentives.prompt import RenderedPrompt, Tool, ToolResult
 from weakincentives.prompt.disclosure import OPEN_SECTION
+from weakincentives.resources import Snapshotable
 from weakincentives.serde import parse_strict
 
 if TYPE_CHECKING:
@@ -55,9 +56,26 @@ def _in_transaction(tool: Tool[Any, Any], params: object, evaluation: Evaluation
     finally:  # also when the program is being interrupted
         if not succeeded:
             evaluation.session.restore(session_before)
-            for resource, before in resources_before:
-                resource.restore(before)
+            _put_back(resources_before, tool, evaluation)
     return result, text
+
+
+def _put_back(resources: list[tuple[Snapshotable, object]], tool: Tool[Any, Any], evaluation: Evaluation) -> None:
+    """All of them, as far as that is possible; no model can act on a resource in a state that nobody knows."""
+    stuck: list[tuple[str, Exception]] = []
+    for resource, before in resources:
+        try:
+            resource.restore(before)
+        except Exception as error:  # a stranger's code; raised again once all have had their turn
+            stuck.append((type(resource).__name__, error))
+    if stuck:
+        told = "; ".join(f"{name} ({type(error).__name__}: {error})" for name, error in stuck)
+        raise PromptEvaluationError(
+            f"tool {tool.name} failed, and what it had changed could not be undone in {told}. See what is left of it "
+            f"before you go on",
+            prompt_name=evaluation.prompt.name,
+            phase="tool",
+        ) from stuck[0][1]
 
 
 def _call(tool: Tool[Any, Any], params: object, evaluation: Evaluation) -> tuple[ToolResult[Any], str]:

@@ -8,6 +8,7 @@ import pytest
 from weakincentives.adapters import ScriptedAdapter, ToolOutput
 from weakincentives.adapters.scripted import call, calls, say
 from weakincentives.adapters.turn import ModelReply, ToolCall
+from weakincentives.errors import PromptEvaluationError
 from weakincentives.filesystem import Filesystem, InMemoryFilesystem
 from weakincentives.prompt import MarkdownSection, Prompt, Tool, ToolContext, ToolResult
 from weakincentives.resources import ResourceRegistry
@@ -118,6 +119,23 @@ def test_a_failed_tool_leaves_no_trace_but_the_audit_event(text: str, told: str)
     assert [event.success for event in run.events] == [True, False]
     assert told in run.outputs[-1].text
     assert not run.outputs[-1].success
+
+
+def test_what_cannot_be_undone_ends_the_evaluation_and_the_rest_is_undone():
+    class Stuck:
+        def snapshot(self) -> object:
+            return None
+
+        def restore(self, snapshot: object, /) -> None:
+            raise OSError("disk full")
+
+    run = Run(call("store", text="refuse"))
+    resources = ResourceRegistry.build({Stuck: Stuck(), Filesystem: run.filesystem})
+    with pytest.raises(PromptEvaluationError, match=r"undone in Stuck \(OSError: disk full\)") as caught:
+        run.adapter.evaluate(run.prompt, session=run.session, resources=resources)
+
+    assert caught.value.phase == "tool"
+    assert run.filesystem.read_text("notes.txt") == "before"
 
 
 def test_an_interrupted_tool_is_rolled_back_too():
