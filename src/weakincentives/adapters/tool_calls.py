@@ -67,6 +67,7 @@ def _put_back(resources: list[tuple[Snapshotable, object]], tool: Tool[Any, Any]
         try:
             resource.restore(before)
         except Exception as error:  # a stranger's code; raised again once all have had their turn
+            _logger.exception("resource %r could not be restored", resource)
             stuck.append((type(resource).__name__, error))
     if stuck:
         told = "; ".join(f"{name} ({type(error).__name__}: {error})" for name, error in stuck)
