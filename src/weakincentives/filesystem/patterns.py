@@ -69,7 +69,9 @@ def _translate(token: re.Match[str]) -> str:
 
 
 def _character_class(members: str, *, negated: bool) -> str:
-    escaped = re.sub(r"([\\\[\]^&~|])", r"\\\1", members)
+    # Every end of a range is escaped, a hyphen too: `re` warns of `--`, which may come to mean something else there.
+    ranges = re.findall(r"(.)(?:(-)(.))?", members, re.DOTALL)
+    escaped = "".join(re.escape(first) + hyphen + re.escape(last) for first, hyphen, last in ranges)
     expression = f"(?!/)[{'^' if negated else ''}{escaped}]"
     try:
         re.compile(expression)
