@@ -58,6 +58,17 @@ def test_a_mount_may_be_the_whole_workspace(host, workspace):
     assert contents(workspace) == {"README.md": "read me", "src/app.py": "print()"}
 
 
+def test_what_is_in_the_way_in_the_workspace_is_named(host, workspace):
+    workspace.mkdir()
+    (workspace / "file").write_text("mine")
+
+    with pytest.raises(WorkspaceError, match="cannot make 'file/repo' in the workspace"):
+        materialize([HostMount("repo", "file/repo")], allowed_host_roots=[host], destination=workspace)
+    with pytest.raises(WorkspaceError, match="cannot make a workspace of"):
+        materialize([HostMount("repo")], allowed_host_roots=[host], destination=workspace / "file")
+    assert contents(workspace) == {"file": "mine"}
+
+
 def test_no_mounts_need_no_roots(workspace):
     assert materialize([], allowed_host_roots=[], destination=workspace) == ()
 
