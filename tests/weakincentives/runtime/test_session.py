@@ -16,6 +16,7 @@ from weakincentives.runtime import (
     SliceOp,
     SliceView,
     ToolInvoked,
+    append_event,
     replace_latest,
 )
 
@@ -202,6 +203,14 @@ def test_what_is_no_dataclass_is_no_event():
         Session().dispatch("hello")  # pyright: ignore[reportArgumentType] - the point of the test
     with pytest.raises(SessionError, match="dataclass instance"):
         Session().dispatch(Note)  # pyright: ignore[reportArgumentType] - the point of the test
+
+
+def test_a_reducer_on_an_events_own_log_takes_the_place_of_the_default():
+    session = Session()
+    session[ToolInvoked].register(ToolInvoked, append_event)
+    session.dispatch(invoked())
+
+    assert len(session[ToolInvoked]) == len(session.transcript()) == 1
 
 
 def test_forwarding_of_two_threads_may_end_in_any_order():
