@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar
 
@@ -12,7 +12,7 @@ from weakincentives.prompt._types import SessionProtocol, SupportsDataclass
 from weakincentives.prompt.disclosure import OPEN_SECTION, SectionOpened, open_section_tool
 from weakincentives.prompt.native import NativeDeclaration
 from weakincentives.prompt.overrides import PromptDescriptor, PromptOverrides
-from weakincentives.prompt.section import Section, SectionVisibility
+from weakincentives.prompt.section import Section, SectionVisibility, check_placeholders
 from weakincentives.prompt.tool import Tool
 
 if TYPE_CHECKING:
@@ -70,9 +70,11 @@ class Origins:
         self._owners[name] = origin
 
 
-def declarations(section: Section[Any], path: str, params: SupportsDataclass | None) -> tuple[NativeDeclaration, ...]:
+def declarations(
+    section: Section[Any], tools: Iterable[Tool[Any, Any]], path: str, params: SupportsDataclass | None
+) -> tuple[NativeDeclaration, ...]:
     """Every provider-run tool of a section, in whichever way it was declared."""
-    from_tools = (tool.declaration() for tool in section.tools())
+    from_tools = (tool.declaration() for tool in tools)
     declared = [one for one in from_tools if one is not None]
     declared += section.native_tools(params)
     return tuple(one if one.origin else replace(one, origin=f"section {path!r}") for one in declared)
@@ -142,8 +144,7 @@ class _Walk:
             self.parts.append(RenderedSection(path, f"{_heading(section, path, depth, number)}\n\n{shown}"))
             return True
         self._gather_tools(section, path, params)
-        override = self.overrides.sections.get(path)
-        body = (section.with_text(override.body) if override else section).render(params, depth, number).strip()
+        body = self._overridden(section, path).render(params, depth, number).strip()
         at = len(self.parts)
         self.sections(section.children, above=path, depth=depth + 1, prefix=f"{number}.")
         if not body and len(self.parts) == at:
@@ -152,12 +153,19 @@ class _Walk:
         self.parts.insert(at, RenderedSection(path, f"{heading}\n\n{body}" if body else heading))
         return True
 
+    def _overridden(self, section: Section[Any], path: str) -> Section[Any]:
+        override = self.overrides.sections.get(path)
+        if override is None:
+            return section
+        other = section.with_text(override.body)
+        check_placeholders(other, path)
+        return other
+
     def _gather_tools(self, section: Section[Any], path: str, params: SupportsDataclass | None) -> None:
-        for tool in section.tools():
-            if tool.declaration() is None:
-                override = self.overrides.tools.get(tool.name)
-                self.tools.append(override.apply(tool) if override else tool)
-        self.native_tools += declarations(section, path, params)
+        overrides = self.overrides.tools
+        tools = [overrides[tool.name].apply(tool) if tool.name in overrides else tool for tool in section.tools()]
+        self.tools += (tool for tool in tools if tool.declaration() is None)
+        self.native_tools += declarations(section, tools, path, params)
 
     def _params_for(self, section: Section[Any], path: str) -> SupportsDataclass | None:
         wanted = section.params_type

@@ -7,7 +7,7 @@ import inspect
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import is_dataclass
+from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import Any, Generic, Self, TypeVar, cast
 
@@ -37,6 +37,15 @@ def check_key(key: str, *, what: str) -> None:
         raise PromptValidationError(
             f"{what} {key!r} must start with a-z or 0-9 and go on with up to 63 of a-z, 0-9, '.', '_' and '-'"
         )
+
+
+def check_placeholders(section: Section[Any], path: str) -> None:
+    """Everything that a text asks for is a field of the section's params."""
+    params_type = section.params_type
+    known = {field.name for field in fields(params_type)} if params_type else set[str]()
+    if unknown := sorted(section.placeholders() - known):
+        of = f"a field of {params_type.__name__}" if params_type else "known: the section takes no params"
+        raise PromptValidationError(f"section {path!r} uses ${{{unknown[0]}}}, which is not {of}")
 
 
 class Section(Parametric, ABC, Generic[ParamsT]):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, is_dataclass
 from functools import cached_property
 from typing import Any, Generic, Self, TypeVar, cast, get_args, get_origin, overload
 
@@ -14,7 +14,7 @@ from weakincentives.prompt.disclosure import OPEN_SECTION
 from weakincentives.prompt.generics import Parametric
 from weakincentives.prompt.overrides import PromptDescriptor, PromptOverrides, describe
 from weakincentives.prompt.rendering import Container, Origins, RenderedPrompt, declarations, render
-from weakincentives.prompt.section import Section, SectionVisibility, check_key
+from weakincentives.prompt.section import Section, SectionVisibility, check_key, check_placeholders
 from weakincentives.resources import ResourceRegistry
 
 OutputT = TypeVar("OutputT")
@@ -67,7 +67,7 @@ class PromptTemplate(Parametric, Generic[OutputT]):
                     f"prompt {self.name!r} has two sections at path {node.path!r}: give one of them another key"
                 )
             seen[node.path] = node.section
-            _check_placeholders(node)
+            check_placeholders(node.section, node.path)
         self._check_tools()
 
     def _check_tools(self) -> None:
@@ -79,7 +79,7 @@ class PromptTemplate(Parametric, Generic[OutputT]):
             for tool in node.section.tools():
                 if tool.declaration() is None:
                     names.claim(tool.name, f"section {node.path!r}")
-            for declared in declarations(node.section, node.path, node.section.default_params):
+            for declared in declarations(node.section, node.section.tools(), node.path, node.section.default_params):
                 names.claim(declared.name, declared.origin)
                 capabilities.claim(declared.capability, declared.origin)
 
@@ -201,14 +201,6 @@ def _nodes(sections: Sequence[Section[Any]], above: str = "", depth: int = 0) ->
         path = f"{above}.{section.key}" if above else section.key
         yield Node(section, path, depth)
         yield from _nodes(section.children, path, depth + 1)
-
-
-def _check_placeholders(node: Node) -> None:
-    params_type = node.section.params_type
-    known = {field.name for field in fields(params_type)} if params_type else set[str]()
-    if unknown := sorted(node.section.placeholders() - known):
-        of = f"a field of {params_type.__name__}" if params_type else "known: the section takes no params"
-        raise PromptValidationError(f"section {node.path!r} uses ${{{unknown[0]}}}, which is not {of}")
 
 
 def _output(arguments: tuple[Any, ...]) -> tuple[type[Any] | None, Container | None]:
