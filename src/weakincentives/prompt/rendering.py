@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar
 
 from weakincentives.errors import PromptRenderError, PromptValidationError
 from weakincentives.prompt._types import SessionProtocol, SupportsDataclass
-from weakincentives.prompt.disclosure import OPEN_SECTION, SectionOpened, open_section_tool
+from weakincentives.prompt.disclosure import OPEN_SECTION, open_section_tool, opened_paths
 from weakincentives.prompt.native import NativeDeclaration
 from weakincentives.prompt.overrides import PromptDescriptor, PromptOverrides
 from weakincentives.prompt.section import Section, SectionVisibility, check_placeholders
@@ -31,6 +32,7 @@ class RenderedSection:
 
     path: str
     text: str
+    depth: int
 
 
 @dataclass(frozen=True)
@@ -49,8 +51,9 @@ class RenderedPrompt(Generic[OutputT]):
 
     def section_text(self, path: str) -> str:
         """The text of a section and everything below it."""
-        parts = (part for part in self.sections if part.path == path or part.path.startswith(f"{path}."))
-        return "\n\n".join(part.text for part in parts)
+        at = next((at for at, part in enumerate(self.sections) if part.path == path), len(self.sections))
+        below = takewhile(lambda part: part.depth > self.sections[at].depth, self.sections[at + 1 :])
+        return "\n\n".join(part.text for part in (*self.sections[at : at + 1], *below))
 
     def find_tool(self, name: str) -> Tool[Any, Any] | None:
         """The tool of ours with this name."""
@@ -95,8 +98,7 @@ def render(
         descriptor = replace(descriptor, stale=stale)
         for reason in stale:
             _logger.warning("override not applied: %s (prompt %s/%s)", reason, template.ns, template.key)
-    opened = frozenset(event.path for event in session[SectionOpened].all()) if session else frozenset[str]()
-    walk = _Walk(params, effective, session, opened)
+    walk = _Walk(params, effective, session, opened_paths(template.ns, template.key, session))
     walk.sections(template.sections, above="", depth=0, prefix="")
     if walk.summarized:
         walk.tools.append(open_section_tool())
@@ -141,7 +143,7 @@ class _Walk:
         if section.visibility is SectionVisibility.SUMMARY and path not in self.opened:
             self.summarized.append(path)
             shown = f"{section.summary}\n\n(Summary only. Call `{OPEN_SECTION}` with path `{path}` for the rest.)"
-            self.parts.append(RenderedSection(path, f"{_heading(section, path, depth, number)}\n\n{shown}"))
+            self.parts.append(RenderedSection(path, f"{_heading(section, path, depth, number)}\n\n{shown}", depth))
             return True
         self._gather_tools(section, path, params)
         body = self._overridden(section, path).render(params, depth, number).strip()
@@ -150,7 +152,7 @@ class _Walk:
         if not body and len(self.parts) == at:
             return False
         heading = _heading(section, path, depth, number)
-        self.parts.insert(at, RenderedSection(path, f"{heading}\n\n{body}" if body else heading))
+        self.parts.insert(at, RenderedSection(path, f"{heading}\n\n{body}" if body else heading, depth))
         return True
 
     def _overridden(self, section: Section[Any], path: str) -> Section[Any]:
