@@ -8,14 +8,16 @@ from dataclasses import dataclass, is_dataclass
 from functools import cached_property
 from typing import Any, Generic, Self, TypeVar, cast, get_args, get_origin, overload
 
-from weakincentives.errors import PromptValidationError
+from weakincentives.errors import PromptValidationError, SchemaError
 from weakincentives.prompt._types import SessionProtocol, SupportsDataclass
 from weakincentives.prompt.disclosure import OPEN_SECTION
 from weakincentives.prompt.generics import Parametric
 from weakincentives.prompt.overrides import PromptDescriptor, PromptOverrides, describe
 from weakincentives.prompt.rendering import Container, Origins, RenderedPrompt, declarations, render
 from weakincentives.prompt.section import Section, SectionVisibility, check_key, check_placeholders
+from weakincentives.prompt.tool import Tool
 from weakincentives.resources import ResourceRegistry
+from weakincentives.serde import schema
 
 OutputT = TypeVar("OutputT")
 SectionT = TypeVar("SectionT", bound=Section[Any])
@@ -30,12 +32,22 @@ class Node:
     depth: int
 
 
+@dataclass(frozen=True, init=False, eq=False, repr=False)
 class PromptTemplate(Parametric, Generic[OutputT]):
     """A prompt before its parameters: `PromptTemplate[Output](ns=…, key=…, sections=[…])`.
 
     Everything that can be wrong with a prompt is found here, when it is built.
     `Output` is a dataclass, a `list` of one, or `str`; left out, the answer is text alone.
     """
+
+    ns: str
+    key: str
+    name: str
+    sections: tuple[Section[Any], ...]
+    allow_extra_keys: bool
+    output_type: type[Any] | None
+    container: Container | None
+    nodes: tuple[Node, ...]
 
     def __init__(
         self,
@@ -48,15 +60,18 @@ class PromptTemplate(Parametric, Generic[OutputT]):
     ) -> None:
         check_key(ns, what="prompt ns")
         check_key(key, what="prompt key")
-        self.ns = ns
-        self.key = key
-        self.name = name or key
-        self.sections = tuple(sections)
-        self.allow_extra_keys = allow_extra_keys
-        self.output_type: type[Any] | None
-        self.container: Container | None
-        self.output_type, self.container = _output(self.type_arguments)
-        self.nodes = tuple(_nodes(self.sections))
+        sections = tuple(sections)
+        output_type, container = _output(self.type_arguments)
+        vars(self).update(
+            ns=ns,
+            key=key,
+            name=name or key,
+            sections=sections,
+            allow_extra_keys=allow_extra_keys,
+            output_type=output_type,
+            container=container,
+            nodes=tuple(_nodes(sections)),
+        )
         self._check()
 
     def _check(self) -> None:
@@ -77,6 +92,10 @@ class PromptTemplate(Parametric, Generic[OutputT]):
             names.claim(OPEN_SECTION, "the tool that opens summarized sections")
         for node in self.nodes:
             for tool in node.section.tools():
+                if not isinstance(tool, Tool):  # pyright: ignore[reportUnnecessaryIsInstance] - not everybody checks types
+                    raise PromptValidationError(
+                        f"section {node.path!r}: tools holds {tool!r}, which is no Tool; make one with Tool.wrap(…)"
+                    )
                 if tool.declaration() is None:
                     names.claim(tool.name, f"section {node.path!r}")
             for declared in declarations(node.section, node.section.tools(), node.path, node.section.default_params):
@@ -127,7 +146,9 @@ class Prompt(Parametric, Generic[OutputT]):
         if template is None:
             family = cast("Any", PromptTemplate)
             template = family[self.type_arguments](**declared) if self.type_arguments else family(**declared)
-        self.template = cast("PromptTemplate[OutputT]", template)
+        if not isinstance(template, PromptTemplate):
+            raise PromptValidationError(f"Prompt takes a PromptTemplate, not {template!r}")
+        self.template = template
         self.overrides = overrides
         self._params: dict[type, SupportsDataclass] = {}
 
@@ -186,7 +207,7 @@ class Prompt(Parametric, Generic[OutputT]):
         for node in self.template.nodes:
             own = node.section.resources()
             for resource_type in own:
-                origins.claim(resource_type.__name__, f"section {node.path!r}")
+                origins.claim(f"{resource_type.__module__}.{resource_type.__qualname__}", f"section {node.path!r}")
             lent = lent.merge(own)
         return lent
 
@@ -209,8 +230,12 @@ def _output(arguments: tuple[Any, ...]) -> tuple[type[Any] | None, Container | N
     wanted = arguments[0]
     if wanted is str:
         return str, None
-    if get_origin(wanted) is list and is_dataclass(item := get_args(wanted)[0]):
-        return cast("type[Any]", item), "array"
-    if is_dataclass(get_origin(wanted) or wanted):
-        return wanted, "object"
-    raise PromptValidationError(f"output must be a dataclass, a list of one, or str, not {wanted!r}")
+    container: Container = "array" if get_origin(wanted) is list else "object"
+    output_type = get_args(wanted)[0] if container == "array" else wanted
+    if not is_dataclass(get_origin(output_type) or output_type):
+        raise PromptValidationError(f"output must be a dataclass, a list of one, or str, not {wanted!r}")
+    try:
+        schema(output_type)
+    except SchemaError as error:
+        raise PromptValidationError(f"the output cannot be asked for: {error}") from error
+    return output_type, container
