@@ -139,3 +139,17 @@ def test_a_large_tree_comes_back(files, root, everything):
     assert files.list_dir() == []
     files.restore(snapshot)
     assert everything(root) == before
+
+
+def test_a_journal_that_goes_before_its_snapshots_closes_its_store(directory):
+    journal = Journal()
+    snapshot = journal.mark()
+    journal.note(("file",), directory)
+    store = journal._store
+    assert store is not None
+
+    del journal
+    gc.collect()
+
+    assert store.closed
+    assert snapshot is not None
