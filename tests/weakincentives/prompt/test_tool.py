@@ -330,7 +330,6 @@ def test_an_example_may_hold_what_json_has_no_form_for():
         (None, None),
         (RendersToo, Renders()),
     ],
-    ids=str,
 )
 def test_an_example_of_the_result_is_accepted(result_type, output):
     make(result_type=result_type, examples=[ToolExample("One.", Search("x"), output)])
