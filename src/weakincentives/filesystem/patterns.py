@@ -5,8 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from weakincentives.filesystem.paths import join, normalise, split
+from weakincentives.filesystem.patience import compile_pattern
+
+if TYPE_CHECKING:
+    import regex
 
 _TOKEN = re.compile(
     r"""
@@ -23,7 +28,7 @@ _TOKEN = re.compile(
 
 
 @lru_cache(maxsize=256)
-def compile_glob(pattern: str) -> re.Pattern[str]:
+def compile_glob(pattern: str) -> regex.Pattern[str]:
     """What `Filesystem.glob` means by `pattern`, to be matched against a whole path.
 
     >>> bool(compile_glob("**/*.py").fullmatch("main.py")), bool(compile_glob("*.py").fullmatch("src/main.py"))
@@ -40,7 +45,7 @@ def compile_glob(pattern: str) -> re.Pattern[str]:
             expression += {"{": "(?:", "}": ")", ",": "|"}[brace]
         else:
             expression += _translate(token)
-    return re.compile(expression, re.DOTALL)
+    return compile_pattern(f"(?s:{expression})")
 
 
 def literal_prefix(pattern: str) -> str:
