@@ -1,14 +1,16 @@
-"""Running one call of one of our tools: read its arguments, call the handler, undo a failure, tell everybody."""
+"""Calls of tools: running ours (read arguments, call the handler, undo a failure), and handling what a provider ran."""
 
 from __future__ import annotations
 
 import dataclasses
 import logging
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
 
-from weakincentives.adapters.turn import ToolCall, ToolOutput, ToolRan
+from weakincentives.adapters.turn import NativeCall, ToolCall, ToolOutput, ToolRan
 from weakincentives.errors import ParseError, PromptEvaluationError
-from weakincentives.prompt import RenderedPrompt, Tool, ToolResult
+from weakincentives.prompt import ProviderTool, RenderedPrompt, Tool, ToolResult
 from weakincentives.prompt.disclosure import OPEN_SECTION
 from weakincentives.resources import Snapshotable
 from weakincentives.serde import parse_strict
@@ -36,7 +38,25 @@ def _attempt(call: ToolCall, evaluation: Evaluation) -> tuple[object, ToolResult
         params = _params(tool, call.arguments)
     except ParseError as error:
         return call.arguments, *_failed(f"Wrong arguments for {call.name}: {error}. Correct them and try again.")
-    return params, *_in_transaction(tool, params, evaluation)
+    assert tool.handler is not None  # noqa: S101 - a Tool without one cannot be built
+    return params, *_in_transaction(tool, partial(tool.handler, params, context=evaluation.tool_context()), evaluation)
+
+
+def handle_provider_call(call: NativeCall, evaluation: Evaluation) -> NativeCall:
+    """What the prompt makes of a call that the provider ran: its hook's result, its handler's, or what came."""
+    declared = next((one for one in evaluation.rendered.native_tools if one.name == call.name), None)
+    if declared is None or not isinstance(declared.tool, ProviderTool):
+        return call
+    tool = cast("ProviderTool[Any, Any, Any]", declared.tool)
+    context = evaluation.tool_context()
+    if tool.handle_provider_output is not None:
+        handle = partial(tool.handle_provider_output, call.result.value, context)
+    elif tool.handler is not None:
+        handle = partial(tool.handler, cast("Any", call.params), context=context)
+    else:
+        return call
+    result, _ = _in_transaction(tool, handle, evaluation)
+    return dataclasses.replace(call, result=result)
 
 
 def _params(tool: Tool[Any, Any], arguments: str) -> object:
@@ -45,13 +65,15 @@ def _params(tool: Tool[Any, Any], arguments: str) -> object:
     return parse_strict(arguments or "{}", tool.params_type)
 
 
-def _in_transaction(tool: Tool[Any, Any], params: object, evaluation: Evaluation) -> tuple[ToolResult[Any], str]:
+def _in_transaction(
+    tool: Tool[Any, Any], handle: Callable[[], ToolResult[Any]], evaluation: Evaluation
+) -> tuple[ToolResult[Any], str]:
     """A failure leaves session and resources as if the tool had never been called."""
     session_before = evaluation.session.snapshot()
     resources_before = [(resource, resource.snapshot()) for resource in evaluation.resources.snapshotables()]
     succeeded = False
     try:
-        result, text = _call(tool, params, evaluation)
+        result, text = _call(tool, handle)
         succeeded = result.success
     finally:  # also when the program is being interrupted
         if not succeeded:
@@ -79,11 +101,10 @@ def _put_back(resources: list[tuple[Snapshotable, object]], tool: Tool[Any, Any]
         ) from stuck[0][1]
 
 
-def _call(tool: Tool[Any, Any], params: object, evaluation: Evaluation) -> tuple[ToolResult[Any], str]:
+def _call(tool: Tool[Any, Any], handle: Callable[[], ToolResult[Any]]) -> tuple[ToolResult[Any], str]:
     """The result and its text: a value renders itself, so that too is the tool's own code."""
-    assert tool.handler is not None  # noqa: S101 - a Tool without one cannot be built
     try:
-        result = tool.handler(params, context=evaluation.tool_context())
+        result = handle()
         if isinstance(result, ToolResult):  # pyright: ignore[reportUnnecessaryIsInstance] - annotations are not enforced
             return result, result.render()
     except Exception as error:  # a stranger's code; the model is told, and the log has the traceback
