@@ -19,7 +19,12 @@ from weakincentives.prompt.tool import Tool
 if TYPE_CHECKING:
     from weakincentives.prompt.template import PromptTemplate
 
-OutputT = TypeVar("OutputT")
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar as WithDefault
+
+    OutputT = WithDefault("OutputT", default=None)  # a prompt that names no output has none
+else:
+    OutputT = TypeVar("OutputT")
 Container: TypeAlias = Literal["object", "array"]
 
 _logger = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, is_dataclass
 from functools import cached_property
-from typing import Any, Generic, Self, TypeVar, cast, get_args, get_origin, overload
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast, get_args, get_origin, overload
 
 from weakincentives.errors import PromptValidationError, SchemaError
 from weakincentives.prompt._types import SessionProtocol, SupportsDataclass
@@ -19,7 +19,12 @@ from weakincentives.prompt.tool import Tool
 from weakincentives.resources import ResourceRegistry
 from weakincentives.serde import schema
 
-OutputT = TypeVar("OutputT")
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar as WithDefault
+
+    OutputT = WithDefault("OutputT", default=None)  # a prompt that names no output has none
+else:
+    OutputT = TypeVar("OutputT")
 SectionT = TypeVar("SectionT", bound=Section[Any])
 
 

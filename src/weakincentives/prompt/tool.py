@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import UnionType
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, Union, cast, get_args, get_origin
@@ -86,7 +86,7 @@ class Tool(Parametric, Generic[P, R]):
     name: str
     description: str
     handler: ToolHandler[P, R] | None = None
-    examples: tuple[ToolExample[P, R], ...] = field(default=(), hash=False)
+    examples: Sequence[ToolExample[P, R]] = field(default=(), hash=False)
     accepts_overrides: bool = True
     params_type: type[Any] = field(init=False, repr=False)
     result_type: Any = field(init=False, repr=False)

@@ -85,7 +85,9 @@ class Session:
 
     `dispatch` is the one way in: reducers run first, then the dispatcher's
     subscribers are told. A type that no reducer claims is appended to its own slice.
-    Thread-safe; reducers run under the session's lock, subscribers do not.
+    Threads may dispatch at the same time; reducers run under the session's lock, subscribers
+    do not. But a tool that fails rolls state back to before its call, whoever changed it
+    since: evaluations that run in parallel want sessions of their own.
     """
 
     def __init__(
