@@ -10,6 +10,7 @@ import contextlib
 import os
 import secrets
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -18,10 +19,16 @@ from .limits import Limits
 ROOT: Final = Path("/sys/fs/cgroup")
 PREFIX: Final = "antwort-"
 _PERIOD: Final = 100_000
+_OURS: Final = 1
+"""Init is ours, and not counted against the code."""
+
+Files = Callable[[Limits], list[dict[str, int | str]]]
 
 
 class Ward(Protocol):
     """One container's group."""
+
+    def limit(self, limits: Limits) -> None: ...
 
     def out_of_memory(self) -> bool:
         """The kernel ended a process of it for want of memory."""
@@ -35,7 +42,9 @@ class Groups(Protocol):
 
     kind: str
 
-    def ward(self, pids: list[int], limits: Limits) -> Ward: ...
+    def ward(self, pids: list[int]) -> Ward:
+        """A new group with these processes in it, not limited yet."""
+        ...
 
     def sweep(self) -> None:
         """Remove groups that a server left behind when it was killed."""
@@ -62,20 +71,13 @@ class Version1:
         # Inside a container these are often mounted read-only, which only an attempt shows.
         return cls(root) if usable and _can_make(root / "memory") else None
 
-    def ward(self, pids: list[int], limits: Limits) -> Ward:
+    def ward(self, pids: list[int]) -> Ward:
         name = _new_name()
-        settings = {
-            # Memory before memory and swap: the second may never be lower than the first.
-            "memory": {"memory.limit_in_bytes": limits.memory_bytes, "memory.memsw.limit_in_bytes": limits.memory_bytes},
-            "pids": {"pids.max": limits.processes + len(pids)},
-            "cpu": {"cpu.cfs_period_us": _PERIOD, "cpu.cfs_quota_us": int(limits.cpus * _PERIOD)},
-        }
-        directories = [self._root / controller / name for controller in settings]
-        for directory, files in zip(directories, settings.values(), strict=True):
+        directories = [self._root / controller / name for controller in self._controllers]
+        for directory in directories:
             directory.mkdir()
-            _write_all(directory, files)
             _attach(directory, pids)
-        return _Directories(directories, directories[0] / "memory.oom_control")
+        return _Directories(directories, directories[0] / "memory.oom_control", _version1_files)
 
     def sweep(self) -> None:
         for controller in self._controllers:
@@ -115,21 +117,11 @@ class Version2:
             return False
         return True
 
-    def ward(self, pids: list[int], limits: Limits) -> Ward:
+    def ward(self, pids: list[int]) -> Ward:
         directory = self._base / _new_name()
         directory.mkdir()
-        _write_all(
-            directory,
-            {
-                "memory.max": limits.memory_bytes,
-                "memory.swap.max": 0,
-                "memory.oom.group": 1,
-                "pids.max": limits.processes + len(pids),
-                "cpu.max": f"{int(limits.cpus * _PERIOD)} {_PERIOD}",
-            },
-        )
         _attach(directory, pids)
-        return _Directories([directory], directory / "memory.events")
+        return _Directories([directory], directory / "memory.events", _version2_files)
 
     def sweep(self) -> None:
         _sweep(self._base)
@@ -138,9 +130,17 @@ class Version2:
 class _Directories:
     """A container's groups, by their directories."""
 
-    def __init__(self, directories: list[Path], events: Path) -> None:
+    def __init__(self, directories: list[Path], events: Path, files: Files) -> None:
         self._directories = directories
         self._events = events
+        self._files = files
+
+    def limit(self, limits: Limits) -> None:
+        for directory, files in zip(self._directories, self._files(limits), strict=True):
+            for name, value in files.items():
+                # Swap accounting and the processor controller are not on every kernel.
+                with contextlib.suppress(FileNotFoundError):
+                    (directory / name).write_text(str(value))
 
     def out_of_memory(self) -> bool:
         with contextlib.suppress(OSError):
@@ -159,11 +159,23 @@ def _new_name() -> str:
     return f"{PREFIX}{os.getpid()}-{secrets.token_hex(6)}"
 
 
-def _write_all(directory: Path, files: dict[str, int | str]) -> None:
-    for name, value in files.items():
-        # Swap accounting and the processor controller are not on every kernel.
-        with contextlib.suppress(FileNotFoundError):
-            (directory / name).write_text(str(value))
+def _version1_files(limits: Limits) -> list[dict[str, int | str]]:
+    # Memory before memory and swap: the second may never be lower than the first.
+    memory = {"memory.limit_in_bytes": limits.memory_bytes, "memory.memsw.limit_in_bytes": limits.memory_bytes}
+    quota = {"cpu.cfs_period_us": _PERIOD, "cpu.cfs_quota_us": int(limits.cpus * _PERIOD)}
+    return [{**memory}, {"pids.max": limits.processes + _OURS}, {**quota}]
+
+
+def _version2_files(limits: Limits) -> list[dict[str, int | str]]:
+    return [
+        {
+            "memory.max": limits.memory_bytes,
+            "memory.swap.max": 0,
+            "memory.oom.group": 1,
+            "pids.max": limits.processes + _OURS,
+            "cpu.max": f"{int(limits.cpus * _PERIOD)} {_PERIOD}",
+        }
+    ]
 
 
 def _attach(directory: Path, pids: list[int]) -> None:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from .capture import Capture, StreamName
-from .cgroups import Ward
+from .cgroups import Groups, Ward
 from .errors import CannotStart, Ended
 from .files import Tree
 from .jail import mounts, wire
@@ -91,13 +91,15 @@ class Container:
         self._init_pidfd = -1
         self._pidfd = -1
         self._frames = wire.Decoder()
-        self._introduction: asyncio.Future[list[int]] = self._loop.create_future()
+        self._hello: asyncio.Future[list[int]] = self._loop.create_future()
+        self._ready: asyncio.Future[list[int]] = self._loop.create_future()
         self._call: _Call | None = None
         self._turn = asyncio.Lock()
         self._died: asyncio.Future[int] = self._loop.create_future()
         self._reason: str | None = None
         self._ward: Ward | None = None
         self._tree: Tree | None = None
+        self._gone: list[Callable[[], None]] = []
         self.limits = Limits()
         self.calls = 0
 
@@ -126,6 +128,8 @@ class Container:
         container._loop.add_reader(ours, container._heard)
         for pipe in (output, errors):
             container._loop.add_reader(pipe, container._printed, pipe)
+        descriptors = await container._introduced(container._hello)
+        container._pidfd = descriptors[0] if descriptors else -1
         return container
 
     async def settle(self, limits: Limits, settings: Settings, *, uid: int | None, limited: bool) -> None:
@@ -144,17 +148,23 @@ class Container:
             # With a control group the kernel counts exactly; without, twice the share stops what outruns the watchdog.
             "memory_bytes": None if limited else 2 * limits.memory_bytes,
         }
-        try:
+        if self._ward is not None:
+            await asyncio.to_thread(self._ward.limit, limits)
+        with contextlib.suppress(OSError):  # if it has died meanwhile, the introduction says so
             await self._send(wire.encode(header))
-            descriptors = await asyncio.wait_for(asyncio.shield(self._introduction), _SETUP_SECONDS)
-        except (OSError, TimeoutError, CannotStart) as error:
+        descriptors = await self._introduced(self._ready)
+        self._tree = Tree(descriptors, uid)
+
+    async def _introduced(self, word: asyncio.Future[list[int]]) -> list[int]:
+        try:
+            return await asyncio.wait_for(asyncio.shield(word), _SETUP_SECONDS)
+        except (TimeoutError, CannotStart) as error:
             await self.end("it did not start")
             raise CannotStart(f"a container did not start: {error or 'it took too long'}") from error
-        self._tree = Tree(descriptors[0], uid)
-        self._pidfd = descriptors[1] if len(descriptors) > 1 else -1
 
-    def guard(self, ward: Ward) -> None:
-        self._ward = ward
+    async def guard(self, groups: Groups) -> None:
+        """Put it into a control group of its own, before any code of a user runs in it."""
+        self._ward = await asyncio.to_thread(groups.ward, self.pids())
 
     # -- use ----------------------------------------------------------------------------------------------------
 
@@ -170,6 +180,11 @@ class Container:
     def reason(self) -> str | None:
         """Why it ended, or None while it lives."""
         return self._reason
+
+    @property
+    def starved(self) -> bool:
+        """The kernel ended one of its processes for want of memory, though perhaps not the interpreter."""
+        return self._ward is not None and self._ward.out_of_memory()
 
     @property
     def files(self) -> Tree:
@@ -201,6 +216,9 @@ class Container:
             finally:
                 self._call = None
 
+    def when_gone(self, then: Callable[[], None]) -> None:
+        self._gone.append(then)
+
     def interrupt(self) -> bool:
         """Raise KeyboardInterrupt in the running call, if there is one."""
         if self._call is None or not self.alive:
@@ -218,6 +236,11 @@ class Container:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(asyncio.shield(self._died), _SETUP_SECONDS)
         self._release()
+        if (ward := self._ward) is not None:
+            self._ward = None
+            await asyncio.to_thread(ward.release)
+        while self._gone:
+            self._gone.pop()()
 
     # -- the call -----------------------------------------------------------------------------------------------
 
@@ -278,11 +301,11 @@ class Container:
 
     def _heard(self) -> None:
         try:
-            if self._introduction.done():
+            if self._ready.done():
                 # Without room for descriptors the kernel drops any that the code sends to exhaust ours.
                 data, descriptors = self._channel.recv(_READ_BYTES), []
             else:
-                data, descriptors, _, _ = socket.recv_fds(self._channel, _READ_BYTES, 2)
+                data, descriptors, _, _ = socket.recv_fds(self._channel, _READ_BYTES, 3)
         except BlockingIOError:
             return
         except OSError:
@@ -299,11 +322,13 @@ class Container:
 
     def _take(self, frame: wire.Frame, descriptors: list[int]) -> None:
         header, blobs = frame
-        if not self._introduction.done():
-            if header.get("ready") is True:
-                self._introduction.set_result(descriptors)
+        if not self._ready.done():
+            # Until the door is locked only our own code speaks.
+            waiting = self._ready if self._hello.done() else self._hello
+            if "failed" in header:
+                waiting.set_exception(CannotStart(str(header["failed"])))
             else:
-                self._introduction.set_exception(CannotStart(str(header.get("failed"))))
+                waiting.set_result(descriptors)
             return
         call = self._call
         if call is None or call.answer.done() or header.get("call") != call.token or not _well_formed(header, blobs):
@@ -315,8 +340,7 @@ class Container:
         """The channel cannot be trusted any more, so the container ends."""
         if self._reason is None and not self._died.done():
             self._reason = self._verdict() or reason
-        if not self._introduction.done():
-            self._introduction.set_exception(CannotStart(reason))
+        self._never_ready(reason)
         _signal(self._init_pidfd, signal.SIGKILL)
 
     def _printed(self, pipe: int) -> None:
@@ -358,10 +382,15 @@ class Container:
         elif self._ward is not None and self._ward.out_of_memory():
             self._reason = "oom"
         self._died.set_result(status)
-        if not self._introduction.done():
-            self._introduction.set_exception(CannotStart(describe(status)))
+        self._never_ready(describe(status))
         if self._call is not None and not self._call.answer.done():
             self._call.answer.set_result(None)
+
+    def _never_ready(self, reason: str) -> None:
+        for word in (self._hello, self._ready):
+            if not word.done():
+                word.set_exception(CannotStart(reason))
+                word.exception()  # seen: a container nobody waits for is no error
 
     def _verdict(self) -> str | None:
         return "oom" if self._ward is not None and self._ward.out_of_memory() else None
@@ -381,12 +410,6 @@ class Container:
                 setattr(self, name, -1)
         if self._tree is not None:
             self._tree.close()
-        elif self._introduction.done() and not self._introduction.cancelled() and self._introduction.exception() is None:
-            for descriptor in self._introduction.result():
-                os.close(descriptor)
-        if self._ward is not None:
-            self._ward.release()
-            self._ward = None
 
 
 def describe(status: int) -> str:

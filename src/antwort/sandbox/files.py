@@ -56,14 +56,20 @@ def parts(path: str) -> list[str]:
 class Tree:
     """The directory `/mnt/data` of one container."""
 
-    def __init__(self, root: int, uid: int | None) -> None:
-        self._root = root
+    def __init__(self, places: list[int], uid: int | None) -> None:
+        self._places = places
         self._uid = uid
 
+    @property
+    def _root(self) -> int:
+        if not self._places:
+            message = "the container has ended"
+            raise NotFound(message)
+        return self._places[0]
+
     def close(self) -> None:
-        if self._root >= 0:
-            os.close(self._root)
-            self._root = -1
+        while self._places:
+            os.close(self._places.pop())
 
     def open_read(self, path: str) -> tuple[int, int]:
         """A descriptor of a regular file, and its size."""
@@ -140,9 +146,9 @@ class Tree:
                 raise BadPath(f"cannot move {source!r} to {target!r}: {error.strerror}") from error
 
     def usage(self) -> int:
-        """Bytes taken in the file system that holds the tree."""
-        info = os.statvfs(self._root)
-        return (info.f_blocks - info.f_bfree) * info.f_frsize
+        """Bytes taken by the container's files, here and in its other writable places."""
+        taken = [os.statvfs(place) for place in self._places]
+        return sum((info.f_blocks - info.f_bfree) * info.f_frsize for info in taken)
 
     @contextlib.contextmanager
     def _as_owner(self) -> Iterator[None]:

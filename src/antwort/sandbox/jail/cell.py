@@ -61,17 +61,15 @@ def live(seats: Seats, layers: frozenset[str]) -> NoReturn:
     """In the interpreter: wait for the limits, settle in, lock the door, then serve until the channel closes."""
     channel = _take(seats)
     try:
+        # The server reaches the process and its files by descriptors, never by a path that the code could bend.
+        _hand_over(channel, "hello", [os.pidfd_open(os.getpid())] if hasattr(os, "pidfd_open") else [])
         limits = _first_frame(channel)
         _settle(limits, layers)
         os.chdir(limits["place"])
-        descriptors = [os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)]
-        if hasattr(os, "pidfd_open"):
-            descriptors.append(os.pidfd_open(os.getpid()))
+        places = (".", mounts.TMP, mounts.SHM) if "namespaces" in layers else (".",)
+        descriptors = [os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) for place in places]
         _lock(limits, layers)
-        # The server reaches the files and the process by these, never by a path that the code could bend.
-        socket.send_fds(channel, [wire.encode({"ready": True})], descriptors)
-        for descriptor in descriptors:
-            os.close(descriptor)
+        _hand_over(channel, "ready", descriptors)
     except (OSError, ValueError, KeyError) as error:
         _fail(channel, error)
     try:
@@ -80,6 +78,12 @@ def live(seats: Seats, layers: frozenset[str]) -> NoReturn:
         serving.serve()
     finally:
         os._exit(_CHANNEL_GONE)
+
+
+def _hand_over(channel: socket.socket, word: str, descriptors: list[int]) -> None:
+    socket.send_fds(channel, [wire.encode({word: True})], descriptors)
+    for descriptor in descriptors:
+        os.close(descriptor)
 
 
 def _take(seats: Seats) -> socket.socket:

@@ -26,12 +26,14 @@ import time
 import traceback
 import types
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final
 
 from . import figures, wire
 
 LARGEST_ECHO: Final = 1 << 20
 _DRAIN_SECONDS: Final = 0.005
+_OURS: Final = str(Path(__file__).parent)
 
 
 class Runner:
@@ -151,12 +153,19 @@ def failure(error: BaseException) -> dict[str, Any]:
 
 
 def clean_traceback(error: BaseException) -> str:
-    """The traceback from the user's first frame on; what ran it is nobody's concern."""
+    """The traceback from the user's first frame on, without ours in between; what ran it is nobody's concern."""
     frames = error.__traceback__
     while frames is not None and not frames.tb_frame.f_code.co_filename.startswith("<cell "):
         frames = frames.tb_next
     try:
-        return "".join(traceback.format_exception(type(error), error, frames))
+        shown: traceback.TracebackException | None = traceback.TracebackException(type(error), error, frames)
+        text = shown
+        while shown is not None:
+            ours = [frame for frame in shown.stack if frame.filename.startswith(_OURS)]
+            for frame in ours:
+                shown.stack.remove(frame)
+            shown = shown.__cause__ or shown.__context__
+        return "".join(text.format()) if text is not None else ""
     except Exception:  # noqa: BLE001 - the user's __str__ may do anything
         return f"{type(error).__name__}\n"
 

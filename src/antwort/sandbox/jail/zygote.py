@@ -17,7 +17,7 @@ import sys
 import warnings
 from typing import Any, Final, NoReturn
 
-from . import cell, namespaces
+from . import cell, namespaces, seccomp
 
 _DESCRIPTORS: Final = 3
 _LOST: Final = 72
@@ -61,6 +61,8 @@ class Zygote:
     def __init__(self, server: socket.socket, layers: frozenset[str]) -> None:
         self._server = server
         self._layers = layers
+        if "seccomp" in layers:
+            seccomp.assembled()
         self._alive: dict[int, str] = {}
         # Deaths arrive as a byte on a pipe, so that one poll waits for both.
         self._deaths, wakeup = os.pipe()
