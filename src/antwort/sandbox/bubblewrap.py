@@ -19,7 +19,6 @@ from .errors import CannotStart
 from .jail import cell, mounts
 from .stack import Stack
 
-PYTHON: Final = "/opt/python"
 STACK: Final = "/opt/stack"
 CODE: Final = "/opt/antwort"
 
@@ -67,20 +66,7 @@ def unjailed(stack: Stack, command: int, layers: frozenset[str]) -> Launch:
 
 def zygote(stack: Stack, command: int, layers: frozenset[str], packages: Path | None, uid: int | None) -> Launch:
     """How to start a zygote of this stack. With a `uid` (we are root) it is dropped to first."""
-    home = PYTHON if not stack.prefix.is_relative_to("/usr") else str(stack.prefix)
-    python = f"{home}/{stack.executable.relative_to(stack.prefix)}"
-    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    site = f"lib/{version}/site-packages"
-    tree = Tree()
-    tree.read_only(Path("/usr"), "/usr")
-    for name in ("bin", "sbin", "lib", "lib32", "lib64"):
-        tree.system(name)
-    for file in ("/etc/ld.so.cache", "/etc/fonts", "/etc/ssl/certs", "/etc/alternatives"):
-        tree.read_only(Path(file), file)
-    if home == PYTHON:
-        tree.read_only(stack.prefix, home)
-    if (stack.prefix / site).is_dir():
-        tree.add("--tmpfs", f"{home}/{site}")  # the interpreter's own site-packages are not part of the stack
+    tree, python = system(stack)
     for entry in stack.entries:
         tree.read_only(entry, f"{STACK}/{entry.name}")
     tree.read_only(Path(__file__).parent / "jail", f"{CODE}/jail")
@@ -90,9 +76,26 @@ def zygote(stack: Stack, command: int, layers: frozenset[str], packages: Path | 
         tree.read_only(packages, mounts.PACKAGES)
     tree.add("--dir", mounts.SITE, "--dir", mounts.DATA)
     environment = {"PATH": "/usr/bin:/bin", "HOME": "/tmp", "LANG": "C.UTF-8", "MPLCONFIGDIR": "/tmp/matplotlib"}  # noqa: S108
-    environment |= {"PYTHONPATH": STACK, "OPENBLAS_NUM_THREADS": "1", "MPLBACKEND": "agg"}
+    environment |= stack.environment | {"PYTHONPATH": STACK, "OPENBLAS_NUM_THREADS": "1", "MPLBACKEND": "agg"}
     inside = [python, "-s", "-P", "-c", _BOOT, CODE, *_arguments(stack, command, layers)]
     return tree.launch(inside, environment, uid, keep=command)
+
+
+def system(stack: Stack) -> tuple[Tree, str]:
+    """The operating system and the Python of the stack, without any package; and where that Python is inside."""
+    home = stack.home
+    site = f"lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
+    tree = Tree()
+    tree.read_only(Path("/usr"), "/usr")
+    for name in ("bin", "sbin", "lib", "lib32", "lib64"):
+        tree.system(name)
+    for file in ("/etc/ld.so.cache", "/etc/fonts", "/etc/alternatives"):
+        tree.read_only(Path(file), file)
+    if str(stack.prefix) != home:
+        tree.read_only(stack.prefix, home)
+    if (stack.prefix / site).is_dir():
+        tree.add("--tmpfs", f"{home}/{site}")  # the interpreter's own site-packages are not part of the stack
+    return tree, f"{home}/{stack.executable.relative_to(stack.prefix)}"
 
 
 def probe(uid: int | None) -> Launch:

@@ -188,7 +188,8 @@ class Container:
 
     @property
     def files(self) -> Tree:
-        if self._tree is None or not self.alive:
+        """Its files; they can still be read after it has died by itself, until it is ended."""
+        if self._tree is None:
             raise Ended(self._reason or "it never started")
         return self._tree
 
@@ -282,7 +283,8 @@ class Container:
         }
         if answer is None:
             status: Status = "timeout" if timed_out else "ended"
-            return Outcome(status=status, exit_code=-1, reason=self._reason, **common)
+            code = self._died.result() if self._died.done() and not timed_out else -1
+            return Outcome(status=status, exit_code=code, reason=self._reason, **common)
         header, blobs = answer
         status = "timeout" if timed_out else header["status"]
         return Outcome(
@@ -410,6 +412,7 @@ class Container:
                 setattr(self, name, -1)
         if self._tree is not None:
             self._tree.close()
+            self._tree = None
 
 
 def describe(status: int) -> str:

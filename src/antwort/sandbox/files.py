@@ -107,9 +107,14 @@ class Tree:
     def write(self, path: str, data: bytes) -> None:
         descriptor = self.open_write(path)
         with os.fdopen(descriptor, "wb", buffering=0) as file:
-            view = memoryview(data)
-            while view:
-                view = view[_write(file.fileno(), view, path) :]
+            self.write_all(file.fileno(), data, path)
+
+    @staticmethod
+    def write_all(descriptor: int, data: bytes, path: str) -> None:
+        """Write to an open file; a full quota is `TooLarge`."""
+        view = memoryview(data)
+        while view:
+            view = view[_write(descriptor, view, path) :]
 
     def stat(self, path: str) -> Entry:
         *above, name = parts(path)

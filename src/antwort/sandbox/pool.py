@@ -200,7 +200,7 @@ class Pool:
             path = (mounts.SITE,) if packages is not None else ()
             own = {"HOME": mounts.TMP, "TMPDIR": mounts.TMP, "MPLCONFIGDIR": f"{mounts.TMP}/matplotlib"}
             own["PYTHONPATH"] = ":".join((bubblewrap.STACK, *path))
-            return Settings(packages=digest, path=path, environment=_ENVIRONMENT | own | extra)
+            return Settings(packages=digest, path=path, environment=_ENVIRONMENT | self._stack.environment | own | extra)
         data = os.path.join(place, "data")
         temporary = os.path.join(place, "tmp")
         for directory in (data, temporary):

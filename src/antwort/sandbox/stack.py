@@ -11,6 +11,7 @@ import importlib.metadata
 import importlib.util
 import os
 import sys
+import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -33,6 +34,17 @@ class Stack:
     prefix: Path
     entries: tuple[Path, ...]
     """Top-level files and directories of the distributions in the stack."""
+
+    @property
+    def home(self) -> str:
+        """Where this Python lies inside a jail: its own place if that is the system's, else a neutral one."""
+        return str(self.prefix) if self.prefix.is_relative_to("/usr") else "/opt/python"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What the moved Python needs to find its own library, and not another Python's of nearly the same version."""
+        shared = bool(sysconfig.get_config_var("Py_ENABLE_SHARED"))
+        return {"LD_LIBRARY_PATH": f"{self.home}/lib"} if shared and self.home == "/opt/python" else {}
 
 
 def here(modules: tuple[str, ...] = SCIENTIFIC) -> Stack:
