@@ -19,6 +19,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
+from . import answers
+from .answers import Answer, Image
 from .capture import Capture, StreamName
 from .cgroups import Groups, Ward
 from .errors import CannotStart, Ended
@@ -34,13 +36,8 @@ _READ_BYTES: Final = 1 << 16
 _DRAIN_READS: Final = 64
 _SETUP_SECONDS: Final = 30.0
 _GRACE_SECONDS: Final = 0.5
+_LAST_WORDS_SECONDS: Final = 0.2
 _numbers = itertools.count(1)
-
-
-@dataclass(frozen=True, slots=True)
-class Image:
-    mime: str
-    data: bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +60,7 @@ class Outcome:
 @dataclass(slots=True)
 class _Call:
     token: str
-    answer: asyncio.Future[wire.Frame | None]
+    answer: asyncio.Future[Answer | None]
     capture: Capture
     on_output: OnOutput | None
 
@@ -90,7 +87,7 @@ class Container:
         self._pipes: dict[int, StreamName] = {output: "stdout", errors: "stderr"}
         self._init_pidfd = -1
         self._pidfd = -1
-        self._frames = wire.Decoder()
+        self._frames = wire.Decoder(answers.LARGEST_HEADER)
         self._hello: asyncio.Future[list[int]] = self._loop.create_future()
         self._ready: asyncio.Future[list[int]] = self._loop.create_future()
         self._call: _Call | None = None
@@ -285,14 +282,12 @@ class Container:
             status: Status = "timeout" if timed_out else "ended"
             code = self._died.result() if self._died.done() and not timed_out else -1
             return Outcome(status=status, exit_code=code, reason=self._reason, **common)
-        header, blobs = answer
-        status = "timeout" if timed_out else header["status"]
         return Outcome(
-            status=status,
-            exit_code=-1 if timed_out else header["exit_code"],
-            echo=header["echo"],
-            error=header["error"],
-            images=[Image(mime, data) for mime, data in zip(header["mime"], blobs, strict=True)],
+            status="timeout" if timed_out else answer.status,
+            exit_code=-1 if timed_out else answer.exit_code,
+            echo=answer.echo,
+            error=answer.error,
+            images=answer.images,
             **common,
         )
 
@@ -314,7 +309,8 @@ class Container:
             data, descriptors = b"", []
         if not data:
             self._loop.remove_reader(self._channel)
-            self._break("the code closed its channel")
+            # Usually the interpreter is ending and init is about to say how; if not, the code closed the channel.
+            self._loop.call_later(_LAST_WORDS_SECONDS, self._break, "the code closed its channel")
             return
         try:
             for frame in self._frames.feed(data):
@@ -323,7 +319,7 @@ class Container:
             self._break(f"the code broke its channel: {error}")
 
     def _take(self, frame: wire.Frame, descriptors: list[int]) -> None:
-        header, blobs = frame
+        header = frame[0]
         if not self._ready.done():
             # Until the door is locked only our own code speaks.
             waiting = self._ready if self._hello.done() else self._hello
@@ -333,14 +329,17 @@ class Container:
                 waiting.set_result(descriptors)
             return
         call = self._call
-        if call is None or call.answer.done() or header.get("call") != call.token or not _well_formed(header, blobs):
+        answer = answers.read(frame, call.token) if call is not None and not call.answer.done() else None
+        if call is None or answer is None:
             self._break("the code sent an answer that nobody had asked for")
             return
-        call.answer.set_result(frame)
+        call.answer.set_result(answer)
 
     def _break(self, reason: str) -> None:
         """The channel cannot be trusted any more, so the container ends."""
-        if self._reason is None and not self._died.done():
+        if self._died.done():
+            return
+        if self._reason is None:
             self._reason = self._verdict() or reason
         self._never_ready(reason)
         _signal(self._init_pidfd, signal.SIGKILL)
@@ -425,21 +424,7 @@ def describe(status: int) -> str:
         return f"the interpreter was ended with status {status}"
 
 
-def _well_formed(header: dict[str, Any], blobs: list[bytes]) -> bool:
-    """Everything that will be handed on has the type it must have."""
-    error, mime = header.get("error"), header.get("mime")
-    return (
-        header.get("status") in {"success", "error", "exit", "interrupted"}
-        and type(header.get("exit_code")) is int
-        and isinstance(header.get("echo"), str | None)
-        and (error is None or (isinstance(error, dict) and all(isinstance(v, str) for v in error.values())))
-        and isinstance(mime, list)
-        and len(mime) == len(blobs)
-        and all(kind == "image/png" for kind in mime)
-    )
-
-
-async def _settled(answer: asyncio.Future[wire.Frame | None], seconds: float) -> bool:
+async def _settled(answer: asyncio.Future[Answer | None], seconds: float) -> bool:
     done, _ = await asyncio.wait([answer], timeout=max(0.0, seconds))
     return bool(done)
 

@@ -10,6 +10,7 @@ Image = tuple[str, bytes]
 
 PNG: Final = "image/png"
 MOST_IMAGES: Final = 100
+MOST_BYTES: Final = 48 << 20
 _shown: list[Image] = []
 
 
@@ -25,6 +26,19 @@ def collect() -> list[Image]:
     images = [*_shown, *_render_open()]
     _shown.clear()
     return images[:MOST_IMAGES]
+
+
+def affordable(images: list[Image]) -> list[Image]:
+    """The first of them, as many as one answer can carry."""
+    fitting: list[Image] = []
+    room = MOST_BYTES
+    for mime, data in images[:MOST_IMAGES]:
+        room -= len(data)
+        if room < 0:
+            sys.stderr.write(f"[an image of {len(data)} bytes was left out: too large]\n")
+            break
+        fitting.append((mime, data))
+    return fitting
 
 
 def discard() -> None:

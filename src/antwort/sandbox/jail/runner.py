@@ -67,11 +67,13 @@ class Runner:
         _flush()
         if os.getpid() != self._pid:
             os._exit(0)  # the code forked and this is the copy: only the original may answer
-        header = {"call": question["call"], **answer, "mime": [mime for mime, _ in images]}
-        self._channel.sendall(wire.encode(header, tuple(data for _, data in images)))
+        texts = [(kind, text.encode(errors="backslashreplace")) for kind, text in answer.pop("texts").items()]
+        parts = [*texts, *images]
+        header = {"call": question["call"], **answer, "parts": [kind for kind, _ in parts]}
+        self._channel.sendall(wire.encode(header, tuple(data for _, data in parts)))
 
     def _run(self, code: str, *, echo: bool) -> tuple[dict[str, Any], list[figures.Image]]:
-        answer: dict[str, Any] = {"status": "success", "exit_code": 0, "echo": None, "error": None}
+        answer: dict[str, Any] = {"status": "success", "exit_code": 0, "texts": {}}
         images: list[figures.Image] = []
         try:
             try:
@@ -79,15 +81,16 @@ class Runner:
                 value = self._evaluate(code, f"<cell {self._calls}>", echo=echo)
                 if value is not None:
                     self._main.__dict__["_"] = value
-                    answer["echo"] = shorten(repr(value))
+                    answer["texts"] = {"echo": shorten(repr(value))}
                     images += figures.from_value(value)
                 images += figures.collect()
+                images = figures.affordable(images)
             finally:
                 self._executing = False
         except SystemExit as leaving:
-            answer |= {"status": "exit", "exit_code": exit_code(leaving)}
+            answer |= {"status": "exit", "exit_code": exit_code(leaving), "texts": {}}
             if not isinstance(leaving.code, int | None):
-                _complain(f"{leaving.code}\n")
+                _quietly(lambda: _complain(f"{leaving.code}\n"))
         except BaseException as error:  # noqa: BLE001 - whatever the user's code raises is its result
             answer |= failure(error)
             _complain(clean_traceback(error))
@@ -139,7 +142,7 @@ def shorten(text: str) -> str:
 def exit_code(leaving: SystemExit) -> int:
     if leaving.code is None:
         return 0
-    return leaving.code & 0xFF if isinstance(leaving.code, int) else 1
+    return int.__and__(leaving.code, 0xFF) if isinstance(leaving.code, int) else 1
 
 
 def failure(error: BaseException) -> dict[str, Any]:
@@ -148,8 +151,8 @@ def failure(error: BaseException) -> dict[str, Any]:
         message = str(error)
     except Exception:  # noqa: BLE001 - the user's __str__ may do anything
         message = "(the exception's own text could not be had)"
-    named = {"name": type(error).__name__, "message": shorten(message)}
-    return {"status": status, "exit_code": 1, "echo": None, "error": named}
+    texts = {"name": shorten(type(error).__name__), "message": shorten(message)}
+    return {"status": status, "exit_code": 1, "texts": texts}
 
 
 def clean_traceback(error: BaseException) -> str:

@@ -28,10 +28,11 @@ def encode(header: dict[str, Any], blobs: tuple[bytes, ...] = ()) -> bytes:
 
 
 class Decoder:
-    """Collects bytes until a frame is whole."""
+    """Collects bytes until a frame is whole. A header is parsed, so whoever does not trust the other side bounds it."""
 
-    def __init__(self) -> None:
+    def __init__(self, largest_header: int = LARGEST_HEADER) -> None:
         self._buffer = bytearray()
+        self._largest_header = largest_header
 
     def feed(self, data: bytes) -> list[Frame]:
         self._buffer += data
@@ -44,18 +45,21 @@ class Decoder:
         if len(self._buffer) < _PREFIX.size:
             return None
         head, body = _PREFIX.unpack_from(self._buffer)
-        if head > LARGEST_HEADER or body > LARGEST_BLOBS:
+        if head > self._largest_header or body > LARGEST_BLOBS:
             message = f"a frame of {head} + {body} bytes is too large"
             raise BrokenFrame(message)
         end = _PREFIX.size + head + body
         if len(self._buffer) < end:
             return None
-        whole = bytes(self._buffer[_PREFIX.size : end])
+        body_start = _PREFIX.size + head
+        header = bytes(self._buffer[_PREFIX.size : body_start])
+        with memoryview(self._buffer) as view, view[body_start:end] as blobs:  # copied once, each into its own
+            frame = _parse(header, blobs)
         del self._buffer[:end]
-        return _parse(whole[:head], whole[head:])
+        return frame
 
 
-def _parse(head: bytes, body: bytes) -> Frame:
+def _parse(head: bytes, body: memoryview) -> Frame:
     try:
         header: Any = json.loads(head)
         lengths = header["blobs"]
@@ -65,7 +69,7 @@ def _parse(head: bytes, body: bytes) -> Frame:
             if type(length) is not int or length < 0:
                 message = "a length is not a number"
                 raise BrokenFrame(message)
-            blobs.append(body[start : start + length])
+            blobs.append(bytes(body[start : start + length]))
             start += length
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         message = f"not a frame: {error}"

@@ -5,29 +5,38 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from typing import Any
+from collections.abc import AsyncIterator
+from typing import Any, Final
 
 from starlette.requests import Request
 
 from antwort.sandbox.errors import Refused, TooLarge
 
 
+_MOST_THROWN_AWAY: Final = 256 << 20
+
+
 async def read(request: Request, limit: int) -> bytes:
     """The whole body, or `TooLarge` before more than the limit is kept."""
-    announced = request.headers.get("content-length", "")
     parts: list[bytes] = []
-    size = int(announced) if announced.isdigit() else 0
-    if size <= limit:
-        size = 0
-        async for part in request.stream():
-            size += len(part)
-            if size > limit:
-                break
-            parts.append(part)
-    if size > limit:
-        message = f"the body is over the limit of {limit} bytes"
-        raise TooLarge(message)
+    async for part in pieces(request, limit, "the body"):
+        parts.append(part)  # noqa: PERF401 - reads as what it is
     return b"".join(parts)
+
+
+async def pieces(request: Request, limit: int, what: str) -> AsyncIterator[bytes]:
+    """The body piece by piece, or `TooLarge` at the piece that goes over the limit."""
+    size = 0
+    async for part in request.stream():
+        size += len(part)
+        if size <= limit:
+            yield part
+        elif size > limit + _MOST_THROWN_AWAY:
+            break
+        # Past the limit the rest is read and thrown away: a client still sending would not see the answer otherwise.
+    if size > limit:
+        message = f"{what} is over the limit of {limit} bytes"
+        raise TooLarge(message)
 
 
 class Fields:

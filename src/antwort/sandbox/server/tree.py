@@ -15,10 +15,10 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from antwort.sandbox import archive
-from antwort.sandbox.errors import SandboxError, TooLarge
+from antwort.sandbox.errors import SandboxError
 from antwort.sandbox.files import Entry, Tree, parts
 
-from .bodies import Fields, read
+from .bodies import Fields, pieces, read
 
 if TYPE_CHECKING:
     from .app import Server
@@ -61,12 +61,8 @@ async def _upload(request: Request) -> Response:
 
 
 async def _receive(request: Request, files: Tree, descriptor: int, path: str, limit: int) -> None:
-    size, pending = 0, bytearray()
-    async for piece in request.stream():
-        size += len(piece)
-        if size > limit:
-            message = f"{path!r} is over the container's quota of {limit} bytes"
-            raise TooLarge(message)
+    pending = bytearray()
+    async for piece in pieces(request, limit, repr(path)):
         pending += piece
         if len(pending) >= _CHUNK:
             await asyncio.to_thread(files.write_all, descriptor, bytes(pending), path)
@@ -90,10 +86,10 @@ async def _download(request: Request) -> Response:
     if request.method == "HEAD":
         os.close(descriptor)
         return Response(headers=headers, media_type="application/octet-stream")
-    return StreamingResponse(_pieces(descriptor, size), headers=headers, media_type="application/octet-stream")
+    return StreamingResponse(_chunks(descriptor, size), headers=headers, media_type="application/octet-stream")
 
 
-async def _pieces(descriptor: int, size: int) -> AsyncIterator[bytes]:
+async def _chunks(descriptor: int, size: int) -> AsyncIterator[bytes]:
     """Exactly so many bytes as promised; zeros for what the code cut off meanwhile."""
     try:
         while size:
@@ -134,28 +130,29 @@ async def _unpack(request: Request) -> Response:
 
 async def _unpacked(request: Request, session: Session, below: str) -> int:
     """The body goes, piece by piece, to a thread that unpacks it; a full queue slows the sender down."""
-    pieces: queue.Queue[bytes | None] = queue.Queue(_PIECES)
+    waiting: queue.Queue[bytes | None] = queue.Queue(_PIECES)
     stopped = threading.Event()
-    source = archive.Feed(iter(pieces.get, None))
+    source = archive.Feed(iter(waiting.get, None))
     limit = session.container.limits.disk_bytes
     work = asyncio.create_task(
         asyncio.to_thread(archive.unpack, session.container.files, cast("IO[bytes]", source), below, limit=limit)
     )
     work.add_done_callback(lambda _: stopped.set())
     try:
-        async for piece in request.stream():
-            if piece and not await asyncio.to_thread(_put, pieces, piece, stopped):
-                break
+        # Twice the quota, since headers and padding come on top of what is in the files.
+        async for piece in pieces(request, 2 * limit + (1 << 20), "the archive"):
+            if piece:
+                await asyncio.to_thread(_put, waiting, piece, stopped)
     finally:
-        await asyncio.to_thread(_put, pieces, None, stopped)
+        await asyncio.to_thread(_put, waiting, None, stopped)
     return await work
 
 
-def _put(pieces: queue.Queue[bytes | None], piece: bytes | None, stopped: threading.Event) -> bool:
+def _put(waiting: queue.Queue[bytes | None], piece: bytes | None, stopped: threading.Event) -> bool:
     """Hand over a piece, unless the other side has stopped taking."""
     while not stopped.is_set():
         try:
-            pieces.put(piece, timeout=0.1)
+            waiting.put(piece, timeout=0.1)
         except queue.Full:
             continue
         return True
@@ -173,20 +170,20 @@ async def _pack(request: Request) -> Response:
 
 
 async def _packed(files: Tree, below: str, limit: int) -> AsyncIterator[bytes]:
-    pieces: queue.Queue[bytes | None] = queue.Queue(_PIECES)
+    waiting: queue.Queue[bytes | None] = queue.Queue(_PIECES)
     stopped = threading.Event()
-    sink = _Sink(lambda piece: _put(pieces, piece, stopped))
+    sink = _Sink(lambda piece: _put(waiting, piece, stopped))
 
     def work() -> None:
         try:
             archive.pack(files, cast("IO[bytes]", sink), below, limit=limit)
         finally:
             sink.flush()
-            _put(pieces, None, stopped)
+            _put(waiting, None, stopped)
 
     task = asyncio.create_task(asyncio.to_thread(work))
     try:
-        while (piece := await asyncio.to_thread(pieces.get)) is not None:
+        while (piece := await asyncio.to_thread(waiting.get)) is not None:
             yield piece
         await task
     finally:
