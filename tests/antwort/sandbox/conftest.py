@@ -48,7 +48,7 @@ class Running:
 
 
 @contextlib.contextmanager
-def serve(identity: str, **settings: str) -> Iterator[Running]:
+def start(identity: str, **settings: str) -> Iterator[Running]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -92,10 +92,21 @@ def _wait(client: Client, process: subprocess.Popen[bytes], log: Path) -> None:
 
 @pytest.fixture(scope="session", params=IDENTITIES)
 def server(request) -> Iterator[Running]:
-    with serve(request.param) as running:
+    with start(request.param) as running:
         running.client.destroy(running.client.session())  # the zygote is assigned and a spare forked
         time.sleep(0.5)
         yield running
+
+
+@pytest.fixture
+def serve():
+    """Start a server of one's own: `with serve("user", setting="value") as running`."""
+    return start
+
+
+@pytest.fixture
+def identities() -> list[str]:
+    return IDENTITIES
 
 
 @dataclass
