@@ -15,7 +15,7 @@ import secrets
 import signal
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -222,7 +222,8 @@ class Container:
                 return await self._ask(call, code, echo=echo, timeout=timeout, started=started)
             except asyncio.CancelledError:
                 # Nobody waits for the answer any more, and the next call must not find this one still running.
-                await self._stop_call(call)
+                await _insist(self._stop_call(call))
+                self._drain()  # nor read what it printed
                 raise
             finally:
                 self._call = None
@@ -487,6 +488,14 @@ def describe(status: int) -> str:
 async def _settled(answer: asyncio.Future[Answer | None], seconds: float) -> bool:
     done, _ = await asyncio.wait([answer], timeout=max(0.0, seconds))
     return bool(done)
+
+
+async def _insist(work: Coroutine[Any, Any, None]) -> None:
+    """Do it to its end, however often whoever waits is cancelled meanwhile. For what is over in a moment."""
+    task = asyncio.create_task(work)
+    while not task.done():
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.shield(task)
 
 
 def _signal(pidfd: int, number: signal.Signals) -> None:
