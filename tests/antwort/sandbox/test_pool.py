@@ -55,6 +55,8 @@ async def test_without_namespaces_the_same_api_works(walls):
         outcome = await container.execute("open('f', 'w').write('x'); import os; os.listdir()", timeout=5)
         assert outcome.echo == "['f']", outcome
         assert container.files.read("f", 10) == b"x"
-        tried = await container.execute("open('/var/tmp/antwort-weak', 'w').close(); os.unlink('/var/tmp/antwort-weak')", timeout=5)
+        tried = await container.execute(
+            "open('/var/tmp/antwort-weak', 'w').close(); os.unlink('/var/tmp/antwort-weak')", timeout=5
+        )
         assert (tried.error is not None) == ("landlock" in walls)
         await container.end("over")
