@@ -74,9 +74,14 @@ class Version1:
     def ward(self, pids: list[int]) -> Ward:
         name = _new_name()
         directories = [self._root / controller / name for controller in self._controllers]
-        for directory in directories:
-            directory.mkdir()
-            _attach(directory, pids)
+        try:
+            for directory in directories:
+                directory.mkdir()
+                _attach(directory, pids)
+        except OSError:
+            for directory in directories:
+                _give_back(directory)
+            raise
         return _Directories(directories, directories[0] / "memory.oom_control", _version1_files)
 
     def sweep(self) -> None:
@@ -120,7 +125,11 @@ class Version2:
     def ward(self, pids: list[int]) -> Ward:
         directory = self._base / _new_name()
         directory.mkdir()
-        _attach(directory, pids)
+        try:
+            _attach(directory, pids)
+        except OSError:
+            _give_back(directory)
+            raise
         return _Directories([directory], directory / "memory.events", _version2_files)
 
     def sweep(self) -> None:
@@ -182,6 +191,14 @@ def _attach(directory: Path, pids: list[int]) -> None:
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             (directory / "cgroup.procs").write_text(str(pid))
+
+
+def _give_back(directory: Path) -> None:
+    """Undo a group whose making failed half-way: its processes go up, then it can be removed."""
+    with contextlib.suppress(OSError):
+        for pid in (directory / "cgroup.procs").read_text().split():
+            (directory.parent / "cgroup.procs").write_text(pid)
+        _remove(directory)
 
 
 def _can_make(directory: Path) -> bool:

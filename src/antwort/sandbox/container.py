@@ -15,7 +15,7 @@ import secrets
 import signal
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -36,6 +36,7 @@ _READ_BYTES: Final = 1 << 16
 _DRAIN_READS: Final = 64
 _SETUP_SECONDS: Final = 30.0
 _GRACE_SECONDS: Final = 0.5
+_PAUSE_SECONDS: Final = 0.05
 _LAST_WORDS_SECONDS: Final = 0.2
 _numbers = itertools.count(1)
 
@@ -80,10 +81,11 @@ class Settings:
 class Container:
     """A forked interpreter. Made by `launch`; calls run one after the other."""
 
-    def __init__(self, channel: socket.socket, output: int, errors: int) -> None:
+    def __init__(self, channel: socket.socket, output: int, errors: int, uid: int | None = None) -> None:
         self.number = next(_numbers)
         self._loop = asyncio.get_running_loop()
         self._channel = channel
+        self._uid = uid
         self._pipes: dict[int, StreamName] = {output: "stdout", errors: "stderr"}
         self._init_pidfd = -1
         self._pidfd = -1
@@ -97,6 +99,8 @@ class Container:
         self._ward: Ward | None = None
         self._tree: Tree | None = None
         self._gone: list[Callable[[], None]] = []
+        self._ending: asyncio.Task[None] | None = None
+        self._paused: set[int] = set()
         self.limits = Limits()
         self.calls = 0
 
@@ -108,7 +112,7 @@ class Container:
         ours, theirs = socket.socketpair()
         output, output_end = os.pipe()
         errors, errors_end = os.pipe()
-        container = cls(ours, output, errors)
+        container = cls(ours, output, errors, zygote.uid)
         for readable in (ours.fileno(), output, errors):
             os.set_blocking(readable, False)
         try:
@@ -129,7 +133,7 @@ class Container:
         container._pidfd = descriptors[0] if descriptors else -1
         return container
 
-    async def settle(self, limits: Limits, settings: Settings, *, uid: int | None, limited: bool) -> None:
+    async def settle(self, limits: Limits, settings: Settings, *, limited: bool) -> None:
         """Send the limits and wait until the door is locked."""
         self.limits = limits
         header = {
@@ -150,7 +154,7 @@ class Container:
         with contextlib.suppress(OSError):  # if it has died meanwhile, the introduction says so
             await self._send(wire.encode(header))
         descriptors = await self._introduced(self._ready)
-        self._tree = Tree(descriptors, uid)
+        self._tree = Tree(descriptors, self._uid)
 
     async def _introduced(self, word: asyncio.Future[list[int]]) -> list[int]:
         try:
@@ -158,10 +162,18 @@ class Container:
         except (TimeoutError, CannotStart) as error:
             await self.end("it did not start")
             raise CannotStart(f"a container did not start: {error or 'it took too long'}") from error
+        except asyncio.CancelledError:
+            await self.end("nobody waits for it any more")
+            raise
 
     async def guard(self, groups: Groups) -> None:
         """Put it into a control group of its own, before any code of a user runs in it."""
-        self._ward = await asyncio.to_thread(groups.ward, self.pids())
+        making = asyncio.ensure_future(asyncio.to_thread(groups.ward, self.pids()))
+        try:
+            self._ward = await asyncio.shield(making)
+        except asyncio.CancelledError:
+            self._ward = await making  # the thread makes it all the same, and it must be removed again
+            raise
 
     # -- use ----------------------------------------------------------------------------------------------------
 
@@ -204,12 +216,14 @@ class Container:
             self.calls += 1
             started = time.monotonic()
             call = _Call(secrets.token_hex(8), self._loop.create_future(), Capture(self.limits.output_bytes), on_output)
+            self._listen_again()
             self._call = call
             try:
                 return await self._ask(call, code, echo=echo, timeout=timeout, started=started)
             except asyncio.CancelledError:
                 # Nobody waits for the answer any more, and the next call must not find this one still running.
-                await self._stop_call(call)
+                await _insist(self._stop_call(call))
+                self._drain()  # nor read what it printed
                 raise
             finally:
                 self._call = None
@@ -225,14 +239,23 @@ class Container:
         return True
 
     async def end(self, reason: str) -> None:
-        """End it and everything it started; returns when the kernel says that it is gone."""
+        """End it and everything it started; returns when the kernel says that it is gone.
+
+        Whoever waits for this may give up waiting; it goes on all the same.
+        """
         if self._reason is None:
             self._reason = reason
+        if self._ending is None:
+            self._ending = asyncio.create_task(self._finish())
+        await asyncio.shield(self._ending)
+
+    async def _finish(self) -> None:
         _signal(self._init_pidfd, signal.SIGKILL)
         if self._init_pidfd < 0:
             self._channel.close()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(asyncio.shield(self._died), _SETUP_SECONDS)
+        self._drain()
         self._release()
         if (ward := self._ward) is not None:
             self._ward = None
@@ -246,16 +269,33 @@ class Container:
         timed_out = False
         deadline = started + timeout
         question = wire.encode({"call": call.token, "code": code, "echo": echo})
-        try:
-            # The channel is full only if the code reads it no more; then the time-out ends the container.
-            await asyncio.wait_for(self._send(question), max(0.001, deadline - time.monotonic()))
-        except (TimeoutError, OSError):
+        if not await self._put(question, call, deadline):
             await self.end("the code broke its channel")
         if not await _settled(call.answer, deadline - time.monotonic()):
             timed_out = True
             await self._stop_call(call)
         self._drain()
         return self._outcome(call, time.monotonic() - started, timed_out=timed_out)
+
+    async def _put(self, question: bytes, call: _Call, deadline: float) -> bool:
+        """Send it whole. It does not fit at once only if it is long, or if the code reads its channel no more."""
+        try:
+            sent = self._channel.send(question)
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            return False
+        if sent == len(question):
+            return True
+        sending = asyncio.create_task(self._send(question[sent:]))
+        try:
+            # An answer before the whole question was sent is none; and no answer is the sign that it has died.
+            seconds = max(0.001, deadline - time.monotonic())
+            await asyncio.wait([sending, call.answer], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            return sending.done() and sending.exception() is None
+        finally:
+            sending.cancel()
+            await asyncio.gather(sending, return_exceptions=True)
 
     async def _stop_call(self, call: _Call) -> None:
         """Interrupt first: variables survive. Then end the container: nothing does."""
@@ -342,6 +382,8 @@ class Container:
         if self._reason is None:
             self._reason = self._verdict() or reason
         self._never_ready(reason)
+        if self._channel.fileno() >= 0:
+            self._loop.remove_reader(self._channel)  # whatever else it says is not worth a byte of ours
         _signal(self._init_pidfd, signal.SIGKILL)
 
     def _printed(self, pipe: int) -> None:
@@ -353,6 +395,23 @@ class Container:
             self._loop.remove_reader(pipe)
             return
         self._keep(pipe, data)
+        if self._call is None:
+            # Something left behind prints while nobody listens: read it slowly, or a flood would keep us busy.
+            self._loop.remove_reader(pipe)
+            self._paused.add(pipe)
+            self._loop.call_later(_PAUSE_SECONDS, self._listen_to, pipe)
+
+    def _listen_to(self, pipe: int) -> None:
+        if pipe in self._paused:
+            self._paused.remove(pipe)
+            self._loop.add_reader(pipe, self._printed, pipe)
+
+    def _listen_again(self) -> None:
+        """Before a call: throw away what was printed between the calls, then read at full speed."""
+        if self._paused:
+            self._drain()
+        for pipe in tuple(self._paused):
+            self._listen_to(pipe)
 
     def _keep(self, pipe: int, data: bytes) -> None:
         if self._call is None:
@@ -400,7 +459,9 @@ class Container:
         """Close everything; safe to call twice."""
         if self._channel.fileno() >= 0:
             self._loop.remove_reader(self._channel)
+            self._loop.remove_writer(self._channel)
             self._channel.close()
+        self._paused.clear()
         for pipe in self._pipes:
             self._loop.remove_reader(pipe)
             os.close(pipe)
@@ -427,6 +488,14 @@ def describe(status: int) -> str:
 async def _settled(answer: asyncio.Future[Answer | None], seconds: float) -> bool:
     done, _ = await asyncio.wait([answer], timeout=max(0.0, seconds))
     return bool(done)
+
+
+async def _insist(work: Coroutine[Any, Any, None]) -> None:
+    """Do it to its end, however often whoever waits is cancelled meanwhile. For what is over in a moment."""
+    task = asyncio.create_task(work)
+    while not task.done():
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.shield(task)
 
 
 def _signal(pidfd: int, number: signal.Signals) -> None:

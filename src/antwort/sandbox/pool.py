@@ -48,7 +48,6 @@ class _Nest:
     stack: Stack
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     zygote: Zygote | None = None
-    uid: int | None = None
     spare: asyncio.Task[Container] | None = None
     used: float = field(default_factory=time.monotonic)
 
@@ -64,7 +63,7 @@ class Pool:
         self._stack = stacks.here(modules)
         self._spares = spares
         self._nests: dict[tuple[str, tuple[str, ...]], _Nest] = {}
-        self._reserve: asyncio.Task[tuple[Zygote, int | None]] | None = None
+        self._reserve: asyncio.Task[Zygote] | None = None
         self._retired: list[Zygote] = []
         self._containers: set[Container] = set()
         self._uids = itertools.cycle(UIDS)
@@ -87,7 +86,8 @@ class Pool:
             await _drop_spare(nest)
         zygotes = [n.zygote for n in self._nests.values() if n.zygote] + self._retired
         if self._reserve is not None:
-            zygotes += [made[0] for made in await asyncio.gather(self._reserve, return_exceptions=True) if isinstance(made, tuple)]
+            made = await asyncio.gather(self._reserve, return_exceptions=True)
+            zygotes += [zygote for zygote in made if isinstance(zygote, Zygote)]
         await asyncio.gather(*(zygote.stop() for zygote in zygotes))
 
     @property
@@ -108,16 +108,17 @@ class Pool:
         nest = self._nests.setdefault((tenant, self._stack.modules), _Nest(self._stack))
         nest.used = time.monotonic()
         container = await self._fork(nest)
-        place = None if self._walled else tempfile.mkdtemp(prefix="antwort-")
+        self._containers.add(container)
+        place: str | None = None
+        container.when_gone(lambda: self._forget(container, place))
         limited = self._host.groups is not None
         try:
+            place = None if self._walled else tempfile.mkdtemp(prefix="antwort-")
             settings = self._settings(packages, environment or {}, place)
-            await container.settle(limits or Limits(), settings, uid=nest.uid, limited=limited)
+            await container.settle(limits or Limits(), settings, limited=limited)
         except BaseException:
             await container.end("it did not start")
             raise
-        self._containers.add(container)
-        container.when_gone(lambda: self._forget(container, place))
         self._keep_spare(nest)
         return container
 
@@ -147,6 +148,9 @@ class Pool:
             except OSError as error:
                 await container.end("it did not start")
                 raise CannotStart(f"no control group could be made: {error}") from error
+            except asyncio.CancelledError:
+                await container.end("nobody waits for it any more")
+                raise
         return container
 
     def _keep_spare(self, nest: _Nest) -> None:
@@ -161,20 +165,20 @@ class Pool:
                 return nest.zygote
             if nest.zygote is not None and worn:
                 self._retired.append(nest.zygote)  # its containers live on; it goes with the last of them
-            nest.zygote, nest.uid = await self._take_reserve()
+            nest.zygote = await self._take_reserve()
             return nest.zygote
 
-    async def _take_reserve(self) -> tuple[Zygote, int | None]:
+    async def _take_reserve(self) -> Zygote:
         reserve, self._reserve = self._reserve, None
         if reserve is not None:
             try:
-                zygote, uid = await asyncio.shield(reserve)
+                zygote = await asyncio.shield(reserve)
             except CannotStart:
                 pass  # tried again below, and this time the error is told
             else:
                 if zygote.alive:
                     self._keep_reserve()
-                    return zygote, uid
+                    return zygote
         made = await self._new_zygote()
         self._keep_reserve()
         return made
@@ -184,9 +188,9 @@ class Pool:
             self._reserve = asyncio.create_task(self._new_zygote())
             self._reserve.add_done_callback(_look)
 
-    async def _new_zygote(self) -> tuple[Zygote, int | None]:
+    async def _new_zygote(self) -> Zygote:
         uid = next(self._uids) if self._host.root and self._walled else None
-        return await Zygote.start(self._stack, self._host.walls, packages=self._packages, uid=uid), uid
+        return await Zygote.start(self._stack, self._host.walls, packages=self._packages, uid=uid)
 
     # -- settings -----------------------------------------------------------------------------------------------
 

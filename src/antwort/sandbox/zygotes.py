@@ -28,8 +28,10 @@ Ended = Callable[[int], None]
 class Zygote:
     """One running zygote. `start` it, `fork` from it; when `alive` turns false, make another."""
 
-    def __init__(self, process: asyncio.subprocess.Process, commands: socket.socket) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, commands: socket.socket, uid: int | None) -> None:
         self._process = process
+        self.uid = uid
+        """The user it and its containers run as, if that is not our own."""
         self._commands = commands
         self._forks: dict[str, asyncio.Future[int]] = {}
         self._listeners: dict[str, Ended] = {}
@@ -62,7 +64,7 @@ class Zygote:
         finally:
             theirs.close()
             launch.close()
-        zygote = cls(process, ours)
+        zygote = cls(process, ours, uid)
         try:
             await asyncio.wait_for(zygote._ready, _START_SECONDS)
         except (TimeoutError, CannotStart, asyncio.CancelledError) as error:

@@ -94,8 +94,17 @@ def _wait(client: Client, process: subprocess.Popen[bytes], log: Path) -> None:
 def server(request) -> Iterator[Running]:
     with start(request.param) as running:
         running.client.destroy(running.client.session())  # the zygote is assigned and a spare forked
-        time.sleep(0.5)
+        _at_rest(running)
         yield running
+
+
+def _at_rest(server: Running) -> None:
+    """Wait until nothing has changed for a while: the reserve is being filled in the background."""
+    before, since, deadline = server.traces(), time.monotonic(), time.monotonic() + 30
+    while time.monotonic() - since < 1.5 and time.monotonic() < deadline:
+        time.sleep(0.1)
+        if (now := server.traces()) != before:
+            before, since = now, time.monotonic()
 
 
 @pytest.fixture
