@@ -26,9 +26,7 @@ def sandbox(host: str | None, port: int | None, allow_weaker_isolation: str | No
     from .server.settings import from_environment  # noqa: PLC0415 - likewise
 
     try:
-        settings = from_environment(
-            os.environ, host=host, port=port, allow_weaker_isolation=allow_weaker_isolation
-        )
+        settings = from_environment(os.environ, host=host, port=port, allow_weaker_isolation=allow_weaker_isolation)
         found = hosts.probe()
         app = make_app(settings, found)
     except SandboxError as error:

@@ -110,7 +110,15 @@ def files_go_in_and_come_out(client: Client) -> None:
 
 
 def bad_requests_are_refused(client: Client) -> None:
-    bodies = [b"{", b"[]", b'{"code": ""}', b"{}", b'{"code": 1}', b'{"code": "1", "files": {"a": "%%%"}}', b"[" * 100_000]
+    bodies = [
+        b"{",
+        b"[]",
+        b'{"code": ""}',
+        b"{}",
+        b'{"code": 1}',
+        b'{"code": "1", "files": {"a": "%%%"}}',
+        b"[" * 100_000,
+    ]
     for body in bodies:
         answer = client.call("POST", "/execute", body)
         assert answer.status == 400, (body[:40], answer)
@@ -155,12 +163,22 @@ def a_link_in_the_output_directory_is_not_followed(client: Client) -> None:
 
 def the_environment_of_the_server_is_not_visible(client: Client) -> None:
     names = json.loads(client.execute("import os, json; print(json.dumps(sorted(os.environ)))")["stdout"])
-    leaked = [n for n in names if n.startswith(("SANDBOX_", "KUBERNETES", "AWS", "OPENAI")) or n in {"HOSTNAME", "USER"}]
+    leaked = [
+        n for n in names if n.startswith(("SANDBOX_", "KUBERNETES", "AWS", "OPENAI")) or n in {"HOSTNAME", "USER"}
+    ]
     assert leaked == [], leaked
 
 
 def options_urls_and_paths_are_no_requirements(client: Client) -> None:
-    for line in ("--index-url=http://127.0.0.1:9/", "git+ssh://git@host/x", "./x", "/tmp/x", "-r x", "x @ http://h/x.whl", "a\nb"):
+    for line in (
+        "--index-url=http://127.0.0.1:9/",
+        "git+ssh://git@host/x",
+        "./x",
+        "/tmp/x",
+        "-r x",
+        "x @ http://h/x.whl",
+        "a\nb",
+    ):
         answer = client.post("/execute", {"code": "print(1)", "requirements": [line]})
         refused = answer.status == 400 or (answer.status == 200 and answer.json["exit_code"] == -1)
         assert refused, (line, answer)
@@ -193,7 +211,10 @@ def code_does_not_run_as_root(client: Client) -> None:
 
 def nothing_is_left_for_the_next_run(client: Client) -> None:
     client.execute("open('left', 'w').write('x'); open('/tmp/left', 'w').write('x')")
-    assert client.execute("import os; print(os.path.exists('left'), os.path.exists('/tmp/left'))")["stdout"] == "False False\n"
+    assert (
+        client.execute("import os; print(os.path.exists('left'), os.path.exists('/tmp/left'))")["stdout"]
+        == "False False\n"
+    )
 
 
 def past_capacity_the_answer_is_429(client: Client) -> None:
@@ -201,14 +222,18 @@ def past_capacity_the_answer_is_429(client: Client) -> None:
     assert capacity >= 3, capacity
     seen: list[Answer] = []
     sleep = {"code": "import time; time.sleep(2)"}
-    threads = [threading.Thread(target=lambda: seen.append(client.post("/execute", sleep))) for _ in range(capacity + 2)]
+    threads = [
+        threading.Thread(target=lambda: seen.append(client.post("/execute", sleep))) for _ in range(capacity + 2)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     full = [answer for answer in seen if answer.status == 429]
     assert len(full) == 2, [answer.status for answer in seen]
-    assert all(int(answer.headers["retry-after"]) >= 1 and "at capacity" in answer.json["error"] for answer in full), full
+    assert all(int(answer.headers["retry-after"]) >= 1 and "at capacity" in answer.json["error"] for answer in full), (
+        full
+    )
 
 
 # ── Sessions ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -260,7 +285,9 @@ def output_streams_live_and_in_order(client: Client) -> None:
     events = [frame.split("\n", 1) for frame in answer.body.decode().strip().split("\n\n")]
     last = json.loads(events[-1][1].removeprefix("data: "))
     assert events[-1][0] == "event: result", events
-    assert "".join(part["stream"][3] + part["text"] for part in last["output"]) == "o0\ne0\n" + "o1\ne1\n" + "o2\ne2\n", last
+    assert (
+        "".join(part["stream"][3] + part["text"] for part in last["output"]) == "o0\ne0\n" + "o1\ne1\n" + "o2\ne2\n"
+    ), last
     client.destroy(session)
 
 
@@ -287,7 +314,12 @@ def files_of_a_session_can_be_managed(client: Client) -> None:
     assert (answer.body, answer.headers["x-content-type-options"]) == (b"bb", "nosniff"), answer
     assert answer.headers["content-disposition"].startswith("attachment"), answer
     listed = client.call("GET", f"{base}/files").json["files"]
-    assert {f["path"]: f["kind"] for f in listed} == {"a.txt": "file", "d": "directory", "e": "directory", "e/c.txt": "file"}, listed
+    assert {f["path"]: f["kind"] for f in listed} == {
+        "a.txt": "file",
+        "d": "directory",
+        "e": "directory",
+        "e/c.txt": "file",
+    }, listed
     assert client.call("GET", f"{base}/stat/e/c.txt").json["size"] == 2
     assert client.call("DELETE", f"{base}/files/e").status == 204
     assert client.call("GET", f"{base}/files/e/c.txt").status == 404
@@ -304,7 +336,9 @@ def a_tree_travels_as_one_tar(client: Client) -> None:
             member.size = i
             archive.addfile(member, io.BytesIO(b"x" * i))
     assert client.call("PUT", f"/sessions/{session}/archive", sent.getvalue()).json == {"members": 50}
-    assert client.run(session, "import os; sum(os.path.getsize(f't/{n}') for n in os.listdir('t'))")["result"] == str(sum(range(50)))
+    assert client.run(session, "import os; sum(os.path.getsize(f't/{n}') for n in os.listdir('t'))")["result"] == str(
+        sum(range(50))
+    )
     back = client.call("GET", f"/sessions/{session}/archive?path=t")
     with tarfile.open(fileobj=io.BytesIO(back.body)) as archive:
         assert {m.name: m.size for m in archive} == {f"{i}.txt": i for i in range(50)}

@@ -13,13 +13,15 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 from weakincentives.adapters.audit import Audit
 from weakincentives.adapters.throttle import ThrottlePolicy, with_backoff
-from weakincentives.adapters.tool_calls import run_tool
+from weakincentives.adapters.tool_calls import handle_provider_call, run_tool
 from weakincentives.adapters.turn import (
     AskModel,
     Ending,
     Limits,
     ModelReply,
     ModelRequest,
+    NamedTool,
+    NativeCall,
     Record,
     RunTool,
     ToolChoice,
@@ -43,11 +45,11 @@ DEFAULT_MAX_TURNS = 100
 
 @dataclass(frozen=True)
 class PromptResponse(Generic[OutputT]):
-    """An evaluation's answer. `output` is the typed one; None where the prompt asks for text alone."""
+    """An evaluation's answer. `output` is the typed one; None where the prompt asks for text alone, or it was left."""
 
     prompt_name: str
     text: str
-    output: OutputT | None
+    output: OutputT
     usage: TokenUsage = field(default_factory=TokenUsage)
     turns: int = 1
     citations: tuple[Any, ...] = ()
@@ -93,7 +95,10 @@ class ProviderAdapter(ABC):
 
         `params` are bound to the prompt for this evaluation. `resources` are for tools, and
         win over those that sections lend. `bus` is one more place to send the events to.
+        With `parse_output=False` the answer's text is left as it is, and `output` is None.
         """
+        if not isinstance(prompt, Prompt):  # pyright: ignore[reportUnnecessaryIsInstance] - not everybody checks types
+            raise TypeError(f"evaluate() takes a Prompt, not {prompt!r}: write Prompt(template)")
         prompt = prompt.bound(*params)
         tracker = _tracker(budget, budget_tracker)
         if tracker is not None and tracker.budget.deadline is not None:
@@ -108,7 +113,7 @@ class ProviderAdapter(ABC):
             audit=Audit(prompt, self.provider, session, self.clock),
         )
         with session.forwarding(bus):
-            evaluation.check_providers()
+            evaluation.check()
             connection = self.connect(evaluation)
             evaluation.audit.rendered(evaluation.rendered)
             ending = evaluation.run(connection)
@@ -127,8 +132,15 @@ class Evaluation:
     limits: Limits
     audit: Audit
 
-    def check_providers(self) -> None:
-        """Refuse a tool of another provider before the model hears of it."""
+    def check(self) -> None:
+        """Refuse, before the model hears of it, a tool of another provider and a demand that cannot be met."""
+        choice = self.adapter.tool_choice
+        known = {tool.name for tool in (*self.rendered.tools, *self.rendered.native_tools)}
+        if isinstance(choice, NamedTool) and choice.name not in known:
+            raise self.error(
+                f"tool_choice names {choice.name!r}, which the prompt does not have. Tools: "
+                f"{', '.join(sorted(known)) or 'none'}"
+            )
         for declared in self.rendered.native_tools:
             if declared.provider not in (None, self.adapter.provider):
                 raise self.error(
@@ -145,6 +157,9 @@ class Evaluation:
                 match step:
                     case AskModel(request):
                         step = loop.send(self._ask(connection, request))
+                    case Record(NativeCall() as call, turn):
+                        self.audit.heard(handle_provider_call(call, self), turn)
+                        step = loop.send(None)
                     case Record(heard, turn):
                         self.audit.heard(heard, turn)
                         step = loop.send(None)

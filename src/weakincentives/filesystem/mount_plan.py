@@ -7,6 +7,7 @@ beneath that root's descriptor, without following a link.
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -227,9 +228,13 @@ def _default_mount_path(mount: HostMount, location: Location) -> VfsPath:
 
 def _spec(globs: Sequence[str]) -> GitIgnoreSpec:
     try:
-        return GitIgnoreSpec.from_lines(_at_every_depth(glob) for glob in globs)
-    except ValueError as error:
+        spec = GitIgnoreSpec.from_lines(_at_every_depth(glob) for glob in globs)
+    except (ValueError, re.error) as error:
         raise WorkspaceError(f"one of the patterns {tuple(globs)!r} is no glob: {error}") from error
+    for glob, pattern in zip(globs, spec.patterns, strict=True):
+        if pattern.include is None:  # neither includes nor excludes: not understood, and not said so
+            raise WorkspaceError(f"the pattern {glob!r} is no glob")
+    return spec
 
 
 def _at_every_depth(glob: str) -> str:

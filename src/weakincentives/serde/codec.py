@@ -16,6 +16,8 @@ T = TypeVar("T")
 # msgspec ends its messages with where it was: "Expected `int`, got `str` - at `$.a[0].b`".
 _WHERE = re.compile(r"^(?P<what>.*) - at `(?P<path>\$.*)`$", re.DOTALL)
 
+_TOO_DEEP = "JSON is nested too deeply"
+
 
 def parse(data: object, as_type: type[T]) -> T:
     """Read plain data (dicts, lists, strings, numbers) as `as_type`. Unknown keys are ignored."""
@@ -25,6 +27,10 @@ def parse(data: object, as_type: type[T]) -> T:
         raise _parse_error(error) from error
     except (TypeError, NameError) as error:
         raise _unreadable(as_type, error) from error
+    except RecursionError as error:
+        raise ParseError(_TOO_DEEP) from error
+    except Exception as error:  # a `__post_init__` of a stranger's: whatever it raises, the data was refused
+        raise ParseError(f"{_name(as_type)} refuses it: {type(error).__name__}: {error}") from error
 
 
 def parse_json(text: str | bytes, as_type: type[T]) -> T:
@@ -38,11 +44,13 @@ def parse_strict(text: str | bytes, as_type: type[T], *, allow_extra_keys: bool 
     Under a strict schema a model cannot leave a field out, so it says null where
     it means the default. And it may not invent keys, unless `allow_extra_keys`.
     """
-    data = _decode(text)
     try:
-        return parse(conform(data, as_type, allow_extra_keys=allow_extra_keys), as_type)
+        data = conform(_decode(text), as_type, allow_extra_keys=allow_extra_keys)
     except (TypeError, NameError) as error:
         raise _unreadable(as_type, error) from error
+    except RecursionError as error:
+        raise ParseError(_TOO_DEEP) from error
+    return parse(data, as_type)
 
 
 def dump(value: object, *, fallback: Callable[[object], object] | None = None) -> Any:  # noqa: ANN401 - JSON has no narrower type
@@ -58,7 +66,11 @@ def dump(value: object, *, fallback: Callable[[object], object] | None = None) -
 
 def dump_json(value: object, *, fallback: Callable[[object], object] | None = None) -> str:
     """Turn dataclasses and what they hold into JSON text, on one line."""
-    return msgspec.json.encode(dump(value, fallback=fallback)).decode()
+    plain = dump(value, fallback=fallback)
+    try:
+        return msgspec.json.encode(plain).decode()
+    except UnicodeError as error:
+        raise SerdeError(f"cannot write a {type(value).__name__} as JSON: {error}") from error
 
 
 def _decode(text: str | bytes) -> object:
@@ -67,7 +79,7 @@ def _decode(text: str | bytes) -> object:
     except (msgspec.DecodeError, UnicodeError) as error:
         raise ParseError(f"not valid JSON: {error}") from error
     except RecursionError as error:
-        raise ParseError("JSON is nested too deeply") from error
+        raise ParseError(_TOO_DEEP) from error
 
 
 def _parse_error(error: msgspec.ValidationError) -> ParseError:
@@ -78,5 +90,8 @@ def _parse_error(error: msgspec.ValidationError) -> ParseError:
 
 
 def _unreadable(as_type: object, error: Exception) -> SerdeError:
-    name = getattr(as_type, "__name__", repr(as_type))
-    return SerdeError(f"{name} is not a type that can be read from JSON: {error}")
+    return SerdeError(f"{_name(as_type)} is not a type that can be read from JSON: {error}")
+
+
+def _name(of: object) -> str:
+    return getattr(of, "__name__", repr(of))

@@ -6,21 +6,36 @@ or from `field(metadata={"description": …})`, at every depth.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
 from functools import lru_cache
-from typing import Annotated, Any, TypeAlias, cast, get_args, get_origin, get_type_hints
+from types import UnionType
+from typing import (
+    Annotated,
+    Any,
+    NotRequired,
+    Required,
+    TypeAlias,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import msgspec
 import msgspec.inspect as shapes
 
 from weakincentives.errors import SchemaError
-from weakincentives.serde.shape import shape_of
+from weakincentives.serde.shape import ObjectType, shape_of
 from weakincentives.serde.strict import strict
 
 Schema: TypeAlias = dict[str, Any]
 
 _ANYTHING = "x-anything"  # msgspec refuses an empty schema from its hook, so "any value" travels as this mark
+_NOTHING: Mapping[Any, Any] = {}
+_ITEMS = {"items", "prefixItems"}
+_SEEN_THROUGH = (Union, UnionType, Required, NotRequired)
 
 
 def schema(as_type: type, *, descriptions: Mapping[str, str] | None = None) -> Schema:
@@ -31,7 +46,7 @@ def schema(as_type: type, *, descriptions: Mapping[str, str] | None = None) -> S
         if name not in properties:
             raise SchemaError(f"{as_type.__name__} has no field {name!r} to describe")
         properties = {**properties, name: {**properties[name], "description": text}}
-    return _without_marks({**root, "properties": properties} if descriptions else root)
+    return _finished({**root, "properties": properties} if descriptions else root)
 
 
 def strict_schema(as_type: type, *, descriptions: Mapping[str, str] | None = None) -> Schema:
@@ -46,17 +61,17 @@ def strict_schema(as_type: type, *, descriptions: Mapping[str, str] | None = Non
 def _generate(as_type: type) -> Schema:
     """The schema with `$defs`; its root is written out rather than referred to. Callers must not change it."""
     try:
-        dataclass_types = list(_dataclasses_in(shape_of(as_type), set()))
+        objects = list(_objects_in(shape_of(as_type), set()))
         roots, components = msgspec.json.schema_components(
-            [as_type, *dataclass_types], ref_template="#/$defs/{name}", schema_hook=_anything
+            [as_type, *(shape.cls for shape in objects)], ref_template="#/$defs/{name}", schema_hook=_anything
         )
     except (TypeError, NameError, RecursionError) as error:
         raise SchemaError(
             f"{getattr(as_type, '__name__', as_type)!r} has no JSON schema: {error}. Use JSON-like types, "
             f"and define dataclasses at module level where their annotations are strings"
         ) from error
-    for reference, dataclass_type in zip(roots[1:], dataclass_types, strict=True):
-        _describe_fields(components[reference["$ref"].rpartition("/")[2]], dataclass_type)
+    for reference, shape in zip(roots[1:], objects, strict=True):
+        _complete_fields(components[reference["$ref"].rpartition("/")[2]], shape)
     for component in components.values():
         component.pop("title", None)  # a class name is ours to change and costs tokens
     root = roots[0]
@@ -74,15 +89,15 @@ def _anything(custom: type) -> Schema:
     raise NotImplementedError
 
 
-def _dataclasses_in(shape: object, seen: set[int]) -> Iterator[type]:
-    """Every dataclass type that a shape reaches."""
+def _objects_in(shape: object, seen: set[int]) -> Iterator[ObjectType]:
+    """Everything with named fields that a shape reaches."""
     if id(shape) in seen:
         return
     seen.add(id(shape))
-    if isinstance(shape, shapes.DataclassType):
-        yield shape.cls
+    if isinstance(shape, ObjectType) and not getattr(shape, "array_like", False):
+        yield shape
     for member in _members(shape):
-        yield from _dataclasses_in(member, seen)
+        yield from _objects_in(member, seen)
 
 
 def _members(shape: object) -> tuple[object, ...]:
@@ -93,18 +108,46 @@ def _members(shape: object) -> tuple[object, ...]:
     return ()
 
 
-def _describe_fields(component: Schema, dataclass_type: type) -> None:
-    origin = cast("type", get_origin(dataclass_type) or dataclass_type)
+def _complete_fields(component: Schema, shape: ObjectType) -> None:
+    """Add what msgspec leaves out: our kinds of description, and the formats of times."""
+    origin = cast("type", get_origin(shape.cls) or shape.cls)
     hints = get_type_hints(origin, include_extras=True)
-    for field in dataclasses.fields(origin):
-        node: Schema = component["properties"].get(field.name, {})
-        text = field.metadata.get("description") or _documented(hints.get(field.name))
+    declared = {one.name: one.metadata for one in fields(origin)} if is_dataclass(origin) else {}
+    properties: dict[str, Schema] = component["properties"]
+    for field in shape.fields:
+        node = properties[field.encode_name]
+        _name_format(node, field.type)
+        text = declared.get(field.name, _NOTHING).get("description") or _documented(hints.get(field.name))
         if text and "description" not in node:
-            component["properties"][field.name] = {"description": text, **node}
+            properties[field.encode_name] = {"description": text, **node}
+
+
+def _name_format(node: Schema, shape: object) -> None:
+    """Say that a string is a time also where its zone may be missing: msgspec does not."""
+    match shape:
+        case shapes.DateTimeType(tz=None):
+            node["format"] = "date-time"
+        case shapes.TimeType(tz=None):
+            node["format"] = "time"
+        case shapes.Metadata(type=inner):
+            _name_format(node, inner)
+        case shapes.CollectionType(item_type=inner) if "items" in node:
+            _name_format(node["items"], inner)
+        case shapes.DictType(value_type=inner) if "additionalProperties" in node:
+            _name_format(node["additionalProperties"], inner)
+        case shapes.UnionType(types=members):
+            # Whatever is written as a string can be in a union only once, so there is no doubt which node is meant.
+            for option in (one for one in node.get("anyOf", ()) if one.get("type") == "string"):
+                for member in members:
+                    _name_format(option, member)
+        case _:
+            pass
 
 
 def _documented(hint: object) -> str | None:
     """The text in `Annotated[…, "text"]`, or in an object with `.documentation` as PEP 727 proposed."""
+    if get_origin(hint) in _SEEN_THROUGH:
+        return next((text for inner in get_args(hint) if (text := _documented(inner))), None)
     if get_origin(hint) is not Annotated:
         return None
     for extra in get_args(hint)[1:]:
@@ -123,10 +166,12 @@ def _refers(node: object, reference: str) -> bool:
     return False
 
 
-def _without_marks(node: Any) -> Any:  # noqa: ANN401 - JSON has no narrower type
+def _finished(node: Any) -> Any:  # noqa: ANN401 - JSON has no narrower type
+    """A copy without our marks, in which every array has items: providers insist on it."""
     if isinstance(node, dict):
         mapping = cast("Schema", node)
-        return {key: _without_marks(value) for key, value in mapping.items() if key != _ANYTHING}
+        copy = {key: _finished(value) for key, value in mapping.items() if key != _ANYTHING}
+        return {**copy, "items": {}} if copy.get("type") == "array" and not copy.keys() & _ITEMS else copy
     if isinstance(node, list):
-        return [_without_marks(value) for value in cast("list[object]", node)]
+        return [_finished(value) for value in cast("list[object]", node)]
     return node

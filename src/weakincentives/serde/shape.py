@@ -2,21 +2,27 @@
 
 Validation itself is msgspec's. Dataclasses have no switch there for closed
 objects, and a strict schema turns "may be left out" into "may be null", so both
-are settled here, before msgspec reads the data.
+are settled here, before msgspec reads the data. So are integers written as 1.0,
+which msgspec takes only from JSON text.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
-from typing import cast
+from itertools import chain, repeat
+from typing import TypeAlias, cast
 
 import msgspec.inspect as shapes
 
 from weakincentives.errors import ParseError
 
-_OBJECTS = (shapes.DataclassType, shapes.DictType)
+ObjectType: TypeAlias = shapes.DataclassType | shapes.TypedDictType | shapes.StructType
+
+_OBJECTS = (shapes.DataclassType, shapes.TypedDictType, shapes.StructType, shapes.DictType)
 _ARRAYS = (shapes.CollectionType, shapes.TupleType)
+_NUMBERS = (shapes.IntType, shapes.FloatType)
+_KINDS = ((dict, _OBJECTS), (list, _ARRAYS), (float, _NUMBERS))
 
 
 @lru_cache(maxsize=1024)
@@ -32,29 +38,32 @@ def conform(data: object, as_type: type, *, allow_extra_keys: bool) -> object:
 
 def _conform(data: object, shape: shapes.Type, path: str, extra: bool) -> object:  # noqa: FBT001 - a recursion's own state
     match _pick(shape, data):
-        case shapes.DataclassType(fields=fields) if isinstance(data, dict):
-            return _object(cast("dict[str, object]", data), fields, path, extra)
+        case (shapes.DataclassType() | shapes.TypedDictType() | shapes.StructType()) as inner if isinstance(data, dict):
+            return _object(cast("dict[str, object]", data), inner, path, extra)
         case shapes.DictType(value_type=inner) if isinstance(data, dict):
             pairs = cast("dict[str, object]", data).items()
             return {key: _conform(value, inner, f"{path}.{key}", extra) for key, value in pairs}
         case shapes.CollectionType(item_type=inner) if isinstance(data, list):
-            items = cast("list[object]", data)
-            return [_conform(value, inner, f"{path}[{at}]", extra) for at, value in enumerate(items)]
+            return _array(cast("list[object]", data), repeat(inner), path, extra)
         case shapes.TupleType(item_types=inners) if isinstance(data, list):
-            items = cast("list[object]", data)
-            if len(items) != len(inners):
-                return items  # msgspec has the better message
-            return [
-                _conform(value, inner, f"{path}[{at}]", extra)
-                for at, (value, inner) in enumerate(zip(items, inners, strict=True))
-            ]
+            return _array(cast("list[object]", data), chain(inners, repeat(shapes.AnyType())), path, extra)
+        case shapes.IntType() if isinstance(data, float) and data.is_integer():
+            return int(data)  # for a schema, 1.0 is an integer
         case _:
-            return data
+            return cast("object", data)
 
 
-def _object(data: Mapping[str, object], fields: tuple[shapes.Field, ...], path: str, extra: bool) -> object:  # noqa: FBT001 - a recursion's own state
-    known = {field.encode_name: field for field in fields}
-    if not extra and (unknown := sorted(data.keys() - known.keys())):
+def _array(items: list[object], inners: Iterator[shapes.Type], path: str, extra: bool) -> object:  # noqa: FBT001 - a recursion's own state
+    pairs = enumerate(
+        zip(items, inners, strict=False)
+    )  # `inners` never ends; how many there may be is msgspec's to say
+    return [_conform(item, inner, f"{path}[{at}]", extra) for at, (item, inner) in pairs]
+
+
+def _object(data: Mapping[str, object], shape: ObjectType, path: str, extra: bool) -> object:  # noqa: FBT001 - a recursion's own state
+    known = {field.encode_name: field for field in shape.fields}
+    tag = {shape.tag_field} if isinstance(shape, shapes.StructType) else set[None]()
+    if not extra and (unknown := sorted(data.keys() - known.keys() - tag)):
         raise ParseError(f"unknown key {unknown[0]!r}; known are: {', '.join(known) or 'none'}", path=path)
     kept: dict[str, object] = {}
     for key, value in data.items():
@@ -84,11 +93,22 @@ def admits_null(shape: shapes.Type) -> bool:
 
 
 def _pick(shape: shapes.Type, data: object) -> shapes.Type:
-    """See through metadata, and in a union take the one member that `data` can be (msgspec allows no second)."""
+    """See through metadata, and in a union take the one member that `data` can be.
+
+    msgspec allows no second, unless they are structs with tags.
+    """
     while isinstance(shape, shapes.Metadata):
         shape = shape.type
     if not isinstance(shape, shapes.UnionType):
         return shape
-    kinds = _OBJECTS if isinstance(data, dict) else _ARRAYS if isinstance(data, list) else ()
+    kinds = next((kinds for python_type, kinds in _KINDS if isinstance(data, python_type)), ())
     members = [member.type if isinstance(member, shapes.Metadata) else member for member in shape.types]
-    return next((member for member in members if isinstance(member, kinds)), shape)
+    return next(
+        (member for member in members if isinstance(member, kinds) and _has_tag_of(cast("object", data), member)), shape
+    )
+
+
+def _has_tag_of(data: object, member: shapes.Type) -> bool:
+    if not isinstance(member, shapes.StructType) or member.tag_field is None:
+        return True
+    return cast("dict[str, object]", data).get(member.tag_field) == member.tag

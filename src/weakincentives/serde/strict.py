@@ -74,14 +74,18 @@ def _closed(node: Schema, path: str) -> Schema:
 
 def _optional(inner: Schema, plain: Schema) -> Schema:
     """Null stands for "left out"; the default is put into words, so that the model knows what null means."""
+    default = json.dumps(plain["default"]) if plain.get("default") is not None else None
+    if _is_nullable(inner):  # then null is a value of its own and does not mean the default
+        return _with_text(inner, f"The default is {default}.") if default else inner
     text = inner.get("description", "")
     members = inner.get("anyOf") or [{key: value for key, value in inner.items() if key != "description"}]
-    if {"type": "null"} not in members:
-        members = [*members, {"type": "null"}]
+    members = [*members, {"type": "null"}]
     result: Schema = {"description": text, "anyOf": members} if text else {"anyOf": members}
-    if plain.get("default") is not None:
-        result = _with_text(result, f"Null means {json.dumps(plain['default'])}.")
-    return result
+    return _with_text(result, f"Null means {default}.") if default else result
+
+
+def _is_nullable(node: Schema) -> bool:
+    return "null" in node.get("type", ()) or any(_is_nullable(member) for member in node.get("anyOf", ()))
 
 
 def _with_text(node: Schema, text: str) -> Schema:

@@ -98,7 +98,7 @@ def make_app(settings: Settings, host: hosts.Host | None = None) -> Starlette:
         Route("/sessions/{session}/interrupt", _interrupt, methods=["POST"]),
         *tree.ROUTES,
     ]
-    handlers = {kind: _refused for kind in (SandboxError,)}
+    handlers = dict.fromkeys((SandboxError,), _refused)
     middleware = [Middleware(Token, token=settings.token)] if settings.token else []
     return Starlette(routes=routes, lifespan=life, middleware=middleware, exception_handlers={**handlers, 500: _broken})
 

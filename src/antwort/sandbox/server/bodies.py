@@ -12,7 +12,6 @@ from starlette.requests import Request
 
 from antwort.sandbox.errors import Refused, TooLarge
 
-
 _MOST_THROWN_AWAY: Final = 256 << 20
 
 

@@ -1,0 +1,356 @@
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import socket
+import stat
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from weakincentives.errors import (
+    FilesystemError,
+    InvalidPathError,
+    MissingFileError,
+    NotADirectoryPathError,
+    NotAFileError,
+    WinkError,
+)
+from weakincentives.filesystem import HostFilesystem
+
+# ── Links and other things that are no files ─────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("target", ["../outside/file", "dir/file", "nowhere", "link"])
+def test_a_link_is_neither_read_nor_written_through(files, root, target, everything):
+    (root / "link").symlink_to(target)
+    before = everything(root.parent)
+
+    with pytest.raises(NotAFileError, match="'link' is a symbolic link"):
+        files.read_bytes("link")
+    with pytest.raises(NotAFileError, match="'link' is a symbolic link"):
+        files.write_text("link", "x")
+    with pytest.raises(NotADirectoryPathError, match="'link' is a symbolic link"):
+        files.list_dir("link")
+    with pytest.raises(NotADirectoryPathError, match="'link' is a symbolic link"):
+        files.mkdir("link")
+    assert everything(root.parent) == before
+
+
+@pytest.mark.parametrize("target", ["../outside", "dir", "/"])
+def test_a_link_leads_nowhere(files, root, target, everything):
+    (root / "link").symlink_to(target)
+    before = everything(root.parent)
+
+    for call in (
+        lambda: files.read_bytes("link/file"),
+        lambda: files.write_bytes("link/file", b"x"),
+        lambda: files.write_bytes("link/new/file", b"x"),
+        lambda: files.stat("link/file"),
+        lambda: files.delete("link/file"),
+        lambda: files.mkdir("link/made"),
+        lambda: files.list_dir("link/dir"),
+    ):
+        with pytest.raises(NotADirectoryPathError, match=r"'link' in 'link/.*' is a symbolic link"):
+            call()
+    assert not files.exists("link/file")
+    assert everything(root.parent) == before
+
+
+def test_a_link_is_seen_and_can_be_deleted(files, root):
+    (root / "link").symlink_to("../outside")
+
+    assert files.list_dir() == ["dir", "link"]
+    assert (files.exists("link"), files.is_file("link"), files.is_dir("link")) == (True, False, False)
+    assert files.stat("link").special
+    assert list(files.walk()) == [(".", ["dir"], []), ("dir", [], ["file"])]
+    assert files.glob("**") == ["dir/file"]
+    assert [match.path for match in files.grep("e")] == ["dir/file"]
+
+    files.delete("link", recursive=True)
+    assert files.list_dir() == ["dir"]
+    assert (root.parent / "outside/file").read_text() == "secret"
+
+
+def test_deleting_a_directory_does_not_follow_the_links_in_it(files, root):
+    (root / "dir/link").symlink_to("../../outside")
+    (root / "dir/sub").mkdir()
+    (root / "dir/sub/up").symlink_to("..")
+
+    files.delete("dir", recursive=True)
+
+    assert files.list_dir() == []
+    assert (root.parent / "outside/file").read_text() == "secret"
+
+
+def test_what_is_no_file_is_refused_at_once(files, root, monkeypatch):
+    os.mkfifo(root / "fifo")
+    monkeypatch.chdir(root)  # a socket's path must be short
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind("socket")
+        for name, what in (("fifo", "a FIFO"), ("socket", "a socket")):
+            with pytest.raises(NotAFileError, match=f"'{name}' is {what}, not a file"):
+                files.read_bytes(name)
+            with pytest.raises(NotAFileError, match=f"'{name}' is {what}, not a file"):
+                files.write_bytes(name, b"")
+            assert files.stat(name).special
+        assert files.grep("x") == []
+
+
+def test_a_device_is_refused():
+    with pytest.raises(NotAFileError, match="a device"):
+        HostFilesystem("/dev").read_bytes("null")
+
+
+def test_the_root_itself_may_be_a_link(root, opener):
+    (root.parent / "alias").symlink_to("root")
+
+    assert HostFilesystem(root.parent / "alias", opener=opener).read_text("dir/file") == "inside"
+
+
+def test_the_root_stays_the_same_directory_when_its_path_changes(files, root):
+    root.rename(root.parent / "moved")
+    (root.parent / "root").symlink_to("outside")
+
+    assert files.read_text("dir/file") == "inside"
+    assert not files.exists("file")
+
+
+def test_a_root_must_be_a_directory(root):
+    for wrong in ("nothing", "dir/file"):
+        with pytest.raises(FilesystemError, match=r"cannot open .* as a root"):
+            HostFilesystem(root / wrong)
+
+
+def test_names_that_no_path_can_spell_are_not_listed_but_deleted(files, root):
+    (root / "dir/back\\slash").write_text("x")
+    (Path(os.fsdecode(os.fsencode(root) + b"/dir/\xff"))).write_text("x")
+
+    assert files.list_dir("dir") == ["file"]
+    assert files.glob("**") == ["dir/file"]
+    with pytest.raises(FilesystemError, match="not empty"):
+        files.delete("dir")
+    files.delete("dir", recursive=True)
+    assert files.list_dir() == []
+
+
+def test_a_tree_too_deep_to_name_is_walked_past_and_can_be_deleted(files, root):
+    name = "d" * 200
+    here = os.open(root / "dir", os.O_RDONLY)
+    for _ in range(25):
+        os.mkdir(name, dir_fd=here)
+        below = os.open(name, os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = below
+    os.close(here)
+
+    assert files.glob("**") == ["dir/file"]
+    with pytest.raises(InvalidPathError):
+        files.list_dir("/".join(["dir", *[name] * 25]))
+    files.delete("dir", recursive=True)
+    assert files.list_dir() == []
+
+
+# ── Races: the tree changes between any two steps, and nothing outside is ever reached ───────────────────────────────
+
+
+# Another process, for real simultaneity. It swaps two entries in one step, so that neither is ever missing.
+SWAP = """
+import ctypes, os, sys
+first, second = map(os.fsencode, sys.argv[1:])
+libc, here, exchange = ctypes.CDLL(None), -100, 2
+print("ready", flush=True)
+while libc.renameat2(here, first, here, second, exchange) == 0:
+    pass
+"""
+
+
+@contextlib.contextmanager
+def swapping(root: Path):
+    """While this lasts, `root/dir` is in turn a directory and a link to `outside`."""
+    if not sys.platform.startswith("linux"):
+        pytest.skip("only Linux can swap two entries in one step")
+    (root / "trap").symlink_to("../outside")
+    command = [sys.executable, "-c", SWAP, str(root / "dir"), str(root / "trap")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as swapper:
+        try:
+            assert swapper.stdout is not None
+            assert swapper.stdout.readline() == "ready\n"
+            yield
+            assert swapper.poll() is None, "it stopped swapping"
+        finally:
+            swapper.kill()
+
+
+def rounds(*, until=lambda: True):
+    """A while at least, and then until enough was seen: a busy machine may run one process at a time."""
+    start = time.monotonic()
+    number = 0
+    while (elapsed := time.monotonic() - start) < 0.4 or (elapsed < 30 and not until()):
+        yield number
+        number += 1
+
+
+def test_the_trap_catches_what_trusts_a_path(root):
+    seen = set()
+    with swapping(root):
+        for _ in rounds(until=lambda: "secret" in seen):
+            if not (root / "dir").is_symlink():
+                seen.add((root / "dir/file").read_text())
+
+    assert "secret" in seen
+
+
+def test_reading_never_escapes(files, root):
+    seen = set()
+    with swapping(root):
+        for _ in rounds(until=lambda: "inside" in seen):
+            with contextlib.suppress(FilesystemError):
+                seen.add(files.read_text("dir/file"))
+            with contextlib.suppress(FilesystemError):
+                seen.add(files.stat("dir/file").size)
+            with contextlib.suppress(FilesystemError):
+                seen.update(match.line for match in files.grep("e"))
+            seen.update(path for path in files.glob("**") if path.endswith("secret"))
+
+    assert seen <= {"inside", 6}
+    assert "inside" in seen
+
+
+def test_writing_and_deleting_never_escape(files, root, everything):
+    (root.parent / "outside/precious").write_text("keep")
+    outside = everything(root.parent / "outside")
+    with swapping(root):
+        for number in rounds():
+            for call in (
+                lambda: files.write_text("dir/file", "overwritten"),
+                lambda: files.write_text("dir/new/deep", "new"),
+                lambda: files.mkdir("dir/made"),
+                lambda: files.delete("dir/precious"),
+                lambda: files.delete("dir/new", recursive=True),
+            ):
+                with contextlib.suppress(FilesystemError):
+                    call()
+            if number % 50 == 0:
+                assert everything(root.parent / "outside") == outside
+
+    assert everything(root.parent / "outside") == outside
+
+
+def test_restoring_never_escapes(files, root, everything):
+    outside = everything(root.parent / "outside")
+    with swapping(root):
+        for _ in rounds():
+            snapshot = files.snapshot()
+            with contextlib.suppress(FilesystemError):
+                files.write_text("dir/file", "changed")
+            with contextlib.suppress(FilesystemError):
+                files.delete("dir/file")
+            with contextlib.suppress(FilesystemError):
+                files.restore(snapshot)
+
+    assert everything(root.parent / "outside") == outside
+
+
+# ── Writing ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_write_keeps_the_permissions(files, root):
+    (root / "script.sh").write_text("old")
+    for mode in (0o755, 0o600, 0o666):
+        (root / "script.sh").chmod(mode)
+        files.write_text("script.sh", "new")
+        assert stat.S_IMODE((root / "script.sh").stat().st_mode) == mode
+
+
+def test_a_new_file_gets_what_the_umask_leaves(files, root):
+    before = os.umask(0o027)
+    try:
+        files.write_text("new/file", "x")
+    finally:
+        os.umask(before)
+
+    assert stat.S_IMODE((root / "new/file").stat().st_mode) == 0o640
+    assert stat.S_IMODE((root / "new").stat().st_mode) == 0o750
+
+
+def test_a_write_does_not_keep_setuid(files, root):
+    (root / "tool").write_text("old")
+    (root / "tool").chmod(0o4755)
+    files.write_text("tool", "new")
+
+    assert stat.S_IMODE((root / "tool").stat().st_mode) == 0o755
+
+
+def test_readers_see_the_old_file_or_the_new_one(files, root):
+    contents = {letter * 200_000 for letter in "ab"}
+    files.write_text("file", "a" * 200_000)
+    seen = set()
+    stop = threading.Event()
+
+    def look():
+        while not stop.is_set():
+            seen.add((root / "file").read_text())
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    for _ in range(50):
+        for content in contents:
+            files.write_text("file", content)
+    stop.set()
+    thread.join()
+
+    assert seen <= contents
+
+
+def test_a_failed_write_leaves_nothing_behind(files, root, everything):
+    before = everything(root)
+
+    with pytest.raises(TypeError):
+        files.write_bytes("dir/file", "text")
+    assert everything(root) == before
+
+
+def test_what_is_forbidden_is_said(files, root, unprivileged):
+    (root / "dir/file").chmod(0o400)
+    with pytest.raises(FilesystemError, match="'dir/file': Permission denied"):
+        files.write_text("dir/file", "x")
+    (root / "dir").chmod(0o000)
+    try:
+        with pytest.raises(FilesystemError, match="'dir': Permission denied"):
+            files.list_dir("dir")
+    finally:
+        (root / "dir").chmod(0o700)
+
+
+def test_errors_are_ours_and_keep_their_cause(files):
+    with pytest.raises(MissingFileError) as caught:
+        files.read_bytes("nothing")
+
+    assert isinstance(caught.value, WinkError)
+    assert isinstance(caught.value, FileNotFoundError)
+    assert isinstance(caught.value.__cause__, FileNotFoundError)
+    assert caught.value.path == "nothing"
+
+
+# ── The object ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_root_is_closed_with_the_object(root):
+    files = HostFilesystem(root)
+    descriptor = files._anchor
+    del files
+    gc.collect()
+
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(descriptor)
+
+
+def test_it_says_where_it_is(root):
+    assert HostFilesystem(root).root == root
+    assert repr(HostFilesystem(root)) == f"HostFilesystem({str(root)!r})"
