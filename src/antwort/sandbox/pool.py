@@ -56,7 +56,12 @@ class Pool:
     """Makes containers. `async with` it; leaving ends everything it made."""
 
     def __init__(
-        self, host: Host, *, packages: Path | None = None, modules: tuple[str, ...] = stacks.SCIENTIFIC, spares: bool = True
+        self,
+        host: Host,
+        *,
+        packages: Path | None = None,
+        modules: tuple[str, ...] = stacks.SCIENTIFIC,
+        spares: bool = True,
     ) -> None:
         self._host = host
         self._packages = packages
@@ -102,7 +107,12 @@ class Pool:
                 await asyncio.shield(self._reserve)
 
     async def create(
-        self, limits: Limits | None = None, *, tenant: str = "", packages: Path | None = None, environment: dict[str, str] | None = None
+        self,
+        limits: Limits | None = None,
+        *,
+        tenant: str = "",
+        packages: Path | None = None,
+        environment: dict[str, str] | None = None,
     ) -> Container:
         """A fresh container for this tenant."""
         nest = self._nests.setdefault((tenant, self._stack.modules), _Nest(self._stack))
@@ -204,7 +214,9 @@ class Pool:
             path = (mounts.SITE,) if packages is not None else ()
             own = {"HOME": mounts.TMP, "TMPDIR": mounts.TMP, "MPLCONFIGDIR": f"{mounts.TMP}/matplotlib"}
             own["PYTHONPATH"] = ":".join((bubblewrap.STACK, *path))
-            return Settings(packages=digest, path=path, environment=_ENVIRONMENT | self._stack.environment | own | extra)
+            return Settings(
+                packages=digest, path=path, environment=_ENVIRONMENT | self._stack.environment | own | extra
+            )
         data = os.path.join(place, "data")
         temporary = os.path.join(place, "tmp")
         for directory in (data, temporary):

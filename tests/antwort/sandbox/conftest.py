@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import textwrap
 import threading
 import time
 from collections.abc import Iterator
@@ -40,7 +41,7 @@ class Running:
         pid = self.process.pid
         return {
             "processes": len(descendants(pid)),
-            "descriptors": len(os.listdir(f"/proc/{pid}/fd")) if os.access(f"/proc/{pid}/fd", os.R_OK) else 0,
+            "descriptors": len(list(Path(f"/proc/{pid}/fd").iterdir())) if os.access(f"/proc/{pid}/fd", os.R_OK) else 0,
             "groups": len(list(Path("/sys/fs/cgroup").glob(f"*/antwort-{pid}-*"))),
             "mounts": Path("/proc/self/mountinfo").read_text().count("\n"),
             "files": sorted(p.name for p in self.state.rglob("*") if not p.name.endswith(".pyc"))[:100],
@@ -130,7 +131,11 @@ class Arena:
     lost: list[str] = field(default_factory=list)
 
     def run(self, code: str, **fields):
-        return self.client.run(self.session, code, **fields)
+        return self.client.run(self.session, textwrap.dedent(code).strip(), **fields)
+
+    def run_beside(self, code: str):
+        """Run it in the sibling."""
+        return self.client.run(self.sibling, textwrap.dedent(code).strip())
 
     def value(self, code: str):
         """What the last expression is, or the whole answer if there is none."""
