@@ -69,7 +69,7 @@ def suite() -> Suite:
         ],
         [
             "Sandbox: numpy, pandas and matplotlib are imported by the first code in every case. The pool keeps one",
-            "container forked ahead, and rounds are 50 ms apart, so creation is what a caller waits for, not all the work.",
+            "container forked ahead, and rounds are 50 ms apart: what a caller waits for, not all the work there is.",
         ],
     )
 

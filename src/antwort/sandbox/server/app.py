@@ -7,7 +7,7 @@ import contextlib
 import hmac
 import platform
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 
@@ -63,7 +63,7 @@ def make_app(settings: Settings, host: hosts.Host | None = None) -> Starlette:
     found.require(settings.waived)
 
     @contextlib.asynccontextmanager
-    async def life(app: Starlette) -> AsyncIterator[None]:
+    async def life(app: Starlette) -> AsyncGenerator[None]:
         modules = tuple(filter(None, settings.modules.split(",")))
         store = await asyncio.to_thread(
             Packages,
@@ -136,6 +136,7 @@ async def _broken(_: Request, error: Exception) -> Response:
 
 
 def server_of(request: Request) -> Server:
+    """The server that this request came to."""
     found: Server = request.app.state.server
     return found
 
