@@ -23,6 +23,11 @@ MEANING: Final = {
     "cgroups": "memory, processes and processor time are counted exactly by the kernel",
 }
 
+_NO_GROUPS: Final = (
+    "no: resource limits and a watchdog instead; processor time is not shared out, and the kernel's own memory "
+    "(page tables, pipes, epoll) is bounded per process but not counted"
+)
+
 UIDS: Final = range(0x70000000, 0x70010000)
 """Users that exist nowhere, one per zygote when we are root."""
 
@@ -48,7 +53,7 @@ class Host:
     def lines(self) -> list[tuple[str, str, str]]:
         """Name, state and meaning of each protection, for people."""
         kernel = f"yes, ABI {self.landlock_abi}" if self.landlock_abi else "no"
-        groups = f"yes, {self.groups.kind}" if self.groups else "no: resource limits and a watchdog instead"
+        groups = f"yes, {self.groups.kind}" if self.groups else _NO_GROUPS
         states = {
             "namespaces": "yes" if "namespaces" in self.walls else f"no: {self.why_no_namespaces}",
             "landlock": kernel,

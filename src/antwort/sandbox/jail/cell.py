@@ -24,6 +24,7 @@ USER: Final = 1000
 HOST_NAME: Final = "sandbox"
 # Above every limit on open files, out of the way of code that closes "all" descriptors.
 _CHANNEL: Final = 4000
+_BEHIND_THE_SERVER: Final = 5  # where no control group shares out the processors
 _SETUP_FAILED: Final = 71
 _CHANNEL_GONE: Final = 70
 
@@ -38,6 +39,8 @@ def build(seats: Seats, layers: frozenset[str]) -> NoReturn:
         namespaces.name_host(HOST_NAME)
         namespaces.raise_loopback()
         mounts.lay()
+        namespaces.shrink_buffers()
+        privileges.volunteer_for_oom()
     except OSError as error:
         _fail(seats[0], error)
     interpreter = os.fork()
@@ -117,6 +120,8 @@ def _settle(limits: dict[str, Any], layers: frozenset[str]) -> None:
         for place in (mounts.DATA, mounts.TMP, mounts.SHM):
             mounts.size(place, limits["disk_bytes"], limits["disk_files"])
         mounts.show_packages(limits["packages"])
+        if limits["memory_bytes"] is not None:
+            mounts.make_zero_unmappable()
     os.environ.clear()
     os.environ.update(limits["environment"])
     # matplotlib looked its directory up in the zygote and remembers it.
@@ -134,6 +139,8 @@ def _lock(limits: dict[str, Any], layers: frozenset[str]) -> None:
     """Every wall that a process puts up around itself, the most powerful tool given up last."""
     memory = None if limits["memory_bytes"] is None else limits["memory_bytes"] + _preloaded_bytes()
     rlimits.apply(processes=limits["processes"], file_bytes=limits["disk_bytes"], data_bytes=memory)
+    if limits["memory_bytes"] is not None:
+        os.nice(_BEHIND_THE_SERVER)
     if "namespaces" in layers:
         namespaces.forbid_nested_users()
         privileges.drop()
@@ -144,7 +151,7 @@ def _lock(limits: dict[str, Any], layers: frozenset[str]) -> None:
         own = ((path, landlock.OWN) for path in limits["writable"])
         landlock.restrict((*landlock.RULES, *granted, *own, *landlock.own_process(os.getpid())))
     if "seccomp" in layers:
-        seccomp.install()
+        seccomp.install(counted=limits["memory_bytes"] is None)
 
 
 def _preloaded_bytes() -> int:

@@ -53,6 +53,11 @@ def size(place: str, size_bytes: int, files: int) -> None:
     mount("tmpfs", place, "tmpfs", MS_REMOUNT | MS_NOSUID | MS_NODEV, f"size={size_bytes},nr_inodes={files},mode=0700")
 
 
+def make_zero_unmappable() -> None:
+    """Cover /dev/zero with /dev/full, which reads the same: mapped and shared, the former is memory without an owner."""
+    mount("/dev/full", "/dev/zero", "", MS_BIND)
+
+
 def show_packages(digest: str | None) -> None:
     """Show this container its own installed packages, read-only, and hide everybody else's."""
     if digest is not None:

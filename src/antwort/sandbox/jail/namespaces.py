@@ -29,6 +29,7 @@ ALL: Final = CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_N
 
 _SIOCSIFFLAGS: Final = 0x8914
 _IFF_UP: Final = 0x1
+_TCP_BUFFERS: Final = "4096 65536 131072"  # least, first and most bytes per socket
 
 
 def fork(flags: int = ALL) -> tuple[int, int]:
@@ -69,6 +70,12 @@ def raise_loopback() -> None:
     """Loopback inside the container works (a test server and its client); there is nothing else to reach."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         fcntl.ioctl(probe, _SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", _IFF_UP))
+
+
+def shrink_buffers() -> None:
+    """Loopback needs no large buffers, and all TCP of the host shares one budget, whoever fills it."""
+    for name in ("tcp_rmem", "tcp_wmem"):
+        Path(f"/proc/sys/net/ipv4/{name}").write_text(_TCP_BUFFERS)
 
 
 def name_host(name: str) -> None:

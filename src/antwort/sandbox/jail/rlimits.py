@@ -20,7 +20,9 @@ def apply(*, processes: int, file_bytes: int, data_bytes: int | None) -> None:
         resource.RLIMIT_NOFILE: OPEN_FILES,
         resource.RLIMIT_FSIZE: file_bytes,  # a sparse file of a terabyte costs nothing, but breaks what copies it
         resource.RLIMIT_CORE: 0,  # a core dump is a copy of memory where nobody expects it
-        resource.RLIMIT_MSGQUEUE: 819_200,
+        # Timers and queued signals: counted per user too, so without a limit here one container could take all.
+        resource.RLIMIT_SIGPENDING: 1024,
+        resource.RLIMIT_MSGQUEUE: 0,
         resource.RLIMIT_MEMLOCK: 8 << 20,
         resource.RLIMIT_RTPRIO: 0,
         resource.RLIMIT_NICE: 0,

@@ -9,7 +9,10 @@ a refusal would make them fail. Left out, and why:
 - `bpf`, `perf_event_open`, `io_uring_*`, `userfaultfd`, `keyctl` and friends, `vmsplice`: the parts of the kernel where
   most escapes of recent years began, and nothing in a notebook needs them;
 - `kexec_load`, modules, `swapon`, `reboot`, clocks, `syslog`, `quotactl`: the machine's business;
+- `inotify_*`: the kernel counts instances per user, so one container could take all from its siblings;
 - `setuid` and friends: there is one identity in here.
+
+Where no control group counts memory, whatever holds memory that belongs to no process is left out as well (`UNSEEN`).
 """
 
 from __future__ import annotations
@@ -35,12 +38,11 @@ ALLOWED: Final[tuple[tuple[str, str], ...]] = (
         "mkdir mkdirat rmdir unlink unlinkat rename renameat renameat2 link linkat symlink symlinkat mknod "
         "mknodat chmod fchmod fchmodat fchmodat2 chown fchown lchown fchownat utime utimes utimensat "
         "futimesat chdir fchdir getcwd getxattr lgetxattr fgetxattr listxattr llistxattr flistxattr setxattr "
-        "lsetxattr fsetxattr removexattr lremovexattr fremovexattr inotify_init inotify_init1 "
-        "inotify_add_watch inotify_rm_watch",
+        "lsetxattr fsetxattr removexattr lremovexattr fremovexattr",
     ),
     (
         "Memory: the allocator, numpy's arrays, shared memory, just-in-time compilers.",
-        "brk mmap munmap mremap mprotect madvise msync mincore mlock munlock mlock2 mlockall munlockall "
+        "brk munmap mremap mprotect madvise msync mincore mlock munlock mlock2 mlockall munlockall "
         "memfd_create membarrier pkey_alloc pkey_free pkey_mprotect shmget shmat shmdt shmctl semget semop "
         "semtimedop semctl msgget msgsnd msgrcv msgctl cachestat mseal map_shadow_stack",
     ),
@@ -74,6 +76,10 @@ ALLOWED: Final[tuple[tuple[str, str], ...]] = (
 )
 """Groups of system calls that are allowed whatever their arguments, each with its reason."""
 
+UNSEEN: Final = frozenset({"memfd_create", "shmget", "semget", "msgget"})
+"""Memory that no process's figures show: a watchdog would never see it."""
+
+_SHARED_AND_ANONYMOUS: Final = 0x21  # MAP_SHARED, MAP_ANONYMOUS: pages that can be dropped from view and kept
 _NAMESPACE_FLAGS: Final = 0x7E020000  # every CLONE_NEW* flag
 _TIOCSTI: Final = 0x5412  # pushes keystrokes into somebody's terminal
 _TIOCLINUX: Final = 0x541C  # the same through the console
@@ -105,8 +111,11 @@ _MODE_FILTER: Final = 2
 Instruction = tuple[int, int, int, int]
 
 
-def program(machine: int) -> list[Instruction]:
-    """The filter as instructions: check the machine, then the calls with conditions, then the plain ones."""
+def program(machine: int, *, counted: bool) -> list[Instruction]:
+    """The filter as instructions: check the machine, then the calls with conditions, then the plain ones.
+
+    `counted` says that a control group counts all of the container's memory.
+    """
     return [
         (_LOAD, 0, 0, _ARCH),
         (_EQUAL, 1, 0, _AUDIT_ARCH[machine]),
@@ -118,34 +127,35 @@ def program(machine: int) -> list[Instruction]:
         *_conditional("socket", _socket_rules(), machine),
         *_conditional("socketpair", _socket_rules(), machine),
         *_conditional("ioctl", _ioctl_rules(), machine),
-        *_plain(machine),
+        *_conditional("mmap", [(_RETURN, 0, 0, _ALLOW)] if counted else _mmap_rules(), machine),
+        *_plain(machine, frozenset() if counted else UNSEEN),
         (_RETURN, 0, 0, _NO_SUCH_CALL),
     ]
 
 
 @functools.cache
-def assembled() -> bytes:
+def assembled(*, counted: bool) -> bytes:
     """The filter as the kernel takes it; made once in the zygote, so that no container spends time on it."""
-    return b"".join(struct.pack("HBBI", *step) for step in program(syscalls.machine()))
+    return b"".join(struct.pack("HBBI", *step) for step in program(syscalls.machine(), counted=counted))
 
 
-def install() -> None:
+def install(*, counted: bool) -> None:
     """Put the filter on this thread and all it will ever start. Needs no_new_privs."""
-    code = assembled()
+    code = assembled(counted=counted)
     buffer = ctypes.create_string_buffer(code, len(code))
     header = ctypes.create_string_buffer(struct.pack("HxxxxxxQ", len(code) // 8, ctypes.addressof(buffer)))
     privileges.prctl(_PR_SET_SECCOMP, _MODE_FILTER, ctypes.addressof(header))
 
 
-def allowed_numbers(machine: int) -> list[int]:
+def allowed_numbers(machine: int, without: frozenset[str] = frozenset()) -> list[int]:
     names = " ".join(names for _, names in ALLOWED).split()
-    return sorted({syscalls.NUMBERS[name][machine] for name in names} - {syscalls.ABSENT})
+    return sorted({syscalls.NUMBERS[name][machine] for name in names if name not in without} - {syscalls.ABSENT})
 
 
-def _plain(machine: int) -> list[Instruction]:
+def _plain(machine: int, without: frozenset[str]) -> list[Instruction]:
     """One test per run of neighbouring numbers."""
     steps: list[Instruction] = []
-    for first, last in _runs(allowed_numbers(machine)):
+    for first, last in _runs(allowed_numbers(machine, without)):
         steps += [(_AT_LEAST, 0, 2, first), (_GREATER, 1, 0, last), (_RETURN, 0, 0, _ALLOW)]
     return steps
 
@@ -174,6 +184,16 @@ def _clone_rules() -> list[Instruction]:
     return [
         (_LOAD, 0, 0, _argument(0)),
         (_ANY_BIT, 0, 1, _NAMESPACE_FLAGS),
+        (_RETURN, 0, 0, _REFUSE),
+        (_RETURN, 0, 0, _ALLOW),
+    ]
+
+
+def _mmap_rules() -> list[Instruction]:
+    return [
+        (_LOAD, 0, 0, _argument(3)),
+        (_AND, 0, 0, _SHARED_AND_ANONYMOUS),
+        (_EQUAL, 0, 1, _SHARED_AND_ANONYMOUS),
         (_RETURN, 0, 0, _REFUSE),
         (_RETURN, 0, 0, _ALLOW),
     ]

@@ -62,7 +62,8 @@ class Zygote:
         self._server = server
         self._layers = layers
         if "seccomp" in layers:
-            seccomp.assembled()
+            for counted in (False, True):
+                seccomp.assembled(counted=counted)
         self._alive: dict[int, str] = {}
         # Deaths arrive as a byte on a pipe, so that one poll waits for both.
         self._deaths, wakeup = os.pipe()
