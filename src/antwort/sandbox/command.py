@@ -29,6 +29,7 @@ def sandbox(host: str | None, port: int | None, allow_weaker_isolation: str | No
         settings = from_environment(os.environ, host=host, port=port, allow_weaker_isolation=allow_weaker_isolation)
         found = hosts.probe()
         app = make_app(settings, found)
+        asyncio.run(_try(found))  # a probe can be wrong; a container that answers cannot
     except SandboxError as error:
         raise click.ClickException(str(error)) from error
     click.echo(f"antwort sandbox on http://{settings.host}:{settings.port} ({found.summary()})", err=True)
@@ -47,7 +48,10 @@ def doctor() -> None:
     if found.missing:
         console.print(f"Missing: {', '.join(sorted(found.missing))}. Untrusted code is refused unless that is waived.")
         raise SystemExit(1)
-    answer = asyncio.run(_try(found))
+    try:
+        answer = asyncio.run(_try(found))
+    except SandboxError as error:
+        raise click.ClickException(f"the walls are there, but {error}") from error
     console.print(f"A container was started and answered: {answer}")
 
 
