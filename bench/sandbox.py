@@ -102,6 +102,7 @@ def _programs() -> tuple[dict[str, Reading | str], dict[str, Reading | str]]:
 
 async def _in_the_jail(*, ahead: bool) -> Reading:
     async with Pool(probe(), spares=ahead) as pool:
+        await pool.ready()
         await (await pool.create()).end("warm")
         samples: list[float] = []
         for _ in range(ROUNDS):

@@ -40,7 +40,7 @@ class Running:
         pid = self.process.pid
         return {
             "processes": len(descendants(pid)),
-            "descriptors": len(os.listdir(f"/proc/{pid}/fd")) if os.access(f"/proc/{pid}/fd", os.R_OK) else 0,
+            "descriptors": len(list(Path(f"/proc/{pid}/fd").iterdir())) if os.access(f"/proc/{pid}/fd", os.R_OK) else 0,
             "groups": len(list(Path("/sys/fs/cgroup").glob(f"*/antwort-{pid}-*"))),
             "mounts": Path("/proc/self/mountinfo").read_text().count("\n"),
             "files": sorted(p.name for p in self.state.rglob("*") if not p.name.endswith(".pyc"))[:100],
