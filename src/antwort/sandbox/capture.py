@@ -35,7 +35,8 @@ class _Stream:
 
     def keep(self, order: int, data: bytes) -> bytes:
         """Keep what fits; answers the part that went into the head, which may be shown at once."""
-        shown = data[: max(0, self.half - self.head_cost)]
+        # Once something has gone past the head it is closed, or later bytes would stand before earlier ones.
+        shown = b"" if self.tail or self.cut else data[: max(0, self.half - self.head_cost)]
         if shown:
             self.head_cost += _append(self.head, order, shown)
         rest = data[len(shown) :]

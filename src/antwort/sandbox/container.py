@@ -90,8 +90,9 @@ class Container:
         self._init_pidfd = -1
         self._pidfd = -1
         self._frames = wire.Decoder(answers.LARGEST_HEADER)
-        self._hello: asyncio.Future[list[int]] = self._loop.create_future()
-        self._ready: asyncio.Future[list[int]] = self._loop.create_future()
+        self._hello: asyncio.Future[None] = self._loop.create_future()
+        self._ready: asyncio.Future[None] = self._loop.create_future()
+        self._handed_over: list[int] = []
         self._call: _Call | None = None
         self._turn = asyncio.Lock()
         self._died: asyncio.Future[int] = self._loop.create_future()
@@ -129,8 +130,8 @@ class Container:
         container._loop.add_reader(ours, container._heard)
         for pipe in (output, errors):
             container._loop.add_reader(pipe, container._printed, pipe)
-        descriptors = await container._introduced(container._hello)
-        container._pidfd = descriptors[0] if descriptors else -1
+        await container._introduced(container._hello)
+        container._pidfd = container._handed_over.pop() if container._handed_over else -1
         return container
 
     async def settle(self, limits: Limits, settings: Settings, *, limited: bool) -> None:
@@ -153,12 +154,13 @@ class Container:
             await asyncio.to_thread(self._ward.limit, limits)
         with contextlib.suppress(OSError):  # if it has died meanwhile, the introduction says so
             await self._send(wire.encode(header))
-        descriptors = await self._introduced(self._ready)
-        self._tree = Tree(descriptors, self._uid)
+        await self._introduced(self._ready)
+        self._tree = Tree(self._handed_over, self._uid)
+        self._handed_over = []
 
-    async def _introduced(self, word: asyncio.Future[list[int]]) -> list[int]:
+    async def _introduced(self, word: asyncio.Future[None]) -> None:
         try:
-            return await asyncio.wait_for(asyncio.shield(word), _SETUP_SECONDS)
+            await asyncio.wait_for(asyncio.shield(word), _SETUP_SECONDS)
         except (TimeoutError, CannotStart) as error:
             await self.end("it did not start")
             raise CannotStart(f"a container did not start: {error or 'it took too long'}") from error
@@ -366,7 +368,8 @@ class Container:
             if "failed" in header:
                 waiting.set_exception(CannotStart(str(header["failed"])))
             else:
-                waiting.set_result(descriptors)
+                self._handed_over += descriptors
+                waiting.set_result(None)
             return
         call = self._call
         answer = answers.read(frame, call.token) if call is not None and not call.answer.done() else None
@@ -470,6 +473,8 @@ class Container:
             if getattr(self, name) >= 0:
                 os.close(getattr(self, name))
                 setattr(self, name, -1)
+        while self._handed_over:  # nobody waited for them to the end
+            os.close(self._handed_over.pop())
         if self._tree is not None:
             self._tree.close()
             self._tree = None

@@ -97,6 +97,10 @@ class Zygote:
         except (OSError, TimeoutError) as error:
             self._listeners.pop(name, None)
             raise CannotStart(f"a container could not be forked: {error}") from error
+        except asyncio.CancelledError:
+            if answer.done() and not answer.cancelled() and answer.exception() is None and answer.result() >= 0:
+                os.close(answer.result())  # it came at the same moment
+            raise
         finally:
             self._forks.pop(name, None)
 

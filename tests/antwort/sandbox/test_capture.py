@@ -10,8 +10,10 @@ from antwort.sandbox.capture import Capture, mark
 
 def test_both_streams_are_kept_apart_and_in_order():
     capture = Capture(1000)
-    for name, data in (("stdout", b"a"), ("stderr", b"b"), ("stdout", b"c"), ("stdout", b"d")):
-        capture.feed(name, data)
+    capture.feed("stdout", b"a")
+    capture.feed("stderr", b"b")
+    capture.feed("stdout", b"c")
+    capture.feed("stdout", b"d")
     assert (capture.text("stdout"), capture.text("stderr")) == ("acd", "b")
     assert capture.interleaved() == [("stdout", "a"), ("stderr", "b"), ("stdout", "cd")]
 
@@ -41,3 +43,27 @@ def test_a_character_split_between_two_reads_is_shown_whole():
     capture = Capture(1000)
     assert capture.feed("stdout", "é".encode()[:1]) + capture.feed("stdout", "é".encode()[1:]) == "é"
     assert capture.rest("stdout") == ""
+
+
+def test_a_flood_of_tiny_pieces_costs_no_more_than_the_cap():
+    capture = Capture(6400)
+    for _ in range(10_000):
+        capture.feed("stdout", b"o")
+        capture.feed("stderr", b"e")
+    kept = [piece for stream in capture._streams.values() for piece in (*stream.head, *stream.tail)]
+    assert len(kept) <= 2 * 6400 / 64 + 4
+    assert capture.cut_bytes + sum(len(piece.data) for piece in kept) == 20_000
+
+
+@given(st.lists(st.binary(min_size=1, max_size=500), max_size=40), st.integers(2, 600))
+def test_no_byte_is_lost_without_being_counted(writes, limit):
+    capture = Capture(limit)
+    for data in writes:
+        capture.feed("stdout", data)
+    stream = capture._streams["stdout"]
+    kept = b"".join(bytes(piece.data) for piece in (*stream.head, *stream.tail))
+    whole = b"".join(writes)
+    assert len(kept) + capture.cut_bytes == len(whole)
+    head = b"".join(bytes(piece.data) for piece in stream.head)
+    assert whole.startswith(head)
+    assert whole.endswith(kept[len(head) :])
