@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from typing import Final
 
 import click
 from rich.console import Console
@@ -12,6 +13,8 @@ from rich.table import Table
 from . import host as hosts
 from .errors import SandboxError
 from .pool import Pool
+
+_MOST_CONNECTIONS: Final = 1_000
 
 
 @click.command()
@@ -33,7 +36,16 @@ def sandbox(host: str | None, port: int | None, allow_weaker_isolation: str | No
     except SandboxError as error:
         raise click.ClickException(str(error)) from error
     click.echo(f"antwort sandbox on http://{settings.host}:{settings.port} ({found.summary()})", err=True)
-    uvicorn.run(app, host=settings.host, port=settings.port, loop="uvloop", http="httptools", log_level="warning")
+    uvicorn.run(
+        app,
+        host=settings.host,
+        port=settings.port,
+        loop="uvloop",
+        http="httptools",
+        log_level="warning",
+        limit_concurrency=_MOST_CONNECTIONS,
+        server_header=False,
+    )
 
 
 @click.command()
