@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from time import perf_counter
 
+from jupyter_client.blocking import BlockingKernelClient
 from jupyter_client.manager import KernelManager
 
 STARTS, CALLS, IMAGES = 5, 200, 10
@@ -13,7 +14,7 @@ IMPORTS = "import numpy, pandas, matplotlib.pyplot as plt\nprint(1)"
 PLOT = "plt.plot([1, 2, 3]); plt.show()"
 
 
-def until_idle(client, code: str) -> list[str]:
+def until_idle(client: BlockingKernelClient, code: str) -> list[str]:
     """Run the code; the types of what came back."""
     asked = client.execute(code)
     kinds: list[str] = []
@@ -27,7 +28,7 @@ def until_idle(client, code: str) -> list[str]:
             return kinds
 
 
-def start():
+def start() -> tuple[KernelManager, BlockingKernelClient]:
     """A kernel that answers."""
     manager = KernelManager(kernel_name="python3")
     manager.start_kernel()
@@ -37,7 +38,7 @@ def start():
     return manager, client
 
 
-def timed(client, code: str, times: int) -> list[float]:
+def timed(client: BlockingKernelClient, code: str, times: int) -> list[float]:
     """Each of so many calls, in seconds."""
     taken = []
     for _ in range(times):

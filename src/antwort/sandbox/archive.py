@@ -76,7 +76,7 @@ def pack(tree: Tree, sink: IO[bytes], below: str, *, limit: int) -> int:
                     message = f"the tree holds more than {limit} bytes"
                     raise TooLarge(message)
                 # The code may cut the file while it is read; the archive must still be as long as it says.
-                archive.addfile(member, _Padded(file, member.size))  # pyright: ignore[reportArgumentType] - reads like a file
+                archive.addfile(member, _Padded(file, member.size))
             count += 1
     return count
 

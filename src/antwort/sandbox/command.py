@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from typing import Final
 
 import click
 from rich.console import Console
@@ -12,6 +13,8 @@ from rich.table import Table
 from . import host as hosts
 from .errors import SandboxError
 from .pool import Pool
+
+_MOST_CONNECTIONS: Final = 1_000
 
 
 @click.command()
@@ -29,10 +32,20 @@ def sandbox(host: str | None, port: int | None, allow_weaker_isolation: str | No
         settings = from_environment(os.environ, host=host, port=port, allow_weaker_isolation=allow_weaker_isolation)
         found = hosts.probe()
         app = make_app(settings, found)
+        asyncio.run(_try(found))  # a probe can be wrong; a container that answers cannot
     except SandboxError as error:
         raise click.ClickException(str(error)) from error
     click.echo(f"antwort sandbox on http://{settings.host}:{settings.port} ({found.summary()})", err=True)
-    uvicorn.run(app, host=settings.host, port=settings.port, loop="uvloop", http="httptools", log_level="warning")
+    uvicorn.run(
+        app,
+        host=settings.host,
+        port=settings.port,
+        loop="uvloop",
+        http="httptools",
+        log_level="warning",
+        limit_concurrency=_MOST_CONNECTIONS,
+        server_header=False,
+    )
 
 
 @click.command()
@@ -47,7 +60,10 @@ def doctor() -> None:
     if found.missing:
         console.print(f"Missing: {', '.join(sorted(found.missing))}. Untrusted code is refused unless that is waived.")
         raise SystemExit(1)
-    answer = asyncio.run(_try(found))
+    try:
+        answer = asyncio.run(_try(found))
+    except SandboxError as error:
+        raise click.ClickException(f"the walls are there, but {error}") from error
     console.print(f"A container was started and answered: {answer}")
 
 

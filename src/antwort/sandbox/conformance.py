@@ -25,6 +25,8 @@ _SECONDS: Final = 60
 
 @dataclass(frozen=True, slots=True)
 class Answer:
+    """What the server said."""
+
     status: int
     headers: dict[str, str]
     body: bytes
@@ -157,7 +159,7 @@ def a_grandchild_that_holds_the_pipe_does_not_hold_the_answer(client: Client) ->
 
 
 def a_link_in_the_output_directory_is_not_followed(client: Client) -> None:
-    code = "import os\nos.symlink('/etc/passwd', os.environ['OUTPUT_DIR'] + '/a')\nos.symlink('/etc', os.environ['OUTPUT_DIR'] + '/b')"
+    code = "import os\nos.chdir(os.environ['OUTPUT_DIR'])\nos.symlink('/etc/passwd', 'a'); os.symlink('/etc', 'b')"
     assert "files_produced" not in client.execute(code)
 
 
@@ -174,7 +176,7 @@ def options_urls_and_paths_are_no_requirements(client: Client) -> None:
         "--index-url=http://127.0.0.1:9/",
         "git+ssh://git@host/x",
         "./x",
-        "/tmp/x",
+        "/x/y",
         "-r x",
         "x @ http://h/x.whl",
         "a\nb",
@@ -191,7 +193,8 @@ def a_failed_installation_says_so(client: Client) -> None:
 
 
 def a_flood_of_output_is_cut_and_keeps_both_ends(client: Client) -> None:
-    code = "import os\nos.write(1, b'first\\n')\nfor _ in range(676): os.write(1, b'x' * (1 << 20))\nos.write(1, b'\\nlast\\n')"
+    flood = "for _ in range(676): os.write(1, b'x' * (1 << 20))"
+    code = f"import os\nos.write(1, b'first\\n')\n{flood}\nos.write(1, b'\\nlast\\n')"
     seen = client.execute(code, timeout_seconds=60)
     assert seen["status"] == "success", seen["stderr"]
     assert len(seen["stdout"]) < 20 << 20, len(seen["stdout"])
@@ -347,7 +350,8 @@ def a_tree_travels_as_one_tar(client: Client) -> None:
 
 def a_tar_with_links_or_devices_or_ways_out_is_refused(client: Client) -> None:
     session = client.session()
-    for kind, name in ((tarfile.SYMTYPE, "l"), (tarfile.LNKTYPE, "h"), (tarfile.CHRTYPE, "c"), (tarfile.FIFOTYPE, "f"), (tarfile.REGTYPE, "../x"), (tarfile.REGTYPE, "/x")):  # fmt: skip
+    kinds = [(kind, "x") for kind in (tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.FIFOTYPE)]
+    for kind, name in [*kinds, (tarfile.REGTYPE, "../x"), (tarfile.REGTYPE, "/x")]:
         sent = io.BytesIO()
         with tarfile.open(fileobj=sent, mode="w") as archive:
             member = tarfile.TarInfo(name)
@@ -400,7 +404,7 @@ SESSIONS: Final[tuple[Callable[[Client], None], ...]] = (
 def main(arguments: list[str]) -> int:
     """Run every check and say what held; `--base` leaves sessions out."""
     urls = [argument for argument in arguments if not argument.startswith("--")]
-    if len(urls) != 1:
+    if len(urls) != 1 or not __debug__:  # under -O assertions are gone and every check would pass
         sys.stderr.write("usage: python -m antwort.sandbox.conformance [--base] URL\n")
         return 2
     client = Client(urls[0].rstrip("/"))

@@ -1,4 +1,4 @@
-"""Packages for a container: checked by name, installed by `uv` in a jail of its own, cached read-only by what was asked.
+"""Packages for a container: checked by name, installed by `uv` in a jail of its own, cached by what was asked.
 
 The installer has the network and the container has not; neither sees the other's files. Only wheels are installed
 unless the operator says otherwise, since building a package means running its code.

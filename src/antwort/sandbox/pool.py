@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from . import bubblewrap, stack as stacks, watchdog
 from .container import Container, Settings
-from .errors import CannotStart, Unavailable
+from .errors import AtCapacity, CannotStart, Unavailable
 from .host import UIDS, Host
 from .jail import mounts
 from .limits import Limits
@@ -29,6 +29,8 @@ from .zygotes import Zygote
 
 FORKS_PER_ZYGOTE: Final = 2_000
 IDLE_SECONDS: Final = 600.0
+MOST_TENANTS: Final = 32
+_SURELY_UNUSED_SECONDS: Final = 2.0
 _SWEEP_SECONDS: Final = 5.0
 _TRIES: Final = 3
 
@@ -115,7 +117,10 @@ class Pool:
         environment: dict[str, str] | None = None,
     ) -> Container:
         """A fresh container for this tenant."""
-        nest = self._nests.setdefault((tenant, self._stack.modules), _Nest(self._stack))
+        key = (tenant, self._stack.modules)
+        if key not in self._nests:
+            await self._make_room()
+        nest = self._nests.setdefault(key, _Nest(self._stack))
         nest.used = time.monotonic()
         container = await self._fork(nest)
         self._containers.add(container)
@@ -245,14 +250,35 @@ class Pool:
             for zygote in [z for z in self._retired if not z.containers]:
                 self._retired.remove(zygote)
                 await zygote.stop()
-            for key, nest in list(self._nests.items()):
-                spare = 1 if nest.spare is not None else 0
-                empty = nest.zygote is None or nest.zygote.containers <= spare
-                if empty and not nest.lock.locked() and time.monotonic() - nest.used > IDLE_SECONDS:
-                    del self._nests[key]
-                    await _drop_spare(nest)
-                    if nest.zygote is not None:
-                        await nest.zygote.stop()
+            for key in self._idle(IDLE_SECONDS):
+                await self._discard(key)
+
+    async def _make_room(self) -> None:
+        """A zygote costs memory even when idle, and anybody can name a new tenant: so there are only so many."""
+        while len(self._nests) >= MOST_TENANTS:
+            idle = self._idle(_SURELY_UNUSED_SECONDS)
+            if not idle:
+                message = f"at capacity ({len(self._nests)} tenants have containers)"
+                raise AtCapacity(message, 5)
+            await self._discard(idle[0])
+
+    def _idle(self, seconds: float) -> list[tuple[str, tuple[str, ...]]]:
+        """Nests without a container that were not used for so long, the longest first."""
+        now = time.monotonic()
+        found = [
+            (nest.used, key)
+            for key, nest in self._nests.items()
+            if now - nest.used > seconds
+            and not nest.lock.locked()
+            and (nest.zygote is None or nest.zygote.containers <= (nest.spare is not None))
+        ]
+        return [key for _, key in sorted(found)]
+
+    async def _discard(self, key: tuple[str, tuple[str, ...]]) -> None:
+        nest = self._nests.pop(key)
+        await _drop_spare(nest)
+        if nest.zygote is not None:
+            await nest.zygote.stop()
 
     def _do(self, chore: Coroutine[Any, Any, Any]) -> None:
         task = asyncio.create_task(chore)

@@ -30,7 +30,7 @@ def test_names_with_versions_and_extras_come_in_one_order():
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):
-    def log_message(self, *_):
+    def log_message(self, format, *args):  # noqa: A002 - the base class calls it so
         pass
 
 

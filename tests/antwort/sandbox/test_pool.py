@@ -10,7 +10,7 @@ import pytest
 
 from antwort.sandbox import Limits, Pool, probe
 from antwort.sandbox import pool as pools
-from antwort.sandbox.errors import CannotStart
+from antwort.sandbox.errors import AtCapacity, CannotStart
 
 pytestmark = pytest.mark.anyio
 
@@ -40,6 +40,19 @@ async def test_a_worn_zygote_is_recycled_and_its_containers_live_on(monkeypatch)
         hashes = [(await container.execute("hash('x')", timeout=5)).echo for container in (old, new)]
         assert hashes[0] != hashes[1]
         assert old.alive
+
+
+async def test_only_so_many_tenants_have_a_zygote_and_idle_ones_make_room(monkeypatch):
+    monkeypatch.setattr(pools, "MOST_TENANTS", 2)
+    async with Pool(probe(), modules=(), spares=False) as pool:
+        first = await pool.create(tenant="a")
+        await pool.create(tenant="b")
+        with pytest.raises(AtCapacity):
+            await pool.create(tenant="c")
+        await first.end("over")
+        monkeypatch.setattr(pools, "_SURELY_UNUSED_SECONDS", 0.0)
+        third = await pool.create(tenant="c")
+        assert (await third.execute("1 + 1", timeout=5)).echo == "2"
 
 
 async def test_a_stack_that_is_not_installed_says_what_to_do():

@@ -7,7 +7,7 @@ import contextlib
 import hmac
 import platform
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 
@@ -32,6 +32,8 @@ from .settings import Settings
 from .stream import disconnected, events
 
 T = TypeVar("T")
+
+_LONGEST_TENANT: Final = 200
 
 _STATUS: Final[tuple[tuple[type[SandboxError], int], ...]] = (
     (AtCapacity, 429),
@@ -63,7 +65,7 @@ def make_app(settings: Settings, host: hosts.Host | None = None) -> Starlette:
     found.require(settings.waived)
 
     @contextlib.asynccontextmanager
-    async def life(app: Starlette) -> AsyncIterator[None]:
+    async def life(app: Starlette) -> AsyncGenerator[None]:
         modules = tuple(filter(None, settings.modules.split(",")))
         store = await asyncio.to_thread(
             Packages,
@@ -136,6 +138,7 @@ async def _broken(_: Request, error: Exception) -> Response:
 
 
 def server_of(request: Request) -> Server:
+    """The server that this request came to."""
     found: Server = request.app.state.server
     return found
 
@@ -158,9 +161,10 @@ async def _health(request: Request) -> Response:
 
 async def _execute(request: Request) -> Response:
     server = server_of(request)
+    # Read before a place is taken: whoever sends one byte a second holds up nobody else.
+    fields = bodies.Fields(await bodies.read(request, server.settings.max_body_bytes))
+    order = execute.parse(fields, server.settings)
     async with server.gate.place():
-        fields = bodies.Fields(await bodies.read(request, server.settings.max_body_bytes))
-        order = execute.parse(fields, server.settings)
         running = execute.run(order, server.pool, server.packages, server.settings)
         return await _unless_disconnected(request, running, JSONResponse)
 
@@ -174,7 +178,7 @@ async def _create_session(request: Request) -> Response:
         tree.parts(name)
     session = await server.sessions.create(
         limits,
-        tenant=fields.text("tenant", ""),
+        tenant=_tenant(fields),
         expires_after=fields.number("expires_after_seconds", server.settings.session_seconds, 7 * 86_400),
         requirements=fields.texts("requirements"),
     )
@@ -187,15 +191,24 @@ async def _create_session(request: Request) -> Response:
     return JSONResponse(session.describe(), 201)
 
 
+def _tenant(fields: bodies.Fields) -> str:
+    name = fields.text("tenant", "")
+    if len(name) > _LONGEST_TENANT:
+        message = f"tenant must be at most {_LONGEST_TENANT} characters"
+        raise Refused(message)
+    return name
+
+
 def _limits(fields: bodies.Fields, server: Server) -> Limits:
     """A tier's limits, each of which a caller may lower."""
     limits = tier(fields.text("memory", "1g"), host_bytes=server.host.memory_bytes)
     return replace(
         limits,
-        memory_bytes=fields.number("memory_bytes", limits.memory_bytes, limits.memory_bytes),
-        disk_bytes=fields.number("disk_bytes", limits.disk_bytes, limits.disk_bytes),
-        disk_files=fields.number("disk_files", limits.disk_files, limits.disk_files),
-        processes=fields.number("processes", limits.processes, limits.processes),
+        # Below these an interpreter could not even start.
+        memory_bytes=max(64 << 20, fields.number("memory_bytes", limits.memory_bytes, limits.memory_bytes)),
+        disk_bytes=max(1 << 20, fields.number("disk_bytes", limits.disk_bytes, limits.disk_bytes)),
+        disk_files=max(64, fields.number("disk_files", limits.disk_files, limits.disk_files)),
+        processes=max(8, fields.number("processes", limits.processes, limits.processes)),
         output_bytes=server.settings.max_output_bytes,
     )
 

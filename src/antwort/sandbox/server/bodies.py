@@ -6,7 +6,7 @@ import base64
 import binascii
 import json
 from collections.abc import AsyncIterator
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from starlette.requests import Request
 
@@ -84,18 +84,18 @@ class Fields:
         return value
 
     def texts(self, name: str) -> list[str]:
-        values = self._values.get(name) or []
-        if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+        values: Any = self._values.get(name) or []
+        if not isinstance(values, list) or not all(isinstance(value, str) for value in cast("list[Any]", values)):
             raise Refused(f"{name} must be a list of strings")
-        return values
+        return cast("list[str]", values)
 
     def files(self) -> dict[str, bytes]:
         """Name to content, from base64."""
-        values = self._values.get("files") or {}
+        values: Any = self._values.get("files") or {}
         if not isinstance(values, dict):
             message = "files must be an object of name to base64"
             raise Refused(message)
-        return {name: _decoded(name, value) for name, value in values.items()}
+        return {name: _decoded(name, value) for name, value in cast("dict[str, Any]", values).items()}
 
 
 def _decoded(name: str, value: object) -> bytes:

@@ -33,6 +33,7 @@ class Run:
 
 
 def parse(fields: Fields, settings: Settings) -> Run:
+    """What the body asks for, or `Refused`."""
     files = fields.files()
     for name in files:
         parts(name)

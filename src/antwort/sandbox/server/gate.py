@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 
 from antwort.sandbox.errors import AtCapacity
 
@@ -22,7 +22,7 @@ class Gate:
         self.taken = 0
 
     @contextlib.asynccontextmanager
-    async def place(self) -> AsyncIterator[None]:
+    async def place(self) -> AsyncGenerator[None]:
         await self.enter()
         try:
             yield

@@ -26,6 +26,8 @@ _REMEMBERED: Final = 1_000
 
 @dataclass(slots=True)
 class Session:
+    """One container that lives on, and when it was last used."""
+
     id: str
     tenant: str
     container: Container

@@ -65,7 +65,7 @@ class Settings:
             raise Refused(message)
 
 
-def from_environment(environment: Mapping[str, str], **given: Any) -> Settings:
+def from_environment(environment: Mapping[str, str], **given: object) -> Settings:
     """Settings from `SANDBOX_*`, with what is given and not None on top."""
     values: dict[str, Any] = {}
     for field in fields(Settings):

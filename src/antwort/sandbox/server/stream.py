@@ -18,6 +18,7 @@ _PING_SECONDS: Final = 15.0
 
 
 def events(sessions: Sessions, name: str, code: str, *, seconds: float, echo: bool) -> StreamingResponse:
+    """Run the code and send what it prints as it prints it."""
     return StreamingResponse(
         _events(sessions, name, code, seconds=seconds, echo=echo),
         media_type="text/event-stream",

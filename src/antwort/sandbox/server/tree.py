@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import queue
 import threading
@@ -71,10 +72,8 @@ async def _receive(request: Request, files: Tree, descriptor: int, path: str, li
 
 
 def _discard(files: Tree, path: str) -> None:
-    try:
+    with contextlib.suppress(SandboxError):  # the code may have taken it already
         files.delete(path)
-    except SandboxError:
-        pass  # the code may have taken it already
 
 
 async def _download(request: Request) -> Response:
