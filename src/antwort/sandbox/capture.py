@@ -69,6 +69,7 @@ class _Stream:
 
 
 def mark(cut: int) -> str:
+    """What stands where bytes are missing."""
     return f"\n[... {cut} bytes cut ...]\n"
 
 
@@ -110,7 +111,10 @@ class Capture:
 
     def interleaved(self) -> list[tuple[StreamName, str]]:
         """Both streams as they came, neighbours joined."""
-        pieces = [(piece.order, name, bytes(piece.data)) for name, s in self._streams.items() for piece in s.pieces()]
+        pieces: list[tuple[int, StreamName, bytes]] = []
+        for name, stream in self._streams.items():
+            for piece in stream.pieces():
+                pieces.append((piece.order, name, bytes(piece.data)))  # noqa: PERF401 - the type checker loses the name
         pieces.sort(key=lambda piece: piece[0])
         joined: list[tuple[StreamName, bytes]] = []
         for _, name, data in pieces:

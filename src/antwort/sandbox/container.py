@@ -209,7 +209,12 @@ class Container:
         return [pid for pid in map(_pid_of, (self._init_pidfd, self._pidfd)) if pid > 0]
 
     async def execute(
-        self, code: str, *, timeout: float, echo: bool = True, on_output: OnOutput | None = None
+        self,
+        code: str,
+        *,
+        timeout: float,  # noqa: ASYNC109 - the container's time, which cancelling the caller would not enforce
+        echo: bool = True,
+        on_output: OnOutput | None = None,
     ) -> Outcome:
         """Run the code. Past the timeout it is interrupted; if that does not help, the container is ended."""
         async with self._turn:
@@ -221,7 +226,7 @@ class Container:
             self._listen_again()
             self._call = call
             try:
-                return await self._ask(call, code, echo=echo, timeout=timeout, started=started)
+                return await self._ask(call, code, echo=echo, seconds=timeout, started=started)
             except asyncio.CancelledError:
                 # Nobody waits for the answer any more, and the next call must not find this one still running.
                 await _insist(self._stop_call(call))
@@ -267,9 +272,9 @@ class Container:
 
     # -- the call -----------------------------------------------------------------------------------------------
 
-    async def _ask(self, call: _Call, code: str, *, echo: bool, timeout: float, started: float) -> Outcome:
+    async def _ask(self, call: _Call, code: str, *, echo: bool, seconds: float, started: float) -> Outcome:
         timed_out = False
-        deadline = started + timeout
+        deadline = started + seconds
         question = wire.encode({"call": call.token, "code": code, "echo": echo})
         if not await self._put(question, call, deadline):
             await self.end("the code broke its channel")
@@ -481,6 +486,7 @@ class Container:
 
 
 def describe(status: int) -> str:
+    """An exit status in words."""
     if status >= 0 and status <= 128:  # noqa: PLR2004 - above 128 init passes on a signal
         return f"the interpreter exited with code {status}"
     number = -status if status < 0 else status - 128

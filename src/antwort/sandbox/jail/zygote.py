@@ -6,6 +6,7 @@ one descriptor: the command socket, over which the server sends the three descri
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
 import json
@@ -24,6 +25,7 @@ _LOST: Final = 72
 
 
 def main(command: int, layers: str, modules: str) -> NoReturn:
+    """Preload the modules, then fork on command for as long as the server lives."""
     server = socket.socket(fileno=command)
     try:
         preload([name for name in modules.split(",") if name])
@@ -35,6 +37,7 @@ def main(command: int, layers: str, modules: str) -> NoReturn:
 
 
 def preload(modules: list[str]) -> None:
+    """Import them and make their pages fit to be shared."""
     for name in modules:
         importlib.import_module(name)
     if "matplotlib.pyplot" in modules:
@@ -55,6 +58,10 @@ def _warm_up_figures() -> None:
         pyplot.close("all")
 
 
+def _heed(*_: object) -> None:
+    """A handler must be there for the wake-up byte to be written."""
+
+
 class Zygote:
     """Forks on command, reports deaths."""
 
@@ -70,7 +77,7 @@ class Zygote:
         os.set_blocking(self._deaths, False)
         os.set_blocking(wakeup, False)
         signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGCHLD, _heed)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def serve(self) -> None:
@@ -119,10 +126,8 @@ class Zygote:
             os.close(pidfd)
 
     def _report_deaths(self) -> None:
-        try:
+        with contextlib.suppress(BlockingIOError):
             os.read(self._deaths, 4096)
-        except BlockingIOError:
-            pass
         while self._alive:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if pid == 0:
