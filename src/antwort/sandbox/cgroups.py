@@ -103,7 +103,9 @@ class Version2:
             return None
         own = next((line[3:] for line in Path("/proc/self/cgroup").read_text().splitlines() if line[:3] == "0::"), "/")
         base = root / own.strip("/")
-        controllers = (base / "cgroup.controllers").read_text().split() if (base / "cgroup.controllers").exists() else []
+        controllers = (
+            (base / "cgroup.controllers").read_text().split() if (base / "cgroup.controllers").exists() else []
+        )
         if not {"memory", "pids"} <= set(controllers) or not os.access(base / "cgroup.subtree_control", os.W_OK):
             return None
         return cls(base) if cls._make_room(base, controllers) else None

@@ -38,7 +38,13 @@ def is_plain(name: str) -> bool:
         length = len(name.encode())
     except UnicodeEncodeError:
         return False  # bytes that are not text
-    return 0 < length <= _LONGEST_NAME and name not in {".", ".."} and "\\" not in name and "/" not in name and name.isprintable()
+    return (
+        0 < length <= _LONGEST_NAME
+        and name not in {".", ".."}
+        and "\\" not in name
+        and "/" not in name
+        and name.isprintable()
+    )
 
 
 def parts(path: str) -> list[str]:
@@ -277,17 +283,23 @@ def _listed(directory: int, prefix: str, limit: int, depth: int) -> Iterator[Ent
 
 
 def _remove_below(name: str, parent: int, depth: int) -> None:
-    if depth > 10 * _DEEPEST:
+    if depth > 2 * _DEEPEST:  # each level holds a descriptor
         message = "the directory is too deep to remove; end the container instead"
         raise TooLarge(message)
     directory = _open(name, _DIRECTORY, parent, name)
     try:
-        for child in os.listdir(directory):
+        for child in os.listdir(directory):  # noqa: PTH208 - a descriptor has no pathlib
             try:
                 os.unlink(child, dir_fd=directory)
             except IsADirectoryError:
                 _remove_below(child, directory, depth + 1)
+    except OSError as error:
+        raise _refused(error, name) from error
     finally:
         os.close(directory)
-    with contextlib.suppress(FileNotFoundError):
+    try:
         os.rmdir(name, dir_fd=parent)
+    except FileNotFoundError:
+        return  # gone already
+    except OSError as error:  # the code fills it as fast as we empty it
+        raise _refused(error, name) from error

@@ -71,7 +71,9 @@ class Zygote:
             await zygote.stop()
             if isinstance(error, asyncio.CancelledError):
                 raise
-            raise CannotStart(f"a zygote did not start: {error or 'it took too long'}; {await zygote._last_words()}") from error
+            raise CannotStart(
+                f"a zygote did not start: {error or 'it took too long'}; {await zygote._last_words()}"
+            ) from error
         return zygote
 
     @property

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import textwrap
 import threading
 import time
 from collections.abc import Iterator
@@ -130,7 +131,11 @@ class Arena:
     lost: list[str] = field(default_factory=list)
 
     def run(self, code: str, **fields):
-        return self.client.run(self.session, code, **fields)
+        return self.client.run(self.session, textwrap.dedent(code).strip(), **fields)
+
+    def run_beside(self, code: str):
+        """Run it in the sibling."""
+        return self.client.run(self.sibling, textwrap.dedent(code).strip())
 
     def value(self, code: str):
         """What the last expression is, or the whole answer if there is none."""

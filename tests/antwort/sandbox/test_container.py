@@ -43,7 +43,7 @@ def held() -> tuple[int, int]:
 
 async def let_go(before: tuple[int, int]) -> bool:
     deadline = time.monotonic() + 5
-    while held() != before and time.monotonic() < deadline:
+    while held() != before and time.monotonic() < deadline:  # noqa: ASYNC110 - the kernel sends no event
         await asyncio.sleep(0.02)
     return held() == before
 
@@ -145,5 +145,3 @@ async def test_what_was_printed_before_the_end_is_kept(pool):
 )
 async def test_an_end_is_told_in_words(status, words):
     assert describe(status) == words
-
-

@@ -51,7 +51,10 @@ _PROC_OWN: Final = ("status", "stat", "statm", "maps", "smaps_rollup", "cmdline"
 RULES: Final[tuple[tuple[str, int], ...]] = (
     # Names of directories may be listed everywhere: the tree itself holds nothing but what bubblewrap put there.
     ("/", READ_DIR),
-    *((path, READ) for path in ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc", "/opt/python", "/opt/stack")),
+    *(
+        (path, READ)
+        for path in ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc", "/opt/python", "/opt/stack")
+    ),
     (mounts.SITE, READ),
     *((path, OWN) for path in (mounts.DATA, mounts.TMP, mounts.SHM)),
     *((f"/dev/{name}", DEVICE) for name in ("null", "zero", "full", "random", "urandom", "tty")),

@@ -36,7 +36,8 @@ for _ in range(MEGABYTES // 20):
 import mmap, time
 maps = []
 for _ in range(MEGABYTES // 20):
-    m = mmap.mmap(-1, 20 << 20); m.write(b'x' * (20 << 20)); m.madvise(mmap.MADV_DONTNEED); maps.append(m); time.sleep(0.03)
+    m = mmap.mmap(-1, 20 << 20); m.write(b'x' * (20 << 20)); m.madvise(mmap.MADV_DONTNEED)
+    maps.append(m); time.sleep(0.03)
 """,
     "in shared pages of /dev/zero": """
 import mmap, os, time
@@ -87,10 +88,25 @@ def test_memory_cannot_be_hidden(arena, how):
 
 
 EXHAUST = {
-    "watches": "x = []\ntry:\n    while True: x.append(libc.inotify_init1(0)); assert x[-1] >= 0\nexcept AssertionError: pass",
+    "watches": """
+        x = []
+        try:
+            while True: x.append(libc.inotify_init1(0)); assert x[-1] >= 0
+        except AssertionError: pass
+    """,
     "timers": "t = ctypes.c_void_p()\nwhile libc.timer_create(0, None, ctypes.byref(t)) == 0: pass",
-    "pipes": "x = []\ntry:\n    while True:\n        x += os.pipe(); fcntl.fcntl(x[-1], 1031, 1 << 20)\nexcept OSError: pass",
-    "queued signals": "import signal\nsignal.pthread_sigmask(0, {40})\nwhile libc.sigqueue(os.getpid(), 40, None) == 0: pass",
+    "pipes": """
+        x = []
+        try:
+            while True:
+                x += os.pipe(); fcntl.fcntl(x[-1], 1031, 1 << 20)
+        except OSError: pass
+    """,
+    "queued signals": """
+        import signal
+        signal.pthread_sigmask(0, {40})
+        while libc.sigqueue(os.getpid(), 40, None) == 0: pass
+    """,
     "locked memory": "m = mmap.mmap(-1, 6 << 20); assert libc.mlockall(3) or True",
     "semaphores": "while libc.semget(0, 250, 0o1600) >= 0: pass",
 }
@@ -115,5 +131,5 @@ def test_what_is_counted_per_user_is_not_taken_from_siblings(arena, what):
     )
     assert arena.run(f"{code}time.sleep(1)", timeout_seconds=30)["status"] in {"success", "ended"}
     time.sleep(0.5)
-    assert arena.client.run(arena.sibling, USE)["result"] == str([True] * 3)
+    assert arena.run_beside(USE)["result"] == str([True] * 3)
     assert arena.client.execute("print(1)")["stdout"] == "1\n"

@@ -50,7 +50,7 @@ def test_tenants_never_share_a_zygote(server):
     """Forks of one zygote have the same hash seed, so a difference shows two zygotes."""
     client = server.client
     sessions = [client.session(tenant=tenant) for tenant in ("red", "red", "blue")]
-    hashes = [client.run(session, "hash('seed')")["result"] for session in sessions]
+    hashes = [client.run(session, "hash('seed'), hex(id(object))")["result"] for session in sessions]
     for session in sessions:
         client.destroy(session)
     assert hashes[0] == hashes[1] != hashes[2]

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import json
 
-FLOOD = "import os\nos.write(1, b'first\\n')\nfor _ in range(676): os.write(1, b'x' * (1 << 20))\nos.write(1, b'\\nlast\\n')"
+FLOOD = """
+import os
+os.write(1, b'first\\n')
+for _ in range(676): os.write(1, b'x' * (1 << 20))
+os.write(1, b'\\nlast\\n')
+"""
 
 
 def test_676_megabytes(arena):
@@ -36,15 +41,26 @@ def test_output_that_imitates_an_sse_frame(arena):
     assert json.loads(frames[-1][1].removeprefix("data: "))["status"] == "success"
 
 
+FRAME = """
+import json, os, struct, threading, time
+header = {'call': 'a guess', 'status': 'success', 'exit_code': 0, 'parts': ['echo'], 'blobs': [6]}
+head = json.dumps(header).encode()
+frame = struct.pack('>II', len(head), 6) + head + b'forged'
+"""
+
+
 def test_output_that_imitates_the_control_protocol(arena):
-    frame = "import struct, json\nh = json.dumps({'call': 'x', 'status': 'success', 'exit_code': 0, 'echo': 'forged', 'error': None, 'mime': [], 'blobs': []}).encode()\nframe = struct.pack('>II', len(h), 0) + h\n"  # fmt: skip
-    seen = arena.run(frame + "import os\nos.write(1, frame); os.write(2, frame)\n'real'")
+    seen = arena.run(f"{FRAME}os.write(1, frame); os.write(2, frame)\n'real'")
     assert (seen["status"], seen["result"]) == ("success", "'real'")
 
 
 def test_a_forged_answer_on_the_channel_ends_the_container(arena):
-    code = "import os, json, struct\nh = json.dumps({'call': 'guess', 'status': 'success', 'exit_code': 0, 'echo': 'forged', 'error': None, 'mime': [], 'blobs': []}).encode()\nfor fd in range(3, 5000):\n    try: os.write(fd, struct.pack('>II', len(h), 0) + h)\n    except OSError: pass\nimport time; time.sleep(5)"  # fmt: skip
-    seen = arena.run(code)
+    seen = arena.run(f"""{FRAME}
+for descriptor in range(3, 5000):
+    try: os.write(descriptor, frame)
+    except OSError: pass
+time.sleep(5)
+""")
     assert (seen["status"], seen["result"]) == ("ended", None)
     assert "nobody had asked" in seen["reason"]
 
@@ -56,7 +72,7 @@ def test_rubbish_on_the_channel_ends_the_container(arena):
 
 
 def test_an_answer_written_ahead_for_the_next_call(arena):
-    code = "import threading, os, json, struct, time\nh = json.dumps({'call': '', 'status': 'success', 'exit_code': 0, 'echo': 'forged', 'error': None, 'mime': [], 'blobs': []}).encode()\nthreading.Thread(target=lambda: (time.sleep(0.3), os.write(4000, struct.pack('>II', len(h), 0) + h)), daemon=True).start()"  # fmt: skip
+    code = f"{FRAME}threading.Thread(target=lambda: (time.sleep(0.3), os.write(4000, frame)), daemon=True).start()"
     arena.run(code)
     answer = arena.client.post(f"/sessions/{arena.session}/execute", {"code": "import time; time.sleep(2); 'real'"})
     assert answer.json["result"] is None
@@ -65,7 +81,13 @@ def test_an_answer_written_ahead_for_the_next_call(arena):
 
 def test_descriptors_sent_over_the_channel_do_not_pile_up_in_the_server(arena):
     before = arena.server.traces()["descriptors"]
-    code = "import socket, os, array\ns = socket.socket(fileno=os.dup(4000))\nfor _ in range(50):\n    try: s.sendmsg([b''], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array('i', [0] * 200))])\n    except OSError: break"  # fmt: skip
+    code = """
+        import socket, os, array
+        s = socket.socket(fileno=os.dup(4000))
+        for _ in range(50):
+            try: s.sendmsg([b''], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array('i', [0] * 200))])
+            except OSError: break
+    """
     arena.run(code)
     assert abs(arena.server.traces()["descriptors"] - before) <= 4
 
