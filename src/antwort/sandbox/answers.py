@@ -22,12 +22,16 @@ _TEXTS: Final = ("echo", "name", "message")
 
 @dataclass(frozen=True, slots=True)
 class Image:
+    """A picture that the code made."""
+
     mime: str
     data: bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
+    """What the code came to, as it says itself."""
+
     status: Status
     exit_code: int
     echo: str | None
@@ -60,7 +64,7 @@ def read(frame: wire.Frame, token: str) -> Answer | None:
     )
 
 
-def _kinds(parts: Any, blobs: int) -> list[str] | None:
+def _kinds(parts: object, blobs: int) -> list[str] | None:
     """What each blob is, if all of that is known to us and no text comes twice."""
     if not isinstance(parts, list):
         return None

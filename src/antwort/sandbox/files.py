@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -26,6 +26,8 @@ Kind = Literal["file", "directory", "other"]
 
 @dataclass(frozen=True, slots=True)
 class Entry:
+    """A file or directory, as it was when it was looked at."""
+
     path: str
     kind: Kind
     size: int
@@ -162,7 +164,7 @@ class Tree:
         return sum((info.f_blocks - info.f_bfree) * info.f_frsize for info in taken)
 
     @contextlib.contextmanager
-    def _as_owner(self) -> Iterator[None]:
+    def _as_owner(self) -> Generator[None]:
         """As root, touch the tree as its owner: root's own powers over files are switched off meanwhile.
 
         The file-system identity is each thread's own, and the kernel drops the capabilities that override
@@ -180,7 +182,7 @@ class Tree:
             syscalls.call("setfsgid", 0)
 
     @contextlib.contextmanager
-    def _walk(self, names: list[str], *, make: bool = False) -> Iterator[int]:
+    def _walk(self, names: list[str], *, make: bool = False) -> Generator[int]:
         directory = self._open_directory(names, make=make)
         try:
             yield directory

@@ -34,6 +34,8 @@ UIDS: Final = range(0x70000000, 0x70010000)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
+    """What was found."""
+
     walls: frozenset[str]
     landlock_abi: int
     groups: cgroups.Groups | None
@@ -98,7 +100,7 @@ def _why_no_namespaces(uid: int | None) -> str | None:
     except CannotStart as error:
         return str(error)
     try:
-        done = subprocess.run(  # noqa: S603 - our own argv
+        done = subprocess.run(
             launch.argv, pass_fds=launch.descriptors, env={}, capture_output=True, timeout=20, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:

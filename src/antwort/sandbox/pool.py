@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import os
 import shutil
 import tempfile
 import time
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
-from . import bubblewrap, stack as stacks, watchdog
+from . import bubblewrap, watchdog
+from . import stack as stacks
 from .container import Container, Settings
 from .errors import AtCapacity, CannotStart, Unavailable
 from .host import UIDS, Host
@@ -76,7 +76,7 @@ class Pool:
         self._uids = itertools.cycle(UIDS)
         self._chores: set[asyncio.Task[Any]] = set()
 
-    async def __aenter__(self) -> Pool:
+    async def __aenter__(self) -> Self:
         if self._host.groups is not None:
             await asyncio.to_thread(self._host.groups.sweep)
         self._do(watchdog.watch(lambda: tuple(self._containers), counted=self._host.groups is not None))
@@ -222,10 +222,9 @@ class Pool:
             return Settings(
                 packages=digest, path=path, environment=_ENVIRONMENT | self._stack.environment | own | extra
             )
-        data = os.path.join(place, "data")
-        temporary = os.path.join(place, "tmp")
+        data, temporary = f"{place}/data", f"{place}/temporary"
         for directory in (data, temporary):
-            os.mkdir(directory, 0o700)
+            Path(directory).mkdir(mode=0o700)
         path = (str(packages),) if packages is not None else ()
         own = {"HOME": temporary, "TMPDIR": temporary, "MPLCONFIGDIR": f"{temporary}/matplotlib"}
         return Settings(

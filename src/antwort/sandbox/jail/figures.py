@@ -1,4 +1,4 @@
-"""Open matplotlib figures become PNG images, as in a notebook. Nothing here imports matplotlib: the code may not need it."""
+"""Open matplotlib figures become PNG images, as in a notebook. Nothing here imports matplotlib: few need it."""
 
 from __future__ import annotations
 
@@ -42,15 +42,16 @@ def affordable(images: list[Image]) -> list[Image]:
 
 
 def discard() -> None:
+    """Forget every figure; the code failed."""
     _shown.clear()
     pyplot = sys.modules.get("matplotlib.pyplot")
     if pyplot is not None:
         pyplot.__dict__["close"]("all")
 
 
-def from_value(value: Any) -> list[Image]:
+def from_value(value: object) -> list[Image]:
     """What draws itself (a Pillow image, say) as the last expression."""
-    draw = getattr(type(value), "_repr_png_", None)
+    draw: Any = getattr(type(value), "_repr_png_", None)
     if draw is None:
         return []
     data = draw(value)

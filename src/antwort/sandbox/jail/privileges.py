@@ -30,6 +30,7 @@ class _Sets(ctypes.Structure):
 
 
 def prctl(option: int, *arguments: int) -> int:
+    """The system call, or `OSError` that says which option."""
     padded = [*arguments, 0, 0, 0, 0][:4]
     result: int = _libc.prctl(option, *(ctypes.c_ulong(a) for a in padded))
     if result < 0:

@@ -28,32 +28,40 @@ from . import privileges, syscalls
 ALLOWED: Final[tuple[tuple[str, str], ...]] = (
     (
         "Files: reading, writing, seeking. What may be opened is decided by the mounts and by Landlock.",
-        "read write pread64 pwrite64 readv writev preadv pwritev preadv2 pwritev2 open openat openat2 creat "
-        "close close_range lseek stat fstat lstat newfstatat statx access faccessat faccessat2 readlink "
-        "readlinkat getdents getdents64 fcntl flock dup dup2 dup3 fsync fdatasync sync_file_range syncfs "
-        "truncate ftruncate fallocate fadvise64 readahead sendfile copy_file_range statfs fstatfs umask",
+        (
+            "read write pread64 pwrite64 readv writev preadv pwritev preadv2 pwritev2 open openat openat2 creat "
+            "close close_range lseek stat fstat lstat newfstatat statx access faccessat faccessat2 readlink "
+            "readlinkat getdents getdents64 fcntl flock dup dup2 dup3 fsync fdatasync sync_file_range syncfs "
+            "truncate ftruncate fallocate fadvise64 readahead sendfile copy_file_range statfs fstatfs umask"
+        ),
     ),
     (
         "Names: making, moving, removing; only beneath the container's own tmpfs mounts.",
-        "mkdir mkdirat rmdir unlink unlinkat rename renameat renameat2 link linkat symlink symlinkat mknod "
-        "mknodat chmod fchmod fchmodat fchmodat2 chown fchown lchown fchownat utime utimes utimensat "
-        "futimesat chdir fchdir getcwd getxattr lgetxattr fgetxattr listxattr llistxattr flistxattr setxattr "
-        "lsetxattr fsetxattr removexattr lremovexattr fremovexattr",
+        (
+            "mkdir mkdirat rmdir unlink unlinkat rename renameat renameat2 link linkat symlink symlinkat mknod "
+            "mknodat chmod fchmod fchmodat fchmodat2 chown fchown lchown fchownat utime utimes utimensat "
+            "futimesat chdir fchdir getcwd getxattr lgetxattr fgetxattr listxattr llistxattr flistxattr setxattr "
+            "lsetxattr fsetxattr removexattr lremovexattr fremovexattr"
+        ),
     ),
     (
         "Memory: the allocator, numpy's arrays, shared memory, just-in-time compilers.",
-        "brk munmap mremap mprotect madvise msync mincore mlock munlock mlock2 mlockall munlockall "
-        "memfd_create membarrier pkey_alloc pkey_free pkey_mprotect shmget shmat shmdt shmctl semget semop "
-        "semtimedop semctl msgget msgsnd msgrcv msgctl cachestat mseal map_shadow_stack",
+        (
+            "brk munmap mremap mprotect madvise msync mincore mlock munlock mlock2 mlockall munlockall "
+            "memfd_create membarrier pkey_alloc pkey_free pkey_mprotect shmget shmat shmdt shmctl semget semop "
+            "semtimedop semctl msgget msgsnd msgrcv msgctl cachestat mseal map_shadow_stack"
+        ),
     ),
     (
         "Processes and threads: subprocess, multiprocessing, threading. `clone` is allowed below, without namespaces.",
-        "fork vfork execve execveat exit exit_group wait4 waitid getpid getppid gettid getpgid getpgrp getsid "
-        "setpgid setsid set_tid_address set_robust_list get_robust_list rseq arch_prctl prctl kill tkill "
-        "tgkill pidfd_open pidfd_send_signal sched_yield sched_getaffinity sched_setaffinity sched_getparam "
-        "sched_getscheduler sched_get_priority_max sched_get_priority_min sched_getattr sched_rr_get_interval "
-        "getpriority setpriority getcpu times getrusage getrlimit setrlimit prlimit64 sysinfo uname "
-        "restart_syscall",
+        (
+            "fork vfork execve execveat exit exit_group wait4 waitid getpid getppid gettid getpgid getpgrp getsid "
+            "setpgid setsid set_tid_address set_robust_list get_robust_list rseq arch_prctl prctl kill tkill "
+            "tgkill pidfd_open pidfd_send_signal sched_yield sched_getaffinity sched_setaffinity sched_getparam "
+            "sched_getscheduler sched_get_priority_max sched_get_priority_min sched_getattr sched_rr_get_interval "
+            "getpriority setpriority getcpu times getrusage getrlimit setrlimit prlimit64 sysinfo uname "
+            "restart_syscall"
+        ),
     ),
     (
         "Who am I: answers only; changing identity is not in the list.",
@@ -61,17 +69,21 @@ ALLOWED: Final[tuple[tuple[str, str], ...]] = (
     ),
     (
         "Signals, timers, clocks, waiting.",
-        "rt_sigaction rt_sigprocmask rt_sigreturn rt_sigpending rt_sigtimedwait rt_sigqueueinfo "
-        "rt_tgsigqueueinfo rt_sigsuspend sigaltstack pause alarm getitimer setitimer timer_create "
-        "timer_settime timer_gettime timer_getoverrun timer_delete timerfd_create timerfd_settime "
-        "timerfd_gettime nanosleep clock_nanosleep clock_gettime clock_getres gettimeofday time futex "
-        "futex_waitv futex_wake futex_wait futex_requeue eventfd eventfd2 signalfd signalfd4 poll ppoll "
-        "select pselect6 epoll_create epoll_create1 epoll_ctl epoll_wait epoll_pwait epoll_pwait2 getrandom",
+        (
+            "rt_sigaction rt_sigprocmask rt_sigreturn rt_sigpending rt_sigtimedwait rt_sigqueueinfo "
+            "rt_tgsigqueueinfo rt_sigsuspend sigaltstack pause alarm getitimer setitimer timer_create "
+            "timer_settime timer_gettime timer_getoverrun timer_delete timerfd_create timerfd_settime "
+            "timerfd_gettime nanosleep clock_nanosleep clock_gettime clock_getres gettimeofday time futex "
+            "futex_waitv futex_wake futex_wait futex_requeue eventfd eventfd2 signalfd signalfd4 poll ppoll "
+            "select pselect6 epoll_create epoll_create1 epoll_ctl epoll_wait epoll_pwait epoll_pwait2 getrandom"
+        ),
     ),
     (
         "Sockets and pipes: `socket` is allowed below for some families; only loopback is there.",
-        "pipe pipe2 bind listen accept accept4 connect getsockname getpeername getsockopt setsockopt shutdown "
-        "sendto recvfrom sendmsg recvmsg sendmmsg recvmmsg",
+        (
+            "pipe pipe2 bind listen accept accept4 connect getsockname getpeername getsockopt setsockopt shutdown "
+            "sendto recvfrom sendmsg recvmsg sendmmsg recvmmsg"
+        ),
     ),
 )
 """Groups of system calls that are allowed whatever their arguments, each with its reason."""
@@ -148,6 +160,7 @@ def install(*, counted: bool) -> None:
 
 
 def allowed_numbers(machine: int, without: frozenset[str] = frozenset()) -> list[int]:
+    """The plain calls, as this machine numbers them."""
     names = " ".join(names for _, names in ALLOWED).split()
     return sorted({syscalls.NUMBERS[name][machine] for name in names if name not in without} - {syscalls.ABSENT})
 

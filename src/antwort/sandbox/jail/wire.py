@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import struct
-from typing import Any, Final
+from typing import Any, Final, cast
 
 _PREFIX: Final = struct.Struct(">II")
 LARGEST_HEADER: Final = 32 << 20
@@ -23,6 +23,7 @@ class BrokenFrame(ValueError):
 
 
 def encode(header: dict[str, Any], blobs: tuple[bytes, ...] = ()) -> bytes:
+    """A frame as bytes."""
     head = json.dumps({**header, "blobs": [len(blob) for blob in blobs]}).encode()
     return b"".join((_PREFIX.pack(len(head), sum(map(len, blobs))), head, *blobs))
 
@@ -77,4 +78,4 @@ def _parse(head: bytes, body: memoryview) -> Frame:
     if start != len(body) or not isinstance(header, dict):
         message = "lengths do not add up"
         raise BrokenFrame(message)
-    return header, blobs
+    return cast("dict[str, Any]", header), blobs

@@ -6,6 +6,7 @@ one descriptor: the command socket, over which the server sends the three descri
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
 import json
@@ -24,6 +25,7 @@ _LOST: Final = 72
 
 
 def main(command: int, layers: str, modules: str) -> NoReturn:
+    """Import everything, then fork on command until the server is gone."""
     server = socket.socket(fileno=command)
     try:
         preload([name for name in modules.split(",") if name])
@@ -35,6 +37,7 @@ def main(command: int, layers: str, modules: str) -> NoReturn:
 
 
 def preload(modules: list[str]) -> None:
+    """Import the stack and freeze it."""
     for name in modules:
         importlib.import_module(name)
     if "matplotlib.pyplot" in modules:
@@ -47,12 +50,17 @@ def preload(modules: list[str]) -> None:
 def _warm_up_figures() -> None:
     """Load fonts and renderer once here, instead of at the first figure of every container."""
     pyplot: Any = importlib.import_module("matplotlib.pyplot")
-    with warnings.catch_warnings(), open(os.devnull, "wb") as nowhere:  # noqa: PTH123
+    with warnings.catch_warnings(), open(os.devnull, "wb") as nowhere:  # noqa: PTH123 - a device, not a path of ours
         warnings.simplefilter("ignore")
         pyplot.plot([0, 1])
         pyplot.title("warm")
         pyplot.savefig(nowhere, format="png", bbox_inches="tight")
         pyplot.close("all")
+
+
+def _wake(number: int, frame: object) -> None:
+    """Only there so that the signal is delivered, and written to the wake-up pipe."""
+    del number, frame
 
 
 class Zygote:
@@ -70,7 +78,7 @@ class Zygote:
         os.set_blocking(self._deaths, False)
         os.set_blocking(wakeup, False)
         signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGCHLD, _wake)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def serve(self) -> None:
@@ -119,10 +127,8 @@ class Zygote:
             os.close(pidfd)
 
     def _report_deaths(self) -> None:
-        try:
+        with contextlib.suppress(BlockingIOError):
             os.read(self._deaths, 4096)
-        except BlockingIOError:
-            pass
         while self._alive:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if pid == 0:
