@@ -6,6 +6,7 @@ import asyncio
 import os
 import subprocess
 from dataclasses import replace
+from textwrap import dedent
 
 import pytest
 
@@ -56,7 +57,7 @@ async def test_idle_containers_are_watched_too(pool):
         if os.fork() == 0:
             time.sleep(0.5); x = bytearray(b'x') * (150 << 20); time.sleep(60)
     """
-    assert (await container.execute(later, timeout=5)).status == "success"
+    assert (await container.execute(dedent(later), timeout=5)).status == "success"
     assert await end_of(container) == "oom"
 
 
@@ -69,7 +70,7 @@ async def test_memory_is_summed_over_processes_and_files(pool):
             y = bytearray(b'y') * (30 << 20)
             time.sleep(60)
     """
-    assert (await container.execute(share, timeout=5)).status == "success"
+    assert (await container.execute(dedent(share), timeout=5)).status == "success"
     await asyncio.sleep(1.2)
     assert container.alive
     await asyncio.to_thread(container.files.write, "f", b"x" * (45 << 20))
@@ -85,7 +86,7 @@ async def test_shared_pages_are_not_counted_for_each_of_those_that_share_them(po
             if os.fork() == 0: time.sleep(60)
         time.sleep(1)
     """
-    assert (await container.execute(code, timeout=10)).status == "success"
+    assert (await container.execute(dedent(code), timeout=10)).status == "success"
     assert await end_of(container) == "the test is over"
 
 
@@ -93,12 +94,12 @@ async def test_sockets_are_counted_wherever_they_hide(pool):
     """Sent over a socket and closed, a descriptor shows nowhere; the kernel still has it."""
     container = await pool.create()
     code = "import socket, time\nkept = [socket.socket() for _ in range(600)]\n" + "time.sleep(0.5)"
-    assert (await container.execute(code, timeout=10)).status == "success"
+    assert (await container.execute(dedent(code), timeout=10)).status == "success"
     hidden = (
         "import array\na, b = socket.socketpair()\n"
         "for _ in range(10):\n    many = [socket.socket() for _ in range(60)]\n"
         "    a.sendmsg([b'x'], [(1, 1, array.array('i', [s.fileno() for s in many]))])\n"
         "    [s.close() for s in many]\ntime.sleep(5)"
     )
-    await container.execute(hidden, timeout=10)
+    await container.execute(dedent(hidden), timeout=10)
     assert await end_of(container) == f"it had more than {watchdog.MOST_SOCKETS} sockets open"
