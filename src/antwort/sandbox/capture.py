@@ -69,7 +69,7 @@ class _Stream:
 
 
 def mark(cut: int) -> str:
-    """What stands where bytes are missing."""
+    """What stands where so many bytes were cut."""
     return f"\n[... {cut} bytes cut ...]\n"
 
 
@@ -111,10 +111,9 @@ class Capture:
 
     def interleaved(self) -> list[tuple[StreamName, str]]:
         """Both streams as they came, neighbours joined."""
-        pieces: list[tuple[int, StreamName, bytes]] = []
-        for name, stream in self._streams.items():
-            for piece in stream.pieces():
-                pieces.append((piece.order, name, bytes(piece.data)))  # noqa: PERF401 - the type checker loses the name
+        pieces: list[tuple[int, StreamName, bytes]] = [
+            (piece.order, name, bytes(piece.data)) for name, s in self._streams.items() for piece in s.pieces()
+        ]
         pieces.sort(key=lambda piece: piece[0])
         joined: list[tuple[StreamName, bytes]] = []
         for _, name, data in pieces:

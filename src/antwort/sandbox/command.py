@@ -25,8 +25,8 @@ def sandbox(host: str | None, port: int | None, allow_weaker_isolation: str | No
     """Serve isolated Python over HTTP. Settings: SANDBOX_* in the environment."""
     import uvicorn  # noqa: PLC0415 - `antwort doctor` does not need a web server
 
-    from .server import make_app  # noqa: PLC0415 - likewise
-    from .server.settings import from_environment  # noqa: PLC0415 - likewise
+    from .server import make_app  # noqa: PLC0415 - the same reason
+    from .server.settings import from_environment  # noqa: PLC0415 - the same reason
 
     try:
         settings = from_environment(os.environ, host=host, port=port, allow_weaker_isolation=allow_weaker_isolation)

@@ -212,7 +212,7 @@ class Container:
         self,
         code: str,
         *,
-        timeout: float,  # noqa: ASYNC109 - the container's time, which cancelling the caller would not enforce
+        timeout: float,  # noqa: ASYNC109 - for the code inside, not for this call
         echo: bool = True,
         on_output: OnOutput | None = None,
     ) -> Outcome:
@@ -226,7 +226,7 @@ class Container:
             self._listen_again()
             self._call = call
             try:
-                return await self._ask(call, code, echo=echo, seconds=timeout, started=started)
+                return await self._ask(call, code, echo=echo, timeout=timeout, started=started)
             except asyncio.CancelledError:
                 # Nobody waits for the answer any more, and the next call must not find this one still running.
                 await _insist(self._stop_call(call))
@@ -272,9 +272,9 @@ class Container:
 
     # -- the call -----------------------------------------------------------------------------------------------
 
-    async def _ask(self, call: _Call, code: str, *, echo: bool, seconds: float, started: float) -> Outcome:
+    async def _ask(self, call: _Call, code: str, *, echo: bool, timeout: float, started: float) -> Outcome:  # noqa: ASYNC109 - as above
         timed_out = False
-        deadline = started + seconds
+        deadline = started + timeout
         question = wire.encode({"call": call.token, "code": code, "echo": echo})
         if not await self._put(question, call, deadline):
             await self.end("the code broke its channel")
@@ -486,7 +486,7 @@ class Container:
 
 
 def describe(status: int) -> str:
-    """An exit status in words."""
+    """How a process ended, in words."""
     if status >= 0 and status <= 128:  # noqa: PLR2004 - above 128 init passes on a signal
         return f"the interpreter exited with code {status}"
     number = -status if status < 0 else status - 128

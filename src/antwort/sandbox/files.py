@@ -26,7 +26,7 @@ Kind = Literal["file", "directory", "other"]
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A file or directory, as a listing shows it."""
+    """A file or directory, as it was when it was looked at."""
 
     path: str
     kind: Kind

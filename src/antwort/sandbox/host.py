@@ -34,7 +34,7 @@ UIDS: Final = range(0x70000000, 0x70010000)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """What was found on this machine."""
+    """What was found."""
 
     walls: frozenset[str]
     landlock_abi: int

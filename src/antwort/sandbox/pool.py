@@ -224,7 +224,7 @@ class Pool:
             )
         data, temporary = f"{place}/data", f"{place}/temporary"
         for directory in (data, temporary):
-            Path(directory).mkdir(0o700)
+            Path(directory).mkdir(mode=0o700)
         path = (str(packages),) if packages is not None else ()
         own = {"HOME": temporary, "TMPDIR": temporary, "MPLCONFIGDIR": f"{temporary}/matplotlib"}
         return Settings(

@@ -21,7 +21,7 @@ _MS_PRIVATE_REC: Final = (1 << 18) | 16384
 
 
 def main(order: dict[str, Any]) -> None:
-    """Show the sources to the user below `PLACE`, become the user, run the command."""
+    """Do what the order says; does not return."""
     libc = ctypes.CDLL(None, use_errno=True)
 
     def must(result: int, what: str) -> None:
@@ -36,7 +36,7 @@ def main(order: dict[str, Any]) -> None:
     for i, descriptor in enumerate(opened):
         target = f"{PLACE}/{i}"
         if stat.S_ISDIR(os.fstat(descriptor).st_mode):
-            os.mkdir(target)  # noqa: PTH102 - no pathlib, which costs as much to import as all of this
+            os.mkdir(target)  # noqa: PTH102 - no import that is not needed
         else:
             os.close(os.open(target, os.O_CREAT | os.O_WRONLY, 0o644))
         source = f"/proc/self/fd/{descriptor}".encode()
@@ -45,7 +45,7 @@ def main(order: dict[str, Any]) -> None:
     os.setgroups([])
     os.setresgid(order["uid"], order["uid"], order["uid"])
     os.setresuid(order["uid"], order["uid"], order["uid"])
-    os.execve(order["argv"][0], order["argv"], {})  # noqa: S606 - our own argv, no shell wanted
+    os.execve(order["argv"][0], order["argv"], {})  # noqa: S606 - what it is for
 
 
 if __name__ == "__main__":

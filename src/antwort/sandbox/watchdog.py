@@ -67,7 +67,7 @@ def _takes_too_much(container: Container) -> bool:
 
 
 def descendants(pid: int) -> list[int]:
-    """A process and everything below; orphans go to their namespace's init, so none is missed."""
+    """The process and everything below it; orphans go to their namespace's init, so none is missed."""
     found: list[int] = []
     waiting = [pid]
     while waiting:

@@ -38,7 +38,7 @@ class Zygote:
         self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.alive = True
         self.forked = 0
-        commands.setblocking(False)  # noqa: FBT003 - socket takes it no other way
+        commands.setblocking(False)  # noqa: FBT003 - the socket's own way
         asyncio.get_running_loop().add_reader(commands, self._heard)
 
     @classmethod

@@ -1,7 +1,4 @@
-"""Open matplotlib figures become PNG images, as in a notebook.
-
-Nothing here imports matplotlib: the code may not need it.
-"""
+"""Open matplotlib figures become PNG images, as in a notebook. Nothing here imports matplotlib: few need it."""
 
 from __future__ import annotations
 
@@ -45,7 +42,7 @@ def affordable(images: list[Image]) -> list[Image]:
 
 
 def discard() -> None:
-    """Forget what was drawn: the code has failed, and its half-made figures are no result."""
+    """Forget every figure; the code failed."""
     _shown.clear()
     pyplot = sys.modules.get("matplotlib.pyplot")
     if pyplot is not None:

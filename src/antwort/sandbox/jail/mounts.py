@@ -21,7 +21,7 @@ MS_PRIVATE: Final = 1 << 18
 
 DATA: Final = "/mnt/data"
 TMP: Final = "/tmp"  # noqa: S108 - the container's own, a fresh tmpfs
-SHM: Final = "/dev/shm"  # noqa: S108 - likewise
+SHM: Final = "/dev/shm"  # noqa: S108 - the same reason
 PACKAGES: Final = "/opt/packages"
 SITE: Final = "/opt/site"
 
@@ -29,7 +29,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def mount(source: str, target: str, kind: str, flags: int, options: str = "") -> None:
-    """Mount, or raise `OSError` that says what and where."""
+    """The system call, or `OSError` that says what and where."""
     result = _libc.mount(
         source.encode(), target.encode(), kind.encode() if kind else None, ctypes.c_ulong(flags), options.encode()
     )
@@ -55,7 +55,7 @@ def size(place: str, size_bytes: int, files: int) -> None:
 
 
 def make_zero_unmappable() -> None:
-    """Cover /dev/zero with /dev/full, which reads the same: mapped and shared, the former is nobody's memory."""
+    """Cover /dev/zero with /dev/full, which reads the same: mapped and shared, the former is memory of nobody."""
     mount("/dev/full", "/dev/zero", "", MS_BIND)
 
 

@@ -79,7 +79,7 @@ def shrink_buffers() -> None:
 
 
 def name_host(name: str) -> None:
-    """Give the container a host name of its own, the same in all: the host's would tell where it runs."""
+    """Give the container a host name of its own."""
     os_name = name.encode()
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.sethostname(os_name, len(os_name)) != 0:

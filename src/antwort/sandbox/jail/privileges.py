@@ -30,7 +30,7 @@ class _Sets(ctypes.Structure):
 
 
 def prctl(option: int, *arguments: int) -> int:
-    """Call `prctl(2)`, or raise `OSError` that names the option."""
+    """The system call, or `OSError` that says which option."""
     padded = [*arguments, 0, 0, 0, 0][:4]
     result: int = _libc.prctl(option, *(ctypes.c_ulong(a) for a in padded))
     if result < 0:

@@ -90,9 +90,8 @@ class Runner:
                 self._executing = False
         except SystemExit as leaving:
             answer |= {"status": "exit", "exit_code": exit_code(leaving), "texts": {}}
-            words = leaving.code
-            if not isinstance(words, int | None):
-                _quietly(lambda: _complain(f"{words}\n"))
+            if not isinstance(leaving.code, int | None):
+                _complain_of(leaving.code)
         except BaseException as error:  # noqa: BLE001 - whatever the user's code raises is its result
             answer |= failure(error)
             _complain(clean_traceback(error))
@@ -135,7 +134,7 @@ def _echoes(tree: ast.Module, code: str) -> bool:
 
 
 def shorten(text: str) -> str:
-    """Head and tail of what is too long, the cut marked."""
+    """The text, or its two ends if it is too long."""
     if len(text) <= LARGEST_ECHO:
         return text
     half = LARGEST_ECHO // 2
@@ -143,14 +142,14 @@ def shorten(text: str) -> str:
 
 
 def exit_code(leaving: SystemExit) -> int:
-    """What the shell would see."""
+    """The number that a shell would see."""
     if leaving.code is None:
         return 0
     return int.__and__(leaving.code, 0xFF) if isinstance(leaving.code, int) else 1
 
 
 def failure(error: BaseException) -> dict[str, Any]:
-    """The answer for code that raised."""
+    """An exception as an answer."""
     status = "interrupted" if isinstance(error, KeyboardInterrupt) else "error"
     try:
         message = str(error)
@@ -166,14 +165,14 @@ def clean_traceback(error: BaseException) -> str:
     while frames is not None and not frames.tb_frame.f_code.co_filename.startswith("<cell "):
         frames = frames.tb_next
     try:
-        whole = traceback.TracebackException(type(error), error, frames)
-        shown: traceback.TracebackException | None = whole
+        text = traceback.TracebackException(type(error), error, frames)
+        shown: traceback.TracebackException | None = text
         while shown is not None:
             ours = [frame for frame in shown.stack if frame.filename.startswith(_OURS)]
             for frame in ours:
                 shown.stack.remove(frame)
             shown = shown.__cause__ or shown.__context__
-        return "".join(whole.format())
+        return "".join(text.format())
     except Exception:  # noqa: BLE001 - the user's __str__ may do anything
         return f"{type(error).__name__}\n"
 
@@ -193,7 +192,7 @@ class OrderedFile(io.FileIO):
 
     last: OrderedFile | None = None
 
-    def write(self, data: Any, /) -> int:  # noqa: ANN401 - any buffer, as the base class takes
+    def write(self, data: Any, /) -> int:  # noqa: ANN401 - any buffer, as in the base class
         before = OrderedFile.last
         if before is not self:
             if before is not None:
@@ -229,14 +228,18 @@ def _text(descriptor: int) -> io.TextIOWrapper:
 
 
 def _flush() -> None:
-    _quietly(lambda: sys.stdout.flush())  # noqa: PLW0108 - looked up inside, where it may be missing
-    _quietly(lambda: sys.stderr.flush())  # noqa: PLW0108 - as with the other
+    _quietly(lambda: sys.stdout.flush())  # noqa: PLW0108 - looked up inside: it may be anything
+    _quietly(lambda: sys.stderr.flush())  # noqa: PLW0108 - the same reason
     _quietly(lambda: ctypes.CDLL(None).fflush(None))
 
 
 def _complain(text: str) -> None:
-    _quietly(lambda: sys.stdout.flush())  # noqa: PLW0108 - as with the other
+    _quietly(lambda: sys.stdout.flush())  # noqa: PLW0108 - looked up inside: it may be anything
     _quietly(lambda: sys.stderr.write(text))
+
+
+def _complain_of(value: object) -> None:
+    _quietly(lambda: _complain(f"{value}\n"))
 
 
 def _quietly(action: Callable[[], object]) -> None:

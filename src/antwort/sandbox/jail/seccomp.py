@@ -160,7 +160,7 @@ def install(*, counted: bool) -> None:
 
 
 def allowed_numbers(machine: int, without: frozenset[str] = frozenset()) -> list[int]:
-    """The numbers on this machine of what is allowed whatever its arguments."""
+    """The plain calls, as this machine numbers them."""
     names = " ".join(names for _, names in ALLOWED).split()
     return sorted({syscalls.NUMBERS[name][machine] for name in names if name not in without} - {syscalls.ABSENT})
 

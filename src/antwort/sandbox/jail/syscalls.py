@@ -316,7 +316,7 @@ _libc.syscall.restype = ctypes.c_long
 
 
 class UnknownMachine(RuntimeError):
-    """The numbers of this processor's system calls are not in the table, so no filter can be written for it."""
+    """The processor's system-call numbers are not in the table, so no filter can be written for it."""
 
 
 def machine() -> int:
@@ -329,7 +329,7 @@ def machine() -> int:
 
 
 def number(name: str) -> int:
-    """The number of this call on this processor."""
+    """A system call's number on this machine."""
     return NUMBERS[name][machine()]
 
 

@@ -23,7 +23,7 @@ class BrokenFrame(ValueError):
 
 
 def encode(header: dict[str, Any], blobs: tuple[bytes, ...] = ()) -> bytes:
-    """A frame as it is sent."""
+    """A frame as bytes."""
     head = json.dumps({**header, "blobs": [len(blob) for blob in blobs]}).encode()
     return b"".join((_PREFIX.pack(len(head), sum(map(len, blobs))), head, *blobs))
 

@@ -25,7 +25,7 @@ _LOST: Final = 72
 
 
 def main(command: int, layers: str, modules: str) -> NoReturn:
-    """Preload the modules, then fork on command for as long as the server lives."""
+    """Import everything, then fork on command until the server is gone."""
     server = socket.socket(fileno=command)
     try:
         preload([name for name in modules.split(",") if name])
@@ -37,7 +37,7 @@ def main(command: int, layers: str, modules: str) -> NoReturn:
 
 
 def preload(modules: list[str]) -> None:
-    """Import them and make their pages fit to be shared."""
+    """Import the stack and freeze it."""
     for name in modules:
         importlib.import_module(name)
     if "matplotlib.pyplot" in modules:
@@ -50,7 +50,7 @@ def preload(modules: list[str]) -> None:
 def _warm_up_figures() -> None:
     """Load fonts and renderer once here, instead of at the first figure of every container."""
     pyplot: Any = importlib.import_module("matplotlib.pyplot")
-    with warnings.catch_warnings(), open(os.devnull, "wb") as nowhere:  # noqa: PTH123
+    with warnings.catch_warnings(), open(os.devnull, "wb") as nowhere:  # noqa: PTH123 - a device, not a path of ours
         warnings.simplefilter("ignore")
         pyplot.plot([0, 1])
         pyplot.title("warm")
@@ -58,8 +58,9 @@ def _warm_up_figures() -> None:
         pyplot.close("all")
 
 
-def _heed(*_: object) -> None:
-    """A handler must be there for the wake-up byte to be written."""
+def _wake(number: int, frame: object) -> None:
+    """Only there so that the signal is delivered, and written to the wake-up pipe."""
+    del number, frame
 
 
 class Zygote:
@@ -77,7 +78,7 @@ class Zygote:
         os.set_blocking(self._deaths, False)
         os.set_blocking(wakeup, False)
         signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, _heed)
+        signal.signal(signal.SIGCHLD, _wake)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def serve(self) -> None:
