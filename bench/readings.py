@@ -9,7 +9,7 @@ from statistics import median
 from time import perf_counter
 from typing import Literal, TypeAlias
 
-Unit: TypeAlias = Literal["s", "x"]
+Unit: TypeAlias = Literal["s", "x", "MB"]
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from pathlib import Path
 import events
 import imports
 import rendering
+import sandbox
 import table
 import tool_calls
 from readings import Suite
@@ -27,6 +28,7 @@ SUITES: dict[str, Callable[[], Suite]] = {
     "rendering": rendering.suite,
     "events": events.suite,
     "tool-calls": tool_calls.suite,
+    "sandbox": sandbox.suite,
 }
 """Every suite, in the order of the table. A new one is a module beside this file, and a line here."""
 

@@ -70,6 +70,8 @@ def quantity(value: float, measured: Reading) -> str:
     """A number that a person reads at once."""
     if measured.unit == "x":
         return f"{value:.2f}x"
+    if measured.unit == "MB":
+        return f"{value:.3g} MB"
     return f"{value:.2f} s" if value >= 1 else f"{value / MILLISECOND:.3g} ms"
 
 

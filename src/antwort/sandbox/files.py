@@ -1,0 +1,307 @@
+"""A container's files, reached from outside by one directory descriptor.
+
+The code inside can change the tree at any moment, so nothing is decided on a path string: every step is a descriptor,
+no step follows a link, and whatever is neither file nor directory is refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from .errors import BadPath, NotFound, TooLarge
+from .jail import syscalls
+
+_LONGEST_NAME: Final = 255
+_DEEPEST: Final = 64
+_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_NO_BLOCKING: Final = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # opening a FIFO must not wait for its other end
+
+Kind = Literal["file", "directory", "other"]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A file or directory, as it was when it was looked at."""
+
+    path: str
+    kind: Kind
+    size: int
+    modified: float
+
+
+def is_plain(name: str) -> bool:
+    """A name that means the same everywhere: one component, no tricks, going in as coming out."""
+    try:
+        length = len(name.encode())
+    except UnicodeEncodeError:
+        return False  # bytes that are not text
+    return (
+        0 < length <= _LONGEST_NAME
+        and name not in {".", ".."}
+        and "\\" not in name
+        and "/" not in name
+        and name.isprintable()
+    )
+
+
+def parts(path: str) -> list[str]:
+    """A relative path's components, or `BadPath`."""
+    names = path.split("/")
+    if path.endswith("/"):
+        names = names[:-1]
+    bad = next((name for name in names if not is_plain(name)), None)
+    if bad is not None or not names or len(names) > _DEEPEST:
+        message = f"{path!r} is not a plain relative path: no '..', no leading '/', no backslash or control character"
+        raise BadPath(message)
+    return names
+
+
+class Tree:
+    """The directory `/mnt/data` of one container."""
+
+    def __init__(self, places: list[int], uid: int | None) -> None:
+        self._places = places
+        self._uid = uid
+
+    @property
+    def _root(self) -> int:
+        if not self._places:
+            message = "the container has ended"
+            raise NotFound(message)
+        return self._places[0]
+
+    def close(self) -> None:
+        while self._places:
+            os.close(self._places.pop())
+
+    def open_read(self, path: str) -> tuple[int, int]:
+        """A descriptor of a regular file, and its size."""
+        *above, name = parts(path)
+        with self._as_owner(), self._walk(above) as directory:
+            descriptor = _open(name, os.O_RDONLY | _NO_BLOCKING, directory, path)
+        info = os.fstat(descriptor)
+        if not stat.S_ISREG(info.st_mode):
+            os.close(descriptor)
+            message = f"{path!r} is not a regular file"
+            raise BadPath(message)
+        return descriptor, info.st_size
+
+    def open_write(self, path: str, mode: int = 0o644) -> int:
+        """A descriptor of a new, empty file; directories above are made, what was there is replaced."""
+        *above, name = parts(path)
+        with self._as_owner(), self._walk(above, make=True) as directory:
+            # Never opened for truncation: what stands there may be a link, a FIFO or a file open elsewhere.
+            self._unlink(name, directory, path)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_BLOCKING
+            return _open(name, flags, directory, path, mode & 0o777)
+
+    def make_directory(self, path: str) -> None:
+        with self._as_owner(), self._walk(parts(path), make=True):
+            pass
+
+    def read(self, path: str, limit: int) -> bytes:
+        descriptor, size = self.open_read(path)
+        with os.fdopen(descriptor, "rb") as file:
+            if size > limit:
+                message = f"{path!r} has {size} bytes, more than the {limit} allowed here"
+                raise TooLarge(message)
+            return file.read(limit)
+
+    def write(self, path: str, data: bytes) -> None:
+        descriptor = self.open_write(path)
+        with os.fdopen(descriptor, "wb", buffering=0) as file:
+            self.write_all(file.fileno(), data, path)
+
+    @staticmethod
+    def write_all(descriptor: int, data: bytes, path: str) -> None:
+        """Write to an open file; a full quota is `TooLarge`."""
+        view = memoryview(data)
+        while view:
+            view = view[_write(descriptor, view, path) :]
+
+    def stat(self, path: str) -> Entry:
+        *above, name = parts(path)
+        with self._as_owner(), self._walk(above) as directory:
+            return _entry(path.rstrip("/"), _stat(name, directory, path))
+
+    def list(self, below: str = "", *, limit: int = 10_000) -> Iterator[Entry]:
+        """Every file and directory below, depth first, at most `limit`; links and odd names are left out."""
+        with self._as_owner():
+            start = _duplicate(self._root) if not below else self._open_directory(parts(below))
+            prefix = f"{below.rstrip('/')}/" if below else ""
+            entries = list(_listed(start, prefix, limit, 0))
+        yield from entries
+
+    def delete(self, path: str) -> None:
+        """Remove a file, or a directory with all that is in it."""
+        *above, name = parts(path)
+        with self._as_owner(), self._walk(above) as directory:
+            if stat.S_ISDIR(_stat(name, directory, path).st_mode):
+                _remove_below(name, directory, 0)
+            else:
+                self._unlink(name, directory, path, must_exist=True)
+
+    def move(self, source: str, target: str) -> None:
+        """Rename within the tree; what stands at the target is replaced if it is a file."""
+        *above, name = parts(source)
+        *above_target, new_name = parts(target)
+        with self._as_owner(), self._walk(above) as old, self._walk(above_target, make=True) as new:
+            try:
+                os.rename(name, new_name, src_dir_fd=old, dst_dir_fd=new)
+            except FileNotFoundError:
+                raise NotFound(f"no file {source!r}") from None
+            except OSError as error:
+                raise BadPath(f"cannot move {source!r} to {target!r}: {error.strerror}") from error
+
+    def usage(self) -> int:
+        """Bytes taken by the container's files, here and in its other writable places."""
+        taken = [os.statvfs(place) for place in self._places]
+        return sum((info.f_blocks - info.f_bfree) * info.f_frsize for info in taken)
+
+    @contextlib.contextmanager
+    def _as_owner(self) -> Generator[None]:
+        """As root, touch the tree as its owner: root's own powers over files are switched off meanwhile.
+
+        The file-system identity is each thread's own, and the kernel drops the capabilities that override
+        permissions together with it.
+        """
+        if self._uid is None:
+            yield
+            return
+        syscalls.call("setfsgid", self._uid)
+        syscalls.call("setfsuid", self._uid)
+        try:
+            yield
+        finally:
+            syscalls.call("setfsuid", 0)
+            syscalls.call("setfsgid", 0)
+
+    @contextlib.contextmanager
+    def _walk(self, names: list[str], *, make: bool = False) -> Generator[int]:
+        directory = self._open_directory(names, make=make)
+        try:
+            yield directory
+        finally:
+            os.close(directory)
+
+    def _open_directory(self, names: list[str], *, make: bool = False) -> int:
+        directory = _duplicate(self._root)
+        for name in names:
+            try:
+                if make:
+                    with contextlib.suppress(FileExistsError):
+                        os.mkdir(name, 0o755, dir_fd=directory)
+                below = _open(name, _DIRECTORY, directory, "/".join(names))
+            except OSError as error:
+                raise _refused(error, "/".join(names)) from error
+            finally:
+                os.close(directory)
+            directory = below
+        return directory
+
+    @staticmethod
+    def _unlink(name: str, directory: int, path: str, *, must_exist: bool = False) -> None:
+        try:
+            os.unlink(name, dir_fd=directory)
+        except FileNotFoundError:
+            if must_exist:
+                raise NotFound(f"no file {path!r}") from None
+        except OSError as error:
+            raise BadPath(f"{path!r}: {error.strerror}") from error
+
+
+def _refused(error: OSError, path: str) -> Exception:
+    if isinstance(error, FileNotFoundError):
+        return NotFound(f"no file {path!r}")
+    if error.errno in {28, 122}:  # ENOSPC, EDQUOT
+        return TooLarge(f"no room for {path!r}: the container's disk or file quota is full")
+    return BadPath(f"{path!r}: {error.strerror}")
+
+
+def _open(name: str, flags: int, directory: int, path: str, mode: int = 0) -> int:
+    try:
+        return os.open(name, flags, mode, dir_fd=directory)
+    except OSError as error:
+        raise _refused(error, path) from error
+
+
+def _write(descriptor: int, view: memoryview, path: str) -> int:
+    try:
+        return os.write(descriptor, view)
+    except OSError as error:
+        raise _refused(error, path) from error
+
+
+def _duplicate(descriptor: int) -> int:
+    # Through openat rather than dup: a duplicate would share its reading position with every other listing.
+    return os.open(".", _DIRECTORY, dir_fd=descriptor)
+
+
+def _stat(name: str, directory: int, path: str) -> os.stat_result:
+    try:
+        return os.stat(name, dir_fd=directory, follow_symlinks=False)
+    except OSError as error:
+        raise _refused(error, path) from error
+
+
+def _entry(path: str, info: os.stat_result) -> Entry:
+    kind: Kind = "file" if stat.S_ISREG(info.st_mode) else "directory" if stat.S_ISDIR(info.st_mode) else "other"
+    return Entry(path, kind, info.st_size if kind == "file" else 0, info.st_mtime)
+
+
+def _listed(directory: int, prefix: str, limit: int, depth: int) -> Iterator[Entry]:
+    """Closes the directory. Names come from hostile code: odd ones are not handed on."""
+    count = 0
+    try:
+        with os.scandir(directory) as entries:
+            for item in entries:
+                if count >= limit:
+                    return
+                if not is_plain(item.name):
+                    continue
+                try:
+                    info = os.stat(item.name, dir_fd=directory, follow_symlinks=False)
+                    entry = _entry(prefix + item.name, info)
+                    if entry.kind == "other":
+                        continue
+                    below = os.open(item.name, _DIRECTORY, dir_fd=directory) if entry.kind == "directory" else -1
+                except OSError:
+                    continue  # gone or replaced since it was listed
+                count += 1
+                yield entry
+                if below >= 0 and depth < _DEEPEST:
+                    for inner in _listed(below, f"{prefix}{item.name}/", limit - count, depth + 1):
+                        count += 1
+                        yield inner
+                elif below >= 0:
+                    os.close(below)
+    finally:
+        os.close(directory)
+
+
+def _remove_below(name: str, parent: int, depth: int) -> None:
+    if depth > 2 * _DEEPEST:  # each level holds a descriptor
+        message = "the directory is too deep to remove; end the container instead"
+        raise TooLarge(message)
+    directory = _open(name, _DIRECTORY, parent, name)
+    try:
+        for child in os.listdir(directory):  # noqa: PTH208 - a descriptor has no pathlib
+            try:
+                os.unlink(child, dir_fd=directory)
+            except IsADirectoryError:
+                _remove_below(child, directory, depth + 1)
+    except OSError as error:
+        raise _refused(error, name) from error
+    finally:
+        os.close(directory)
+    try:
+        os.rmdir(name, dir_fd=parent)
+    except FileNotFoundError:
+        return  # gone already
+    except OSError as error:  # the code fills it as fast as we empty it
+        raise _refused(error, name) from error

@@ -1,0 +1,121 @@
+"""What this host gives: which walls can be built here, and what each is for."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from . import bubblewrap, cgroups
+from .errors import CannotStart, WeakHost
+from .jail import landlock, syscalls
+
+WALLS: Final = frozenset({"namespaces", "landlock", "seccomp"})
+"""What must be there, or be waived by name."""
+
+MEANING: Final = {
+    "namespaces": "own files, processes, network and users: sees and reaches nobody else",
+    "landlock": "a second wall around files, and what /proc would tell about the host",
+    "seccomp": "the parts of the kernel that escapes begin with cannot be called",
+    "cgroups": "memory, processes and processor time are counted exactly by the kernel",
+}
+
+_NO_GROUPS: Final = (
+    "no: resource limits and a watchdog instead; processor time is not shared out, and the kernel's own memory "
+    "(page tables, pipes, epoll) is bounded per process but not counted"
+)
+
+UIDS: Final = range(0x70000000, 0x70010000)
+"""Users that exist nowhere, one per zygote when we are root."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """What was found."""
+
+    walls: frozenset[str]
+    landlock_abi: int
+    groups: cgroups.Groups | None
+    root: bool
+    memory_bytes: int
+    why_no_namespaces: str | None = None
+
+    @property
+    def missing(self) -> frozenset[str]:
+        return WALLS - self.walls
+
+    def require(self, waived: frozenset[str]) -> None:
+        """Go on only if every missing wall was waived by name."""
+        if unwaived := self.missing - waived:
+            raise WeakHost(unwaived)
+
+    def lines(self) -> list[tuple[str, str, str]]:
+        """Name, state and meaning of each protection, for people."""
+        kernel = f"yes, ABI {self.landlock_abi}" if self.landlock_abi else "no"
+        groups = f"yes, {self.groups.kind}" if self.groups else _NO_GROUPS
+        states = {
+            "namespaces": "yes" if "namespaces" in self.walls else f"no: {self.why_no_namespaces}",
+            "landlock": kernel,
+            "seccomp": "yes" if "seccomp" in self.walls else "no",
+            "cgroups": groups,
+        }
+        return [(name, states[name], meaning) for name, meaning in MEANING.items()]
+
+    def summary(self) -> str:
+        return "; ".join(f"{name}: {state}" for name, state, _ in self.lines())
+
+
+def probe() -> Host:
+    """Try, rather than believe configuration files."""
+    root = hasattr(os, "geteuid") and os.geteuid() == 0
+    walls: set[str] = set()
+    why: str | None = "only Linux has them"
+    abi = 0
+    if sys.platform == "linux":
+        why = _why_no_namespaces(UIDS[-1] if root else None)
+        abi = landlock.abi()
+        if why is None:
+            walls.add("namespaces")
+        if abi:
+            walls.add("landlock")
+        if _has_seccomp():
+            walls.add("seccomp")
+    return Host(
+        walls=frozenset(walls),
+        landlock_abi=abi,
+        groups=cgroups.here() if sys.platform == "linux" else None,
+        root=root,
+        memory_bytes=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
+        why_no_namespaces=why,
+    )
+
+
+def _why_no_namespaces(uid: int | None) -> str | None:
+    """Build the walls around a program that does nothing; None if that worked."""
+    try:
+        launch = bubblewrap.probe(uid)
+    except CannotStart as error:
+        return str(error)
+    try:
+        done = subprocess.run(
+            launch.argv, pass_fds=launch.descriptors, env={}, capture_output=True, timeout=20, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    finally:
+        launch.close()
+    if done.returncode == 0:
+        return None
+    return done.stderr.decode(errors="replace").strip().splitlines()[-1] if done.stderr else "bubblewrap failed"
+
+
+def _has_seccomp() -> bool:
+    try:
+        syscalls.machine()
+    except syscalls.UnknownMachine:
+        return False
+    status = Path("/proc/self/status")
+    return status.exists() and "Seccomp:" in status.read_text()

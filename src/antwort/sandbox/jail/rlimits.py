@@ -1,0 +1,35 @@
+"""Resource limits per process: the floor that holds where the host has no control groups for us."""
+
+from __future__ import annotations
+
+import resource
+from typing import Final
+
+OPEN_FILES: Final = 1024
+
+
+def apply(*, processes: int, file_bytes: int, data_bytes: int | None) -> None:
+    """Limit this process and all it starts; hard limits, so that they can only be lowered.
+
+    `processes` is counted by the kernel per user *and user namespace*, so it holds for the container alone.
+    `data_bytes` is given only where no control group limits memory: it stops one process from outrunning the
+    watchdog. The preloaded stack is counted in it, so the caller adds what the zygote already had.
+    """
+    limits = {
+        resource.RLIMIT_NPROC: processes,
+        resource.RLIMIT_NOFILE: OPEN_FILES,
+        resource.RLIMIT_FSIZE: file_bytes,  # a sparse file of a terabyte costs nothing, but breaks what copies it
+        resource.RLIMIT_CORE: 0,  # a core dump is a copy of memory where nobody expects it
+        # Timers and queued signals: counted per user too, so without a limit here one container could take all.
+        resource.RLIMIT_SIGPENDING: 1024,
+        resource.RLIMIT_MSGQUEUE: 0,
+        resource.RLIMIT_MEMLOCK: 8 << 20,
+        resource.RLIMIT_RTPRIO: 0,
+        resource.RLIMIT_NICE: 0,
+    }
+    if data_bytes is not None:
+        limits[resource.RLIMIT_DATA] = data_bytes
+    for which, value in limits.items():
+        hard = resource.getrlimit(which)[1]
+        bound = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.setrlimit(which, (bound, bound))

@@ -1,0 +1,11 @@
+"""The sandbox server: the base protocol (`/execute`, `/health`) and sessions, over HTTP.
+
+Follow one request: `app` (routes, token, errors) → `execute` or `sessions` → the pool → a container, and back.
+"""
+
+from __future__ import annotations
+
+from .app import make_app
+from .settings import Settings
+
+__all__ = ["Settings", "make_app"]

@@ -1,0 +1,274 @@
+"""Routes, token, errors, life span: wires everybody together and is the only one that knows all."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import platform
+import time
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, TypeVar
+
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from antwort.sandbox import host as hosts
+from antwort.sandbox.errors import AtCapacity, Ended, NotFound, Refused, SandboxError, TooLarge, Unavailable
+from antwort.sandbox.limits import Limits, tier
+from antwort.sandbox.packages import Packages
+from antwort.sandbox.pool import Pool
+from antwort.sandbox.stack import here
+
+from . import bodies, execute, tree
+from .gate import Gate
+from .sessions import Session, Sessions, report
+from .settings import Settings
+from .stream import disconnected, events
+
+T = TypeVar("T")
+
+_LONGEST_TENANT: Final = 200
+
+_STATUS: Final[tuple[tuple[type[SandboxError], int], ...]] = (
+    (AtCapacity, 429),
+    (Unavailable, 503),
+    (NotFound, 404),
+    (TooLarge, 413),
+    (Ended, 410),
+    (Refused, 400),
+)
+
+
+@dataclass(slots=True)
+class Server:
+    """What a request handler can reach."""
+
+    settings: Settings
+    pool: Pool
+    packages: Packages
+    sessions: Sessions
+    gate: Gate
+    host: hosts.Host
+    started: float = field(default_factory=time.monotonic)
+
+
+def make_app(settings: Settings, host: hosts.Host | None = None) -> Starlette:
+    """The ASGI application. Refuses to be made where a protection is missing and not waived."""
+    settings.check()
+    found = host or hosts.probe()
+    found.require(settings.waived)
+
+    @contextlib.asynccontextmanager
+    async def life(app: Starlette) -> AsyncGenerator[None]:
+        modules = tuple(filter(None, settings.modules.split(",")))
+        store = await asyncio.to_thread(
+            Packages,
+            (settings.state / "packages").absolute(),
+            found,
+            here(modules),
+            index=settings.python_index,
+            builds=settings.builds,
+        )
+        shown = (settings.state / "packages").absolute()
+        async with Pool(found, packages=shown, modules=modules) as pool:
+            sessions = Sessions(pool, store, settings)
+            gate = Gate(
+                settings.max_concurrent, "concurrent executions", queue=settings.queue, seconds=settings.queue_seconds
+            )
+            app.state.server = Server(settings, pool, store, sessions, gate, found)
+            sweeper = asyncio.create_task(sessions.sweep())
+            try:
+                yield
+            finally:
+                sweeper.cancel()
+                await asyncio.gather(sweeper, return_exceptions=True)
+
+    routes = [
+        Route("/execute", _execute, methods=["POST"]),
+        Route("/health", _health),
+        Route("/sessions", _create_session, methods=["POST"]),
+        Route("/sessions", _list_sessions, methods=["GET"]),
+        Route("/sessions/{session}", _describe_session, methods=["GET"]),
+        Route("/sessions/{session}", _destroy_session, methods=["DELETE"]),
+        Route("/sessions/{session}/execute", _execute_in_session, methods=["POST"]),
+        Route("/sessions/{session}/interrupt", _interrupt, methods=["POST"]),
+        *tree.ROUTES,
+    ]
+    handlers = dict.fromkeys((SandboxError,), _refused)
+    middleware = [Middleware(Token, token=settings.token)] if settings.token else []
+    return Starlette(routes=routes, lifespan=life, middleware=middleware, exception_handlers={**handlers, 500: _broken})
+
+
+class Token:
+    """Nothing but the health check is answered without the token."""
+
+    def __init__(self, app: ASGIApp, token: str) -> None:
+        self._app = app
+        self._expected = f"Bearer {token}".encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"] != "/health":
+            given = dict(scope["headers"]).get(b"authorization", b"")
+            if not hmac.compare_digest(given, self._expected):
+                answer = JSONResponse({"error": "send the server's token: Authorization: Bearer …"}, 401)
+                await answer(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+
+async def _refused(_: Request, error: Exception) -> Response:
+    status = next((code for kind, code in _STATUS if isinstance(error, kind)), 500)
+    body: dict[str, str] = {"error": str(error)}
+    if isinstance(error, Ended):
+        body["reason"] = error.reason
+    headers = {"Retry-After": str(error.retry_after)} if isinstance(error, AtCapacity) else None
+    return JSONResponse(body, status, headers=headers)
+
+
+async def _broken(_: Request, error: Exception) -> Response:
+    """Our own fault. What went wrong is in the log, not in the answer."""
+    del error
+    return JSONResponse({"error": "the sandbox server itself failed; see its log"}, 500)
+
+
+def server_of(request: Request) -> Server:
+    """The server that this request came to."""
+    found: Server = request.app.state.server
+    return found
+
+
+async def _health(request: Request) -> Response:
+    server = server_of(request)
+    return JSONResponse(
+        {
+            "status": "ok",
+            "mode": server.settings.mode,
+            "runtime_version": f"Python {platform.python_version()}",
+            "capacity": server.settings.max_concurrent,
+            "current_load": server.gate.taken,
+            "uptime_seconds": int(time.monotonic() - server.started),
+            "sessions": server.sessions.count,
+            "isolation": {name: state for name, state, _ in server.host.lines()},
+        }
+    )
+
+
+async def _execute(request: Request) -> Response:
+    server = server_of(request)
+    # Read before a place is taken: whoever sends one byte a second holds up nobody else.
+    fields = bodies.Fields(await bodies.read(request, server.settings.max_body_bytes))
+    order = execute.parse(fields, server.settings)
+    async with server.gate.place():
+        running = execute.run(order, server.pool, server.packages, server.settings)
+        return await _unless_disconnected(request, running, JSONResponse)
+
+
+async def _create_session(request: Request) -> Response:
+    server = server_of(request)
+    fields = bodies.Fields(await bodies.read(request, server.settings.max_body_bytes))
+    limits = _limits(fields, server)
+    files = fields.files()
+    for name in files:
+        tree.parts(name)
+    session = await server.sessions.create(
+        limits,
+        tenant=_tenant(fields),
+        expires_after=fields.number("expires_after_seconds", server.settings.session_seconds, 7 * 86_400),
+        requirements=fields.texts("requirements"),
+    )
+    try:
+        for name, data in files.items():
+            await asyncio.to_thread(session.container.files.write, name, data)
+    except BaseException:
+        await server.sessions.destroy(session.id, "its files could not be written")
+        raise
+    return JSONResponse(session.describe(), 201)
+
+
+def _tenant(fields: bodies.Fields) -> str:
+    name = fields.text("tenant", "")
+    if len(name) > _LONGEST_TENANT:
+        message = f"tenant must be at most {_LONGEST_TENANT} characters"
+        raise Refused(message)
+    return name
+
+
+def _limits(fields: bodies.Fields, server: Server) -> Limits:
+    """A tier's limits, each of which a caller may lower."""
+    limits = tier(fields.text("memory", "1g"), host_bytes=server.host.memory_bytes)
+    return replace(
+        limits,
+        # Below these an interpreter could not even start.
+        memory_bytes=max(64 << 20, fields.number("memory_bytes", limits.memory_bytes, limits.memory_bytes)),
+        disk_bytes=max(1 << 20, fields.number("disk_bytes", limits.disk_bytes, limits.disk_bytes)),
+        disk_files=max(64, fields.number("disk_files", limits.disk_files, limits.disk_files)),
+        processes=max(8, fields.number("processes", limits.processes, limits.processes)),
+        output_bytes=server.settings.max_output_bytes,
+    )
+
+
+async def _list_sessions(request: Request) -> Response:
+    return JSONResponse({"sessions": [session.describe() for session in server_of(request).sessions.all()]})
+
+
+async def _describe_session(request: Request) -> Response:
+    return JSONResponse(server_of(request).sessions.get(request.path_params["session"]).describe())
+
+
+async def _destroy_session(request: Request) -> Response:
+    await server_of(request).sessions.destroy(request.path_params["session"])
+    return Response(status_code=204)
+
+
+async def _interrupt(request: Request) -> Response:
+    with server_of(request).sessions.using(request.path_params["session"]) as session:
+        return JSONResponse({"interrupted": session.container.interrupt()})
+
+
+async def _execute_in_session(request: Request) -> Response:
+    server = server_of(request)
+    fields = bodies.Fields(await bodies.read(request, server.settings.max_body_bytes))
+    code = fields.code()
+    seconds = fields.number("timeout_seconds", execute.DEFAULT_SECONDS, server.settings.max_timeout_seconds)
+    echo = fields.flag("echo", default=True)
+    live = fields.flag("stream", default="text/event-stream" in request.headers.get("accept", ""))
+    name = request.path_params["session"]
+    if live:
+        server.sessions.get(name)  # a wrong id is an answer, not an event
+        return events(server.sessions, name, code, seconds=seconds, echo=echo)
+    with server.sessions.using(name) as session:
+        outcome = session.container.execute(code, timeout=seconds, echo=echo)
+        answer = await _unless_disconnected(request, outcome, lambda done: JSONResponse(report(done)))
+    await _let_go(server, session)
+    return answer
+
+
+async def _let_go(server: Server, session: Session) -> None:
+    """A container that ended in this call frees its place at once, not at the next sweep."""
+    if not session.container.alive:
+        with contextlib.suppress(SandboxError):
+            await server.sessions.destroy(session.id, session.container.reason or "ended")
+
+
+async def _unless_disconnected(
+    request: Request, work: Coroutine[Any, Any, T], answer: Callable[[T], Response]
+) -> Response:
+    """Do the work; if the client goes away meanwhile, stop it instead of running code for nobody."""
+    task = asyncio.ensure_future(work)
+    gone = asyncio.create_task(disconnected(request))
+    try:
+        await asyncio.wait([task, gone], return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            return Response(status_code=499)
+        return answer(task.result())
+    finally:
+        gone.cancel()
+        task.cancel()

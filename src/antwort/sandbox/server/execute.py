@@ -1,0 +1,124 @@
+"""`POST /execute`: one run in a container of its own, gone afterwards. The base protocol."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import time
+from dataclasses import dataclass
+from typing import Any, Final
+
+from antwort.sandbox.container import Container, Outcome
+from antwort.sandbox.errors import BadPath, CannotStart, NotFound, TooLarge
+from antwort.sandbox.files import Tree, parts
+from antwort.sandbox.limits import Limits
+from antwort.sandbox.packages import InstallFailed, Packages, check
+from antwort.sandbox.pool import Pool
+
+from .bodies import Fields
+from .settings import Settings
+
+DEFAULT_SECONDS: Final = 30
+MOST_PRODUCED_BYTES: Final = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What one request asks for, checked."""
+
+    code: str
+    seconds: int
+    requirements: list[str]
+    files: dict[str, bytes]
+
+
+def parse(fields: Fields, settings: Settings) -> Run:
+    """What the body asks for, or `Refused`."""
+    files = fields.files()
+    for name in files:
+        parts(name)
+    return Run(
+        code=fields.code(),
+        seconds=fields.number("timeout_seconds", DEFAULT_SECONDS, settings.max_timeout_seconds),
+        requirements=check(fields.texts("requirements")),
+        files=files,
+    )
+
+
+async def run(order: Run, pool: Pool, packages: Packages, settings: Settings) -> dict[str, Any]:
+    """Install, create, run, collect, destroy; the caller's time counts for all of it."""
+    deadline = time.monotonic() + order.seconds
+    try:
+        installed = await packages.install(order.requirements, seconds=order.seconds) if order.requirements else None
+    except InstallFailed as error:
+        return _answer("error", -1, stderr=f"package installation failed: {error}")
+    environment = {"OUTPUT_DIR": f"/mnt/data/{settings.output_dir}"}
+    try:
+        container = await pool.create(
+            Limits(output_bytes=settings.max_output_bytes), packages=installed, environment=environment
+        )
+    except CannotStart as error:
+        return _answer("error", -1, stderr=f"the container did not start: {error}")
+    try:
+        await asyncio.to_thread(_prepare, container.files, order.files, settings.output_dir)
+        left = max(0.001, deadline - time.monotonic())
+        outcome = await container.execute(order.code, timeout=left, echo=False)
+        produced, notes = await asyncio.to_thread(_collect, container, settings.output_dir)
+    finally:
+        await container.end("the run is over")
+    return _report(outcome, order, produced, notes)
+
+
+def _prepare(tree: Tree, files: dict[str, bytes], output: str) -> None:
+    tree.make_directory(output)
+    for name, data in files.items():
+        tree.write(name, data)
+
+
+def _collect(container: Container, output: str) -> tuple[dict[str, str], list[str]]:
+    """Regular files in the output directory, sub-directories too; links are not followed, and not sent."""
+    produced: dict[str, str] = {}
+    notes: list[str] = []
+    left = MOST_PRODUCED_BYTES
+    try:
+        tree = container.files
+        entries = list(tree.list(output))
+    except (BadPath, NotFound, TooLarge):
+        return {}, []
+    except Exception as error:  # noqa: BLE001 - the code may have ended its container in any way
+        return {}, [f"files could not be collected: {error}"]
+    for entry in entries:
+        if entry.kind != "file":
+            continue
+        try:
+            data = tree.read(entry.path, left)
+        except TooLarge:
+            notes.append(f"{entry.path} was left out: more than {MOST_PRODUCED_BYTES} bytes in all")
+            continue
+        except (BadPath, NotFound):
+            continue
+        left -= len(data)
+        produced[entry.path.removeprefix(f"{output}/")] = base64.b64encode(data).decode()
+    return produced, notes
+
+
+def _report(outcome: Outcome, order: Run, produced: dict[str, str], notes: list[str]) -> dict[str, Any]:
+    if outcome.status == "timeout":
+        notes = [f"timed out after {order.seconds} s", *notes]
+    elif outcome.status == "ended" and outcome.reason == "oom":
+        notes = ["oom: the code needed more memory than it may have", *notes]
+    elif outcome.status == "ended":
+        notes = [outcome.reason or "the container ended", *notes]
+    stderr = outcome.stderr + "".join(f"{note}\n" for note in notes)
+    answer = _answer(
+        "success" if outcome.exit_code == 0 else "error",
+        outcome.exit_code,
+        stdout=outcome.stdout,
+        stderr=stderr,
+        milliseconds=int(outcome.seconds * 1000),
+    )
+    return answer | ({"files_produced": produced} if produced else {})
+
+
+def _answer(status: str, code: int, *, stdout: str = "", stderr: str = "", milliseconds: int = 0) -> dict[str, Any]:
+    return {"status": status, "stdout": stdout, "stderr": stderr, "exit_code": code, "execution_time_ms": milliseconds}

@@ -1,0 +1,92 @@
+"""The server's settings: `SANDBOX_*` in the environment, overridden on the command line."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from antwort.sandbox.errors import Refused
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Each field is read from `SANDBOX_` and its name in capitals."""
+
+    host: str = "127.0.0.1"
+    port: int = 8080
+    mode: str = "python"
+    max_concurrent: int = 3
+    """Executions of `/execute` at once."""
+    queue: int = 0
+    """How many requests may wait for a place, in order; past it the answer is 429."""
+    queue_seconds: float = 5.0
+    max_sessions: int = 64
+    max_sessions_per_tenant: int = 64
+    session_seconds: int = 1200
+    """A session idle for longer is ended."""
+    python_index: str | None = None
+    output_dir: str = "output"
+    token: str | None = None
+    state: Path = Path(".antwort/sandbox")
+    builds: bool = False
+    """Also install packages that must be built, which runs their code in the installer's jail."""
+    modules: str = "numpy,pandas,matplotlib,matplotlib.pyplot"
+    """What is imported ahead of time."""
+    max_body_bytes: int = 64 << 20
+    """JSON bodies; files and archives are limited by the container's own quota."""
+    max_timeout_seconds: int = 3600
+    max_output_bytes: int = 1 << 20
+    allow_weaker_isolation: str = ""
+    """Names of missing protections that the operator accepts, separated by commas."""
+
+    @property
+    def loopback_only(self) -> bool:
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+    @property
+    def waived(self) -> frozenset[str]:
+        return frozenset(filter(None, self.allow_weaker_isolation.split(",")))
+
+    def check(self) -> None:
+        """Refuse what would be unsafe or cannot work."""
+        if self.mode != "python":
+            message = f"SANDBOX_MODE={self.mode} is not there yet; use python"
+            raise Refused(message)
+        if not self.loopback_only and not self.token:
+            message = f"listening on {self.host} needs a token: set SANDBOX_TOKEN, or listen on 127.0.0.1"
+            raise Refused(message)
+
+
+def from_environment(environment: Mapping[str, str], **given: object) -> Settings:
+    """Settings from `SANDBOX_*`, with what is given and not None on top."""
+    values: dict[str, Any] = {}
+    for field in fields(Settings):
+        name = f"SANDBOX_{field.name.upper()}"
+        if environment.get(name):
+            values[field.name] = _parsed(name, environment[name], field.default)
+    values |= {name: value for name, value in given.items() if value is not None}
+    return Settings(**values)
+
+
+def _parsed(name: str, text: str, default: object) -> object:
+    try:
+        match default:
+            case bool():
+                return {"true": True, "1": True, "false": False, "0": False}[text.lower()]
+            case int() | float():
+                return type(default)(text)
+            case Path():
+                return Path(text)
+            case _:
+                return text
+    except (ValueError, KeyError):
+        message = f"{name}={text!r} must be {'true or false' if isinstance(default, bool) else 'a number'}"
+        raise Refused(message) from None

@@ -1,0 +1,184 @@
+"""Attacks on the runner and on its channel: code can end its own container with them, and nothing more."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from pathlib import Path
+
+import pytest
+
+# The runner holds the question's token, so code can look it up and answer in its place: its own result, after all.
+FORGE = """
+import json, os, struct, sys, time
+def token():
+    frame = sys._getframe()
+    while 'question' not in frame.f_locals: frame = frame.f_back
+    return frame.f_locals['question']['call']
+def answer(blobs=(), **header):
+    header = json.dumps({'call': token(), 'status': 'success', 'exit_code': 0, 'parts': [],
+                         'blobs': [len(b) for b in blobs], **header}).encode()
+    os.write(4000, struct.pack('>II', len(header), sum(map(len, blobs))) + header + b''.join(blobs))
+"""
+
+LIES = [
+    {"status": []},
+    {"status": {}},
+    {"status": "ended"},
+    {"status": "timeout"},
+    {"exit_code": 10**300},
+    {"exit_code": -1},
+    {"exit_code": True},
+    {"exit_code": None},
+    {"parts": None},
+    {"parts": ["echo"]},
+    {"parts": [[]]},
+    {"parts": {}},
+    {"call": None},
+    {"call": []},
+]
+
+
+def peak_kilobytes(arena) -> int:
+    status = Path(f"/proc/{arena.server.process.pid}/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0])
+
+
+def processor_seconds(arena) -> float:
+    fields = Path(f"/proc/{arena.server.process.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / 100
+
+
+@pytest.mark.parametrize("lie", LIES, ids=str)
+def test_an_answer_that_is_not_well_formed_ends_the_container(arena, lie):
+    seen = arena.run(f"{FORGE}answer(**{lie!r}); time.sleep(10)")
+    assert (seen["status"], seen["result"]) == ("ended", None)
+    assert "nobody had asked" in seen["reason"]
+
+
+@pytest.mark.parametrize("header", [b"[]", b"null", b'{"blobs": 7}', b'{"blobs": [-1]}', b"[" * 60_000, b"\xff", b"{}"])
+def test_a_header_that_is_no_header_ends_the_container(arena, header):
+    frame = f"struct.pack('>II', {len(header)}, 0) + {header!r}"
+    seen = arena.run(f"import os, struct, time\nos.write(4000, {frame})\ntime.sleep(10)")
+    assert seen["status"] == "ended"
+    assert "broke its channel" in seen["reason"]
+
+
+def test_answering_twice_ends_the_container(arena):
+    arena.run(f"{FORGE}answer(); answer(); time.sleep(10)")
+    deadline = time.monotonic() + 5
+    while (answer := arena.client.post(f"/sessions/{arena.session}/execute", {"code": "'mine'"})).status == 200:
+        assert answer.json["result"] is None
+        assert time.monotonic() < deadline
+
+
+def test_a_header_made_to_cost_memory_when_parsed_is_refused(arena):
+    before = peak_kilobytes(arena)
+    header = "h = b'[' + b'[],' * 9_000_000 + b'0]'\nos.write(4000, struct.pack('>II', len(h), 0)); os.write(4000, h)"
+    seen = arena.run(f"import os, struct\n{header}")
+    assert seen["status"] == "ended"
+    assert peak_kilobytes(arena) - before < 32_000
+
+
+def test_text_that_cannot_be_written_down_is_marked(arena):
+    """Half a surrogate pair has no bytes: handed on as it is, it would break whoever encodes the answer."""
+    assert arena.value("class Odd:\n    def __repr__(self): return 'a\\ud800b'\nOdd()") == "a\\ud800b"
+    seen = arena.run("raise ValueError('m\\ud800')")
+    assert seen["error"] == {"name": "ValueError", "message": "m\\ud800"}
+    seen = arena.run(f"{FORGE}answer([b'\\xff\\xfe'], parts=['echo']); time.sleep(10)")
+    assert seen["result"] == "\ufffd\ufffd"
+
+
+def test_a_flood_between_calls_does_not_keep_the_server_busy(arena):
+    arena.run("import subprocess\np = [subprocess.Popen(['cat', '/dev/zero']) for _ in range(2)]")
+    before = processor_seconds(arena)
+    time.sleep(1.5)
+    assert processor_seconds(arena) - before < 0.5
+    assert arena.value("[q.kill() or q.wait() for q in p] and 'here'") == "'here'"
+    time.sleep(0.2)
+    assert arena.run("print('clean')")["stdout"] == "clean\n"
+
+
+def test_a_channel_that_is_never_read_does_not_hold_up_the_server(arena):
+    """The interpreter has stopped itself, and the next question does not fit into the socket."""
+    arena.run("import os, signal, threading\nthreading.Timer(0.2, os.kill, (os.getpid(), signal.SIGSTOP)).start()")
+    time.sleep(0.5)
+    started = time.monotonic()
+    seen = arena.run("#" * (4 << 20), timeout_seconds=1)
+    assert time.monotonic() - started < 4
+    assert (seen["status"], seen["reason"]) == ("ended", "the code broke its channel")
+
+
+def test_stopping_itself_does_not_outlast_the_time(arena):
+    started = time.monotonic()
+    assert (
+        arena.run(
+            """
+        import os, signal
+        os.kill(os.getpid(), signal.SIGSTOP)
+    """,
+            timeout_seconds=1,
+        )["status"]
+        == "timeout"
+    )
+    assert time.monotonic() - started < 3
+
+
+@pytest.mark.parametrize(
+    "leave",
+    [
+        "import os; os._exit(3)",
+        "import os; os.abort()",
+        "import ctypes; ctypes.string_at(0)",
+        "import os; os.execv('/bin/sh', ['sh', '-c', 'sleep 30'])",
+        "import os; os.dup2(4000, 9); os.execv('/bin/sh', ['sh', '-c', 'echo forged forged >&9; sleep 30'])",
+        "import os; os.closerange(0, 1 << 16); import time; time.sleep(30)",
+    ],
+)
+def test_ending_or_replacing_the_interpreter_is_told_at_once(arena, leave):
+    started = time.monotonic()
+    seen = arena.run(leave, timeout_seconds=3)
+    assert seen["status"] in {"ended", "timeout"}
+    assert seen["result"] is None
+    assert time.monotonic() - started < 5
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "class B:\n    def __repr__(self): raise SystemError('no')\nB()",
+        "class B(Exception):\n    def __str__(self): raise self\nraise B",
+        "class B(BaseException): pass\nraise B",
+        "class B:\n    def __str__(self): raise ValueError\nimport sys; sys.exit(B())",
+        "class B(int):\n    def __and__(self, other): return 'x'\nimport sys; sys.exit(B(3))",
+        "class B:\n    def __del__(self): raise SystemError\nx = [B() for _ in range(1000)]; del x",
+        "import atexit; atexit.register(lambda: 1 / 0); raise SystemExit(4)",
+        "def f(): f()\nf()",
+        "raise ExceptionGroup('g', [ExceptionGroup('g', [ValueError('x' * 100)] * 50)] * 50)",
+        "e = ValueError(); e.__cause__ = KeyError(); e.__cause__.__context__ = e; raise e",
+        "raise ValueError('x' * 50_000_000)",
+        "import sys; sys.stdout = sys.stderr = None; 1 / 0",
+        "import sys; sys.modules.clear(); 1 / 0",
+        "import builtins; builtins.repr = builtins.isinstance = builtins.type = None; 7",
+        "import gc; gc.set_threshold(1); gc.set_debug(gc.DEBUG_SAVEALL); x = [[] for _ in range(10_000)]",
+        "class B:\n    def _repr_png_(self): return b'x' * (60 << 20)\nB()",
+        "class B:\n    def _repr_png_(self): return [b'x']\nB()",
+    ],
+)
+def test_malicious_objects_cost_their_own_result_at_most(arena, code):
+    seen = arena.run(code, timeout_seconds=30)
+    assert seen["status"] in {"success", "error", "exit", "interrupted", "ended"}
+    assert len(json.dumps(seen)) < 12_000_000
+
+
+def test_a_client_that_walks_away_leaves_nothing_running(arena):
+    """Disconnected in the middle of a call: the call is interrupted and the container can be used again."""
+    host, port = arena.client.url.removeprefix("http://").split(":")
+    body = json.dumps({"code": "import time\ntry: time.sleep(60)\nfinally: ended = True", "stream": True}).encode()
+    with socket.create_connection((host, int(port))) as connection:
+        head = f"POST /sessions/{arena.session}/execute HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+        connection.sendall(head.encode() + body)
+        time.sleep(0.5)
+    seen = arena.run("ended", timeout_seconds=10)
+    assert seen["result"] == "True", seen

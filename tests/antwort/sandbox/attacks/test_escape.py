@@ -1,0 +1,302 @@
+"""Attempts to get out, really made from inside."""
+
+from __future__ import annotations
+
+import pytest
+
+from antwort.sandbox.jail import syscalls
+
+CALL = """
+import ctypes
+libc = ctypes.CDLL(None, use_errno=True)
+def call(n, *a):
+    r = libc.syscall(n, *a)
+    return r, ctypes.get_errno()
+
+"""
+
+DANGEROUS = [
+    "ptrace",
+    "process_vm_readv",
+    "process_vm_writev",
+    "mount",
+    "umount2",
+    "pivot_root",
+    "chroot",
+    "unshare",
+    "setns",
+    "clone3",
+    "io_uring_setup",
+    "bpf",
+    "perf_event_open",
+    "keyctl",
+    "add_key",
+    "request_key",
+    "userfaultfd",
+    "kexec_load",
+    "init_module",
+    "finit_module",
+    "swapon",
+    "reboot",
+    "open_tree",
+    "move_mount",
+    "fsopen",
+    "pidfd_getfd",
+    "kcmp",
+    "memfd_secret",
+    "open_by_handle_at",
+    "personality",
+    "syslog",
+    "seccomp",
+]
+
+TELLING = [
+    "/proc/1/environ",
+    "/proc/1/mem",
+    "/proc/1/maps",
+    "/proc/1/root/etc/passwd",
+    "/proc/1/cwd/.",
+    "/proc/self/environ",
+    "/proc/self/mem",
+    "/proc/self/mountinfo",
+    "/proc/self/mounts",
+    "/proc/mounts",
+    "/proc/self/cgroup",
+    "/proc/self/task/2/mountinfo",
+    "/proc/self/task/2/environ",
+    "/proc/thread-self/environ",
+    "/proc/keys",
+    "/proc/cmdline",
+    "/proc/kallsyms",
+    "/proc/config.gz",
+    "/proc/kmsg",
+    "/proc/sys/kernel/core_pattern",
+    "/proc/sysrq-trigger",
+    "/proc/kcore",
+    "/proc/self/oom_score_adj",
+    "/opt/antwort/jail/cell.py",
+]
+
+
+@pytest.mark.parametrize("name", DANGEROUS)
+def test_dangerous_system_calls_do_not_exist(arena, name):
+    assert arena.value(f"{CALL}call({syscalls.number(name)}, 0, 0, 0, 0, 0)") == "(-1, 38)"
+
+
+@pytest.mark.parametrize("flag", [0x10000000, 0x20000, 0x20000000, 0x40000000, 0x08000000, 0x04000000, 0x02000000])
+def test_no_nested_namespaces_by_clone(arena, flag):
+    assert arena.value(f"{CALL}call({syscalls.number('clone')}, {flag} | 17, 0, 0, 0, 0)") == "(-1, 1)"
+
+
+def test_no_other_calling_convention(arena):
+    seen = arena.run(f"{CALL}call(0x40000000 + 39)")
+    assert seen["status"] == "ended"
+
+
+def test_no_capabilities_and_no_new_privileges(arena):
+    seen = arena.run("""
+        for l in open('/proc/self/status'):
+            if l.startswith(('Cap', 'NoNew', 'Seccomp:')): print(*l.split())
+    """)
+    lines = dict(line.split(": ") for line in seen["stdout"].splitlines())
+    assert {lines[name] for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")} == {"0" * 16}
+    assert (lines["NoNewPrivs"], lines["Seccomp"]) == ("1", "2")
+
+
+def test_setuid_programs_gain_nothing(arena):
+    code = """
+        import subprocess, glob, os, stat
+        found = [p for p in glob.glob('/usr/bin/*') if os.path.isfile(p) and os.stat(p).st_mode & stat.S_ISUID]
+        mount = [l for l in found if not os.statvfs(l).f_flag & os.ST_NOSUID]
+        mount
+    """
+    assert arena.value(code) == "[]"
+
+
+def test_only_its_own_processes_are_seen(arena):
+    assert arena.value("import os; sorted(n for n in os.listdir('/proc') if n.isdigit())") == "['1', '2']"
+
+
+@pytest.mark.parametrize("file", TELLING)
+def test_what_proc_would_tell_is_refused(arena, file):
+    assert arena.value(f"""
+        try: open({file!r}, 'rb').read(1); r = 'read'
+        except OSError as e: r = e.errno
+        r
+    """) in {"13", "2", "1"}
+
+
+def test_init_cannot_be_killed_or_traced_from_inside(arena):
+    arena.run("import os, signal\nfor s in (9, 15, 19, 11):\n    try: os.kill(1, s)\n    except OSError: pass")
+    assert arena.value("1 + 1") == "2"
+
+
+def test_processes_outside_cannot_be_signalled(arena):
+    code = """
+        import os
+        hit = []
+        for pid in range(3, 3000):
+            try: os.kill(pid, 0); hit.append(pid)
+            except ProcessLookupError: pass
+            except PermissionError: hit.append(pid)
+        hit
+    """
+    assert arena.value(code) == "[]"
+
+
+def test_cgroup_release_agent_core_pattern_and_sys(arena):
+    assert arena.value("import os; os.path.exists('/sys'), os.path.exists('/sys/fs/cgroup')") == "(False, False)"
+    code = """
+        r = []
+        for p in ('/proc/sys/kernel/core_pattern', '/proc/sys/kernel/modprobe', '/proc/sys/user/max_user_namespaces'):
+            try: open(p, 'w').write('x'); r.append(p)
+            except OSError: pass
+        r
+    """
+    assert arena.value(code) == "[]"
+
+
+def test_no_device_can_be_made_or_opened(arena):
+    code = """
+        import os, stat
+        r = []
+        try: os.mknod('/tmp/d', stat.S_IFBLK | 0o666, os.makedev(254, 0)); r.append('made')
+        except OSError: pass
+        for n in os.listdir('/dev'):
+            p = '/dev/' + n
+            harmless = ('null', 'zero', 'full', 'random', 'urandom', 'tty', 'console')
+            if not os.path.islink(p) and not os.path.isdir(p) and n not in harmless: r.append(n)
+        r
+    """
+    assert arena.value(code) == "[]"
+
+
+def test_abstract_sockets_of_others_are_not_there(arena):
+    other = "import socket\ns = socket.socket(socket.AF_UNIX); s.bind('\\0meet'); s.listen()"
+    arena.run_beside(other)
+    code = """
+        import socket
+        c = socket.socket(socket.AF_UNIX)
+        try: c.connect('\\0meet'); r = 'met'
+        except OSError as e: r = e.errno
+        r
+    """
+    assert arena.value(code) in {"111", "1"}
+
+
+def test_system_v_memory_is_not_shared_with_siblings(arena):
+    n = syscalls.number("shmget")
+    made = arena.run_beside(f"{CALL}call({n}, 4711, 4096, 0o1666)")["result"]
+    found = arena.value(f"{CALL}call({n}, 4711, 4096, 0)")
+    assert found == ("(-1, 38)" if made == "(-1, 38)" else "(-1, 2)")
+
+
+def test_the_servers_environment_and_secrets_are_nowhere(arena):
+    code = """
+        import os
+        found = []
+        for d, _, files in os.walk('/proc'):
+            for f in files:
+                if f in ('environ', 'cmdline', 'auxv', 'status', 'maps'):
+                    try: data = open(os.path.join(d, f), 'rb').read()
+                    except OSError: continue
+                    if b'4711' in data or b'antwort' in data and f == 'environ': found.append(os.path.join(d, f))
+        found, 'SECRET_OF_THE_SERVER' in os.environ
+    """
+    assert arena.value(code) == "([], False)"
+
+
+def test_no_path_of_the_host_is_visible(arena):
+    code = """
+        import sys, os
+        mods = [getattr(m, '__file__', None) or '' for m in list(sys.modules.values())]
+        paths = [p for p in [*sys.path, *mods, sys.executable, sys.prefix] if p.startswith('/')]
+        sorted({'/'.join(p.split('/')[:3]) for p in paths} - {'/opt/python', '/opt/stack'})
+    """
+    assert all(path.startswith("'/usr") for path in arena.value(code).strip("[]").split(", ") if path)
+
+
+def test_only_its_own_descriptors_are_open(arena):
+    code = """
+        import os
+        names = [n for n in os.listdir('/proc/self/fd') if os.path.lexists(f'/proc/self/fd/{n}')]
+        {n: os.readlink(f'/proc/self/fd/{n}').split(':')[0] for n in names}
+    """
+    assert arena.value(code) == "{'0': '/dev/null', '1': 'pipe', '2': 'pipe', '4000': 'socket'}"
+
+
+def test_randomness_is_fresh_in_every_container(arena):
+    code = """
+        import random, numpy, uuid, tempfile
+        random.random(), numpy.random.rand(), uuid.uuid4().hex, next(tempfile._get_candidate_names())
+    """
+    assert not set(arena.value(code).strip("()").split(", ")) & set(
+        arena.run_beside(code)["result"].strip("()").split(", ")
+    )
+
+
+def test_terminal_injection_is_refused(arena):
+    code = """
+        import fcntl, os, pty
+        m, s = pty.openpty()
+        try: fcntl.ioctl(s, 0x5412, b'x'); r = 'pushed'
+        except OSError as e: r = e.errno
+        r
+    """
+    assert arena.value(code) == "1"
+
+
+def test_what_is_shared_with_siblings_cannot_be_changed(arena):
+    """Packages are shared files, which refuse, and the preloaded stack is shared pages, of which one gets a copy."""
+    code = """
+        import numpy, os
+        numpy.pi = 3
+        refused = []
+        for path in (numpy.__file__, os.__file__, '/usr/bin/env', '/etc/passwd'):
+            for attempt in (lambda: open(path, 'a'), lambda: os.unlink(path), lambda: os.chmod(path, 0o777),
+                            lambda: os.rename(path, path + 'x'), lambda: os.utime(path)):
+                try: attempt(); refused.append(path)
+                except OSError: pass
+        refused
+    """
+    assert arena.value(code) == "[]"
+    assert arena.run_beside("import numpy; numpy.pi > 3.1")["result"] == "True"
+
+
+def test_no_walk_up_from_an_open_directory_leaves_the_tree(arena):
+    code = """
+        import os
+        fd = os.open('/mnt/data', os.O_RDONLY)
+        here = os.stat('/').st_ino, os.stat('/').st_dev
+        up = os.stat('../' * 40, dir_fd=fd)
+        (up.st_ino, up.st_dev) == here, os.path.exists('/proc/1/root/work')
+    """
+    assert arena.value(code) == "(True, False)"
+
+
+def test_programs_of_other_machines_and_scripts_get_the_same_walls(arena):
+    """What is written and then run is as confined as what wrote it."""
+    code = """
+        import os, subprocess
+        open('x', 'w').write('#!/bin/sh\\ngrep -E "^(Seccomp|NoNewPrivs):" /proc/self/status; cat /proc/1/environ')
+        os.chmod('x', 0o4755)
+        done = subprocess.run(['./x'], capture_output=True, text=True)
+        done.stdout, 'denied' in done.stderr
+    """
+    assert "environ" not in str(arena.value(code))
+    assert arena.value("done.returncode != 0") == "True"
+
+
+def test_limits_can_only_be_lowered(arena):
+    code = """
+        import os, resource
+        raised = []
+        for which in (resource.RLIMIT_NPROC, resource.RLIMIT_NOFILE, resource.RLIMIT_FSIZE, resource.RLIMIT_SIGPENDING):
+            hard = resource.getrlimit(which)[1]
+            try: resource.setrlimit(which, (hard + 1, hard + 1)); raised.append(which)
+            except (ValueError, OSError): pass
+        try: os.nice(-1); raised.append('nice')
+        except OSError: pass
+        raised
+    """
+    assert arena.value(code) == "[]"

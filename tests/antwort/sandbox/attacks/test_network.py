@@ -1,0 +1,89 @@
+"""There is no network: nothing resolves, nothing answers, nothing but loopback is there."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+CONNECT = """
+import socket
+def go(host, port=80, kind=socket.SOCK_STREAM):
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=kind)[0]
+        with socket.socket(family, kind) as s: s.settimeout(2); s.connect(address)
+        return 'connected'
+    except OSError as e: return type(e).__name__, e.errno
+"""
+UNREACHABLE = {f"('OSError', {number})" for number in (errno.ENETUNREACH, errno.EADDRNOTAVAIL, errno.EINVAL)} | {
+    f"('PermissionError', {errno.EACCES})"  # broadcast
+}
+
+
+LOOPBACK = [
+    *("127.0.0.1", "127.1", "2130706433", "0x7f000001", "0177.0.0.1", "::1", "::ffff:127.0.0.1", "::ffff:7f00:1"),
+    "0.0.0.0",  # noqa: S104 - a target, not a bind
+]
+ELSEWHERE = [
+    *("169.254.169.254", "2852039166", "0xa9fea9fe", "0251.0376.0251.0376", "::ffff:169.254.169.254", "fd00:ec2::254"),
+    *(
+        "10.0.0.1",
+        "172.16.0.1",
+        "192.168.0.1",
+        "100.64.0.1",
+        "fe80::1",
+        "fc00::1",
+        "64:ff9b::a00:1",
+        "192.0.2.1",
+        "2001:db8::1",
+    ),
+    *("255.255.255.255", "224.0.0.1", "ff02::1"),
+]
+
+
+@pytest.mark.parametrize("host", LOOPBACK)
+def test_loopback_in_any_form_is_its_own(arena, host):
+    port = int(arena.client.url.rpartition(":")[2])
+    assert "connected" not in arena.value(f"{CONNECT}go({host!r}, {port})")
+
+
+@pytest.mark.parametrize("host", ELSEWHERE)
+def test_there_is_no_way_to_anywhere_else(arena, host):
+    """Connecting a datagram socket sends nothing: it only asks for a route."""
+    assert arena.value(f"{CONNECT}go({host!r}, 53, socket.SOCK_DGRAM)") in UNREACHABLE
+
+
+@pytest.mark.parametrize("name", ["example.com", "metadata.google.internal", "localhost.localdomain"])
+def test_no_name_resolves(arena, name):
+    assert "gaierror" in arena.value(f"{CONNECT}go({name!r})")
+
+
+def test_only_loopback_exists(arena):
+    code = (
+        "import socket\nnames = []\nfor i in range(1, 64):\n"
+        "    try: names.append(socket.if_indextoname(i))\n    except OSError: pass\nnames"
+    )
+    assert arena.value(code) == "['lo']"
+
+
+def test_raw_packet_netlink_and_vsock_sockets_are_refused(arena):
+    code = """
+        import socket
+        r = []
+        for family, kind in ((2, 3), (17, 3), (16, 3), (40, 1), (38, 5), (10, 3), (31, 1)):
+            try: socket.socket(family, kind); r.append(family)
+            except OSError as e: assert e.errno == 1, e
+        r
+    """
+    assert arena.value(code) == "[]"
+
+
+def test_siblings_cannot_talk_over_loopback(arena):
+    arena.run_beside("import socket\ns = socket.create_server(('127.0.0.1', 7777))")
+    assert "connected" not in arena.value(f"{CONNECT}go('127.0.0.1', 7777)")
+
+
+def test_loopback_inside_one_container_works(arena):
+    assert (
+        arena.value(f"{CONNECT}s = socket.create_server(('127.0.0.1', 7777))\ngo('127.0.0.1', 7777)") == "'connected'"
+    )

@@ -1,0 +1,32 @@
+"""Frames survive any cutting, and whatever is not a frame is refused."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from antwort.sandbox.jail import wire
+
+NO_FRAMES = [b"[]", b"{}", b"\xff", b'{"blobs": 1}', b'{"blobs": [1]}', b'{"blobs": [-1]}', b'{"blobs": ["x"]}']
+
+
+@given(st.lists(st.binary(max_size=50), max_size=5), st.integers(1, 40))
+def test_a_frame_survives_being_cut_anywhere(blobs, step):
+    data = wire.encode({"a": "ä"}, tuple(blobs)) * 2
+    decoder = wire.Decoder()
+    frames = [frame for i in range(0, len(data), step) for frame in decoder.feed(data[i : i + step])]
+    assert [(header["a"], found) for header, found in frames] == [("ä", blobs)] * 2
+
+
+@pytest.mark.parametrize("head", [*NO_FRAMES, b"[" * 99_999])
+def test_what_is_no_frame_is_refused(head):
+    with pytest.raises(wire.BrokenFrame):
+        wire.Decoder().feed(struct.pack(">II", len(head), 0) + head)
+
+
+def test_a_frame_that_announces_too_much_is_refused_before_it_is_kept():
+    with pytest.raises(wire.BrokenFrame):
+        wire.Decoder().feed(b"\xff" * 8)

@@ -1,0 +1,160 @@
+"""A tree that hostile code may change at any moment, reached by descriptors alone."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from antwort.sandbox.errors import BadPath, NotFound, TooLarge
+from antwort.sandbox.files import Tree, is_plain, parts
+
+
+@pytest.fixture
+def tree(tmp_path):
+    (tmp_path / "outside").write_text("secret")
+    root = tmp_path / "root"
+    root.mkdir()
+    tree = Tree([os.open(root, os.O_RDONLY | os.O_DIRECTORY)], None)
+    yield tree
+    tree.close()
+
+
+@pytest.fixture
+def root(tmp_path):
+    return tmp_path / "root"
+
+
+@given(st.text())
+def test_a_path_is_refused_or_means_what_it_says(path):
+    try:
+        names = parts(path)
+    except BadPath:
+        return
+    assert "/".join(names) == path.removesuffix("/")
+    assert not {"", ".", ".."} & set(names)
+    assert all(is_plain(name) and name.isprintable() and len(name.encode()) <= 255 for name in names)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("", "/", "/etc/passwd", "..", ".", "a/..", "a//b", "a/" * 65 + "a", "x" * 256, "é" * 128),
+        *("a\\b", "a\0b", "a\nb", "\x1b[31m", "\ud800", "\u202ex"),
+    ],
+)
+@pytest.mark.parametrize("what", ["read", "write", "stat", "delete", "move"])
+def test_names_that_are_no_names_are_refused_everywhere(tree, path, what):
+    arguments = {"read": (9,), "write": (b"",), "move": ("x",)}.get(what, ())
+    with pytest.raises(BadPath):
+        getattr(tree, what)(path, *arguments)
+    if what == "move":
+        tree.write("there", b"")
+        with pytest.raises(BadPath):
+            tree.move("there", path)
+
+
+def test_what_is_written_is_read_back_and_listed(tree):
+    tree.write("a/b/c.txt", b"data")
+    assert tree.read("a/b/c.txt", 4) == b"data"
+    assert [(entry.path, entry.kind, entry.size) for entry in tree.list()] == [
+        ("a", "directory", 0),
+        ("a/b", "directory", 0),
+        ("a/b/c.txt", "file", 4),
+    ]
+    tree.move("a/b/c.txt", "d")
+    tree.delete("a")
+    assert [entry.path for entry in tree.list()] == ["d"]
+    with pytest.raises(NotFound):
+        tree.read("a/b/c.txt", 4)
+    with pytest.raises(TooLarge):
+        tree.read("d", 3)
+
+
+@pytest.mark.parametrize("target", ["../outside", "..", "/etc", "/etc/passwd"])
+def test_no_link_is_followed_by_anything(tree, root, target):
+    (root / "link").symlink_to(target)
+    for path in ("link", "link/passwd", "link/outside"):
+        with pytest.raises((BadPath, NotFound)):
+            tree.read(path, 1000)
+    for path in ("link/new", "link/outside"):
+        with pytest.raises((BadPath, NotFound)):
+            tree.write(path, b"x")
+    with pytest.raises((BadPath, NotFound)):
+        tree.delete("link/outside")
+    with pytest.raises((BadPath, NotFound)):
+        list(tree.list("link"))
+    assert list(tree.list()) == []
+    tree.write("link", b"mine")
+    assert (root / "link").read_bytes() == b"mine"
+    assert (root.parent / "outside").read_text() == "secret"
+
+
+def test_a_link_is_deleted_and_not_what_it_points_to(tree, root):
+    (root / "deep").mkdir()
+    (root / "deep" / "link").symlink_to(root.parent)
+    tree.delete("deep")
+    assert (root.parent / "outside").read_text() == "secret"
+
+
+def test_what_is_no_file_is_refused_at_once(tree, root):
+    os.mkfifo(root / "fifo")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(root / "socket"))
+    for name in ("fifo", "socket"):
+        with pytest.raises(BadPath):
+            tree.read(name, 1)
+        assert tree.stat(name).kind == "other"
+    assert list(tree.list()) == []
+
+
+def test_a_write_replaces_what_stood_there_and_not_its_content(tree, root):
+    """A file that the code holds open, or has linked elsewhere, keeps what it had."""
+    (root / "a").write_text("old")
+    os.link(root / "a", root / "b")
+    tree.write("a", b"new")
+    assert (root / "b").read_text() == "old"
+    with pytest.raises(BadPath):
+        tree.write("a/b", b"x")
+    (root / "directory").mkdir()
+    with pytest.raises(BadPath):
+        tree.write("directory", b"x")
+
+
+def test_odd_names_are_not_handed_on(tree, root):
+    for name in (b"\xff", b"a\nb", b"a\\b", b"\x1b[0m", "\u202ex".encode()):
+        Path(os.fsdecode(os.fsencode(root) + b"/" + name)).touch()
+    (root / "good").touch()
+    assert [entry.path for entry in tree.list()] == ["good"]
+
+
+def test_a_listing_has_an_end(tree, root):
+    for i in range(30):
+        (root / str(i)).touch()
+    assert len(list(tree.list(limit=10))) == 10
+
+
+def test_a_tree_too_deep_costs_no_more_descriptors_than_it_may(tree, root):
+    """Each level takes one descriptor while it is walked; without an end they would be those of everybody."""
+    os.chdir(root)
+    try:
+        for _ in range(700):
+            Path("d").mkdir()
+            os.chdir("d")
+    finally:
+        os.chdir("/")
+    assert len(list(tree.list())) <= 66
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    with pytest.raises(TooLarge):
+        tree.delete("d")
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_after_its_end_there_is_nothing(tree):
+    tree.close()
+    with pytest.raises(NotFound):
+        tree.read("x", 1)

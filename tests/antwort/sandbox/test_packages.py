@@ -1,0 +1,76 @@
+"""Packages: what may be asked for, and a real installation from an index on this machine."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import http.server
+import threading
+import zipfile
+
+import pytest
+
+from antwort.sandbox.errors import BadRequirement
+from antwort.sandbox.packages import check
+
+OPTIONS = ["--index-url=http://x", "-r x", "x==1 --hash=a", "a\n--pre"]
+PLACES = ["git+ssh://g@h/x", "./x", "/x", "../x", "x @ http://h/x.whl", "file:x"]
+OTHERS = ["x; python_version > '3'", "a b", "", "é"]
+WHEEL = "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+
+
+@pytest.mark.parametrize("line", [*OPTIONS, *PLACES, *OTHERS])
+def test_what_is_not_a_name_with_versions_is_refused(line):
+    with pytest.raises(BadRequirement):
+        check([line])
+
+
+def test_names_with_versions_and_extras_come_in_one_order():
+    assert check(["rich>=13,<15", "a[b]==1.0", "rich>=13,<15"]) == ["a[b]==1.0", "rich<15,>=13"]
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, format, *args):  # noqa: A002 - the base class calls it so
+        pass
+
+
+@pytest.fixture
+def index(tmp_path):
+    """A package index with one wheel, on loopback."""
+    folder = tmp_path / "tiny-thing"
+    folder.mkdir()
+    wheel = folder / "tiny_thing-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("tiny_thing.py", "ANSWER = 42\n")
+        archive.writestr("tiny_thing-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: tiny-thing\nVersion: 1.0\n")
+        archive.writestr("tiny_thing-1.0.dist-info/WHEEL", WHEEL)
+        archive.writestr("tiny_thing-1.0.dist-info/RECORD", "")
+    digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    (folder / "index.html").write_text(f'<a href="{wheel.name}#sha256={digest}">{wheel.name}</a>', encoding="utf-8")
+    handler = functools.partial(Quiet, directory=str(tmp_path))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as running:
+        thread = threading.Thread(target=running.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{running.server_port}/"
+        running.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize("identity", ["user", "root"])
+def test_a_package_is_installed_cached_and_hidden_from_others(serve, identities, identity, index):
+    if identity not in identities:
+        pytest.skip("this needs root")
+    with serve(identity, python_index=index, modules="json") as running:
+        client = running.client
+        code = "import tiny_thing, os; print(tiny_thing.ANSWER, tiny_thing.__file__, os.listdir('/opt/packages'))"
+        for _ in range(2):
+            seen = client.execute(code, requirements=["tiny-thing==1.0"])
+            assert seen["stdout"] == "42 /opt/site/tiny_thing.py []\n", seen
+        assert len(list((running.state / "packages").iterdir())) == 1
+        assert "No module named" in client.execute("import tiny_thing")["stderr"]
+        session = client.session(requirements=["tiny-thing"])
+        assert client.run(session, "import tiny_thing; tiny_thing.ANSWER")["result"] == "42"
+        assert client.run(session, "open('/opt/site/tiny_thing.py', 'a')")["status"] == "error"
+        failed = client.execute("1", requirements=["tiny-thing==2.0"])
+        assert failed["stderr"].startswith("package installation failed: ")
+        assert str(running.state) not in failed["stderr"]

@@ -1,0 +1,75 @@
+"""The pool survives what happens to its zygotes, and works, weaker, where walls are missing."""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import replace
+
+import pytest
+
+from antwort.sandbox import Limits, Pool, probe
+from antwort.sandbox import pool as pools
+from antwort.sandbox.errors import AtCapacity, CannotStart
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend():
+    return "asyncio"
+
+
+async def test_a_dead_zygote_is_replaced_and_its_containers_say_so():
+    async with Pool(probe(), modules=()) as pool:
+        container = await pool.create()
+        (nest,) = pool._nests.values()
+        assert nest.zygote is not None
+        os.kill(nest.zygote.pid, signal.SIGKILL)
+        another = await pool.create()
+        assert (await another.execute("1 + 1", timeout=5)).echo == "2"
+        assert not container.alive
+
+
+async def test_a_worn_zygote_is_recycled_and_its_containers_live_on(monkeypatch):
+    monkeypatch.setattr(pools, "FORKS_PER_ZYGOTE", 2)
+    async with Pool(probe(), modules=(), spares=False) as pool:
+        old = await pool.create()
+        await pool.create()
+        new = await pool.create()
+        hashes = [(await container.execute("hash('x')", timeout=5)).echo for container in (old, new)]
+        assert hashes[0] != hashes[1]
+        assert old.alive
+
+
+async def test_only_so_many_tenants_have_a_zygote_and_idle_ones_make_room(monkeypatch):
+    monkeypatch.setattr(pools, "MOST_TENANTS", 2)
+    async with Pool(probe(), modules=(), spares=False) as pool:
+        first = await pool.create(tenant="a")
+        await pool.create(tenant="b")
+        with pytest.raises(AtCapacity):
+            await pool.create(tenant="c")
+        await first.end("over")
+        monkeypatch.setattr(pools, "_SURELY_UNUSED_SECONDS", 0.0)
+        third = await pool.create(tenant="c")
+        assert (await third.execute("1 + 1", timeout=5)).echo == "2"
+
+
+async def test_a_stack_that_is_not_installed_says_what_to_do():
+    with pytest.raises(CannotStart, match=r"\[sandbox\] extra"):
+        Pool(probe(), modules=("surely_not_installed",))
+
+
+@pytest.mark.parametrize("walls", [{"landlock", "seccomp"}, set()], ids=["landlock and seccomp", "nothing"])
+async def test_without_namespaces_the_same_api_works(walls):
+    host = replace(probe(), walls=frozenset(walls), groups=None)
+    async with Pool(host, modules=(), spares=False) as pool:
+        container = await pool.create(Limits(memory_bytes=256 << 20))
+        outcome = await container.execute("open('f', 'w').write('x'); import os; os.listdir()", timeout=5)
+        assert outcome.echo == "['f']", outcome
+        assert container.files.read("f", 10) == b"x"
+        tried = await container.execute(
+            "open('/var/tmp/antwort-weak', 'w').close(); os.unlink('/var/tmp/antwort-weak')", timeout=5
+        )
+        assert (tried.error is not None) == ("landlock" in walls)
+        await container.end("over")
