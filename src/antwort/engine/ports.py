@@ -1,0 +1,284 @@
+"""What the engine asks of models, tools and stores. Protocols and the values that cross them.
+
+Each port has a conformance suite: `antwort.models.conformance`, `antwort.storage.conformance`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, Literal, Protocol, TypeAlias
+
+from msgspec import Struct, field
+
+from antwort.api.items import Item
+from antwort.api.requests import JsonObjectFormat, JsonSchemaFormat, ReasoningOptions, TextFormat
+from antwort.api.responses import Response, Usage
+
+# ── models ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class FunctionSpec(Struct, frozen=True):
+    """A tool as a model is told of it. `free_text` takes a string instead of JSON."""
+
+    name: str
+    description: str | None
+    parameters: dict[str, Any] | None
+    strict: bool = False
+    free_text: bool = False
+
+
+Choice: TypeAlias = Literal["auto", "none", "required"] | str
+"""Whether the model may, must not or must call; or the name of the function that it must call, as `!name`."""
+
+
+class ModelRequest(Struct, frozen=True, kw_only=True):
+    """One request to a model: the history so far, and what it may do next."""
+
+    model: str
+    items: Sequence[Item]
+    instructions: str | None = None
+    tools: Sequence[FunctionSpec] = ()
+    choice: Choice = "auto"
+    parallel: bool = True
+    format: TextFormat | JsonObjectFormat | JsonSchemaFormat = field(default_factory=TextFormat)
+    max_output_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_logprobs: int | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    reasoning: ReasoningOptions | None = None
+    user: str | None = None
+
+
+class TextPiece(Struct, frozen=True):
+    """The model says something."""
+
+    text: str
+
+
+class RefusalPiece(Struct, frozen=True):
+    """The model says that it will not."""
+
+    text: str
+
+
+class ReasoningPiece(Struct, frozen=True):
+    """The model thinks aloud."""
+
+    text: str
+
+
+class SummaryPiece(Struct, frozen=True):
+    """The model sums up what it thinks."""
+
+    text: str
+
+
+class SealedReasoning(Struct, frozen=True):
+    """The upstream's own form of the reasoning, to be sent back as it is."""
+
+    encrypted_content: str
+
+
+class CallPiece(Struct, frozen=True):
+    """A call begins, or goes on: pieces of one call share `index`. The first names the function."""
+
+    index: int
+    name: str = ""
+    call_id: str = ""
+    arguments: str = ""
+
+
+class Finished(Struct, frozen=True):
+    """The model is done. Always the last piece."""
+
+    reason: Literal["stop", "length", "content_filter", "calls"] = "stop"
+    usage: Usage = field(default_factory=Usage)
+
+
+Piece: TypeAlias = TextPiece | RefusalPiece | ReasoningPiece | SummaryPiece | SealedReasoning | CallPiece | Finished
+
+
+class ModelFault(Exception):
+    """The model, or the way to it, failed. The message is ours: what an upstream said is logged, never passed on."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: str = "server_error",
+        status: int = 502,
+        retry_after: int | None = None,
+        retryable: bool = False,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.code = code
+        self.status = status
+        self.retry_after = retry_after
+        self.retryable = retryable
+
+
+class Model(Protocol):
+    """Something that continues a conversation."""
+
+    def generate(self, request: ModelRequest) -> AsyncIterator[Piece]:
+        """The pieces of the answer as they come, ended by `Finished`; `ModelFault` where that fails."""
+        ...
+
+    async def count_tokens(self, request: ModelRequest) -> int:
+        """How many tokens the request's input has, as exactly as this model can tell."""
+        ...
+
+    async def aclose(self) -> None:
+        """Let go of connections and processes."""
+        ...
+
+
+# ── stores ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Owner(Struct, frozen=True):
+    """Whom an object belongs to. Every look-up takes one."""
+
+    tenant: str
+    key_id: str
+
+
+class StoredResponse(Struct, frozen=True, kw_only=True):
+    """A response and what it was asked with. `input` is the request's own items, each with an id."""
+
+    response: Response
+    input: list[dict[str, Any]]
+    request: dict[str, Any] = field(default_factory=dict[str, Any])
+
+
+class Page(Struct, frozen=True):
+    """Some of a list, and whether there is more."""
+
+    data: list[Any]
+    has_more: bool
+
+
+class PageQuery(Struct, frozen=True):
+    """Which part of a list."""
+
+    limit: int = 20
+    order: Literal["asc", "desc"] = "desc"
+    after: str | None = None
+    before: str | None = None
+
+
+class StoreFault(Exception):
+    """The store cannot do its work now: a full disk, a locked or lost database. Worth another try later."""
+
+
+class ResponseStore(Protocol):
+    """Where responses live. What is not the owner's is not there, and nothing tells the two apart."""
+
+    async def begin_response(self, owner: Owner, stored: StoredResponse) -> None:
+        """Write a response that has just begun. Durable when this returns."""
+        ...
+
+    async def finish_response(self, owner: Owner, response: Response) -> None:
+        """Write how it stands now, usually how it ended. Durable when this returns. A deleted one stays deleted."""
+        ...
+
+    async def get_response(self, owner: Owner, response_id: str) -> StoredResponse | None: ...
+
+    async def delete_response(self, owner: Owner, response_id: str) -> bool:
+        """Forget it with its input and events; whether it was there."""
+        ...
+
+    async def history(self, owner: Owner, response_id: str) -> list[dict[str, Any]] | None:
+        """Input and output of the whole chain that ends with this response, oldest first; None where it is not there."""
+        ...
+
+    async def input_items(self, owner: Owner, response_id: str, query: PageQuery) -> Page | None: ...
+
+    async def find_items(self, owner: Owner, ids: Sequence[str]) -> dict[str, dict[str, Any]]:
+        """Items of the owner's responses and conversations, by id; those that are not there are left out."""
+        ...
+
+    async def append_events(self, response_id: str, events: Sequence[tuple[int, bytes]]) -> None:
+        """Keep the events of a background response: (sequence number, SSE frame)."""
+        ...
+
+    async def read_events(self, response_id: str, after: int) -> list[tuple[int, bytes]]: ...
+
+    async def unfinished(self) -> list[tuple[Owner, StoredResponse]]:
+        """What is `queued` or `in_progress`: asked at start, it is what a process that is gone has left."""
+        ...
+
+
+class ConversationRecord(Struct, frozen=True):
+    """A conversation, without its items."""
+
+    id: str
+    created_at: int
+    metadata: dict[str, str]
+
+
+class ConversationStore(Protocol):
+    """Where conversations live, and their items in the order of arrival."""
+
+    async def create_conversation(
+        self, owner: Owner, record: ConversationRecord, items: Sequence[dict[str, Any]]
+    ) -> None: ...
+
+    async def get_conversation(self, owner: Owner, conversation_id: str) -> ConversationRecord | None: ...
+
+    async def update_conversation(
+        self, owner: Owner, conversation_id: str, metadata: dict[str, str]
+    ) -> ConversationRecord | None: ...
+
+    async def delete_conversation(self, owner: Owner, conversation_id: str) -> bool: ...
+
+    async def add_items(self, owner: Owner, conversation_id: str, items: Sequence[dict[str, Any]]) -> bool:
+        """Append; False where there is no such conversation."""
+        ...
+
+    async def list_items(self, owner: Owner, conversation_id: str, query: PageQuery) -> Page | None: ...
+
+    async def all_items(self, owner: Owner, conversation_id: str) -> list[dict[str, Any]] | None: ...
+
+    async def get_item(self, owner: Owner, conversation_id: str, item_id: str) -> dict[str, Any] | None: ...
+
+    async def delete_item(self, owner: Owner, conversation_id: str, item_id: str) -> bool: ...
+
+
+class FileRecord(Struct, frozen=True, kw_only=True):
+    """An uploaded file, without its content."""
+
+    id: str
+    bytes: int
+    created_at: int
+    filename: str
+    purpose: str
+    expires_at: int | None = None
+    status: str = "processed"
+
+
+class FileStore(Protocol):
+    """Where uploaded files live. Content goes in and out in chunks, never whole through memory."""
+
+    async def create_file(self, owner: Owner, record: FileRecord, content: AsyncIterator[bytes]) -> FileRecord:
+        """Write content and record; the record comes back with the real size. Nothing is left of one that fails."""
+        ...
+
+    async def get_file(self, owner: Owner, file_id: str) -> FileRecord | None: ...
+
+    async def list_files(self, owner: Owner, query: PageQuery, purpose: str | None = None) -> Page: ...
+
+    async def read_file(self, owner: Owner, file_id: str) -> AsyncIterator[bytes] | None: ...
+
+    async def delete_file(self, owner: Owner, file_id: str) -> bool: ...
+
+
+class Store(ResponseStore, ConversationStore, FileStore, Protocol):
+    """All of it."""
+
+    async def aclose(self) -> None:
+        """Finish what is under way and let go."""
+        ...
