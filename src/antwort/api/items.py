@@ -100,7 +100,7 @@ class Reasoning(Struct, tag_field="type", tag="reasoning"):
     id: str
     summary: list[SummaryText] = field(default_factory=list[SummaryText])
     content: list[ReasoningText] | UnsetType = UNSET
-    encrypted_content: str | None | UnsetType = UNSET
+    encrypted_content: str | UnsetType | None = UNSET
     status: Status | UnsetType = UNSET
 
 

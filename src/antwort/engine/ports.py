@@ -27,8 +27,14 @@ class FunctionSpec(Struct, frozen=True):
     free_text: bool = False
 
 
-Choice: TypeAlias = Literal["auto", "none", "required"] | str
-"""Whether the model may, must not or must call; or the name of the function that it must call, as `!name`."""
+class Must(Struct, frozen=True):
+    """The model must call this function."""
+
+    name: str
+
+
+Choice: TypeAlias = Literal["auto", "none", "required"] | Must
+"""Whether the model may, must not or must call; or which function it must."""
 
 
 class ModelRequest(Struct, frozen=True, kw_only=True):
@@ -192,7 +198,7 @@ class ResponseStore(Protocol):
         ...
 
     async def history(self, owner: Owner, response_id: str) -> list[dict[str, Any]] | None:
-        """Input and output of the whole chain that ends with this response, oldest first; None where it is not there."""
+        """Input and output of the chain that ends with this response, oldest first; None where it is not there."""
         ...
 
     async def input_items(self, owner: Owner, response_id: str, query: PageQuery) -> Page | None: ...
