@@ -10,9 +10,18 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 from msgspec import Struct, field
 
-from antwort.api.items import Item
+from antwort.api.items import Annotation, Item
 from antwort.api.requests import JsonObjectFormat, JsonSchemaFormat, ReasoningOptions, TextFormat
 from antwort.api.responses import Response, Usage
+from antwort.api.tools import ToolDeclaration
+
+
+class Owner(Struct, frozen=True):
+    """Whom an object belongs to. Every look-up takes one."""
+
+    tenant: str
+    key_id: str
+
 
 # ── models ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -142,14 +151,75 @@ class Model(Protocol):
         ...
 
 
+# ── tools that are run here ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Progress(Struct, frozen=True):
+    """An event of a hosted call, such as `response.code_interpreter_call.interpreting`."""
+
+    type: str
+    fields: dict[str, Any] = field(default_factory=dict[str, Any])
+
+
+class ToolDone(Struct, frozen=True):
+    """A hosted call is over: its item for the client, and the text that the model reads."""
+
+    item: dict[str, Any]
+    text: str
+
+
+class CallContext(Struct, frozen=True, kw_only=True):
+    """What a hosted call may know."""
+
+    owner: Owner
+    response_id: str
+    declaration: ToolDeclaration
+    history: Sequence[Item]
+    include: frozenset[str]
+
+
+class HostedCall(Protocol):
+    """One call of a tool that is run here, from the moment the model begins to write it."""
+
+    @property
+    def item(self) -> dict[str, Any]:
+        """The item as it begins."""
+        ...
+
+    def opening(self) -> Sequence[Progress]:
+        """Events right after it began."""
+        ...
+
+    def write(self, delta: str) -> Sequence[Progress]:
+        """Events of some more of the arguments, as the model writes them."""
+        ...
+
+    def run(self) -> AsyncIterator[Progress | ToolDone]:
+        """Run it, once the arguments are whole; the last thing that comes is `ToolDone`."""
+        ...
+
+    def failed(self, reason: str) -> ToolDone:
+        """How it looks when it could not be run."""
+        ...
+
+    def annotate(self, text: str) -> Sequence[Annotation]:
+        """What a later answer of the model cites of this call's results."""
+        ...
+
+
+class Toolbox(Protocol):
+    """The tools that are run here."""
+
+    def offer(self, tool: ToolDeclaration) -> Sequence[FunctionSpec] | None:
+        """What a model is told of a declared tool; None where that tool is not run here."""
+        ...
+
+    async def open(self, name: str, call_id: str, context: CallContext) -> HostedCall:
+        """Begin a call of one of the offered functions."""
+        ...
+
+
 # ── stores ───────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-class Owner(Struct, frozen=True):
-    """Whom an object belongs to. Every look-up takes one."""
-
-    tenant: str
-    key_id: str
 
 
 class StoredResponse(Struct, frozen=True, kw_only=True):
