@@ -151,6 +151,26 @@ class Model(Protocol):
         ...
 
 
+class ChosenModel(Struct, frozen=True):
+    """A model, by the name that the client gave, and the name that its backend knows."""
+
+    name: str
+    model: Model
+    upstream: str
+
+
+class Models(Protocol):
+    """The models that there are."""
+
+    def find(self, name: str | None) -> ChosenModel:
+        """The model of this name, or the default one; `ApiError` 400 `model_not_found` where there is none."""
+        ...
+
+    def names(self) -> list[str]:
+        """Every name that a request may use."""
+        ...
+
+
 # ── tools that are run here ──────────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -134,6 +134,11 @@ def turn(job: Job) -> Generator[Command, Any, Response]:
     return state.response
 
 
+def first_request(job: Job) -> ModelRequest:
+    """What the model is asked first."""
+    return _Turn(job).model_request()
+
+
 class _Turn:
     """One turn under way."""
 
@@ -209,7 +214,7 @@ class _Turn:
     # ── the model ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _ask(self, written: dict[int, _Written]) -> Generator[Command, Any, Finished]:
-        yield Ask(self._model_request())
+        yield Ask(self.model_request())
         while True:
             piece = cast("Piece", (yield NextPiece()))
             if isinstance(piece, Finished):
@@ -222,7 +227,8 @@ class _Turn:
             else:
                 yield from self._emit(self.writer.write(piece))
 
-    def _model_request(self) -> ModelRequest:
+    def model_request(self) -> ModelRequest:
+        """What the model is asked next."""
         request = self.job.request
         spent = self.usage.output_tokens
         left = None if request.max_output_tokens is None else max(1, request.max_output_tokens - spent)

@@ -1,0 +1,151 @@
+"""The engine: from a request to a response that is stored, streamed, run in the background, or all of it.
+
+There is one path. `start` prepares a response and writes that it began; its `events` do
+the work as they are taken. Streaming sends them, a blocking caller folds them, background
+mode keeps them. Before the last event is handed out, the response is stored as it ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass, field
+
+import msgspec
+
+from antwort.api.errors import ApiError
+from antwort.api.events import ENDINGS, AnyEvent
+from antwort.api.ids import new_id
+from antwort.api.requests import CreateResponse, check
+from antwort.api.responses import Response, ResponseError, begin
+from antwort.engine.classify import classify
+from antwort.engine.context import Context, check_outputs, gather
+from antwort.engine.driver import Drive
+from antwort.engine.ports import ModelRequest, Models, Owner, Store, StoredResponse, Toolbox
+from antwort.engine.turn import Job, first_request
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass
+class Work:
+    """A response under way. `events` is to be iterated once; `response` is how it stands, in the end how it ended."""
+
+    owner: Owner
+    response: Response
+    stored: bool
+    context: Context
+    _drive: Drive
+    _store: Store
+    abandoned: bool = False
+    """The server stops: whoever starts next finds this unfinished, and does it again."""
+
+    async def events(self) -> AsyncGenerator[AnyEvent]:
+        """Do the work, event by event. Closing this cancels it; what came of it is stored in any case."""
+        events = self._drive.events()
+        settled = False
+        try:
+            async for event in events:
+                if isinstance(event, ENDINGS):
+                    self.response = event.response
+                    await self._settle()
+                    settled = True
+                yield event
+        finally:
+            await events.aclose()
+            self.response = self._drive.response
+            if not settled and not self.abandoned:
+                await asyncio.shield(self._settle())
+
+    async def finish(self) -> Response:
+        """Do all the work, for a caller who wants only the end of it."""
+        async for _ in self.events():
+            pass
+        return self.response
+
+    def model_request(self) -> ModelRequest:
+        """What the model would be asked first."""
+        return first_request(self._drive.job)
+
+    async def _settle(self) -> None:
+        """Durable before visible: the store knows how it ended before anybody is told."""
+        if not self.response.ended:
+            self.response.status = "cancelled"
+        if self.stored:
+            await self._store.finish_response(self.owner, self.response)
+        conversation = self.response.conversation
+        if conversation is not None and self.response.status in ("completed", "incomplete"):
+            given = [item.raw for item in self.context.given]
+            await self._store.add_items(self.owner, conversation.id, [*given, *self.response.output])
+
+
+@dataclass
+class Engine:
+    """Everything that a response needs."""
+
+    models: Models
+    toolbox: Toolbox
+    store: Store
+    max_turns: int = 32
+    now: Callable[[], int] = field(default=lambda: int(time.time()))
+
+    async def start(self, owner: Owner, request: CreateResponse) -> Work:
+        """Check everything that can be wrong with a request, and write that the response began."""
+        check(request)
+        chosen = self.models.find(request.model)
+        response = begin(request, identifier=new_id("resp_"), model=chosen.name, created_at=self.now())
+        work = await self._prepare(owner, request, response)
+        if work.stored:
+            given = [item.raw for item in work.context.given]
+            asked = msgspec.to_builtins(request)
+            await self.store.begin_response(owner, StoredResponse(response=response, input=given, request=asked))
+        return work
+
+    async def resume(self, owner: Owner, stored: StoredResponse) -> Work:
+        """Do the work of a response that a process which is gone had only begun."""
+        request = msgspec.convert(stored.request, CreateResponse)
+        again = msgspec.structs.replace(request, input=stored.input)
+        fresh = begin(
+            request,
+            identifier=stored.response.id,
+            model=stored.response.model,
+            created_at=stored.response.created_at,
+        )
+        return await self._prepare(owner, again, fresh)
+
+    async def _prepare(self, owner: Owner, request: CreateResponse, response: Response) -> Work:
+        chosen = self.models.find(request.model)
+        offer = classify(response.tools, response.tool_choice, self.toolbox)
+        context = await gather(request, owner, self.store)
+        check_outputs(context)
+        job = Job(request, response, chosen.upstream, context.history, offer, self.now, self.max_turns)
+        drive = Drive(job, owner, chosen.model, self.toolbox)
+        return Work(owner, response, response.store, context, drive, self.store)
+
+    async def count_tokens(self, owner: Owner, request: CreateResponse) -> int:
+        """How many input tokens a request would have."""
+        check(request)
+        chosen = self.models.find(request.model)
+        response = begin(request, identifier=new_id("resp_"), model=chosen.name, created_at=self.now())
+        work = await self._prepare(owner, request, response)
+        return await chosen.model.count_tokens(work.model_request())
+
+    async def recover(self) -> list[Work]:
+        """What a process that is gone has left: background responses to do again; all others end as failed."""
+        again: list[Work] = []
+        for owner, stored in await self.store.unfinished():
+            if stored.response.background:
+                try:
+                    again.append(await self.resume(owner, stored))
+                    continue
+                except (ApiError, msgspec.ValidationError):
+                    _logger.exception("response %s cannot be resumed", stored.response.id)
+            await self.store.finish_response(owner, _lost(stored.response))
+        return again
+
+
+def _lost(response: Response) -> Response:
+    error = ResponseError("server_error", "The server was stopped while it worked on this response.")
+    return msgspec.structs.replace(response, status="failed", error=error)
