@@ -13,18 +13,18 @@ import os
 import re
 import secrets
 import weakref
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from threading import Lock
-from typing import ParamSpec, TypeVar
+from typing import TypeVar, TypeVarTuple, Unpack
 
 from antwort.engine.ports import StoreFault
 from antwort.storage.faults import faults_told
 
-P = ParamSpec("P")
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 CHUNK = 1024 * 1024
 THREADS = 4
@@ -66,7 +66,8 @@ class Upload:
             if not kept:
                 _unlink(self._folder, (self.name, self.name + _TEMPORARY))
             if self._file is not None:
-                os.close(self._file)  # and with it goes the lock
+                with suppress(OSError):
+                    os.close(self._file)  # and with it goes the lock
                 self._file = None
 
     def _open(self) -> int:
@@ -85,28 +86,26 @@ class Upload:
 class Download:
     """A content on its way out: its chunks. It stays readable when it is deleted meanwhile."""
 
-    def __init__(self, file: int, run: Callable[[int], asyncio.Future[bytes]]) -> None:
-        self._run = run
+    def __init__(self, path: Path, read: Callable[[int, int], Awaitable[bytes]]) -> None:
+        self._file = os.open(path, os.O_RDONLY)
+        self._read = read
         self._offset = 0
-        self.close = weakref.finalize(self, os.close, file)
+        self._close = weakref.finalize(self, os.close, self._file)  # also when it is dropped half-way
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         return self
 
     async def __anext__(self) -> bytes:
-        if not self.close.alive:
-            raise StopAsyncIteration
-        with faults_told():
-            chunk = await self._run(self._offset)
+        chunk = await self._read(self._file, self._offset) if self._close.alive else b""
         if not chunk:
-            self.close()
+            self._close()
             raise StopAsyncIteration
         self._offset += len(chunk)
         return chunk
 
     async def aclose(self) -> None:
         """Read no further."""
-        self.close()
+        self._close()
 
 
 class Blobs:
@@ -127,28 +126,20 @@ class Blobs:
             await self._run(upload.finish)
         except BaseException:
             # Also when cancelled: shielded, so that it is done even if the caller cannot wait for it.
-            await asyncio.shield(asyncio.ensure_future(self._run(upload.settle, False)))  # noqa: FBT003 — not kept
+            await asyncio.shield(asyncio.ensure_future(asyncio.to_thread(upload.settle, kept=False)))
             raise
         return upload
 
     async def open(self, name: str) -> Download | None:
         """A content, or None where it is not there."""
-        try:
-            file = await self._run(os.open, self._folder / name, os.O_RDONLY)
-        except FileNotFoundError:
-            return None
-        return Download(file, lambda offset: self._start(os.pread, file, CHUNK, offset))
+        return await self._run(self._opened, name)
 
-    async def remove(self, names: Iterable[str]) -> None:
-        """Remove contents whose records are gone. One that resists is left to a sweep."""
-        await asyncio.shield(asyncio.ensure_future(self._run(_unlink, self._folder, [*names])))
+    def remove(self, names: Iterable[str]) -> None:
+        """Remove contents whose records are gone. Waits for the disk. One that resists is left to a sweep."""
+        _unlink(self._folder, names)
 
-    async def sweep(self, needed: Callable[[str], bool]) -> None:
-        """`sweep_now`, in a thread."""
-        await self._run(self.sweep_now, needed)
-
-    def sweep_now(self, needed: Callable[[str], bool]) -> None:
-        """Remove what a killed process has left: all that nobody writes and nobody needs."""
+    def sweep(self, needed: Callable[[str], bool]) -> None:
+        """Remove what a killed process has left: all that nobody writes and nobody needs. Waits for the disk."""
         for name in _names(self._folder):
             if not needed(name):
                 _sweep_one(self._folder, name, needed)
@@ -158,13 +149,20 @@ class Blobs:
         self._closed = True
         self._threads.shutdown()
 
-    def _start(self, work: Callable[P, T], *args: P.args, **_: P.kwargs) -> asyncio.Future[T]:
+    def _opened(self, name: str) -> Download | None:
+        try:
+            return Download(self._folder / name, self._read)
+        except FileNotFoundError:
+            return None
+
+    async def _read(self, file: int, offset: int) -> bytes:
+        return await self._run(os.pread, file, CHUNK, offset)
+
+    async def _run(self, work: Callable[[Unpack[Ts]], T], *args: Unpack[Ts]) -> T:
         if self._closed:
             raise StoreFault("The store is closed.")
-        return asyncio.get_running_loop().run_in_executor(self._threads, work, *args)
-
-    async def _run(self, work: Callable[P, T], *args: P.args, **_: P.kwargs) -> T:
-        return await self._start(work, *args)
+        with faults_told():
+            return await asyncio.get_running_loop().run_in_executor(self._threads, work, *args)
 
 
 async def _gathered(content: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

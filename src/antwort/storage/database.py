@@ -16,7 +16,7 @@ from threading import local
 from typing import Any, TypeVar
 
 from antwort.engine.ports import Owner, StoreFault
-from antwort.storage.faults import faults_told
+from antwort.storage.faults import UnusableStore, faults_told
 from antwort.storage.writer import Writer
 
 T = TypeVar("T")
@@ -75,9 +75,11 @@ class Database:
         """Change rows of the owner's; durable when this returns. `settled` is always told whether it was done."""
         return await self._writer.write(lambda connection: change(Rows(connection, owner)), settled)
 
-    async def write_everybodys(self, change: Callable[[sqlite3.Connection], T]) -> T:
+    async def write_everybodys(
+        self, change: Callable[[sqlite3.Connection], T], settled: Callable[[bool], None] = lambda _: None
+    ) -> T:
         """Change rows of all tenants: for what the server does in its own name."""
-        return await self._writer.write(change)
+        return await self._writer.write(change, settled)
 
     async def read(self, owner: Owner, question: Callable[[Rows], T]) -> T:
         """Ask for rows of the owner's, all as of one moment."""
@@ -104,10 +106,11 @@ class Database:
             try:
                 return question(connection)
             finally:
-                connection.execute("ROLLBACK")
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
 
     def _reader(self) -> sqlite3.Connection:
-        """This thread's own."""
+        """The connection of the thread that asks."""
         if not hasattr(self._here, "connection"):
             self._here.connection = connect(self._path, self._patience)
             self._here.connection.execute("PRAGMA query_only = ON")
@@ -121,7 +124,8 @@ def connect(path: Path, patience: float) -> sqlite3.Connection:
         path, timeout=patience, isolation_level=None, check_same_thread=False, cached_statements=256
     )
     try:
-        connection.execute("PRAGMA journal_mode = WAL")
+        if connection.execute("PRAGMA journal_mode = WAL").fetchone()[0] != "wal":
+            raise UnusableStore("SQLite cannot work here. Name a file on a disk of this machine in `storage.url`.")
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA foreign_keys = ON")
         connection.execute("PRAGMA secure_delete = ON")  # what is deleted is overwritten, not only unlinked

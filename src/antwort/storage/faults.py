@@ -8,7 +8,7 @@ UnusableStore   the operator's: this address, or what is there, cannot be used; 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 from antwort.engine.ports import StoreFault
@@ -51,7 +51,7 @@ def fault_of(error: Exception) -> Exception:
 
 
 @contextmanager
-def faults_told() -> Iterator[None]:
+def faults_told() -> Generator[None]:
     """What disk and database raise inside leaves as a `StoreFault`, with its cause."""
     try:
         yield

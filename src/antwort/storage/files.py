@@ -47,13 +47,13 @@ def file_page(rows: Rows, query: PageQuery, purpose: str | None, now: int) -> Pa
     return Page([_record(body) for body in bodies], more)
 
 
-def delete(rows: Rows, file_id: str, now: int) -> str | None:
-    """The name of the content that nobody needs any more; None where there was no such file."""
+def delete(rows: Rows, file_id: str, now: int) -> list[str]:
+    """The name of the content that nobody needs any more; none where there was no such file."""
     found = get(rows, file_id, now)
     if found is None:
-        return None
+        return []
     rows.run("DELETE FROM files WHERE tenant = :tenant AND id = :id", id=file_id)
-    return found[1]
+    return [found[1]]
 
 
 def delete_expired(connection: sqlite3.Connection, now: int) -> list[str]:

@@ -129,7 +129,7 @@ def _migrate_once(connection: sqlite3.Connection, steps: Sequence[Sequence[str]]
 
 def _refuse_strangers(connection: sqlite3.Connection, newest: int) -> None:
     version, application = _number(connection, "user_version"), _number(connection, "application_id")
-    tables = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
+    tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
     if application != APPLICATION_ID and (application or version or tables):
         raise UnusableStore("This database belongs to another program. Name another file in `storage.url`.")
     if version > newest:

@@ -11,7 +11,7 @@ import msgspec
 from antwort.api.items import Raw
 from antwort.api.responses import Response
 from antwort.engine.ports import Owner, Page, PageQuery, StoredResponse
-from antwort.storage.bodies import item_columns, read_items
+from antwort.storage.bodies import Column, item_columns, read_items
 from antwort.storage.conversations import append
 from antwort.storage.database import Rows
 from antwort.storage.paging import Listing, page
@@ -31,13 +31,13 @@ def beginning(stored: StoredResponse) -> Callable[[Rows], None]:
     given, made = item_columns(stored.input), item_columns(stored.response.output)
 
     def begin(rows: Rows) -> None:
-        again = _key(rows, stored.response.id)
-        if again is None:
-            rows.run(
+        key = _key(rows, stored.response.id)
+        if key is None:
+            key = rows.run(
                 "INSERT INTO responses (tenant, key_id, id, previous, status, body, request)"
                 " VALUES (:tenant, :key_id, :id, :previous, :status, :body, :request)",
                 **row,
-            )
+            ).lastrowid
         else:
             rows.run(
                 "UPDATE responses SET previous = :previous, status = :status, body = :body, request = :request"
@@ -47,10 +47,10 @@ def beginning(stored: StoredResponse) -> Callable[[Rows], None]:
             for table in ("response_items", "events"):
                 rows.run(
                     f"DELETE FROM {table} WHERE tenant = :tenant AND response = :key",  # noqa: S608 — one of the two above
-                    key=again,
+                    key=key,
                 )
-        _insert(rows, stored.response.id, _INPUT, given)
-        _insert(rows, stored.response.id, _OUTPUT, made)
+        _insert(rows, key, _INPUT, given)
+        _insert(rows, key, _OUTPUT, made)
 
     return begin
 
@@ -70,7 +70,7 @@ def finishing(response: Response, appended: Sequence[Raw]) -> Callable[[Rows], N
             key=key,
             part=_OUTPUT,
         )
-        _insert(rows, response.id, _OUTPUT, made)
+        _insert(rows, key, _OUTPUT, made)
         if conversation is not None:
             append(rows, conversation, said)
 
@@ -102,7 +102,8 @@ def history(rows: Rows, response_id: str) -> list[Raw] | None:
             FROM chain JOIN responses AS earlier
             ON earlier.tenant = :tenant AND earlier.id = chain.previous AND earlier.key < chain.key
         )
-        SELECT item.body FROM chain LEFT JOIN response_items AS item ON item.response = chain.key
+        SELECT item.body FROM chain LEFT JOIN response_items AS item
+        ON item.response = chain.key AND item.tenant = :tenant
         ORDER BY chain.key, item.part, item.key
         """,
         id=response_id,
@@ -122,14 +123,14 @@ def input_page(rows: Rows, response_id: str, query: PageQuery) -> Page | None:
 
 def find_items(rows: Rows, ids: Sequence[str]) -> dict[str, Raw]:
     """Items by id. A conversation's own win over those of responses: they are what a client sees last."""
-    wanted = msgspec.json.encode(ids)
+    wanted = msgspec.json.encode(ids).decode()
     bodies: dict[str, bytes] = {}
     for table in ("response_items", "conversation_items"):
         bodies |= rows.run(
             f"""
             SELECT id, body FROM {table} WHERE key IN (
                 SELECT max(key) FROM {table}
-                WHERE tenant = :tenant AND id IN (SELECT value FROM json_each(CAST(:ids AS TEXT))) AND NOT is_reference
+                WHERE tenant = :tenant AND id IN (SELECT value FROM json_each(:ids)) AND NOT is_reference
                 GROUP BY id
             )
             """,  # noqa: S608 — one of the two above
@@ -173,17 +174,18 @@ def unfinished(connection: sqlite3.Connection) -> list[tuple[Owner, StoredRespon
     return [(owner, _stored(Rows(connection, owner), *columns)) for owner, columns in owned]
 
 
-def _columns(response: Response) -> dict[str, object]:
+def _columns(response: Response) -> Column:
     body = msgspec.json.encode(msgspec.structs.replace(response, output=[]))
     return {"id": response.id, "status": response.status, "body": body}
 
 
 def _stored(rows: Rows, key: int, body: bytes, request: bytes) -> StoredResponse:
     parts: tuple[list[bytes], list[bytes]] = ([], [])
-    for part, item in rows.run(
+    found: sqlite3.Cursor = rows.run(
         "SELECT part, body FROM response_items WHERE tenant = :tenant AND response = :key ORDER BY part, key",
         key=key,
-    ):
+    )
+    for part, item in found:
         parts[part].append(item)
     response = _response(body)
     response.output = read_items(parts[_OUTPUT])
@@ -195,10 +197,10 @@ def _key(rows: Rows, response_id: str) -> int | None:
     return None if found is None else int(found[0])
 
 
-def _insert(rows: Rows, response_id: str, part: int, items: Sequence[dict[str, object]]) -> None:
+def _insert(rows: Rows, key: int | None, part: int, items: Sequence[Column]) -> None:
     if items:
         rows.run_each(
             "INSERT INTO response_items (tenant, response, part, id, is_reference, body)"
             " VALUES (:tenant, :response, :part, :id, :is_reference, :body)",
-            ({**item, "response": _key(rows, response_id), "part": part} for item in items),
+            ({**item, "response": key, "part": part} for item in items),
         )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sqlite3
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import closing
@@ -27,7 +26,7 @@ from antwort.storage import conversations, files, responses
 from antwort.storage.blobs import Blobs
 from antwort.storage.bodies import item_columns
 from antwort.storage.database import Database, connect
-from antwort.storage.faults import faults_told
+from antwort.storage.faults import UnusableStore, faults_told
 from antwort.storage.migrations import migrate
 
 PATIENCE = 5.0
@@ -51,13 +50,16 @@ class SqliteStore:
 
     @classmethod
     def _open(cls, path: Path, folder: Path, patience: float, clock: Callable[[], float]) -> SqliteStore:
-        with faults_told():
+        try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))  # SQLite's own files get the same permissions
             blobs = Blobs(folder)
+        except OSError as error:
+            raise UnusableStore(f"The store cannot be opened: {error}. Mend that, or change `storage`.") from error
+        with faults_told():
             with closing(connect(path, patience)) as connection:
                 migrate(connection)
-                blobs.sweep_now(lambda name: files.is_needed(connection, name))
+                blobs.sweep(lambda name: files.is_needed(connection, name))
             return cls(Database(path, patience=patience), blobs, clock)
 
     async def aclose(self) -> None:
@@ -161,17 +163,16 @@ class SqliteStore:
         return content
 
     async def delete_file(self, owner: Owner, file_id: str) -> bool:
-        now = self._now()
-        blob = await self._database.write(owner, lambda rows: files.delete(rows, file_id, now))
-        if blob is not None:
-            await self._blobs.remove([blob])
-        return blob is not None
+        now, doomed = self._now(), _Doomed(self._blobs)
+        return (
+            await self._database.write(owner, lambda rows: doomed.are(files.delete(rows, file_id, now)), doomed.go) > 0
+        )
 
     async def sweep_files(self) -> int:
-        now = self._now()
-        expired = await self._database.write_everybodys(lambda connection: files.delete_expired(connection, now))
-        await self._blobs.remove(expired)
-        return len(expired)
+        now, doomed = self._now(), _Doomed(self._blobs)
+        return await self._database.write_everybodys(
+            lambda connection: doomed.are(files.delete_expired(connection, now)), doomed.go
+        )
 
     async def _file(self, owner: Owner, file_id: str) -> tuple[FileRecord, str] | None:
         now = self._now()
@@ -179,3 +180,19 @@ class SqliteStore:
 
     def _now(self) -> int:
         return int(self._clock())
+
+
+class _Doomed:
+    """Contents that go when the change that lets go of them is durable, whether or not somebody still waits for it."""
+
+    def __init__(self, blobs: Blobs) -> None:
+        self._blobs = blobs
+        self._names: list[str] = []
+
+    def are(self, names: list[str]) -> int:
+        self._names = names
+        return len(names)
+
+    def go(self, done: bool) -> None:  # noqa: FBT001 — there is nothing else that it could be
+        if done:
+            self._blobs.remove(self._names)

@@ -67,7 +67,7 @@ class Writer:
         the writer's thread, and always, whether it was. A change may be run twice and only the last run counts.
         """
         if self._closed:
-            settled(False)  # noqa: FBT003 — there is nothing else that it could be
+            await asyncio.to_thread(settled, False)  # noqa: FBT003 — there is nothing else that it could be
             raise StoreFault("The store is closed.")
         answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._waiting.put(_Job(change, answer, settled))
@@ -119,24 +119,17 @@ class Writer:
         self._connection.execute("SAVEPOINT change")
         try:
             job.value, job.error = job.change(self._connection), None
-        except Exception as error:  # noqa: BLE001 — the outermost loop: the error is for the one who waits
+        except Exception as error:  # the outermost loop: the error is for the one who waits
             if not self._connection.in_transaction and isinstance(error, sqlite3.Error):
                 raise  # SQLite gave up the transaction, and with it the changes of others
-            job.error = _told(error)
+            job.error = fault_of(error)
             self._connection.execute("ROLLBACK TO change")
         self._connection.execute("RELEASE change")
 
 
 def _fail(jobs: Sequence[_Job], error: Exception) -> None:
     for job in jobs:
-        job.error = _told(error)
-
-
-def _told(error: Exception) -> Exception:
-    told = fault_of(error)
-    if told is not error:
-        told.__cause__ = error
-    return told
+        job.error = fault_of(error)
 
 
 def _answer(jobs: Sequence[_Job]) -> None:
