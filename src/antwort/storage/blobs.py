@@ -158,7 +158,7 @@ class Blobs:
     async def _read(self, file: int, offset: int) -> bytes:
         return await self._run(os.pread, file, CHUNK, offset)
 
-    async def _run(self, work: Callable[[Unpack[Ts]], T], *args: Unpack[Ts]) -> T:
+    async def _run(self, work: Callable[[Unpack[Ts]], T], *args: *Ts) -> T:
         if self._closed:
             raise StoreFault("The store is closed.")
         with faults_told():

@@ -124,8 +124,7 @@ def connect(path: Path, patience: float) -> sqlite3.Connection:
         path, timeout=patience, isolation_level=None, check_same_thread=False, cached_statements=256
     )
     try:
-        if connection.execute("PRAGMA journal_mode = WAL").fetchone()[0] != "wal":
-            raise UnusableStore("SQLite cannot work here. Name a file on a disk of this machine in `storage.url`.")
+        mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA foreign_keys = ON")
         connection.execute("PRAGMA secure_delete = ON")  # what is deleted is overwritten, not only unlinked
@@ -133,4 +132,7 @@ def connect(path: Path, patience: float) -> sqlite3.Connection:
     except BaseException:
         connection.close()
         raise
+    if mode != "wal":
+        connection.close()
+        raise UnusableStore("SQLite cannot work here. Name a file on a disk of this machine in `storage.url`.")
     return connection

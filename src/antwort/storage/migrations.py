@@ -104,7 +104,7 @@ MIGRATIONS: tuple[Sequence[str], ...] = ((*_RESPONSES, *_CONVERSATIONS, *_FILES)
 
 def migrate(connection: sqlite3.Connection, steps: Sequence[Sequence[str]] = MIGRATIONS) -> None:
     """Bring a database to the newest version. One that is newer than that, or not ours, is left as it is."""
-    _refuse_strangers(connection, len(steps))
+    refuse_strangers(connection, len(steps))
     while _migrate_once(connection, steps):
         pass
 
@@ -127,7 +127,8 @@ def _migrate_once(connection: sqlite3.Connection, steps: Sequence[Sequence[str]]
     return version + 1 < len(steps)
 
 
-def _refuse_strangers(connection: sqlite3.Connection, newest: int) -> None:
+def refuse_strangers(connection: sqlite3.Connection, newest: int = len(MIGRATIONS)) -> None:
+    """Raise where a database is not one of ours, or not yet known to us. Changes nothing in it."""
     version, application = _number(connection, "user_version"), _number(connection, "application_id")
     tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
     if application != APPLICATION_ID and (application or version or tables):

@@ -180,16 +180,17 @@ def _columns(response: Response) -> Column:
 
 
 def _stored(rows: Rows, key: int, body: bytes, request: bytes) -> StoredResponse:
-    parts: tuple[list[bytes], list[bytes]] = ([], [])
-    found: sqlite3.Cursor = rows.run(
+    given: list[bytes] = []
+    made: list[bytes] = []
+    found = rows.run(
         "SELECT part, body FROM response_items WHERE tenant = :tenant AND response = :key ORDER BY part, key",
         key=key,
     )
     for part, item in found:
-        parts[part].append(item)
+        (made if part == _OUTPUT else given).append(item)
     response = _response(body)
-    response.output = read_items(parts[_OUTPUT])
-    return StoredResponse(response=response, input=read_items(parts[_INPUT]), request=_request(request))
+    response.output = read_items(made)
+    return StoredResponse(response=response, input=read_items(given), request=_request(request))
 
 
 def _key(rows: Rows, response_id: str) -> int | None:

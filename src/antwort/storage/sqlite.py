@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sqlite3
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import closing
@@ -27,7 +28,7 @@ from antwort.storage.blobs import Blobs
 from antwort.storage.bodies import item_columns
 from antwort.storage.database import Database, connect
 from antwort.storage.faults import UnusableStore, faults_told
-from antwort.storage.migrations import migrate
+from antwort.storage.migrations import migrate, refuse_strangers
 
 PATIENCE = 5.0
 """Seconds to wait for a database that another process has locked."""
@@ -57,6 +58,8 @@ class SqliteStore:
         except OSError as error:
             raise UnusableStore(f"The store cannot be opened: {error}. Mend that, or change `storage`.") from error
         with faults_told():
+            with closing(sqlite3.connect(path, timeout=patience)) as connection:
+                refuse_strangers(connection)
             with closing(connect(path, patience)) as connection:
                 migrate(connection)
                 blobs.sweep(lambda name: files.is_needed(connection, name))
