@@ -226,7 +226,7 @@ class ResponseStore(Protocol):
     async def find_items(self, owner: Owner, ids: Sequence[str]) -> dict[str, dict[str, Any]]:
         """Items of the owner's responses and conversations, by id; those that are not there are left out.
 
-        Of several with one id, the newest. References to items are no items.
+        Of several with one id the newest, and a conversation's rather than a response's. References are no items.
         """
         ...
 

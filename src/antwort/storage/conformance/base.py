@@ -54,10 +54,10 @@ def there(value: T | None) -> T:
     return value
 
 
-def message(identifier: str, text: str = "…", **more: Any) -> dict[str, Any]:
+def message(identifier: str, text: str = "…") -> dict[str, Any]:
     """An item, with fields that nobody knows."""
     content = [{"type": "input_text", "text": text, "x-unknown": {"deep": [1, None, 2.5]}}]
-    return {"id": identifier, "type": "message", "role": "user", "content": content, **more}
+    return {"id": identifier, "type": "message", "role": "user", "content": content}
 
 
 async def chunks(*pieces: bytes) -> AsyncIterator[bytes]:
@@ -69,36 +69,37 @@ async def chunks(*pieces: bytes) -> AsyncIterator[bytes]:
 async def pages(ask: Callable[[PageQuery], Awaitable[Page | None]], name: Callable[[Any], str]) -> None:
     """A list of `LISTED`, asked for in every way. `name` tells the id of what is listed."""
 
-    async def answer(**query: Any) -> tuple[list[str], bool]:
-        page = there(await ask(PageQuery(**query)))
+    async def answer(query: PageQuery) -> tuple[list[str], bool]:
+        page = there(await ask(query))
         return [name(entry) for entry in page.data], page.has_more
 
     one, two, three, four, five = LISTED
-    equal(await answer(), ([five, four, three, two, one], False))
-    equal(await answer(order="asc"), (LISTED, False))
-    equal(await answer(order="asc", limit=5), (LISTED, False))
-    equal(await answer(order="asc", limit=2), ([one, two], True))
-    equal(await answer(order="asc", limit=2, after=two), ([three, four], True))
-    equal(await answer(order="asc", limit=2, after=three), ([four, five], False))
-    equal(await answer(order="asc", after=five), ([], False))
-    equal(await answer(limit=2), ([five, four], True))
-    equal(await answer(limit=2, after=four), ([three, two], True))
-    equal(await answer(limit=3, after=four), ([three, two, one], False))
-    equal(await answer(order="asc", limit=2, before=four), ([two, three], True))
-    equal(await answer(order="asc", limit=3, before=four), ([one, two, three], False))
-    equal(await answer(limit=2, before=two), ([four, three], True))
-    equal(await answer(before=five), ([], False))
-    equal(await answer(order="asc", after=one, before=five, limit=2), ([two, three], True))
-    equal(await answer(after=five, before=one), ([four, three, two], False))
-    await refuses_cursor(ask, after="id_unknown")
-    await refuses_cursor(ask, before="id_unknown")
+    nothing: list[str] = []
+    equal(await answer(PageQuery()), ([five, four, three, two, one], False))
+    equal(await answer(PageQuery(order="asc")), (LISTED, False))
+    equal(await answer(PageQuery(order="asc", limit=5)), (LISTED, False))
+    equal(await answer(PageQuery(order="asc", limit=2)), ([one, two], True))
+    equal(await answer(PageQuery(order="asc", limit=2, after=two)), ([three, four], True))
+    equal(await answer(PageQuery(order="asc", limit=2, after=three)), ([four, five], False))
+    equal(await answer(PageQuery(order="asc", after=five)), (nothing, False))
+    equal(await answer(PageQuery(limit=2)), ([five, four], True))
+    equal(await answer(PageQuery(limit=2, after=four)), ([three, two], True))
+    equal(await answer(PageQuery(limit=3, after=four)), ([three, two, one], False))
+    equal(await answer(PageQuery(order="asc", limit=2, before=four)), ([two, three], True))
+    equal(await answer(PageQuery(order="asc", limit=3, before=four)), ([one, two, three], False))
+    equal(await answer(PageQuery(limit=2, before=two)), ([four, three], True))
+    equal(await answer(PageQuery(before=five)), (nothing, False))
+    equal(await answer(PageQuery(order="asc", after=one, before=five, limit=2)), ([two, three], True))
+    equal(await answer(PageQuery(after=five, before=one)), ([four, three, two], False))
+    await refuses_cursor(ask, PageQuery(after="id_unknown"))
+    await refuses_cursor(ask, PageQuery(before="id_unknown"))
 
 
-async def refuses_cursor(ask: Callable[[PageQuery], Awaitable[object]], **cursor: Any) -> None:
+async def refuses_cursor(ask: Callable[[PageQuery], Awaitable[object]], query: PageQuery) -> None:
     """`UnknownCursor`, which names the field and what was in it."""
     try:
-        page = await ask(PageQuery(**cursor))
+        page = await ask(query)
     except UnknownCursor as error:
-        equal({error.param: error.value}, cursor)
+        equal(error.value, query.after if error.param == "after" else query.before)
     else:
         raise AssertionError(f"returned {page!r} and should have raised UnknownCursor")

@@ -85,7 +85,7 @@ class ConversationConformance(Conformance):
             await store.create_conversation(OURS, RECORD, [message(name) for name in LISTED])
             await store.create_conversation(OURS, ConversationRecord("conv_2", 1, {}), [message("elsewhere")])
             await pages(lambda query: store.list_items(OURS, "conv_1", query), lambda item: item["id"])
-            await refuses_cursor(lambda query: store.list_items(OURS, "conv_1", query), after="elsewhere")
+            await refuses_cursor(lambda query: store.list_items(OURS, "conv_1", query), PageQuery(after="elsewhere"))
             equal(await store.list_items(OURS, "unknown", PageQuery()), None)
 
     async def test_one_item(self, tmp_path: Path) -> None:

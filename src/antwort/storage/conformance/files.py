@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -26,10 +25,10 @@ from antwort.storage.conformance.base import (
 LARGE = [bytes([number]) * 300_000 for number in range(20)]
 
 
-def record(identifier: str, **fields: Any) -> FileRecord:
+def record(identifier: str, **fields: object) -> FileRecord:
     """A file to come: its size is not known yet."""
-    known: dict[str, Any] = {"bytes": 0, "created_at": 1, "filename": "../../é\0.txt", "purpose": "user_data"}
-    return FileRecord(id=identifier, **(known | fields))
+    plain = FileRecord(id=identifier, bytes=0, created_at=1, filename="../../é\0.txt", purpose="user_data")
+    return msgspec.structs.replace(plain, **fields)
 
 
 async def read(store: Store, identifier: str, owner: Owner = OURS) -> bytes:
@@ -119,7 +118,7 @@ class FileConformance(Conformance):
                 await store.create_file(OURS, record(name), chunks())
             await store.create_file(THEIRS, record("theirs"), chunks())
             await pages(lambda query: store.list_files(OURS, query), lambda file: file.id)
-            await refuses_cursor(lambda query: store.list_files(OURS, query), after="theirs")
+            await refuses_cursor(lambda query: store.list_files(OURS, query), PageQuery(after="theirs"))
 
     async def test_files_are_listed_by_purpose(self, tmp_path: Path) -> None:
         async with self.store(tmp_path) as store:

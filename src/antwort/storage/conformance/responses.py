@@ -27,13 +27,13 @@ from antwort.storage.conformance.base import (
 DEEP = 1000
 
 
-def asked(identifier: str, *items: dict[str, Any], **fields: Any) -> StoredResponse:
+def asked(identifier: str, *items: dict[str, Any], **fields: object) -> StoredResponse:
     """A response that has just begun."""
-    response = Response(id=identifier, created_at=1, model="m", **fields)
+    response = msgspec.structs.replace(Response(id=identifier, created_at=1, model="m"), **fields)
     return StoredResponse(response=response, input=list(items), request={"model": "m", "x": [1, {"y": None}]})
 
 
-def done(stored: StoredResponse, *output: dict[str, Any], **fields: Any) -> Response:
+def done(stored: StoredResponse, *output: dict[str, Any], **fields: object) -> Response:
     """The same response, completed."""
     return msgspec.structs.replace(stored.response, status="completed", output=list(output), **fields)
 
@@ -180,8 +180,8 @@ class ResponseConformance(Conformance):
             await store.begin_response(OURS, asked("resp_2", message("elsewhere")))
             await pages(lambda query: store.input_items(OURS, "resp_1", query), lambda item: item["id"])
             equal(there(await store.input_items(OURS, "resp_1", PageQuery(limit=1))).data, [message(LISTED[-1])])
-            await refuses_cursor(lambda query: store.input_items(OURS, "resp_1", query), after="elsewhere")
-            await refuses_cursor(lambda query: store.input_items(OURS, "resp_1", query), after="out_1")
+            await refuses_cursor(lambda query: store.input_items(OURS, "resp_1", query), PageQuery(after="elsewhere"))
+            await refuses_cursor(lambda query: store.input_items(OURS, "resp_1", query), PageQuery(after="out_1"))
             equal(await store.input_items(OURS, "unknown", PageQuery(after="unknown")), None)
 
     async def test_items_are_found_wherever_they_are(self, tmp_path: Path) -> None:
