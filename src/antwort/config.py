@@ -215,7 +215,7 @@ class _Document:
         self.name = name
         self.lines: dict[tuple[str, ...], int] = {}
         try:
-            self._number(cast("yaml.Node | None", yaml.SafeLoader(text).get_single_node()), ())
+            self._number(yaml.SafeLoader(text).get_single_node(), ())
             data = yaml.safe_load(text)
         except (yaml.YAMLError, RecursionError) as error:
             mark = getattr(error, "problem_mark", None)
