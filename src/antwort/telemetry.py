@@ -13,7 +13,7 @@ import sys
 import time
 import traceback
 from collections.abc import MutableMapping
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, cast
 
 import structlog
 from opentelemetry import trace
@@ -24,7 +24,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 _LATENCIES = (0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 
 EventDict: TypeAlias = MutableMapping[str, Any]
-Excused: TypeAlias = tuple[type[BaseException], BaseException, Any]
+Excused: TypeAlias = tuple[object, BaseException | None, object]
 
 
 # ── lines ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -59,10 +59,10 @@ def set_up_logging(level: str = "info", form: Literal["auto", "json", "text"] = 
 def told_without_content(logger: object, method: str, event: EventDict) -> EventDict:
     """Replace an exception by its type and its places in our code and others'."""
     del logger, method
-    excused = event.pop("exc_info", None)
+    excused: object = event.pop("exc_info", None)
     if excused is True:
         excused = sys.exc_info()
-    error = excused[1] if isinstance(excused, tuple) else excused
+    error = cast("Excused", excused)[1] if isinstance(excused, tuple) else excused
     if isinstance(error, BaseException):
         event["exception"] = type(error).__name__
         event["where"] = [
