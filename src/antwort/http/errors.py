@@ -1,4 +1,4 @@
-"""Every error as OpenAI's envelope, whoever raised it. What is not ours to tell is logged and answered as a plain 500."""
+"""Every error as OpenAI's envelope, whoever raised it. What is nobody's business is logged, and a plain 500."""
 
 from __future__ import annotations
 

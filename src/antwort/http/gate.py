@@ -74,8 +74,9 @@ class Gate:
         await self._app(scope, receive, visit.send)
 
     def _refuse_strangers(self, headers: Headers) -> None:
-        """Without keys, web pages that a browser on this machine shows must not get in: neither under a name of
-        their own that leads here, nor from another site.
+        """Without keys, keep out web pages that a browser on this machine shows.
+
+        They come under a name of their own that leads here, or from another site.
         """
         if self._services.door.locked:
             return

@@ -105,7 +105,7 @@ async def attended(
     finally:
         worker.cancel()
         watcher.cancel()
-        await asyncio.wait({worker, watcher})
+        await asyncio.gather(worker, watcher, return_exceptions=True)
     if worker.cancelled():
         raise ClientDisconnect
     return worker.result()
