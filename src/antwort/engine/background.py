@@ -52,6 +52,7 @@ class Background:
             return False
         running.task.cancel()
         await asyncio.wait([running.task])
+        self._running.pop(response_id, None)  # a task that had not begun leaves this to us
         return True
 
     async def follow(self, owner: Owner, response_id: str, after: int) -> AsyncGenerator[bytes]:
@@ -105,7 +106,7 @@ class Background:
             await frames.put(None)
             await keeper
             running.done = True
-            del self._running[work.response.id]
+            self._running.pop(work.response.id, None)
             await _tell(running)
 
     async def _keep(self, work: Work, running: _Running, frames: Frames) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Generator
 from contextlib import contextmanager
 from typing import IO, Any, TypeAlias
 from urllib.parse import quote
@@ -59,7 +59,7 @@ async def _set_aside(request: Request, upload: Upload, filename: str) -> FileRec
 
 
 @contextmanager
-def _spool() -> Iterator[IO[bytes]]:
+def _spool() -> Generator[IO[bytes]]:
     with tempfile.SpooledTemporaryFile(max_size=_SPOOL) as spool:
         yield spool
 

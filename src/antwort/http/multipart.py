@@ -35,7 +35,7 @@ class Upload:
         self._limit = limit
         self._size = 0
         self._chunks: deque[bytes] = deque()
-        self._form = _Form(self)
+        self._form = _Form(self, _boundary(request))
         self._over = False
 
     async def begin(self) -> None:
@@ -70,7 +70,7 @@ class Upload:
 class _Form:
     """The parser's callbacks: what a part is called, and where its data goes."""
 
-    def __init__(self, upload: Upload) -> None:
+    def __init__(self, upload: Upload, boundary: bytes) -> None:
         self._upload = upload
         self._header, self._value, self._disposition = b"", b"", b""
         self._name, self._is_file, self._ended = "", False, False
@@ -87,7 +87,7 @@ class _Form:
             "on_end": self._end,
         }
         try:
-            self._parser = MultipartParser(_boundary(upload._request), callbacks)  # noqa: SLF001 - the same idea
+            self._parser = MultipartParser(boundary, callbacks)
         except FormParserError as error:
             raise _broken() from error
 

@@ -120,8 +120,12 @@ async def cancel(request: Request) -> Answer:
     if stored.response.ended:
         return json_answer(stored.response)
     await services.background.cancel(stored.response.id)
-    audit("response.cancel", stored.response.id)
-    return json_answer((await _found(request)).response)
+    now = (await _found(request)).response
+    if not now.ended:  # it had not begun, or nobody works on it
+        now.status = "cancelled"
+        await services.store.finish_response(owner_of(request), now)
+    audit("response.cancel", now.id)
+    return json_answer(now)
 
 
 async def input_items(request: Request) -> Answer:

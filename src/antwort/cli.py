@@ -1,0 +1,35 @@
+"""The command line: `antwort serve | keys | doctor`. Each command is imported when it is used."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Final
+
+import click
+
+_COMMANDS: Final = {
+    "doctor": "antwort.http.commands",
+    "keys": "antwort.http.commands",
+    "serve": "antwort.http.commands",
+}
+
+
+class _Lazy(click.Group):
+    """Knows the names of its commands; imports one when it is called, so that each needs only its own extra."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        del ctx
+        return sorted(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        del ctx
+        module = _COMMANDS.get(cmd_name)
+        if module is None:
+            return None
+        command: click.Command = getattr(importlib.import_module(module), cmd_name)
+        return command
+
+
+@click.group(cls=_Lazy)
+def main() -> None:
+    """OpenAI's Responses API and its hosted tools, on your own machine or cluster."""
