@@ -31,7 +31,7 @@ def serve(config: Path | None, host: str | None, port: int | None) -> None:
     try:
         settings = _with_options(load(config, os.environ), host, port)
         set_up_logging(settings.log.level, settings.log.format)
-        run(settings, os.environ, lambda screen: click.echo(screen))
+        run(settings, os.environ, click.echo)
     except (ConfigError, KeyFileError, UnusableStore) as error:
         raise click.ClickException(str(error)) from error
 
@@ -110,13 +110,19 @@ def revoke(file: KeyFile, key_id: str) -> None:
 @click.command()
 @_CONFIG
 def doctor(config: Path | None) -> None:
-    """Open everything that the server would open, and say what works."""
-    from antwort.http.app import opened  # noqa: PLC0415 - slow to import, and only this command needs it
-    from antwort.storage import UnusableStore  # noqa: PLC0415 - likewise
+    """Open what the server would open, and say what works. Nothing of it is changed."""
+    from antwort.http.app import open_door  # noqa: PLC0415 - slow to import, and only this command needs it
+    from antwort.models.directory import open_models  # noqa: PLC0415 - likewise
+    from antwort.storage import UnusableStore, open_store  # noqa: PLC0415 - likewise
+    from antwort.telemetry import Metrics  # noqa: PLC0415 - likewise
 
     async def look(settings: Config) -> str:
-        async with opened(settings, os.environ) as services:
-            return ", ".join(services.models.names()) or "none"
+        open_door(settings)
+        models = open_models(settings.models, Metrics(), os.environ)
+        store = await open_store(settings.storage.url, Path(settings.storage.blobs))
+        await store.aclose()
+        await models.aclose()
+        return ", ".join(models.names()) or "none"
 
     try:
         settings = load(config, os.environ)
