@@ -5,7 +5,7 @@ Each port has a conformance suite: `antwort.models.conformance`, `antwort.storag
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from typing import Any, Literal, Protocol, TypeAlias
 
 from msgspec import Struct, field
@@ -27,7 +27,11 @@ class Owner(Struct, frozen=True):
 
 
 class FunctionSpec(Struct, frozen=True):
-    """A tool as a model is told of it. `free_text` takes a string instead of JSON."""
+    """A tool as a model is told of it.
+
+    `free_text` takes a string instead of JSON; a model writes its calls as JSON all the
+    same, with that string as `input`.
+    """
 
     name: str
     description: str | None
@@ -63,13 +67,15 @@ class ModelRequest(Struct, frozen=True, kw_only=True):
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     reasoning: ReasoningOptions | None = None
+    verbosity: Literal["low", "medium", "high"] | None = None
     user: str | None = None
 
 
 class TextPiece(Struct, frozen=True):
-    """The model says something."""
+    """The model says something. `logprobs` are as the wire has them, where they were asked for."""
 
     text: str
+    logprobs: tuple[dict[str, Any], ...] = ()
 
 
 class RefusalPiece(Struct, frozen=True):
@@ -138,8 +144,11 @@ class ModelFault(Exception):
 class Model(Protocol):
     """Something that continues a conversation."""
 
-    def generate(self, request: ModelRequest) -> AsyncIterator[Piece]:
-        """The pieces of the answer as they come, ended by `Finished`; `ModelFault` where that fails."""
+    def generate(self, request: ModelRequest) -> AsyncGenerator[Piece, None]:
+        """The pieces of the answer as they come, ended by `Finished`; `ModelFault` where that fails.
+
+        Whoever stops before the end closes it (`contextlib.aclosing`), which stops the model too.
+        """
         ...
 
     async def count_tokens(self, request: ModelRequest) -> int:
