@@ -126,9 +126,7 @@ class Loopback:
         if not plays:
             return Response(b'{"detail":"Not Found"}', 404, media_type="application/json")
         play = plays.pop(0) if len(plays) > 1 else plays[0]
-        return StreamingResponse(
-            self._send(play), play.status, {**play.headers, "content-type": play.content_type}
-        )
+        return StreamingResponse(self._send(play), play.status, {**play.headers, "content-type": play.content_type})
 
     async def _send(self, play: Play) -> AsyncIterator[bytes]:
         try:
@@ -183,8 +181,8 @@ def response_events(answer: WholeAnswer) -> list:
         where = {"item_id": "rs_1", "output_index": index}
         item = {"id": "rs_1", "type": "reasoning", "summary": []}
         events.append({"type": "response.output_item.added", "output_index": index, "item": item})
-        for part in parts(answer.reasoning):
-            events.append({"type": "response.reasoning_text.delta", **where, "content_index": 0, "delta": part})
+        thinks = {"type": "response.reasoning_text.delta", **where, "content_index": 0}
+        events += [{**thinks, "delta": part} for part in parts(answer.reasoning)]
         done = {"type": "response.reasoning_text.done", **where, "content_index": 0, "text": answer.reasoning}
         sealed = {**item, "encrypted_content": "gAAAA-sealed"}
         events += [done, {"type": "response.output_item.done", "output_index": index, "item": sealed}]
@@ -245,3 +243,11 @@ def _loopback():
 def upstream(_loopback):
     _loopback.forget()
     return _loopback
+
+
+@pytest.fixture
+def unused_port():
+    """A port that nobody listens on; bound, so that nobody else begins to."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield taken.getsockname()[1]

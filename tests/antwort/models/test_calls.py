@@ -60,6 +60,13 @@ def test_whole_and_all_of_them_with_index_0():
     assert assemble(delta(0, None, "weather", WEATHER), delta(0, None, "news", NEWS)) == UNNAMED
 
 
+def test_whole_with_room_behind_it():
+    assert assemble(delta(0, None, "weather", WEATHER), delta(0, None, None, "\n "), delta(0, None, "news", NEWS)) == [
+        Called("weather", WEATHER + "\n ", "minted_0"),
+        Called("news", NEWS, "minted_1"),
+    ]
+
+
 def test_whole_without_an_index():
     assert assemble(delta(None, "a", "weather", WEATHER), delta(None, "b", "news", NEWS)) == BOTH
 
@@ -145,7 +152,7 @@ def test_any_split_comes_to_the_same(wanted, data, ids, repeated):
     for index, (name, arguments) in enumerate(wanted):
         ident, text = (f"id_{index}" if ids else None), json.dumps(arguments)
         cuts = sorted({0, len(text), *data.draw(st.lists(st.integers(0, len(text)), max_size=4))})
-        fragments = [text[start:stop] for start, stop in zip(cuts, cuts[1:], strict=False)]
+        fragments = [text[start:stop] for start, stop in itertools.pairwise(cuts)]
         first = delta(index, ident, name, "")
         rest = [delta(index, ident if repeated else None, name if repeated else None, part) for part in fragments]
         streams.append([first, *rest])

@@ -29,7 +29,7 @@ def call(call_id, name="f", arguments="{}"):
     return {"type": "function_call", "call_id": call_id, "name": name, "arguments": arguments}
 
 
-def output(call_id, value="done"):
+def output(call_id, value: object = "done"):
     return {"type": "function_call_output", "call_id": call_id, "output": value}
 
 
@@ -128,7 +128,10 @@ def test_hosted_calls_are_retold():
 
 
 def test_pictures_are_sent_or_mentioned():
-    content = [{"type": "input_text", "text": "What is it?"}, {"type": "input_image", "image_url": PIXEL, "detail": "low"}]
+    content = [
+        {"type": "input_text", "text": "What is it?"},
+        {"type": "input_image", "image_url": PIXEL, "detail": "low"},
+    ]
 
     assert messages(user(content))[0]["content"] == [
         {"type": "text", "text": "What is it?"},
@@ -163,16 +166,18 @@ def test_reasoning_is_dropped_or_sent_back():
     thought = {"type": "reasoning", "id": "rs_1", "summary": [], "content": [{"type": "reasoning_text", "text": "Hm."}]}
 
     assert messages(thought, said("Hello")) == [{"role": "assistant", "content": "Hello"}]
-    assert messages(thought, call("a"), output("a"), replay_reasoning="reasoning_content")[0]["reasoning_content"] == "Hm."
+    assert (
+        messages(thought, call("a"), output("a"), replay_reasoning="reasoning_content")[0]["reasoning_content"] == "Hm."
+    )
     assert messages(thought, said("Hello"), replay_reasoning="reasoning")[0]["reasoning"] == "Hm."
 
 
 def test_a_refusal_is_said_and_what_nobody_knows_is_skipped():
     refused = {"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]}
 
-    assert messages(refused, {"type": "brand_new", "x": 1}, {"type": "compaction"}, {"type": "item_reference", "id": "x"}) == [
-        {"role": "assistant", "content": "No."}
-    ]
+    assert messages(
+        refused, {"type": "brand_new", "x": 1}, {"type": "compaction"}, {"type": "item_reference", "id": "x"}
+    ) == [{"role": "assistant", "content": "No."}]
 
 
 ITEMS = st.one_of(

@@ -63,7 +63,10 @@ def test_formats():
         "type": "json_schema",
         "json_schema": {"name": "answer", "schema": {"type": "object"}, "description": "What.", "strict": True},
     }
-    assert body(format=JsonSchemaFormat(name="a", schema={}))["response_format"]["json_schema"] == {"name": "a", "schema": {}}
+    assert body(format=JsonSchemaFormat(name="a", schema={}))["response_format"]["json_schema"] == {
+        "name": "a",
+        "schema": {},
+    }
 
 
 def test_sampling():
@@ -86,7 +89,9 @@ def test_sampling():
 
 
 def test_dialects():
-    dialect = ChatDialect(max_tokens_field="max_completion_tokens", extra={"top_k": 20, "temperature": 0.7, "stream": False})
+    dialect = ChatDialect(
+        max_tokens_field="max_completion_tokens", extra={"top_k": 20, "temperature": 0.7, "stream": False}
+    )
     sent = body(dialect, max_output_tokens=5)
 
     assert (sent["max_completion_tokens"], sent["top_k"], sent["temperature"], sent["stream"]) == (5, 20, 0.7, True)

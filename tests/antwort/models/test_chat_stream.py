@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import json
 
 import pytest
@@ -55,7 +56,12 @@ def test_a_server_that_does_not_stream():
 
 
 def test_the_call_of_old_servers():
-    answer = fold(read(chunk({"function_call": {"name": "f", "arguments": "{"}}), chunk({"function_call": {"arguments": "}"}}, "function_call")))
+    answer = fold(
+        read(
+            chunk({"function_call": {"name": "f", "arguments": "{"}}),
+            chunk({"function_call": {"arguments": "}"}}, "function_call"),
+        )
+    )
 
     assert answer.calls == (Called("f", "{}", "minted"),)
 
@@ -87,7 +93,9 @@ def test_an_end_that_is_a_failure(reason):
 
 def test_the_last_numbers_count():
     usage = {"prompt_tokens": 5, "completion_tokens": 2, "prompt_tokens_details": None}
-    answer = fold(read(chunk({"content": "x"}, usage={"prompt_tokens": 5}), STOP, {"choices": [], "usage": usage}, b"[DONE]"))
+    answer = fold(
+        read(chunk({"content": "x"}, usage={"prompt_tokens": 5}), STOP, {"choices": [], "usage": usage}, b"[DONE]")
+    )
 
     assert (answer.usage.input_tokens, answer.usage.output_tokens, answer.usage.total_tokens) == (5, 2, 7)
 
@@ -99,7 +107,10 @@ def test_done_alone_is_an_end_and_silence_is_none():
 
 
 def test_other_choices_are_not_ours():
-    assert fold(read({"choices": [{"index": 1, "delta": {"content": "other"}}]}, chunk({"content": "x"}), STOP)).text == "x"
+    assert (
+        fold(read({"choices": [{"index": 1, "delta": {"content": "other"}}]}, chunk({"content": "x"}), STOP)).text
+        == "x"
+    )
 
 
 def test_logprobs_come_with_their_text():
@@ -139,14 +150,14 @@ def test_a_call_that_nobody_named_is_a_fault():
         read(chunk({"tool_calls": [{"index": 0, "function": {"arguments": "{}"}}]}), STOP)
 
 
-WORDS = st.text(alphabet="abc é🎈\n\"\\{}:", max_size=30)
+WORDS = st.text(alphabet='abc é🎈\n"\\{}:', max_size=30)
 
 
 @given(WORDS, WORDS, st.lists(st.dictionaries(WORDS, WORDS, max_size=2), max_size=3), st.data())
 def test_fragments_and_bytes_cut_anywhere_fold_to_the_same_answer(reasoning, text, calls, data):
     def fragments(whole):
         cuts = sorted({0, len(whole), *data.draw(st.lists(st.integers(0, len(whole)), max_size=4))})
-        return [whole[start:stop] for start, stop in zip(cuts, cuts[1:], strict=False)]
+        return [whole[start:stop] for start, stop in itertools.pairwise(cuts)]
 
     chunks = [chunk({"reasoning_content": part}) for part in fragments(reasoning)]
     chunks += [chunk({"content": part}) for part in fragments(text)]
@@ -163,7 +174,7 @@ def test_fragments_and_bytes_cut_anywhere_fold_to_the_same_answer(reasoning, tex
     edges = sorted({0, len(source), *data.draw(st.lists(st.integers(0, len(source)), max_size=8))})
 
     reader, stream, pieces = EventReader(100_000), ChatStream(model="mine"), []
-    for start, stop in zip(edges, edges[1:], strict=False):
+    for start, stop in itertools.pairwise(edges):
         for event in reader.feed(source[start:stop]):
             pieces += stream.read(event)
     answer = fold([*pieces, *stream.close()])

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from antwort.engine.ports import CallPiece, Finished, TextPiece
+from antwort.engine.ports import CallPiece, Finished, Model, TextPiece
 from antwort.models import ChatCompletions, Resilient, Responses, Scripted, parse_script
 from antwort.models.conformance import BrokenAnswer, ModelConformance, WholeAnswer, fold
 
@@ -15,11 +15,11 @@ class OnLoopback(ModelConformance):
 
 
 class TestChatCompletions(OnLoopback):
-    def make(self, reply):
+    def make(self, reply) -> Model:
         self.upstream.plays(self.upstream.chat(reply))
         return ChatCompletions(self.upstream.url, api_key="key")
 
-    def make_failing(self, text):
+    def make_failing(self, text) -> Model:
         play = self.upstream.chat(WholeAnswer(text=text))
         play.chunks, play.hang_up = play.chunks[:-3], True
         self.upstream.plays(play)

@@ -16,7 +16,9 @@ def retold(**raw):
 
 def test_code_with_what_it_printed():
     item = {"type": "code_interpreter_call", "id": "ci_1", "container_id": "cntr_1", "code": "print(1)"}
-    call = retold(**item, outputs=[{"type": "logs", "logs": "1\n"}, {"type": "image", "url": "data:image/png;base64,AA"}])
+    call = retold(
+        **item, outputs=[{"type": "logs", "logs": "1\n"}, {"type": "image", "url": "data:image/png;base64,AA"}]
+    )
 
     assert (call.call_id, call.name, json.loads(call.arguments)) == ("ci_1", "code_interpreter", {"code": "print(1)"})
     assert call.output == "1\n\n[figure]"

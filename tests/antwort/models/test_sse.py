@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -39,12 +41,12 @@ def test_a_byte_order_mark_and_an_event_without_data():
     ]
 
 
-@pytest.mark.parametrize("chunk", [b"data: " + b"x" * 60, b"data: 123456789\n", b": a comment goes on and on "])
+@pytest.mark.parametrize(
+    "chunk", [b"data: " + b"x" * 60, b"data: 123456789\n", b": a comment goes on and on ", b"data:\n" * 3]
+)
 def test_an_event_that_never_ends_is_an_error(chunk):
-    reader = EventReader(100)
     with pytest.raises(EventTooLong):
-        for _ in range(50):
-            reader.feed(chunk)
+        read(*[chunk] * 50, limit=100)
 
 
 def test_many_small_events_are_no_long_one():
@@ -61,6 +63,6 @@ def test_where_the_bytes_are_cut_does_not_matter(events, end, cuts):
         (f"event: {name}{end}" if name else "") + f"data: {data}{end}: comment{end}{end}" for name, data in events
     ).encode()
     edges = sorted({0, len(source), *(cut for cut in cuts if cut < len(source))})
-    chunks = [source[start:stop] for start, stop in zip(edges, edges[1:], strict=False)]
+    chunks = [source[start:stop] for start, stop in itertools.pairwise(edges)]
 
     assert read(*chunks) == [ServerEvent(name, data.encode()) for name, data in events]
