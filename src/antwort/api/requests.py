@@ -129,6 +129,50 @@ class CreateResponse(Struct, forbid_unknown_fields=True, kw_only=True):
         return self.conversation.id if isinstance(self.conversation, ConversationRef) else self.conversation
 
 
+class CountTokens(Struct, forbid_unknown_fields=True, kw_only=True):
+    """`POST /v1/responses/input_tokens`. What of a request decides on the length of its input."""
+
+    model: str | None = None
+    input: str | list[dict[str, Any]] | None = None
+    instructions: str | None = None
+    tools: Annotated[list[ToolDeclaration], Meta(max_length=2048)] | None = None
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    text: Text | None = None
+    reasoning: ReasoningOptions | None = None
+    truncation: Literal["auto", "disabled"] | None = None
+    previous_response_id: str | None = None
+    conversation: str | ConversationRef | None = None
+    personality: str | None = None
+
+    def as_request(self) -> CreateResponse:
+        """A request with this input, which is never stored."""
+        fields = {name: getattr(self, name) for name in self.__struct_fields__ if name != "personality"}
+        return CreateResponse(**fields, store=False)
+
+
+GivenItems: TypeAlias = Annotated[list[dict[str, Any]], Meta(max_length=20)]
+
+
+class CreateConversation(Struct, forbid_unknown_fields=True):
+    """`POST /v1/conversations`."""
+
+    items: GivenItems | None = None
+    metadata: Metadata | None = None
+
+
+class UpdateConversation(Struct, forbid_unknown_fields=True):
+    """`POST /v1/conversations/{id}`."""
+
+    metadata: Metadata | None
+
+
+class AddItems(Struct, forbid_unknown_fields=True):
+    """`POST /v1/conversations/{id}/items`."""
+
+    items: GivenItems
+
+
 def decode(body: bytes, into: type[T]) -> T:
     """A JSON body as a struct."""
     try:
@@ -145,14 +189,19 @@ def read_input(given: str | list[dict[str, Any]] | None) -> list[Item]:
         return []
     if isinstance(given, str):
         return [items.read({"type": "message", "role": "user", "content": given})]
-    return [_read_item(raw, at) for at, raw in enumerate(given)]
+    return read_items(given, "input")
 
 
-def _read_item(raw: dict[str, Any], at: int) -> Item:
+def read_items(given: list[dict[str, Any]], param: str) -> list[Item]:
+    """Items from outside; one that is wrong is an error that says which and where."""
+    return [_read_item(raw, f"{param}[{at}]") for at, raw in enumerate(given)]
+
+
+def _read_item(raw: dict[str, Any], where: str) -> Item:
     try:
         return items.read(raw)
     except msgspec.ValidationError as error:
-        raise malformed(error, root=f"input[{at}]") from error
+        raise malformed(error, root=where) from error
 
 
 def check(request: CreateResponse) -> None:

@@ -45,8 +45,13 @@ class Context:
 async def gather(request: CreateResponse, owner: Owner, store: Store) -> Context:
     """Put the history together. What is missing or not the owner's is an error that says which."""
     before = await _before(request, owner, store)
-    given = await _resolved(read_input(request.input), owner, store)
-    return Context([items.read(raw) for raw in before], [_with_id(item) for item in given])
+    given = await take_in(read_input(request.input), owner, store)
+    return Context([items.read(raw) for raw in before], given)
+
+
+async def take_in(given: list[Item], owner: Owner, store: Store) -> list[Item]:
+    """Items as they are stored: references resolved, each with an id, messages with parts."""
+    return [_whole(item) for item in await _resolved(given, owner, store)]
 
 
 async def _before(request: CreateResponse, owner: Owner, store: Store) -> list[dict[str, Any]]:
@@ -89,12 +94,20 @@ async def _resolved(given: list[Item], owner: Owner, store: Store) -> list[Item]
     return resolved
 
 
-def _with_id(item: Item) -> Item:
-    """Every stored item has an id, also one that came without."""
-    if isinstance(item.raw.get("id"), str):
-        return item
-    prefix = _PREFIXES.get(item.type, "msg_")
-    return Item({"id": new_id(prefix), "type": item.type, **item.raw}, item.known)
+def _whole(item: Item) -> Item:
+    """Every stored item has an id, also one that came without, and every message has parts and a status."""
+    raw = item.raw
+    if item.type == "message" and isinstance(raw.get("content"), str):
+        raw = {**raw, "status": "completed", "content": [_part(raw["role"], raw["content"])]}
+    if not isinstance(raw.get("id"), str):
+        raw = {**raw, "id": new_id(_PREFIXES.get(item.type, "msg_"))}
+    return item if raw is item.raw else items.read({**raw, "type": item.type})
+
+
+def _part(role: str, text: str) -> dict[str, Any]:
+    if role == "assistant":
+        return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+    return {"type": "input_text", "text": text}
 
 
 def check_outputs(context: Context) -> None:

@@ -41,6 +41,7 @@ class Drive:
 
     def __post_init__(self) -> None:
         self.response: Response = self.job.response
+        self.fault: ModelFault | None = None
         self._pieces: AsyncIterator[Piece] | None = None
         self._steps: AsyncIterator[Progress | ToolDone] | None = None
         self._sent = 0
@@ -90,9 +91,16 @@ class Drive:
         try:
             piece = await anext(self._pieces)
         except ModelFault as fault:
+            self.fault = fault
             return fault
         except StopAsyncIteration:
-            return ModelFault("The model stopped in the middle of its answer.")
+            self.fault = ModelFault("The model stopped in the middle of its answer.")
+            return self.fault
+        except Exception as error:  # a model's own code; the log knows what happened, the caller that it did
+            _logger.exception("a model failed")
+            self.fault = ModelFault("The model failed.")
+            self.fault.__cause__ = error
+            return self.fault
         if isinstance(piece, Finished):
             await _close(self._pieces)
             self._pieces = None

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass, field
 
 import msgspec
@@ -23,10 +23,51 @@ from antwort.api.responses import Response, ResponseError, begin
 from antwort.engine.classify import classify
 from antwort.engine.context import Context, check_outputs, gather
 from antwort.engine.driver import Drive
-from antwort.engine.ports import ModelRequest, Models, Owner, Store, StoredResponse, Toolbox
+from antwort.engine.ports import (
+    ModelFault,
+    ModelRequest,
+    Models,
+    Owner,
+    Store,
+    StoredResponse,
+    StoreFault,
+    Toolbox,
+)
 from antwort.engine.turn import Job, first_request
 
 _logger = logging.getLogger(__name__)
+
+_LONGEST_WAIT = 30.0
+
+
+@dataclass
+class LateWriter:
+    """Writes what a store refused for now, again and again: a response that ended must not stay `in_progress`."""
+
+    first_wait: float = 1.0
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
+
+    def later(self, write: Callable[[], Awaitable[None]]) -> None:
+        """Try until it is written."""
+        task = asyncio.create_task(self._try(write))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _try(self, write: Callable[[], Awaitable[None]]) -> None:
+        wait = self.first_wait
+        while True:
+            await asyncio.sleep(wait)
+            try:
+                return await write()
+            except StoreFault:
+                wait = min(_LONGEST_WAIT, wait * 2)
+
+    async def aclose(self) -> None:
+        """Give up. What is still unwritten is found unfinished on the next start."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 @dataclass
@@ -39,8 +80,14 @@ class Work:
     context: Context
     _drive: Drive
     _store: Store
+    _late: LateWriter
     abandoned: bool = False
-    """The server stops: whoever starts next finds this unfinished, and does it again."""
+    """The server stops: whoever starts next finds this unfinished, and ends it or does it again."""
+
+    @property
+    def fault(self) -> ModelFault | None:
+        """Why the model failed, if it did."""
+        return self._drive.fault
 
     async def events(self) -> AsyncGenerator[AnyEvent]:
         """Do the work, event by event. Closing this cancels it; what came of it is stored in any case."""
@@ -73,12 +120,19 @@ class Work:
         """Durable before visible: the store knows how it ended before anybody is told."""
         if not self.response.ended:
             self.response.status = "cancelled"
+        try:
+            await self._write()
+        except StoreFault:
+            self._late.later(self._write)
+            raise
+
+    async def _write(self) -> None:
+        said = self.response.status in ("completed", "incomplete")
+        appended = [*(item.raw for item in self.context.given), *self.response.output] if said else []
         if self.stored:
-            await self._store.finish_response(self.owner, self.response)
-        conversation = self.response.conversation
-        if conversation is not None and self.response.status in ("completed", "incomplete"):
-            given = [item.raw for item in self.context.given]
-            await self._store.add_items(self.owner, conversation.id, [*given, *self.response.output])
+            await self._store.finish_response(self.owner, self.response, appended=appended)
+        elif self.response.conversation is not None and appended:
+            await self._store.add_items(self.owner, self.response.conversation.id, appended)
 
 
 @dataclass
@@ -90,6 +144,7 @@ class Engine:
     store: Store
     max_turns: int = 32
     now: Callable[[], int] = field(default=lambda: int(time.time()))
+    late: LateWriter = field(default_factory=LateWriter)
 
     async def start(self, owner: Owner, request: CreateResponse) -> Work:
         """Check everything that can be wrong with a request, and write that the response began."""
@@ -98,10 +153,14 @@ class Engine:
         response = begin(request, identifier=new_id("resp_"), model=chosen.name, created_at=self.now())
         work = await self._prepare(owner, request, response)
         if work.stored:
-            given = [item.raw for item in work.context.given]
-            asked = msgspec.to_builtins(request)
-            await self.store.begin_response(owner, StoredResponse(response=response, input=given, request=asked))
+            await self._write_begun(work, request)
         return work
+
+    async def _write_begun(self, work: Work, request: CreateResponse) -> None:
+        given = [item.raw for item in work.context.given]
+        asked = msgspec.to_builtins(request)
+        stored = StoredResponse(response=work.response, input=given, request=asked)
+        await self.store.begin_response(work.owner, stored)
 
     async def resume(self, owner: Owner, stored: StoredResponse) -> Work:
         """Do the work of a response that a process which is gone had only begun."""
@@ -113,7 +172,9 @@ class Engine:
             model=stored.response.model,
             created_at=stored.response.created_at,
         )
-        return await self._prepare(owner, again, fresh)
+        work = await self._prepare(owner, again, fresh)
+        await self._write_begun(work, again)  # without the events that the other process kept
+        return work
 
     async def _prepare(self, owner: Owner, request: CreateResponse, response: Response) -> Work:
         chosen = self.models.find(request.model)
@@ -122,7 +183,7 @@ class Engine:
         check_outputs(context)
         job = Job(request, response, chosen.upstream, context.history, offer, self.now, self.max_turns)
         drive = Drive(job, owner, chosen.model, self.toolbox)
-        return Work(owner, response, response.store, context, drive, self.store)
+        return Work(owner, response, response.store, context, drive, self.store, self.late)
 
     async def count_tokens(self, owner: Owner, request: CreateResponse) -> int:
         """How many input tokens a request would have."""

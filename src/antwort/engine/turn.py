@@ -247,6 +247,7 @@ class _Turn:
             presence_penalty=request.presence_penalty,
             frequency_penalty=request.frequency_penalty,
             reasoning=request.reasoning,
+            verbosity=request.text.verbosity if request.text else None,
             user=request.user,
         )
 
