@@ -50,20 +50,12 @@ class _Call:
     @property
     def whole(self) -> bool:
         """Whether the arguments are a JSON object already, so that nothing can follow."""
-<<<<<<< HEAD
-        text = "".join([*self.sent, *self.held]).strip()
-        if not (text.startswith("{") and text.endswith("}")):
-            return False
-        try:
-            msgspec.json.decode(text)
-=======
         fragments = [*self.sent, *self.held]
         last = next((part for part in reversed(fragments) if not part.isspace()), "")
         if not last.rstrip().endswith("}"):  # most fragments end elsewhere, and need no second look
             return False
         try:
             msgspec.json.decode("".join(fragments))
->>>>>>> models
         except (msgspec.DecodeError, RecursionError):
             return False
         return True

@@ -124,10 +124,6 @@ class CircuitBreaker:
     def _move(self, state: State) -> None:
         self._state = state
         self._generation += 1
-<<<<<<< HEAD
-        _log.info("circuit", state=state.value, failures=self._failures)
-=======
->>>>>>> models
 
 
 class _LeftAlone(ModelFault):
@@ -202,11 +198,8 @@ class Resilient:
         except ModelFault as fault:
             broken = fault.retryable and fault.status >= _SERVER_ERROR
             (self._breaker.failed if broken else self._breaker.succeeded)(ticket)
-<<<<<<< HEAD
-=======
             if broken and self._breaker.state is State.OPEN:
                 _log.warning("model_left_alone", code=fault.code)
->>>>>>> models
             raise
         except BaseException:
             self._breaker.abandoned(ticket)

@@ -7,11 +7,7 @@ how scripts are written.
 from __future__ import annotations
 
 import asyncio
-<<<<<<< HEAD
-from collections import Counter
-=======
 from collections import Counter, deque
->>>>>>> models
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from typing import Any
 
@@ -43,25 +39,15 @@ _SPEECH: tuple[tuple[str, Callable[[str], Piece]], ...] = (
     ("reasoning", ReasoningPiece),
     ("summary", SummaryPiece),
 )
-<<<<<<< HEAD
-=======
 _REMEMBERED = 100
->>>>>>> models
 _CALLS = ("function_call", "custom_tool_call")
 
 
 class Scripted:
-<<<<<<< HEAD
-    """A model that answers from a script. `requests` keeps what it was asked, for tests to look at."""
-
-    def __init__(self, script: Script, *, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
-        self.requests: list[ModelRequest] = []
-=======
     """A model that answers from a script. `requests` keeps the last of what it was asked, for tests to look at."""
 
     def __init__(self, script: Script, *, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
         self.requests: deque[ModelRequest] = deque(maxlen=_REMEMBERED)
->>>>>>> models
         self._script = script
         self._sleep = sleep
         self._given: Counter[int] = Counter()

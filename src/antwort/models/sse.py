@@ -75,11 +75,7 @@ class EventReader:
         value = value.removeprefix(b" ")
         if field == b"data":
             self._data.append(value)
-<<<<<<< HEAD
-            self._size += len(value)
-=======
             self._size += len(value) + 1  # an empty line takes room too
->>>>>>> models
         elif field == b"event":
             self._name = value.decode(errors="replace")
         return None

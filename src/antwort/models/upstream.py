@@ -108,13 +108,8 @@ class Upstream:
     def fault(self, refusal: Refusal, *, model: str) -> ModelFault:
         """What a refusal means to our caller."""
         said = refusal.said
-<<<<<<< HEAD
-        _log.warning("upstream_refused", status=refusal.status, code=said.code, kind=said.kind)
-        _log.debug("upstream_said", message=self._without_key(said.message))
-=======
         _log.warning("upstream_refused", status=refusal.status, code=self._clip(said.code), kind=self._clip(said.kind))
         _log.debug("upstream_said", message=self._clip(said.message))
->>>>>>> models
         return faults.refused(refusal.status, refusal.headers, said, model=model)
 
     async def aclose(self) -> None:
@@ -124,12 +119,8 @@ class Upstream:
         body = await _read(response, _ERROR_BODY, cut=True)
         return Refusal(response.status_code, response.headers, faults.read_body(body))
 
-<<<<<<< HEAD
-    def _without_key(self, message: str) -> str:
-=======
     def _clip(self, message: str) -> str:
         """Fit for a log: short, and without our key, which some servers repeat."""
->>>>>>> models
         return (message.replace(self._key, "[key]") if self._key else message)[:_LOGGED]
 
 
