@@ -168,7 +168,10 @@ class Page(Struct, frozen=True):
 
 
 class PageQuery(Struct, frozen=True):
-    """Which part of a list."""
+    """Which part of a list: what follows `after`, or the nearest that precede `before`, as `order` has them.
+
+    A store answers `UnknownCursor` where the list has no such id.
+    """
 
     limit: int = 20
     order: Literal["asc", "desc"] = "desc"
@@ -180,15 +183,29 @@ class StoreFault(Exception):
     """The store cannot do its work now: a full disk, a locked or lost database. Worth another try later."""
 
 
+class UnknownCursor(ValueError):
+    """A `PageQuery` names a place that the list does not have: the caller's fault. Says which of its fields."""
+
+    def __init__(self, param: Literal["after", "before"], value: str) -> None:
+        super().__init__(f"No item with id {value!r} found in this list.")
+        self.param: Literal["after", "before"] = param
+        self.value = value
+
+
 class ResponseStore(Protocol):
     """Where responses live. What is not the owner's is not there, and nothing tells the two apart."""
 
     async def begin_response(self, owner: Owner, stored: StoredResponse) -> None:
-        """Write a response that has just begun. Durable when this returns."""
+        """Write a response that has just begun. Durable when this returns. Begun again, it starts anew."""
         ...
 
-    async def finish_response(self, owner: Owner, response: Response) -> None:
-        """Write how it stands now, usually how it ended. Durable when this returns. A deleted one stays deleted."""
+    async def finish_response(
+        self, owner: Owner, response: Response, *, appended: Sequence[dict[str, Any]] = ()
+    ) -> None:
+        """Write how it stands now, usually how it ended. Durable when this returns. A deleted one stays deleted.
+
+        `appended` goes to its conversation, if that is still there: with the response or not at all.
+        """
         ...
 
     async def get_response(self, owner: Owner, response_id: str) -> StoredResponse | None: ...
@@ -198,20 +215,28 @@ class ResponseStore(Protocol):
         ...
 
     async def history(self, owner: Owner, response_id: str) -> list[dict[str, Any]] | None:
-        """Input and output of the chain that ends with this response, oldest first; None where it is not there."""
+        """Input and output of the chain that ends with this response, oldest first; None where it is not there.
+
+        A chain with a deleted response in it begins behind that one.
+        """
         ...
 
     async def input_items(self, owner: Owner, response_id: str, query: PageQuery) -> Page | None: ...
 
     async def find_items(self, owner: Owner, ids: Sequence[str]) -> dict[str, dict[str, Any]]:
-        """Items of the owner's responses and conversations, by id; those that are not there are left out."""
+        """Items of the owner's responses and conversations, by id; those that are not there are left out.
+
+        Of several with one id the newest, and a conversation's rather than a response's. References are no items.
+        """
         ...
 
-    async def append_events(self, response_id: str, events: Sequence[tuple[int, bytes]]) -> None:
-        """Keep the events of a background response: (sequence number, SSE frame)."""
+    async def append_events(self, owner: Owner, response_id: str, events: Sequence[tuple[int, bytes]]) -> None:
+        """Keep the events of a background response: (sequence number, SSE frame). Nothing, where it was deleted."""
         ...
 
-    async def read_events(self, response_id: str, after: int) -> list[tuple[int, bytes]]: ...
+    async def read_events(self, owner: Owner, response_id: str, after: int) -> list[tuple[int, bytes]]:
+        """Those with a higher sequence number, in order; -1 for all."""
+        ...
 
     async def unfinished(self) -> list[tuple[Owner, StoredResponse]]:
         """What is `queued` or `in_progress`: asked at start, it is what a process that is gone has left."""
@@ -242,7 +267,7 @@ class ConversationStore(Protocol):
     async def delete_conversation(self, owner: Owner, conversation_id: str) -> bool: ...
 
     async def add_items(self, owner: Owner, conversation_id: str, items: Sequence[dict[str, Any]]) -> bool:
-        """Append; False where there is no such conversation."""
+        """Append; False where there is no such conversation. What it already has, by id, stays as it is."""
         ...
 
     async def list_items(self, owner: Owner, conversation_id: str, query: PageQuery) -> Page | None: ...
@@ -267,7 +292,10 @@ class FileRecord(Struct, frozen=True, kw_only=True):
 
 
 class FileStore(Protocol):
-    """Where uploaded files live. Content goes in and out in chunks, never whole through memory."""
+    """Where uploaded files live. Content goes in and out in chunks, never whole through memory.
+
+    A file whose `expires_at` has come is gone, whether or not it has been swept.
+    """
 
     async def create_file(self, owner: Owner, record: FileRecord, content: AsyncIterator[bytes]) -> FileRecord:
         """Write content and record; the record comes back with the real size. Nothing is left of one that fails."""
@@ -280,6 +308,10 @@ class FileStore(Protocol):
     async def read_file(self, owner: Owner, file_id: str) -> AsyncIterator[bytes] | None: ...
 
     async def delete_file(self, owner: Owner, file_id: str) -> bool: ...
+
+    async def sweep_files(self) -> int:
+        """Let go of what expired files take up, everybody's; how many they were. To be called now and then."""
+        ...
 
 
 class Store(ResponseStore, ConversationStore, FileStore, Protocol):
