@@ -17,6 +17,7 @@ from pathlib import Path
 import events
 import imports
 import rendering
+import storage
 import table
 import tool_calls
 from readings import Suite
@@ -26,6 +27,7 @@ SUITES: dict[str, Callable[[], Suite]] = {
     "rendering": rendering.suite,
     "events": events.suite,
     "tool-calls": tool_calls.suite,
+    "storage": storage.suite,
 }
 """Every suite, in the order of the table. A new one is a module beside this file, and a line here."""
 

@@ -48,11 +48,17 @@ def works(interpreter: Path, version: str) -> bool:
 
 
 def main() -> None:
-    """Print one working interpreter of each supported version."""
-    for version in SUPPORTED:
-        found = next((path for path in candidates(version) if works(path, version)), None)
-        if found is not None:
-            print(version, found)
+    """Print one working interpreter of each supported version; none at all is no success."""
+    found = {
+        version: next((path for path in candidates(version) if works(path, version)), None) for version in SUPPORTED
+    }
+    for version, interpreter in found.items():
+        if interpreter is not None:
+            print(version, interpreter)
+        else:
+            print(f"── Python {version} is not on this machine: left out", file=sys.stderr)
+    if not any(found.values()):
+        sys.exit(f"make: there is no Python {', '.join(SUPPORTED)} here to test on: install one of them")
 
 
 if __name__ == "__main__":

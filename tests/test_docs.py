@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import doctest
 import importlib
+import re
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -68,3 +69,12 @@ def test_the_examples_of_a_docstring_run(path):
 
     assert results.attempted
     assert not results.failed
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CHANGELOG.md"], ids=relative)
+def test_the_links_of_a_page_lead_somewhere(page):
+    prose = re.sub(r"```.*?```|`[^`]*`", "", page.read_text(), flags=re.DOTALL)
+    targets = re.findall(r"\]\((?!https?:|#)([^)#\s]+)", prose)
+    broken = [target for target in targets if not (page.parent / target).exists()]
+
+    assert broken == []

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from weakincentives.resources import ResourceRegistry
     from weakincentives.runtime import Session
 
-__version__ = "0.1.0"
+    __version__: str
 
 _HOMES = {
     "Budget": "budget",
@@ -80,6 +80,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
+    if name == "__version__":
+        return import_module("importlib.metadata").version(__name__)
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

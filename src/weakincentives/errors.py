@@ -32,14 +32,24 @@ A tool's own failure is never an exception here: it is a `ToolResult` with
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 Phase: TypeAlias = Literal["request", "response", "tool", "budget"]
 """Where an evaluation ended: building or sending the request, reading the answer, running a tool, or a limit."""
 
 
 class WinkError(Exception):
-    """Root of everything that this package raises on purpose."""
+    """Root of everything that this package raises on purpose. Can be pickled, so that it survives a process pool."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuilt, (type(self), self.args, dict(self.__dict__))
+
+
+def _rebuilt(kind: type[WinkError], arguments: tuple[Any, ...], attributes: dict[str, Any]) -> WinkError:
+    error = kind.__new__(kind, *arguments)
+    error.args = arguments
+    error.__dict__.update(attributes)
+    return error
 
 
 class ContractError(WinkError, AssertionError):

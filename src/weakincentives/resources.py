@@ -42,8 +42,8 @@ class ResourceRegistry:
     def build(cls, entries: Mapping[type, object]) -> ResourceRegistry:
         """A registry of these; each instance must be what it is registered as."""
         for key, instance in entries.items():
-            # A Protocol that is not runtime-checkable cannot be asked.
-            if not getattr(key, "_is_protocol", False) and not isinstance(instance, key):
+            can_be_asked = not getattr(key, "_is_protocol", False) or getattr(key, "_is_runtime_protocol", False)
+            if can_be_asked and not isinstance(instance, key):
                 raise ResourceError(
                     f"resource registered as {key.__name__} is a {type(instance).__name__}; "
                     f"register it under a type that it is an instance of"
@@ -72,7 +72,7 @@ class ResourceRegistry:
     def snapshotables(self) -> tuple[Snapshotable, ...]:
         """Each distinct resource that can be rolled back."""
         distinct = {id(instance): instance for instance in self._entries.values()}
-        return tuple(instance for instance in distinct.values() if isinstance(instance, Snapshotable))
+        return tuple(cast("Snapshotable", instance) for instance in distinct.values() if _can_be_rolled_back(instance))
 
     def __contains__(self, key: type) -> bool:
         return key in self._entries
@@ -85,3 +85,8 @@ class ResourceRegistry:
 
     def __repr__(self) -> str:
         return f"ResourceRegistry({', '.join(key.__name__ for key in self._entries)})"
+
+
+def _can_be_rolled_back(instance: object) -> bool:
+    """Asked by attribute: since Python 3.12, `isinstance` with a protocol no longer sees what `__getattr__` lends."""
+    return callable(getattr(instance, "snapshot", None)) and callable(getattr(instance, "restore", None))

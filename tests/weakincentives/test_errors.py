@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import inspect
+import pickle
 
 import pytest
 
@@ -83,3 +84,21 @@ def test_other_errors_carry_their_details():
     assert errors.ReducerError("no", errors=(cause,)).errors == (cause,)
     assert errors.InvalidPathError("no", path="../x").path == "../x"
     assert str(errors.MissingFileError("there is no a.txt", path="a.txt")) == "there is no a.txt"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        errors.PromptEvaluationError("no", prompt_name="p", phase="tool", provider_payload={"a": 1}),
+        errors.MissingFileError("gone", path="a/b"),
+        errors.ParseError("wrong", path="$.a"),
+        errors.ProviderFault("busy", status=429, retry_after=3),
+        errors.OutputParseError("no JSON", raw="text"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_an_error_survives_a_process_pool(error: errors.WinkError):
+    again = pickle.loads(pickle.dumps(error))  # noqa: S301 - our own bytes
+
+    assert type(again) is type(error)
+    assert (str(again), vars(again)) == (str(error), vars(error))

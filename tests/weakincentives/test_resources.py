@@ -5,6 +5,7 @@ from typing import Protocol
 import pytest
 
 from weakincentives.errors import ResourceError
+from weakincentives.filesystem import Filesystem
 from weakincentives.resources import ResourceRegistry, Snapshotable
 
 
@@ -94,3 +95,28 @@ def test_each_snapshotable_is_listed_once():
 
     assert registry.snapshotables() == (cache,)
     assert isinstance(cache, Snapshotable)
+
+
+def test_a_wrapper_that_lends_snapshots_is_rolled_back_too():
+    class Wrapper:
+        def __init__(self, inner: object) -> None:
+            self._inner = inner
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self._inner, name)
+
+    class Inner:
+        def snapshot(self) -> object:
+            return None
+
+        def restore(self, snapshot: object, /) -> None:
+            pass
+
+    wrapper = Wrapper(Inner())
+
+    assert ResourceRegistry({Wrapper: wrapper}).snapshotables() == (wrapper,)
+
+
+def test_what_a_protocol_can_be_asked_it_is_asked():
+    with pytest.raises(ResourceError, match="registered as Filesystem is a str"):
+        ResourceRegistry.build({Filesystem: "not one"})

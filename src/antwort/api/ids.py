@@ -11,7 +11,7 @@ Prefix: TypeAlias = Literal[
     "cntr_", "cfile_", "file-", "vs_", "conv_", "req_",
 ]  # fmt: skip
 
-_SHAPE = re.compile(r"^[a-z]+[_-][0-9a-zA-Z]{1,128}$")
+_SHAPE = re.compile(r"[a-z]+[_-][0-9a-zA-Z]{1,128}")
 
 
 def new_id(prefix: Prefix) -> str:
@@ -21,4 +21,4 @@ def new_id(prefix: Prefix) -> str:
 
 def well_formed(value: str) -> bool:
     """Whether a string could be an id of anybody's at all; worth asking before looking it up."""
-    return _SHAPE.match(value) is not None
+    return _SHAPE.fullmatch(value) is not None

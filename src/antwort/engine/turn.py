@@ -302,6 +302,7 @@ class _Turn:
 
     def _run_ours(self, calls: Sequence[_Written]) -> Steps:
         """Run what is ours, in order, and let the history know of every call and its result."""
+        answers: list[Item] = []
         for call in calls:
             if call.theirs is not None:
                 continue
@@ -311,7 +312,9 @@ class _Turn:
                 text = done.text
             elif call.name in self.offer.whose:
                 text = "No more tool calls are allowed in this response. Answer with what you have."
-            self._remember(call, text)
+            self.history.append(_made(call))
+            answers.append(_answered(call, text))
+        self.history += answers  # behind all calls: a model that called several at once reads them so
 
     def _run(self, ours: HostedCall, call: _Written) -> Generator[Command, Any, ToolDone]:
         yield Run(ours)
@@ -326,13 +329,6 @@ class _Turn:
         spoken = (item for item in self.writer.output[start:] if item["type"] in ("message", "reasoning"))
         self.history += map(items.read, spoken)
 
-    def _remember(self, call: _Written, text: str) -> None:
-        """For the next request the call is a plain function call, as the model made it."""
-        made = {"type": "function_call", "call_id": call.call_id, "name": call.name}
-        answer = {"type": "function_call_output", "call_id": call.call_id, "output": text}
-        self.history.append(items.read({**made, "arguments": "".join(call.arguments) or "{}"}))
-        self.history.append(items.read(answer))
-
     def _progress(self, call: _Written, steps: Sequence[Progress]) -> Steps:
         item_id = self.writer.output[call.index]["id"]
         for step in steps:
@@ -341,6 +337,16 @@ class _Turn:
     def _emit(self, events: Iterable[AnyEvent]) -> Steps:
         for event in events:
             yield Emit(event)
+
+
+def _made(call: _Written) -> Item:
+    """For the next request the call is a plain function call, as the model made it."""
+    arguments = "".join(call.arguments) or "{}"
+    return items.read({"type": "function_call", "call_id": call.call_id, "name": call.name, "arguments": arguments})
+
+
+def _answered(call: _Written, text: str) -> Item:
+    return items.read({"type": "function_call_output", "call_id": call.call_id, "output": text})
 
 
 def _copy(response: Response) -> Response:

@@ -13,13 +13,15 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 from weakincentives.adapters.audit import Audit
 from weakincentives.adapters.throttle import ThrottlePolicy, with_backoff
-from weakincentives.adapters.tool_calls import run_tool
+from weakincentives.adapters.tool_calls import handle_provider_call, run_tool
 from weakincentives.adapters.turn import (
     AskModel,
     Ending,
     Limits,
     ModelReply,
     ModelRequest,
+    NamedTool,
+    NativeCall,
     Record,
     RunTool,
     ToolChoice,
@@ -111,7 +113,7 @@ class ProviderAdapter(ABC):
             audit=Audit(prompt, self.provider, session, self.clock),
         )
         with session.forwarding(bus):
-            evaluation.check_providers()
+            evaluation.check()
             connection = self.connect(evaluation)
             evaluation.audit.rendered(evaluation.rendered)
             ending = evaluation.run(connection)
@@ -130,8 +132,15 @@ class Evaluation:
     limits: Limits
     audit: Audit
 
-    def check_providers(self) -> None:
-        """Refuse a tool of another provider before the model hears of it."""
+    def check(self) -> None:
+        """Refuse, before the model hears of it, a tool of another provider and a demand that cannot be met."""
+        choice = self.adapter.tool_choice
+        known = {tool.name for tool in (*self.rendered.tools, *self.rendered.native_tools)}
+        if isinstance(choice, NamedTool) and choice.name not in known:
+            raise self.error(
+                f"tool_choice names {choice.name!r}, which the prompt does not have. Tools: "
+                f"{', '.join(sorted(known)) or 'none'}"
+            )
         for declared in self.rendered.native_tools:
             if declared.provider not in (None, self.adapter.provider):
                 raise self.error(
@@ -148,6 +157,9 @@ class Evaluation:
                 match step:
                     case AskModel(request):
                         step = loop.send(self._ask(connection, request))
+                    case Record(NativeCall() as call, turn):
+                        self.audit.heard(handle_provider_call(call, self), turn)
+                        step = loop.send(None)
                     case Record(heard, turn):
                         self.audit.heard(heard, turn)
                         step = loop.send(None)

@@ -39,7 +39,7 @@ def say(answer: object, *, usage: TokenUsage | None = None) -> ModelReply:
 
 
 def call(name: str, /, *, usage: TokenUsage | None = None, **arguments: object) -> ModelReply:
-    """The model calls one of our tools."""
+    """The model calls one of our tools. For one with a parameter called `usage`, see `calls`."""
     return calls((name, arguments), usage=usage)
 
 

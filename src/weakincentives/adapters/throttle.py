@@ -8,7 +8,6 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from typing import TypeVar
 
 from weakincentives.clock import SYSTEM_CLOCK, Clock
@@ -31,6 +30,8 @@ class ThrottlePolicy:
     max_attempts: int = 6
     base_delay: float = 0.5
     max_delay: float = 60.0
+    longest_wait: float = 300.0
+    """A provider that asks for more than this is not waited for."""
 
     def __post_init__(self) -> None:
         if self.max_attempts < 1 or self.base_delay < 0 or self.max_delay < self.base_delay:
@@ -67,7 +68,7 @@ def with_backoff(
             if attempt >= policy.max_attempts or not retryable(fault):
                 raise
             wait = policy.delay(attempt, fault, rng)
-            if deadline is not None and wait >= deadline.remaining:
+            if wait > policy.longest_wait or (deadline is not None and wait >= deadline.remaining):
                 raise
             _logger.info("attempt %d failed (%s); trying again in %.2f s", attempt, fault, wait)
             clock.sleep(wait)
@@ -80,6 +81,8 @@ def retry_after(headers: Mapping[str, str], *, now: datetime | None = None) -> f
     for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         if _NUMBER.fullmatch(lowered.get(name, "")):
             return float(lowered[name]) * unit
+    from email.utils import parsedate_to_datetime  # noqa: PLC0415 - slow to import, and hardly ever needed
+
     try:
         wanted = parsedate_to_datetime(lowered.get("retry-after", ""))
     except ValueError:

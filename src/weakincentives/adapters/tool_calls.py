@@ -1,15 +1,18 @@
-"""Running one call of one of our tools: read its arguments, call the handler, undo a failure, tell everybody."""
+"""Calls of tools: running ours (read arguments, call the handler, undo a failure), and handling what a provider ran."""
 
 from __future__ import annotations
 
 import dataclasses
 import logging
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
 
-from weakincentives.adapters.turn import ToolCall, ToolOutput, ToolRan
-from weakincentives.errors import ParseError
-from weakincentives.prompt import RenderedPrompt, Tool, ToolResult
+from weakincentives.adapters.turn import NativeCall, ToolCall, ToolOutput, ToolRan
+from weakincentives.errors import ParseError, PromptEvaluationError
+from weakincentives.prompt import ProviderTool, RenderedPrompt, Tool, ToolResult
 from weakincentives.prompt.disclosure import OPEN_SECTION
+from weakincentives.resources import Snapshotable
 from weakincentives.serde import parse_strict
 
 if TYPE_CHECKING:
@@ -20,25 +23,40 @@ _logger = logging.getLogger(__name__)
 
 def run_tool(call: ToolCall, evaluation: Evaluation) -> ToolRan:
     """Whatever goes wrong is a failed result for the model to read; the audit event is dispatched either way."""
-    params, result = _attempt(call, evaluation)
-    text = result.render()
+    params, result, text = _attempt(call, evaluation)
     evaluation.audit.we_ran(call, params, result, text)
     output = ToolOutput(call.call_id, call.name, text, result.success)
     return ToolRan(output, _reopened(call, result, evaluation))
 
 
-def _attempt(call: ToolCall, evaluation: Evaluation) -> tuple[object, ToolResult[Any]]:
+def _attempt(call: ToolCall, evaluation: Evaluation) -> tuple[object, ToolResult[Any], str]:
     tool = evaluation.rendered.find_tool(call.name)
     if tool is None:
         known = ", ".join(tool.name for tool in evaluation.rendered.tools) or "none"
-        return call.arguments, ToolResult.error(f"There is no tool {call.name!r}. Tools: {known}.")
+        return call.arguments, *_failed(f"There is no tool {call.name!r}. Tools: {known}.")
     try:
         params = _params(tool, call.arguments)
     except ParseError as error:
-        return call.arguments, ToolResult.error(
-            f"Wrong arguments for {call.name}: {error}. Correct them and try again."
-        )
-    return params, _in_transaction(tool, params, evaluation)
+        return call.arguments, *_failed(f"Wrong arguments for {call.name}: {error}. Correct them and try again.")
+    assert tool.handler is not None  # noqa: S101 - a Tool without one cannot be built
+    return params, *_in_transaction(tool, partial(tool.handler, params, context=evaluation.tool_context()), evaluation)
+
+
+def handle_provider_call(call: NativeCall, evaluation: Evaluation) -> NativeCall:
+    """What the prompt makes of a call that the provider ran: its hook's result, its handler's, or what came."""
+    declared = next((one for one in evaluation.rendered.native_tools if one.name == call.name), None)
+    if declared is None or not isinstance(declared.tool, ProviderTool):
+        return call
+    tool = cast("ProviderTool[Any, Any, Any]", declared.tool)
+    context = evaluation.tool_context()
+    if tool.handle_provider_output is not None:
+        handle = partial(tool.handle_provider_output, call.result.value, context)
+    elif tool.handler is not None:
+        handle = partial(tool.handler, cast("Any", call.params), context=context)
+    else:
+        return call
+    result, _ = _in_transaction(tool, handle, evaluation)
+    return dataclasses.replace(call, result=result)
 
 
 def _params(tool: Tool[Any, Any], arguments: str) -> object:
@@ -47,35 +65,57 @@ def _params(tool: Tool[Any, Any], arguments: str) -> object:
     return parse_strict(arguments or "{}", tool.params_type)
 
 
-def _in_transaction(tool: Tool[Any, Any], params: object, evaluation: Evaluation) -> ToolResult[Any]:
+def _in_transaction(
+    tool: Tool[Any, Any], handle: Callable[[], ToolResult[Any]], evaluation: Evaluation
+) -> tuple[ToolResult[Any], str]:
     """A failure leaves session and resources as if the tool had never been called."""
     session_before = evaluation.session.snapshot()
     resources_before = [(resource, resource.snapshot()) for resource in evaluation.resources.snapshotables()]
     succeeded = False
     try:
-        result = _call(tool, params, evaluation)
+        result, text = _call(tool, handle)
         succeeded = result.success
     finally:  # also when the program is being interrupted
         if not succeeded:
             evaluation.session.restore(session_before)
-            for resource, before in resources_before:
-                resource.restore(before)
-    return result
+            _put_back(resources_before, tool, evaluation)
+    return result, text
 
 
-def _call(tool: Tool[Any, Any], params: object, evaluation: Evaluation) -> ToolResult[Any]:
-    assert tool.handler is not None  # noqa: S101 - a Tool without one cannot be built
+def _put_back(resources: list[tuple[Snapshotable, object]], tool: Tool[Any, Any], evaluation: Evaluation) -> None:
+    """All of them, as far as that is possible; no model can act on a resource in a state that nobody knows."""
+    stuck: list[tuple[str, Exception]] = []
+    for resource, before in resources:
+        try:
+            resource.restore(before)
+        except Exception as error:  # a stranger's code; raised again once all have had their turn
+            _logger.exception("resource %r could not be restored", resource)
+            stuck.append((type(resource).__name__, error))
+    if stuck:
+        told = "; ".join(f"{name} ({type(error).__name__}: {error})" for name, error in stuck)
+        raise PromptEvaluationError(
+            f"tool {tool.name} failed, and what it had changed could not be undone in {told}. See what is left of it "
+            f"before you go on",
+            prompt_name=evaluation.prompt.name,
+            phase="tool",
+        ) from stuck[0][1]
+
+
+def _call(tool: Tool[Any, Any], handle: Callable[[], ToolResult[Any]]) -> tuple[ToolResult[Any], str]:
+    """The result and its text: a value renders itself, so that too is the tool's own code."""
     try:
-        result = tool.handler(params, context=evaluation.tool_context())
+        result = handle()
+        if isinstance(result, ToolResult):  # pyright: ignore[reportUnnecessaryIsInstance] - annotations are not enforced
+            return result, result.render()
     except Exception as error:  # a stranger's code; the model is told, and the log has the traceback
         _logger.warning("tool %s failed", tool.name, exc_info=True)
-        return ToolResult.error(f"Tool {tool.name} failed: {type(error).__name__}: {error}")
-    if not isinstance(result, ToolResult):  # pyright: ignore[reportUnnecessaryIsInstance] - annotations are not enforced
-        _logger.error("tool %s returned %r, not a ToolResult", tool.name, result)
-        return ToolResult.error(
-            f"Tool {tool.name} failed: its handler returned {type(result).__name__}, no ToolResult."
-        )
-    return result
+        return _failed(f"Tool {tool.name} failed: {type(error).__name__}: {error}")
+    _logger.error("tool %s returned %r, not a ToolResult", tool.name, result)
+    return _failed(f"Tool {tool.name} failed: its handler returned {type(result).__name__}, no ToolResult.")
+
+
+def _failed(message: str) -> tuple[ToolResult[Any], str]:
+    return ToolResult.error(message), message
 
 
 def _reopened(call: ToolCall, result: ToolResult[Any], evaluation: Evaluation) -> RenderedPrompt[Any] | None:

@@ -152,13 +152,17 @@ class Limits:
             message = f"token budget exceeded: {overrun}. Raise the budget, or shorten prompt and tool outputs"
             raise self._error(BudgetExceededError, message, said)
 
-    def check_request(self, turn: int, said: str | None) -> None:
-        """Raise where another request is one too many."""
-        self.check_tokens(said)
+    def check_time(self, turn: int, said: str | None) -> None:
+        """Raise where there is no time left to start anything."""
         if self.deadline is not None and self.deadline.expired:
             until = self.deadline.expires_at.isoformat()
             message = f"the deadline ({until}) passed after {turn} turns. Allow more time, or ask for less"
             raise self._error(DeadlineExceededError, message, said)
+
+    def check_request(self, turn: int, said: str | None) -> None:
+        """Raise where another request is one too many."""
+        self.check_tokens(said)
+        self.check_time(turn, said)
         if turn >= self.max_turns:
             message = f"the model still calls tools after {turn} turns. Raise max_turns, or see why in the transcript"
             raise self._error(TurnLimitError, message, said)
@@ -190,6 +194,7 @@ def turns(
             return Ending(text or "", usage, turn, reply.citations)
         tool_choice = relaxed(tool_choice, reply)
         for call in reply.calls:
+            limits.check_time(turn, said=text)
             ran = cast("ToolRan", (yield RunTool(call)))
             history = history.appended(ran.output)
             rendered = ran.rendered or rendered

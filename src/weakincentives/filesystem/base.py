@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from itertools import islice
 
 from weakincentives.errors import FilesystemError, MissingFileError, NotADirectoryPathError
 from weakincentives.filesystem.paths import join, split
+from weakincentives.filesystem.patience import Patience, compile_pattern
 from weakincentives.filesystem.patterns import compile_glob, literal_prefix
 from weakincentives.filesystem.protocol import FileStat, GrepMatch
+
+LARGEST_SEARCHED = 64 << 20  # a search holds one whole file at a time
 
 
 class FilesystemBase(ABC):
@@ -88,7 +90,8 @@ class FilesystemBase(ABC):
         start = literal_prefix(pattern)
         if not self.is_dir(start):
             return []
-        return sorted(path for path in self._files_below(start) if wanted.fullmatch(path))
+        patience = Patience()
+        return sorted(path for path in self._files_below(start) if patience.matches(wanted, path, whole=True))
 
     def grep(
         self,
@@ -99,24 +102,23 @@ class FilesystemBase(ABC):
         ignore_case: bool = False,
         max_matches: int | None = None,
     ) -> list[GrepMatch]:
-        try:
-            wanted = re.compile(pattern, re.IGNORECASE if ignore_case else 0)
-        except re.error as error:
-            raise FilesystemError(f"{pattern!r} is no regular expression: {error}", path=path) from error
+        wanted = compile_pattern(pattern, ignore_case=ignore_case)
         named = compile_glob(glob if "/" in glob else f"**/{glob}") if glob else None
         start = self.stat(path)
         files = sorted(self._files_below(path)) if start.is_dir else [start.path]
+        patience = Patience()
         matches = (
-            match
+            GrepMatch(file, number, line)
             for file in files
-            if named is None or named.fullmatch(file)
-            for match in self._matches(file, wanted, tolerant=start.is_dir)
+            if named is None or patience.matches(named, file, whole=True)
+            for number, line in self._lines(file, tolerant=start.is_dir)
+            if patience.matches(wanted, line, whole=False)
         )
         return list(islice(matches, max_matches))
 
-    def _matches(self, file: str, wanted: re.Pattern[str], *, tolerant: bool) -> Iterator[GrepMatch]:
+    def _lines(self, file: str, *, tolerant: bool) -> Iterator[tuple[int, str]]:
         try:
-            content = self.read_bytes(file)
+            content = self._content(file)
         except FilesystemError:
             if not tolerant:
                 raise
@@ -129,9 +131,12 @@ class FilesystemBase(ABC):
             return
         # Only "\n" ends a line: `splitlines` would count form feeds and others, and no editor agrees with that.
         for number, line in enumerate(text.split("\n"), start=1):
-            bare = line.removesuffix("\r")
-            if wanted.search(bare):
-                yield GrepMatch(file, number, bare)
+            yield number, line.removesuffix("\r")
+
+    def _content(self, file: str) -> bytes:
+        if self.stat(file).size > LARGEST_SEARCHED:
+            raise FilesystemError(f"{file!r} is too large to be searched", path=file)
+        return self.read_bytes(file)
 
     def _files_below(self, path: str) -> Iterator[str]:
         for directory, _, files in self.walk(path):

@@ -12,7 +12,7 @@ import os
 import stat
 import tempfile
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import IO, TypeAlias
 
@@ -77,6 +77,7 @@ class Journal:
         self._dropped = 0  # how many entries were, before the first that the log still has
         self._marks: dict[weakref.ref[HostSnapshot], int] = {}
         self._store: IO[bytes] | None = None
+        self._closing: Callable[[], object] | None = None
 
     def mark(self) -> HostSnapshot:
         """A snapshot of now."""
@@ -115,9 +116,9 @@ class Journal:
         unneeded = min(self._marks.values(), default=self._end) - self._dropped
         del self._log[:unneeded]
         self._dropped += unneeded
-        if self._store and not self._log:
-            self._store.close()
-            self._store = None
+        if self._closing and not self._log:
+            self._closing()
+            self._store = self._closing = None
 
     def _keep(self, name: str, directory: int) -> _Kept | None:
         try:
@@ -136,6 +137,7 @@ class Journal:
     def _copy_in(self, name: str, directory: int) -> tuple[int, int]:
         if self._store is None:
             self._store = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 — lives as long as the log
+            self._closing = weakref.finalize(self, self._store.close)  # whoever goes first: the journal, or its log
         store = self._store.fileno()
         start = os.lseek(store, 0, os.SEEK_END)
         source = os.open(name, READ | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)

@@ -32,8 +32,11 @@ def materialize(
         return ()
     with ExitStack() as stack:
         plans = plan_mounts(mounts, AllowedRoots(allowed_host_roots, stack))
-        destination.mkdir(parents=True, exist_ok=True)
-        copy = _Copy(stack.enter_context(opened_root(str(destination))))
+        try:
+            destination.mkdir(parents=True, exist_ok=True)
+            copy = _Copy(stack.enter_context(opened_root(str(destination))))
+        except OSError as error:
+            raise WorkspaceError(f"cannot make a workspace of {str(destination)!r}: {error.strerror}") from error
         try:
             return tuple(copy.mount(plan) for plan in plans)
         except BaseException:
@@ -52,7 +55,13 @@ class _Copy:
     def mount(self, plan: MountPlan) -> HostMountPreview:
         copied = 0
         if plan.is_directory:
-            self._make_directory(plan.mount_path.segments)
+            try:
+                self._make_directory(plan.mount_path.segments)
+            except OSError as error:
+                raise WorkspaceError(
+                    f"cannot make {str(plan.mount_path)!r} in the workspace: {error.strerror}; give "
+                    f"{plan.mount.host_path!r} another mount_path"
+                ) from error
         for file in plan.files:
             allowance = None if plan.mount.max_bytes is None else plan.mount.max_bytes - copied
             try:

@@ -5,8 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from weakincentives.filesystem.paths import join, normalise, split
+from weakincentives.filesystem.patience import compile_pattern
+
+if TYPE_CHECKING:
+    import regex
 
 _TOKEN = re.compile(
     r"""
@@ -23,7 +28,7 @@ _TOKEN = re.compile(
 
 
 @lru_cache(maxsize=256)
-def compile_glob(pattern: str) -> re.Pattern[str]:
+def compile_glob(pattern: str) -> regex.Pattern[str]:
     """What `Filesystem.glob` means by `pattern`, to be matched against a whole path.
 
     >>> bool(compile_glob("**/*.py").fullmatch("main.py")), bool(compile_glob("*.py").fullmatch("src/main.py"))
@@ -40,7 +45,7 @@ def compile_glob(pattern: str) -> re.Pattern[str]:
             expression += {"{": "(?:", "}": ")", ",": "|"}[brace]
         else:
             expression += _translate(token)
-    return re.compile(expression, re.DOTALL)
+    return compile_pattern(f"(?s:{expression})")
 
 
 def literal_prefix(pattern: str) -> str:
@@ -69,7 +74,9 @@ def _translate(token: re.Match[str]) -> str:
 
 
 def _character_class(members: str, *, negated: bool) -> str:
-    escaped = re.sub(r"([\\\[\]^&~|])", r"\\\1", members)
+    # Every end of a range is escaped, a hyphen too: `re` warns of `--`, which may come to mean something else there.
+    ranges = re.findall(r"(.)(?:(-)(.))?", members, re.DOTALL)
+    escaped = "".join(re.escape(first) + hyphen + re.escape(last) for first, hyphen, last in ranges)
     expression = f"(?!/)[{'^' if negated else ''}{escaped}]"
     try:
         re.compile(expression)

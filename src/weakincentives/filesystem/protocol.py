@@ -117,9 +117,10 @@ class Filesystem(Protocol):
     ) -> list[GrepMatch]:
         """The lines in which the regular expression `pattern` is found, by path and line number.
 
-        Searches the file `path`, or all files below the directory `path`; those that are not UTF-8 text, or cannot be
-        read, are passed over. `glob` narrows the files: with a `/` it is matched as `glob()` does, without one against
-        the file's name at any depth. A `pattern` that is no regular expression is a `FilesystemError`.
+        Searches the file `path`, or all files below the directory `path`; those that are not UTF-8 text, larger than
+        64 MiB or unreadable are passed over. `glob` narrows the files: with a `/` it is matched as `glob()` does,
+        without one against the file's name at any depth. A `pattern` that is no regular expression is a
+        `FilesystemError`.
         """
         ...
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Annotated
 
+from weakincentives.prompt._types import SessionProtocol
 from weakincentives.prompt.tool import Tool, ToolContext
 from weakincentives.prompt.tool_result import ToolResult
 
@@ -14,8 +15,10 @@ OPEN_SECTION = "open_section"
 
 @dataclass(frozen=True, slots=True)
 class SectionOpened:
-    """The model asked for a summarized section. Lives in the session, so it stays open there."""
+    """The model asked for a summarized section of a prompt. Lives in the session, so it stays open there."""
 
+    prompt_ns: str
+    prompt_key: str
     path: str
 
 
@@ -30,9 +33,15 @@ def _open_section(params: OpenSectionParams, *, context: ToolContext) -> ToolRes
     closed = context.rendered_prompt.summarized
     if params.path not in closed:
         return ToolResult.error(f"No summarized section {params.path!r}. There are: {', '.join(sorted(closed))}.")
-    context.session.dispatch(SectionOpened(params.path))
+    context.session.dispatch(SectionOpened(context.prompt.ns, context.prompt.key, params.path))
     opened = context.prompt.render(session=context.session)
     return ToolResult(f"{opened.section_text(params.path)}\n\nThe tools of this section can be used from now on.", None)
+
+
+def opened_paths(ns: str, key: str, session: SessionProtocol | None) -> frozenset[str]:
+    """The sections of a prompt that were opened in a session."""
+    opened = session[SectionOpened].all() if session is not None else ()
+    return frozenset(event.path for event in opened if (event.prompt_ns, event.prompt_key) == (ns, key))
 
 
 @cache

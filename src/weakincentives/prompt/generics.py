@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import types
 from functools import cache
-from typing import Any, ClassVar, TypeVar, cast
+from typing import Any, ClassVar, TypeVar, cast, get_origin
 
 
 class Parametric:
-    """Makes `Tool[Params, Result]` a real class that carries `type_arguments`.
+    """Makes `Tool[Params, Result]` a real class that carries `type_arguments`, those of the family's first class.
 
     `typing` tells an instance its arguments only after `__init__`, which is too late
     to check them there. So subscribing with concrete types gives a subclass, always
@@ -25,12 +25,23 @@ class Parametric:
         return _specialize(cls, alias.__args__)
 
 
+def _meaning(of: Any, arguments: tuple[Any, ...]) -> tuple[Any, ...]:  # noqa: ANN401 - typing has no type for it
+    """What the arguments of a subclass are to the class that started the family: Some[R] may be a Tool[Params, R]."""
+    given = dict(zip(of.__parameters__, arguments, strict=True))
+    bases: tuple[Any, ...] = cast("Any", vars(of)).get("__orig_bases__", ())
+    for base in bases:
+        family = get_origin(base)
+        if isinstance(family, type) and issubclass(family, Parametric):
+            return _meaning(family, base[tuple(given[one] for one in base.__parameters__)].__args__)
+    return of.type_arguments or arguments
+
+
 @cache
 def _specialize(base: type[Parametric], arguments: tuple[Any, ...]) -> type[Parametric]:
     names = ", ".join(getattr(argument, "__name__", str(argument)) for argument in arguments)
 
     def fill(namespace: dict[str, Any]) -> None:
-        namespace["type_arguments"] = arguments
+        namespace["type_arguments"] = _meaning(base, arguments)
         namespace["__module__"] = base.__module__
         namespace["__qualname__"] = f"{base.__qualname__}[{names}]"
         namespace["__doc__"] = base.__doc__

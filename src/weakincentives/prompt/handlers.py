@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, get_args, get_origin, get_type_hints
+from functools import partial
+from types import UnionType
+from typing import Any, Union, cast, get_args, get_origin, get_type_hints
 
 from weakincentives.errors import PromptValidationError
 from weakincentives.prompt.tool_result import ToolResult
 
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+_UNIONS = (Union, UnionType)
 _EXPECTED = "def handler(params: Params, *, context: ToolContext) -> ToolResult[Result]"
 
 
@@ -18,14 +21,14 @@ def check_handler(handler: Callable[..., Any], *, params_type: object, result_ty
     params_name = _params_name(handler, tool)
     hints = _hints(handler, {_name(params_type): params_type, _name(result_type): result_type})
     declared = hints.get(params_name, params_type)
-    if (type(None) if declared is None else declared) != params_type:
+    if not _is_subtype(params_type, of=declared):
         raise _refusal(tool, f"takes {_name(declared)}, but the tool's params are {_name(params_type)}")
     returned = hints.get("return", ToolResult[Any])
     if get_origin(returned) is not ToolResult and returned is not ToolResult:
         raise _refusal(tool, f"returns {_name(returned)}, not ToolResult[{_name(result_type)}]")
     if get_origin(returned) is ToolResult:
         inner = get_args(returned)[0]
-        if inner is not Any and inner != result_type:
+        if not _is_subtype(inner, of=result_type):
             raise _refusal(tool, f"returns ToolResult[{_name(inner)}], not ToolResult[{_name(result_type)}]")
 
 
@@ -35,32 +38,62 @@ def handler_types(handler: Callable[..., Any], *, tool: str) -> tuple[Any, Any]:
     hints = _hints(handler, {})
     returned = hints.get("return")
     if params_name not in hints or get_origin(returned) is not ToolResult:
-        raise _refusal(tool, "has no annotations to take the types from; annotate it, or write Tool[Params, Result]")
+        raise _refusal(
+            tool,
+            "has no annotations to take the types from, or they name what cannot be found from its module; "
+            "annotate it with types of module level, or write Tool[Params, Result]",
+        )
     return hints[params_name], get_args(returned)[0]
 
 
 def _params_name(handler: Callable[..., Any], tool: str) -> str:
     if not callable(handler):
         raise _refusal(tool, "is not callable")
-    if inspect.iscoroutinefunction(handler):
+    if inspect.iscoroutinefunction(_function(handler)):
         raise _refusal(tool, "is async; tools run synchronously, so wrap it with asyncio.run")
-    parameters = inspect.signature(handler).parameters.values()
+    try:
+        parameters = inspect.signature(handler).parameters.values()
+    except (TypeError, ValueError) as error:
+        raise _refusal(tool, "has no signature to check; wrap it in a function that has one") from error
     positional = [parameter for parameter in parameters if parameter.kind in _POSITIONAL]
     context = [p for p in parameters if p.name == "context" and p.kind is inspect.Parameter.KEYWORD_ONLY]
     swallows = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters)
     if len(positional) != 1 or not (context or swallows):
         raise _refusal(tool, "must take one positional parameter and a keyword-only `context`")
+    if left := [p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is p.empty and p not in context]:
+        raise _refusal(tool, f"needs {left[0]!r} too, which nobody gives it; bind it with functools.partial")
     return positional[0].name
 
 
 def _hints(handler: Callable[..., Any], known: Mapping[str, object]) -> dict[str, Any]:
     """Annotations, resolved as far as they can be: types made inside a function are not found by name."""
-    function = handler if inspect.isroutine(handler) else getattr(handler, "__call__", handler)  # noqa: B004 - its annotations, not a test
-    function = getattr(function, "__func__", function)
     try:
-        return get_type_hints(function, localns={**known, "ToolResult": ToolResult})
+        return get_type_hints(_function(handler), localns={**known, "ToolResult": ToolResult})
     except (NameError, TypeError):
         return {}
+
+
+def _function(handler: Callable[..., Any]) -> Callable[..., Any]:
+    """The function that does the work: of a partial, a method, or an instance that can be called."""
+    while isinstance(handler, partial):
+        handler = cast("partial[Any]", handler).func
+    function = handler if inspect.isroutine(handler) else getattr(handler, "__call__", handler)  # noqa: B004 - its annotations, not a test
+    return getattr(function, "__func__", function)
+
+
+def _is_subtype(given: Any, *, of: Any) -> bool:  # noqa: ANN401 - any type form
+    """Whether every value of the one type is one of the other, as far as can be told at run time."""
+    if given == of or Any in (given, of):
+        return True
+    if get_origin(given) in _UNIONS:
+        return all(_is_subtype(member, of=of) for member in get_args(given))
+    if get_origin(of) in _UNIONS:
+        return any(_is_subtype(given, of=member) for member in get_args(of))
+    return (
+        isinstance(given, type)
+        and isinstance(of, type)
+        and (getattr(of, "_is_protocol", False) or issubclass(given, of))
+    )
 
 
 def _refusal(tool: str, what: str) -> PromptValidationError:

@@ -64,4 +64,4 @@ class MarkdownSection(Section[ParamsT], Generic[ParamsT]):
         return self.template
 
     def with_text(self, text: str) -> Section[ParamsT]:
-        return self.clone(template=text)
+        return super().clone(template=text)  # a subclass may clone in a way that knows no template

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar
 
 from weakincentives.errors import PromptRenderError, PromptValidationError
 from weakincentives.prompt._types import SessionProtocol, SupportsDataclass
-from weakincentives.prompt.disclosure import OPEN_SECTION, SectionOpened, open_section_tool
+from weakincentives.prompt.disclosure import OPEN_SECTION, open_section_tool, opened_paths
 from weakincentives.prompt.native import NativeDeclaration
 from weakincentives.prompt.overrides import PromptDescriptor, PromptOverrides
-from weakincentives.prompt.section import Section, SectionVisibility
+from weakincentives.prompt.section import Section, SectionVisibility, check_placeholders
 from weakincentives.prompt.tool import Tool
 
 if TYPE_CHECKING:
     from weakincentives.prompt.template import PromptTemplate
 
-OutputT = TypeVar("OutputT")
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar as WithDefault
+
+    OutputT = WithDefault("OutputT", default=None)  # a prompt that names no output has none
+else:
+    OutputT = TypeVar("OutputT")
 Container: TypeAlias = Literal["object", "array"]
 
 _logger = logging.getLogger(__name__)
@@ -31,6 +37,7 @@ class RenderedSection:
 
     path: str
     text: str
+    depth: int
 
 
 @dataclass(frozen=True)
@@ -49,8 +56,9 @@ class RenderedPrompt(Generic[OutputT]):
 
     def section_text(self, path: str) -> str:
         """The text of a section and everything below it."""
-        parts = (part for part in self.sections if part.path == path or part.path.startswith(f"{path}."))
-        return "\n\n".join(part.text for part in parts)
+        at = next((at for at, part in enumerate(self.sections) if part.path == path), len(self.sections))
+        below = takewhile(lambda part: part.depth > self.sections[at].depth, self.sections[at + 1 :])
+        return "\n\n".join(part.text for part in (*self.sections[at : at + 1], *below))
 
     def find_tool(self, name: str) -> Tool[Any, Any] | None:
         """The tool of ours with this name."""
@@ -70,9 +78,11 @@ class Origins:
         self._owners[name] = origin
 
 
-def declarations(section: Section[Any], path: str, params: SupportsDataclass | None) -> tuple[NativeDeclaration, ...]:
+def declarations(
+    section: Section[Any], tools: Iterable[Tool[Any, Any]], path: str, params: SupportsDataclass | None
+) -> tuple[NativeDeclaration, ...]:
     """Every provider-run tool of a section, in whichever way it was declared."""
-    from_tools = (tool.declaration() for tool in section.tools())
+    from_tools = (tool.declaration() for tool in tools)
     declared = [one for one in from_tools if one is not None]
     declared += section.native_tools(params)
     return tuple(one if one.origin else replace(one, origin=f"section {path!r}") for one in declared)
@@ -93,8 +103,7 @@ def render(
         descriptor = replace(descriptor, stale=stale)
         for reason in stale:
             _logger.warning("override not applied: %s (prompt %s/%s)", reason, template.ns, template.key)
-    opened = frozenset(event.path for event in session[SectionOpened].all()) if session else frozenset[str]()
-    walk = _Walk(params, effective, session, opened)
+    walk = _Walk(params, effective, session, opened_paths(template.ns, template.key, session))
     walk.sections(template.sections, above="", depth=0, prefix="")
     if walk.summarized:
         walk.tools.append(open_section_tool())
@@ -139,25 +148,31 @@ class _Walk:
         if section.visibility is SectionVisibility.SUMMARY and path not in self.opened:
             self.summarized.append(path)
             shown = f"{section.summary}\n\n(Summary only. Call `{OPEN_SECTION}` with path `{path}` for the rest.)"
-            self.parts.append(RenderedSection(path, f"{_heading(section, path, depth, number)}\n\n{shown}"))
+            self.parts.append(RenderedSection(path, f"{_heading(section, path, depth, number)}\n\n{shown}", depth))
             return True
         self._gather_tools(section, path, params)
-        override = self.overrides.sections.get(path)
-        body = (section.with_text(override.body) if override else section).render(params, depth, number).strip()
+        body = self._overridden(section, path).render(params, depth, number).strip()
         at = len(self.parts)
         self.sections(section.children, above=path, depth=depth + 1, prefix=f"{number}.")
         if not body and len(self.parts) == at:
             return False
         heading = _heading(section, path, depth, number)
-        self.parts.insert(at, RenderedSection(path, f"{heading}\n\n{body}" if body else heading))
+        self.parts.insert(at, RenderedSection(path, f"{heading}\n\n{body}" if body else heading, depth))
         return True
 
+    def _overridden(self, section: Section[Any], path: str) -> Section[Any]:
+        override = self.overrides.sections.get(path)
+        if override is None:
+            return section
+        other = section.with_text(override.body)
+        check_placeholders(other, path)
+        return other
+
     def _gather_tools(self, section: Section[Any], path: str, params: SupportsDataclass | None) -> None:
-        for tool in section.tools():
-            if tool.declaration() is None:
-                override = self.overrides.tools.get(tool.name)
-                self.tools.append(override.apply(tool) if override else tool)
-        self.native_tools += declarations(section, path, params)
+        overrides = self.overrides.tools
+        tools = [overrides[tool.name].apply(tool) if tool.name in overrides else tool for tool in section.tools()]
+        self.tools += (tool for tool in tools if tool.declaration() is None)
+        self.native_tools += declarations(section, tools, path, params)
 
     def _params_for(self, section: Section[Any], path: str) -> SupportsDataclass | None:
         wanted = section.params_type

@@ -7,7 +7,7 @@ import inspect
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import is_dataclass
+from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import Any, Generic, Self, TypeVar, cast
 
@@ -20,7 +20,7 @@ from weakincentives.resources import ResourceRegistry
 
 ParamsT = TypeVar("ParamsT")
 
-_KEY = re.compile(r"^[a-z0-9][a-z0-9._-]{0,63}$")
+_KEY = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 
 
 class SectionVisibility(Enum):
@@ -33,10 +33,19 @@ class SectionVisibility(Enum):
 
 def check_key(key: str, *, what: str) -> None:
     """Keys become paths, file names and hashes, so they are plain."""
-    if not _KEY.match(key):
+    if not _KEY.fullmatch(key):
         raise PromptValidationError(
             f"{what} {key!r} must start with a-z or 0-9 and go on with up to 63 of a-z, 0-9, '.', '_' and '-'"
         )
+
+
+def check_placeholders(section: Section[Any], path: str) -> None:
+    """Everything that a text asks for is a field of the section's params."""
+    params_type = section.params_type
+    known = {field.name for field in fields(params_type)} if params_type else set[str]()
+    if unknown := sorted(section.placeholders() - known):
+        of = f"a field of {params_type.__name__}" if params_type else "known: the section takes no params"
+        raise PromptValidationError(f"section {path!r} uses ${{{unknown[0]}}}, which is not {of}")
 
 
 class Section(Parametric, ABC, Generic[ParamsT]):
@@ -86,10 +95,20 @@ class Section(Parametric, ABC, Generic[ParamsT]):
                 f"section {self.key!r}: default_params is a {type(self.default_params).__name__}, "
                 f"not {self.params_type!r}"
             )
+        if self.enabled is not None:
+            self._check_enabled(self.enabled)
         if self.visibility is SectionVisibility.SUMMARY and not self.summary:
             raise PromptValidationError(
                 f"section {self.key!r} is shown as a summary and needs one: summary='…' tells the model what is inside"
             )
+
+    def _check_enabled(self, enabled: Callable[..., bool]) -> None:
+        try:
+            inspect.signature(enabled)
+        except (TypeError, ValueError) as error:
+            raise PromptValidationError(
+                f"section {self.key!r}: enabled is {enabled!r}, not a function such as `lambda params: …`"
+            ) from error
 
     @abstractmethod
     def render(self, params: SupportsDataclass | None, depth: int, number: str) -> str:
@@ -121,14 +140,15 @@ class Section(Parametric, ABC, Generic[ParamsT]):
         raise PromptValidationError(f"section {self.key!r} ({type(self).__name__}) has no text to override: {text!r}")
 
     def is_enabled(self, params: SupportsDataclass | None, *, session: SessionProtocol | None = None) -> bool:
-        """Ask `enabled`, which may take the params, a keyword `session`, both or neither."""
+        """Ask `enabled`, which may take the params, something called `session`, both or neither."""
         if self.enabled is None:
             return True
         accepted = inspect.signature(self.enabled).parameters.values()
+        takes_session = any(p.name == "session" and p.kind is not p.POSITIONAL_ONLY for p in accepted)
+        by_name = {"session": session} if takes_session else {}
         positional = [p for p in accepted if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-        takes_session = any(p.name == "session" and p.kind is p.KEYWORD_ONLY for p in accepted)
-        arguments = (params,) if positional else ()
-        return bool(self.enabled(*arguments, session=session) if takes_session else self.enabled(*arguments))
+        takes_params = any(p.name not in by_name for p in positional)
+        return bool(self.enabled(*((params,) if takes_params else ()), **by_name))
 
     def clone(self, **kwargs: object) -> Self:
         """A copy with some of the constructor's arguments changed."""

@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, is_dataclass
 from functools import cached_property
-from typing import Any, Generic, Self, TypeVar, cast, get_args, get_origin, overload
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast, get_args, get_origin, overload
 
-from weakincentives.errors import PromptValidationError
+from weakincentives.errors import PromptValidationError, SchemaError
 from weakincentives.prompt._types import SessionProtocol, SupportsDataclass
 from weakincentives.prompt.disclosure import OPEN_SECTION
 from weakincentives.prompt.generics import Parametric
 from weakincentives.prompt.overrides import PromptDescriptor, PromptOverrides, describe
 from weakincentives.prompt.rendering import Container, Origins, RenderedPrompt, declarations, render
-from weakincentives.prompt.section import Section, SectionVisibility, check_key
+from weakincentives.prompt.section import Section, SectionVisibility, check_key, check_placeholders
+from weakincentives.prompt.tool import Tool
 from weakincentives.resources import ResourceRegistry
+from weakincentives.serde import schema
 
-OutputT = TypeVar("OutputT")
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar as WithDefault
+
+    OutputT = WithDefault("OutputT", default=None)  # a prompt that names no output has none
+else:
+    OutputT = TypeVar("OutputT")
 SectionT = TypeVar("SectionT", bound=Section[Any])
 
 
@@ -30,12 +37,22 @@ class Node:
     depth: int
 
 
+@dataclass(frozen=True, init=False, eq=False, repr=False)
 class PromptTemplate(Parametric, Generic[OutputT]):
     """A prompt before its parameters: `PromptTemplate[Output](ns=…, key=…, sections=[…])`.
 
     Everything that can be wrong with a prompt is found here, when it is built.
     `Output` is a dataclass, a `list` of one, or `str`; left out, the answer is text alone.
     """
+
+    ns: str
+    key: str
+    name: str
+    sections: tuple[Section[Any], ...]
+    allow_extra_keys: bool
+    output_type: type[Any] | None
+    container: Container | None
+    nodes: tuple[Node, ...]
 
     def __init__(
         self,
@@ -48,15 +65,18 @@ class PromptTemplate(Parametric, Generic[OutputT]):
     ) -> None:
         check_key(ns, what="prompt ns")
         check_key(key, what="prompt key")
-        self.ns = ns
-        self.key = key
-        self.name = name or key
-        self.sections = tuple(sections)
-        self.allow_extra_keys = allow_extra_keys
-        self.output_type: type[Any] | None
-        self.container: Container | None
-        self.output_type, self.container = _output(self.type_arguments)
-        self.nodes = tuple(_nodes(self.sections))
+        sections = tuple(sections)
+        output_type, container = _output(self.type_arguments)
+        vars(self).update(
+            ns=ns,
+            key=key,
+            name=name or key,
+            sections=sections,
+            allow_extra_keys=allow_extra_keys,
+            output_type=output_type,
+            container=container,
+            nodes=tuple(_nodes(sections)),
+        )
         self._check()
 
     def _check(self) -> None:
@@ -67,7 +87,7 @@ class PromptTemplate(Parametric, Generic[OutputT]):
                     f"prompt {self.name!r} has two sections at path {node.path!r}: give one of them another key"
                 )
             seen[node.path] = node.section
-            _check_placeholders(node)
+            check_placeholders(node.section, node.path)
         self._check_tools()
 
     def _check_tools(self) -> None:
@@ -77,9 +97,13 @@ class PromptTemplate(Parametric, Generic[OutputT]):
             names.claim(OPEN_SECTION, "the tool that opens summarized sections")
         for node in self.nodes:
             for tool in node.section.tools():
+                if not isinstance(tool, Tool):  # pyright: ignore[reportUnnecessaryIsInstance] - not everybody checks types
+                    raise PromptValidationError(
+                        f"section {node.path!r}: tools holds {tool!r}, which is no Tool; make one with Tool.wrap(…)"
+                    )
                 if tool.declaration() is None:
                     names.claim(tool.name, f"section {node.path!r}")
-            for declared in declarations(node.section, node.path, node.section.default_params):
+            for declared in declarations(node.section, node.section.tools(), node.path, node.section.default_params):
                 names.claim(declared.name, declared.origin)
                 capabilities.claim(declared.capability, declared.origin)
 
@@ -127,7 +151,9 @@ class Prompt(Parametric, Generic[OutputT]):
         if template is None:
             family = cast("Any", PromptTemplate)
             template = family[self.type_arguments](**declared) if self.type_arguments else family(**declared)
-        self.template = cast("PromptTemplate[OutputT]", template)
+        if not isinstance(template, PromptTemplate):
+            raise PromptValidationError(f"Prompt takes a PromptTemplate, not {template!r}")
+        self.template = template
         self.overrides = overrides
         self._params: dict[type, SupportsDataclass] = {}
 
@@ -186,7 +212,7 @@ class Prompt(Parametric, Generic[OutputT]):
         for node in self.template.nodes:
             own = node.section.resources()
             for resource_type in own:
-                origins.claim(resource_type.__name__, f"section {node.path!r}")
+                origins.claim(f"{resource_type.__module__}.{resource_type.__qualname__}", f"section {node.path!r}")
             lent = lent.merge(own)
         return lent
 
@@ -203,22 +229,18 @@ def _nodes(sections: Sequence[Section[Any]], above: str = "", depth: int = 0) ->
         yield from _nodes(section.children, path, depth + 1)
 
 
-def _check_placeholders(node: Node) -> None:
-    params_type = node.section.params_type
-    known = {field.name for field in fields(params_type)} if params_type else set[str]()
-    if unknown := sorted(node.section.placeholders() - known):
-        of = f"a field of {params_type.__name__}" if params_type else "known: the section takes no params"
-        raise PromptValidationError(f"section {node.path!r} uses ${{{unknown[0]}}}, which is not {of}")
-
-
 def _output(arguments: tuple[Any, ...]) -> tuple[type[Any] | None, Container | None]:
     if not arguments or arguments[0] in (None, type(None), Any):
         return None, None
     wanted = arguments[0]
     if wanted is str:
         return str, None
-    if get_origin(wanted) is list and is_dataclass(item := get_args(wanted)[0]):
-        return cast("type[Any]", item), "array"
-    if is_dataclass(get_origin(wanted) or wanted):
-        return wanted, "object"
-    raise PromptValidationError(f"output must be a dataclass, a list of one, or str, not {wanted!r}")
+    container: Container = "array" if get_origin(wanted) is list else "object"
+    output_type = get_args(wanted)[0] if container == "array" else wanted
+    if not is_dataclass(get_origin(output_type) or output_type):
+        raise PromptValidationError(f"output must be a dataclass, a list of one, or str, not {wanted!r}")
+    try:
+        schema(output_type)
+    except SchemaError as error:
+        raise PromptValidationError(f"the output cannot be asked for: {error}") from error
+    return output_type, container

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import UnionType
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, Union, cast, get_args, get_origin
@@ -31,7 +31,8 @@ C = TypeVar("C")
 P_contra = TypeVar("P_contra", contravariant=True)
 R_co = TypeVar("R_co", covariant=True)
 
-_NAME = re.compile(r"^[a-z0-9_-]{1,64}$")
+_NAME = re.compile(r"[a-z0-9_-]{1,64}")
+_UNIONS = (Union, UnionType)
 _JSON_TYPES = (str, int, float, bool, dict, list, tuple, Mapping, type(None))
 
 
@@ -85,7 +86,7 @@ class Tool(Parametric, Generic[P, R]):
     name: str
     description: str
     handler: ToolHandler[P, R] | None = None
-    examples: tuple[ToolExample[P, R], ...] = field(default=(), hash=False)
+    examples: Sequence[ToolExample[P, R]] = field(default=(), hash=False)
     accepts_overrides: bool = True
     params_type: type[Any] = field(init=False, repr=False)
     result_type: Any = field(init=False, repr=False)
@@ -109,21 +110,28 @@ class Tool(Parametric, Generic[P, R]):
         )
 
     def _check(self) -> None:
-        if not _NAME.match(self.name):
+        if not _NAME.fullmatch(self.name):
             raise PromptValidationError(
                 f"tool name {self.name!r} must be 1 to 64 of a-z, 0-9, '_' and '-': providers accept no others"
             )
         if not self.description.strip():
             raise PromptValidationError(f"tool {self.name!r} needs a description: it is what the model chooses by")
-        if self.params_type is not type(None) and not dataclasses.is_dataclass(self.params_type):
+        if self.params_type is not type(None) and not _is_dataclass(self.params_type):
             raise PromptValidationError(
                 f"tool {self.name!r}: params must be a dataclass or None, not {self.params_type!r}"
             )
         self._check_result_type()
         self._check_handler()
-        self.spec()  # parameters that have no schema are an error here, not in the middle of a request
+        self._check_spec()
         for example in self.examples:
             self._check_example(example)
+
+    def _check_spec(self) -> None:
+        """Parameters that have no schema are an error here, not in the middle of a request."""
+        try:
+            self.spec()
+        except SchemaError as error:
+            raise PromptValidationError(f"tool {self.name!r}: {error}") from error
 
     def _check_result_type(self) -> None:
         if not _can_be_a_result(self.result_type):
@@ -144,8 +152,7 @@ class Tool(Parametric, Generic[P, R]):
             ("input", example.input, self.params_type),
             ("output", example.output, self.result_type),
         ):
-            plain = get_origin(wanted) or wanted
-            if isinstance(plain, type) and not isinstance(value, plain):
+            if not _is_a(value, wanted):
                 raise PromptValidationError(
                     f"tool {self.name!r}: the {part} of example {example.description!r} "
                     f"is a {type(value).__name__}, not {wanted!r}"
@@ -176,7 +183,7 @@ class Tool(Parametric, Generic[P, R]):
         lines = [self.description]
         for example in self.examples:
             shown = dump_json(example.input, fallback=repr) if example.input is not None else "no parameters"
-            answer = ToolResult.ok(example.output).render()
+            answer = ToolResult.ok(example.output).render() or "nothing"
             lines.append(f"Example: {example.description}\n{shown} → {answer}")
         return "\n\n".join(lines)
 
@@ -184,7 +191,7 @@ class Tool(Parametric, Generic[P, R]):
         """The same tool in other words."""
         other = dataclasses.replace(self, description=description)
         object.__setattr__(other, "param_descriptions", dict(param_descriptions))
-        other.spec()  # an unknown parameter is an error now, not in the middle of a request
+        other._check_spec()  # noqa: SLF001 - a copy of our own
         return other
 
     def declaration(self) -> NativeDeclaration | None:
@@ -192,11 +199,25 @@ class Tool(Parametric, Generic[P, R]):
         return None
 
 
+def _is_dataclass(wanted: Any) -> bool:  # noqa: ANN401 - any type form
+    return dataclasses.is_dataclass(get_origin(wanted) or wanted)
+
+
+def _is_a(value: object, wanted: Any) -> bool:  # noqa: ANN401 - any type form
+    """Whether a value is of a type, as far as can be told at run time."""
+    plain = get_origin(wanted) or wanted
+    if plain in _UNIONS:
+        return any(_is_a(value, member) for member in get_args(wanted))
+    if plain is Any or not isinstance(plain, type) or getattr(plain, "_is_protocol", False):
+        return True
+    return isinstance(value, plain)
+
+
 def _can_be_a_result(result_type: Any) -> bool:  # noqa: ANN401 - any type form
     plain = get_origin(result_type) or result_type
-    if plain in (Union, UnionType):
+    if plain in _UNIONS:
         return all(_can_be_a_result(member) for member in get_args(result_type))
-    if plain is Any or plain in _JSON_TYPES or dataclasses.is_dataclass(plain):
+    if plain is Any or plain in _JSON_TYPES or _is_dataclass(plain):
         return True
     return isinstance(plain, type) and issubclass(plain, ToolRenderableResult)
 

@@ -61,7 +61,8 @@ class ToolResult(Generic[R_co]):
     def render(self) -> str:
         """The text that the model reads: the message, then the value."""
         parts = (self.message, _render_value(self.value))
-        return "\n\n".join(dict.fromkeys(part for part in parts if part))
+        text = "\n\n".join(dict.fromkeys(part for part in parts if part))
+        return text.encode(errors="backslashreplace").decode()  # half a surrogate pair can be sent nowhere
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"ToolResult is immutable: cannot set {name}")
@@ -90,7 +91,7 @@ def _render_value(value: object) -> str:
         return ""
     if isinstance(value, str):
         return value
-    if isinstance(value, ToolRenderableResult):
+    if isinstance(value, ToolRenderableResult) and callable(value.render):  # a field may be called so too
         return value.render()
     try:
         return dump_json(value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, final
 from uuid import uuid4
 
 from weakincentives.budget import TokenUsage
@@ -40,6 +40,7 @@ def _event_id() -> str:
     return uuid4().hex
 
 
+@final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptRendered:
     """A prompt was turned into text and tools, and is about to be sent."""
@@ -57,6 +58,7 @@ class PromptRendered:
     event_id: str = field(default_factory=_event_id)
 
 
+@final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelResponded:
     """The model answered one request of the loop: some text, some tool calls, or both."""
@@ -72,6 +74,7 @@ class ModelResponded:
     event_id: str = field(default_factory=_event_id)
 
 
+@final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolInvoked:
     """A tool ran. The same event whoever ran it; `origin` says who, for those who ask."""
@@ -95,6 +98,7 @@ class ToolInvoked:
         return self.result.success
 
 
+@final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptExecuted:
     """An evaluation ended with an answer. `result` is the adapter's `PromptResponse`."""

@@ -85,7 +85,9 @@ class Session:
 
     `dispatch` is the one way in: reducers run first, then the dispatcher's
     subscribers are told. A type that no reducer claims is appended to its own slice.
-    Thread-safe; reducers run under the session's lock, subscribers do not.
+    Threads may dispatch at the same time; reducers run under the session's lock, subscribers
+    do not. But a tool that fails rolls state back to before its call, whoever changed it
+    since: evaluations that run in parallel want sessions of their own.
     """
 
     def __init__(
@@ -98,7 +100,8 @@ class Session:
     ) -> None:
         if dispatcher is not None and bus is not None:
             raise SessionError("Session takes dispatcher= or bus=, which mean the same; give one")
-        self.dispatcher: Dispatcher = dispatcher or bus or InProcessDispatcher()
+        given = bus if dispatcher is None else dispatcher
+        self.dispatcher: Dispatcher = InProcessDispatcher() if given is None else given
         self.session_id = session_id or uuid4().hex
         self._logs = frozenset({*_EVENTS, *logs})
         self._slices: dict[type, SliceView[Any]] = {}
@@ -122,7 +125,7 @@ class Session:
             raise SessionError(f"an event must be a dataclass instance, not {event!r}")
         failures = self._reduce(event_type, event)
         result = self.dispatcher.dispatch(event)
-        for forward in self._forwards:
+        for forward in {id(forward): forward for forward in self._forwards}.values():
             told = forward.dispatch(event)
             result = DispatchResult(event, result.handled + told.handled, (*result.errors, *told.errors))
         if failures:
@@ -133,13 +136,17 @@ class Session:
     @contextmanager
     def forwarding(self, bus: Dispatcher | None) -> Generator[None]:
         """Tell one more dispatcher for a while; one that is told anyway is not told twice."""
-        before = self._forwards
-        if bus is not None and bus is not self.dispatcher and bus not in before:
-            self._forwards = (*before, bus)
+        if bus is None or bus is self.dispatcher:
+            yield
+            return
+        with self._lock:
+            self._forwards = (*self._forwards, bus)
         try:
             yield
         finally:
-            self._forwards = before
+            with self._lock:  # takes out this one only: another thread's may have come meanwhile
+                at = next(at for at, forward in enumerate(self._forwards) if forward is bus)
+                self._forwards = self._forwards[:at] + self._forwards[at + 1 :]
 
     def _reduce(self, event_type: type, event: object) -> tuple[Exception, ...]:
         failures: list[Exception] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from weakincentives.budget import TokenUsage
-from weakincentives.errors import ParseError
+from weakincentives.errors import ParseError, SerdeError
 from weakincentives.runtime.events import ModelResponded, PromptExecuted, PromptRendered, ToolInvoked
 from weakincentives.serde import dump, dump_json, parse_json
 
@@ -51,7 +52,7 @@ class Transcript:
 
     def to_jsonl(self) -> str:
         """One JSON object a line."""
-        return "".join(f"{dump_json(entry)}\n" for entry in self.entries)
+        return "".join(f"{_line(entry)}\n" for entry in self.entries)
 
     @staticmethod
     def from_jsonl(text: str) -> Transcript:
@@ -76,7 +77,7 @@ class Transcript:
     @staticmethod
     def read(path: Path | str) -> Transcript:
         """Read a JSONL file."""
-        return Transcript.from_jsonl(Path(path).read_text(encoding="utf-8"))
+        return Transcript.from_jsonl(Path(path).read_text(encoding="utf-8", errors="replace"))
 
     def __iter__(self) -> Iterator[TranscriptEntry]:
         return iter(self.entries)
@@ -141,4 +142,14 @@ def _entry(sequence: int, event: object) -> TranscriptEntry:
 
 
 def _plain(value: object) -> Any:  # noqa: ANN401 - JSON has no narrower type
-    return dump(value, fallback=repr)
+    try:
+        return dump(value, fallback=repr)
+    except SerdeError:  # it holds itself, or has keys that are no text: no reason to lose the record of it
+        return repr(value)
+
+
+def _line(entry: TranscriptEntry) -> str:
+    try:
+        return dump_json(entry)
+    except SerdeError:  # half of a surrogate pair, which models and programs do print, is no Unicode
+        return json.dumps(dump(entry), ensure_ascii=False).encode(errors="replace").decode()

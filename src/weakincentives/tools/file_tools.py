@@ -19,6 +19,7 @@ MOST_CHARACTERS = 100_000
 MOST_ENTRIES = 500
 MOST_MATCHES = 200
 MOST_LINE = 500
+MOST_BYTES = 32 * 1024 * 1024
 
 _Path = Annotated[str, "Path relative to the workspace's root, such as src/app.py."]
 
@@ -199,7 +200,7 @@ class FileTools:
         )
 
     def _files(self, context: ToolContext) -> Filesystem:
-        return self._own or context.filesystem
+        return context.filesystem if self._own is None else self._own
 
     @_told
     def ls(self, params: ListParams, *, context: ToolContext) -> ToolResult[FileList]:
@@ -207,7 +208,7 @@ class FileTools:
         files = self._files(context)
         base = "" if params.path in ("", ".") else f"{params.path.rstrip('/')}/"
         names = files.list_dir(params.path or ".")
-        shown = tuple(f"{name}/" if files.is_dir(base + name) else name for name in names[:MOST_ENTRIES])
+        shown = tuple(_plain(name) + ("/" if files.is_dir(base + name) else "") for name in names[:MOST_ENTRIES])
         return ToolResult.ok(FileList(shown, len(names)))
 
     @_told
@@ -243,14 +244,15 @@ class FileTools:
             return _binary(params.path)
         if not params.old:
             return ToolResult.error("old is empty: give the text to replace, or use write_file.")
-        count = text.count(params.old)
+        old, new = _with_endings_of(text, params.old), _with_endings_of(text, params.new)
+        count = text.count(old)
         if count == 0:
             return ToolResult.error(f"old does not occur in {params.path}: read the file and copy the text exactly.")
         if count > 1 and not params.replace_all:
             return ToolResult.error(
                 f"old occurs {count} times in {params.path}: add text around it until it is unique, or set replace_all."
             )
-        content = text.replace(params.old, params.new).encode()
+        content = text.replace(old, new).encode()
         files.write_bytes(params.path, content)
         return ToolResult(f"Replaced {count} in {params.path}.", Changed(params.path, len(content)))
 
@@ -258,7 +260,7 @@ class FileTools:
     def glob(self, params: GlobParams, *, context: ToolContext) -> ToolResult[FileList]:
         """Find files by name."""
         found = self._files(context).glob(params.pattern)
-        return ToolResult.ok(FileList(tuple(found[:MOST_ENTRIES]), len(found)))
+        return ToolResult.ok(FileList(tuple(_plain(path) for path in found[:MOST_ENTRIES]), len(found)))
 
     @_told
     def grep(self, params: GrepParams, *, context: ToolContext) -> ToolResult[MatchList]:
@@ -281,11 +283,25 @@ class FileTools:
 
 def _text(files: Filesystem, path: str) -> str | None:
     """A file's text; None where it has none."""
+    if (size := files.stat(path).size) > MOST_BYTES:
+        raise FilesystemError(f"{path} has {size} bytes, too many to read here; use grep", path=path)
     content = files.read_bytes(path)
     try:
         return None if b"\0" in content else content.decode()
     except UnicodeDecodeError:
         return None
+
+
+def _with_endings_of(text: str, part: str) -> str:
+    """A part as it would stand in `text`: models write line feeds, whatever the file has."""
+    if "\r\n" not in text or "\r" in part:
+        return part
+    return part.replace("\n", "\r\n")
+
+
+def _plain(name: str) -> str:
+    """A name on one line, whatever is in it."""
+    return name if name.isprintable() else repr(name)
 
 
 def _binary(path: str) -> ToolResult[Any]:

@@ -41,7 +41,9 @@ class VfsToolsSection(Section[None]):
         return _GUIDE
 
     def resources(self) -> ResourceRegistry:
-        return ResourceRegistry({Filesystem: self.filesystem}) if self.filesystem else ResourceRegistry()
+        if self.filesystem is None:
+            return ResourceRegistry()
+        return ResourceRegistry({Filesystem: self.filesystem})
 
     def clone(self, **kwargs: object) -> Self:
         if "filesystem" in kwargs:  # the tools go with it

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -18,7 +19,7 @@ values = st.recursive(
 def read(text: str, cuts: list[int], field: str = "code") -> str:
     reader = FieldReader(field)
     edges = [0, *sorted(cut % (len(text) + 1) for cut in cuts), len(text)]
-    return "".join(reader.feed(text[start:end]) for start, end in zip(edges, edges[1:], strict=False))
+    return "".join(reader.feed(text[start:end]) for start, end in pairwise(edges))
 
 
 @given(

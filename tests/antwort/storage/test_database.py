@@ -79,10 +79,10 @@ async def test_a_reader_cannot_write(database):
 
 async def test_our_own_mistakes_are_not_faults_of_the_store(database):
     with pytest.raises(sqlite3.OperationalError, match="no such table"):
-        await database.read(OWNER, lambda rows: rows.one("SELECT :tenant FROM nothing"))
+        await database.read(OWNER, lambda rows: rows.one("SELECT :tenant FROM missing"))
 
 
-async def test_every_commit_waits_for_the_disk(tmp_path):
+def test_every_commit_waits_for_the_disk(tmp_path):
     connection = connect(tmp_path / "test.db", 0.1)
     asked = ("journal_mode", "synchronous", "foreign_keys", "secure_delete")
     found = [connection.execute(f"PRAGMA {name}").fetchone()[0] for name in asked]

@@ -102,6 +102,7 @@ async def test_when_a_transaction_is_lost_each_change_is_tried_alone(opened):
 
     assert (one, two) == (1, 2)
     assert isinstance(lost, sqlite3.OperationalError)
+    assert str(lost) == "as SQLite does when a disk is full"
     assert told == [False]
     assert opened.kept() == [1, 2]
 

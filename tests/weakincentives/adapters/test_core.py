@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from weakincentives.adapters import ModelReply, PromptResponse, ScriptedAdapter, ThrottlePolicy
+from weakincentives.adapters import ModelReply, NamedTool, PromptResponse, ScriptedAdapter, ThrottlePolicy
 from weakincentives.adapters.scripted import call, native, say
 from weakincentives.budget import Budget, BudgetTracker, TokenUsage
 from weakincentives.clock import ManualClock
@@ -329,3 +329,11 @@ def test_replies_are_replayed_with_the_providers_items_untouched():
 def test_a_template_instead_of_a_prompt_is_refused_with_the_way_to_do_it():
     with pytest.raises(TypeError, match=r"write Prompt\(template\)"):
         ScriptedAdapter([]).evaluate(TEMPLATE, session=Session())  # pyright: ignore[reportArgumentType] - the point
+
+
+def test_a_named_choice_that_the_prompt_cannot_meet_is_refused_before_anything_is_sent():
+    adapter = ScriptedAdapter([], tool_choice=NamedTool("nope"))
+    with pytest.raises(PromptEvaluationError, match="names 'nope', which the prompt does not have") as caught:
+        adapter.evaluate(Prompt(TEMPLATE), Topic("x"), session=Session())
+    assert caught.value.phase == "request"
+    assert adapter.requests == []

@@ -73,6 +73,13 @@ def test_it_gives_up_when_the_deadline_would_pass_and_does_not_sleep_for_nothing
     assert call.calls == 1
 
 
+def test_a_provider_that_asks_for_too_much_patience_is_not_waited_for():
+    clock = ManualClock()
+    with pytest.raises(ProviderFault):
+        with_backoff(Flaky(ProviderFault("busy", status=429, retry_after=9999)), policy=ThrottlePolicy(), clock=clock)
+    assert clock.slept == []
+
+
 def test_it_gives_up_after_the_last_attempt_and_at_once_on_what_no_retry_helps():
     clock = ManualClock()
     busy = Flaky(*[ProviderFault("busy", status=503) for _ in range(9)])

@@ -6,10 +6,11 @@ from typing import Annotated, Any
 import pytest
 
 from weakincentives.adapters import ScriptedAdapter, ToolOutput
-from weakincentives.adapters.scripted import call, calls, say
+from weakincentives.adapters.scripted import call, calls, native, say
 from weakincentives.adapters.turn import ModelReply, ToolCall
+from weakincentives.errors import PromptEvaluationError
 from weakincentives.filesystem import Filesystem, InMemoryFilesystem
-from weakincentives.prompt import MarkdownSection, Prompt, Tool, ToolContext, ToolResult
+from weakincentives.prompt import MarkdownSection, Prompt, ProviderTool, Tool, ToolContext, ToolResult
 from weakincentives.resources import ResourceRegistry
 from weakincentives.runtime import Session, ToolInvoked
 
@@ -45,10 +46,22 @@ def lying(params: None, *, context: ToolContext) -> ToolResult[None]:
     return "not a result"  # pyright: ignore[reportReturnType] - the point of the test
 
 
+@dataclass
+class Unspeakable:
+    def render(self) -> str:
+        raise RuntimeError("no words")
+
+
+def stammer(params: None, *, context: ToolContext) -> ToolResult[Unspeakable]:
+    context.session.dispatch(Note("stammered"))
+    return ToolResult.ok(Unspeakable())
+
+
 TOOLS: tuple[Tool[Any, Any], ...] = (
     Tool[Note, Stored](name="store", description="Store a note.", handler=store),
     Tool[None, None](name="ping", description="Answer.", handler=ping),
     Tool[None, None](name="lying", description="Lie.", handler=lying),
+    Tool[None, Unspeakable](name="stammer", description="Stammer.", handler=stammer),
 )
 
 
@@ -108,6 +121,23 @@ def test_a_failed_tool_leaves_no_trace_but_the_audit_event(text: str, told: str)
     assert not run.outputs[-1].success
 
 
+def test_what_cannot_be_undone_ends_the_evaluation_and_the_rest_is_undone():
+    class Stuck:
+        def snapshot(self) -> object:
+            return None
+
+        def restore(self, snapshot: object, /) -> None:
+            raise OSError("disk full")
+
+    run = Run(call("store", text="refuse"))
+    resources = ResourceRegistry.build({Stuck: Stuck(), Filesystem: run.filesystem})
+    with pytest.raises(PromptEvaluationError, match=r"undone in Stuck \(OSError: disk full\)") as caught:
+        run.adapter.evaluate(run.prompt, session=run.session, resources=resources)
+
+    assert caught.value.phase == "tool"
+    assert run.filesystem.read_text("notes.txt") == "before"
+
+
 def test_an_interrupted_tool_is_rolled_back_too():
     run = Run(call("store", text="interrupt"))
     with pytest.raises(KeyboardInterrupt):
@@ -139,7 +169,7 @@ def test_wrong_arguments_are_told_to_the_model_and_nothing_runs(arguments: str, 
 def test_an_unknown_tool_is_told_to_the_model_with_those_there_are():
     run = Run(call("rm_rf")).go()
 
-    assert run.outputs[0].text == "There is no tool 'rm_rf'. Tools: store, ping, lying."
+    assert run.outputs[0].text == "There is no tool 'rm_rf'. Tools: store, ping, lying, stammer."
     assert run.events[0].success is False
 
 
@@ -148,6 +178,14 @@ def test_a_handler_that_returns_something_else_is_a_failed_call():
 
     assert "returned str, no ToolResult" in run.outputs[0].text
     assert run.outputs[1].text == "pong"
+
+
+def test_a_result_that_cannot_be_rendered_is_a_failed_call():
+    run = Run(calls(("stammer", {}), ("ping", {}))).go()
+
+    assert run.outputs[0].text == "Tool stammer failed: RuntimeError: no words"
+    assert [event.success for event in run.events] == [False, True]
+    assert run.session[Note].all() == ()
 
 
 def test_a_tool_sees_the_whole_context():
@@ -170,3 +208,64 @@ def test_a_tool_sees_the_whole_context():
     assert context.rendered_prompt.find_tool("look") is tool
     assert context.resources.get(int) == 3
     assert (context.deadline, context.budget_tracker) == (None, None)
+
+
+@dataclass(frozen=True)
+class Found:
+    hits: int
+
+
+def provider_run(tool: ProviderTool[Any, Any, Any], *, params: object = None, value: object = None) -> Run:
+    """A run in which the provider has run its tool `web_search`."""
+    run = Run(native("web_search", params=params, result=ToolResult("raw", value), provider="scripted", text="done"))
+    run.prompt = Prompt[str](
+        ns="n", key="k", sections=[MarkdownSection(title="Task", key="task", template="Do.", tools=[tool])]
+    )
+    return run.go()
+
+
+def search_tool(**hooks: Any) -> ProviderTool[Any, Any, Any]:
+    return ProviderTool[Note, Found, None](
+        name="web_search", description="Search.", provider="scripted", config=None, **hooks
+    )
+
+
+def test_the_hook_of_a_provider_tool_makes_the_result_of_what_the_provider_returned():
+    def hook(found: Found, context: ToolContext) -> ToolResult[Found]:
+        context.session.dispatch(Note(f"{found.hits} hits"))
+        return ToolResult("Nicely said.", found)
+
+    def handler(params: Note, *, context: ToolContext) -> ToolResult[Found]:
+        raise AssertionError("a hook comes first")
+
+    run = provider_run(search_tool(handle_provider_output=hook, handler=handler), value=Found(3))
+
+    (event,) = run.events
+    assert event.result == ToolResult("Nicely said.", Found(3))
+    assert (event.origin, event.rendered_output) == ("provider", 'Nicely said.\n\n{"hits":3}')
+    assert run.session[Note].all() == (Note("3 hits"),)
+
+
+def test_without_a_hook_the_handler_gets_the_providers_params():
+    def handler(params: Note, *, context: ToolContext) -> ToolResult[Found]:
+        return ToolResult(f"asked for {params.text}", Found(1))
+
+    run = provider_run(search_tool(handler=handler), params=Note("tea"))
+
+    assert run.events[0].result.message == "asked for tea"
+
+
+def test_without_either_the_result_is_what_the_provider_returned():
+    assert provider_run(search_tool(), value=Found(3)).events[0].result == ToolResult("raw", Found(3))
+
+
+def test_a_hook_that_fails_is_a_failed_result_and_is_rolled_back():
+    def hook(found: Found, context: ToolContext) -> ToolResult[Found]:
+        context.session.dispatch(Note("half"))
+        raise ValueError("odd")
+
+    run = provider_run(search_tool(handle_provider_output=hook), value=Found(3))
+
+    assert not run.events[0].success
+    assert "ValueError: odd" in run.events[0].rendered_output
+    assert run.session[Note].all() == ()

@@ -64,6 +64,20 @@ def test_the_loop_asks_records_runs_and_asks_again():
     assert stop.value.value == Ending("Done.", TokenUsage(12, 3), 2, ("cited",))
 
 
+def test_no_tool_is_started_after_the_deadline():
+    clock = ManualClock()
+    loop = turns(rendered(), limits=Limits("p", max_turns=10, deadline=Deadline.after(60, clock=clock)))
+    next(loop)
+    one, two = ToolCall("c1", "a"), ToolCall("c2", "b")
+    loop.send(ModelReply(text="Both.", calls=(one, two)))
+    assert loop.send(None) == RunTool(one)
+    clock.advance(60)
+
+    with pytest.raises(DeadlineExceededError, match="after 1 turns") as caught:
+        loop.send(ran(one))
+    assert caught.value.provider_payload == "Both."
+
+
 def test_parallel_calls_run_in_order():
     loop = turns(rendered(), limits=LIMITS)
     next(loop)

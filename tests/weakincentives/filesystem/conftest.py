@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import os
+import stat
 import sys
+from pathlib import Path
 
 import pytest
 
+from weakincentives.filesystem import HostFilesystem
 from weakincentives.filesystem.beneath import best_opener, open_in_one_call, open_walking
 
 
@@ -17,6 +20,40 @@ def opener(request):
     if request.param is open_in_one_call and best_opener() is not open_in_one_call:
         pytest.skip("this kernel has no openat2")
     return request.param
+
+
+@pytest.fixture
+def root(tmp_path):
+    """A root with something in it, and beside it what must not be reached."""
+    (tmp_path / "root/dir").mkdir(parents=True)
+    (tmp_path / "root/dir/file").write_text("inside")
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside/file").write_text("secret")
+    return tmp_path / "root"
+
+
+@pytest.fixture
+def files(root, opener):
+    return HostFilesystem(root, opener=opener)
+
+
+@pytest.fixture
+def everything():
+    return _everything
+
+
+def _everything(path: Path):
+    """All below a directory as the operating system sees it: kind, permissions and content."""
+    found = {}
+    for entry in sorted(path.rglob("*")):
+        info = entry.lstat()
+        content = None
+        if stat.S_ISREG(info.st_mode):
+            content = entry.read_bytes()
+        elif stat.S_ISLNK(info.st_mode):
+            content = str(entry.readlink())
+        found[str(entry.relative_to(path))] = (stat.filemode(info.st_mode), content)
+    return found
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from weakincentives.errors import FilesystemError, MissingFileError
-from weakincentives.filesystem import InMemoryFilesystem
+from weakincentives.filesystem import InMemoryFilesystem, base
 from weakincentives.filesystem.conformance import tree
 
 
@@ -65,6 +65,17 @@ def test_a_grep_stops_when_it_has_enough():
 
     assert len(files.grep("x", max_matches=3)) == 3
     assert files.grep("x", max_matches=0) == []
+
+
+def test_a_huge_file_is_not_searched(monkeypatch):
+    monkeypatch.setattr(base, "LARGEST_SEARCHED", 10)
+    files = InMemoryFilesystem()
+    files.write_text("huge", "needle" * 2)
+    files.write_text("small", "needle")
+
+    assert [match.path for match in files.grep("needle")] == ["small"]
+    with pytest.raises(FilesystemError, match="too large"):
+        files.grep("needle", "huge")
 
 
 def test_lines_end_at_line_feeds_only():

@@ -4,10 +4,13 @@ import unittest
 from typing import cast
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
+from weakincentives.errors import WinkError
 from weakincentives.filesystem import Filesystem, HostFilesystem, InMemoryFilesystem
 from weakincentives.filesystem.beneath import best_opener, open_in_one_call, open_walking
-from weakincentives.filesystem.conformance import FilesystemConformance
+from weakincentives.filesystem.conformance import FilesystemConformance, tree
 
 
 class TestInMemoryFilesystem(FilesystemConformance):
@@ -84,3 +87,61 @@ def test_missing_snapshots_are_a_failure_unless_announced():
 def test_a_subclass_must_say_what_it_tests():
     with pytest.raises(NotImplementedError, match="define make"):
         FilesystemConformance().make()
+
+
+# ── The same as in memory, whatever is done ──────────────────────────────────────────────────────────────────────────
+
+names = st.sampled_from(["a", "b", "c"])
+paths = st.lists(names, min_size=1, max_size=3).map("/".join) | st.sampled_from([".", "", "a/../b", "./a//b", "../a"])
+operations = st.one_of(
+    st.tuples(st.just("write_bytes"), paths, st.binary(max_size=3)),
+    st.tuples(st.sampled_from(["read_bytes", "list_dir", "mkdir", "delete", "exists", "is_file", "is_dir"]), paths),
+    st.tuples(st.just("delete tree"), paths),
+    st.tuples(st.just("snapshot")),
+    st.tuples(st.just("restore"), st.integers(0, 5)),
+    st.tuples(st.just("forget"), st.integers(0, 5)),
+)
+
+
+class Player:
+    """Does operations to a filesystem, and says what came of each."""
+
+    def __init__(self, files):
+        self._files = files
+        self._snapshots = []
+
+    def play(self, name, *arguments):
+        try:
+            return self._play(name, *arguments)
+        except WinkError as error:
+            return type(error)
+
+    def _play(self, name, *arguments):
+        if name == "snapshot":
+            self._snapshots.append(self._files.snapshot())
+            return None
+        if name in {"restore", "forget"}:
+            if not self._snapshots:
+                return None
+            index = arguments[0] % len(self._snapshots)
+            return (
+                self._files.restore(self._snapshots[index])
+                if name == "restore"
+                else self._snapshots.pop(index) and None
+            )
+        if name == "delete tree":
+            return self._files.delete(*arguments, recursive=True)
+        return getattr(self._files, name)(*arguments)
+
+
+@given(st.lists(operations, max_size=30))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150, deadline=None)
+def test_the_host_and_the_memory_agree(tmp_path_factory, opener, steps):
+    memory = InMemoryFilesystem()
+    host = HostFilesystem(tmp_path_factory.mktemp("root"), opener=opener)
+    players = Player(memory), Player(host)
+
+    for step in steps:
+        first, second = (player.play(*step) for player in players)
+        assert first == second, step
+        assert tree(memory) == tree(host), step

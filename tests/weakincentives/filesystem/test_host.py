@@ -12,8 +12,6 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from weakincentives.errors import (
     FilesystemError,
@@ -23,45 +21,13 @@ from weakincentives.errors import (
     NotAFileError,
     WinkError,
 )
-from weakincentives.filesystem import Filesystem, HostFilesystem, InMemoryFilesystem
-from weakincentives.filesystem.conformance import tree
-from weakincentives.resources import Snapshotable
-
-
-@pytest.fixture
-def root(tmp_path):
-    """A root with something in it, and beside it what must not be reached."""
-    (tmp_path / "root/dir").mkdir(parents=True)
-    (tmp_path / "root/dir/file").write_text("inside")
-    (tmp_path / "outside").mkdir()
-    (tmp_path / "outside/file").write_text("secret")
-    return tmp_path / "root"
-
-
-@pytest.fixture
-def files(root, opener):
-    return HostFilesystem(root, opener=opener)
-
-
-def everything(path: Path):
-    """All below a directory as the operating system sees it: kind, permissions and content."""
-    found = {}
-    for entry in sorted(path.rglob("*")):
-        info = entry.lstat()
-        content = None
-        if stat.S_ISREG(info.st_mode):
-            content = entry.read_bytes()
-        elif stat.S_ISLNK(info.st_mode):
-            content = str(entry.readlink())
-        found[str(entry.relative_to(path))] = (stat.filemode(info.st_mode), content)
-    return found
-
+from weakincentives.filesystem import HostFilesystem
 
 # ── Links and other things that are no files ─────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("target", ["../outside/file", "dir/file", "nowhere", "link"])
-def test_a_link_is_neither_read_nor_written_through(files, root, target):
+def test_a_link_is_neither_read_nor_written_through(files, root, target, everything):
     (root / "link").symlink_to(target)
     before = everything(root.parent)
 
@@ -77,7 +43,7 @@ def test_a_link_is_neither_read_nor_written_through(files, root, target):
 
 
 @pytest.mark.parametrize("target", ["../outside", "dir", "/"])
-def test_a_link_leads_nowhere(files, root, target):
+def test_a_link_leads_nowhere(files, root, target, everything):
     (root / "link").symlink_to(target)
     before = everything(root.parent)
 
@@ -256,7 +222,7 @@ def test_reading_never_escapes(files, root):
     assert "inside" in seen
 
 
-def test_writing_and_deleting_never_escape(files, root):
+def test_writing_and_deleting_never_escape(files, root, everything):
     (root.parent / "outside/precious").write_text("keep")
     outside = everything(root.parent / "outside")
     with swapping(root):
@@ -276,7 +242,7 @@ def test_writing_and_deleting_never_escape(files, root):
     assert everything(root.parent / "outside") == outside
 
 
-def test_restoring_never_escapes(files, root):
+def test_restoring_never_escapes(files, root, everything):
     outside = everything(root.parent / "outside")
     with swapping(root):
         for _ in rounds():
@@ -342,7 +308,7 @@ def test_readers_see_the_old_file_or_the_new_one(files, root):
     assert seen <= contents
 
 
-def test_a_failed_write_leaves_nothing_behind(files, root):
+def test_a_failed_write_leaves_nothing_behind(files, root, everything):
     before = everything(root)
 
     with pytest.raises(TypeError):
@@ -372,68 +338,7 @@ def test_errors_are_ours_and_keep_their_cause(files):
     assert caught.value.path == "nothing"
 
 
-# ── Snapshots ────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_it_can_be_rolled_back(files):
-    assert isinstance(files, Snapshotable)
-    assert isinstance(files, Filesystem)
-
-
-def test_restore_brings_back_permissions_links_and_times(files, root):
-    (root / "dir/link").symlink_to("../../outside")
-    (root / "dir/file").chmod(0o751)
-    os.utime(root / "dir/file", (1_000_000, 1_000_000))
-    (root / "dir").chmod(0o750)
-    before = everything(root)
-
-    snapshot = files.snapshot()
-    files.write_text("dir/file", "changed")
-    files.delete("dir", recursive=True)
-    files.write_text("dir", "a file now")
-    files.restore(snapshot)
-
-    assert everything(root) == before
-    assert (root / "dir/file").stat().st_mtime == 1_000_000
-
-
-def test_restore_leaves_alone_what_others_did(files, root):
-    snapshot = files.snapshot()
-    files.write_text("made/file", "ours")
-    (root / "made/theirs").write_text("theirs")
-    (root / "other").write_text("theirs")
-    files.restore(snapshot)
-
-    assert files.list_dir("made") == ["theirs"]
-    assert files.read_text("other") == "theirs"
-
-
-def test_nothing_is_logged_while_no_snapshot_lives(files):
-    files.write_text("a", "1")
-    assert files._journal._log == []
-
-    snapshot = files.snapshot()
-    files.write_text("a", "2")
-    files.read_text("a")
-    assert len(files._journal._log) == 1
-
-    del snapshot
-    gc.collect()
-    assert files._journal._log == []
-    assert files._journal._store is None
-
-
-def test_a_large_tree_comes_back(files, root):
-    for number in range(300):
-        (root / f"dir/{number}").write_bytes(os.urandom(1_000))
-    (root / "dir/big").write_bytes(os.urandom(5_000_000))
-    before = everything(root)
-
-    snapshot = files.snapshot()
-    files.delete("dir", recursive=True)
-    assert files.list_dir() == []
-    files.restore(snapshot)
-    assert everything(root) == before
+# ── The object ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_the_root_is_closed_with_the_object(root):
@@ -449,61 +354,3 @@ def test_the_root_is_closed_with_the_object(root):
 def test_it_says_where_it_is(root):
     assert HostFilesystem(root).root == root
     assert repr(HostFilesystem(root)) == f"HostFilesystem({str(root)!r})"
-
-
-# ── The same as in memory, whatever is done ──────────────────────────────────────────────────────────────────────────
-
-names = st.sampled_from(["a", "b", "c"])
-paths = st.lists(names, min_size=1, max_size=3).map("/".join) | st.sampled_from([".", "", "a/../b", "./a//b", "../a"])
-operations = st.one_of(
-    st.tuples(st.just("write_bytes"), paths, st.binary(max_size=3)),
-    st.tuples(st.sampled_from(["read_bytes", "list_dir", "mkdir", "delete", "exists", "is_file", "is_dir"]), paths),
-    st.tuples(st.just("delete tree"), paths),
-    st.tuples(st.just("snapshot")),
-    st.tuples(st.just("restore"), st.integers(0, 5)),
-    st.tuples(st.just("forget"), st.integers(0, 5)),
-)
-
-
-class Player:
-    """Does operations to a filesystem, and says what came of each."""
-
-    def __init__(self, files):
-        self._files = files
-        self._snapshots = []
-
-    def play(self, name, *arguments):
-        try:
-            return self._play(name, *arguments)
-        except WinkError as error:
-            return type(error)
-
-    def _play(self, name, *arguments):
-        if name == "snapshot":
-            self._snapshots.append(self._files.snapshot())
-            return None
-        if name in {"restore", "forget"}:
-            if not self._snapshots:
-                return None
-            index = arguments[0] % len(self._snapshots)
-            return (
-                self._files.restore(self._snapshots[index])
-                if name == "restore"
-                else self._snapshots.pop(index) and None
-            )
-        if name == "delete tree":
-            return self._files.delete(*arguments, recursive=True)
-        return getattr(self._files, name)(*arguments)
-
-
-@given(st.lists(operations, max_size=30))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150, deadline=None)
-def test_the_host_and_the_memory_agree(tmp_path_factory, opener, steps):
-    memory = InMemoryFilesystem()
-    host = HostFilesystem(tmp_path_factory.mktemp("root"), opener=opener)
-    players = Player(memory), Player(host)
-
-    for step in steps:
-        first, second = (player.play(*step) for player in players)
-        assert first == second, step
-        assert tree(memory) == tree(host), step

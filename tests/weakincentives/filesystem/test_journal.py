@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import gc
 import os
 
 import pytest
 
 from weakincentives.errors import FilesystemError
+from weakincentives.filesystem import Filesystem
 from weakincentives.filesystem.journal import Absent, HostSnapshot, Journal, SavedDirectory, SavedFile, SavedLink
+from weakincentives.resources import Snapshotable
 
 
 @pytest.fixture
@@ -72,3 +75,81 @@ def test_going_back_keeps_the_way_forward_only_for_later_snapshots(directory):
 def test_a_strangers_snapshot_is_refused(stranger):
     with pytest.raises(FilesystemError, match="another filesystem"):
         Journal().since(stranger)
+
+
+# ── In use ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_it_can_be_rolled_back(files):
+    assert isinstance(files, Snapshotable)
+    assert isinstance(files, Filesystem)
+
+
+def test_restore_brings_back_permissions_links_and_times(files, root, everything):
+    (root / "dir/link").symlink_to("../../outside")
+    (root / "dir/file").chmod(0o751)
+    os.utime(root / "dir/file", (1_000_000, 1_000_000))
+    (root / "dir").chmod(0o750)
+    before = everything(root)
+
+    snapshot = files.snapshot()
+    files.write_text("dir/file", "changed")
+    files.delete("dir", recursive=True)
+    files.write_text("dir", "a file now")
+    files.restore(snapshot)
+
+    assert everything(root) == before
+    assert (root / "dir/file").stat().st_mtime == 1_000_000
+
+
+def test_restore_leaves_alone_what_others_did(files, root):
+    snapshot = files.snapshot()
+    files.write_text("made/file", "ours")
+    (root / "made/theirs").write_text("theirs")
+    (root / "other").write_text("theirs")
+    files.restore(snapshot)
+
+    assert files.list_dir("made") == ["theirs"]
+    assert files.read_text("other") == "theirs"
+
+
+def test_nothing_is_logged_while_no_snapshot_lives(files):
+    files.write_text("a", "1")
+    assert files._journal._log == []
+
+    snapshot = files.snapshot()
+    files.write_text("a", "2")
+    files.read_text("a")
+    assert len(files._journal._log) == 1
+
+    del snapshot
+    gc.collect()
+    assert files._journal._log == []
+    assert files._journal._store is None
+
+
+def test_a_large_tree_comes_back(files, root, everything):
+    for number in range(300):
+        (root / f"dir/{number}").write_bytes(os.urandom(1_000))
+    (root / "dir/big").write_bytes(os.urandom(5_000_000))
+    before = everything(root)
+
+    snapshot = files.snapshot()
+    files.delete("dir", recursive=True)
+    assert files.list_dir() == []
+    files.restore(snapshot)
+    assert everything(root) == before
+
+
+def test_a_journal_that_goes_before_its_snapshots_closes_its_store(directory):
+    journal = Journal()
+    snapshot = journal.mark()
+    journal.note(("file",), directory)
+    store = journal._store
+    assert store is not None
+
+    del journal
+    gc.collect()
+
+    assert store.closed
+    assert snapshot is not None

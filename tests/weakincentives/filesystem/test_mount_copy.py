@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 import time
 
@@ -55,6 +56,17 @@ def test_a_mount_may_be_the_whole_workspace(host, workspace):
     materialize([HostMount("repo", ".")], allowed_host_roots=[host], destination=workspace)
 
     assert contents(workspace) == {"README.md": "read me", "src/app.py": "print()"}
+
+
+def test_what_is_in_the_way_in_the_workspace_is_named(host, workspace):
+    workspace.mkdir()
+    (workspace / "file").write_text("mine")
+
+    with pytest.raises(WorkspaceError, match="cannot make 'file/repo' in the workspace"):
+        materialize([HostMount("repo", "file/repo")], allowed_host_roots=[host], destination=workspace)
+    with pytest.raises(WorkspaceError, match="cannot make a workspace of"):
+        materialize([HostMount("repo")], allowed_host_roots=[host], destination=workspace / "file")
+    assert contents(workspace) == {"file": "mine"}
 
 
 def test_no_mounts_need_no_roots(workspace):
@@ -182,18 +194,21 @@ def test_a_link_in_the_workspace_is_not_followed(host, workspace, tmp_path):
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
-def test_ten_thousand_small_files_are_quick(host, workspace):
-    for number in range(10_000):
+def test_many_small_files_take_about_as_long_as_a_plain_copy(host, workspace):
+    for number in range(2_000):
         directory = host / f"many/{number % 100}"
         if number < 100:
             directory.mkdir(parents=True)
         (directory / f"{number}.txt").write_bytes(b"x" * 100)
+    start = time.process_time()
+    shutil.copytree(host / "many", workspace / "plain")
+    plain = time.process_time() - start
 
-    start = time.perf_counter()
+    start = time.process_time()
     (preview,) = materialize(
         [HostMount("many", exclude_glob=(".git/*", "**/__pycache__/**", "*.pyc"))],
         allowed_host_roots=[host],
         destination=workspace,
     )
-    assert preview.bytes_copied == 1_000_000
-    assert time.perf_counter() - start < 10
+    assert preview.bytes_copied == 200_000
+    assert time.process_time() - start < 5 * plain + 0.5

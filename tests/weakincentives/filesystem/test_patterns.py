@@ -1,11 +1,10 @@
 from __future__ import annotations
 
 import glob
-import re
 from pathlib import PurePosixPath
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from weakincentives.errors import InvalidPathError
@@ -67,13 +66,14 @@ def test_an_escaped_name_matches_itself_only(name):
 
 
 @given(st.text("ab*?[]!-{},/.", max_size=30))
+@example("[?--]")  # `re` warns of two hyphens in a set
 def test_every_pattern_compiles(pattern):
     try:
         compiled = compile_glob(pattern)
     except InvalidPathError:
         return
 
-    assert isinstance(compiled, re.Pattern)
+    assert compiled.groups == 0  # braces choose, they do not capture
 
 
 @given(

@@ -16,6 +16,7 @@ from weakincentives.runtime import (
     SliceOp,
     SliceView,
     ToolInvoked,
+    append_event,
     replace_latest,
 )
 
@@ -202,6 +203,42 @@ def test_what_is_no_dataclass_is_no_event():
         Session().dispatch("hello")  # pyright: ignore[reportArgumentType] - the point of the test
     with pytest.raises(SessionError, match="dataclass instance"):
         Session().dispatch(Note)  # pyright: ignore[reportArgumentType] - the point of the test
+
+
+def test_a_reducer_on_an_events_own_log_takes_the_place_of_the_default():
+    session = Session()
+    session[ToolInvoked].register(ToolInvoked, append_event)
+    session.dispatch(invoked())
+
+    assert len(session[ToolInvoked]) == len(session.transcript()) == 1
+
+
+def test_forwarding_of_two_threads_may_end_in_any_order():
+    session, one, other = Session(), InProcessDispatcher(), InProcessDispatcher()
+    told: list[str] = []
+    one.subscribe(Note, lambda note: told.append(f"one: {note.text}"))
+    other.subscribe(Note, lambda note: told.append(f"other: {note.text}"))
+    first, second = session.forwarding(one), session.forwarding(other)
+
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    session.dispatch(Note("between"))
+    second.__exit__(None, None, None)
+    session.dispatch(Note("after"))
+
+    assert told == ["other: between"]
+
+
+def test_a_dispatcher_that_is_empty_and_so_false_is_kept():
+    class Counting(InProcessDispatcher):
+        def __len__(self) -> int:
+            return 0
+
+    bus = Counting()
+
+    assert Session(dispatcher=bus).dispatcher is bus
+    assert Session(bus=bus).dispatcher is bus
 
 
 def test_bus_is_another_name_for_dispatcher():

@@ -108,6 +108,26 @@ def test_what_json_cannot_say_is_written_as_its_repr():
     assert Transcript.from_jsonl(transcript.to_jsonl()) == transcript
 
 
+def test_no_value_keeps_a_transcript_from_being_written():
+    endless: list[object] = []
+    endless.append(endless)
+    session = Session()
+    for value in (endless, {(1, 2): 3}, "half a pair: \ud800"):
+        session.dispatch(
+            ToolInvoked(prompt_name="p", adapter="a", name="t", params={"x": value}, result=ToolResult("x", value))
+        )
+    read = Transcript.from_jsonl(session.transcript().to_jsonl())
+
+    assert [entry.value for entry in read] == ["[[...]]", "{(1, 2): 3}", "half a pair: ?"]
+
+
+def test_a_file_that_a_crash_cut_off_inside_a_character_is_read(tmp_path: Path):
+    whole = busy_session().transcript().to_jsonl().encode()
+    (tmp_path / "run.jsonl").write_bytes(whole[: whole.index("ü".encode()) + 1])
+
+    assert len(Transcript.read(tmp_path / "run.jsonl")) == 3
+
+
 def test_only_events_of_an_evaluation_are_in_it():
     session = busy_session()
     session.dispatch(Query("not part of it"))

@@ -115,9 +115,22 @@ def test_edit_replaces_the_only_one_or_all(desk: Desk, files: InMemoryFilesystem
 
 def test_edit_keeps_the_files_line_endings(desk: Desk, files: InMemoryFilesystem):
     files.write_text("dos.txt", "a\r\nb\r\n")
-    desk(EditParams("dos.txt", "b", "c"))
+    desk(EditParams("dos.txt", "a\nb", "a\nnew\nc"))
 
-    assert files.read_bytes("dos.txt") == b"a\r\nc\r\n"
+    assert files.read_bytes("dos.txt") == b"a\r\nnew\r\nc\r\n"
+
+
+def test_a_name_with_a_line_break_in_it_stays_on_one_line(desk: Desk, files: InMemoryFilesystem):
+    files.write_text("odd/two\nlines", "")
+
+    assert desk(ListParams("odd")).render() == "'two\\nlines'"
+    assert desk(GlobParams("odd/*")).render() == "'odd/two\\nlines'"
+
+
+def test_a_file_that_is_too_large_is_not_read(desk: Desk, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(file_tools, "MOST_BYTES", 3)
+
+    assert "too many to read" in desk(ReadParams("readme.md")).message
 
 
 def test_rm_removes_a_file_or_with_recursive_a_directory(desk: Desk, files: InMemoryFilesystem):

@@ -69,6 +69,20 @@ def test_without_a_filesystem_of_its_own_it_uses_the_evaluations():
     assert files.read_text("a") == "x"
 
 
+def test_a_filesystem_that_is_empty_and_so_false_is_used_all_the_same():
+    class Sized(InMemoryFilesystem):
+        def __len__(self) -> int:
+            return len(self.list_dir())
+
+    own, other = Sized(), InMemoryFilesystem()
+    section = VfsToolsSection(filesystem=own)
+    assert prompt(section).resources().get(Filesystem) is own
+
+    adapter = ScriptedAdapter([call("write_file", path="a", content="x"), say("ok")])
+    adapter.evaluate(prompt(section), session=Session(), resources=ResourceRegistry.build({Filesystem: other}))
+    assert (own.list_dir(), other.list_dir()) == (["a"], [])
+
+
 def test_without_any_filesystem_the_model_is_told():
     session = Session()
     ScriptedAdapter([call("ls"), say("ok")]).evaluate(prompt(VfsToolsSection()), session=session)

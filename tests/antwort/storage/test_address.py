@@ -1,5 +1,3 @@
-"""The door."""
-
 from __future__ import annotations
 
 import stat
@@ -11,16 +9,11 @@ from antwort.storage import UnusableStore, open_store
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-def anyio_backend():
-    return "asyncio"
-
-
 @pytest.mark.parametrize(
     "url", ["postgres://user:hunter2@host/db", "antwort.db", "", "sqlite://", "sqlite:///:memory:"]
 )
 async def test_an_address_that_is_not_supported_says_what_is(url, tmp_path):
-    with pytest.raises(UnusableStore, match="Write `storage.url` as `sqlite:///path/to/antwort.db`") as error:
+    with pytest.raises(UnusableStore, match=r"Write `storage\.url` as `sqlite:///path/to/antwort\.db`") as error:
         await open_store(url, tmp_path)
 
     assert "hunter2" not in str(error.value)

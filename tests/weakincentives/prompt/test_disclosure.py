@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from weakincentives.prompt import (
+    MarkdownSection,
+    NativeTool,
+    Prompt,
+    Section,
+    SectionOpened,
+    SectionVisibility,
+    Tool,
+    ToolContext,
+    ToolResult,
+)
+from weakincentives.prompt.disclosure import OPEN_SECTION, OpenSectionParams, open_section_tool
+from weakincentives.runtime import Session
+
+
+@dataclass
+class Query:
+    text: str
+
+
+def look(params: Query, *, context: ToolContext) -> ToolResult[None]:
+    """Look something up."""
+    return ToolResult.ok(None)
+
+
+def plain(key: str, *children: Section[Any], **changes: Any) -> MarkdownSection[Any]:
+    return MarkdownSection(
+        **{"title": key.title(), "key": key, "template": f"All of {key}.", "children": children, **changes}
+    )
+
+
+def summarized(key: str, *children: Section[Any], **changes: Any) -> MarkdownSection[Any]:
+    return plain(key, *children, summary=f"{key} in short.", visibility=SectionVisibility.SUMMARY, **changes)
+
+
+def prompt(*sections: Section[Any], key: str = "prompt") -> Prompt[Any]:
+    return Prompt(ns="test", key=key, sections=sections)
+
+
+def opening(path: str, of: Prompt[Any], session: Session) -> ToolResult[None]:
+    """What happens when the model calls the tool."""
+    rendered = of.render(session=session)
+    context = ToolContext(prompt=of, rendered_prompt=rendered, adapter=None, session=session)
+    tool = rendered.find_tool(OPEN_SECTION)
+    assert tool is not None
+    assert tool.handler is not None
+    return tool.handler(OpenSectionParams(path), context=context)
+
+
+def test_a_summary_hides_body_children_and_tools_and_says_how_to_open_it():
+    made = prompt(
+        plain("task"),
+        summarized(
+            "manual",
+            plain("chapter", tools=[Tool.wrap(look)]),
+            tools=[NativeTool[Query, None](name="web_search", description="Search.")],
+        ),
+    )
+    rendered = made.render()
+
+    assert rendered.text == (
+        "## 1. Task (task)\n\nAll of task.\n\n"
+        "## 2. Manual (manual)\n\nmanual in short.\n\n"
+        "(Summary only. Call `open_section` with path `manual` for the rest.)"
+    )
+    assert [tool.name for tool in rendered.tools] == ["open_section"]
+    assert rendered.native_tools == ()
+    assert rendered.summarized == {"manual"}
+
+
+def test_without_a_summarized_section_there_is_no_tool_to_open_one():
+    assert prompt(plain("task", summary="Not shown.")).render().tools == ()
+    assert prompt(plain("off", summarized("manual"), enabled=lambda: False)).render().tools == ()
+
+
+def test_opening_answers_with_the_section_and_gives_its_tools():
+    session = Session()
+    made = prompt(summarized("manual", plain("chapter"), tools=[Tool.wrap(look)]), plain("task"))
+
+    result = opening("manual", made, session)
+
+    assert result.success is True
+    assert result.render() == (
+        "## 1. Manual (manual)\n\nAll of manual.\n\n### 1.1. Chapter (manual.chapter)\n\nAll of chapter.\n\n"
+        "The tools of this section can be used from now on."
+    )
+    after = made.render(session=session)
+    assert [tool.name for tool in after.tools] == ["look"]
+    assert after.summarized == frozenset()
+    assert "All of manual." in after.text
+
+
+def test_an_opened_section_stays_open_in_its_session_and_closed_in_others():
+    session = Session()
+    made = prompt(summarized("manual"))
+    opening("manual", made, session)
+
+    assert "All of manual." in made.render(session=session).text
+    assert "All of manual." in prompt(summarized("manual")).render(session=session).text
+    assert "All of manual." not in made.render(session=Session()).text
+    assert "All of manual." not in made.render().text
+    assert session[SectionOpened].all() == (SectionOpened("test", "prompt", "manual"),)
+
+
+def test_an_opened_section_of_one_prompt_says_nothing_about_another():
+    session = Session()
+    opening("manual", prompt(summarized("manual")), session)
+
+    assert "All of manual." not in prompt(summarized("manual"), key="other").render(session=session).text
+
+
+def test_summarized_sections_within_one_are_opened_one_by_one():
+    session = Session()
+    made = prompt(summarized("manual", summarized("chapter", plain("page"), tools=[Tool.wrap(look)])))
+
+    assert made.render(session=session).summarized == {"manual"}
+    first = opening("manual", made, session)
+    assert "chapter in short." in first.message
+    assert "All of chapter." not in first.message
+    assert made.render(session=session).summarized == {"manual.chapter"}
+    assert [tool.name for tool in made.render(session=session).tools] == ["open_section"]
+
+    second = opening("manual.chapter", made, session)
+    assert "All of chapter." in second.message
+    assert "All of page." in second.message
+    assert [tool.name for tool in made.render(session=session).tools] == ["look"]
+
+
+def test_only_the_opened_section_is_shown_whatever_its_neighbours_are_called():
+    made = prompt(summarized("manual"), plain("manual.appendix"))
+
+    assert "appendix" not in opening("manual", made, Session()).message
+
+
+@pytest.mark.parametrize("path", ["nothing", "task", "manual.chapter", "", "Manual"])
+def test_opening_what_is_not_closed_is_an_error_that_names_what_is(path):
+    session = Session()
+    made = prompt(plain("task"), summarized("manual", summarized("chapter")), summarized("atlas"))
+
+    result = opening(path, made, session)
+
+    assert result.success is False
+    assert result.message == f"No summarized section {path!r}. There are: atlas, manual."
+    assert session[SectionOpened].all() == ()
+
+
+def test_the_model_is_told_what_a_path_is():
+    spec = open_section_tool().spec()
+
+    assert spec.strict is True
+    assert spec.parameters["properties"]["path"]["description"].startswith("The path of the section")
+    assert open_section_tool().accepts_overrides is False

@@ -1,0 +1,255 @@
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from weakincentives.errors import ParseError, PromptValidationError
+from weakincentives.filesystem import InMemoryFilesystem
+from weakincentives.prompt import (
+    MarkdownSection,
+    NativeTool,
+    OverrideStore,
+    Prompt,
+    PromptOverrides,
+    PromptTemplate,
+    SectionOverride,
+    Tool,
+    ToolContext,
+    ToolOverride,
+    ToolResult,
+)
+
+
+@dataclass
+class Params:
+    topic: str = "cats"
+
+
+@dataclass
+class Query:
+    text: Annotated[str, "What to look for."]
+    limit: int = 3
+
+
+def look(params: Query, *, context: ToolContext) -> ToolResult[None]:
+    """Look something up."""
+    return ToolResult.ok(None)
+
+
+def template(
+    text: str = "About ${topic}.", description: str = "Look something up.", **changes: Any
+) -> PromptTemplate[Any]:
+    section = MarkdownSection[Params](
+        title="Task",
+        key="task",
+        template=text,
+        children=[MarkdownSection(title="Kid", key="kid", template="Kindly.")],
+        tools=[
+            Tool[Query, None](name="look", description=description, handler=look),
+            NativeTool[Query, None](name="web_search", description="Search.", accepts_overrides=True),
+            NativeTool[Query, None](name="file_search", description="Search."),
+        ],
+        **changes,
+    )
+    return PromptTemplate(ns="test", key="prompt", sections=[section])
+
+
+def hashes(of: PromptTemplate[Any]) -> dict[str, str]:
+    sections = {one.path: one.hash for one in of.descriptor.sections}
+    return sections | {one.name: one.hash for one in of.descriptor.tools}
+
+
+def overrides(
+    of: PromptTemplate[Any], bodies: dict[str, str] | None = None, tools: dict[str, Any] | None = None
+) -> PromptOverrides:
+    known = hashes(of)
+    return PromptOverrides(
+        "test",
+        "prompt",
+        {path: SectionOverride(known.get(path, ""), body) for path, body in (bodies or {}).items()},
+        {name: ToolOverride(known.get(name, ""), **words) for name, words in (tools or {}).items()},
+    )
+
+
+# ── Applied while the hash matches ───────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_body_is_replaced_while_the_original_is_what_it_was_written_for():
+    made = template()
+    rendered = Prompt(made, overrides=overrides(made, {"task": "All about ${topic}!", "task.kid": "Sternly."})).render()
+
+    assert rendered.text == "## 1. Task (task)\n\nAll about cats!\n\n### 1.1. Kid (task.kid)\n\nSternly."
+    assert rendered.descriptor.stale == ()
+    assert Prompt(made).render().text.startswith("## 1. Task (task)\n\nAbout cats.")
+
+
+def test_descriptions_of_a_tool_and_its_parameters_are_replaced_and_reach_the_model():
+    made = template()
+    words = {"description": "Other words.", "param_descriptions": {"text": "Anything.", "limit": "How many."}}
+    rendered = Prompt(made, overrides=overrides(made, tools={"look": words})).render()
+
+    spec = rendered.tools[0].spec()
+
+    assert spec.description == "Other words."
+    assert spec.parameters["properties"]["text"]["description"] == "Anything."
+    assert spec.parameters["properties"]["limit"]["description"] == "How many. Null means 3."
+
+
+def test_parameters_can_be_described_without_touching_the_description():
+    made = template()
+    rendered = Prompt(made, overrides=overrides(made, tools={"look": {"param_descriptions": {"text": "X"}}})).render()
+
+    assert rendered.tools[0].spec().description == "Look something up."
+    assert rendered.tools[0].spec().parameters["properties"]["text"]["description"] == "X"
+
+
+def test_a_native_tool_that_accepts_overrides_gets_them():
+    made = template()
+    rendered = Prompt(made, overrides=overrides(made, tools={"web_search": {"description": "Rarely."}})).render()
+
+    declared = {one.name: one for one in rendered.native_tools}
+
+    assert declared["web_search"].tool is not None
+    assert declared["web_search"].tool.description == "Rarely."
+    assert declared["web_search"].origin == "section 'task'"
+
+
+# ── Not applied ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    "path_or_name, of_now, why",
+    [
+        ("task", template("About ${topic}!"), "section 'task' has changed since the override was written"),
+        ("look", template(description="Look up."), "tool 'look' has changed since the override was written"),
+        ("task", template(accepts_overrides=False), "section 'task' does not accept overrides"),
+        ("file_search", template(), "tool 'file_search' does not accept overrides"),
+        ("gone", template(), "section 'gone' does not exist"),
+    ],
+)
+def test_what_does_not_fit_any_more_is_not_applied_and_says_why(path_or_name, of_now, why, caplog):
+    bodies = {path_or_name: "Other."} if "section" in why else {}
+    tools = {path_or_name: {"description": "Other."}} if "tool" in why else {}
+    given_overrides = overrides(template(), bodies, tools)
+
+    with caplog.at_level(logging.WARNING):
+        rendered = Prompt(of_now, overrides=given_overrides).render()
+
+    assert rendered.descriptor.stale == (why,)
+    assert f"override not applied: {why} (prompt test/prompt)" in caplog.messages
+    assert rendered.text == Prompt(of_now).render().text
+    assert rendered.tools == Prompt(of_now).render().tools
+
+
+def test_what_fits_is_applied_beside_what_does_not():
+    made = template()
+    mixed = overrides(made, {"task": "New.", "gone": "Lost."})
+
+    rendered = Prompt(made, overrides=mixed).render()
+
+    assert rendered.text.startswith("## 1. Task (task)\n\nNew.")
+    assert rendered.descriptor.stale == ("section 'gone' does not exist",)
+
+
+def test_overrides_of_another_prompt_are_refused():
+    with pytest.raises(PromptValidationError, match="overrides for prompt test/other were given to test/prompt"):
+        Prompt(template(), overrides=PromptOverrides("test", "other")).render()
+
+
+@pytest.mark.parametrize(
+    "body, why", [("About ${colour}.", r"uses \$\{colour\}, which is not a field of Params"), ("$5", "no placeholder")]
+)
+def test_a_body_that_cannot_be_rendered_is_refused_as_it_would_be_in_the_prompt(body, why):
+    made = template()
+
+    with pytest.raises(PromptValidationError, match=f"section 'task'.*{why}"):
+        Prompt(made, overrides=overrides(made, {"task": body})).render()
+
+
+def test_a_description_of_a_parameter_that_does_not_exist_is_refused():
+    made = template()
+    wrong = overrides(made, tools={"look": {"param_descriptions": {"colour": "Which?"}}})
+
+    with pytest.raises(PromptValidationError, match="tool 'look': Query has no field 'colour' to describe"):
+        Prompt(made, overrides=wrong).render()
+
+
+# ── Hashes ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_hashes_say_what_an_override_could_replace():
+    made = template()
+
+    assert [one.path for one in made.descriptor.sections] == ["task", "task.kid"]
+    assert [one.name for one in made.descriptor.tools] == ["look", "web_search", "file_search"]
+    assert hashes(made) == hashes(template())
+    assert made.descriptor == template().descriptor
+
+
+@given(st.text(), st.text())
+def test_a_hash_changes_exactly_with_the_text(one, two):
+    def hash_of(text: str) -> str:
+        return hashes(template(text.replace("$", "$$")))["task"]
+
+    assert (hash_of(one) == hash_of(two)) == (one == two)
+
+
+# ── In files ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_overrides_are_read_back_as_they_were_written():
+    made = template()
+    written = overrides(
+        made, {"task": "New\n»text«"}, {"look": {"description": "X", "param_descriptions": {"text": "Y"}}}
+    )
+
+    assert PromptOverrides.from_json(written.to_json()) == written
+
+
+def test_a_person_can_write_them():
+    text = json.dumps(
+        {"ns": "test", "prompt_key": "prompt", "sections": {"task": {"expected_hash": "abc", "body": "New."}}}
+    )
+
+    assert PromptOverrides.from_json(text) == PromptOverrides(
+        "test", "prompt", {"task": SectionOverride("abc", "New.")}
+    )
+
+
+def test_a_mistake_in_a_file_says_where():
+    with pytest.raises(ParseError, match="missing required field `body`") as caught:
+        PromptOverrides.from_json('{"ns": "a", "prompt_key": "b", "sections": {"task": {"expected_hash": "abc"}}}')
+
+    assert "sections" in caught.value.path
+
+
+def test_a_store_keeps_them_in_one_file_for_each_prompt():
+    files = InMemoryFilesystem()
+    store = OverrideStore(files)
+    made = template()
+    written = overrides(made, {"task": "New."})
+
+    assert store.load("test", "prompt") is None
+    store.save(written)
+    store.save(PromptOverrides("test", "other"))
+
+    assert store.load("test", "prompt") == written
+    assert sorted(files.glob("**/*.json")) == ["test/other.json", "test/prompt.json"]
+    assert Prompt(made, overrides=store.load("test", "prompt")).render().text.startswith("## 1. Task (task)\n\nNew.")
+
+
+def test_saving_again_replaces_what_was_there():
+    store = OverrideStore(InMemoryFilesystem())
+    store.save(overrides(template(), {"task": "Old."}))
+    store.save(overrides(template(), {"task.kid": "New."}))
+
+    loaded = store.load("test", "prompt")
+
+    assert loaded is not None
+    assert list(loaded.sections) == ["task.kid"]

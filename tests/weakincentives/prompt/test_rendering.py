@@ -1,0 +1,280 @@
+from __future__ import annotations
+
+from dataclasses import FrozenInstanceError, dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from inline_snapshot import snapshot
+
+from weakincentives.errors import PromptRenderError, PromptValidationError
+from weakincentives.prompt import (
+    MarkdownSection,
+    NativeDeclaration,
+    Prompt,
+    PromptTemplate,
+    Section,
+    SupportsDataclass,
+    Tool,
+    ToolContext,
+    ToolResult,
+)
+from weakincentives.prompt.rendering import Origins
+from weakincentives.runtime import Session
+
+
+@dataclass
+class Params:
+    topic: str
+
+
+@dataclass
+class Defaults:
+    topic: str = "cats"
+    made: list[int] = field(default_factory=lambda: [1])
+    computed: int = field(init=False, default=7)
+
+
+@dataclass
+class Answer:
+    text: str
+
+
+class Invisible(Section[Defaults]):
+    """As native tool sections are: no text, only a declaration."""
+
+    def render(self, params: SupportsDataclass | None, depth: int, number: str) -> str:
+        return ""
+
+    def native_tools(self, params: SupportsDataclass | None = None) -> tuple[NativeDeclaration, ...]:
+        return (NativeDeclaration("file_search", "file_search", config=params),)
+
+
+class Telling(Section[None]):
+    """Tells what it was rendered with."""
+
+    def render(self, params: SupportsDataclass | None, depth: int, number: str) -> str:
+        return f"{params} {depth} {number}"
+
+
+def tool(name: str) -> Tool[None, None]:
+    def handle(params: None, *, context: ToolContext) -> ToolResult[None]:
+        return ToolResult.ok(None)
+
+    return Tool[None, None](name=name, description=f"The tool {name}.", handler=handle)
+
+
+def plain(key: str, *children: Section[Any], **changes: Any) -> MarkdownSection[Any]:
+    return MarkdownSection(**{"title": key.title(), "key": key, "template": "x", "children": children, **changes})
+
+
+def prompt(*sections: Section[Any], **changes: Any) -> Prompt[Any]:
+    return Prompt(ns="test", key="prompt", sections=sections, **changes)
+
+
+def headings(*sections: Section[Any]) -> list[str]:
+    return [line for line in prompt(*sections).render().text.splitlines() if line.startswith("#")]
+
+
+# ── The text ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_headings_have_a_level_a_number_a_title_and_a_path_and_a_blank_line_between():
+    text = prompt(plain("task", plain("kid", plain("grandkid")), plain("other")), plain("end")).render().text
+
+    assert text == snapshot("""\
+## 1. Task (task)
+
+x
+
+### 1.1. Kid (task.kid)
+
+x
+
+#### 1.1.1. Grandkid (task.kid.grandkid)
+
+x
+
+### 1.2. Other (task.other)
+
+x
+
+## 2. End (end)
+
+x\
+""")
+
+
+def test_headings_end_at_the_sixth_level():
+    section = plain("s7")
+    for depth in range(6, 0, -1):
+        section = plain(f"s{depth}", section)
+
+    assert [line.split(" ")[0].count("#") for line in headings(section)] == [2, 3, 4, 5, 6, 6, 6]
+
+
+def test_a_section_without_text_leaves_no_trace_and_no_gap_in_the_numbers():
+    assert headings(
+        Invisible(title="Files", key="files"), plain("one"), plain("two", template=" "), plain("three")
+    ) == [
+        "## 1. One (one)",
+        "## 2. Three (three)",
+    ]
+
+
+def test_a_section_without_text_has_a_heading_where_something_is_below_it():
+    made = prompt(plain("top", plain("kid"), template=""))
+
+    assert made.render().text == "## 1. Top (top)\n\n### 1.1. Kid (top.kid)\n\nx"
+    assert prompt(plain("top", plain("kid", template=""), template="")).render().text == ""
+
+
+def test_a_section_is_told_its_params_its_depth_and_its_number():
+    made = prompt(plain("first"), plain("top", Telling(title="Telling", key="telling")))
+
+    assert made.render().text.endswith("### 2.1. Telling (top.telling)\n\nNone 1 2.1")
+
+
+def test_a_prompt_without_sections_is_empty():
+    assert prompt().render().text == ""
+
+
+@given(st.recursive(st.just(()), lambda inner: st.lists(inner, max_size=3).map(tuple), max_leaves=15))
+def test_numbers_count_siblings_and_paths_join_keys(shape):
+    def build(kids: tuple[Any, ...]) -> list[Section[Any]]:
+        return [plain(f"k{at}", *build(inner)) for at, inner in enumerate(kids)]
+
+    def expected(kids: tuple[Any, ...], number: str, path: str) -> list[tuple[str, str]]:
+        return [
+            line
+            for at, inner in enumerate(kids)
+            for line in (
+                (f"{number}{at + 1}.", f"({path}k{at})"),
+                *expected(inner, f"{number}{at + 1}.", f"{path}k{at}."),
+            )
+        ]
+
+    assert [(line.split()[1], line.split()[-1]) for line in headings(*build(shape))] == expected(shape, "", "")
+
+
+def test_the_text_of_one_section_is_its_own_and_that_of_what_is_below():
+    made = prompt(plain("task", plain("kid")), plain("task.other", plain("kid")), plain("task2"))
+    rendered = made.render()
+
+    assert rendered.section_text("task") == "## 1. Task (task)\n\nx\n\n### 1.1. Kid (task.kid)\n\nx"
+    assert rendered.section_text("task.kid") == "### 1.1. Kid (task.kid)\n\nx"
+    assert rendered.section_text("task2") == "## 3. Task2 (task2)\n\nx"
+    assert rendered.section_text("missing") == ""
+
+
+# ── Params ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def asking(**changes: Any) -> MarkdownSection[Params]:
+    return MarkdownSection[Params](title="Task", key="task", template="About ${topic}.", **changes)
+
+
+def test_bound_params_win_over_those_of_the_section():
+    made = prompt(asking(default_params=Params("dogs")))
+
+    assert made.render().text.endswith("About dogs.")
+    assert made.bind(Params("cats")).render().text.endswith("About cats.")
+
+
+def test_params_that_need_nothing_are_made():
+    section = MarkdownSection[Defaults](title="Task", key="task", template="${topic} ${made} ${computed}")
+
+    assert prompt(section).render().text.endswith("cats [1] 7")
+
+
+def test_missing_params_say_which_section_needs_what():
+    with pytest.raises(PromptRenderError, match=r"section 'top.task' needs Params: bind it with prompt.bind\(Params\("):
+        prompt(plain("top", asking())).render()
+
+
+def test_one_object_serves_every_section_that_asks_for_its_type():
+    made = prompt(asking(), MarkdownSection[Params](title="Again", key="again", template="${topic}!"))
+
+    assert made.bind(Params("cats")).render().text.count("cats") == 2
+
+
+# ── Disabled sections ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_disabled_section_takes_its_subtree_and_its_tools_away():
+    off = plain(
+        "off",
+        plain("kid", tools=[tool("below")]),
+        Invisible(title="Files", key="files"),
+        tools=[tool("gone")],
+        enabled=lambda: False,
+    )
+    rendered = prompt(off, plain("on", tools=[tool("there")])).render()
+
+    assert rendered.text == "## 1. On (on)\n\nx"
+    assert [one.name for one in rendered.tools] == ["there"]
+    assert rendered.native_tools == ()
+
+
+def test_whether_a_section_is_enabled_may_depend_on_params_and_session():
+    section = asking(enabled=lambda params, *, session: params.topic == "cats" and session is not None)
+    made = prompt(section)
+
+    assert made.bind(Params("cats")).render(session=Session()).text
+    assert not made.bind(Params("cats")).render().text
+    assert not made.bind(Params("dogs")).render(session=Session()).text
+
+
+# ── What comes with the text ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_tools_come_in_reading_order():
+    rendered = prompt(
+        plain("a", plain("b", tools=[tool("two")]), tools=[tool("one")]), plain("c", tools=[tool("three")])
+    )
+
+    assert [one.name for one in rendered.render().tools] == ["one", "two", "three"]
+
+
+def test_a_native_declaration_knows_its_params_and_where_it_was_made():
+    made = prompt(plain("top", Invisible(title="Files", key="files"))).bind(Defaults("dogs"))
+
+    (declared,) = made.render().native_tools
+
+    assert declared.config == Defaults("dogs")
+    assert declared.origin == "section 'top.files'"
+
+
+def test_a_rendered_prompt_knows_the_shape_of_the_answer():
+    rendered = Prompt(PromptTemplate[list[Answer]](ns="test", key="prompt", allow_extra_keys=True)).render()
+
+    assert (rendered.output_type, rendered.container, rendered.allow_extra_keys) == (Answer, "array", True)
+    assert (rendered.descriptor.ns, rendered.descriptor.key) == ("test", "prompt")
+
+
+def test_a_tool_is_found_by_its_name():
+    rendered = prompt(plain("a", tools=[tool("one"), tool("two")])).render()
+
+    assert rendered.find_tool("two") is rendered.tools[1]
+    assert rendered.find_tool("three") is None
+
+
+def test_a_rendered_prompt_cannot_be_changed():
+    with pytest.raises(FrozenInstanceError):
+        prompt().render().text = "other"  # pyright: ignore[reportAttributeAccessIssue] - the point of the test
+
+
+def test_rendering_twice_gives_the_same():
+    made = prompt(plain("a", tools=[tool("one")]), asking()).bind(Params("cats"))
+
+    assert made.render() == made.render()
+
+
+def test_a_name_can_be_claimed_once():
+    names = Origins("thing")
+    names.claim("x", "here")
+    names.claim("y", "here")
+
+    with pytest.raises(PromptValidationError, match="thing 'x' is declared by here and by there"):
+        names.claim("x", "there")

@@ -1,0 +1,208 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, cast
+
+import pytest
+
+from weakincentives.errors import PromptValidationError
+from weakincentives.prompt import (
+    MarkdownSection,
+    Section,
+    SectionVisibility,
+    SupportsDataclass,
+    Tool,
+    ToolContext,
+    ToolResult,
+)
+from weakincentives.prompt.section import check_key
+from weakincentives.runtime import Session
+
+
+@dataclass
+class Params:
+    topic: str = "cats"
+
+
+@dataclass
+class OtherParams:
+    topic: str = "dogs"
+
+
+class Plain(Section[Params]):
+    def render(self, params: SupportsDataclass | None, depth: int, number: str) -> str:
+        return f"{params} {depth} {number}"
+
+
+class WithConstructor(Section[Params]):
+    """As the specs write theirs: a constructor and a clone of its own."""
+
+    def __init__(self, *, model: str, default_params: Params | None = None) -> None:
+        super().__init__(title="Own", key="own", default_params=default_params or Params(), accepts_overrides=False)
+        self.model = model
+
+    def render(self, params: SupportsDataclass | None, depth: int, number: str) -> str:
+        return self.model
+
+
+def nothing(params: None, *, context: ToolContext) -> ToolResult[None]:
+    """Do nothing."""
+    return ToolResult.ok(None)
+
+
+def section(**changes: Any) -> Plain:
+    return Plain(**{"title": "Task", "key": "task", **changes})
+
+
+# ── Building one ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_what_is_not_given_has_a_default():
+    made = section()
+
+    assert (made.title, made.key, made.default_params, made.children) == ("Task", "task", None, ())
+    assert (made.enabled, made.tools(), made.native_tools(), made.accepts_overrides) == (None, (), (), True)
+    assert (made.summary, made.visibility) == (None, SectionVisibility.FULL)
+    assert len(made.resources()) == 0
+    assert made.placeholders() == frozenset()
+    assert made.text() is None
+
+
+def test_a_section_must_say_how_it_renders():
+    with pytest.raises(TypeError, match=r"abstract method '?render'?"):
+        cast("Any", Section[Params])(title="Task", key="task")
+
+
+@pytest.mark.parametrize("key", ["a", "0", "task", "a.b_c-d", "a" * 64])
+def test_plain_keys_are_accepted(key):
+    assert section(key=key).key == key
+
+
+@pytest.mark.parametrize("key", ["", ".a", "-a", "_a", "Task", "a b", "a/b", "é", "a" * 65, "task\n", "\ntask", "a\0"])
+def test_other_keys_are_refused(key):
+    with pytest.raises(PromptValidationError, match=r"section key .* must start with a-z or 0-9"):
+        section(key=key)
+    with pytest.raises(PromptValidationError, match=r"^my key .* must start"):
+        check_key(key, what="my key")
+
+
+@pytest.mark.parametrize("title", ["", "  "])
+def test_a_section_needs_a_title(title):
+    with pytest.raises(PromptValidationError, match="section 'task' needs a title"):
+        section(title=title)
+
+
+def test_the_params_are_those_of_the_class_else_those_of_the_default():
+    assert section().params_type is Params
+    assert MarkdownSection(title="T", key="t", template="x", default_params=OtherParams()).params_type is OtherParams
+    assert MarkdownSection(title="T", key="t", template="x").params_type is None
+    assert MarkdownSection[None](title="T", key="t", template="x").params_type is None
+
+
+@pytest.mark.parametrize("params", [int, dict, list[Params], "Params"])
+def test_params_that_are_no_dataclass_are_refused(params):
+    with pytest.raises(PromptValidationError, match="section 't': params must be a dataclass"):
+        cast("Any", MarkdownSection)[params](title="T", key="t", template="x")
+
+
+def test_default_params_of_another_type_are_refused():
+    with pytest.raises(PromptValidationError, match=r"section 'task': default_params is a OtherParams, not .*Params"):
+        section(default_params=OtherParams())
+
+
+def test_a_summarized_section_needs_a_summary():
+    with pytest.raises(PromptValidationError, match="section 'task' is shown as a summary and needs one"):
+        section(visibility=SectionVisibility.SUMMARY)
+
+    assert section(visibility=SectionVisibility.SUMMARY, summary="In short.").summary == "In short."
+
+
+def test_its_repr_names_it():
+    assert repr(section()) == "Plain(key='task')"
+
+
+# ── Enabled or not ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Switch:
+    def __call__(self, params: Params) -> bool:
+        return params.topic == "cats"
+
+
+@pytest.mark.parametrize(
+    "enabled",
+    [
+        None,
+        lambda: True,
+        lambda params: params.topic == "cats",
+        lambda params, /: params.topic == "cats",
+        lambda *, session: session.session_id == "s1",
+        lambda session: session.session_id == "s1",
+        lambda params, *, session: params.topic == "cats" and session.session_id == "s1",
+        lambda params, session: params.topic == "cats" and session.session_id == "s1",
+        lambda session=None: session is not None,
+        lambda params, **rest: params.topic == "cats",
+        Switch(),
+        lambda: "anything true",
+    ],
+)
+def test_enabled_may_take_the_params_the_session_both_or_neither(enabled):
+    assert section(enabled=enabled).is_enabled(Params(), session=Session(session_id="s1")) is True
+
+
+@pytest.mark.parametrize(
+    "enabled",
+    [lambda: False, lambda params: params.topic != "cats", lambda session: session is not None, lambda params: 0],
+)
+def test_enabled_may_say_no(enabled):
+    assert section(enabled=enabled).is_enabled(Params()) is False
+
+
+@pytest.mark.parametrize("enabled", [True, False, "yes"])
+def test_enabled_that_is_no_function_is_refused_when_the_section_is_built(enabled):
+    with pytest.raises(PromptValidationError, match=r"section 'task': enabled is .*, not a function"):
+        section(enabled=enabled)
+
+
+# ── Clones ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_clone_differs_in_what_was_asked_for_and_in_nothing_else():
+    tool = Tool.wrap(nothing)
+    original = section(tools=[tool], children=[section(key="kid")])
+    clone = original.clone(title="Other", default_params=Params("dogs"))
+
+    assert (clone.title, clone.default_params) == ("Other", Params("dogs"))
+    assert (clone.key, clone.tools(), clone.children) == ("task", (tool,), original.children)
+    assert (original.title, original.default_params) == ("Task", None)
+    assert type(clone) is Plain
+
+
+def test_a_clone_can_have_other_children_and_tools():
+    clone = section().clone(children=[section(key="kid")], tools=[Tool.wrap(nothing)])
+
+    assert [kid.key for kid in clone.children] == ["kid"]
+    assert [tool.name for tool in clone.tools()] == ["nothing"]
+
+
+def test_a_clone_is_checked_too():
+    with pytest.raises(PromptValidationError, match="section key"):
+        section().clone(key="No Key")
+    with pytest.raises(PromptValidationError, match="default_params"):
+        section().clone(default_params=OtherParams())
+
+
+def test_a_clone_refuses_what_the_section_does_not_know():
+    with pytest.raises(PromptValidationError, match=r"Plain.clone\(\) has no argument 'colour'"):
+        section().clone(colour="red")
+
+
+def test_a_section_with_a_constructor_of_its_own_can_be_cloned():
+    clone = WithConstructor(model="a").clone(model="b", default_params=Params("dogs"))
+
+    assert (clone.model, clone.default_params, clone.accepts_overrides) == ("b", Params("dogs"), False)
+
+
+def test_a_section_without_text_has_none_to_override():
+    with pytest.raises(PromptValidationError, match=r"section 'task' \(Plain\) has no text to override"):
+        section().with_text("other")
