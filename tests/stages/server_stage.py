@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import queue
 import signal
@@ -35,7 +36,7 @@ SCRIPT = {
             "when": {"text": "slowly"},
             "reply": [step for word in range(8) for step in ({"text": f"word{word} "}, {"delay": 0.25})],
         },
-        {"when": {"text": "flood"}, "reply": [{"text": "x" * 5000} for _ in range(20_000)], "fragment": 0},
+        {"when": {"text": "flood"}, "reply": [{"text": "<<text>>"}] * 60, "fragment": 16384},
         {"when": {"text": "refuse"}, "reply": [{"refusal": "I will not."}]},
         {
             "when": {"text": "busy"},
@@ -46,7 +47,10 @@ SCRIPT = {
             "reply": [{"text": "half an "}, {"fault": {"code": "server_error", "status": 502}}],
         },
         {"when": {"text": "cut"}, "reply": [{"text": "too long"}], "finish": "length"},
-        {"when": {"text": "shout", "tool": "shout"}, "reply": [{"call": {"name": "shout", "arguments": {"input": "A"}}}]},
+        {
+            "when": {"text": "shout", "tool": "shout"},
+            "reply": [{"call": {"name": "shout", "arguments": {"input": "A"}}}],
+        },
         {"reply": [{"text": "You said: <<text>>"}], "usage": {"input_tokens": 12, "output_tokens": 7}},
     ],
 }
@@ -57,7 +61,7 @@ class Server:
 
     def __init__(self, place: Path, config: dict | None = None, environment: dict[str, str] | None = None) -> None:
         place.mkdir(parents=True, exist_ok=True)
-        (place / "script.yaml").write_text(yaml.safe_dump(SCRIPT), encoding="utf-8")
+        (place / "script.yaml").write_text(json.dumps(SCRIPT), encoding="utf-8")
         settings = {"models": {"scripted": {"kind": "scripted", "script": "script.yaml"}}, **(config or {})}
         (place / "antwort.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
         self.place = place
@@ -79,7 +83,11 @@ class Server:
             stderr=self.log,
             text=True,
         )
-        self.screen = _read_screen(self.process)
+        try:
+            self.screen = _read_screen(self.process)
+        except BaseException:
+            self._end(signal.SIGKILL)
+            raise
         self.url = self.screen.split()[1].removesuffix("/v1")
 
     def client(self, key: str = "none") -> OpenAI:

@@ -99,9 +99,7 @@ def test_functions_go_back_to_the_client_and_their_results_come_in(client):
     asked = client.responses.create(model="scripted", input="the weather?", tools=[TOOL])
     calls = [item for item in asked.output if item.type == "function_call"]
     outputs = [{"type": "function_call_output", "call_id": call.call_id, "output": "21 degrees"} for call in calls]
-    answered = client.responses.create(
-        model="scripted", previous_response_id=asked.id, input=outputs, tools=[TOOL]
-    )
+    answered = client.responses.create(model="scripted", previous_response_id=asked.id, input=outputs, tools=[TOOL])
 
     assert [json.loads(call.arguments) for call in calls] == [{"city": "Berlin"}, {"city": "Paris"}]
     assert answered.output_text == '{"degrees": 21}'
@@ -191,9 +189,7 @@ def test_a_background_stream_is_resumed_where_it_was_lost(client):
             if event.type == "response.output_text.delta":
                 break
     identifier = seen[0].response.id
-    with client.responses.retrieve(
-        identifier, stream=True, starting_after=seen[-1].sequence_number
-    ) as stream:
+    with client.responses.retrieve(identifier, stream=True, starting_after=seen[-1].sequence_number) as stream:
         seen += list(stream)
 
     assert [event.sequence_number for event in seen] == list(range(len(seen)))
@@ -269,7 +265,10 @@ def test_a_model_that_breaks_off_leaves_what_there_was(client):
     assert response.status == "failed"
     assert response.error.code == "server_error"
     assert response.output[0].content[0].text == "half an "
-    with client.responses.create(model="scripted", input="break", stream=True) as stream, pytest.raises(openai.APIError):
+    with (
+        client.responses.create(model="scripted", input="break", stream=True) as stream,
+        pytest.raises(openai.APIError),
+    ):
         list(stream)
 
 
