@@ -89,7 +89,7 @@ BAD = {
         "background",
     ),
     "a surrogate": (b'{"input": "\\ud800"}', "invalid_json", None),
-    "a huge number": (b'{"input": "x", "max_tool_calls": ' + b"9" * 5000 + b"}", "invalid_json", None),
+    "a huge number": (b'{"input": "x", "max_tool_calls": ' + b"9" * 5000 + b"}", "invalid_value", "max_tool_calls"),
 }
 
 

@@ -55,7 +55,7 @@ def test_only_hashes_are_kept_and_only_the_owner_reads_them(server):
 
 @pytest.mark.parametrize("path", ["/v1/models", "/v1/responses", "/metrics", "/v1/nothing", "/", "/v1/files/x/content"])
 @pytest.mark.parametrize(
-    "header", [None, "Bearer wrong", "Bearer ", "Basic abc", "Bearer sk-antwort-0000000000000000-" + "A" * 43]
+    "header", [None, "Bearer wrong", "Bearer", "Basic abc", "Bearer sk-antwort-0000000000000000-" + "A" * 43]
 )
 def test_nothing_is_open_without_a_key(server, path, header):
     with server.http() as http:

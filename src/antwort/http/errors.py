@@ -13,13 +13,16 @@ from antwort.api.errors import ApiError, internal, invalid, unavailable
 from antwort.engine.ports import ModelFault, StoreFault, UnknownCursor
 from antwort.telemetry import log
 
+_UNREAD = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+
 
 def answer(error: ApiError, headers: Mapping[str, str] | None = None) -> Response:
-    """The answer that tells of an error."""
+    """The answer that tells of an error. Where the rest of a body would still come, nobody listens any more."""
+    close = {"connection": "close"} if error.status in _UNREAD else {}
     return Response(
         msgspec.json.encode(error.envelope()),
         error.status,
-        {**(headers or {}), **error.headers()},
+        {**(headers or {}), **error.headers(), **close},
         media_type="application/json",
     )
 
