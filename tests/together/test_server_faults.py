@@ -81,11 +81,14 @@ def test_a_silent_stream_is_kept_alive(server):
 
 
 def test_the_sdk_reads_over_signs_of_life(tmp_path):
-    with serving(tmp_path / "server", {"server": {"keep_alive": 0.05}}) as server, server.client() as client:
-        with client.responses.stream(model="scripted", input="slowly") as stream:
-            for _ in stream:
-                pass
-            assert stream.get_final_response().output_text.startswith("word0 word1")
+    with (
+        serving(tmp_path / "server", {"server": {"keep_alive": 0.05}}) as server,
+        server.client() as client,
+        client.responses.stream(model="scripted", input="slowly") as stream,
+    ):
+        for _ in stream:
+            pass
+        assert stream.get_final_response().output_text.startswith("word0 word1")
 
 
 def test_a_reader_who_does_not_read_costs_no_memory(server):
@@ -106,9 +109,9 @@ def test_a_reader_who_does_not_read_costs_no_memory(server):
 
 
 def test_a_reader_who_takes_nothing_for_too_long_is_gone(tmp_path):
-    with serving(tmp_path / "server", {"server": {"stall_timeout": 0.5}}) as server:
-        with ask(server, b'{"stream": true, "input": "flood ' + b"x" * 1_000_000 + b'"}'):
-            assert eventually(lambda: list(stored(server).values()) == ["cancelled"])
+    flood = b'{"stream": true, "input": "flood ' + b"x" * 1_000_000 + b'"}'
+    with serving(tmp_path / "server", {"server": {"stall_timeout": 0.5}}) as server, ask(server, flood):
+        assert eventually(lambda: list(stored(server).values()) == ["cancelled"])
 
 
 def test_killed_while_streaming_the_response_is_failed_and_the_rest_is_there(tmp_path):
@@ -163,7 +166,7 @@ def test_told_to_stop_it_lets_go_in_time_and_background_goes_on_later(tmp_path):
 
 
 def test_killed_at_any_moment_nothing_is_lost_and_nothing_is_stuck(tmp_path):
-    chance = random.Random(7)
+    chance = random.Random(7)  # noqa: S311 - moments to kill at, not secrets
     with serving(tmp_path / "server") as server:
         answered: dict[str, str] = {}
         for _ in range(6):

@@ -228,8 +228,10 @@ def test_the_fields_of_a_form_may_come_behind_the_file(server):
         b"nonsense",
         b"--b--\r\n",
         b'--b\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\nhello',
-        b'--b\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nnope\r\n'
-        b'--b\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\nhello\r\n--b--\r\n',
+        (
+            b'--b\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nnope\r\n'
+            b'--b\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\nhello\r\n--b--\r\n'
+        ),
         b'--b\r\nContent-Disposition: form-data; name="purpose"\r\n\r\n' + b"x" * 100_000 + b"\r\n--b--\r\n",
         b'--b\r\nContent-Disposition: form-data; name="x"\r\n\r\ny\r\n' * 1000 + b"--b--\r\n",
         b"--b\r\nContent-Disposition: form-data; name=" + b"y" * 100_000,

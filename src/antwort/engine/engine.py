@@ -8,6 +8,7 @@ mode keeps them. Before the last event is handed out, the response is stored as 
 from __future__ import annotations
 
 import asyncio
+import copy
 import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -96,15 +97,16 @@ class Work:
         try:
             async for event in events:
                 if isinstance(event, ENDINGS):
-                    self.response = event.response
-                    await self._settle()
+                    self.response = copy.copy(event.response)  # whatever becomes of the reader, this is how it ended
                     settled = True
+                    await self._settle()
                 yield event
         finally:
             await events.aclose()
-            self.response = self._drive.response
-            if not settled and not self.abandoned:
-                await asyncio.shield(self._settle())
+            if not settled:
+                self.response = self._drive.response
+                if not self.abandoned:
+                    await asyncio.shield(self._settle())
 
     async def finish(self) -> Response:
         """Do all the work, for a caller who wants only the end of it."""
