@@ -239,7 +239,7 @@ class _Document:
         where = f"{self.name}, line {line}" if line is not None else self.name
         return ConfigError(f"{where}: {'.'.join(path) or 'the file'}: {what}")
 
-    def convert(self, data: Mapping[str, Any], into: type[Any], at: tuple[str, ...]) -> Any:  # noqa: ANN401 - `into`
+    def convert(self, data: Mapping[str, Any], into: type[Any], at: tuple[str, ...]) -> Any:  # noqa: ANN401 - whatever `into` is
         try:
             return msgspec.convert(data, into)
         except msgspec.ValidationError as error:

@@ -5,6 +5,8 @@ import logging
 import subprocess
 import sys
 
+import pytest
+
 from antwort.telemetry import Metrics, ModelCall, told_without_content
 
 LOGS = """
@@ -36,10 +38,9 @@ def test_lines_are_json_with_the_request_and_without_content():
 
 
 def test_an_exception_is_told_by_type_and_place():
-    try:
+    with pytest.raises(RuntimeError) as caught:
         raise RuntimeError("who said what")
-    except RuntimeError as error:
-        told = told_without_content(logging.getLogger(), "error", {"event": "x", "exc_info": error})
+    told = told_without_content(logging.getLogger(), "error", {"event": "x", "exc_info": caught.value})
 
     assert told["exception"] == "RuntimeError"
     assert told["where"][-1].startswith("antwort/test_telemetry.py:")

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import yaml
@@ -65,6 +66,7 @@ class Server:
         settings = {"models": {"scripted": {"kind": "scripted", "script": "script.yaml"}}, **(config or {})}
         (place / "antwort.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
         self.place = place
+        self.keys: dict[str, str] = {}
         self._environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("ANTWORT_")},
             "PYTHONPATH": str(ROOT / "src"),
@@ -90,8 +92,8 @@ class Server:
             raise
         self.url = self.screen.split()[1].removesuffix("/v1")
 
-    def client(self, key: str = "none") -> OpenAI:
-        """The real SDK, in front of it."""
+    def client(self, key: str = "none") -> Any:
+        """The real SDK, in front of it. Untyped: its unions of all events and items would need a cast at every step."""
         return OpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0, timeout=30)
 
     def http(self, **options) -> httpx2.Client:

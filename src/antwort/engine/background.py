@@ -42,9 +42,6 @@ class Background:
         running.task = asyncio.create_task(self._run(work, running), name=work.response.id)
         running.task.add_done_callback(lambda _: ended())
 
-    def is_running(self, response_id: str) -> bool:
-        return response_id in self._running
-
     async def cancel(self, response_id: str) -> bool:
         """Stop it and wait until it has stopped; False where nothing runs."""
         running = self._running.get(response_id)

@@ -25,8 +25,8 @@ _CONFIG = click.option(
 def serve(config: Path | None, host: str | None, port: int | None) -> None:
     """Serve the Responses API."""
     from antwort.http.server import run  # noqa: PLC0415 - slow to import, and only this command needs it
-    from antwort.storage import UnusableStore  # noqa: PLC0415 - likewise
-    from antwort.telemetry import set_up_logging  # noqa: PLC0415 - likewise
+    from antwort.storage import UnusableStore  # noqa: PLC0415 - likewise slow
+    from antwort.telemetry import set_up_logging  # noqa: PLC0415 - likewise slow
 
     try:
         settings = _with_options(load(config, os.environ), host, port)
@@ -112,9 +112,9 @@ def revoke(file: KeyFile, key_id: str) -> None:
 def doctor(config: Path | None) -> None:
     """Open what the server would open, and say what works. Nothing of it is changed."""
     from antwort.http.app import open_door  # noqa: PLC0415 - slow to import, and only this command needs it
-    from antwort.models.directory import open_models  # noqa: PLC0415 - likewise
-    from antwort.storage import UnusableStore, open_store  # noqa: PLC0415 - likewise
-    from antwort.telemetry import Metrics  # noqa: PLC0415 - likewise
+    from antwort.models.directory import open_models  # noqa: PLC0415 - likewise slow
+    from antwort.storage import UnusableStore, open_store  # noqa: PLC0415 - likewise slow
+    from antwort.telemetry import Metrics  # noqa: PLC0415 - likewise slow
 
     async def look(settings: Config) -> str:
         open_door(settings)
