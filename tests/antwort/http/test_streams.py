@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 from starlette.requests import ClientDisconnect
@@ -15,7 +16,7 @@ def anyio_backend():
     return "asyncio"
 
 
-async def stay():
+async def stay() -> Any:
     await asyncio.Event().wait()
 
 
