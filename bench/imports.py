@@ -44,8 +44,8 @@ def suite() -> Suite:
         ],
         [
             f"Imports: {ROUNDS} fresh processes each, bytecode compiled before. `python -c pass` is not subtracted.",
-            "`weakincentives` loads its names on first use, `weakincentives.adapters` all that an agent needs.",
-            "The design's target is for the former; the latter is held to it too.",
+            "`weakincentives` loads its names on first use, `weakincentives.adapters` all that an agent needs;",
+            "  the design's target is for the former, and the latter is held to it too.",
         ],
     )
 

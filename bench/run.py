@@ -10,7 +10,6 @@ what counts is the ratio to the peers that were measured beside us.
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +18,7 @@ import events
 import imports
 import rendering
 import sandbox
+import storage
 import table
 import tool_calls
 from readings import Suite
@@ -29,6 +29,7 @@ SUITES: dict[str, Callable[[], Suite]] = {
     "events": events.suite,
     "tool-calls": tool_calls.suite,
     "sandbox": sandbox.suite,
+    "storage": storage.suite,
 }
 """Every suite, in the order of the table. A new one is a module beside this file, and a line here."""
 
@@ -37,20 +38,12 @@ def main() -> None:
     """Run the suites that were asked for."""
     arguments = parser().parse_args()
     measured: dict[str, Suite] = {}
-    loads = [load()]
     for name in arguments.only or SUITES:
         print(f"measuring {name} …", file=sys.stderr)
         measured[name] = SUITES[name]()
-        loads.append(load())
-    measured["machine"] = Suite([], [f"Load of the machine, at the start and after each suite: {', '.join(loads)}."])
     table.show(measured)
     if arguments.json:
         arguments.json.write_text(table.dump(measured), encoding="utf-8")
-
-
-def load() -> str:
-    """How busy the machine was in the last minute: what to judge the noise by."""
-    return f"{os.getloadavg()[0]:.1f}"
 
 
 def parser() -> argparse.ArgumentParser:

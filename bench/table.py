@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-WIDTH = 136  # where the output is no terminal
+WIDTH = 132  # where the output is no terminal
 MILLISECOND = 1e-3
 
 

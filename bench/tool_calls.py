@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from peer_process import PeerFailedError, ask
 from readings import Reading, Row, Suite
-from workload import FEW, FEWEST_ROUNDS, MANY, SHAPES, Doubled, Samples, Tally, sample
+from workload import FEW, MANY, SHAPES, Doubled, Samples, Tally, sample
 
 from weakincentives.adapters import ModelReply, ScriptedAdapter
 from weakincentives.adapters.scripted import calls, say
@@ -28,7 +28,8 @@ class Number:
 
 def suite() -> Suite:
     """Two rows for each shape: the time, and how the time of one call grows with their number."""
-    ours, peers, versions = sample_all()
+    ours = sample_ours()
+    peers, versions = ask_peers()
     rows: list[Row] = []
     for shape in SHAPES:
         time, growth = time_and_growth(ours[shape])
@@ -43,27 +44,9 @@ def suite() -> Suite:
         rows,
         [
             f"Peers: {', '.join(versions)}. Same tool, own fake models, async tools, tracing off, limits raised.",
-            f"Ours are sampled before, between and after the peers; a slow peer at least {FEWEST_ROUNDS} times.",
             "Growth: the time of one call among many, by that of one among few. 1 is linear, 10 quadratic.",
         ],
     )
-
-
-def sample_all() -> tuple[dict[str, Samples], dict[str, dict[str, Samples | str]], list[str]]:
-    """Our samples, the peers', and which versions gave them.
-
-    The peers take minutes, in which the machine may become busier. So ours are taken before, between and after.
-    """
-    ours = sample_ours()
-    peers: dict[str, dict[str, Samples | str]] = {}
-    versions: list[str] = []
-    for peer, module in PEERS.items():
-        peers[peer], version = ask_peer(module)
-        versions.append(f"{peer} {version}")
-        for shape, samples in sample_ours().items():
-            for count, taken in samples.items():
-                ours[shape][count] += taken
-    return ours, peers, versions
 
 
 def sample_ours() -> dict[str, Samples]:
@@ -91,13 +74,20 @@ def replies(turns: int, each: int) -> Iterator[ModelReply]:
     yield say("done")
 
 
-def ask_peer(module: str) -> tuple[dict[str, Samples | str], str]:
-    """A peer's samples and its version."""
-    try:
-        answer = ask(module)
-    except PeerFailedError as failure:
-        return dict.fromkeys(SHAPES, str(failure)), "(absent)"
-    return answer["samples"], answer["version"]
+def ask_peers() -> tuple[dict[str, dict[str, Samples | str]], list[str]]:
+    """The peers' samples, and which versions gave them."""
+    samples: dict[str, dict[str, Samples | str]] = {}
+    versions: list[str] = []
+    for peer, module in PEERS.items():
+        try:
+            answer = ask(module)
+        except PeerFailedError as failure:
+            samples[peer] = dict.fromkeys(SHAPES, str(failure))
+            versions.append(f"{peer} (absent)")
+        else:
+            samples[peer] = answer["samples"]
+            versions.append(f"{peer} {answer['version']}")
+    return samples, versions
 
 
 def theirs_or_reason(samples: Samples | str) -> tuple[Reading | str, Reading | str]:

@@ -1,4 +1,4 @@
-"""The command line: `antwort sandbox` and `antwort doctor`. Each command is imported when it is used."""
+"""The command line: `antwort serve | sandbox | doctor | keys`. Each command is imported when it is used."""
 
 from __future__ import annotations
 
@@ -7,7 +7,12 @@ from typing import Final
 
 import click
 
-_COMMANDS: Final = {"sandbox": "antwort.sandbox.command", "doctor": "antwort.sandbox.command"}
+_COMMANDS: Final = {
+    "doctor": "antwort.http.commands",
+    "keys": "antwort.http.commands",
+    "sandbox": "antwort.sandbox.command",
+    "serve": "antwort.http.commands",
+}
 
 
 class _Lazy(click.Group):

@@ -1,0 +1,108 @@
+"""Errors as the wire has them: one envelope, and whose fault it is.
+
+ApiError
+  status 4xx   invalid_request_error   the caller's: fix the request
+  status 401   authentication_error    no key, or a wrong one
+  status 429   rate_limit_error        later
+  status 5xx   server_error            ours
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+
+# msgspec ends its messages with where it was: "Expected `int`, got `str` - at `$.input[0].role`".
+_WHERE = re.compile(r"^(?P<what>.*?)(?: - at `(?P<path>(?:key in )?`?\$[^`]*)`)?$", re.DOTALL)
+_MISSING = re.compile(r"Object missing required field `(?P<name>[^`]+)`")
+_UNKNOWN = re.compile(r"Object contains unknown field `(?P<name>[^`]+)`")
+_BOUND = re.compile(r"Expected `(?:int|float)` (?P<sign>[<>]=?) (?P<bound>-?[\d.]+)")
+
+
+class ApiError(Exception):
+    """A request that is answered with an error. Says the status, and what goes into the envelope."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        kind: str = "invalid_request_error",
+        code: str | None = None,
+        param: str | None = None,
+        retry_after: int | None = None,
+        should_retry: bool | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.kind = kind
+        self.code = code
+        self.param = param
+        self.retry_after = retry_after
+        self.should_retry = should_retry
+
+    def envelope(self) -> dict[str, Any]:
+        """The body."""
+        return {"error": {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}}
+
+    def headers(self) -> dict[str, str]:
+        """What an SDK decides by whether to try again."""
+        headers: dict[str, str] = {}
+        if self.retry_after is not None:
+            headers["retry-after"] = str(max(1, self.retry_after))
+        if self.should_retry is not None:
+            headers["x-should-retry"] = "true" if self.should_retry else "false"
+        return headers
+
+
+def invalid(message: str, *, param: str | None = None, code: str | None = "invalid_value") -> ApiError:
+    """400: the request says something that cannot be."""
+    return ApiError(400, message, code=code, param=param)
+
+
+def not_found(what: str, identifier: str) -> ApiError:
+    """404: it does not exist, or it is not the caller's, which is none of the caller's business."""
+    return ApiError(404, f"{what} with id '{identifier}' not found.", code="not_found")
+
+
+def unavailable(message: str, *, retry_after: int | None = None, should_retry: bool | None = None) -> ApiError:
+    """503: ours, and it may pass."""
+    return ApiError(
+        503, message, kind="server_error", code="unavailable", retry_after=retry_after, should_retry=should_retry
+    )
+
+
+def internal() -> ApiError:
+    """500: ours. What exactly is in the log, never in the answer."""
+    return ApiError(
+        500, "The server had an error while processing your request.", kind="server_error", code="server_error"
+    )
+
+
+def malformed(error: msgspec.MsgspecError, *, root: str = "") -> ApiError:
+    """400 for what msgspec refused, with the path of the wrong field as `param`."""
+    if not isinstance(error, msgspec.ValidationError):
+        return invalid(f"We could not parse the JSON body of your request: {error}", code="invalid_json")
+    found = _WHERE.match(str(error))
+    what, where = (found["what"], found["path"] or "$") if found else (str(error), "$")
+    param = (root + where.rpartition("$")[2]).lstrip(".")
+    if missing := _MISSING.search(what):
+        param = _join(param, missing["name"])
+        return invalid(f"Missing required parameter: '{param}'.", param=param, code="missing_required_parameter")
+    if unknown := _UNKNOWN.search(what):
+        param = _join(param, unknown["name"])
+        return invalid(f"Unknown parameter: '{param}'.", param=param, code="unknown_parameter")
+    return invalid(f"Invalid value for '{param or 'body'}': {what}.", param=param or None, code=_code(what))
+
+
+def _join(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
+def _code(what: str) -> str:
+    if bound := _BOUND.search(what):
+        return "integer_above_max_value" if bound["sign"].startswith("<") else "integer_below_min_value"
+    return "invalid_type" if what.startswith("Expected `") and "got" in what else "invalid_value"

@@ -1,0 +1,24 @@
+"""Ids: a prefix that says what it is, and 128 random bits that nobody guesses."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from typing import Literal, TypeAlias
+
+Prefix: TypeAlias = Literal[
+    "resp_", "msg_", "rs_", "fc_", "call_", "ctc_", "ci_", "fs_", "ws_", "sh_", "sho_", "apc_", "cmp_", "mcpl_", "mcp_",
+    "cntr_", "cfile_", "file-", "vs_", "conv_", "req_",
+]  # fmt: skip
+
+_SHAPE = re.compile(r"[a-z]+[_-][0-9a-zA-Z]{1,128}")
+
+
+def new_id(prefix: Prefix) -> str:
+    """An id that was never given before."""
+    return f"{prefix}{secrets.token_hex(16)}"
+
+
+def well_formed(value: str) -> bool:
+    """Whether a string could be an id of anybody's at all; worth asking before looking it up."""
+    return _SHAPE.fullmatch(value) is not None

@@ -1,0 +1,261 @@
+"""Requests, as the wire has them. Reading one either gives a checked struct or an `ApiError` that names the field."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar
+
+import msgspec
+from msgspec import Meta, Struct, field
+
+from antwort.api import items
+from antwort.api.errors import ApiError, invalid, malformed
+from antwort.api.items import Item
+from antwort.api.tools import Chosen, ToolDeclaration, tool_name, tool_type
+
+T = TypeVar("T")
+
+Include: TypeAlias = Literal[
+    "code_interpreter_call.outputs",
+    "computer_call_output.output.image_url",
+    "file_search_call.results",
+    "message.input_image.image_url",
+    "message.output_text.logprobs",
+    "reasoning.encrypted_content",
+    "web_search_call.action.sources",
+    "web_search_call.results",
+]
+
+Metadata: TypeAlias = Annotated[
+    dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]], Meta(max_length=16)
+]
+
+ToolChoice: TypeAlias = Literal["none", "auto", "required"] | Chosen
+
+
+class TextFormat(Struct, tag_field="type", tag="text"):
+    """Plain text."""
+
+
+class JsonObjectFormat(Struct, tag_field="type", tag="json_object"):
+    """Some JSON object."""
+
+
+class JsonSchemaFormat(Struct, tag_field="type", tag="json_schema"):
+    """JSON that fits a schema."""
+
+    name: Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
+    schema: dict[str, Any]
+    description: str | None = None
+    strict: bool | None = None
+
+
+class Text(Struct, forbid_unknown_fields=True):
+    """How the answer is written."""
+
+    format: TextFormat | JsonObjectFormat | JsonSchemaFormat = field(default_factory=TextFormat)
+    verbosity: Literal["low", "medium", "high"] | None = "medium"
+
+
+class ReasoningOptions(Struct, forbid_unknown_fields=True):
+    """How much the model thinks, and how much of it is shown."""
+
+    effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
+    summary: Literal["auto", "concise", "detailed"] | None = None
+    generate_summary: Literal["auto", "concise", "detailed"] | None = None
+    context: Literal["auto", "current_turn", "all_turns"] | None = None
+    mode: Literal["standard", "pro"] | None = None
+
+
+class StreamOptions(Struct, forbid_unknown_fields=True):
+    """How events are sent."""
+
+    include_obfuscation: bool | None = None
+
+
+class ContextManagement(Struct, forbid_unknown_fields=True):
+    """When to compact the history."""
+
+    type: Literal["compaction"]
+    compact_threshold: Annotated[int, Meta(ge=1000)] | None = None
+
+
+class ConversationRef(Struct, forbid_unknown_fields=True):
+    """A conversation, by id."""
+
+    id: str
+
+
+class CreateResponse(Struct, forbid_unknown_fields=True, kw_only=True):
+    """`POST /v1/responses`. Everything OpenAI takes is taken; what has no meaning here is stored and echoed."""
+
+    model: str | None = None
+    input: str | list[dict[str, Any]] | None = None
+    instructions: str | None = None
+    tools: Annotated[list[ToolDeclaration], Meta(max_length=2048)] | None = None
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    max_tool_calls: Annotated[int, Meta(ge=1)] | None = None
+    max_output_tokens: Annotated[int, Meta(ge=16)] | None = None
+    include: list[Include] | None = None
+    store: bool | None = None
+    previous_response_id: str | None = None
+    conversation: str | ConversationRef | None = None
+    context_management: list[ContextManagement] | None = None
+    background: bool | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    text: Text | None = None
+    reasoning: ReasoningOptions | None = None
+    truncation: Literal["auto", "disabled"] | None = None
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    metadata: Metadata | None = None
+    prompt: dict[str, Any] | None = None
+    prompt_cache_key: str | None = None
+    safety_identifier: str | None = None
+    user: str | None = None
+    service_tier: str | None = None
+    prompt_cache_options: dict[str, Any] | None = None
+    prompt_cache_retention: str | None = None
+    moderation: Any = None
+    access_programs: Any = None
+    image: Any = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+
+    @property
+    def conversation_id(self) -> str | None:
+        return self.conversation.id if isinstance(self.conversation, ConversationRef) else self.conversation
+
+
+class CountTokens(Struct, forbid_unknown_fields=True, kw_only=True):
+    """`POST /v1/responses/input_tokens`. What of a request decides on the length of its input."""
+
+    model: str | None = None
+    input: str | list[dict[str, Any]] | None = None
+    instructions: str | None = None
+    tools: Annotated[list[ToolDeclaration], Meta(max_length=2048)] | None = None
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    text: Text | None = None
+    reasoning: ReasoningOptions | None = None
+    truncation: Literal["auto", "disabled"] | None = None
+    previous_response_id: str | None = None
+    conversation: str | ConversationRef | None = None
+    personality: str | None = None
+
+    def as_request(self) -> CreateResponse:
+        """A request with this input, which is never stored."""
+        fields = {name: getattr(self, name) for name in self.__struct_fields__ if name != "personality"}
+        return CreateResponse(**fields, store=False)
+
+
+GivenItems: TypeAlias = Annotated[list[dict[str, Any]], Meta(max_length=20)]
+
+
+class CreateConversation(Struct, forbid_unknown_fields=True):
+    """`POST /v1/conversations`."""
+
+    items: GivenItems | None = None
+    metadata: Metadata | None = None
+
+
+class UpdateConversation(Struct, forbid_unknown_fields=True):
+    """`POST /v1/conversations/{id}`."""
+
+    metadata: Metadata | None
+
+
+class AddItems(Struct, forbid_unknown_fields=True):
+    """`POST /v1/conversations/{id}/items`."""
+
+    items: GivenItems
+
+
+def decode(body: bytes, into: type[T]) -> T:
+    """A JSON body as a struct."""
+    try:
+        return msgspec.json.decode(body, type=into)
+    except msgspec.MsgspecError as error:
+        raise malformed(error) from error
+    except (UnicodeError, RecursionError) as error:
+        raise invalid(f"We could not parse the JSON body of your request: {error}", code="invalid_json") from error
+
+
+def read_input(given: str | list[dict[str, Any]] | None) -> list[Item]:
+    """The input's items; a plain string is a user's message."""
+    if given is None:
+        return []
+    if isinstance(given, str):
+        return [items.read({"type": "message", "role": "user", "content": given})]
+    return read_items(given, "input")
+
+
+def read_items(given: list[dict[str, Any]], param: str) -> list[Item]:
+    """Items from outside; one that is wrong is an error that says which and where."""
+    return [_read_item(raw, f"{param}[{at}]") for at, raw in enumerate(given)]
+
+
+def _read_item(raw: dict[str, Any], where: str) -> Item:
+    try:
+        return items.read(raw)
+    except msgspec.ValidationError as error:
+        raise malformed(error, root=where) from error
+
+
+def check(request: CreateResponse) -> None:
+    """What the types alone do not say."""
+    if request.previous_response_id is not None and request.conversation is not None:
+        raise invalid(
+            "Mutually exclusive parameters: 'previous_response_id' and 'conversation'. Give only one of them.",
+            param="previous_response_id",
+            code="mutually_exclusive_parameters",
+        )
+    if request.background and request.store is False:
+        raise invalid("Background mode needs 'store' to be true.", param="background")
+    if request.input is None and request.previous_response_id is None and request.conversation is None:
+        raise _missing("input")
+    if isinstance(request.input, list) and not request.input and request.previous_response_id is None:
+        raise invalid("Invalid 'input': empty array. Give at least one item.", param="input", code="empty_array")
+    _check_tools(request.tools or [])
+    _check_choice(request.tool_choice, request.tools or [])
+
+
+def _missing(param: str) -> ApiError:
+    return invalid(f"Missing required parameter: '{param}'.", param=param, code="missing_required_parameter")
+
+
+def _check_tools(tools: list[ToolDeclaration]) -> None:
+    seen: dict[str, int] = {}
+    for at, tool in enumerate(tools):
+        name = tool_name(tool)
+        if name in seen and tool_type(tool) != "mcp":
+            raise invalid(
+                f"Tools {seen[name]} and {at} are both called '{name}'; names must be unique.",
+                param=f"tools[{at}].name",
+            )
+        seen[name] = at
+
+
+def _check_choice(choice: ToolChoice | None, tools: list[ToolDeclaration]) -> None:
+    for one in named_by(choice):
+        if not any(matches(one, tool) for tool in tools):
+            named = one.name or one.server_label or one.type
+            raise invalid(f"Tool choice '{named}' not found in 'tools' parameter.", param="tool_choice")
+    if choice == "required" and not tools:
+        raise invalid("Tool choice 'required' must be specified with 'tools' parameter.", param="tool_choice")
+
+
+def named_by(choice: ToolChoice | None) -> list[Chosen]:
+    """The tools that a choice names."""
+    if not isinstance(choice, Chosen):
+        return []
+    return (choice.tools or []) if choice.several else [choice]
+
+
+def matches(wanted: Chosen, tool: ToolDeclaration) -> bool:
+    """Whether a choice names this tool."""
+    if wanted.type in ("function", "custom"):
+        return tool_type(tool) == wanted.type and tool_name(tool) == wanted.name
+    return tool_type(tool) == wanted.type.removesuffix("_preview")

@@ -1,0 +1,142 @@
+"""The response object. All keys are always there, nulls included: clients rely on it."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypeAlias
+
+from msgspec import Struct, field
+
+from antwort.api.requests import CreateResponse, ReasoningOptions, Text, ToolChoice
+from antwort.api.tools import ToolDeclaration
+
+ResponseStatus: TypeAlias = Literal["queued", "in_progress", "completed", "failed", "incomplete", "cancelled"]
+TERMINAL: frozenset[ResponseStatus] = frozenset({"completed", "failed", "incomplete", "cancelled"})
+
+
+class InputDetails(Struct):
+    """Of the input tokens."""
+
+    cached_tokens: int = 0
+
+
+class OutputDetails(Struct):
+    """Of the output tokens."""
+
+    reasoning_tokens: int = 0
+
+
+class Usage(Struct):
+    """Tokens, over all requests to the model that a response took."""
+
+    input_tokens: int = 0
+    input_tokens_details: InputDetails = field(default_factory=InputDetails)
+    output_tokens: int = 0
+    output_tokens_details: OutputDetails = field(default_factory=OutputDetails)
+    total_tokens: int = 0
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            self.input_tokens + other.input_tokens,
+            InputDetails(self.input_tokens_details.cached_tokens + other.input_tokens_details.cached_tokens),
+            self.output_tokens + other.output_tokens,
+            OutputDetails(self.output_tokens_details.reasoning_tokens + other.output_tokens_details.reasoning_tokens),
+            self.total_tokens + other.total_tokens,
+        )
+
+
+class ResponseError(Struct):
+    """Why a response failed."""
+
+    code: str
+    message: str
+
+
+class IncompleteDetails(Struct):
+    """Why a response stops short."""
+
+    reason: str
+
+
+class Conversation(Struct):
+    """Where the response belongs."""
+
+    id: str
+
+
+class Response(Struct, kw_only=True):
+    """What `POST /v1/responses` answers. `output` holds raw items: ours and those of tools."""
+
+    id: str
+    object: Literal["response"] = "response"
+    created_at: int
+    status: ResponseStatus = "in_progress"
+    background: bool = False
+    completed_at: int | None = None
+    error: ResponseError | None = None
+    incomplete_details: IncompleteDetails | None = None
+    instructions: str | None = None
+    max_output_tokens: int | None = None
+    max_tool_calls: int | None = None
+    model: str
+    output: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    parallel_tool_calls: bool = True
+    previous_response_id: str | None = None
+    conversation: Conversation | None = None
+    prompt: dict[str, Any] | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_retention: str | None = None
+    reasoning: ReasoningOptions = field(default_factory=ReasoningOptions)
+    safety_identifier: str | None = None
+    service_tier: str = "default"
+    store: bool = True
+    temperature: float = 1.0
+    text: Text = field(default_factory=Text)
+    tool_choice: ToolChoice = "auto"
+    tools: list[ToolDeclaration] = field(default_factory=list[ToolDeclaration])
+    top_logprobs: int = 0
+    top_p: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    truncation: Literal["auto", "disabled"] = "disabled"
+    usage: Usage | None = None
+    user: str | None = None
+    metadata: dict[str, str] = field(default_factory=dict[str, str])
+
+    @property
+    def ended(self) -> bool:
+        return self.status in TERMINAL
+
+
+def begin(request: CreateResponse, *, identifier: str, model: str, created_at: int) -> Response:
+    """The response to a request, before anything has happened. Echoes what was asked, with defaults filled in."""
+    conversation = request.conversation_id
+    return Response(
+        id=identifier,
+        created_at=created_at,
+        status="queued" if request.background else "in_progress",
+        background=bool(request.background),
+        instructions=request.instructions,
+        max_output_tokens=request.max_output_tokens,
+        max_tool_calls=request.max_tool_calls,
+        model=model,
+        parallel_tool_calls=request.parallel_tool_calls is not False,
+        previous_response_id=request.previous_response_id,
+        conversation=Conversation(conversation) if conversation else None,
+        prompt=request.prompt,
+        prompt_cache_key=request.prompt_cache_key,
+        prompt_cache_retention=request.prompt_cache_retention,
+        reasoning=request.reasoning or ReasoningOptions(),
+        safety_identifier=request.safety_identifier,
+        store=request.store is not False,
+        temperature=1.0 if request.temperature is None else request.temperature,
+        text=request.text or Text(),
+        tool_choice=request.tool_choice or "auto",
+        tools=request.tools or [],
+        top_logprobs=request.top_logprobs or 0,
+        top_p=1.0 if request.top_p is None else request.top_p,
+        presence_penalty=request.presence_penalty or 0.0,
+        frequency_penalty=request.frequency_penalty or 0.0,
+        truncation=request.truncation or "disabled",
+        user=request.user,
+        metadata=request.metadata or {},
+    )

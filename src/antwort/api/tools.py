@@ -1,0 +1,140 @@
+"""Tools as a request declares them, and which of them the model may or must call."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypeAlias
+
+from msgspec import Meta, Struct
+
+MemoryLimit: TypeAlias = Literal["1g", "4g", "16g", "64g"]
+Name: TypeAlias = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_-]{1,128}$")]
+
+
+class _Tool(Struct, tag_field="type", forbid_unknown_fields=True, omit_defaults=False):
+    pass
+
+
+class FunctionTool(_Tool, tag="function"):
+    """A function of the client's."""
+
+    name: Name
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+    description: str | None = None
+    defer_loading: bool | None = None
+    output_schema: dict[str, Any] | None = None
+    allowed_callers: list[str] | None = None
+
+
+class CustomTool(_Tool, tag="custom"):
+    """A tool of the client's that takes free text."""
+
+    name: Name
+    description: str | None = None
+    format: dict[str, Any] | None = None
+    defer_loading: bool | None = None
+
+
+class NetworkPolicy(Struct, forbid_unknown_fields=True):
+    """What a container may reach."""
+
+    type: Literal["disabled", "allowlist"]
+    allowed_domains: list[str] | None = None
+    domain_secrets: list[dict[str, str]] | None = None
+
+
+class AutoContainer(Struct, tag_field="type", tag="auto", forbid_unknown_fields=True):
+    """A container of this history, or a new one."""
+
+    file_ids: Annotated[list[str], Meta(max_length=50)] | None = None
+    memory_limit: MemoryLimit | None = None
+    network_policy: NetworkPolicy | None = None
+
+
+class CodeInterpreterTool(_Tool, tag="code_interpreter"):
+    """Python in a container."""
+
+    container: str | AutoContainer
+    allowed_callers: list[str] | None = None
+
+
+class FileSearchTool(_Tool, tag="file_search"):
+    """Search in vector stores."""
+
+    vector_store_ids: list[str]
+    max_num_results: Annotated[int, Meta(ge=1, le=50)] | None = None
+    filters: dict[str, Any] | None = None
+    ranking_options: dict[str, Any] | None = None
+
+
+class WebSearchTool(_Tool, tag="web_search"):
+    """Search the web."""
+
+    filters: dict[str, Any] | None = None
+    search_context_size: Literal["low", "medium", "high"] | None = None
+    user_location: dict[str, Any] | None = None
+    external_web_access: bool | None = None
+
+
+class ShellTool(_Tool, tag="shell"):
+    """A shell, in a container or at the client."""
+
+    environment: dict[str, Any] | None = None
+    allowed_callers: list[str] | None = None
+
+
+class ApplyPatchTool(_Tool, tag="apply_patch"):
+    """Patches, applied by the client."""
+
+    allowed_callers: list[str] | None = None
+
+
+class McpTool(_Tool, tag="mcp"):
+    """The tools of an MCP server."""
+
+    server_label: str
+    server_url: str | None = None
+    connector_id: str | None = None
+    tunnel_id: str | None = None
+    server_description: str | None = None
+    authorization: str | None = None
+    headers: dict[str, str] | None = None
+    allowed_tools: Any = None
+    require_approval: Any = None
+    defer_loading: bool | None = None
+
+
+ToolDeclaration: TypeAlias = (
+    FunctionTool
+    | CustomTool
+    | CodeInterpreterTool
+    | FileSearchTool
+    | WebSearchTool
+    | ShellTool
+    | ApplyPatchTool
+    | McpTool
+)
+
+
+class Chosen(Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """One tool, by its type and its name where it has one; or (`allowed_tools`) some of those declared."""
+
+    type: str
+    name: str | None = None
+    server_label: str | None = None
+    mode: Literal["auto", "required"] | None = None
+    tools: list[Chosen] | None = None
+
+    @property
+    def several(self) -> bool:
+        return self.type == "allowed_tools"
+
+
+def tool_type(tool: ToolDeclaration) -> str:
+    """What the wire calls it."""
+    return str(tool.__struct_config__.tag)
+
+
+def tool_name(tool: ToolDeclaration) -> str:
+    """What a model calls it: the client's name for the client's tools, else the type."""
+    return tool.name if isinstance(tool, (FunctionTool, CustomTool)) else tool_type(tool)

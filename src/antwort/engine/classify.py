@@ -1,0 +1,96 @@
+"""Whose tool is it: ours, the client's, or nobody's. Decided once for a request. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from antwort.api.errors import invalid
+from antwort.api.requests import ToolChoice, matches, named_by
+from antwort.api.tools import Chosen, CustomTool, FunctionTool, ToolDeclaration, tool_type
+from antwort.engine.ports import Choice, FunctionSpec, Must, Toolbox
+
+_FREE_TEXT = {
+    "type": "object",
+    "properties": {"input": {"type": "string"}},
+    "required": ["input"],
+    "additionalProperties": False,
+}
+
+
+@dataclass(frozen=True)
+class Clients:
+    """The call goes back to the client."""
+
+    custom: bool
+
+
+@dataclass(frozen=True)
+class Ours:
+    """The call is run here."""
+
+    declaration: ToolDeclaration
+
+
+Whose: TypeAlias = Clients | Ours
+
+
+@dataclass(frozen=True)
+class Offer:
+    """What the model may call, and whose each function is."""
+
+    specs: tuple[FunctionSpec, ...] = ()
+    whose: dict[str, Whose] = field(default_factory=dict[str, Whose])
+    choice: Choice = "auto"
+
+    def without_ours(self) -> Offer:
+        """Only what goes back to the client, once no more calls may be run here."""
+        specs = tuple(spec for spec in self.specs if isinstance(self.whose[spec.name], Clients))
+        return Offer(specs, self.whose, "auto" if specs else "none")
+
+    def relaxed(self) -> Offer:
+        """A call that was demanded has been made, so it is demanded no more."""
+        return Offer(self.specs, self.whose, "auto")
+
+
+def classify(tools: Sequence[ToolDeclaration], choice: ToolChoice, toolbox: Toolbox) -> Offer:
+    """Sort the declared tools; one that nobody here can run is an error that names it."""
+    specs: list[FunctionSpec] = []
+    whose: dict[str, Whose] = {}
+    allowed = named_by(choice) if isinstance(choice, Chosen) and choice.several else None
+    for at, tool in enumerate(tools):
+        offered, owner = _offer(tool, at, toolbox)
+        for spec in offered:
+            if spec.name in whose:
+                raise invalid(f"Two tools would be called '{spec.name}'; rename one.", param=f"tools[{at}]")
+            whose[spec.name] = owner
+        if allowed is None or any(matches(one, tool) for one in allowed):
+            specs += offered
+    return Offer(tuple(specs), whose, _choice(choice, tools, toolbox))
+
+
+def _offer(tool: ToolDeclaration, at: int, toolbox: Toolbox) -> tuple[Sequence[FunctionSpec], Whose]:
+    if isinstance(tool, FunctionTool):
+        return [FunctionSpec(tool.name, tool.description, tool.parameters, strict=bool(tool.strict))], Clients(
+            custom=False
+        )
+    if isinstance(tool, CustomTool):
+        return [FunctionSpec(tool.name, tool.description, _FREE_TEXT, free_text=True)], Clients(custom=True)
+    offered = toolbox.offer(tool)
+    if offered is None:
+        raise invalid(f"Tool type '{tool_type(tool)}' is not available on this server.", param=f"tools[{at}].type")
+    return offered, Ours(tool)
+
+
+def _choice(choice: ToolChoice, tools: Sequence[ToolDeclaration], toolbox: Toolbox) -> Choice:
+    if not isinstance(choice, Chosen):
+        return choice
+    if choice.several:
+        return choice.mode or "auto"
+    if choice.type in ("function", "custom"):
+        return Must(choice.name or "")
+    for tool in tools:
+        if matches(choice, tool) and (offered := toolbox.offer(tool)):
+            return Must(offered[0].name)
+    return "required"

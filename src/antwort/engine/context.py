@@ -1,0 +1,123 @@
+"""What a request's history is: the chain or conversation before it, then its own input, references resolved."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from antwort.api import items
+from antwort.api.errors import ApiError, invalid, not_found
+from antwort.api.ids import Prefix, new_id
+from antwort.api.items import Item, ItemReference
+from antwort.api.requests import CreateResponse, read_input
+from antwort.engine.ports import Owner, Store
+
+_PREFIXES: dict[str, Prefix] = {
+    "message": "msg_",
+    "reasoning": "rs_",
+    "function_call": "fc_",
+    "function_call_output": "fc_",
+    "custom_tool_call": "ctc_",
+    "custom_tool_call_output": "ctc_",
+    "code_interpreter_call": "ci_",
+    "file_search_call": "fs_",
+    "web_search_call": "ws_",
+    "shell_call": "sh_",
+    "shell_call_output": "sho_",
+    "apply_patch_call": "apc_",
+    "apply_patch_call_output": "apc_",
+    "compaction": "cmp_",
+}
+
+
+@dataclass(frozen=True)
+class Context:
+    """What the model is shown, and which part of it this request brought."""
+
+    before: list[Item]
+    given: list[Item]
+
+    @property
+    def history(self) -> list[Item]:
+        return [*self.before, *self.given]
+
+
+async def gather(request: CreateResponse, owner: Owner, store: Store) -> Context:
+    """Put the history together. What is missing or not the owner's is an error that says which."""
+    before = await _before(request, owner, store)
+    given = await take_in(read_input(request.input), owner, store)
+    return Context([items.read(raw) for raw in before], given)
+
+
+async def take_in(given: list[Item], owner: Owner, store: Store) -> list[Item]:
+    """Items as they are stored: references resolved, each with an id, messages with parts."""
+    return [_whole(item) for item in await _resolved(given, owner, store)]
+
+
+async def _before(request: CreateResponse, owner: Owner, store: Store) -> list[dict[str, Any]]:
+    if (previous := request.previous_response_id) is not None:
+        chain = await store.history(owner, previous)
+        if chain is None:
+            raise ApiError(
+                400,
+                f"Previous response with id '{previous}' not found.",
+                code="previous_response_not_found",
+                param="previous_response_id",
+            )
+        return chain
+    if (conversation := request.conversation_id) is not None:
+        said = await store.all_items(owner, conversation)
+        if said is None:
+            raise not_found("Conversation", conversation)
+        return said
+    return []
+
+
+async def _resolved(given: list[Item], owner: Owner, store: Store) -> list[Item]:
+    """Items in the place of references to them."""
+    wanted = [item.known.id for item in given if isinstance(item.known, ItemReference)]
+    if not wanted:
+        return given
+    found = await store.find_items(owner, wanted)
+    resolved: list[Item] = []
+    for at, item in enumerate(given):
+        if not isinstance(item.known, ItemReference):
+            resolved.append(item)
+        elif item.known.id in found:
+            resolved.append(items.read(found[item.known.id]))
+        else:
+            raise ApiError(
+                404,
+                f"Item with id '{item.known.id}' not found. Items are not persisted when `store` is set to false.",
+                param=f"input[{at}]",
+            )
+    return resolved
+
+
+def _whole(item: Item) -> Item:
+    """Every stored item has an id, also one that came without, and every message has parts and a status."""
+    raw = item.raw
+    if item.type == "message" and isinstance(raw.get("content"), str):
+        raw = {**raw, "status": "completed", "content": [_part(raw["role"], raw["content"])]}
+    if not isinstance(raw.get("id"), str):
+        raw = {**raw, "id": new_id(_PREFIXES.get(item.type, "msg_"))}
+    return item if raw is item.raw else items.read({**raw, "type": item.type})
+
+
+def _part(role: str, text: str) -> dict[str, Any]:
+    if role == "assistant":
+        return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+    return {"type": "input_text", "text": text}
+
+
+def check_outputs(context: Context) -> None:
+    """An answer to a call that nobody made would only confuse the model."""
+    made = {item.raw.get("call_id") for item in context.history if item.type.endswith("_call")}
+    for item in context.given:
+        if item.type.endswith("_call_output") and item.raw.get("call_id") not in made:
+            kind = item.type.removesuffix("_output").replace("_", " ")
+            raise invalid(
+                f"No tool call found for {kind} output with call_id {item.raw.get('call_id')}.",
+                param="input",
+                code=None,
+            )

@@ -1,0 +1,145 @@
+"""Drives a turn: asks real models, runs real tools, and hands out events one by one.
+
+Pull-based: nothing goes on until the event before was taken. So a slow reader slows the
+model down instead of filling memory, and one that goes away ends the work.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Generator
+from dataclasses import dataclass
+from typing import Any
+
+from antwort.api.events import AnyEvent
+from antwort.api.responses import Response
+from antwort.engine.ports import (
+    CallContext,
+    Finished,
+    HostedCall,
+    Model,
+    ModelFault,
+    Owner,
+    Piece,
+    Progress,
+    Toolbox,
+    ToolDone,
+)
+from antwort.engine.turn import Ask, Cancelled, Command, Emit, Job, NextPiece, NextStep, Open, Run, turn
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass
+class Drive:
+    """One turn on its way. Iterate `events()`; afterwards `response` is how it ended."""
+
+    job: Job
+    owner: Owner
+    model: Model
+    toolbox: Toolbox
+
+    def __post_init__(self) -> None:
+        self.response: Response = self.job.response
+        self.fault: ModelFault | None = None
+        self._pieces: AsyncIterator[Piece] | None = None
+        self._steps: AsyncIterator[Progress | ToolDone] | None = None
+        self._sent = 0
+
+    async def events(self) -> AsyncGenerator[AnyEvent]:
+        """The events, numbered. Closing the generator cancels the turn."""
+        loop = turn(self.job)
+        answer: object = None
+        try:
+            while True:
+                try:
+                    command = loop.throw(answer) if isinstance(answer, ModelFault) else loop.send(answer)
+                except StopIteration as stop:
+                    self.response = stop.value
+                    return
+                if isinstance(command, Emit):
+                    command.event.sequence_number = self._sent
+                    self._sent += 1
+                    answer = None
+                    yield command.event
+                else:
+                    answer = await self._serve(command)
+        except BaseException:
+            self.response = _cancelled(loop, self.response)
+            raise
+        finally:
+            await _close(self._pieces)
+            await _close(self._steps)
+
+    async def _serve(self, command: Ask | NextPiece | Open | Run | NextStep) -> object:
+        match command:
+            case Ask(request):
+                self._pieces = self.model.generate(request)
+                return None
+            case NextPiece():
+                return await self._next_piece()
+            case Open():
+                return await self.toolbox.open(command.name, command.call_id, self._context(command))
+            case Run(call):
+                self._steps = call.run()
+                return None
+            case NextStep(call):
+                return await self._next_step(call)
+
+    async def _next_piece(self) -> Piece | ModelFault:
+        assert self._pieces is not None  # noqa: S101 - a turn asks before it listens
+        try:
+            piece = await anext(self._pieces)
+        except ModelFault as fault:
+            self.fault = fault
+            return fault
+        except StopAsyncIteration:
+            self.fault = ModelFault("The model stopped in the middle of its answer.")
+            return self.fault
+        except Exception as error:  # a model's own code; the log knows what happened, the caller that it did
+            _logger.exception("a model failed")
+            self.fault = ModelFault("The model failed.")
+            self.fault.__cause__ = error
+            return self.fault
+        if isinstance(piece, Finished):
+            await _close(self._pieces)
+            self._pieces = None
+        return piece
+
+    async def _next_step(self, call: HostedCall) -> Progress | ToolDone:
+        assert self._steps is not None  # noqa: S101 - a turn runs a call before it asks how that goes
+        try:
+            step = await anext(self._steps)
+        except StopAsyncIteration:
+            step = call.failed("The tool ended without a result.")
+        except Exception:  # a tool's own code; the log knows what happened, the model that it did
+            _logger.exception("a hosted tool failed")
+            step = call.failed("The tool failed. Try another way, or answer without it.")
+        if isinstance(step, ToolDone):
+            await _close(self._steps)
+            self._steps = None
+        return step
+
+    def _context(self, opened: Open) -> CallContext:
+        return CallContext(
+            owner=self.owner,
+            response_id=self.response.id,
+            declaration=opened.declaration,
+            history=opened.history,
+            include=frozenset(self.job.request.include or ()),
+        )
+
+
+def _cancelled(loop: Generator[Command, Any, Response], response: Response) -> Response:
+    """Let the turn settle what it has."""
+    try:
+        loop.throw(Cancelled())
+    except StopIteration as stop:
+        return stop.value
+    return response
+
+
+async def _close(stream: object) -> None:
+    """Generators hold connections; let them go now and not when they are collected."""
+    if isinstance(stream, AsyncGenerator):
+        await stream.aclose()

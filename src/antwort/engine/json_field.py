@@ -1,0 +1,111 @@
+"""Reads one string out of JSON that is still being written. Pure.
+
+A model writes `{"code": "print(1)"}` in fragments that end anywhere, also in the middle
+of an escape. The client wants `print(1)` as it comes.
+"""
+
+from __future__ import annotations
+
+_ESCAPES = {'"': '"', "\\": "\\", "/": "/", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
+_HEX_DIGITS = 4
+_HIGH, _LOW, _END = 0xD800, 0xDC00, 0xE000
+
+
+class _StringReader:
+    """Decodes the inside of one JSON string, character by character."""
+
+    def __init__(self) -> None:
+        self.done = False
+        self._escape: str | None = None  # what has come of an escape, without its backslash
+        self._high = 0  # the first half of a pair of escapes for one character
+
+    def feed(self, char: str) -> str:
+        if self._escape is not None:
+            return self._feed_escape(char)
+        if char == "\\":
+            self._escape = ""
+            return ""
+        lone = self._lone()
+        if char == '"':
+            self.done = True
+            return lone
+        return lone + char
+
+    def _feed_escape(self, char: str) -> str:
+        escape = (self._escape or "") + char
+        if escape[0] != "u":
+            self._escape = None
+            return self._lone() + _ESCAPES.get(escape, "")
+        self._escape = escape
+        if len(escape) <= _HEX_DIGITS:
+            return ""
+        self._escape = None
+        try:
+            return self._unit(int(escape[1:], 16))
+        except ValueError:
+            return ""
+
+    def _unit(self, unit: int) -> str:
+        if self._high and _LOW <= unit < _END:
+            paired = 0x10000 + ((self._high - _HIGH) << 10) + (unit - _LOW)
+            self._high = 0
+            return chr(paired)
+        lone = self._lone()
+        if _HIGH <= unit < _LOW:
+            self._high = unit
+            return lone
+        return lone + ("\ufffd" if _LOW <= unit < _END else chr(unit))
+
+    def _lone(self) -> str:
+        """Half a character that never got its other half."""
+        lone, self._high = ("\ufffd" if self._high else ""), 0
+        return lone
+
+
+class FieldReader:
+    """The value of the string `field` at the top of a JSON object, as far as it has come."""
+
+    def __init__(self, field: str) -> None:
+        self._field = field
+        self._depth = 0
+        self._string: _StringReader | None = None
+        self._collected = ""
+        self._key: str | None = None
+        self._at_key = False
+        self._wanted = False
+
+    def feed(self, fragment: str) -> str:
+        """The part of the value that this fragment brought."""
+        return "".join(map(self._char, fragment))
+
+    def _char(self, char: str) -> str:
+        if self._string is None:
+            self._outside(char)
+            return ""
+        text = self._string.feed(char)
+        if self._string.done:
+            self._string = None
+            if self._at_key:
+                self._key, self._at_key = self._collected + text, False
+            elif self._wanted:
+                self._wanted = False
+                return text
+            return ""
+        if self._wanted:
+            return text
+        if self._at_key:
+            self._collected += text
+        return ""
+
+    def _outside(self, char: str) -> None:
+        if char == '"':
+            self._string = _StringReader()
+            self._collected = ""
+            self._wanted = self._depth == 1 and not self._at_key and self._key == self._field
+        elif char in "{[":
+            self._depth += 1
+            self._at_key = char == "{" and self._depth == 1
+        elif char in "}]":
+            self._depth -= 1
+        elif char == "," and self._depth == 1:
+            self._at_key, self._key = True, None

@@ -1,0 +1,421 @@
+"""What the engine asks of models, tools and stores. Protocols and the values that cross them.
+
+Each port has a conformance suite: `antwort.models.conformance`, `antwort.storage.conformance`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from typing import Any, Literal, Protocol, TypeAlias
+
+from msgspec import Struct, field
+
+from antwort.api.items import Annotation, Item
+from antwort.api.requests import JsonObjectFormat, JsonSchemaFormat, ReasoningOptions, TextFormat
+from antwort.api.responses import Response, Usage
+from antwort.api.tools import ToolDeclaration
+
+
+class Owner(Struct, frozen=True):
+    """Whom an object belongs to. Every look-up takes one."""
+
+    tenant: str
+    key_id: str
+
+
+# ── models ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class FunctionSpec(Struct, frozen=True):
+    """A tool as a model is told of it.
+
+    `free_text` takes a string instead of JSON; a model writes its calls as JSON all the
+    same, with that string as `input`.
+    """
+
+    name: str
+    description: str | None
+    parameters: dict[str, Any] | None
+    strict: bool = False
+    free_text: bool = False
+
+
+class Must(Struct, frozen=True):
+    """The model must call this function."""
+
+    name: str
+
+
+Choice: TypeAlias = Literal["auto", "none", "required"] | Must
+"""Whether the model may, must not or must call; or which function it must."""
+
+
+class ModelRequest(Struct, frozen=True, kw_only=True):
+    """One request to a model: the history so far, and what it may do next."""
+
+    model: str
+    items: Sequence[Item]
+    instructions: str | None = None
+    tools: Sequence[FunctionSpec] = ()
+    choice: Choice = "auto"
+    parallel: bool = True
+    format: TextFormat | JsonObjectFormat | JsonSchemaFormat = field(default_factory=TextFormat)
+    max_output_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_logprobs: int | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    reasoning: ReasoningOptions | None = None
+    verbosity: Literal["low", "medium", "high"] | None = None
+    user: str | None = None
+
+
+class TextPiece(Struct, frozen=True):
+    """The model says something. `logprobs` are as the wire has them, where they were asked for."""
+
+    text: str
+    logprobs: tuple[dict[str, Any], ...] = ()
+
+
+class RefusalPiece(Struct, frozen=True):
+    """The model says that it will not."""
+
+    text: str
+
+
+class ReasoningPiece(Struct, frozen=True):
+    """The model thinks aloud."""
+
+    text: str
+
+
+class SummaryPiece(Struct, frozen=True):
+    """The model sums up what it thinks."""
+
+    text: str
+
+
+class SealedReasoning(Struct, frozen=True):
+    """The upstream's own form of the reasoning, to be sent back as it is."""
+
+    encrypted_content: str
+
+
+class CallPiece(Struct, frozen=True):
+    """A call begins, or goes on: pieces of one call share `index`. The first names the function."""
+
+    index: int
+    name: str = ""
+    call_id: str = ""
+    arguments: str = ""
+
+
+class Finished(Struct, frozen=True):
+    """The model is done. Always the last piece."""
+
+    reason: Literal["stop", "length", "content_filter", "calls"] = "stop"
+    usage: Usage = field(default_factory=Usage)
+
+
+Piece: TypeAlias = TextPiece | RefusalPiece | ReasoningPiece | SummaryPiece | SealedReasoning | CallPiece | Finished
+
+
+class ModelFault(Exception):
+    """The model, or the way to it, failed. The message is ours: what an upstream said is logged, never passed on."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: str = "server_error",
+        status: int = 502,
+        retry_after: int | None = None,
+        retryable: bool = False,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.code = code
+        self.status = status
+        self.retry_after = retry_after
+        self.retryable = retryable
+
+
+class Model(Protocol):
+    """Something that continues a conversation."""
+
+    def generate(self, request: ModelRequest) -> AsyncGenerator[Piece, None]:
+        """The pieces of the answer as they come, ended by `Finished`; `ModelFault` where that fails.
+
+        Whoever stops before the end closes it (`contextlib.aclosing`), which stops the model too.
+        """
+        ...
+
+    async def count_tokens(self, request: ModelRequest) -> int:
+        """How many tokens the request's input has, as exactly as this model can tell."""
+        ...
+
+    async def aclose(self) -> None:
+        """Let go of connections and processes."""
+        ...
+
+
+class ChosenModel(Struct, frozen=True):
+    """A model, by the name that the client gave, and the name that its backend knows."""
+
+    name: str
+    model: Model
+    upstream: str
+
+
+class Models(Protocol):
+    """The models that there are."""
+
+    def find(self, name: str | None) -> ChosenModel:
+        """The model of this name, or the default one; `ApiError` 400 `model_not_found` where there is none."""
+        ...
+
+    def names(self) -> list[str]:
+        """Every name that a request may use."""
+        ...
+
+
+# ── tools that are run here ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Progress(Struct, frozen=True):
+    """An event of a hosted call, such as `response.code_interpreter_call.interpreting`."""
+
+    type: str
+    fields: dict[str, Any] = field(default_factory=dict[str, Any])
+
+
+class ToolDone(Struct, frozen=True):
+    """A hosted call is over: its item for the client, and the text that the model reads."""
+
+    item: dict[str, Any]
+    text: str
+
+
+class CallContext(Struct, frozen=True, kw_only=True):
+    """What a hosted call may know."""
+
+    owner: Owner
+    response_id: str
+    declaration: ToolDeclaration
+    history: Sequence[Item]
+    include: frozenset[str]
+
+
+class HostedCall(Protocol):
+    """One call of a tool that is run here, from the moment the model begins to write it."""
+
+    @property
+    def item(self) -> dict[str, Any]:
+        """The item as it begins."""
+        ...
+
+    def opening(self) -> Sequence[Progress]:
+        """Events right after it began."""
+        ...
+
+    def write(self, delta: str) -> Sequence[Progress]:
+        """Events of some more of the arguments, as the model writes them."""
+        ...
+
+    def run(self) -> AsyncIterator[Progress | ToolDone]:
+        """Run it, once the arguments are whole; the last thing that comes is `ToolDone`."""
+        ...
+
+    def failed(self, reason: str) -> ToolDone:
+        """How it looks when it could not be run."""
+        ...
+
+    def annotate(self, text: str) -> Sequence[Annotation]:
+        """What a later answer of the model cites of this call's results."""
+        ...
+
+
+class Toolbox(Protocol):
+    """The tools that are run here."""
+
+    def offer(self, tool: ToolDeclaration) -> Sequence[FunctionSpec] | None:
+        """What a model is told of a declared tool; None where that tool is not run here."""
+        ...
+
+    async def open(self, name: str, call_id: str, context: CallContext) -> HostedCall:
+        """Begin a call of one of the offered functions."""
+        ...
+
+
+# ── stores ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class StoredResponse(Struct, frozen=True, kw_only=True):
+    """A response and what it was asked with. `input` is the request's own items, each with an id."""
+
+    response: Response
+    input: list[dict[str, Any]]
+    request: dict[str, Any] = field(default_factory=dict[str, Any])
+
+
+class Page(Struct, frozen=True):
+    """Some of a list, and whether there is more."""
+
+    data: list[Any]
+    has_more: bool
+
+
+class PageQuery(Struct, frozen=True):
+    """Which part of a list: what follows `after`, or the nearest that precede `before`, as `order` has them.
+
+    A store answers `UnknownCursor` where the list has no such id.
+    """
+
+    limit: int = 20
+    order: Literal["asc", "desc"] = "desc"
+    after: str | None = None
+    before: str | None = None
+
+
+class StoreFault(Exception):
+    """The store cannot do its work now: a full disk, a locked or lost database. Worth another try later."""
+
+
+class UnknownCursor(ValueError):
+    """A `PageQuery` names a place that the list does not have: the caller's fault. Says which of its fields."""
+
+    def __init__(self, param: Literal["after", "before"], value: str) -> None:
+        super().__init__(f"No item with id {value!r} found in this list.")
+        self.param: Literal["after", "before"] = param
+        self.value = value
+
+
+class ResponseStore(Protocol):
+    """Where responses live. What is not the owner's is not there, and nothing tells the two apart."""
+
+    async def begin_response(self, owner: Owner, stored: StoredResponse) -> None:
+        """Write a response that has just begun. Durable when this returns. Begun again, it starts anew."""
+        ...
+
+    async def finish_response(
+        self, owner: Owner, response: Response, *, appended: Sequence[dict[str, Any]] = ()
+    ) -> None:
+        """Write how it stands now, usually how it ended. Durable when this returns. A deleted one stays deleted.
+
+        `appended` goes to its conversation, if that is still there: with the response or not at all.
+        """
+        ...
+
+    async def get_response(self, owner: Owner, response_id: str) -> StoredResponse | None: ...
+
+    async def delete_response(self, owner: Owner, response_id: str) -> bool:
+        """Forget it with its input and events; whether it was there."""
+        ...
+
+    async def history(self, owner: Owner, response_id: str) -> list[dict[str, Any]] | None:
+        """Input and output of the chain that ends with this response, oldest first; None where it is not there.
+
+        A chain with a deleted response in it begins behind that one.
+        """
+        ...
+
+    async def input_items(self, owner: Owner, response_id: str, query: PageQuery) -> Page | None: ...
+
+    async def find_items(self, owner: Owner, ids: Sequence[str]) -> dict[str, dict[str, Any]]:
+        """Items of the owner's responses and conversations, by id; those that are not there are left out.
+
+        Of several with one id the newest, and a conversation's rather than a response's. References are no items.
+        """
+        ...
+
+    async def append_events(self, owner: Owner, response_id: str, events: Sequence[tuple[int, bytes]]) -> None:
+        """Keep the events of a background response: (sequence number, SSE frame). Nothing, where it was deleted."""
+        ...
+
+    async def read_events(self, owner: Owner, response_id: str, after: int) -> list[tuple[int, bytes]]:
+        """Those with a higher sequence number, in order; -1 for all."""
+        ...
+
+    async def unfinished(self) -> list[tuple[Owner, StoredResponse]]:
+        """What is `queued` or `in_progress`: asked at start, it is what a process that is gone has left."""
+        ...
+
+
+class ConversationRecord(Struct, frozen=True):
+    """A conversation, without its items."""
+
+    id: str
+    created_at: int
+    metadata: dict[str, str]
+
+
+class ConversationStore(Protocol):
+    """Where conversations live, and their items in the order of arrival."""
+
+    async def create_conversation(
+        self, owner: Owner, record: ConversationRecord, items: Sequence[dict[str, Any]]
+    ) -> None: ...
+
+    async def get_conversation(self, owner: Owner, conversation_id: str) -> ConversationRecord | None: ...
+
+    async def update_conversation(
+        self, owner: Owner, conversation_id: str, metadata: dict[str, str]
+    ) -> ConversationRecord | None: ...
+
+    async def delete_conversation(self, owner: Owner, conversation_id: str) -> bool: ...
+
+    async def add_items(self, owner: Owner, conversation_id: str, items: Sequence[dict[str, Any]]) -> bool:
+        """Append; False where there is no such conversation. What it already has, by id, stays as it is."""
+        ...
+
+    async def list_items(self, owner: Owner, conversation_id: str, query: PageQuery) -> Page | None: ...
+
+    async def all_items(self, owner: Owner, conversation_id: str) -> list[dict[str, Any]] | None: ...
+
+    async def get_item(self, owner: Owner, conversation_id: str, item_id: str) -> dict[str, Any] | None: ...
+
+    async def delete_item(self, owner: Owner, conversation_id: str, item_id: str) -> bool: ...
+
+
+class FileRecord(Struct, frozen=True, kw_only=True):
+    """An uploaded file, without its content."""
+
+    id: str
+    bytes: int
+    created_at: int
+    filename: str
+    purpose: str
+    expires_at: int | None = None
+    status: str = "processed"
+
+
+class FileStore(Protocol):
+    """Where uploaded files live. Content goes in and out in chunks, never whole through memory.
+
+    A file whose `expires_at` has come is gone, whether or not it has been swept.
+    """
+
+    async def create_file(self, owner: Owner, record: FileRecord, content: AsyncIterator[bytes]) -> FileRecord:
+        """Write content and record; the record comes back with the real size. Nothing is left of one that fails."""
+        ...
+
+    async def get_file(self, owner: Owner, file_id: str) -> FileRecord | None: ...
+
+    async def list_files(self, owner: Owner, query: PageQuery, purpose: str | None = None) -> Page: ...
+
+    async def read_file(self, owner: Owner, file_id: str) -> AsyncIterator[bytes] | None: ...
+
+    async def delete_file(self, owner: Owner, file_id: str) -> bool: ...
+
+    async def sweep_files(self) -> int:
+        """Let go of what expired files take up, everybody's; how many they were. To be called now and then."""
+        ...
+
+
+class Store(ResponseStore, ConversationStore, FileStore, Protocol):
+    """All of it."""
+
+    async def aclose(self) -> None:
+        """Finish what is under way and let go."""
+        ...

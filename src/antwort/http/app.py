@@ -1,0 +1,114 @@
+"""Wires everybody: from a configuration to what is open, and from that to an application. The one that knows all."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+
+from antwort.auth import LOCAL, Caller, Door, KeyFile, KeyFileError, is_loopback
+from antwort.config import AuthSettings, Config, ConfigError
+from antwort.engine.background import Background
+from antwort.engine.engine import Engine
+from antwort.engine.ports import StoreFault
+from antwort.http import conversations, files, health, models, openapi, responses
+from antwort.http.errors import router_error
+from antwort.http.gate import Gate
+from antwort.http.services import Services
+from antwort.models.directory import open_models
+from antwort.storage import open_store
+from antwort.telemetry import Metrics, log
+from antwort.tools import FunctionProvider, Registry
+
+_LOOK_AT_KEYS = 2.0
+_SWEEP = 600.0
+
+
+def make_app(services: Services) -> Starlette:
+    """The application over what is open."""
+    provided = [route for provider in services.registry.providers for route in provider.routes()]
+    resources: Sequence[Any] = (responses, conversations, files, models, health, openapi)
+    app = Starlette(
+        routes=[*(route for resource in resources for route in resource.routes), *provided],
+        middleware=[Middleware(Gate, services=services)],
+        exception_handlers={HTTPException: router_error},
+    )
+    app.router.redirect_slashes = False
+    app.state.services = services
+    return app
+
+
+@asynccontextmanager
+async def opened(config: Config, environment: Mapping[str, str] = os.environ) -> AsyncGenerator[Services]:
+    """Open everything that the configuration names, do again what a process that is gone has left, and close it all."""
+    door = open_door(config)
+    metrics = Metrics()
+    directory = open_models(config.models, metrics, environment)
+    store = await open_store(config.storage.url, Path(config.storage.blobs))
+    registry = Registry(providers(config))
+    engine = Engine(directory, registry, store, config.engine.max_turns)
+    services = Services(config, door, store, directory, registry, engine, Background(store), metrics)
+    chores = asyncio.create_task(_chores(services))
+    try:
+        for work in await engine.recover():
+            services.background.launch(work)
+        yield services
+    finally:
+        chores.cancel()
+        await asyncio.gather(chores, return_exceptions=True)
+        await services.aclose()
+
+
+def providers(config: Config) -> Sequence[FunctionProvider]:
+    """The tools that are run here. What is on and cannot be is an error now."""
+    if config.providers.code_interpreter.enabled:
+        raise ConfigError("providers.code_interpreter.enabled: the code interpreter is not part of this installation")
+    return ()
+
+
+def open_door(config: Config) -> Door:
+    """Who may come in. Without keys nobody does but this machine, so the address has to be one of its own."""
+    auth = config.auth
+    if auth.keys_file is not None:
+        return Door(KeyFile(Path(auth.keys_file)).read(), defaults=_limits(auth))
+    if not is_loopback(config.server.host):
+        raise ConfigError(
+            f"server.host: {config.server.host} can be reached by others, and there are no keys. Make one with "
+            "`antwort keys create` and name the file in auth.keys_file, or listen on 127.0.0.1."
+        )
+    return Door(None)
+
+
+def _limits(auth: AuthSettings) -> Caller:
+    return Caller(LOCAL.tenant, LOCAL.key_id, auth.requests_per_minute, auth.concurrent_responses)
+
+
+async def _chores(services: Services) -> None:
+    """What has to be done now and then: see which keys are revoked, let go of expired files."""
+    keys_file = services.config.auth.keys_file
+    loop = asyncio.get_running_loop()
+    swept = loop.time()
+    while True:
+        await asyncio.sleep(_LOOK_AT_KEYS)
+        if keys_file is not None:
+            await _look_at_keys(services.door, Path(keys_file))
+        if loop.time() - swept > _SWEEP:
+            swept = loop.time()
+            try:
+                await services.store.sweep_files()
+            except StoreFault:
+                log.warning("expired files are swept later")
+
+
+async def _look_at_keys(door: Door, path: Path) -> None:
+    try:
+        door.replace(await asyncio.to_thread(KeyFile(path).read))
+    except KeyFileError:
+        log.error("the keys cannot be read; those from before stay", path=path.name)

@@ -1,0 +1,89 @@
+"""JSON in and out. A body is read as it comes and never further than its limit, in bytes, in depth and in time."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import TypeVar
+
+import msgspec
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import Message
+
+from antwort.api.errors import ApiError, invalid
+from antwort.api.requests import decode
+from antwort.http.services import services_of
+
+T = TypeVar("T")
+
+DEEPEST = 128
+"""Levels of a JSON body. Everything that handles it afterwards may recurse so far."""
+
+# Strings are skipped whole; possessive, so that no input makes it go back.
+_TOKENS = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[\[\]{}]', re.DOTALL)
+
+
+async def read_json(request: Request, into: type[T]) -> T:
+    """The body, as a struct."""
+    body = await read_body(request)
+    check_depth(body)
+    return decode(body, into)
+
+
+async def read_body(request: Request) -> bytes:
+    """The body, if it is not too large."""
+    limit = services_of(request).config.server.max_body
+    check_announced(request, limit)
+    body = bytearray()
+    while True:
+        message = await receive(request)
+        body += message.get("body", b"")
+        if len(body) > limit:
+            raise too_large(limit)
+        if not message.get("more_body", False):
+            return bytes(body)
+
+
+async def receive(request: Request) -> Message:
+    """The next part of a body. A sender who falls silent is not waited for for ever."""
+    try:
+        async with asyncio.timeout(services_of(request).config.server.body_timeout):
+            message = await request.receive()
+    except TimeoutError as error:
+        raise ApiError(408, "The body of your request did not arrive in time.", code="timeout") from error
+    if message["type"] == "http.disconnect":
+        raise ClientDisconnect
+    return message
+
+
+def check_announced(request: Request, limit: int) -> None:
+    """Refuse a body that says itself that it is too large."""
+    length = request.headers.get("content-length", "")
+    if length.isdecimal() and int(length[:20]) > limit:
+        raise too_large(limit)
+
+
+def too_large(limit: int) -> ApiError:
+    """413, with the limit."""
+    return ApiError(413, f"The request is too large: more than {limit} bytes.", code="request_too_large")
+
+
+def check_depth(body: bytes) -> None:
+    """Refuse a body with too many levels."""
+    if body.count(b"[") + body.count(b"{") <= DEEPEST:
+        return
+    depth = 0
+    for token in _TOKENS.finditer(body):
+        first = body[token.start()]
+        if first in b"[{":
+            depth += 1
+            if depth > DEEPEST:
+                raise invalid(f"The JSON body has more than {DEEPEST} levels.", code="invalid_json")
+        elif first in b"]}":
+            depth -= 1
+
+
+def json_answer(value: object, status: int = 200) -> Response:
+    """A struct, or plain data, as JSON."""
+    return Response(msgspec.json.encode(value), status, media_type="application/json")

@@ -1,0 +1,77 @@
+"""Every error as OpenAI's envelope, whoever raised it. What is nobody's business is logged, and a plain 500."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from http import HTTPStatus
+
+import msgspec
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from antwort.api.errors import ApiError, internal, invalid, unavailable
+from antwort.engine.ports import ModelFault, StoreFault, UnknownCursor
+from antwort.telemetry import log
+
+_UNREAD = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+
+
+def answer(error: ApiError, headers: Mapping[str, str] | None = None) -> Response:
+    """The answer that tells of an error. Where the rest of a body would still come, nobody listens any more."""
+    close = {"connection": "close"} if error.status in _UNREAD else {}
+    return Response(
+        msgspec.json.encode(error.envelope()),
+        error.status,
+        {**(headers or {}), **error.headers(), **close},
+        media_type="application/json",
+    )
+
+
+def explained(error: Exception) -> ApiError:
+    """What the caller is told of an error."""
+    match error:
+        case ApiError():
+            return error
+        case StoreFault():
+            log.warning("store_fault", exc_info=error)
+            return unavailable("The server cannot store anything right now. Try again later.", retry_after=2)
+        case UnknownCursor():
+            return invalid(str(error), param=error.param)
+        case ModelFault():
+            return of_fault(error)
+        case HTTPException():
+            return of_status(error.status_code)
+        case _:
+            log.error("unexpected_error", exc_info=error)
+            return internal()
+
+
+def of_status(status: int) -> ApiError:
+    """What the router found out: a path or a method that is not there."""
+    if status == HTTPStatus.NOT_FOUND:
+        return ApiError(404, "Invalid URL: there is nothing at this path.", code="unknown_url")
+    if status == HTTPStatus.METHOD_NOT_ALLOWED:
+        return ApiError(405, "This path does not take this method.", code="method_not_supported")
+    return ApiError(status, HTTPStatus(status).phrase + ".")
+
+
+def of_fault(fault: ModelFault) -> ApiError:
+    """A model that failed, as the answer to the request that asked it."""
+    kind = "invalid_request_error" if fault.status < HTTPStatus.INTERNAL_SERVER_ERROR else "server_error"
+    if fault.status == HTTPStatus.TOO_MANY_REQUESTS:
+        kind = "rate_limit_error"
+    should_retry = None if kind == "invalid_request_error" else fault.retryable
+    return ApiError(
+        fault.status,
+        fault.message,
+        kind=kind,
+        code=fault.code,
+        retry_after=fault.retry_after,
+        should_retry=should_retry,
+    )
+
+
+def router_error(_: object, error: Exception) -> Response:
+    """Starlette's own errors, in our envelope."""
+    headers = error.headers if isinstance(error, HTTPException) else None
+    return answer(explained(error), headers)

@@ -1,0 +1,42 @@
+"""Whether it lives, whether it can work, and how it does: `/healthz`, `/readyz`, `/metrics`."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import Response as Answer
+from starlette.routing import Route
+
+from antwort.api.errors import unavailable
+from antwort.engine.ports import Owner
+from antwort.http.bodies import json_answer
+from antwort.http.services import services_of
+
+_NOBODY = Owner("", "")
+
+
+async def healthz(request: Request) -> Answer:
+    """The process answers."""
+    del request
+    return json_answer({"status": "ok"})
+
+
+async def readyz(request: Request) -> Answer:
+    """It can take requests: it is not about to stop, and its store answers."""
+    services = services_of(request)
+    if services.stopping:
+        raise unavailable("The server is about to stop.")
+    await services.store.get_response(_NOBODY, "resp_0")
+    return json_answer({"status": "ready"})
+
+
+async def metrics(request: Request) -> Answer:
+    """For Prometheus. Needs a key like everything else."""
+    page, kind = services_of(request).metrics.page()
+    return Answer(page, headers={"content-type": kind})
+
+
+routes = [
+    Route("/healthz", healthz, methods=["GET"]),
+    Route("/readyz", readyz, methods=["GET"]),
+    Route("/metrics", metrics, methods=["GET"]),
+]

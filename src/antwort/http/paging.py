@@ -1,0 +1,64 @@
+"""Pages of lists, as the wire has them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from starlette.requests import Request
+
+from antwort.api.errors import invalid
+from antwort.engine.ports import Page, PageQuery
+
+
+def page_query(request: Request, *, most: int = 100, usual: int = 20) -> PageQuery:
+    """Which part of a list is asked for."""
+    given = request.query_params
+    order = given.get("order", "desc")
+    if order not in ("asc", "desc"):
+        raise invalid(f"Invalid value: '{order}'. Supported values are: 'asc' and 'desc'.", param="order")
+    limit = whole_number(request, "limit", usual)
+    if limit > most:
+        raise invalid(
+            f"Invalid 'limit': integer above maximum value. Expected a value <= {most}, but got {limit} instead.",
+            param="limit",
+            code="integer_above_max_value",
+        )
+    if limit < 1:
+        raise invalid(
+            f"Invalid 'limit': integer below minimum value. Expected a value >= 1, but got {limit} instead.",
+            param="limit",
+            code="integer_below_min_value",
+        )
+    return PageQuery(limit=limit, order=order, after=given.get("after") or None, before=given.get("before") or None)
+
+
+def whole_number(request: Request, param: str, usual: int) -> int:
+    """A number in the query."""
+    text = request.query_params.get(param)
+    if text is None or text == "":
+        return usual
+    digits = text.removeprefix("-")
+    if not (digits.isascii() and digits.isdecimal() and len(digits) < 16):  # noqa: PLR2004 - more is no number of ours
+        raise invalid(f"Invalid type for '{param}': expected an integer.", param=param, code="invalid_type")
+    return int(text)
+
+
+def flag(request: Request, param: str) -> bool:
+    """A yes or no in the query."""
+    text = request.query_params.get(param, "false").lower()
+    if text not in ("true", "false", "1", "0", ""):
+        raise invalid(f"Invalid type for '{param}': expected a boolean.", param=param, code="invalid_type")
+    return text in ("true", "1")
+
+
+def listed(page: Page, render: Callable[[Any], dict[str, Any]] = lambda one: one) -> dict[str, Any]:
+    """A page as the wire has it."""
+    data = [render(one) for one in page.data]
+    return {
+        "object": "list",
+        "data": data,
+        "first_id": data[0].get("id") if data else None,
+        "last_id": data[-1].get("id") if data else None,
+        "has_more": page.has_more,
+    }

@@ -1,0 +1,162 @@
+"""`/v1/responses`: asked for, streamed, looked at again, followed, cancelled, forgotten."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+
+from starlette.requests import Request
+from starlette.responses import Response as Answer
+from starlette.routing import Route
+
+from antwort.api.errors import invalid, not_found
+from antwort.api.events import to_sse
+from antwort.api.requests import CountTokens, CreateResponse
+from antwort.api.responses import Response
+from antwort.engine.engine import Work
+from antwort.engine.ports import StoredResponse
+from antwort.http.bodies import json_answer, read_json
+from antwort.http.errors import of_fault
+from antwort.http.paging import flag, listed, page_query, whole_number
+from antwort.http.services import Services, caller_of, owner_of, services_of
+from antwort.http.streams import EventStream, attended
+from antwort.telemetry import audit
+
+
+async def create(request: Request) -> Answer:
+    """Ask for a response: wait for it, stream it, or leave it to itself."""
+    services, asked = services_of(request), await read_json(request, CreateResponse)
+    over = services.limits.begin(caller_of(request))
+    try:
+        work = await services.engine.start(owner_of(request), asked)
+    except BaseException:
+        over()
+        raise
+    audit("response.create", work.response.id, model=work.response.model, stored=work.stored)
+    over = _counted(services, work, over)
+    if asked.background:
+        return _launch(request, work, over, stream=bool(asked.stream))
+    services.attended[work.response.id] = work
+    if asked.stream:
+        return _stream(services, _frames(work), closed=over)
+    try:
+        return json_answer(_told(await attended(request.receive, work.finish()), work))
+    finally:
+        over()
+
+
+def _launch(request: Request, work: Work, over: Callable[[], None], *, stream: bool) -> Answer:
+    services, queued = services_of(request), json_answer(work.response)
+    services.background.launch(work, ended=over)
+    if not stream:
+        return queued
+    return _stream(services, services.background.follow(work.owner, work.response.id, after=-1))
+
+
+def _told(response: Response, work: Work) -> Response:
+    """A model that failed before anything came of it is an error like any other; else what there is counts."""
+    if response.status == "failed" and work.fault is not None and not response.output:
+        raise of_fault(work.fault)
+    return response
+
+
+def _counted(services: Services, work: Work, over: Callable[[], None]) -> Callable[[], None]:
+    """The metrics know of it from now until it is over."""
+    services.metrics.running.inc()
+    name = work.response.model if work.response.model in services.models.names() else "other"
+
+    def ended() -> None:
+        over()
+        services.attended.pop(work.response.id, None)
+        services.metrics.running.dec()
+        services.metrics.responses.labels(name, work.response.status).inc()
+
+    return ended
+
+
+async def _frames(work: Work) -> AsyncGenerator[bytes, None]:
+    async with aclosing(work.events()) as events:
+        async for event in events:
+            yield to_sse(event)
+
+
+def _stream(
+    services: Services, frames: AsyncGenerator[bytes, None], closed: Callable[[], None] = lambda: None
+) -> EventStream:
+    server = services.config.server
+    return EventStream(frames, keep_alive=server.keep_alive, stall_timeout=server.stall_timeout, closed=closed)
+
+
+# ── afterwards ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def retrieve(request: Request) -> Answer:
+    """A response as it stands; or its events, from wherever the caller has lost them."""
+    stored = await _found(request)
+    if not flag(request, "stream"):
+        return json_answer(stored.response)
+    if not stored.response.background:
+        raise invalid("Only responses that were made with 'background' can be streamed again.", param="stream")
+    after = whole_number(request, "starting_after", -1)
+    services = services_of(request)
+    return _stream(services, services.background.follow(owner_of(request), stored.response.id, after))
+
+
+async def delete(request: Request) -> Answer:
+    """Forget a response. One that is under way is stopped first."""
+    stored, services = await _found(request), services_of(request)
+    identifier = stored.response.id
+    await services.background.cancel(identifier)
+    await services.store.delete_response(owner_of(request), identifier)
+    audit("response.delete", identifier)
+    return json_answer({"id": identifier, "object": "response", "deleted": True})
+
+
+async def cancel(request: Request) -> Answer:
+    """Stop a background response. One that has ended stays as it is."""
+    stored, services = await _found(request), services_of(request)
+    if not stored.response.background:
+        raise invalid("Cannot cancel a synchronous response.", code=None)
+    if stored.response.ended:
+        return json_answer(stored.response)
+    await services.background.cancel(stored.response.id)
+    now = (await _found(request)).response
+    if not now.ended:  # it had not begun, or nobody works on it
+        now.status = "cancelled"
+        await services.store.finish_response(owner_of(request), now)
+    audit("response.cancel", now.id)
+    return json_answer(now)
+
+
+async def input_items(request: Request) -> Answer:
+    """What a response was asked with."""
+    query, identifier = page_query(request), request.path_params["response_id"]
+    page = await services_of(request).store.input_items(owner_of(request), identifier, query)
+    if page is None:
+        raise not_found("Response", identifier)
+    return json_answer(listed(page))
+
+
+async def input_tokens(request: Request) -> Answer:
+    """How long a request's input would be."""
+    asked = await read_json(request, CountTokens)
+    counted = await services_of(request).engine.count_tokens(owner_of(request), asked.as_request())
+    return json_answer({"object": "response.input_tokens", "input_tokens": counted})
+
+
+async def _found(request: Request) -> StoredResponse:
+    identifier = request.path_params["response_id"]
+    stored = await services_of(request).store.get_response(owner_of(request), identifier)
+    if stored is None:
+        raise not_found("Response", identifier)
+    return stored
+
+
+routes = [
+    Route("/v1/responses", create, methods=["POST"]),
+    Route("/v1/responses/input_tokens", input_tokens, methods=["POST"]),
+    Route("/v1/responses/{response_id}", retrieve, methods=["GET"]),
+    Route("/v1/responses/{response_id}", delete, methods=["DELETE"]),
+    Route("/v1/responses/{response_id}/cancel", cancel, methods=["POST"]),
+    Route("/v1/responses/{response_id}/input_items", input_items, methods=["GET"]),
+]

@@ -1,0 +1,130 @@
+"""The process: a socket, the application on it, one screen that says what is on, and an orderly end."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+from collections.abc import Callable, Mapping
+from types import FrameType
+
+import uvicorn
+
+from antwort.config import Config, ConfigError
+from antwort.http.app import make_app, open_door, opened
+from antwort.http.services import Services
+from antwort.models.directory import kind_of
+
+_BACKLOG = 2048
+
+
+def run(config: Config, environment: Mapping[str, str], say: Callable[[str], None]) -> None:
+    """Serve until told to stop. `say` is given the screen, once requests are taken."""
+    open_door(config)  # before anybody could connect
+    with listen(config) as listener:
+        runner = asyncio.Runner(loop_factory=_loop)
+        with runner:
+            runner.run(_serve(config, environment, listener, say))
+
+
+def listen(config: Config) -> socket.socket:
+    """The socket; port 0 takes any that is free."""
+    host, port = config.server.host, config.server.port
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host.strip("[]"), port), family=family, backlog=_BACKLOG)
+    except OSError as error:
+        raise ConfigError(f"server: cannot listen on {host}:{port}: {error.strerror or error}") from error
+
+
+def _loop() -> asyncio.AbstractEventLoop:
+    import uvloop  # noqa: PLC0415 - slow to import, and only a server needs it
+
+    return uvloop.new_event_loop()
+
+
+async def _serve(
+    config: Config, environment: Mapping[str, str], listener: socket.socket, say: Callable[[str], None]
+) -> None:
+    async with opened(config, environment) as services:
+        server = _Server(services, lambda: say(screen(services, listener)))
+        await server.serve(sockets=[listener])
+
+
+class _Server(uvicorn.Server):
+    """Uvicorn, which also tells us when it is ready and when it is told to stop."""
+
+    def __init__(self, services: Services, ready: Callable[[], None]) -> None:
+        settings = services.config.server
+        super().__init__(
+            uvicorn.Config(
+                make_app(services),
+                http="httptools",
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                date_header=False,
+                limit_concurrency=settings.max_connections,
+                timeout_graceful_shutdown=settings.shutdown_timeout,
+            )
+        )
+        self._services = services
+        self._ready = ready
+        self._stopping: asyncio.Task[None] | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self._ready()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await self._services.stop()
+        await super().shutdown(sockets)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """A second signal ends at once; it is not raised again afterwards, because to be told to stop is no error."""
+        if self.should_exit:
+            self.force_exit = self.force_exit or sig == signal.SIGINT
+        self.should_exit = True
+        del frame
+
+
+def screen(services: Services, listener: socket.socket) -> str:
+    """What is on, and what is off, in one glance."""
+    config, host = services.config, services.config.server.host
+    address = f"[{host.strip('[]')}]" if ":" in host else host
+    port = listener.getsockname()[1]
+    tools = [provider.name for provider in services.registry.providers]
+    unlocked = "off: no keys, so only this machine gets in"
+    auth = f"{services.door.count} keys" if services.door.locked else unlocked
+    lines = [
+        f"antwort    http://{address}:{port}/v1",
+        f"models     {_models(services)}",
+        f"storage    {config.storage.url.partition('?')[0]}, files in {config.storage.blobs}",
+        f"auth       {auth}",
+        f"limits     {_limits(config)}",
+        f"tools      {', '.join(tools) or 'none are run here: functions go back to the client'}",
+        "metrics    /metrics; documents: /openapi.json; health: /healthz, /readyz",
+    ]
+    return "\n".join(lines)
+
+
+def _models(services: Services) -> str:
+    models = services.config.models
+    if not models.named:
+        return "none: name one under `models` in the configuration, until then every request is refused"
+    default = services.models.default
+    shown = [
+        f"{name} ({kind_of(one)}{', the default' if name == default else ''})" for name, one in models.named.items()
+    ]
+    unknown = "; unknown names get the default" if models.default_for_unknown else ""
+    return ", ".join(shown) + unknown
+
+
+def _limits(config: Config) -> str:
+    auth, server = config.auth, config.server
+    rate = f"{auth.requests_per_minute} requests a minute" if auth.requests_per_minute else "no request rate"
+    at_once = f"{auth.concurrent_responses} responses at once" if auth.concurrent_responses else "no limit at once"
+    return f"{rate}, {at_once} unless a key says otherwise; bodies {server.max_body:,} B, files {server.max_file:,} B"

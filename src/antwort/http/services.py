@@ -1,0 +1,67 @@
+"""What a request needs: the engine, the store, the models, the limits. Handlers ask for it here and nowhere else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from starlette.requests import Request
+
+from antwort.auth import Caller, Door, Limits
+from antwort.config import Config
+from antwort.engine.background import Background
+from antwort.engine.engine import Engine, Work
+from antwort.engine.ports import Owner, Store
+from antwort.models.directory import Directory
+from antwort.telemetry import Metrics
+from antwort.tools import Registry
+
+
+@dataclass
+class Services:
+    """All that is open while the server runs."""
+
+    config: Config
+    door: Door
+    store: Store
+    models: Directory
+    registry: Registry
+    engine: Engine
+    background: Background
+    metrics: Metrics
+    limits: Limits = field(default_factory=Limits)
+    attended: dict[str, Work] = field(default_factory=dict[str, Work])
+    """The responses that somebody waits for."""
+    stopping: bool = False
+
+    async def stop(self) -> None:
+        """The server is told to stop: nothing new, and whoever only watches is let go."""
+        self.stopping = True
+        await self.background.stop_following()
+        for work in self.attended.values():
+            work.abandoned = True  # if it does not finish in time, the next start ends it
+
+    async def aclose(self) -> None:
+        """Let go of everything. Background responses go on after the next start."""
+        await self.background.aclose()
+        await self.engine.late.aclose()
+        await self.registry.aclose()
+        await self.models.aclose()
+        await self.store.aclose()
+
+
+def services_of(request: Request) -> Services:
+    """What is open, for the handler of a request."""
+    services: Services = request.app.state.services
+    return services
+
+
+def caller_of(request: Request) -> Caller:
+    """Who asks. The gate has seen to it that somebody does."""
+    caller: Caller = request.scope["antwort.caller"]
+    return caller
+
+
+def owner_of(request: Request) -> Owner:
+    """Whose objects these are."""
+    caller = caller_of(request)
+    return Owner(caller.tenant, caller.key_id)

@@ -1,0 +1,124 @@
+"""Events out, at the reader's pace: nothing is made until the event before has gone out.
+
+A reader who goes away ends the work behind the stream; one who takes nothing for too long
+is taken for gone. While there is nothing to send, comments keep the connection alive.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from contextlib import aclosing
+from typing import Any, TypeVar
+
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from antwort.api.events import ErrorEvent, to_sse
+from antwort.api.sse import KEEP_ALIVE
+from antwort.http.errors import explained
+
+T = TypeVar("T")
+
+_HEADERS = {
+    "content-type": "text/event-stream; charset=utf-8",
+    "cache-control": "no-cache",
+    "x-accel-buffering": "no",  # a proxy that gathers events would make a stream pointless
+}
+
+
+class EventStream(Response):
+    """Sends frames as they come. `closed` is called when it is over, however it ends."""
+
+    def __init__(
+        self,
+        frames: AsyncGenerator[bytes, None],
+        *,
+        keep_alive: float,
+        stall_timeout: float,
+        closed: Callable[[], None] = lambda: None,
+    ) -> None:
+        super().__init__(status_code=200, headers=_HEADERS)
+        del self.headers["content-length"]
+        self._frames = frames
+        self._keep_alive = keep_alive
+        self._stall = stall_timeout
+        self._closed = closed
+        self._busy = False
+        self._quiet = True
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send everything, unless the reader goes."""
+        del scope
+        try:
+            await attended(receive, self._send_all(send), idle=self._keep_alive, on_idle=lambda: self._beat(send))
+        finally:
+            self._closed()
+
+    async def _send_all(self, send: Send) -> None:
+        async with aclosing(self._frames) as frames:
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            try:
+                async for frame in frames:
+                    await self._send(send, frame)
+            except (ClientDisconnect, OSError):
+                raise
+            except Exception as error:  # noqa: BLE001 - the status is out: all that can be told goes into the stream
+                told = explained(error).envelope()["error"]
+                await self._send(send, to_sse(ErrorEvent(error=told)))
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _send(self, send: Send, frame: bytes) -> None:
+        self._busy, self._quiet = True, False
+        try:
+            async with asyncio.timeout(self._stall):
+                await send({"type": "http.response.body", "body": frame, "more_body": True})
+        except TimeoutError as error:
+            raise ClientDisconnect from error
+        finally:
+            self._busy = False
+
+    async def _beat(self, send: Send) -> None:
+        """A sign of life, when there was none and the reader is not behind anyway."""
+        if self._quiet and not self._busy:
+            await send({"type": "http.response.body", "body": KEEP_ALIVE, "more_body": True})
+        self._quiet = True
+
+
+async def _nothing() -> None:
+    pass
+
+
+async def attended(
+    receive: Receive,
+    work: Coroutine[Any, Any, T],
+    *,
+    idle: float = 3600.0,
+    on_idle: Callable[[], Awaitable[None]] = _nothing,
+) -> T:
+    """Do some work while its caller is there; `ClientDisconnect` when the caller goes, and the work has stopped."""
+    worker = asyncio.create_task(work)
+    watcher = asyncio.create_task(_watch(receive, idle, on_idle))
+    try:
+        await asyncio.wait({worker, watcher}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        worker.cancel()
+        watcher.cancel()
+        await asyncio.gather(worker, watcher, return_exceptions=True)
+    if worker.cancelled():
+        raise ClientDisconnect
+    return worker.result()
+
+
+async def _watch(receive: Receive, idle: float, on_idle: Callable[[], Awaitable[None]]) -> None:
+    """Return when the caller has gone."""
+    while True:
+        try:
+            async with asyncio.timeout(idle):
+                message = await receive()
+        except TimeoutError:
+            await on_idle()
+        else:
+            if message["type"] == "http.disconnect":
+                return

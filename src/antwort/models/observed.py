@@ -1,0 +1,41 @@
+"""A model that is watched: every request to it has a span and counts in the metrics. What is said passes unseen."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from antwort.engine.ports import Finished, Model, ModelFault, ModelRequest, Piece
+from antwort.telemetry import Metrics, ModelCall
+
+
+class Observed:
+    """Wraps any model. `name` is how the configuration calls it, so that nobody else chooses the metrics' labels."""
+
+    def __init__(self, model: Model, metrics: Metrics, *, name: str, kind: str) -> None:
+        self._model = model
+        self._metrics = metrics
+        self._name = name
+        self._kind = kind
+
+    async def generate(self, request: ModelRequest) -> AsyncGenerator[Piece, None]:
+        """The inner model's answer, as it comes."""
+        call = ModelCall(self._metrics, self._name, request.model, self._kind)
+        try:
+            async with aclosing(self._model.generate(request)) as pieces:
+                async for piece in pieces:
+                    call.piece()
+                    if isinstance(piece, Finished):
+                        call.finished(piece.reason, piece.usage.input_tokens, piece.usage.output_tokens)
+                    yield piece
+        except ModelFault as fault:
+            call.failed(fault.code)
+            raise
+        finally:
+            call.close()
+
+    async def count_tokens(self, request: ModelRequest) -> int:
+        return await self._model.count_tokens(request)
+
+    async def aclose(self) -> None:
+        await self._model.aclose()

@@ -1,0 +1,12 @@
+"""Where responses, conversations and files live: the doors to the stores, and what every store must do.
+
+`open_store` opens one by its address. `conformance` holds the tests that each of them passes, and a stranger's too.
+"""
+
+from __future__ import annotations
+
+from antwort.storage.address import open_store
+from antwort.storage.faults import UnusableStore
+from antwort.storage.sqlite import SqliteStore
+
+__all__ = ["SqliteStore", "UnusableStore", "open_store"]

@@ -1,0 +1,7 @@
+"""Tools that are run here. `registry` knows them all; each has a room of its own in `builtins`."""
+
+from __future__ import annotations
+
+from antwort.tools.registry import FunctionProvider, Registry
+
+__all__ = ["FunctionProvider", "Registry"]

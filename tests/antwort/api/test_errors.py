@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from antwort.api.errors import ApiError, internal, invalid, malformed, not_found, unavailable
+from antwort.api.requests import CreateResponse
+
+
+def refusal(body: bytes) -> dict[str, object]:
+    with pytest.raises(msgspec.MsgspecError) as caught:
+        msgspec.json.decode(body, type=CreateResponse)
+    return malformed(caught.value).envelope()["error"]
+
+
+@pytest.mark.parametrize(
+    "body, code, param",
+    [
+        (b'{"model": 3}', "invalid_type", "model"),
+        (b'{"nonsense": 3}', "unknown_parameter", "nonsense"),
+        (b'{"tools": [{"type": "function"}]}', "missing_required_parameter", "tools[0].name"),
+        (b'{"tools": [{"type": "teleport"}]}', "invalid_value", "tools[0].type"),
+        (b'{"tools": [{"type": "code_interpreter", "container": {"type": "auto", "host_mounts": []}}]}',
+         "unknown_parameter", "tools[0].container.host_mounts"),
+        (b'{"tools": [{"type": "code_interpreter", "container": {"type": "auto", "memory_limit": "8g"}}]}',
+         "invalid_value", "tools[0].container.memory_limit"),
+        (b'{"top_logprobs": 21}', "integer_above_max_value", "top_logprobs"),
+        (b'{"max_tool_calls": 0}', "integer_below_min_value", "max_tool_calls"),
+        (b'{"tool_choice": "must"}', "invalid_value", "tool_choice"),
+        (b"[]", "invalid_type", None),
+        (b'{"model": ', "invalid_json", None),
+        (b"\xff", "invalid_json", None),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_has_its_code_and_its_path(body: bytes, code: str, param: str | None):
+    error = refusal(body)
+
+    assert (error["code"], error["param"], error["type"]) == (code, param, "invalid_request_error")
+    assert error["message"]
+
+
+def test_a_part_of_a_body_is_named_by_where_it_lies():
+    with pytest.raises(msgspec.ValidationError) as caught:
+        msgspec.convert({"a": "x"}, dict[str, int])
+
+    assert malformed(caught.value, root="input[2]").param == "input[2][...]"
+
+
+def test_whose_fault_it_is_shows_in_the_status():
+    assert invalid("no").status == 400
+    assert not_found("Response", "resp_1").envelope()["error"]["message"] == "Response with id 'resp_1' not found."
+    assert (internal().status, internal().kind) == (500, "server_error")
+    assert unavailable("full").status == 503
+
+
+def test_headers_tell_an_sdk_whether_to_try_again():
+    assert ApiError(429, "later", retry_after=0).headers() == {"retry-after": "1"}
+    assert unavailable("full", should_retry=False).headers() == {"x-should-retry": "false"}
+    assert invalid("no").headers() == {}

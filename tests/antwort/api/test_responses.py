@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import msgspec
+from openai.types.responses import Response as SdkResponse
+
+from antwort.api.requests import CreateResponse, decode
+from antwort.api.responses import InputDetails, OutputDetails, Usage, begin
+
+ALWAYS_THERE = {
+    "id", "object", "created_at", "status", "background", "completed_at", "error", "incomplete_details",
+    "instructions", "max_output_tokens", "max_tool_calls", "model", "output", "parallel_tool_calls",
+    "previous_response_id", "conversation", "prompt", "prompt_cache_key", "prompt_cache_retention", "reasoning",
+    "safety_identifier", "service_tier", "store", "temperature", "text", "tool_choice", "tools", "top_logprobs",
+    "top_p", "presence_penalty", "frequency_penalty", "truncation", "usage", "user", "metadata",
+}  # fmt: skip
+
+
+def test_all_keys_are_there_nulls_included_and_an_sdk_reads_them():
+    response = begin(CreateResponse(model="m", input="hi"), identifier="resp_1", model="m", created_at=1)
+    plain = msgspec.to_builtins(response)
+
+    assert plain.keys() == ALWAYS_THERE
+    assert SdkResponse.model_validate(plain).id == "resp_1"
+
+
+def test_a_response_echoes_what_was_asked():
+    body = b"""{"model": "m", "input": "hi", "temperature": 0, "metadata": {"a": "b"}, "store": false,
+        "tools": [{"type": "function", "name": "f"}], "tool_choice": {"type": "function", "name": "f"},
+        "conversation": {"id": "conv_1"}, "background": true}"""
+    response = begin(decode(body, CreateResponse), identifier="resp_1", model="m", created_at=1)
+    plain = msgspec.to_builtins(response)
+
+    assert (plain["temperature"], plain["metadata"], plain["store"]) == (0, {"a": "b"}, False)
+    assert plain["tool_choice"] == {"type": "function", "name": "f"}
+    assert plain["conversation"] == {"id": "conv_1"}
+    assert (plain["status"], response.ended) == ("queued", False)
+
+
+def test_usage_adds_up():
+    one = Usage(10, InputDetails(4), 5, OutputDetails(2), 15)
+
+    assert one + one == Usage(20, InputDetails(8), 10, OutputDetails(4), 30)

@@ -1,0 +1,243 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from turn_stage import Stage, check_grammar, used
+
+from antwort.api.errors import ApiError
+from antwort.engine.fold import fold
+from antwort.engine.ports import (
+    CallPiece,
+    Finished,
+    ModelFault,
+    Must,
+    ReasoningPiece,
+    RefusalPiece,
+    SealedReasoning,
+    SummaryPiece,
+    TextPiece,
+)
+from antwort.engine.turn import Cancelled
+
+FUNCTION = {"type": "function", "name": "add", "parameters": {"type": "object", "properties": {}}}
+CUSTOM = {"type": "custom", "name": "shout"}
+SEARCH = {"type": "file_search", "vector_store_ids": ["vs_1"]}
+
+
+def test_text_has_the_order_of_the_wire():
+    stage = Stage({}, [TextPiece("Hel"), TextPiece("lo"), used()])
+    response = stage.play()
+
+    assert stage.kinds == [
+        "created",
+        "in_progress",
+        "output_item.added",
+        "content_part.added",
+        "output_text.delta",
+        "output_text.delta",
+        "output_text.done",
+        "content_part.done",
+        "output_item.done",
+        "completed",
+    ]
+    check_grammar(stage.events)
+    assert response.output[0]["content"][0]["text"] == "Hello"
+    assert (response.status, response.completed_at) == ("completed", 2)
+    assert response.usage is not None
+    assert response.usage.total_tokens == 11
+
+
+def test_reasoning_refusal_and_summary_have_theirs():
+    thought = [ReasoningPiece("Hm"), SummaryPiece("Hm."), SealedReasoning("x"), RefusalPiece("No."), used()]
+    stage = Stage({}, thought)
+    response = stage.play()
+
+    assert stage.kinds[2:-1] == [
+        "output_item.added",
+        "content_part.added",
+        "reasoning_text.delta",
+        "reasoning_text.done",
+        "content_part.done",
+        "reasoning_summary_part.added",
+        "reasoning_summary_text.delta",
+        "reasoning_summary_text.done",
+        "reasoning_summary_part.done",
+        "output_item.done",
+        "output_item.added",
+        "content_part.added",
+        "refusal.delta",
+        "refusal.done",
+        "content_part.done",
+        "output_item.done",
+    ]
+    reasoning, message = response.output
+    assert (reasoning["encrypted_content"], reasoning["summary"][0]["text"]) == ("x", "Hm.")
+    assert message["content"] == [{"type": "refusal", "refusal": "No."}]
+
+
+def test_a_clients_calls_end_the_response_and_may_be_written_side_by_side():
+    pieces = [
+        CallPiece(0, "add", "call_a"),
+        CallPiece(1, "shout", "call_b"),
+        CallPiece(0, arguments='{"n"'),
+        CallPiece(1, arguments='{"input": "he'),
+        CallPiece(0, arguments=": 1}"),
+        CallPiece(1, arguments='y"}'),
+        Finished("calls"),
+    ]
+    stage = Stage({"tools": [FUNCTION, CUSTOM]}, pieces)
+    response = stage.play()
+
+    check_grammar(stage.events)
+    assert response.status == "completed"
+    function, custom = response.output
+    assert (function["call_id"], function["arguments"], function["status"]) == ("call_a", '{"n": 1}', "completed")
+    assert (custom["type"], custom["input"]) == ("custom_tool_call", "hey")
+    assert "function_call_arguments.done" in stage.kinds
+    assert "custom_tool_call_input.delta" in stage.kinds
+
+
+def test_a_tool_of_ours_runs_and_the_model_reads_its_result():
+    call = [TextPiece("Let me see."), CallPiece(0, "file_search", "call_1", '{"q": 1}'), Finished("calls")]
+    stage = Stage({"tools": [SEARCH]}, call, [TextPiece("Found."), used(5)])
+    response = stage.play()
+
+    check_grammar(stage.events)
+    assert [item["type"] for item in response.output] == ["message", "file_search_call", "message"]
+    assert response.output[1]["queries"] == ['{"q": 1}']
+    assert [item.type for item in stage.history()] == ["message", "message", "function_call", "function_call_output"]
+    assert stage.history()[-1].raw["output"] == 'echo {"q": 1}'
+    searching = [kind for kind in stage.kinds if kind.startswith("file_search_call")]
+    assert searching == [f"file_search_call.{step}" for step in ("in_progress", "searching", "completed")]
+
+
+def test_ours_and_theirs_in_one_reply_run_ours_and_hand_back_theirs():
+    calls = [CallPiece(0, "file_search", "c1", "{}"), CallPiece(1, "add", "c2", "{}"), Finished("calls")]
+    stage = Stage({"tools": [SEARCH, FUNCTION]}, calls)
+    response = stage.play()
+
+    check_grammar(stage.events)
+    assert [(item["type"], item["status"]) for item in response.output] == [
+        ("file_search_call", "completed"),
+        ("function_call", "completed"),
+    ]
+
+
+@pytest.mark.parametrize("choice, demanded", [("required", "required"), ({"type": "file_search"}, Must("file_search"))])
+def test_a_forced_choice_is_forced_once(choice: object, demanded: object):
+    call = [CallPiece(0, "file_search", "c", "{}"), Finished("calls")]
+    stage = Stage({"tools": [SEARCH], "tool_choice": choice}, call, [TextPiece("ok"), used()])
+    stage.play()
+
+    assert [request.choice for request in stage.asked] == [demanded, "auto"]
+
+
+def test_max_tool_calls_counts_ours_and_ignores_the_rest():
+    calls = [CallPiece(at, "file_search", f"c{at}", "{}") for at in range(3)]
+    stage = Stage({"tools": [SEARCH], "max_tool_calls": 2}, [*calls, Finished("calls")], [TextPiece("ok"), used()])
+    response = stage.play()
+
+    check_grammar(stage.events)
+    assert [item["type"] for item in response.output] == ["file_search_call", "file_search_call", "message"]
+    assert stage.asked[1].tools == ()
+    assert "No more tool calls" in stage.history()[-1].raw["output"]
+
+
+def test_a_tool_that_nobody_declared_is_told_to_the_model_only():
+    stage = Stage({"tools": [FUNCTION]}, [CallPiece(0, "rm", "c", "{}"), Finished("calls")], [TextPiece("ok"), used()])
+    response = stage.play()
+
+    assert [item["type"] for item in response.output] == ["message"]
+    assert stage.history()[-1].raw["output"] == "There is no tool 'rm'."
+
+
+def test_an_endless_loop_of_calls_is_ended():
+    call = [CallPiece(0, "file_search", "c", "{}"), Finished("calls")]
+    stage = Stage({"tools": [SEARCH]}, *[call] * 5, max_turns=3)
+    response = stage.play()
+
+    check_grammar(stage.events)
+    assert response.status == "incomplete"
+    assert response.incomplete_details is not None
+    assert response.incomplete_details.reason == "max_turns"
+    assert len(stage.asked) == 3
+
+
+def test_output_tokens_are_counted_over_all_requests():
+    call = [CallPiece(0, "file_search", "c", "{}"), used(30)]
+    cut = [TextPiece("so far"), Finished("length")]
+    stage = Stage({"tools": [SEARCH], "max_output_tokens": 100}, call, cut)
+    response = stage.play()
+
+    assert [request.max_output_tokens for request in stage.asked] == [100, 70]
+    assert response.status == "incomplete"
+    assert response.output[1]["status"] == "incomplete"
+    check_grammar(stage.events)
+
+
+def test_a_models_fault_fails_the_response_and_keeps_what_was_said():
+    fault = ModelFault("The model is overloaded.", code="rate_limit_exceeded")
+    stage = Stage({}, [TextPiece("Half a"), fault])
+    response = stage.play()
+
+    assert stage.kinds[-2:] == ["error", "failed"]
+    assert response.status == "failed"
+    assert response.error is not None
+    assert (response.error.code, response.error.message) == ("rate_limit_exceeded", "The model is overloaded.")
+    assert response.output[0]["status"] == "incomplete"
+    assert fold(stage.events) == response
+
+
+def test_a_cancelled_turn_ends_quietly_with_nothing_in_progress():
+    stage = Stage({"tools": [FUNCTION]}, [TextPiece("Half"), CallPiece(0, "add", "c"), Cancelled()])
+    response = stage.play()
+
+    assert response.status == "cancelled"
+    assert [item["status"] for item in response.output] == ["completed", "incomplete"]
+
+
+def test_allowed_tools_are_all_that_the_model_hears_of():
+    choice = {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "add"}]}
+    stage = Stage({"tools": [FUNCTION, SEARCH], "tool_choice": choice}, [TextPiece("ok"), used()])
+    stage.play()
+
+    assert [spec.name for spec in stage.asked[0].tools] == ["add"]
+    assert stage.asked[0].choice == "required"
+
+
+def test_a_tool_that_nobody_here_runs_is_refused_by_name():
+    with pytest.raises(ApiError, match="Tool type 'web_search' is not available"):
+        Stage({"tools": [{"type": "web_search"}]})
+
+
+pieces = st.one_of(
+    st.builds(TextPiece, st.text(max_size=5)),
+    st.builds(RefusalPiece, st.text(max_size=5)),
+    st.builds(ReasoningPiece, st.text(max_size=5)),
+    st.builds(SummaryPiece, st.text(max_size=5)),
+    st.builds(SealedReasoning, st.text(max_size=5)),
+    st.builds(
+        CallPiece,
+        st.integers(0, 3),
+        st.sampled_from(["add", "shout", "file_search", "unknown"]),
+        st.just(""),
+        st.text(alphabet='{}":,in\\u0041', max_size=6),
+    ),
+)
+endings = st.builds(Finished, st.sampled_from(["stop", "length", "content_filter", "calls"]))
+replies = st.tuples(st.lists(pieces, max_size=12), endings | st.builds(ModelFault, st.text())).map(
+    lambda pair: [*pair[0], pair[1]]
+)
+
+
+@given(st.lists(replies, min_size=1, max_size=4), st.none() | st.integers(1, 2))
+def test_whatever_a_model_says_the_events_keep_the_grammar_and_fold_to_the_response(says, most):
+    tools = [FUNCTION, CUSTOM, SEARCH]
+    stage = Stage({"tools": tools, "max_tool_calls": most}, *says, [used()], max_turns=len(says) + 1)
+    response = stage.play()
+
+    check_grammar(stage.events)
+    assert response.ended
+    assert fold(stage.events) == response
+    assert all(item.get("status") != "in_progress" for item in response.output)

@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import pytest
+
+from antwort.api.items import read
+from antwort.api.requests import JsonSchemaFormat
+from antwort.engine.ports import CallPiece, Finished, FunctionSpec, ModelRequest, TextPiece
+from antwort.models.tokens import Meter, estimate, estimate_text, estimate_usage, text_of
+
+
+def request(*raws, **more):
+    return ModelRequest(model="m", items=[read(raw) for raw in raws], **more)
+
+
+def user(content):
+    return {"role": "user", "content": content}
+
+
+@pytest.mark.parametrize(
+    "text, low, high",
+    [
+        ("", 0, 0),
+        ("Hello", 1, 2),
+        ("The quick brown fox jumps over the lazy dog. " * 20, 160, 260),
+        ("Быстрая лиса прыгает. " * 10, 60, 150),
+        ("敏捷的棕色狐狸跳过了懒狗。" * 10, 80, 160),
+        ("🎈" * 10, 8, 40),
+    ],
+)
+def test_text(text, low, high):
+    assert low <= estimate_text(text) <= high
+
+
+def test_fragments_come_to_the_same():
+    meter, text = Meter(), "Grüße, 世界! How are you? " * 7
+    for char in text:
+        meter.add(char)
+
+    assert meter.tokens == estimate_text(text)
+
+
+def test_everything_counts():
+    plain = estimate(request(user("Hi")))
+
+    assert estimate(request(user("Hi"), instructions="Be kind to everybody.")) > plain
+    assert estimate(request(user("Hi"), tools=[FunctionSpec("f", "Does it.", {"type": "object"})])) > plain
+    assert estimate(request(user("Hi"), format=JsonSchemaFormat(name="a", schema={"type": "object"}))) > plain
+    assert (
+        estimate(request(user("Hi"), {"type": "function_call_output", "call_id": "a", "output": "x" * 400}))
+        > plain + 99
+    )
+    assert estimate(request(user("Hi"), {"type": "brand_new", "deep": {"list": ["x" * 400, 7, None]}})) > plain + 99
+
+
+def test_a_picture_is_a_picture_however_many_bytes_it_has():
+    data = "data:image/png;base64," + "A" * 1_000_000
+    image = {"type": "input_image", "image_url": data}
+    answer = {"type": "function_call_output", "call_id": "a", "output": [image]}
+    code = {
+        "type": "code_interpreter_call",
+        "id": "c",
+        "container_id": "k",
+        "code": "",
+        "outputs": [{"type": "image", "url": data}],
+    }
+
+    for raw in (user([image]), answer, code):
+        assert 700 < estimate(request(raw)) < 1000
+    assert estimate(request(user([{**image, "detail": "low"}]))) < 100
+
+
+def test_what_is_sealed_is_not_read():
+    sealed = {"type": "reasoning", "summary": [], "encrypted_content": "A" * 100_000}
+
+    assert estimate(request(sealed)) < 20
+
+
+def test_usage():
+    usage = estimate_usage(request(user("Hi")), 5)
+
+    assert (usage.output_tokens, usage.total_tokens) == (5, usage.input_tokens + 5)
+    assert [text_of(piece) for piece in (TextPiece("a"), CallPiece(0, "f", "c", "{}"), Finished())] == ["a", "f{}", ""]

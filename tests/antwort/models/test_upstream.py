@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import pytest
+import structlog
+
+from antwort.engine.ports import ModelFault
+from antwort.models.sse import ServerEvent
+from antwort.models.upstream import Refusal, Upstream
+
+pytestmark = pytest.mark.anyio
+
+KEY = "sk-very-secret"
+
+
+@pytest.fixture
+def way(upstream):
+    return Upstream(upstream.url, api_key=KEY, max_event=1000)
+
+
+async def events(way):
+    return [event async for event in way.stream("responses", {"model": "m"})]
+
+
+async def test_events_come_as_they_are(upstream, way):
+    upstream.plays(upstream.sse({"a": 1}, "[DONE]"))
+
+    assert await events(way) == [ServerEvent("", b'{"a": 1}'), ServerEvent("", b"[DONE]")]
+    await way.aclose()
+
+
+async def test_what_is_no_stream_is_one_event(upstream, way):
+    upstream.plays(upstream.json({"a": 1}))
+
+    assert await events(way) == [ServerEvent("", b'{"a": 1}')]
+    await way.aclose()
+
+
+async def test_a_refusal_keeps_what_it_said_to_itself(upstream, way):
+    message = f"no such key: {KEY} " + "x" * 10_000
+    upstream.plays(upstream.json({"error": {"message": message, "code": f"bad {KEY}"}}, 401))
+
+    with pytest.raises(Refusal) as caught:
+        await events(way)
+    with structlog.testing.capture_logs() as lines:
+        fault = way.fault(caught.value, model="mine")
+    await way.aclose()
+
+    assert KEY not in f"{caught.value} {fault} {lines}"
+    assert lines[0]["code"] == "bad [key]"
+    assert len(str(lines)) < 1000
+
+
+async def test_one_answer(upstream, way):
+    upstream.plays(upstream.json({"count": 3}), path="count")
+    assert await way.post(f"{upstream.root}/count", {}) == {"count": 3}
+
+    upstream.plays(upstream.json(b"<html>"), path="count")
+    with pytest.raises(ModelFault, match="could not be read"):
+        await way.post(f"{upstream.root}/count", {})
+
+    upstream.plays(upstream.json([1] * 10_000), path="count")
+    with pytest.raises(ModelFault, match="could not be read"):
+        await way.post(f"{upstream.root}/count", {})
+
+    with pytest.raises(Refusal, match="404"):
+        await way.post(f"{upstream.root}/elsewhere", {})
+    await way.aclose()

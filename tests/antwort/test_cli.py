@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from antwort.cli import main
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in [name for name in os.environ if name.startswith("ANTWORT_")]:
+        monkeypatch.delenv(name)
+    return lambda *arguments: CliRunner().invoke(main, arguments)
+
+
+def test_every_command_can_be_asked_for_help(run):
+    listing = run("--help").output
+
+    for command in ("serve", "keys", "doctor"):
+        assert command in listing
+        assert run(command, "--help").exit_code == 0
+    assert run("nothing").exit_code == 2
+
+
+def test_keys_are_made_listed_and_revoked(run):
+    made = run("keys", "create", "me", "--tenant", "acme")
+    key_id = made.stdout.split("-")[2]
+    listed = run("keys", "list").output
+
+    assert made.stdout.startswith("sk-antwort-")
+    assert f"{key_id}  active " in listed
+    assert "acme" in listed
+    assert made.stdout.strip() not in listed
+    assert run("keys", "revoke", key_id).exit_code == 0
+    assert "revoked" in run("keys", "list").output
+    assert run("keys", "revoke", "0000").exit_code == 1
+    assert run("keys", "--file", "other.json", "list").exit_code == 1
+    assert run("keys", "create", "me", "--tenant", "a b").exit_code == 1
+
+
+def test_the_doctor_looks_at_everything(run):
+    Path("script.yaml").write_text("answers: []")
+    Path("antwort.yaml").write_text("models: {m: {kind: scripted, script: script.yaml}}")
+    told = run("doctor", "--config", "antwort.yaml")
+
+    assert told.exit_code == 0
+    assert "models         m" in told.output
+    Path("script.yaml").write_text("answer: []")
+    assert "models.m.script" in run("doctor", "--config", "antwort.yaml").output
+
+
+@pytest.mark.parametrize(
+    "arguments, config, said",
+    [
+        (("--host", "0.0.0.0"), "", "there are no keys"),  # noqa: S104 - that it is refused is the point
+        ((), "server: {prot: 1}", "line 1: server.prot: unknown key"),
+        ((), "auth: {keys_file: none.json}", "antwort keys create"),
+        ((), "storage: {url: 'mysql://x'}", "not supported"),
+        ((), "models: {m: {kind: embedded}}", "not part of this installation"),
+        (
+            (),
+            "models: {m: {kind: responses, base_url: 'http://127.0.0.1:1', api_key_env: NOT_SET}}",
+            "NOT_SET is not set",
+        ),
+        ((), "providers: {code_interpreter: {enabled: true}}", "not part of this installation"),
+    ],
+)
+def test_a_server_that_cannot_start_says_why(run, arguments, config, said):
+    Path("antwort.yaml").write_text(config)
+    told = run("serve", "--config", "antwort.yaml", "--port", "0", *arguments)
+
+    assert told.exit_code == 1
+    assert said in told.output
+
+
+def test_asking_for_help_imports_no_server():
+    code = "import sys, antwort.cli; print(*sys.modules)"
+    loaded = subprocess.check_output([sys.executable, "-c", code], text=True).split()
+
+    assert not {"uvicorn", "starlette", "httpx2", "rich"} & set(loaded)

@@ -1,0 +1,225 @@
+"""The real process when things go wrong: callers who go, readers who do not read, a kill, a stop, a locked database."""
+
+from __future__ import annotations
+
+import random
+import socket
+import sqlite3
+import threading
+import time
+from contextlib import closing
+
+import openai
+import pytest
+from server_stage import serving
+
+FAST = {"server": {"keep_alive": 0.2, "shutdown_timeout": 3}}
+
+
+@pytest.fixture
+def server(tmp_path):
+    with serving(tmp_path / "server", FAST) as running:
+        yield running
+
+
+def ask(server, body: bytes) -> socket.socket:
+    """A request over a bare socket, so that the test decides how it is read."""
+    host, port = server.url.removeprefix("http://").split(":")
+    raw = socket.socket()
+    raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)
+    raw.settimeout(20)
+    raw.connect((host, int(port)))
+    head = f"POST /v1/responses HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n\r\n"
+    raw.sendall(head.encode() + body)
+    return raw
+
+
+def eventually(condition, seconds: float = 10.0):
+    """What a condition gives once it gives something."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if found := condition():
+            return found
+        time.sleep(0.05)
+    raise AssertionError("it never came true")
+
+
+def stored(server) -> dict[str, str]:
+    """Ids and states, as they are in the database."""
+    with closing(sqlite3.connect(server.place / ".antwort" / "antwort.db")) as database:
+        return dict(database.execute("SELECT id, status FROM responses").fetchall())
+
+
+def test_whoever_goes_while_streaming_ends_the_work(server):
+    with server.client() as client:
+        with client.responses.create(input="forever", stream=True) as stream:
+            response = next(iter(stream)).response
+        assert eventually(lambda: client.responses.retrieve(response.id).status == "cancelled")
+    with server.http() as http:
+        assert "antwort_responses_running 0.0" in http.get("/metrics").text
+
+
+def test_whoever_goes_while_waiting_ends_the_work(server):
+    with ask(server, b'{"input": "forever"}'):
+        eventually(lambda: "in_progress" in stored(server).values())
+    assert eventually(lambda: list(stored(server).values()) == ["cancelled"])
+
+
+def test_whoever_goes_leaves_background_alone(server):
+    with server.client() as client:
+        with client.responses.create(input="slowly", background=True, stream=True) as stream:
+            response = next(iter(stream)).response
+        assert eventually(lambda: client.responses.retrieve(response.id).status == "completed")
+
+
+def test_a_silent_stream_is_kept_alive(server):
+    with ask(server, b'{"input": "forever", "stream": true}') as raw:
+        seen = b""
+        while seen.count(b": keep-alive\n\n") < 3:
+            seen += raw.recv(65536)
+    assert b"id:" not in seen.partition(b"\r\n\r\n")[2].split(b'"')[0]
+
+
+def test_the_sdk_reads_over_signs_of_life(tmp_path):
+    with (
+        serving(tmp_path / "server", {"server": {"keep_alive": 0.05}}) as server,
+        server.client() as client,
+        client.responses.stream(model="scripted", input="slowly") as stream,
+    ):
+        for _ in stream:
+            pass
+        assert stream.get_final_response().output_text.startswith("word0 word1")
+
+
+def test_a_reader_who_does_not_read_costs_no_memory(server):
+    with server.client() as client:
+        client.responses.create(input="warm up")
+    before = server.memory()
+    body = b'{"store": false, "stream": true, "input": "flood ' + b"x" * 1_000_000 + b'"}'
+    readers = [ask(server, body) for _ in range(8)]  # each answer would be sixty megabytes
+    try:
+        time.sleep(3)
+        grown = server.memory() - before
+        with server.client() as client:
+            assert client.responses.create(input="hello").status == "completed"
+    finally:
+        for reader in readers:
+            reader.close()
+    assert grown < 200_000_000, f"{grown:,} bytes for eight readers who do not read"
+
+
+def test_a_reader_who_takes_nothing_for_too_long_is_gone(tmp_path):
+    flood = b'{"stream": true, "input": "flood ' + b"x" * 1_000_000 + b'"}'
+    with serving(tmp_path / "server", {"server": {"stall_timeout": 0.5}}) as server, ask(server, flood):
+        assert eventually(lambda: list(stored(server).values()) == ["cancelled"])
+
+
+def test_killed_while_streaming_the_response_is_failed_and_the_rest_is_there(tmp_path):
+    with serving(tmp_path / "server") as server:
+        with server.client() as client:
+            whole = client.responses.create(input="before")
+            stream = client.responses.create(input="forever", stream=True)
+            response = next(iter(stream)).response
+            server.kill()
+            with pytest.raises(openai.APIConnectionError):
+                client.models.list()
+            stream.close()
+        server.start()
+        with server.client() as client:
+            lost = client.responses.retrieve(response.id)
+            assert (lost.status, lost.error.code) == ("failed", "server_error")
+            assert client.responses.retrieve(whole.id).output_text == "You said: before"
+            assert client.responses.create(input="after", previous_response_id=whole.id).status == "completed"
+
+
+def test_killed_in_the_background_the_response_is_done_again(tmp_path):
+    with serving(tmp_path / "server") as server:
+        with server.client() as client:
+            response = client.responses.create(input="slowly", background=True)
+            time.sleep(0.6)
+        server.kill()
+        server.start()
+        with server.client() as client:
+            assert eventually(lambda: client.responses.retrieve(response.id).status == "completed")
+            with client.responses.retrieve(response.id, stream=True) as stream:
+                events = list(stream)
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    assert events[-1].response.output_text.startswith("word0 word1")
+
+
+def test_told_to_stop_it_lets_go_in_time_and_background_goes_on_later(tmp_path):
+    with serving(tmp_path / "server", FAST) as server:
+        with server.client() as client:
+            response = client.responses.create(input="slowly", background=True)
+            follower = client.responses.retrieve(response.id, stream=True)
+            attended = client.responses.create(input="forever", stream=True)
+            lost = next(iter(attended)).response
+            began = time.monotonic()
+            assert server.stop() == 0
+            assert time.monotonic() - began < 8
+            follower.close()
+            attended.close()
+        server.start()
+        with server.client() as client:
+            assert eventually(lambda: client.responses.retrieve(response.id).status == "completed")
+            assert client.responses.retrieve(lost.id).status == "failed"
+
+
+def test_killed_at_any_moment_nothing_is_lost_and_nothing_is_stuck(tmp_path):
+    chance = random.Random(7)  # noqa: S311 - moments to kill at, not secrets
+    with serving(tmp_path / "server") as server:
+        answered: dict[str, str] = {}
+        for _ in range(6):
+            stop = threading.Event()
+            busy = [threading.Thread(target=_keep_asking, args=(server.client(), answered, stop)) for _ in range(3)]
+            for thread in busy:
+                thread.start()
+            time.sleep(chance.uniform(0.05, 0.6))
+            server.kill()
+            stop.set()
+            for thread in busy:
+                thread.join()
+            server.start()
+        with closing(sqlite3.connect(server.place / ".antwort" / "antwort.db")) as database:
+            assert database.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+        states = stored(server)
+        with server.client() as client:
+            for identifier, text in answered.items():
+                assert client.responses.retrieve(identifier).output_text == text
+    assert answered
+    assert set(states.values()) <= {"completed", "failed"}
+
+
+def _keep_asking(client, answered, stop) -> None:
+    with client:
+        while not stop.is_set():
+            try:
+                response = client.responses.create(input=f"number {len(answered)}")
+            except openai.APIError:
+                return
+            answered[response.id] = response.output_text
+
+
+def test_a_locked_database_answers_503_and_recovers(server):
+    with server.client() as client:
+        assert client.responses.create(input="before").status == "completed"
+        with closing(sqlite3.connect(server.place / ".antwort" / "antwort.db", isolation_level=None)) as database:
+            database.execute("BEGIN IMMEDIATE")
+            with pytest.raises(openai.InternalServerError) as caught:
+                client.responses.create(input="meanwhile")
+            database.execute("ROLLBACK")
+        assert caught.value.status_code == 503
+        assert int(caught.value.response.headers["retry-after"]) >= 1
+        assert client.responses.create(input="after").status == "completed"
+
+
+def test_a_database_that_is_locked_when_the_answer_ends_is_written_later(server):
+    with server.client() as client:
+        stream = client.responses.create(input="slowly", stream=True)
+        response = next(iter(stream)).response
+        with closing(sqlite3.connect(server.place / ".antwort" / "antwort.db", isolation_level=None)) as database:
+            database.execute("BEGIN IMMEDIATE")
+            with pytest.raises(openai.APIError):
+                list(stream)
+            database.execute("ROLLBACK")
+        assert eventually(lambda: client.responses.retrieve(response.id).status == "completed")

@@ -1,0 +1,213 @@
+"""The real process against bad input: 4xx with the right code and param, and the server goes on."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+
+import httpx2
+import openai
+import pytest
+from server_stage import serving
+
+LIMITS = {"max_body": 2_000_000, "max_file": 100_000, "body_timeout": 1.0}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    with serving(tmp_path_factory.mktemp("server"), {"server": LIMITS}) as running:
+        yield running
+
+
+@pytest.fixture
+def http(server):
+    with server.http() as http:
+        yield http
+
+
+def deep(levels):
+    return b'{"input": [{"type": "x", "y": ' + b"[" * levels + b"]" * levels + b"}]}"
+
+
+BAD = {
+    "nothing": (b"", "invalid_json", None),
+    "no JSON": (b"{nope", "invalid_json", None),
+    "half of it": (b'{"input": "x"', "invalid_json", None),
+    "not UTF-8": (b'{"input": "\xff\xfe"}', "invalid_json", None),
+    "a list": (b"[]", "invalid_type", None),
+    "null": (b"null", "invalid_type", None),
+    "deep": (deep(500), "invalid_json", None),
+    "deep beyond reason": (b"[" * 900_000, "invalid_json", None),
+    "deep in strings only": (b'{"inputs": "' + b"[" * 500 + b'"}', "unknown_parameter", "inputs"),
+    "no input": (b"{}", "missing_required_parameter", "input"),
+    "an empty list": (b'{"input": []}', "empty_array", "input"),
+    "unknown": (b'{"input": "x", "host_mounts": []}', "unknown_parameter", "host_mounts"),
+    "unknown in a tool": (
+        b'{"input": "x", "tools": [{"type": "function", "name": "f", "x": 1}]}',
+        "unknown_parameter",
+        "tools[0].x",
+    ),
+    "a wrong type": (b'{"input": "x", "temperature": "hot"}', "invalid_type", "temperature"),
+    "a wrong type deep inside": (
+        b'{"input": [{"role": "user", "content": [{"type": "input_text", "text": 3}]}]}',
+        "invalid_type",
+        "input[0].content[0].text",
+    ),
+    "too hot": (b'{"input": "x", "temperature": 3}', "integer_above_max_value", "temperature"),
+    "too few": (b'{"input": "x", "max_output_tokens": 1}', "integer_below_min_value", "max_output_tokens"),
+    "no such model": (b'{"input": "x", "model": "other"}', "model_not_found", "model"),
+    "a tool that is not here": (b'{"input": "x", "tools": [{"type": "shell"}]}', "invalid_value", "tools[0].type"),
+    "no such tool": (
+        b'{"input": "x", "tool_choice": {"type": "function", "name": "f"}}',
+        "invalid_value",
+        "tool_choice",
+    ),
+    "an answer to no call": (
+        b'{"input": [{"type": "function_call_output", "call_id": "c", "output": "x"}]}',
+        None,
+        "input",
+    ),
+    "both histories": (
+        b'{"input": "x", "previous_response_id": "resp_1", "conversation": "conv_1"}',
+        "mutually_exclusive_parameters",
+        "previous_response_id",
+    ),
+    "too much metadata": (
+        json.dumps({"input": "x", "metadata": {str(n): "x" for n in range(17)}}).encode(),
+        "invalid_value",
+        "metadata",
+    ),
+    "10,000 tools": (
+        json.dumps({"input": "x", "tools": [{"type": "function", "name": f"f{n}"} for n in range(10_000)]}).encode(),
+        "invalid_value",
+        "tools",
+    ),
+    "background without a store": (
+        b'{"input": "x", "background": true, "store": false}',
+        "invalid_value",
+        "background",
+    ),
+    "a surrogate": (b'{"input": "\\ud800"}', "invalid_json", None),
+    "a huge number": (b'{"input": "x", "max_tool_calls": ' + b"9" * 5000 + b"}", "invalid_value", "max_tool_calls"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_body_is_answered_with_what_is_wrong(http, name):
+    body, code, param = BAD[name]
+    answer = http.post("/v1/responses", content=body)
+    error = answer.json()["error"]
+
+    assert answer.status_code == 400
+    assert error["type"] == "invalid_request_error"
+    assert error["code"] == code
+    assert error["param"] == param
+    assert http.post("/v1/responses", json={"input": "hello"}).status_code == 200
+
+
+def test_a_body_that_is_too_large_is_refused_before_it_has_come(server):
+    with socket.create_connection(server.url.removeprefix("http://").split(":"), timeout=10) as raw:
+        raw.sendall(b"POST /v1/responses HTTP/1.1\r\nhost: localhost\r\ncontent-length: 99999999999\r\n\r\n{")
+        answer = raw.recv(65536)
+
+    assert b" 413 " in answer
+    assert b"request_too_large" in answer
+
+
+def test_a_body_that_does_not_say_how_large_it_is_is_refused_too(http):
+    def endless():
+        while True:
+            yield b" " * 65536
+
+    try:
+        answer = http.post("/v1/responses", content=endless())
+    except httpx2.WriteError:
+        return  # it hung up on us while we were still sending
+    assert answer.status_code == 413
+
+
+def test_a_sender_who_falls_silent_is_not_waited_for(server):
+    with socket.create_connection(server.url.removeprefix("http://").split(":"), timeout=10) as raw:
+        raw.sendall(b"POST /v1/responses HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\n{")
+        answer = raw.recv(65536)
+
+    assert b" 408 " in answer
+
+
+def test_a_file_that_is_too_large_is_refused(server):
+    with server.client() as client, pytest.raises(openai.APIStatusError) as caught:
+        client.files.create(file=("a", b"x" * 150_000), purpose="user_data")
+    assert caught.value.status_code == 413
+
+
+@pytest.mark.parametrize(
+    "method, path, status, code",
+    [
+        ("GET", "/v1/nothing", 404, "unknown_url"),
+        ("GET", "/", 404, "unknown_url"),
+        ("GET", "/v1/responses/", 404, "unknown_url"),
+        ("PUT", "/v1/responses", 405, "method_not_supported"),
+        ("PATCH", "/v1/files/x", 405, "method_not_supported"),
+        ("GET", "/v1/responses/resp_0", 404, "not_found"),
+        ("GET", "/v1/responses/%00", 404, "not_found"),
+        ("GET", "/v1/responses/..%2f..%2fetc", 404, "unknown_url"),
+        ("GET", "/v1/files/" + "x" * 5000, 404, "not_found"),
+        ("POST", "/v1/responses/resp_0/cancel", 404, "not_found"),
+        ("GET", "/v1/files?limit=x", 400, "invalid_type"),
+        ("GET", "/v1/files?limit=10001", 400, "integer_above_max_value"),
+        ("GET", "/v1/files?limit=0", 400, "integer_below_min_value"),
+        ("GET", "/v1/files?limit=" + "9" * 5000, 400, "invalid_type"),
+        ("GET", "/v1/files?order=up", 400, "invalid_value"),
+        ("GET", "/v1/files?after=file-0", 400, "invalid_value"),
+        ("GET", "/v1/conversations/conv_0/items", 404, "not_found"),
+    ],
+)
+def test_every_wrong_request_gets_an_envelope(http, method, path, status, code):
+    answer = http.request(method, path)
+
+    assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
+    assert answer.headers["x-request-id"].startswith("req_")
+    assert answer.headers["content-type"] == "application/json"
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"host": "evil.example"},
+        {"origin": "http://evil.example"},
+        {"origin": "null"},
+        {"host": "127.0.0.1.evil.example"},
+        {"host": ""},
+    ],
+)
+def test_a_web_page_on_this_machine_does_not_get_in(http, headers):
+    assert http.post("/v1/responses", json={"input": "x"}, headers=headers).status_code == 403
+
+
+def test_garbage_instead_of_http_harms_nobody(server, http):
+    for garbage in (b"\x16\x03\x01\x02\x00\x01\x00", b"GET\r\n\r\n", b"\x00" * 5000, b"POST / HTTP/9.9\r\n\r\n"):
+        with socket.create_connection(server.url.removeprefix("http://").split(":"), timeout=5) as raw:
+            raw.sendall(garbage)
+            raw.shutdown(socket.SHUT_WR)
+            while raw.recv(65536):
+                pass
+    assert http.get("/healthz").status_code == 200
+
+
+def test_the_document_describes_every_route(http):
+    document = http.get("/openapi.json").json()
+
+    assert document["openapi"] == "3.1.0"
+    assert {"CreateResponse", "Response", "Error"} <= set(document["components"]["schemas"])
+    assert "/v1/responses/{response_id}/input_items" in document["paths"]
+
+
+def test_the_metrics_count_without_telling(http):
+    http.post("/v1/responses", json={"input": "xylophone"})
+    time.sleep(0.05)
+    page = http.get("/metrics").text
+
+    assert 'antwort_responses_total{model="scripted",status="completed"}' in page
+    assert 'antwort_tokens_total{kind="output",model="scripted"}' in page
+    assert "xylophone" not in page
