@@ -13,7 +13,7 @@ import pytest
 
 from antwort.sandbox import host as hosts
 from antwort.sandbox.conformance import Client
-from antwort.sandbox.errors import WeakHost
+from antwort.sandbox.errors import CannotStart, WeakHost
 from antwort.sandbox.server import Settings, make_app
 from antwort.sandbox.watchdog import descendants
 
@@ -114,3 +114,9 @@ def test_a_weak_host_is_refused_unless_what_is_missing_is_named():
     with pytest.raises(WeakHost, match="lacks: namespaces"):
         make_app(Settings(allow_weaker_isolation="landlock"), weak)
     make_app(Settings(allow_weaker_isolation="landlock,namespaces"), weak)
+
+
+def test_without_namespaces_root_is_refused_whatever_is_waived():
+    weak = hosts.Host(walls=frozenset(), landlock_abi=0, groups=None, root=True, memory_bytes=1 << 40)
+    with pytest.raises(CannotStart, match="ordinary user"):
+        make_app(Settings(allow_weaker_isolation="landlock,namespaces,seccomp"), weak)
