@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -72,4 +73,9 @@ async def test_without_namespaces_the_same_api_works(walls):
             "open('/var/tmp/antwort-weak', 'w').close(); os.unlink('/var/tmp/antwort-weak')", timeout=5
         )
         assert (tried.error is not None) == ("landlock" in walls)
+        place = Path((await container.execute("print(os.getcwd())", timeout=5)).stdout.strip())
+        told = await pool.create(output="out")
+        seen = await told.execute("import os; os.environ['OUTPUT_DIR'] == os.path.join(os.getcwd(), 'out')", timeout=5)
+        assert seen.echo == "True"
         await container.end("over")
+    assert not place.parent.exists()
