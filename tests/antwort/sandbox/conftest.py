@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,7 +37,7 @@ class Running:
     identity: str
     secret: str
 
-    def traces(self) -> dict[str, object]:
+    def traces(self) -> dict[str, Any]:
         """Everything that a container could leave behind."""
         pid = self.process.pid
         return {
@@ -178,9 +179,12 @@ def arena(server: Running, request) -> Iterator[Arena]:
     _same(server, before)
 
 
-def _same(server: Running, before: dict[str, object]) -> None:
+def _same(server: Running, before: dict[str, Any]) -> None:
     """Processes, descriptors, groups, mounts and files are as they were; the spare may still be on its way."""
     deadline = time.monotonic() + 5
     while (after := server.traces()) != before and time.monotonic() < deadline:
         time.sleep(0.1)
-    assert after == before
+    # Less is no trace: a connection may have been counted that has closed since.
+    counts = {name: now for name, now in after.items() if isinstance(now, int)}
+    assert {name: min(now, before[name]) for name, now in counts.items()} == counts, before
+    assert after["files"] == before["files"]
