@@ -93,13 +93,19 @@ async def test_shared_pages_are_not_counted_for_each_of_those_that_share_them(po
 async def test_sockets_are_counted_wherever_they_hide(pool):
     """Sent over a socket and closed, a descriptor shows nowhere; the kernel still has it."""
     container = await pool.create()
-    code = "import socket, time\nkept = [socket.socket() for _ in range(600)]\n" + "time.sleep(0.5)"
+    code = """
+        import array, socket, time
+        kept = [socket.socket() for _ in range(600)]
+        time.sleep(0.5)
+    """
     assert (await container.execute(dedent(code), timeout=10)).status == "success"
-    hidden = (
-        "import array\na, b = socket.socketpair()\n"
-        "for _ in range(10):\n    many = [socket.socket() for _ in range(60)]\n"
-        "    a.sendmsg([b'x'], [(1, 1, array.array('i', [s.fileno() for s in many]))])\n"
-        "    [s.close() for s in many]\ntime.sleep(5)"
-    )
+    hidden = """
+        a, b = socket.socketpair()
+        for _ in range(10):
+            many = [socket.socket() for _ in range(60)]
+            a.sendmsg([b'x'], [(1, 1, array.array('i', [s.fileno() for s in many]))])
+            for s in many: s.close()
+        time.sleep(5)
+    """
     await container.execute(dedent(hidden), timeout=10)
     assert await end_of(container) == f"it had more than {watchdog.MOST_SOCKETS} sockets open"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from textwrap import dedent
 
 import pytest
 
@@ -127,7 +128,7 @@ works
 def test_what_is_counted_per_user_is_not_taken_from_siblings(arena, what):
     prelude = "import ctypes, fcntl, mmap, os\nlibc = ctypes.CDLL(None, use_errno=True)\n"
     code = "import os, time\nfor _ in range(8):\n    if os.fork() == 0:\n" + "".join(
-        f"        {line}\n" for line in f"{prelude}{EXHAUST[what]}\ntime.sleep(60)".splitlines()
+        f"        {line}\n" for line in f"{prelude}{dedent(EXHAUST[what])}\ntime.sleep(60)".splitlines()
     )
     assert arena.run(f"{code}time.sleep(1)", timeout_seconds=30)["status"] in {"success", "ended"}
     time.sleep(0.5)

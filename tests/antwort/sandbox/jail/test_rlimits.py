@@ -1,0 +1,24 @@
+"""Limits are hard, and never above what was there before."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+TRY = """
+import resource
+from antwort.sandbox.jail import rlimits
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+rlimits.apply(processes=33, file_bytes=1000, data_bytes=None)
+for name in ("NPROC", "FSIZE", "CORE", "NOFILE", "SIGPENDING", "MSGQUEUE"):
+    soft, hard = resource.getrlimit(getattr(resource, "RLIMIT_" + name))
+    assert soft == hard
+    print(name, hard)
+"""
+
+
+def test_every_limit_is_hard():
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    seen = subprocess.check_output([sys.executable, "-c", TRY], text=True, env=environment).split()
+    assert seen == ["NPROC", "33", "FSIZE", "1000", "CORE", "0", "NOFILE", "64", "SIGPENDING", "1024", "MSGQUEUE", "0"]
