@@ -10,6 +10,7 @@ import contextlib
 import os
 import stat
 import threading
+import unicodedata
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -46,8 +47,14 @@ def is_plain(name: str) -> bool:
         and name not in {".", ".."}
         and "\\" not in name
         and "/" not in name
-        and name.isprintable()
+        and (name.isprintable() or not any(map(_misleads, name)))
     )
+
+
+def _misleads(character: str) -> bool:
+    """Control characters, line ends and what turns the direction of writing; odd spaces and joined emoji are names."""
+    kind = unicodedata.category(character)
+    return (kind.startswith("C") and character != "\N{ZERO WIDTH JOINER}") or kind in {"Zl", "Zp"}
 
 
 def parts(path: str) -> list[str]:
