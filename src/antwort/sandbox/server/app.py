@@ -184,19 +184,25 @@ async def _create_session(request: Request) -> Response:
     files = fields.files()
     for name in files:
         tree.parts(name)
-    session = await server.sessions.create(
+    creating = server.sessions.create(
         limits,
         tenant=_tenant(fields),
         expires_after=fields.number("expires_after_seconds", server.settings.session_seconds, 7 * 86_400),
         requirements=fields.texts("requirements"),
     )
+    filled = _filled(server, creating, files)
+    return await _unless_disconnected(request, filled, lambda session: JSONResponse(session.describe(), 201))
+
+
+async def _filled(server: Server, creating: Coroutine[Any, Any, Session], files: dict[str, bytes]) -> Session:
+    session = await creating
     try:
         for name, data in files.items():
             await asyncio.to_thread(session.container.files.write, name, data)
     except BaseException:
         await server.sessions.destroy(session.id, "its files could not be written")
         raise
-    return JSONResponse(session.describe(), 201)
+    return session
 
 
 def _tenant(fields: bodies.Fields) -> str:

@@ -73,6 +73,18 @@ def test_a_client_that_goes_away_stops_its_code(server, extra):
     server.client.destroy(session)
 
 
+def test_a_client_that_goes_away_leaves_no_session(serve):
+    with serve("user", modules="json") as running:
+        host, _, port = running.client.url.removeprefix("http://").partition(":")
+        for _ in range(10):
+            with socket.create_connection((host, int(port))) as connection:
+                connection.sendall(
+                    b"POST /sessions HTTP/1.1\r\nHost: x\r\nContent-Length: 14\r\n\r\n" + b'{"tenant":"t"}'
+                )
+        time.sleep(2)
+        assert running.client.call("GET", "/health").json["sessions"] == 0
+
+
 def test_calls_on_one_session_run_in_order(server):
     session = server.client.session()
     server.client.run(session, "import time\nseen = []")
