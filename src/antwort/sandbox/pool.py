@@ -125,6 +125,14 @@ class Pool:
             await self._make_room()
         nest = self._nests.setdefault(key, _Nest(self._stack))
         nest.used = time.monotonic()
+        try:
+            container = await self._settled(nest, limits or Limits(), packages, output)
+        except CannotStart:  # its zygote may have died in this very moment: once more, from another
+            container = await self._settled(nest, limits or Limits(), packages, output)
+        self._keep_spare(nest)
+        return container
+
+    async def _settled(self, nest: _Nest, limits: Limits, packages: Path | None, output: str | None) -> Container:
         container = await self._fork(nest)
         self._containers.add(container)
         place: str | None = None
@@ -133,11 +141,10 @@ class Pool:
         try:
             place = None if self._walled else tempfile.mkdtemp(prefix="antwort-")
             settings = self._settings(packages, output, place)
-            await container.settle(limits or Limits(), settings, limited=limited)
+            await container.settle(limits, settings, limited=limited)
         except BaseException:
             await container.end("it did not start")
             raise
-        self._keep_spare(nest)
         return container
 
     # -- forking ------------------------------------------------------------------------------------------------
