@@ -11,45 +11,40 @@ import tarfile
 from collections.abc import Iterator
 from typing import IO, Final
 
+from . import tar
 from .errors import BadPath, NotFound, TooLarge
 from .files import Tree, parts
 
 MOST_MEMBERS: Final = 100_000
-_CHUNK: Final = 1 << 20
 
 
 def unpack(tree: Tree, source: IO[bytes], below: str, *, limit: int) -> int:
     """Write every member below the directory; answers how many. Stops at the first that is not allowed."""
     prefix = f"{'/'.join(parts(below))}/" if below else ""
     count, total = 0, 0
-    try:
-        with tarfile.open(fileobj=source, mode="r|") as archive:
-            for member in archive:
-                count += 1
-                total += member.size
-                if count > MOST_MEMBERS or total > limit:
-                    message = f"the archive holds more than {MOST_MEMBERS} members or {limit} bytes"
-                    raise TooLarge(message)
-                _unpack_one(tree, archive, member, prefix)
-    except tarfile.TarError as error:
-        raise BadPath(f"this is not a whole tar archive: {error}") from error
+    for member in tar.members(source):
+        count += 1
+        total += member.size
+        if count > MOST_MEMBERS or total > limit:
+            message = f"the archive holds more than {MOST_MEMBERS} members or {limit} bytes"
+            raise TooLarge(message)
+        _unpack_one(tree, source, member, prefix)
     return count
 
 
-def _unpack_one(tree: Tree, archive: tarfile.TarFile, member: tarfile.TarInfo, prefix: str) -> None:
+def _unpack_one(tree: Tree, source: IO[bytes], member: tar.Member, prefix: str) -> None:
     name = member.name.removeprefix("./").rstrip("/")
-    if member.isdir():
+    if member.kind == "directory":
         if name not in {"", "."}:
             tree.make_directory(prefix + name)
         return
-    content = archive.extractfile(member) if member.isreg() and not member.issparse() else None
-    if content is None:
+    if member.kind == "other":
         message = f"member {member.name!r} is neither file nor directory; only those are taken"
         raise BadPath(message)
-    descriptor = tree.open_write(prefix + name, 0o755 if member.mode & 0o100 else 0o644)
+    descriptor = tree.open_write(prefix + name, 0o755 if member.executable else 0o644)
     with os.fdopen(descriptor, "wb", buffering=0) as file:
-        while chunk := content.read(_CHUNK):
-            tree.write_all(file.fileno(), chunk, name)
+        for piece in tar.content(source, member.size):
+            tree.write_all(file.fileno(), piece, name)
 
 
 def pack(tree: Tree, sink: IO[bytes], below: str, *, limit: int) -> int:
@@ -101,12 +96,15 @@ class Feed:
     def __init__(self, pieces: Iterator[bytes]) -> None:
         self._pieces = pieces
         self._rest = b""
+        self._start = 0
 
-    def read(self, size: int = -1) -> bytes:
-        while size < 0 or len(self._rest) < size:
+    def read(self, size: int) -> bytes:
+        while len(self._rest) - self._start < size:
             piece = next(self._pieces, None)
             if piece is None:
                 break
-            self._rest += piece
-        taken, self._rest = (self._rest, b"") if size < 0 else (self._rest[:size], self._rest[size:])
+            self._rest = self._rest[self._start :] + piece
+            self._start = 0
+        taken = self._rest[self._start : self._start + size]
+        self._start += len(taken)  # the rest is not copied for each of many small reads
         return taken

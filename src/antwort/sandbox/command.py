@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 from typing import Final
 
 import click
@@ -15,6 +16,8 @@ from .errors import SandboxError
 from .pool import Pool
 
 _MOST_CONNECTIONS: Final = 1_000
+_OPEN_FILES: Final = 16_384  # each connection takes one, each container eight
+_SHUTDOWN_SECONDS: Final = 5
 
 
 @click.command()
@@ -28,6 +31,7 @@ def sandbox(host: str | None, port: int | None, allow_weaker_isolation: str | No
     from .server import make_app  # noqa: PLC0415 - the same reason
     from .server.settings import from_environment  # noqa: PLC0415 - the same reason
 
+    _make_room_for_files()
     try:
         settings = from_environment(os.environ, host=host, port=port, allow_weaker_isolation=allow_weaker_isolation)
         found = hosts.probe()
@@ -45,7 +49,16 @@ def sandbox(host: str | None, port: int | None, allow_weaker_isolation: str | No
         log_level="warning",
         limit_concurrency=_MOST_CONNECTIONS,
         server_header=False,
+        timeout_graceful_shutdown=_SHUTDOWN_SECONDS,  # a client that never reads must not keep us from stopping
     )
+
+
+def _make_room_for_files() -> None:
+    """The soft limit is 1,024 on most hosts, and asking for more is what it is soft for."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(_OPEN_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 @click.command()

@@ -195,14 +195,16 @@ class Container:
     @property
     def starved(self) -> bool:
         """The kernel ended one of its processes for want of memory, though perhaps not the interpreter."""
-        return self._ward is not None and self._ward.out_of_memory()
+        ward = self._ward  # asked from another thread: it may be released between two looks
+        return ward is not None and ward.out_of_memory()
 
     @property
     def files(self) -> Tree:
         """Its files; they can still be read after it has died by itself, until it is ended."""
-        if self._tree is None:
+        tree = self._tree  # asked from other threads: it may be closed between two looks
+        if tree is None:
             raise Ended(self._reason or "it never started")
-        return self._tree
+        return tree
 
     def pids(self) -> list[int]:
         """Host process ids of init and interpreter."""
@@ -250,11 +252,15 @@ class Container:
 
         Whoever waits for this may give up waiting; it goes on all the same.
         """
+        await asyncio.shield(self.condemn(reason))
+
+    def condemn(self, reason: str) -> asyncio.Task[None]:
+        """End it without waiting for that: one that dies slowly must not keep the watchdog from the others."""
         if self._reason is None:
             self._reason = reason
         if self._ending is None:
             self._ending = asyncio.create_task(self._finish())
-        await asyncio.shield(self._ending)
+        return self._ending
 
     async def _finish(self) -> None:
         _signal(self._init_pidfd, signal.SIGKILL)
@@ -354,6 +360,9 @@ class Container:
             return
         except OSError:
             data, descriptors = b"", []
+        if data and self._ready.done() and self._call is None:
+            self._break("the code sent an answer that nobody had asked for")  # before any of it is kept
+            return
         if not data:
             self._loop.remove_reader(self._channel)
             # Usually the interpreter is ending and init is about to say how; if not, the code closed the channel.
@@ -361,7 +370,8 @@ class Container:
             return
         try:
             for frame in self._frames.feed(data):
-                self._take(frame, descriptors)
+                if self._reason is None:  # after a frame that is wrong, no other is believed
+                    self._take(frame, descriptors)
         except wire.BrokenFrame as error:
             self._break(f"the code broke its channel: {error}")
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
+import threading
+import unicodedata
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -45,8 +47,14 @@ def is_plain(name: str) -> bool:
         and name not in {".", ".."}
         and "\\" not in name
         and "/" not in name
-        and name.isprintable()
+        and (name.isprintable() or not any(map(_misleads, name)))
     )
+
+
+def _misleads(character: str) -> bool:
+    """Control characters, line ends and what turns the direction of writing; odd spaces and joined emoji are names."""
+    kind = unicodedata.category(character)
+    return (kind.startswith("C") and character != "\N{ZERO WIDTH JOINER}") or kind in {"Zl", "Zp"}
 
 
 def parts(path: str) -> list[str]:
@@ -67,17 +75,20 @@ class Tree:
     def __init__(self, places: list[int], uid: int | None) -> None:
         self._places = places
         self._uid = uid
+        # A number of a descriptor that is closed may at once be another container's: look and use it in one step.
+        self._closing = threading.Lock()
 
-    @property
-    def _root(self) -> int:
-        if not self._places:
-            message = "the container has ended"
-            raise NotFound(message)
-        return self._places[0]
+    def _open_root(self) -> int:
+        with self._closing:
+            if not self._places:
+                message = "the container has ended"
+                raise NotFound(message)
+            return _duplicate(self._places[0])
 
     def close(self) -> None:
-        while self._places:
-            os.close(self._places.pop())
+        with self._closing:
+            while self._places:
+                os.close(self._places.pop())
 
     def open_read(self, path: str) -> tuple[int, int]:
         """A descriptor of a regular file, and its size."""
@@ -132,7 +143,7 @@ class Tree:
     def list(self, below: str = "", *, limit: int = 10_000) -> Iterator[Entry]:
         """Every file and directory below, depth first, at most `limit`; links and odd names are left out."""
         with self._as_owner():
-            start = _duplicate(self._root) if not below else self._open_directory(parts(below))
+            start = self._open_directory(parts(below)) if below else self._open_root()
             prefix = f"{below.rstrip('/')}/" if below else ""
             entries = list(_listed(start, prefix, limit, 0))
         yield from entries
@@ -160,7 +171,8 @@ class Tree:
 
     def usage(self) -> int:
         """Bytes taken by the container's files, here and in its other writable places."""
-        taken = [os.statvfs(place) for place in self._places]
+        with self._closing:
+            taken = [os.statvfs(place) for place in self._places]
         return sum((info.f_blocks - info.f_bfree) * info.f_frsize for info in taken)
 
     @contextlib.contextmanager
@@ -190,7 +202,7 @@ class Tree:
             os.close(directory)
 
     def _open_directory(self, names: list[str], *, make: bool = False) -> int:
-        directory = _duplicate(self._root)
+        directory = self._open_root()
         for name in names:
             try:
                 if make:

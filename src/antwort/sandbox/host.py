@@ -51,6 +51,9 @@ class Host:
         """Go on only if every missing wall was waived by name."""
         if unwaived := self.missing - waived:
             raise WeakHost(unwaived)
+        if self.root and "namespaces" not in self.walls:
+            message = "without namespaces code would run as root, since the server does: start it as an ordinary user"
+            raise CannotStart(message)
 
     def lines(self) -> list[tuple[str, str, str]]:
         """Name, state and meaning of each protection, for people."""

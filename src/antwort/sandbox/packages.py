@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import hashlib
 import json
 import os
@@ -17,6 +18,8 @@ import signal
 import stat
 import sys
 import tempfile
+import time
+from collections.abc import Generator
 from pathlib import Path
 from typing import Final
 
@@ -31,6 +34,22 @@ MOST: Final = 50
 _LONGEST: Final = 200
 _PLAIN: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._,<>=!~*+ \[\]-]*")
 _WORDS: Final = 2_000
+# What `uv` takes for the path of a file, though it is a name as well as any.
+_ARCHIVES: Final = (
+    ".whl",
+    ".zip",
+    ".tar",
+    ".tgz",
+    ".tbz",
+    ".txz",
+    ".tlz",
+    ".gz",
+    ".bz2",
+    ".xz",
+    ".lz",
+    ".lzma",
+    ".zst",
+)
 _CERTIFICATES: Final = ("SSL_CERT_FILE", "SSL_CERT_DIR")
 
 
@@ -55,7 +74,7 @@ def _check_one(line: str) -> str:
         requirement = Requirement(line)
     except InvalidRequirement as error:
         raise BadRequirement(refusal) from error
-    if requirement.url is not None or requirement.marker is not None:
+    if requirement.url is not None or requirement.marker is not None or requirement.name.lower().endswith(_ARCHIVES):
         raise BadRequirement(refusal)
     return str(requirement)
 
@@ -71,6 +90,7 @@ class Packages:
         self._builds = builds
         self._running: dict[str, asyncio.Task[Path]] = {}
         directory.mkdir(mode=0o755, parents=True, exist_ok=True)
+        _sweep(directory)
 
     async def install(self, requirements: list[str], *, seconds: float) -> Path:
         """The directory with these packages, installed now or earlier."""
@@ -79,16 +99,17 @@ class Packages:
         place = self._directory / digest
         if await asyncio.to_thread(place.is_dir):
             return place
-        task = self._running.get(digest)
-        if task is None:
-            task = asyncio.create_task(self._install(wanted, place, seconds))
-            self._running[digest] = task
-            task.add_done_callback(lambda _: self._running.pop(digest, None))
-        try:
-            return await asyncio.wait_for(asyncio.shield(task), seconds)
-        except TimeoutError:
-            message = f"it took longer than the {seconds:.0f} s that were left"
-            raise InstallFailed(message) from None
+        deadline = time.monotonic() + seconds
+        while (left := deadline - time.monotonic()) > 0:
+            task = self._running.get(digest)
+            if task is None:
+                task = asyncio.create_task(self._install(wanted, place, left))
+                self._running[digest] = task
+                task.add_done_callback(lambda _: self._running.pop(digest, None))
+            with contextlib.suppress(TimeoutError):  # ours, or that of somebody with less time: then it is tried again
+                return await asyncio.wait_for(asyncio.shield(task), left)
+        message = f"it took longer than the {seconds:.0f} s that were left"
+        raise InstallFailed(message)
 
     def _digest(self, wanted: list[str]) -> str:
         version = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -97,11 +118,12 @@ class Packages:
 
     async def _install(self, wanted: list[str], place: Path, seconds: float) -> Path:
         staging = Path(await asyncio.to_thread(tempfile.mkdtemp, dir=self._directory, prefix="."))
-        try:
-            await self._run(wanted, staging, seconds)
-            await asyncio.to_thread(_publish, staging, place)
-        finally:
-            await asyncio.to_thread(shutil.rmtree, staging, ignore_errors=True)
+        with _held(staging):
+            try:
+                await self._run(wanted, staging, seconds)
+                await asyncio.to_thread(_publish, staging, place)
+            finally:
+                await asyncio.to_thread(shutil.rmtree, staging, ignore_errors=True)
         return place
 
     async def _run(self, wanted: list[str], staging: Path, seconds: float) -> None:
@@ -161,6 +183,32 @@ class Packages:
         return tree.launch(command, environment, uid, network=True)
 
 
+@contextlib.contextmanager
+def _held(staging: Path) -> Generator[bool]:
+    """Whether nobody else works in this directory; until it is let go, nobody does. A killed server lets go, too."""
+    descriptor = os.open(staging, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        yield _locked(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _locked(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _sweep(directory: Path) -> None:
+    """Remove what a server left half installed when it was killed."""
+    for staging in directory.glob(".*"):
+        with contextlib.suppress(OSError), _held(staging) as ours:
+            if ours:
+                shutil.rmtree(staging, ignore_errors=True)
+
+
 def _publish(staging: Path, place: Path) -> None:
     """Take write permission away and give the set its name, in one step."""
     out = staging / "out"
@@ -174,8 +222,11 @@ def _publish(staging: Path, place: Path) -> None:
             else:
                 _seal(file, 0o555 if file.stat().st_mode & stat.S_IXUSR else 0o444)
     out.chmod(0o755)  # a directory must be writable to be renamed
-    with contextlib.suppress(FileExistsError):
+    try:
         out.rename(place)
+    except OSError:
+        if not place.is_dir():  # else another server with the same state was faster
+            raise
     place.chmod(0o555)
 
 

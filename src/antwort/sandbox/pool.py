@@ -74,20 +74,22 @@ class Pool:
         self._retired: list[Zygote] = []
         self._containers: set[Container] = set()
         self._uids = itertools.cycle(UIDS)
+        self._watches: list[asyncio.Task[None]] = []
         self._chores: set[asyncio.Task[Any]] = set()
 
     async def __aenter__(self) -> Self:
         if self._host.groups is not None:
             await asyncio.to_thread(self._host.groups.sweep)
-        self._do(watchdog.watch(lambda: tuple(self._containers), counted=self._host.groups is not None))
-        self._do(self._tidy())
+        counted = self._host.groups is not None
+        watches = watchdog.watch(lambda: tuple(self._containers), counted=counted), self._tidy()
+        self._watches = [asyncio.create_task(watch) for watch in watches]
         self._keep_reserve()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        for chore in list(self._chores):
-            chore.cancel()
-        await asyncio.gather(*self._chores, return_exceptions=True)
+        for watch in self._watches:
+            watch.cancel()
+        await asyncio.gather(*self._watches, return_exceptions=True)
         await asyncio.gather(*(c.end("the server stopped") for c in list(self._containers)), return_exceptions=True)
         for nest in self._nests.values():
             await _drop_spare(nest)
@@ -96,6 +98,7 @@ class Pool:
             made = await asyncio.gather(self._reserve, return_exceptions=True)
             zygotes += [zygote for zygote in made if isinstance(zygote, Zygote)]
         await asyncio.gather(*(zygote.stop() for zygote in zygotes))
+        await asyncio.gather(*self._chores, return_exceptions=True)  # directories of containers that have just ended
 
     @property
     def containers(self) -> int:
@@ -114,14 +117,22 @@ class Pool:
         *,
         tenant: str = "",
         packages: Path | None = None,
-        environment: dict[str, str] | None = None,
+        output: str | None = None,
     ) -> Container:
-        """A fresh container for this tenant."""
+        """A fresh container for this tenant, told by `OUTPUT_DIR` where below its files to leave what it makes."""
         key = (tenant, self._stack.modules)
         if key not in self._nests:
             await self._make_room()
         nest = self._nests.setdefault(key, _Nest(self._stack))
         nest.used = time.monotonic()
+        try:
+            container = await self._settled(nest, limits or Limits(), packages, output)
+        except CannotStart:  # its zygote may have died in this very moment: once more, from another
+            container = await self._settled(nest, limits or Limits(), packages, output)
+        self._keep_spare(nest)
+        return container
+
+    async def _settled(self, nest: _Nest, limits: Limits, packages: Path | None, output: str | None) -> Container:
         container = await self._fork(nest)
         self._containers.add(container)
         place: str | None = None
@@ -129,12 +140,11 @@ class Pool:
         limited = self._host.groups is not None
         try:
             place = None if self._walled else tempfile.mkdtemp(prefix="antwort-")
-            settings = self._settings(packages, environment or {}, place)
-            await container.settle(limits or Limits(), settings, limited=limited)
+            settings = self._settings(packages, output, place)
+            await container.settle(limits, settings, limited=limited)
         except BaseException:
             await container.end("it did not start")
             raise
-        self._keep_spare(nest)
         return container
 
     # -- forking ------------------------------------------------------------------------------------------------
@@ -213,7 +223,9 @@ class Pool:
     def _walled(self) -> bool:
         return "namespaces" in self._host.walls
 
-    def _settings(self, packages: Path | None, extra: dict[str, str], place: str | None) -> Settings:
+    def _settings(self, packages: Path | None, output: str | None, place: str | None) -> Settings:
+        data = mounts.DATA if place is None else f"{place}/data"
+        extra = {} if output is None else {"OUTPUT_DIR": f"{data}/{output}"}
         if place is None:
             digest = packages.name if packages is not None else None
             path = (mounts.SITE,) if packages is not None else ()
@@ -222,7 +234,7 @@ class Pool:
             return Settings(
                 packages=digest, path=path, environment=_ENVIRONMENT | self._stack.environment | own | extra
             )
-        data, temporary = f"{place}/data", f"{place}/temporary"
+        temporary = f"{place}/temporary"
         for directory in (data, temporary):
             Path(directory).mkdir(mode=0o700)
         path = (str(packages),) if packages is not None else ()
@@ -249,8 +261,8 @@ class Pool:
             for zygote in [z for z in self._retired if not z.containers]:
                 self._retired.remove(zygote)
                 await zygote.stop()
-            for key in self._idle(IDLE_SECONDS):
-                await self._discard(key)
+            while idle := self._idle(IDLE_SECONDS):  # looked at anew: it may be used again while another is ended
+                await self._discard(idle[0])
 
     async def _make_room(self) -> None:
         """A zygote costs memory even when idle, and anybody can name a new tenant: so there are only so many."""

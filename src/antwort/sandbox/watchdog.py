@@ -33,34 +33,31 @@ async def watch(containers: Callable[[], Iterable[Container]], *, counted: bool)
         if not watched:
             continue
         for container, reason in await asyncio.to_thread(_over, watched, counted=counted):
-            await container.end(reason)
+            container.condemn(reason)
 
 
 def _over(containers: list[Container], *, counted: bool) -> list[tuple[Container, str]]:
     over: list[tuple[Container, str]] = []
     for container in containers:
-        if container.starved if counted else _takes_too_much(container):
-            over.append((container, "oom"))
-        elif _sockets(container) > MOST_SOCKETS:
-            over.append((container, f"it had more than {MOST_SOCKETS} sockets open"))
+        try:
+            if container.starved if counted else _takes_too_much(container):
+                over.append((container, "oom"))
+            elif _sockets(container) > MOST_SOCKETS:
+                over.append((container, f"it had more than {MOST_SOCKETS} sockets open"))
+        except (SandboxError, OSError, IndexError, ValueError):
+            continue  # it ended meanwhile; the others are still to be looked at
     return over
 
 
 def _sockets(container: Container) -> int:
     """How many its network namespace holds, of every kind, also those that no descriptor shows."""
-    try:
-        first = Path(f"/proc/{container.pids()[0]}/net/sockstat").read_text().partition("\n")[0]
-    except (IndexError, OSError):
-        return 0  # it ended meanwhile
+    first = Path(f"/proc/{container.pids()[0]}/net/sockstat").read_text().partition("\n")[0]
     return int(first.rpartition(" ")[2])
 
 
 def _takes_too_much(container: Container) -> bool:
-    try:
-        pids = container.pids()
-        limit = container.limits.memory_bytes - container.files.usage()
-    except (SandboxError, OSError):
-        return False  # it ended meanwhile
+    pids = container.pids()
+    limit = container.limits.memory_bytes - container.files.usage()
     family = descendants(pids[0]) if pids else []
     # The sum counts shared pages once per process: too much, but cheap. Only if that is over, ask for the truth.
     return sum(map(_rough, family)) > limit and sum(map(_exact, family)) > limit

@@ -98,6 +98,8 @@ class Zygote:
             return await asyncio.wait_for(answer, _FORK_SECONDS)
         except (OSError, TimeoutError) as error:
             self._listeners.pop(name, None)
+            if not isinstance(error, TimeoutError):
+                self._gone(str(error))  # or whoever tries again would be sent here again
             raise CannotStart(f"a container could not be forked: {error}") from error
         except asyncio.CancelledError:
             if answer.done() and not answer.cancelled() and answer.exception() is None and answer.result() >= 0:

@@ -31,6 +31,12 @@ def test_the_doctor_tries_a_container():
     assert f"A container was started and answered: '{sys.version.split()[0]}'" in seen.stdout
 
 
+def test_it_works_with_as_few_open_files_as_most_hosts_allow():
+    command = f"ulimit -n 1024 && exec {sys.executable} -m antwort doctor"
+    seen = subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, timeout=60, check=False)
+    assert seen.returncode == 0, seen.stderr
+
+
 def test_beyond_loopback_it_does_not_start_without_a_token():
     seen = antwort("sandbox", "--host", "0.0.0.0")  # noqa: S104 - what must be refused
     assert seen.returncode == 1

@@ -37,7 +37,17 @@ def test_a_path_is_refused_or_means_what_it_says(path):
         return
     assert "/".join(names) == path.removesuffix("/")
     assert not {"", ".", ".."} & set(names)
-    assert all(is_plain(name) and name.isprintable() and len(name.encode()) <= 255 for name in names)
+    assert all(
+        is_plain(name) and not set(name) & set("\0\n\r\x1b\u2028\u202e") and len(name.encode()) <= 255 for name in names
+    )
+
+
+@pytest.mark.parametrize(
+    "name", ["Screenshot at 9.41\N{NARROW NO-BREAK SPACE}AM.png", "a\N{NO-BREAK SPACE}b", "👨\u200d👩.txt"]
+)
+def test_names_that_other_systems_give_are_names(tree, name):
+    tree.write(name, b"x")
+    assert name in [entry.path for entry in tree.list()]
 
 
 @pytest.mark.parametrize(

@@ -6,20 +6,25 @@ import functools
 import hashlib
 import http.server
 import threading
+import time
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from antwort.sandbox import packages, probe
 from antwort.sandbox.errors import BadRequirement
 from antwort.sandbox.packages import check
+from antwort.sandbox.stack import here
 
 OPTIONS = ["--index-url=http://x", "-r x", "x==1 --hash=a", "a\n--pre"]
+ARCHIVES = ["x.whl", "x.tar.gz", "X.ZIP"]
 PLACES = ["git+ssh://g@h/x", "./x", "/x", "../x", "x @ http://h/x.whl", "file:x"]
 OTHERS = ["x; python_version > '3'", "a b", "", "é"]
 WHEEL = "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
 
 
-@pytest.mark.parametrize("line", [*OPTIONS, *PLACES, *OTHERS])
+@pytest.mark.parametrize("line", [*OPTIONS, *PLACES, *ARCHIVES, *OTHERS])
 def test_what_is_not_a_name_with_versions_is_refused(line):
     with pytest.raises(BadRequirement):
         check([line])
@@ -30,6 +35,12 @@ def test_names_with_versions_and_extras_come_in_one_order():
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):
+    def do_GET(self):
+        if self.path.startswith("/slow/"):
+            time.sleep(1.5)
+            self.path = self.path.removeprefix("/slow")
+        super().do_GET()
+
     def log_message(self, format, *args):  # noqa: A002 - the base class calls it so
         pass
 
@@ -74,3 +85,21 @@ def test_a_package_is_installed_cached_and_hidden_from_others(serve, identities,
         failed = client.execute("1", requirements=["tiny-thing==2.0"])
         assert failed["stderr"].startswith("package installation failed: ")
         assert str(running.state) not in failed["stderr"]
+
+
+def test_who_has_more_time_does_not_fail_with_who_has_less(serve, index):
+    """Both wait for one installation, which the index holds up for longer than the first can wait."""
+    with serve("user", python_index=f"{index}slow/", modules="json") as running, ThreadPoolExecutor(1) as threads:
+        wanted = {"code": "import tiny_thing", "requirements": ["tiny-thing"]}
+        first = threads.submit(running.client.execute, timeout_seconds=1, **wanted)
+        time.sleep(0.3)
+        assert running.client.execute(timeout_seconds=30, **wanted)["status"] == "success"
+        assert first.result()["exit_code"] == -1
+
+
+def test_what_a_killed_server_left_half_installed_is_removed_and_what_another_is_at_is_not(tmp_path):
+    for name in (".left", ".held", "installed"):
+        (tmp_path / name / "out").mkdir(parents=True)
+    with packages._held(tmp_path / ".held"):
+        packages.Packages(tmp_path, probe(), here(()), index=None)
+        assert sorted(path.name for path in tmp_path.iterdir()) == [".held", "installed"]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -26,6 +28,8 @@ async def test_a_dead_zygote_is_replaced_and_its_containers_say_so():
         (nest,) = pool._nests.values()
         assert nest.zygote is not None
         os.kill(nest.zygote.pid, signal.SIGKILL)
+        await pool.create()  # at once, while it dies: this one may die with it, but there is one
+        await asyncio.sleep(0.5)
         another = await pool.create()
         assert (await another.execute("1 + 1", timeout=5)).echo == "2"
         assert not container.alive
@@ -72,4 +76,9 @@ async def test_without_namespaces_the_same_api_works(walls):
             "open('/var/tmp/antwort-weak', 'w').close(); os.unlink('/var/tmp/antwort-weak')", timeout=5
         )
         assert (tried.error is not None) == ("landlock" in walls)
+        place = Path((await container.execute("print(os.getcwd())", timeout=5)).stdout.strip())
+        told = await pool.create(output="out")
+        seen = await told.execute("import os; os.environ['OUTPUT_DIR'] == os.path.join(os.getcwd(), 'out')", timeout=5)
+        assert seen.echo == "True"
         await container.end("over")
+    assert not place.parent.exists()

@@ -22,8 +22,6 @@ from . import landlock, mounts, namespaces, privileges, rlimits, runner, seccomp
 
 USER: Final = 1000
 HOST_NAME: Final = "sandbox"
-# Above every limit on open files, out of the way of code that closes "all" descriptors.
-_CHANNEL: Final = 4000
 _BEHIND_THE_SERVER: Final = 5  # where no control group shares out the processors
 _SETUP_FAILED: Final = 71
 _CHANNEL_GONE: Final = 70
@@ -46,7 +44,7 @@ def build(seats: Seats, layers: frozenset[str]) -> NoReturn:
     interpreter = os.fork()
     if interpreter == 0:
         live(seats, layers)
-    os.closerange(0, _CHANNEL)
+    os.closerange(0, rlimits.out_of_the_way())
     privileges.hide_memory()
     privileges.drop()
     os._exit(_reap_until(interpreter))
@@ -96,13 +94,14 @@ def _take(seats: Seats) -> socket.socket:
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(output, 1)
     os.dup2(errors, 2)
-    os.dup2(channel.detach(), _CHANNEL, inheritable=False)
-    os.closerange(3, _CHANNEL)
+    place = rlimits.out_of_the_way()
+    os.dup2(channel.detach(), place, inheritable=False)
+    os.closerange(3, place)
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGCHLD, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
     runner.open_streams()
-    return socket.socket(fileno=_CHANNEL)
+    return socket.socket(fileno=place)
 
 
 def _first_frame(channel: socket.socket) -> dict[str, Any]:

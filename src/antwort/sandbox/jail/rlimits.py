@@ -6,6 +6,20 @@ import resource
 from typing import Final
 
 OPEN_FILES: Final = 1024
+_HIGHEST: Final = 4000
+
+
+def make_room() -> None:
+    """In the zygote: lift the soft limit on open files (1,024 on most hosts) as far as the hard one lets us."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _HIGHEST + 1 if hard == resource.RLIM_INFINITY else min(_HIGHEST + 1, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def out_of_the_way() -> int:
+    """A descriptor above every limit that `apply` sets, so that code which closes "all" of them does not meet it."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _HIGHEST if soft == resource.RLIM_INFINITY else min(_HIGHEST, soft - 1)
 
 
 def apply(*, processes: int, file_bytes: int, data_bytes: int | None) -> None:
@@ -17,7 +31,7 @@ def apply(*, processes: int, file_bytes: int, data_bytes: int | None) -> None:
     """
     limits = {
         resource.RLIMIT_NPROC: processes,
-        resource.RLIMIT_NOFILE: OPEN_FILES,
+        resource.RLIMIT_NOFILE: min(OPEN_FILES, out_of_the_way()),
         resource.RLIMIT_FSIZE: file_bytes,  # a sparse file of a terabyte costs nothing, but breaks what copies it
         resource.RLIMIT_CORE: 0,  # a core dump is a copy of memory where nobody expects it
         # Timers and queued signals: counted per user too, so without a limit here one container could take all.

@@ -18,7 +18,7 @@ import sys
 import warnings
 from typing import Any, Final, NoReturn
 
-from . import cell, namespaces, seccomp
+from . import cell, namespaces, rlimits, seccomp
 
 _DESCRIPTORS: Final = 3
 _LOST: Final = 72
@@ -69,6 +69,7 @@ class Zygote:
     def __init__(self, server: socket.socket, layers: frozenset[str]) -> None:
         self._server = server
         self._layers = layers
+        rlimits.make_room()
         if "seccomp" in layers:
             for counted in (False, True):
                 seccomp.assembled(counted=counted)

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -25,7 +25,7 @@ from antwort.sandbox.packages import Packages
 from antwort.sandbox.pool import Pool
 from antwort.sandbox.stack import here
 
-from . import bodies, execute, tree
+from . import bodies, execute, transfers, tree
 from .gate import Gate
 from .sessions import Session, Sessions, report
 from .settings import Settings
@@ -54,6 +54,7 @@ class Server:
     packages: Packages
     sessions: Sessions
     gate: Gate
+    archives: Gate
     host: hosts.Host
     started: float = field(default_factory=time.monotonic)
 
@@ -81,7 +82,8 @@ def make_app(settings: Settings, host: hosts.Host | None = None) -> Starlette:
             gate = Gate(
                 settings.max_concurrent, "concurrent executions", queue=settings.queue, seconds=settings.queue_seconds
             )
-            app.state.server = Server(settings, pool, store, sessions, gate, found)
+            archives = Gate(transfers.MOST, "archives on their way")
+            app.state.server = Server(settings, pool, store, sessions, gate, archives, found)
             sweeper = asyncio.create_task(sessions.sweep())
             try:
                 yield
@@ -100,9 +102,9 @@ def make_app(settings: Settings, host: hosts.Host | None = None) -> Starlette:
         Route("/sessions/{session}/interrupt", _interrupt, methods=["POST"]),
         *tree.ROUTES,
     ]
-    handlers = dict.fromkeys((SandboxError,), _refused)
+    handlers = {SandboxError: _refused, ClientDisconnect: _gone, 500: _broken}
     middleware = [Middleware(Token, token=settings.token)] if settings.token else []
-    return Starlette(routes=routes, lifespan=life, middleware=middleware, exception_handlers={**handlers, 500: _broken})
+    return Starlette(routes=routes, lifespan=life, middleware=middleware, exception_handlers=handlers)
 
 
 class Token:
@@ -129,6 +131,12 @@ async def _refused(_: Request, error: Exception) -> Response:
         body["reason"] = error.reason
     headers = {"Retry-After": str(error.retry_after)} if isinstance(error, AtCapacity) else None
     return JSONResponse(body, status, headers=headers)
+
+
+async def _gone(_: Request, error: Exception) -> Response:
+    """The client went away in the middle of its body: nobody reads this, and it is no failure of ours."""
+    del error
+    return Response(status_code=499)
 
 
 async def _broken(_: Request, error: Exception) -> Response:
@@ -176,19 +184,25 @@ async def _create_session(request: Request) -> Response:
     files = fields.files()
     for name in files:
         tree.parts(name)
-    session = await server.sessions.create(
+    creating = server.sessions.create(
         limits,
         tenant=_tenant(fields),
         expires_after=fields.number("expires_after_seconds", server.settings.session_seconds, 7 * 86_400),
         requirements=fields.texts("requirements"),
     )
+    filled = _filled(server, creating, files)
+    return await _unless_disconnected(request, filled, lambda session: JSONResponse(session.describe(), 201))
+
+
+async def _filled(server: Server, creating: Coroutine[Any, Any, Session], files: dict[str, bytes]) -> Session:
+    session = await creating
     try:
         for name, data in files.items():
             await asyncio.to_thread(session.container.files.write, name, data)
     except BaseException:
         await server.sessions.destroy(session.id, "its files could not be written")
         raise
-    return JSONResponse(session.describe(), 201)
+    return session
 
 
 def _tenant(fields: bodies.Fields) -> str:

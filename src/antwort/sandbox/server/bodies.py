@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 import json
@@ -13,6 +14,7 @@ from starlette.requests import Request
 from antwort.sandbox.errors import Refused, TooLarge
 
 _MOST_THROWN_AWAY: Final = 256 << 20
+_STALLED_SECONDS: Final = 30.0
 
 
 async def read(request: Request, limit: int) -> bytes:
@@ -26,7 +28,7 @@ async def read(request: Request, limit: int) -> bytes:
 async def pieces(request: Request, limit: int, what: str) -> AsyncIterator[bytes]:
     """The body piece by piece, or `TooLarge` at the piece that goes over the limit."""
     size = 0
-    async for part in request.stream():
+    async for part in _flowing(request.stream(), what):
         size += len(part)
         if size <= limit:
             yield part
@@ -36,6 +38,18 @@ async def pieces(request: Request, limit: int, what: str) -> AsyncIterator[bytes
     if size > limit:
         message = f"{what} is over the limit of {limit} bytes"
         raise TooLarge(message)
+
+
+async def _flowing(stream: AsyncIterator[bytes], what: str) -> AsyncIterator[bytes]:
+    """The same, as long as something comes; what a client keeps open without a word takes a place from others."""
+    while True:
+        try:
+            yield await asyncio.wait_for(anext(stream), _STALLED_SECONDS)
+        except StopAsyncIteration:
+            return
+        except TimeoutError:
+            message = f"{what} stopped coming: nothing for {_STALLED_SECONDS:.0f} s"
+            raise Refused(message) from None
 
 
 class Fields:

@@ -52,10 +52,9 @@ async def run(order: Run, pool: Pool, packages: Packages, settings: Settings) ->
         installed = await packages.install(order.requirements, seconds=order.seconds) if order.requirements else None
     except InstallFailed as error:
         return _answer("error", -1, stderr=f"package installation failed: {error}")
-    environment = {"OUTPUT_DIR": f"/mnt/data/{settings.output_dir}"}
     try:
         container = await pool.create(
-            Limits(output_bytes=settings.max_output_bytes), packages=installed, environment=environment
+            Limits(output_bytes=settings.max_output_bytes), packages=installed, output=settings.output_dir
         )
     except CannotStart as error:
         return _answer("error", -1, stderr=f"the container did not start: {error}")

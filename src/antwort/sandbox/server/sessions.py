@@ -79,7 +79,7 @@ class Sessions:
                 self._gate.leave()
                 raise
         except BaseException:
-            self._tenants[tenant] -= 1
+            self._one_less(tenant)
             raise
         session = Session(f"sess_{secrets.token_hex(16)}", tenant, container, expires_after)
         self._live[session.id] = session
@@ -115,14 +115,19 @@ class Sessions:
         if session is None:
             self.get(name)
             return
-        await session.container.end(reason)
         self._ended[name] = session.container.reason or reason
         while len(self._ended) > _REMEMBERED:
             del self._ended[next(iter(self._ended))]
-        self._tenants[session.tenant] -= 1
-        if not self._tenants[session.tenant]:
-            del self._tenants[session.tenant]
-        self._gate.leave()
+        try:
+            await session.container.end(reason)
+        finally:
+            self._one_less(session.tenant)
+            self._gate.leave()
+
+    def _one_less(self, tenant: str) -> None:
+        self._tenants[tenant] -= 1
+        if not self._tenants[tenant]:
+            del self._tenants[tenant]  # anybody can name a new one, so they must not pile up
 
     async def sweep(self) -> None:
         """End sessions that were idle for too long, and let go of those that have ended by themselves."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import deque
 from collections.abc import AsyncIterator
 from typing import Any, Final
 
 from starlette.requests import Request
 from starlette.responses import StreamingResponse
 
+from antwort.sandbox.capture import StreamName
 from antwort.sandbox.errors import SandboxError
 
 from .sessions import Sessions, report
@@ -27,38 +29,69 @@ def events(sessions: Sessions, name: str, code: str, *, seconds: float, echo: bo
 
 
 async def _events(sessions: Sessions, name: str, code: str, *, seconds: float, echo: bool) -> AsyncIterator[str]:
-    waiting: asyncio.Queue[tuple[str, Any] | None] = asyncio.Queue()
+    waiting = _Waiting()
 
     async def work() -> None:
         try:
             with sessions.using(name) as session:
-                outcome = await session.container.execute(
-                    code,
-                    timeout=seconds,
-                    echo=echo,
-                    on_output=lambda stream, text: waiting.put_nowait(("output", {"stream": stream, "text": text})),
-                )
-            waiting.put_nowait(("result", report(outcome)))
+                outcome = await session.container.execute(code, timeout=seconds, echo=echo, on_output=waiting.output)
+            waiting.put("result", report(outcome))
         except SandboxError as error:
-            waiting.put_nowait(("error", {"error": str(error)}))
+            waiting.put("error", {"error": str(error)})
         finally:
-            waiting.put_nowait(None)
+            waiting.put("", None)
 
     task = asyncio.create_task(work())
     try:
         while True:
             try:
-                event = await asyncio.wait_for(waiting.get(), _PING_SECONDS)
+                kind, value = await asyncio.wait_for(waiting.get(), _PING_SECONDS)
             except TimeoutError:
                 yield ": still running\n\n"
                 continue
-            if event is None:
+            if not kind:
                 return
             # JSON has no line breaks outside strings and escapes those inside: output cannot forge a frame.
-            yield f"event: {event[0]}\ndata: {json.dumps(event[1])}\n\n"
+            yield f"event: {kind}\ndata: {json.dumps(value)}\n\n"
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+
+
+class _Waiting:
+    """Events not yet sent. Output that waits is joined, since code can print byte by byte to whom never reads."""
+
+    def __init__(self) -> None:
+        self._events: deque[tuple[str, Any]] = deque()
+        self._stream: StreamName | None = None
+        self._texts: list[str] = []
+        self._news = asyncio.Event()
+
+    def output(self, stream: StreamName, text: str) -> None:
+        if stream != self._stream:
+            self._join()
+            self._stream = stream
+        self._texts.append(text)
+        self._news.set()
+
+    def put(self, kind: str, value: object) -> None:
+        self._join()
+        self._events.append((kind, value))
+        self._news.set()
+
+    async def get(self) -> tuple[str, Any]:
+        await self._news.wait()
+        if not self._events:
+            self._join()
+        event = self._events.popleft()
+        if not self._events and not self._texts:
+            self._news.clear()
+        return event
+
+    def _join(self) -> None:
+        if self._texts:
+            self._events.append(("output", {"stream": self._stream, "text": "".join(self._texts)}))
+            self._texts = []
 
 
 async def disconnected(request: Request) -> None:

@@ -5,28 +5,26 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import queue
-import threading
 from collections.abc import AsyncIterator, Callable
-from typing import IO, TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from antwort.sandbox import archive
 from antwort.sandbox.errors import SandboxError
 from antwort.sandbox.files import Entry, Tree, parts
 
+from . import transfers
 from .bodies import Fields, pieces, read
 
 if TYPE_CHECKING:
     from .app import Server
-    from .sessions import Session
 
 _CHUNK: Final = 1 << 20
-_PIECES: Final = 8
 # A browser must never run what a container made.
 _INERT: Final = {"X-Content-Type-Options": "nosniff", "Content-Security-Policy": "sandbox", "Cache-Control": "no-store"}
 
@@ -85,19 +83,17 @@ async def _download(request: Request) -> Response:
     if request.method == "HEAD":
         os.close(descriptor)
         return Response(headers=headers, media_type="application/octet-stream")
-    return StreamingResponse(_chunks(descriptor, size), headers=headers, media_type="application/octet-stream")
+    content, close = _chunks(descriptor, size), lambda: os.close(descriptor)
+    return _Stream(content, close, headers=headers, media_type="application/octet-stream")
 
 
 async def _chunks(descriptor: int, size: int) -> AsyncIterator[bytes]:
     """Exactly so many bytes as promised; zeros for what the code cut off meanwhile."""
-    try:
-        while size:
-            data = await asyncio.to_thread(os.read, descriptor, min(size, _CHUNK))
-            data = data or b"\0" * min(size, _CHUNK)
-            size -= len(data)
-            yield data
-    finally:
-        os.close(descriptor)
+    while size:
+        data = await asyncio.to_thread(os.read, descriptor, min(size, _CHUNK))
+        data = data or b"\0" * min(size, _CHUNK)
+        size -= len(data)
+        yield data
 
 
 async def _delete(request: Request) -> Response:
@@ -122,92 +118,41 @@ async def _move(request: Request) -> Response:
 
 async def _unpack(request: Request) -> Response:
     below = request.query_params.get("path", "")
-    with _server(request).sessions.using(request.path_params["session"]) as session:
-        count = await _unpacked(request, session, below)
-        return JSONResponse({"members": count}, 201)
-
-
-async def _unpacked(request: Request, session: Session, below: str) -> int:
-    """The body goes, piece by piece, to a thread that unpacks it; a full queue slows the sender down."""
-    waiting: queue.Queue[bytes | None] = queue.Queue(_PIECES)
-    stopped = threading.Event()
-    source = archive.Feed(iter(waiting.get, None))
-    limit = session.container.limits.disk_bytes
-    work = asyncio.create_task(
-        asyncio.to_thread(archive.unpack, session.container.files, cast("IO[bytes]", source), below, limit=limit)
-    )
-    work.add_done_callback(lambda _: stopped.set())
-    try:
+    server = _server(request)
+    with server.sessions.using(request.path_params["session"]) as session:
+        files, limit = session.container.files, session.container.limits.disk_bytes
         # Twice the quota, since headers and padding come on top of what is in the files.
-        async for piece in pieces(request, 2 * limit + (1 << 20), "the archive"):
-            if piece:
-                await asyncio.to_thread(_put, waiting, piece, stopped)
-    finally:
-        await asyncio.to_thread(_put, waiting, None, stopped)
-    return await work
-
-
-def _put(waiting: queue.Queue[bytes | None], piece: bytes | None, stopped: threading.Event) -> bool:
-    """Hand over a piece, unless the other side has stopped taking."""
-    while not stopped.is_set():
-        try:
-            waiting.put(piece, timeout=0.1)
-        except queue.Full:
-            continue
-        return True
-    return False
+        body = pieces(request, 2 * limit + _CHUNK, "the archive")
+        async with server.archives.place():
+            count = await transfers.receive(body, lambda file: archive.unpack(files, file, below, limit=limit))
+        return JSONResponse({"members": count}, 201)
 
 
 async def _pack(request: Request) -> Response:
     below = request.query_params.get("path", "")
     if below:
         parts(below)
-    with _server(request).sessions.using(request.path_params["session"]) as session:
+    server = _server(request)
+    with server.sessions.using(request.path_params["session"]) as session:
         files, limit = session.container.files, 4 * session.container.limits.disk_bytes
     headers = {**_INERT, "Content-Disposition": 'attachment; filename="files.tar"'}
-    return StreamingResponse(_packed(files, below, limit), headers=headers, media_type="application/x-tar")
+    packed = transfers.send(lambda file: archive.pack(files, file, below, limit=limit))
+    await server.archives.enter()
+    return _Stream(packed, server.archives.leave, headers=headers, media_type="application/x-tar")
 
 
-async def _packed(files: Tree, below: str, limit: int) -> AsyncIterator[bytes]:
-    waiting: queue.Queue[bytes | None] = queue.Queue(_PIECES)
-    stopped = threading.Event()
-    sink = _Sink(lambda piece: _put(waiting, piece, stopped))
+class _Stream(StreamingResponse):
+    """Calls `after` at its end, also where the client had gone before the first piece was asked for."""
 
-    def work() -> None:
+    def __init__(self, content: AsyncIterator[bytes], after: Callable[[], None], **named: Any) -> None:  # noqa: ANN401 - as the base class takes it
+        super().__init__(content, **named)
+        self._after = after
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            archive.pack(files, cast("IO[bytes]", sink), below, limit=limit)
+            await super().__call__(scope, receive, send)
         finally:
-            sink.flush()
-            _put(waiting, None, stopped)
-
-    task = asyncio.create_task(asyncio.to_thread(work))
-    try:
-        while (piece := await asyncio.to_thread(waiting.get)) is not None:
-            yield piece
-        await task
-    finally:
-        stopped.set()
-        await asyncio.gather(task, return_exceptions=True)
-
-
-class _Sink:
-    """A file to write to, whose pieces go elsewhere."""
-
-    def __init__(self, put: Callable[[bytes], bool]) -> None:
-        self._put = put
-        self._pending = bytearray()
-
-    def write(self, data: bytes) -> int:
-        self._pending += data
-        if len(self._pending) >= _CHUNK:
-            self.flush()
-        return len(data)
-
-    def flush(self) -> None:
-        if self._pending and not self._put(bytes(self._pending)):
-            message = "nobody reads the archive any more"
-            raise BrokenPipeError(message)
-        self._pending.clear()
+            self._after()
 
 
 _FILE: Final = "/sessions/{session}/files/{path:path}"

@@ -182,3 +182,24 @@ def test_a_client_that_walks_away_leaves_nothing_running(arena):
         time.sleep(0.5)
     seen = arena.run("ended", timeout_seconds=10)
     assert seen["result"] == "True", seen
+
+
+def test_bytes_between_the_calls_end_the_container_before_they_are_kept(arena):
+    before = peak_kilobytes(arena)
+    arena.run("""
+        import os, struct, threading, time
+        def send():
+            time.sleep(0.3)
+            os.write(4000, struct.pack('>II', 100, 64 << 20))
+            for _ in range(63): os.write(4000, b'x' * (1 << 20))
+        threading.Thread(target=send, daemon=True).start()
+    """)
+    time.sleep(1)
+    answer = arena.client.post(f"/sessions/{arena.session}/execute", {"code": "1"})
+    assert (answer.status, "nobody had asked" in answer.json["reason"]) == (410, True)
+    assert peak_kilobytes(arena) - before < 16 << 10
+
+
+def test_after_a_wrong_answer_the_right_one_is_not_believed_either(arena):
+    seen = arena.run(f"{FORGE}answer(call='0' * 16)")
+    assert (seen["status"], seen["result"]) == ("ended", None)

@@ -13,7 +13,7 @@ import pytest
 
 from antwort.sandbox import host as hosts
 from antwort.sandbox.conformance import Client
-from antwort.sandbox.errors import WeakHost
+from antwort.sandbox.errors import CannotStart, WeakHost
 from antwort.sandbox.server import Settings, make_app
 from antwort.sandbox.watchdog import descendants
 
@@ -73,6 +73,18 @@ def test_a_client_that_goes_away_stops_its_code(server, extra):
     server.client.destroy(session)
 
 
+def test_a_client_that_goes_away_leaves_no_session(serve):
+    with serve("user", modules="json") as running:
+        host, _, port = running.client.url.removeprefix("http://").partition(":")
+        for _ in range(10):
+            with socket.create_connection((host, int(port))) as connection:
+                connection.sendall(
+                    b"POST /sessions HTTP/1.1\r\nHost: x\r\nContent-Length: 14\r\n\r\n" + b'{"tenant":"t"}'
+                )
+        time.sleep(2)
+        assert running.client.call("GET", "/health").json["sessions"] == 0
+
+
 def test_calls_on_one_session_run_in_order(server):
     session = server.client.session()
     server.client.run(session, "import time\nseen = []")
@@ -114,3 +126,9 @@ def test_a_weak_host_is_refused_unless_what_is_missing_is_named():
     with pytest.raises(WeakHost, match="lacks: namespaces"):
         make_app(Settings(allow_weaker_isolation="landlock"), weak)
     make_app(Settings(allow_weaker_isolation="landlock,namespaces"), weak)
+
+
+def test_without_namespaces_root_is_refused_whatever_is_waived():
+    weak = hosts.Host(walls=frozenset(), landlock_abi=0, groups=None, root=True, memory_bytes=1 << 40)
+    with pytest.raises(CannotStart, match="ordinary user"):
+        make_app(Settings(allow_weaker_isolation="landlock,namespaces,seccomp"), weak)
