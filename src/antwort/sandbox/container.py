@@ -370,7 +370,8 @@ class Container:
             return
         try:
             for frame in self._frames.feed(data):
-                if self._reason is None:  # after a frame that is wrong, no other is believed
+                # After a frame that is wrong no other is believed; before that they carry descriptors, to be closed.
+                if self._reason is None or not self._ready.done():
                     self._take(frame, descriptors)
         except wire.BrokenFrame as error:
             self._break(f"the code broke its channel: {error}")
