@@ -18,7 +18,7 @@ COMPILE := $(RUN) -m uv pip compile --quiet --universal --python-version 3.11 --
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-print-directory
 
-.PHONY: help setup demo test test-all test-attacks check static suite bench lock clean
+.PHONY: help setup demo test test-all test-sandbox check static suite bench lock clean
 
 help: ## List the targets (the default)
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -28,8 +28,8 @@ demo: $(READY) ## Show a run, with a scripted model
 
 test: static suite ## Run every check and every test, but for the slow suites that have targets of their own
 
-test-attacks: $(READY) ## Attack the sandbox from inside, as an ordinary user and as root (some minutes)
-	$(RUN) -m pytest -q tests/antwort/sandbox/attacks
+test-sandbox: $(READY) ## Test the sandbox, and attack it from inside as an ordinary user and as root (some minutes)
+	$(RUN) -m pytest -q tests/antwort/sandbox
 
 test-all: static ## Run the tests on each of Python 3.11, 3.12 and 3.13 that this machine has
 	@$(PYTHON) scripts/interpreters.py > $(VENV)/.interpreters
@@ -49,7 +49,7 @@ static: $(READY)
 	$(RUN) scripts/dead_code.py $(CODE)
 
 suite: $(READY)
-	$(RUN) -m pytest -q --ignore tests/antwort/sandbox/attacks $(PYTEST_ARGS)
+	$(RUN) -m pytest -q --ignore tests/antwort/sandbox $(PYTEST_ARGS)
 
 bench: $(READY) $(BENCH_VENV)/.locked ## Measure us, and our peers beside us
 	@BENCH_PEERS_PYTHON=$(BENCH_VENV)/bin/python $(RUN) bench/run.py $(BENCH_ARGS)
