@@ -72,6 +72,10 @@ class Settings:
 
     place: str = mounts.DATA
     packages: str | None = None
+    annex: str | None = None
+    """Where, below all packages, those are put that it is given later."""
+    annex_place: str = mounts.ANNEX
+    """Where it sees that itself."""
     path: tuple[str, ...] = ()
     environment: dict[str, str] = field(default_factory=dict[str, str])
     readable: tuple[str, ...] = ()
@@ -140,6 +144,8 @@ class Container:
         header = {
             "place": settings.place,
             "packages": settings.packages,
+            "annex": settings.annex,
+            "annex_place": settings.annex_place,
             "path": list(settings.path),
             "environment": settings.environment,
             "readable": list(settings.readable),
@@ -216,9 +222,13 @@ class Container:
         *,
         timeout: float,  # noqa: ASYNC109 - for the code inside, not for this call
         echo: bool = True,
+        packages: str | None = None,
         on_output: OnOutput | None = None,
     ) -> Outcome:
-        """Run the code. Past the timeout it is interrupted; if that does not help, the container is ended."""
+        """Run the code. Past the timeout it is interrupted; if that does not help, the container is ended.
+
+        `packages` is the name of a set in its annex, importable from now on.
+        """
         async with self._turn:
             if not self.alive:
                 raise Ended(self._reason or "it never started")
@@ -228,7 +238,8 @@ class Container:
             self._listen_again()
             self._call = call
             try:
-                return await self._ask(call, code, echo=echo, timeout=timeout, started=started)
+                question = {"call": call.token, "code": code, "echo": echo, "packages": packages}
+                return await self._ask(call, wire.encode(question), timeout=timeout, started=started)
             except asyncio.CancelledError:
                 # Nobody waits for the answer any more, and the next call must not find this one still running.
                 await _insist(self._stop_call(call))
@@ -238,7 +249,10 @@ class Container:
                 self._call = None
 
     def when_gone(self, then: Callable[[], None]) -> None:
-        self._gone.append(then)
+        if self._ending is not None and self._ending.done():
+            then()
+        else:
+            self._gone.append(then)
 
     def interrupt(self) -> bool:
         """Raise KeyboardInterrupt in the running call, if there is one."""
@@ -278,10 +292,9 @@ class Container:
 
     # -- the call -----------------------------------------------------------------------------------------------
 
-    async def _ask(self, call: _Call, code: str, *, echo: bool, timeout: float, started: float) -> Outcome:  # noqa: ASYNC109 - as above
+    async def _ask(self, call: _Call, question: bytes, *, timeout: float, started: float) -> Outcome:  # noqa: ASYNC109 - as above
         timed_out = False
         deadline = started + timeout
-        question = wire.encode({"call": call.token, "code": code, "echo": echo})
         if not await self._put(question, call, deadline):
             await self.end("the code broke its channel")
         if not await _settled(call.answer, deadline - time.monotonic()):

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import package_indexes
 import pytest
 
 from antwort.sandbox.conformance import Client
@@ -132,6 +133,12 @@ def _at_rest(server: Running) -> Counter[str]:
 def serve():
     """Start a server of one's own: `with serve("user", setting="value") as running`."""
     return start
+
+
+@pytest.fixture
+def package_index(tmp_path) -> Iterator[package_indexes.Index]:
+    with package_indexes.running(tmp_path) as index:
+        yield index
 
 
 @pytest.fixture

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import functools
-import hashlib
-import http.server
-import threading
-import time
-import zipfile
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from antwort.sandbox import packages, probe
+from antwort.sandbox import packages, probe, shelf
 from antwort.sandbox.errors import BadRequirement
 from antwort.sandbox.packages import check
 from antwort.sandbox.stack import here
@@ -21,7 +15,6 @@ OPTIONS = ["--index-url=http://x", "-r x", "x==1 --hash=a", "a\n--pre"]
 ARCHIVES = ["x.whl", "x.tar.gz", "X.ZIP"]
 PLACES = ["git+ssh://g@h/x", "./x", "/x", "../x", "x @ http://h/x.whl", "file:x"]
 OTHERS = ["x; python_version > '3'", "a b", "", "é"]
-WHEEL = "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
 
 
 @pytest.mark.parametrize("line", [*OPTIONS, *PLACES, *ARCHIVES, *OTHERS])
@@ -34,50 +27,23 @@ def test_names_with_versions_and_extras_come_in_one_order():
     assert check(["rich>=13,<15", "a[b]==1.0", "rich>=13,<15"]) == ["a[b]==1.0", "rich<15,>=13"]
 
 
-class Quiet(http.server.SimpleHTTPRequestHandler):
-    def do_GET(self):
-        if self.path.startswith("/slow/"):
-            time.sleep(1.5)
-            self.path = self.path.removeprefix("/slow")
-        super().do_GET()
-
-    def log_message(self, format, *args):  # noqa: A002 - the base class calls it so
-        pass
-
-
 @pytest.fixture
-def index(tmp_path):
-    """A package index with one wheel, on loopback."""
-    folder = tmp_path / "tiny-thing"
-    folder.mkdir()
-    wheel = folder / "tiny_thing-1.0-py3-none-any.whl"
-    with zipfile.ZipFile(wheel, "w") as archive:
-        archive.writestr("tiny_thing.py", "ANSWER = 42\n")
-        archive.writestr("tiny_thing-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: tiny-thing\nVersion: 1.0\n")
-        archive.writestr("tiny_thing-1.0.dist-info/WHEEL", WHEEL)
-        archive.writestr("tiny_thing-1.0.dist-info/RECORD", "")
-    digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
-    (folder / "index.html").write_text(f'<a href="{wheel.name}#sha256={digest}">{wheel.name}</a>', encoding="utf-8")
-    handler = functools.partial(Quiet, directory=str(tmp_path))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as running:
-        thread = threading.Thread(target=running.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{running.server_port}/"
-        running.shutdown()
-        thread.join()
+def index(package_index):
+    package_index.add("tiny-thing", {"tiny_thing.py": "ANSWER = 42\n"})
+    return package_index
 
 
 @pytest.mark.parametrize("identity", ["user", "root"])
 def test_a_package_is_installed_cached_and_hidden_from_others(serve, identities, identity, index):
     if identity not in identities:
         pytest.skip("this needs root")
-    with serve(identity, python_index=index, modules="json") as running:
+    with serve(identity, python_index=index.url, modules="json") as running:
         client = running.client
         code = "import tiny_thing, os; print(tiny_thing.ANSWER, tiny_thing.__file__, os.listdir('/opt/packages'))"
         for _ in range(2):
             seen = client.execute(code, requirements=["tiny-thing==1.0"])
             assert seen["stdout"] == "42 /opt/site/tiny_thing.py []\n", seen
-        assert len(list((running.state / "packages").iterdir())) == 1
+        assert len(list((running.state / "packages").glob("[!.]*"))) == 1
         assert "No module named" in client.execute("import tiny_thing")["stderr"]
         session = client.session(requirements=["tiny-thing"])
         assert client.run(session, "import tiny_thing; tiny_thing.ANSWER")["result"] == "42"
@@ -89,17 +55,20 @@ def test_a_package_is_installed_cached_and_hidden_from_others(serve, identities,
 
 def test_who_has_more_time_does_not_fail_with_who_has_less(serve, index):
     """Both wait for one installation, which the index holds up for longer than the first can wait."""
-    with serve("user", python_index=f"{index}slow/", modules="json") as running, ThreadPoolExecutor(1) as threads:
+    with serve("user", python_index=index.held, modules="json") as running, ThreadPoolExecutor(2) as threads:
         wanted = {"code": "import tiny_thing", "requirements": ["tiny-thing"]}
         first = threads.submit(running.client.execute, timeout_seconds=1, **wanted)
-        time.sleep(0.3)
-        assert running.client.execute(timeout_seconds=30, **wanted)["status"] == "success"
+        second = threads.submit(running.client.execute, timeout_seconds=30, **wanted)
         assert first.result()["exit_code"] == -1
+        index.going_on.set()
+        assert second.result()["status"] == "success"
+        assert index.asked.count("/held/tiny-thing/") == 1
 
 
 def test_what_a_killed_server_left_half_installed_is_removed_and_what_another_is_at_is_not(tmp_path):
     for name in (".left", ".held", "installed"):
         (tmp_path / name / "out").mkdir(parents=True)
-    with packages._held(tmp_path / ".held"):
+    with shelf.held(tmp_path / ".held"):
         packages.Packages(tmp_path, probe(), here(()), index=None)
-        assert sorted(path.name for path in tmp_path.iterdir()) == [".held", "installed"]
+        names = {path.name for path in tmp_path.iterdir() if not path.name.startswith(".annexes-")}
+        assert names == {".held", "installed"}
