@@ -53,6 +53,8 @@ class Outcome:
     echo: str | None = None
     error: dict[str, str] | None = None
     images: list[Image] = field(default_factory=list[Image])
+    images_left_out: int = 0
+    """They were more, or larger, than one answer carries."""
     seconds: float = 0.0
     reason: str | None = None
     cut_bytes: int = 0
@@ -354,6 +356,7 @@ class Container:
             echo=answer.echo,
             error=answer.error,
             images=answer.images,
+            images_left_out=answer.left_out,
             **common,
         )
 

@@ -51,7 +51,8 @@ class Shelf:
         self._sizes: dict[str, int] = {}
         self._reserved = 0
         self._making_room = threading.Lock()
-        directory.mkdir(mode=0o755, parents=True, exist_ok=True)
+        directory.mkdir(parents=True, exist_ok=True)
+        directory.chmod(0o755)  # whatever the umask: as root, zygotes are other users
         for left in directory.glob(".*"):
             with contextlib.suppress(OSError), held(left) as ours:
                 if ours:

@@ -54,7 +54,7 @@ class Runner:
         sys.modules["__main__"] = self._main
         sys.argv = [""]
         builtins.input = no_input
-        figures.prepare()
+        self._gallery = figures.Gallery()
 
     def serve(self) -> None:
         signal.signal(signal.SIGINT, self._interrupted)
@@ -76,7 +76,7 @@ class Runner:
         self._channel.sendall(wire.encode(header, tuple(data for _, data in parts)))
 
     def _run(self, code: str, *, echo: bool, packages: str | None) -> tuple[dict[str, Any], list[figures.Image]]:
-        answer: dict[str, Any] = {"status": "success", "exit_code": 0, "texts": {}}
+        answer: dict[str, Any] = {"status": "success", "exit_code": 0, "left_out": 0, "texts": {}}
         images: list[figures.Image] = []
         try:
             try:
@@ -87,9 +87,8 @@ class Runner:
                 if value is not None:
                     self._main.__dict__["_"] = value
                     answer["texts"] = {"echo": shorten(repr(value))}
-                    images += figures.from_value(value)
-                images += figures.collect()
-                images = figures.affordable(images)
+                    self._gallery.add_value(value)
+                images, answer["left_out"] = self._gallery.take()
             finally:
                 self._executing = False
         except SystemExit as leaving:
@@ -99,7 +98,9 @@ class Runner:
         except BaseException as error:  # noqa: BLE001 - whatever the user's code raises is its result
             answer |= failure(error)
             _complain(clean_traceback(error))
-            figures.discard()
+            self._gallery.discard()
+        if answer["left_out"]:
+            _complain(figures.note(answer["left_out"]))
         return answer, images
 
     def _show(self, packages: str) -> None:

@@ -224,6 +224,7 @@ def report(outcome: Outcome) -> dict[str, Any]:
         "result": outcome.echo,
         "error": outcome.error,
         "images": [{"mime": i.mime, "data": base64.b64encode(i.data).decode()} for i in outcome.images],
+        "images_left_out": outcome.images_left_out,
         "execution_time_ms": int(outcome.seconds * 1000),
         "reason": outcome.reason,
         "cut_bytes": outcome.cut_bytes,
