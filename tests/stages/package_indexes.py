@@ -8,7 +8,7 @@ import hashlib
 import http.server
 import threading
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -30,7 +30,9 @@ class Index:
         """The address of the same index, which answers when `going_on` is set."""
         return f"{self.url}held/"
 
-    def add(self, name: str, files: dict[str, str | bytes], requires: tuple[str, ...] = ()) -> None:
+    def add(
+        self, name: str, files: Mapping[str | zipfile.ZipInfo, str | bytes], requires: tuple[str, ...] = ()
+    ) -> None:
         """A wheel of this name, version 1.0."""
         folder = self.directory / name
         folder.mkdir()
