@@ -448,7 +448,7 @@ SESSIONS: Final[tuple[Callable[[Client], None], ...]] = (
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m antwort.sandbox.conformance",
-        description="Check a server against the sandbox protocol. Says what held, and exits with 1 if anything did not.",
+        description="Check a server against the sandbox protocol. Says what held; exits with 1 if anything did not.",
     )
     parser.add_argument("url", metavar="URL", help="where the server is, such as http://127.0.0.1:8080")
     parser.add_argument("--base", action="store_true", help="leave out sessions, which other servers may lack")
