@@ -78,6 +78,7 @@ def test_the_entry_point_is_healthy_within_five_seconds_in_a_bare_tree(tmp_path)
     for place in (sys.base_prefix, sys.prefix, str(ROOT / "src"), "/etc/ld.so.cache"):
         tree += ["--ro-bind", place, place]
     settings = {"SANDBOX_PORT": str(port), "SANDBOX_STATE": "/var/lib/sandbox", "PATH": "/usr/bin:/bin"}
+    settings["PYTHONPATH"] = str(ROOT / "src")
     words = [word for name, value in settings.items() for word in ("--setenv", name, value)]
     command = [str(found), "--unshare-user", "--unshare-pid", "--uid", "10001", "--gid", "10001", "--clearenv", *words]
     command += [*tree, "--bind", str(tmp_path / "state"), "/var/lib/sandbox", "--die-with-parent"]
