@@ -7,7 +7,8 @@ Stands alone: imports nothing else of `antwort`. From the outside in: `server` (
 
 from __future__ import annotations
 
-from .container import Container, Outcome
+from .call import Outcome
+from .container import Container
 from .errors import SandboxError
 from .host import Host, probe
 from .limits import Limits, tier

@@ -8,7 +8,8 @@ import time
 from dataclasses import dataclass
 from typing import Any, Final
 
-from antwort.sandbox.container import Container, Outcome
+from antwort.sandbox.call import Outcome
+from antwort.sandbox.container import Container
 from antwort.sandbox.errors import BadPath, CannotStart, NotFound, TooLarge
 from antwort.sandbox.files import Tree, parts
 from antwort.sandbox.limits import Limits
