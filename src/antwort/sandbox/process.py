@@ -1,10 +1,11 @@
-"""A process of a container, held by a descriptor: a number alone could come to mean another process."""
+"""Processes: one held by a descriptor (a number alone could come to mean another), its end in words, its family."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import signal
+from pathlib import Path
 from typing import Final
 
 _SIGNALLED: Final = 128
@@ -52,3 +53,18 @@ def described(status: int) -> str:
 def shell_code(status: int) -> int:
     """The number that a shell would show for this end. Below zero is kept for runs that never came to one."""
     return status if status >= 0 else _SIGNALLED - status
+
+
+def descendants(pid: int) -> list[int]:
+    """The process and everything below it; orphans go to their namespace's init, so none is missed."""
+    found: list[int] = []
+    waiting = [pid]
+    while waiting:
+        current = waiting.pop()
+        found.append(current)
+        try:
+            for task in Path(f"/proc/{current}/task").iterdir():
+                waiting += [int(child) for child in (task / "children").read_text().split()]
+        except OSError:
+            continue  # ended meanwhile
+    return found

@@ -1,14 +1,15 @@
-"""A process held by its descriptor, and its end in words and as a number."""
+"""A process held by its descriptor, its end in words and as a number, and its family."""
 
 from __future__ import annotations
 
 import os
 import signal
 import subprocess
+from contextlib import suppress
 
 import pytest
 
-from antwort.sandbox.process import Process, described, shell_code
+from antwort.sandbox.process import Process, descendants, described, shell_code
 
 
 def test_it_is_signalled_and_known_by_its_number_until_it_ends():
@@ -44,3 +45,17 @@ def test_without_a_descriptor_nothing_happens_to_anybody():
 )
 def test_an_end_is_told_in_words_and_as_a_shell_would(status, words, code):
     assert (described(status), shell_code(status)) == (words, code)
+
+
+def test_descendants_are_found_through_threads_and_generations():
+    with subprocess.Popen(["sh", "-c", "sleep 20 & sleep 20 & wait"], stdout=subprocess.PIPE) as shell:
+        while len(found := descendants(shell.pid)) < 3:
+            pass
+        assert set(found) <= set(descendants(os.getpid()))
+        for pid in found:  # its own, and nobody else's: other tests have servers running
+            with suppress(ProcessLookupError):
+                os.kill(pid, 9)
+
+
+def test_who_is_gone_has_only_itself():
+    assert descendants(2**22 + 1) == [2**22 + 1]
