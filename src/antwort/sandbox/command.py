@@ -26,7 +26,11 @@ _SHARE_FOR_CONNECTIONS: Final = 4
 @click.option("--host", help="Address to listen on; anything but loopback needs SANDBOX_TOKEN.  [default: 127.0.0.1]")
 @click.option("--port", type=click.IntRange(0, 65535), help="0 takes any that is free.  [default: 8080]")
 @click.option("--uds", metavar="PATH", help="Listen on this Unix socket instead, in a directory that is yours alone.")
-@click.option("--with-parent", is_flag=True, help="End when the parent does, which keeps our standard input open.")
+@click.option(
+    "--with-parent",
+    is_flag=True,
+    help="End when the parent does; it keeps the other end of our standard input, a pipe.",
+)
 @click.option("--allow-weaker-isolation", metavar="NAMES", help="Run without these protections, separated by commas.")
 def sandbox(
     host: str | None, port: int | None, uds: str | None, *, with_parent: bool, allow_weaker_isolation: str | None
@@ -84,6 +88,7 @@ def doctor() -> None:
         raise SystemExit(1)
     if found.groups is not None and found.groups.moves:
         found = replace(found, groups=None)  # a doctor looks, and moves nobody
+        console.print("The control group is left as it is; only the server divides it.")
     try:
         answer, _ = asyncio.run(_try(found))
     except SandboxError as error:
