@@ -21,7 +21,7 @@ import package_indexes
 import pytest
 
 from antwort.sandbox.conformance import Client
-from antwort.sandbox.watchdog import descendants
+from antwort.sandbox.process import descendants
 
 ORDINARY_USER = 54321
 ON_THE_WAY = Counter(descriptors=8, processes=4, groups=4)

@@ -17,7 +17,7 @@ from antwort.sandbox.installer import InstallFailed
 from antwort.sandbox.packages import Allowance, Packages, check
 from antwort.sandbox.quota import Quota
 from antwort.sandbox.stack import here
-from antwort.sandbox.watchdog import descendants
+from antwort.sandbox.process import descendants
 
 OPTIONS = ["--index-url=http://x", "-r x", "x==1 --hash=a", "a\n--pre"]
 ARCHIVES = ["x.whl", "x.tar.gz", "X.ZIP"]

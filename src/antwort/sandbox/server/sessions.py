@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from antwort.sandbox.annex import Annex
-from antwort.sandbox.container import Container, OnOutput, Outcome
+from antwort.sandbox.call import OnOutput, Outcome
+from antwort.sandbox.container import Container
 from antwort.sandbox.errors import AtCapacity, Ended, NotFound
 from antwort.sandbox.installer import InstallFailed
 from antwort.sandbox.limits import Limits
@@ -27,7 +28,7 @@ _REMEMBERED: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class Order:
     """What one request asks a session to do."""
 
     code: str
@@ -124,24 +125,24 @@ class Sessions:
         container.when_gone(lambda: self._packages.retire(annex))
         return container, annex
 
-    async def execute(self, session: Session, call: Call, on_output: OnOutput | None = None) -> Outcome:
+    async def execute(self, session: Session, order: Order, on_output: OnOutput | None = None) -> Outcome:
         """Install what the call needs, then run it; its time counts for both."""
         async with session.turn:
-            deadline = time.monotonic() + call.seconds
+            deadline = time.monotonic() + order.seconds
             try:
-                packages = await self._added(session, call) if call.requirements else None
+                packages = await self._added(session, order) if order.requirements else None
             except InstallFailed as error:
                 return _not_run("error", str(error), on_output)
-            if packages is None and call.requirements:
+            if packages is None and order.requirements:
                 return _not_run("interrupted", "the installation of packages was interrupted", on_output)
             left = max(0.001, deadline - time.monotonic())
             return await session.container.execute(
-                call.code, timeout=left, echo=call.echo, packages=packages, on_output=on_output
+                order.code, timeout=left, echo=order.echo, packages=packages, on_output=on_output
             )
 
-    async def _added(self, session: Session, call: Call) -> str | None:
+    async def _added(self, session: Session, order: Order) -> str | None:
         """The name of the call's packages in the session's annex, or None if that was interrupted."""
-        adding = self._packages.add(session.annex, call.requirements, seconds=call.seconds, tenant=session.tenant)
+        adding = self._packages.add(session.annex, order.requirements, seconds=order.seconds, tenant=session.tenant)
         session.installing = asyncio.create_task(adding)
         try:
             await asyncio.wait([session.installing])

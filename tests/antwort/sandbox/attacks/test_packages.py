@@ -20,7 +20,7 @@ import pytest
 
 from antwort.sandbox import quota
 from antwort.sandbox.errors import TooLarge
-from antwort.sandbox.watchdog import descendants
+from antwort.sandbox.process import descendants
 
 MEGABYTE = 1 << 20
 LIMIT = 64 * MEGABYTE
