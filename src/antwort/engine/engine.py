@@ -90,6 +90,11 @@ class Work:
         """Why the model failed, if it did."""
         return self._drive.fault
 
+    @property
+    def parting(self) -> list[AnyEvent]:
+        """Where it was cancelled, the events that `events` did not give out any more."""
+        return self._drive.parting
+
     async def events(self) -> AsyncGenerator[AnyEvent]:
         """Do the work, event by event. Closing this cancels it; what came of it is stored in any case."""
         events = self._drive.events()

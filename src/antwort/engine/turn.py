@@ -10,8 +10,8 @@
     Emit(event)         ->  None            tell whoever listens
 
 and returns the response as it ended. A `ModelFault` is thrown in where the model failed,
-`Cancelled` where nobody wants the answer any more. Whoever drives it decides how the
-world is reached: see `engine`.
+`Cancelled` where nobody wants the answer any more; from then on it only emits. Whoever
+drives it decides how the world is reached: see `driver`.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def turn(job: Job) -> Generator[Command, Any, Response]:
     except ModelFault as fault:
         yield from state.fail(fault.code, fault.message)
     except Cancelled:
-        state.settle("cancelled")
+        yield from state.cancel()
     return state.response
 
 
@@ -151,6 +151,7 @@ class _Turn:
         self.history = list(job.history)
         self.offer = job.offer
         self.usage = Usage()
+        self.counted = False
         self.hosted: list[HostedCall] = []
 
     def _annotate(self, text: str) -> list[Annotation]:
@@ -204,6 +205,12 @@ class _Turn:
         yield Emit(wire.ErrorEvent(error=error))
         yield Emit(wire.ResponseFailed(response=self.response))
 
+    def cancel(self) -> Steps:
+        """The wire has no event for this end: `response.incomplete` is one that every client takes for an end."""
+        yield from self._emit(self.writer.close("incomplete"))
+        self.settle("cancelled")
+        yield Emit(wire.ResponseIncomplete(response=self.response))
+
     def settle(self, status: ResponseStatus) -> None:
         """Write into the response how it stands."""
         self.response.status = status
@@ -211,7 +218,7 @@ class _Turn:
             {**item, "status": "incomplete"} if item.get("status") == "in_progress" else item
             for item in self.writer.output
         ]
-        self.response.usage = self.usage
+        self.response.usage = self.usage if self.counted else None
 
     # ── the model ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -220,7 +227,7 @@ class _Turn:
         while True:
             piece = cast("Piece", (yield NextPiece()))
             if isinstance(piece, Finished):
-                self.usage += piece.usage
+                self.usage, self.counted = self.usage + piece.usage, True
                 status = "incomplete" if piece.reason in ("length", "content_filter") else "completed"
                 yield from self._emit(self.writer.close(status))
                 return piece

@@ -138,7 +138,7 @@ async def cancel(request: Request) -> Answer:
         return json_answer(view.response(stored.response))
     await services.background.cancel(stored.response.id)
     now = (await _found(request)).response
-    if not now.ended:  # it had not begun, or nobody works on it
+    if not now.ended:  # nobody works on it
         now.status = "cancelled"
         await services.store.finish_response(owner_of(request), now)
     audit("response.cancel", now.id)

@@ -223,12 +223,21 @@ def test_a_models_fault_fails_the_response_and_keeps_what_was_said():
     assert fold(stage.events) == response
 
 
-def test_a_cancelled_turn_ends_quietly_with_nothing_in_progress():
+def test_a_cancelled_turn_says_so_and_leaves_nothing_in_progress():
     stage = Stage({"tools": [FUNCTION]}, [TextPiece("Half"), CallPiece(0, "add", "c"), Cancelled()])
     response = stage.play()
 
-    assert response.status == "cancelled"
+    check_grammar(stage.events)
+    assert (response.status, response.usage, stage.kinds[-1]) == ("cancelled", None, "incomplete")
     assert [item["status"] for item in response.output] == ["completed", "incomplete"]
+    assert fold(stage.events) == response
+
+
+def test_a_message_that_is_cancelled_is_closed_as_far_as_it_came():
+    stage = Stage({}, [TextPiece("Half"), Cancelled()])
+    stage.play()
+
+    assert stage.kinds[-4:] == ["output_text.done", "content_part.done", "output_item.done", "incomplete"]
 
 
 def test_allowed_tools_are_all_that_the_model_hears_of():
