@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from antwort.api.errors import ApiError
-from antwort.api.events import ENDINGS, AnyEvent
+from antwort.api.errors import ApiError, unavailable
+from antwort.api.events import ENDINGS, AnyEvent, ResponseFailed, to_sse
 from antwort.api.ids import new_id
 from antwort.api.requests import CreateResponse, check
 from antwort.api.responses import Response, ResponseError, begin
@@ -39,6 +39,7 @@ from antwort.engine.turn import Job, first_request
 _logger = logging.getLogger(__name__)
 
 _LONGEST_WAIT = 30.0
+_HAD_SECRETS = "antwort:had_secrets"
 
 
 @dataclass
@@ -165,12 +166,17 @@ class Engine:
 
     async def _write_begun(self, work: Work, request: CreateResponse) -> None:
         given = [item.raw for item in work.context.given]
-        asked = msgspec.to_builtins(request)
+        tools = work.response.tools  # without their secrets, which are not written down
+        asked = msgspec.to_builtins(msgspec.structs.replace(request, tools=tools))
+        if tools != (request.tools or []):
+            asked[_HAD_SECRETS] = True
         stored = StoredResponse(response=work.response, input=given, request=asked)
         await self.store.begin_response(work.owner, stored)
 
     async def resume(self, owner: Owner, stored: StoredResponse) -> Work:
         """Do the work of a response that a process which is gone had only begun."""
+        if stored.request.get(_HAD_SECRETS):
+            raise unavailable("Its tools need secrets, and those are not written down. Ask again.")
         request = msgspec.convert(stored.request, CreateResponse)
         again = msgspec.structs.replace(request, input=stored.input)
         fresh = begin(
@@ -185,7 +191,7 @@ class Engine:
 
     async def _prepare(self, owner: Owner, request: CreateResponse, response: Response) -> Work:
         chosen = self.models.find(request.model)
-        offer = classify(response.tools, response.tool_choice, self.toolbox)
+        offer = classify(request.tools or [], response.tool_choice, self.toolbox)
         context = await gather(request, owner, self.store)
         check_outputs(context)
         job = Job(request, response, chosen.upstream, context.history, offer, self.now, self.max_turns)
@@ -204,16 +210,27 @@ class Engine:
         """What a process that is gone has left: background responses to do again; all others end as failed."""
         again: list[Work] = []
         for owner, stored in await self.store.unfinished():
+            why = ""
             if stored.response.background:
                 try:
                     again.append(await self.resume(owner, stored))
                     continue
-                except (ApiError, msgspec.ValidationError):
-                    _logger.exception("response %s cannot be resumed", stored.response.id)
-            await self.store.finish_response(owner, _lost(stored.response))
+                except (ApiError, msgspec.ValidationError) as error:
+                    _logger.warning("response %s cannot be resumed: %s", stored.response.id, error)
+                    why = f" {error}" if isinstance(error, ApiError) else ""
+            await self._end(owner, _lost(stored.response, why))
         return again
 
+    async def _end(self, owner: Owner, response: Response) -> None:
+        """Write that a response has failed, also as the end of its events, where those are kept."""
+        await self.store.finish_response(owner, response)
+        if response.background:
+            kept = await self.store.read_events(owner, response.id, -1)
+            number = kept[-1][0] + 1 if kept else 0
+            ending = ResponseFailed(response=response, sequence_number=number)
+            await self.store.append_events(owner, response.id, [(number, to_sse(ending))])
 
-def _lost(response: Response) -> Response:
-    error = ResponseError("server_error", "The server was stopped while it worked on this response.")
-    return msgspec.structs.replace(response, status="failed", error=error)
+
+def _lost(response: Response, why: str) -> Response:
+    message = f"The server was stopped while it worked on this response.{why}"
+    return msgspec.structs.replace(response, status="failed", error=ResponseError("server_error", message))
