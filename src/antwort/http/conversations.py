@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 from typing import Any
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response as Answer
 from starlette.routing import Route
 
 from antwort.api.errors import ApiError, not_found
 from antwort.api.ids import new_id
+from antwort.api.objects import ConversationObject, Deleted
 from antwort.api.requests import AddItems, CreateConversation, UpdateConversation, read_items
 from antwort.engine.context import take_in
 from antwort.engine.ports import ConversationRecord, Page
@@ -53,7 +55,7 @@ async def delete(request: Request) -> Answer:
     if not await services_of(request).store.delete_conversation(owner_of(request), identifier):
         raise _absent(request)
     audit("conversation.delete", identifier)
-    return json_answer({"id": identifier, "object": "conversation.deleted", "deleted": True})
+    return json_answer(Deleted(id=identifier, object="conversation.deleted"))
 
 
 async def add_items(request: Request) -> Answer:
@@ -95,7 +97,7 @@ async def delete_item(request: Request) -> Answer:
 
 async def _taken_in(request: Request, given: list[dict[str, Any]]) -> list[dict[str, Any]]:
     read = read_items(given, "items")
-    return [item.raw for item in await take_in(read, owner_of(request), services_of(request).store)]
+    return [item.raw for item in await take_in(read, owner_of(request), services_of(request).store, "items")]
 
 
 async def _found(request: Request) -> ConversationRecord:
@@ -113,13 +115,8 @@ def _absent(request: Request) -> ApiError:
     return not_found("Conversation", _id(request))
 
 
-def _shown(record: ConversationRecord) -> dict[str, Any]:
-    return {
-        "id": record.id,
-        "object": "conversation",
-        "created_at": record.created_at,
-        "metadata": record.metadata,
-    }
+def _shown(record: ConversationRecord) -> ConversationObject:
+    return ConversationObject(**msgspec.structs.asdict(record))
 
 
 _ONE = "/v1/conversations/{conversation_id}"

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Sequence
 
 from starlette.requests import Request
 
 from antwort.api.errors import invalid
+from antwort.api.objects import ItemPage
 from antwort.engine.ports import Page, PageQuery
 
+MOST, USUAL = 100, 20
+"""How many a page has, unless a list says otherwise."""
 
-def page_query(request: Request, *, most: int = 100, usual: int = 20) -> PageQuery:
+
+def page_query(request: Request, *, most: int = MOST, usual: int = USUAL) -> PageQuery:
     """Which part of a list is asked for."""
     given = request.query_params
     order = given.get("order", "desc")
@@ -52,13 +55,12 @@ def flag(request: Request, param: str) -> bool:
     return text in ("true", "1")
 
 
-def listed(page: Page, render: Callable[[Any], dict[str, Any]] = lambda one: one) -> dict[str, Any]:
-    """A page as the wire has it."""
-    data = [render(one) for one in page.data]
-    return {
-        "object": "list",
-        "data": data,
-        "first_id": data[0].get("id") if data else None,
-        "last_id": data[-1].get("id") if data else None,
-        "has_more": page.has_more,
-    }
+def listed(page: Page) -> ItemPage:
+    """A page of items, as the wire has it."""
+    first, last = ends([item["id"] for item in page.data])
+    return ItemPage(data=page.data, first_id=first, last_id=last, has_more=page.has_more)
+
+
+def ends(ids: Sequence[str]) -> tuple[str | None, str | None]:
+    """The ids on a page that more is asked for with."""
+    return (ids[0], ids[-1]) if ids else (None, None)

@@ -11,6 +11,7 @@ from starlette.routing import Route
 
 from antwort.api.errors import invalid, not_found
 from antwort.api.events import to_sse
+from antwort.api.objects import Deleted, InputTokens
 from antwort.api.requests import CountTokens, CreateResponse
 from antwort.api.responses import Response
 from antwort.engine.engine import Work
@@ -92,12 +93,12 @@ def _stream(
 
 async def retrieve(request: Request) -> Answer:
     """A response as it stands; or its events, from wherever the caller has lost them."""
+    wants_events, after = flag(request, "stream"), whole_number(request, "starting_after", -1)
     stored = await _found(request)
-    if not flag(request, "stream"):
+    if not wants_events:
         return json_answer(stored.response)
     if not stored.response.background:
         raise invalid("Only responses that were made with 'background' can be streamed again.", param="stream")
-    after = whole_number(request, "starting_after", -1)
     services = services_of(request)
     return _stream(services, services.background.follow(owner_of(request), stored.response.id, after))
 
@@ -109,7 +110,7 @@ async def delete(request: Request) -> Answer:
     await services.background.cancel(identifier)
     await services.store.delete_response(owner_of(request), identifier)
     audit("response.delete", identifier)
-    return json_answer({"id": identifier, "object": "response", "deleted": True})
+    return json_answer(Deleted(id=identifier, object="response"))
 
 
 async def cancel(request: Request) -> Answer:
@@ -141,7 +142,7 @@ async def input_tokens(request: Request) -> Answer:
     """How long a request's input would be."""
     asked = await read_json(request, CountTokens)
     counted = await services_of(request).engine.count_tokens(owner_of(request), asked.as_request())
-    return json_answer({"object": "response.input_tokens", "input_tokens": counted})
+    return json_answer(InputTokens(input_tokens=counted))
 
 
 async def _found(request: Request) -> StoredResponse:
