@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -58,12 +58,30 @@ SCRIPT = {
 
 
 class Server:
-    """A server process. `stop` asks it to end, `kill` does not ask."""
+    """A server process. `stop` asks it to end, `kill` does not ask.
 
-    def __init__(self, place: Path, config: dict | None = None, environment: dict[str, str] | None = None) -> None:
+    `program` is what to run instead of `antwort serve`, `before` what to run it with, such as `unshare`.
+    """
+
+    def __init__(
+        self,
+        place: Path,
+        config: dict | None = None,
+        environment: dict[str, str] | None = None,
+        *,
+        script: dict | None = None,
+        program: Path | None = None,
+        before: Sequence[str] = (),
+    ) -> None:
         place.mkdir(parents=True, exist_ok=True)
-        (place / "script.yaml").write_text(json.dumps(SCRIPT), encoding="utf-8")
-        settings = {"models": {"scripted": {"kind": "scripted", "script": "script.yaml"}}, **(config or {})}
+        (place / "script.yaml").write_text(json.dumps(script or SCRIPT), encoding="utf-8")
+        settings = {
+            "models": {"scripted": {"kind": "scripted", "script": "script.yaml"}},
+            **(config or {}),
+            "server": {"port": 0, **(config or {}).get("server", {})},
+        }
+        serve = ["-m", "antwort", "serve", "--config", "antwort.yaml"] if program is None else [str(program)]
+        self._command = [*before, sys.executable, *serve]
         (place / "antwort.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
         self.place = place
         self.keys: dict[str, str] = {}
@@ -78,7 +96,7 @@ class Server:
         """Start it, and wait until it says that it is ready."""
         self.log = (self.place / "log").open("ab")
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "antwort", "serve", "--config", "antwort.yaml", "--port", "0"],
+            self._command,
             cwd=self.place,
             env=self._environment,
             stdout=subprocess.PIPE,
@@ -148,9 +166,9 @@ def _read_screen(process: subprocess.Popen[str]) -> str:
 
 
 @contextmanager
-def serving(place: Path, config: dict | None = None, environment: dict[str, str] | None = None) -> Iterator[Server]:
+def serving(place: Path, config: dict | None = None, **options) -> Iterator[Server]:
     """A server for a while."""
-    server = Server(place, config, environment)
+    server = Server(place, config, **options)
     try:
         yield server
     finally:

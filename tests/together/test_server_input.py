@@ -54,6 +54,7 @@ BAD = {
         "invalid_type",
         "input[0].content[0].text",
     ),
+    "an item of a type that is none": (b'{"input": [{"type": {}}]}', "invalid_type", "input[0].type"),
     "too hot": (b'{"input": "x", "temperature": 3}', "integer_above_max_value", "temperature"),
     "too few": (b'{"input": "x", "max_output_tokens": 1}', "integer_below_min_value", "max_output_tokens"),
     "no such model": (b'{"input": "x", "model": "other"}', "model_not_found", "model"),
@@ -156,6 +157,8 @@ def test_a_file_that_is_too_large_is_refused(server):
         ("POST", "/v1/responses/resp_0/cancel", 404, "not_found"),
         ("GET", "/v1/files?limit=x", 400, "invalid_type"),
         ("GET", "/v1/files?limit=10001", 400, "integer_above_max_value"),
+        ("GET", "/v1/responses/resp_0?starting_after=x", 400, "invalid_type"),
+        ("GET", "/v1/responses/resp_0?stream=maybe", 400, "invalid_type"),
         ("GET", "/v1/files?limit=0", 400, "integer_below_min_value"),
         ("GET", "/v1/files?limit=" + "9" * 5000, 400, "invalid_type"),
         ("GET", "/v1/files?order=up", 400, "invalid_value"),
@@ -169,6 +172,21 @@ def test_every_wrong_request_gets_an_envelope(http, method, path, status, code):
     assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
     assert answer.headers["x-request-id"].startswith("req_")
     assert answer.headers["content-type"] == "application/json"
+
+
+def test_a_wrong_method_is_told_all_the_right_ones(http):
+    assert http.put("/v1/responses/resp_0").headers["allow"] == "DELETE, GET, HEAD"
+    assert http.put("/v1/files").headers["allow"] == "GET, HEAD, POST"
+    assert http.put("/v1/responses/input_tokens").headers["allow"] == "POST"
+
+
+def test_a_reference_that_leads_nowhere_is_named_where_it_was_given(http):
+    nowhere = {"type": "item_reference", "id": "msg_0"}
+    asked = http.post("/v1/responses", json={"input": [nowhere]})
+    begun = http.post("/v1/conversations", json={"items": [nowhere]})
+
+    assert (asked.status_code, asked.json()["error"]["param"]) == (404, "input[0]")
+    assert (begun.status_code, begun.json()["error"]["param"]) == (404, "items[0]")
 
 
 @pytest.mark.parametrize(
@@ -199,7 +217,7 @@ def test_the_document_describes_every_route(http):
     document = http.get("/openapi.json").json()
 
     assert document["openapi"] == "3.1.0"
-    assert {"CreateResponse", "Response", "Error"} <= set(document["components"]["schemas"])
+    assert {"CreateResponse", "Response", "ErrorEnvelope"} <= set(document["components"]["schemas"])
     assert "/v1/responses/{response_id}/input_items" in document["paths"]
 
 

@@ -10,15 +10,30 @@ ApiError
 from __future__ import annotations
 
 import re
-from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 # msgspec ends its messages with where it was: "Expected `int`, got `str` - at `$.input[0].role`".
 _WHERE = re.compile(r"^(?P<what>.*?)(?: - at `(?P<path>(?:key in )?`?\$[^`]*)`)?$", re.DOTALL)
 _MISSING = re.compile(r"Object missing required field `(?P<name>[^`]+)`")
 _UNKNOWN = re.compile(r"Object contains unknown field `(?P<name>[^`]+)`")
 _BOUND = re.compile(r"Expected `(?:int|float)` (?P<sign>[<>]=?) (?P<bound>-?[\d.]+)")
+
+
+class ErrorDetail(Struct, kw_only=True):
+    """What is wrong; `param` is the path of the field that is."""
+
+    message: str
+    type: str
+    param: str | None = None
+    code: str | None = None
+
+
+class ErrorEnvelope(Struct, kw_only=True):
+    """The body of every answer that is an error."""
+
+    error: ErrorDetail
 
 
 class ApiError(Exception):
@@ -44,9 +59,9 @@ class ApiError(Exception):
         self.retry_after = retry_after
         self.should_retry = should_retry
 
-    def envelope(self) -> dict[str, Any]:
+    def envelope(self) -> ErrorEnvelope:
         """The body."""
-        return {"error": {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}}
+        return ErrorEnvelope(error=ErrorDetail(message=self.message, type=self.kind, param=self.param, code=self.code))
 
     def headers(self) -> dict[str, str]:
         """What an SDK decides by whether to try again."""

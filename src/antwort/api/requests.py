@@ -9,7 +9,7 @@ from msgspec import Meta, Struct, field
 
 from antwort.api import items
 from antwort.api.errors import ApiError, invalid, malformed
-from antwort.api.items import Item
+from antwort.api.items import GivenItem, Item
 from antwort.api.tools import Chosen, ToolDeclaration, tool_name, tool_type
 
 T = TypeVar("T")
@@ -89,7 +89,7 @@ class CreateResponse(Struct, forbid_unknown_fields=True, kw_only=True):
     """`POST /v1/responses`. Everything OpenAI takes is taken; what has no meaning here is stored and echoed."""
 
     model: str | None = None
-    input: str | list[dict[str, Any]] | None = None
+    input: str | list[GivenItem] | None = None
     instructions: str | None = None
     tools: Annotated[list[ToolDeclaration], Meta(max_length=2048)] | None = None
     tool_choice: ToolChoice | None = None
@@ -133,7 +133,7 @@ class CountTokens(Struct, forbid_unknown_fields=True, kw_only=True):
     """`POST /v1/responses/input_tokens`. What of a request decides on the length of its input."""
 
     model: str | None = None
-    input: str | list[dict[str, Any]] | None = None
+    input: str | list[GivenItem] | None = None
     instructions: str | None = None
     tools: Annotated[list[ToolDeclaration], Meta(max_length=2048)] | None = None
     tool_choice: ToolChoice | None = None
@@ -151,7 +151,7 @@ class CountTokens(Struct, forbid_unknown_fields=True, kw_only=True):
         return CreateResponse(**fields, store=False)
 
 
-GivenItems: TypeAlias = Annotated[list[dict[str, Any]], Meta(max_length=20)]
+GivenItems: TypeAlias = Annotated[list[GivenItem], Meta(max_length=20)]
 
 
 class CreateConversation(Struct, forbid_unknown_fields=True):

@@ -46,13 +46,13 @@ class Context:
 async def gather(request: CreateResponse, owner: Owner, store: Store) -> Context:
     """Put the history together. What is missing or not the owner's is an error that says which."""
     before = await _before(request, owner, store)
-    given = await take_in(read_input(request.input), owner, store)
+    given = await take_in(read_input(request.input), owner, store, "input")
     return Context([items.read(raw) for raw in before], given)
 
 
-async def take_in(given: list[Item], owner: Owner, store: Store) -> list[Item]:
-    """Items as they are stored: references resolved, each with an id, messages with parts."""
-    return [_whole(item) for item in await _resolved(given, owner, store)]
+async def take_in(given: list[Item], owner: Owner, store: Store, param: str) -> list[Item]:
+    """Items as they are stored: references resolved, each with an id, messages with parts. They came as `param`."""
+    return [_whole(item) for item in await _resolved(given, owner, store, param)]
 
 
 async def _before(request: CreateResponse, owner: Owner, store: Store) -> list[dict[str, Any]]:
@@ -74,7 +74,7 @@ async def _before(request: CreateResponse, owner: Owner, store: Store) -> list[d
     return []
 
 
-async def _resolved(given: list[Item], owner: Owner, store: Store) -> list[Item]:
+async def _resolved(given: list[Item], owner: Owner, store: Store, param: str) -> list[Item]:
     """Items in the place of references to them."""
     wanted = [item.known.id for item in given if isinstance(item.known, ItemReference)]
     if not wanted:
@@ -90,7 +90,7 @@ async def _resolved(given: list[Item], owner: Owner, store: Store) -> list[Item]
             raise ApiError(
                 404,
                 f"Item with id '{item.known.id}' not found. Items are not persisted when `store` is set to false.",
-                param=f"input[{at}]",
+                param=f"{param}[{at}]",
             )
     return resolved
 
@@ -100,7 +100,7 @@ def _whole(item: Item) -> Item:
     raw = item_without_secrets(item.raw)
     if item.type == "message" and isinstance(raw.get("content"), str):
         raw = {**raw, "status": "completed", "content": [_part(raw["role"], raw["content"])]}
-    if not isinstance(raw.get("id"), str):
+    if not isinstance(raw.get("id"), str) or not raw["id"]:
         raw = {**raw, "id": new_id(_PREFIXES.get(item.type, "msg_"))}
     return item if raw is item.raw else items.read({**raw, "type": item.type})
 

@@ -23,6 +23,7 @@ from typing import Any, TypeAlias, cast
 
 from antwort.api import events as wire
 from antwort.api import items
+from antwort.api.errors import ErrorDetail
 from antwort.api.events import AnyEvent
 from antwort.api.ids import new_id
 from antwort.api.items import Annotation, Item
@@ -201,7 +202,7 @@ class _Turn:
         yield from self._emit(self.writer.close("incomplete"))
         self.settle("failed")
         self.response.error = ResponseError(code, message)
-        error = {"type": "server_error", "code": code, "message": message, "param": None}
+        error = ErrorDetail(type="server_error", code=code, message=message)
         yield Emit(wire.ErrorEvent(error=error))
         yield Emit(wire.ResponseFailed(response=self.response))
 

@@ -10,6 +10,7 @@ from starlette.responses import Response as Answer
 from starlette.routing import Route
 
 from antwort.api.errors import invalid, not_found
+from antwort.api.objects import Deleted, InputTokens
 from antwort.api.requests import CountTokens, CreateResponse
 from antwort.api.responses import Response
 from antwort.api.shown import View
@@ -103,15 +104,15 @@ def _stream(
 
 async def retrieve(request: Request) -> Answer:
     """A response as it stands; or its events, from wherever the caller has lost them."""
-    include, stored = included(request), await _found(request)
-    if not flag(request, "stream"):
+    wants_events, after = flag(request, "stream"), whole_number(request, "starting_after", -1)
+    include, obfuscation = included(request), flag(request, "include_obfuscation", usual=True)
+    stored = await _found(request)
+    if not wants_events:
         return json_answer(View(include).response(stored.response))
     if not stored.response.background:
         raise invalid("Only responses that were made with 'background' can be streamed again.", param="stream")
-    after = whole_number(request, "starting_after", -1)
     # Whoever comes back to a stream gets it as it was asked for first, and more where more is asked for.
-    view = View(include | _asked_for(stored), flag(request, "include_obfuscation", usual=True))
-    return _followed(request, stored.response.id, after, view)
+    return _followed(request, stored.response.id, after, View(include | _asked_for(stored), obfuscation))
 
 
 def _asked_for(stored: StoredResponse) -> frozenset[str]:
@@ -125,7 +126,7 @@ async def delete(request: Request) -> Answer:
     await services.background.cancel(identifier)
     await services.store.delete_response(owner_of(request), identifier)
     audit("response.delete", identifier)
-    return json_answer({"id": identifier, "object": "response", "deleted": True})
+    return json_answer(Deleted(id=identifier, object="response"))
 
 
 async def cancel(request: Request) -> Answer:
@@ -152,14 +153,14 @@ async def input_items(request: Request) -> Answer:
     page = await services_of(request).store.input_items(owner_of(request), identifier, query)
     if page is None:
         raise not_found("Response", identifier)
-    return json_answer(listed(page, view.item))
+    return json_answer(listed(page, view))
 
 
 async def input_tokens(request: Request) -> Answer:
     """How long a request's input would be."""
     asked = await read_json(request, CountTokens)
     counted = await services_of(request).engine.count_tokens(owner_of(request), asked.as_request())
-    return json_answer({"object": "response.input_tokens", "input_tokens": counted})
+    return json_answer(InputTokens(input_tokens=counted))
 
 
 async def _found(request: Request) -> StoredResponse:

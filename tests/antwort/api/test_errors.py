@@ -10,7 +10,7 @@ from antwort.api.requests import CreateResponse
 def refusal(body: bytes) -> dict[str, object]:
     with pytest.raises(msgspec.MsgspecError) as caught:
         msgspec.json.decode(body, type=CreateResponse)
-    return malformed(caught.value).envelope()["error"]
+    return msgspec.to_builtins(malformed(caught.value).envelope().error)
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_a_part_of_a_body_is_named_by_where_it_lies():
 
 def test_whose_fault_it_is_shows_in_the_status():
     assert invalid("no").status == 400
-    assert not_found("Response", "resp_1").envelope()["error"]["message"] == "Response with id 'resp_1' not found."
+    assert not_found("Response", "resp_1").envelope().error.message == "Response with id 'resp_1' not found."
     assert (internal().status, internal().kind) == (500, "server_error")
     assert unavailable("full").status == 503
 
