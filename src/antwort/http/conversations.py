@@ -15,6 +15,7 @@ from antwort.api.ids import new_id
 from antwort.api.objects import ConversationObject, Deleted
 from antwort.api.requests import AddItems, CreateConversation, UpdateConversation, read_items
 from antwort.api.shown import View
+from antwort.engine.attachments import check_files
 from antwort.engine.context import take_in
 from antwort.engine.ports import ConversationRecord, Page
 from antwort.http.bodies import json_answer, read_json
@@ -98,8 +99,10 @@ async def delete_item(request: Request) -> Answer:
 
 
 async def _taken_in(request: Request, given: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    read = read_items(given, "items")
-    return [item.raw for item in await take_in(read, owner_of(request), services_of(request).store, "items")]
+    owner, store = owner_of(request), services_of(request).store
+    taken = await take_in(read_items(given, "items"), owner, store, "items")
+    await check_files(taken, owner, store, "items")
+    return [item.raw for item in taken]
 
 
 async def _found(request: Request) -> ConversationRecord:
