@@ -38,6 +38,10 @@ class ServerSettings(_Section):
 
     host: str = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65535)] = 8080
+    max_head: Positive = 64 * 1024
+    """Bytes of a request's first line and headers."""
+    head_timeout: Seconds = 10.0
+    """They have so long to arrive."""
     max_body: Positive = 32 * 1024 * 1024
     """Bytes of a JSON body."""
     max_file: Positive = 512 * 1024 * 1024

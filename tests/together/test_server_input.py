@@ -136,6 +136,31 @@ def test_a_sender_who_falls_silent_is_not_waited_for(server):
     assert b" 408 " in answer
 
 
+def test_a_sender_who_is_slow_with_the_headers_is_not_waited_for(tmp_path):
+    with serving(tmp_path / "server", {"server": {"head_timeout": 0.5}}) as server:
+        host, port = server.url.removeprefix("http://").split(":")
+        raw = socket.create_connection((host, int(port)), timeout=10)
+        raw.sendall(b"POST /v1/responses HTTP/1.1\r\nhost: localhost\r\n")
+        answer = raw.recv(65536)
+        raw.close()
+
+    assert b" 408 " in answer
+    assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["code"] == "timeout"
+
+
+def test_one_connection_too_many_is_a_503_that_says_when(tmp_path):
+    with serving(tmp_path / "server", {"server": {"max_connections": 1}}) as server, server.http() as first:
+        assert first.get("/v1/models").status_code == 200
+        with server.http() as second:
+            refused = second.get("/v1/models")
+            assert second.get("/healthz").status_code == 200
+        assert first.get("/v1/models").status_code == 200
+
+    assert (refused.status_code, refused.json()["error"]["code"]) == (503, "unavailable")
+    assert refused.headers["retry-after"] == "1"
+    assert refused.headers["x-request-id"].startswith("req_")
+
+
 def test_a_file_that_is_too_large_is_refused(server):
     with server.client() as client, pytest.raises(openai.APIStatusError) as caught:
         client.files.create(file=("a", b"x" * 150_000), purpose="user_data")

@@ -12,6 +12,7 @@ import uvicorn
 
 from antwort.config import Config, ConfigError
 from antwort.http.app import make_app, open_door, opened
+from antwort.http.protocol import protocol_for
 from antwort.http.services import Services
 from antwort.models.directory import kind_of
 from antwort.tools import FunctionProvider
@@ -72,14 +73,13 @@ class _Server(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 make_app(services),
-                http="httptools",
+                http=protocol_for(settings),
                 ws="none",
                 lifespan="off",
                 log_config=None,
                 access_log=False,
                 server_header=False,
                 date_header=False,
-                limit_concurrency=settings.max_connections,
                 timeout_graceful_shutdown=settings.shutdown_timeout,
             )
         )
