@@ -184,7 +184,13 @@ class InputFile(Struct, tag_field="type", tag="input_file"):
     filename: str | None = None
 
 
-Part: TypeAlias = InputText | InputImage | InputFile | OutputText | Refusal
+class GivenText(Struct, tag_field="type", tag="output_text"):
+    """What a model said before. Its annotations may be of any kind, and are not ours to judge."""
+
+    text: str
+
+
+Part: TypeAlias = InputText | InputImage | InputFile | GivenText | Refusal
 
 
 class GivenMessage(Struct):

@@ -18,6 +18,12 @@ class InputDetails(Struct):
     """Of the input tokens."""
 
     cached_tokens: int = 0
+    cache_write_tokens: int = 0
+
+    def __add__(self, other: InputDetails) -> InputDetails:
+        return InputDetails(
+            self.cached_tokens + other.cached_tokens, self.cache_write_tokens + other.cache_write_tokens
+        )
 
 
 class OutputDetails(Struct):
@@ -38,7 +44,7 @@ class Usage(Struct):
     def __add__(self, other: Usage) -> Usage:
         return Usage(
             self.input_tokens + other.input_tokens,
-            InputDetails(self.input_tokens_details.cached_tokens + other.input_tokens_details.cached_tokens),
+            self.input_tokens_details + other.input_tokens_details,
             self.output_tokens + other.output_tokens,
             OutputDetails(self.output_tokens_details.reasoning_tokens + other.output_tokens_details.reasoning_tokens),
             self.total_tokens + other.total_tokens,
@@ -131,6 +137,7 @@ def begin(request: CreateResponse, *, identifier: str, model: str, created_at: i
         prompt_cache_retention=request.prompt_cache_retention,
         reasoning=request.reasoning or ReasoningOptions(),
         safety_identifier=request.safety_identifier,
+        service_tier="default" if request.service_tier in (None, "auto") else request.service_tier,
         store=request.store is not False,
         temperature=1.0 if request.temperature is None else request.temperature,
         text=request.text or Text(),

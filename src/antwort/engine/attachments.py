@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeAlias, cast
 from urllib.parse import unquote_to_bytes
 
 from antwort.api import items
-from antwort.api.errors import ApiError, invalid
+from antwort.api.errors import ApiError, invalid, not_found
 from antwort.api.items import (
     CustomToolCallOutput,
     FunctionCallOutput,
@@ -222,7 +222,7 @@ def _mention(part: Attached) -> str:
 
 
 def _absent(file_id: str, place: Place) -> ApiError:
-    return ApiError(404, f"File with id '{file_id}' not found.", code="not_found", param=f"{place.param}.file_id")
+    return not_found("File", file_id, param=f"{place.param}.file_id")
 
 
 def _missing(place: Place, name: str) -> ApiError:

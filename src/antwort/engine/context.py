@@ -8,7 +8,7 @@ from typing import Any
 from antwort.api import items
 from antwort.api.errors import ApiError, invalid, not_found
 from antwort.api.ids import Prefix, new_id
-from antwort.api.items import Item, ItemReference
+from antwort.api.items import GivenReasoning, Item, ItemReference
 from antwort.api.requests import CreateResponse, read_input
 from antwort.api.secrets import item_without_secrets
 from antwort.engine.ports import Owner, Store
@@ -69,30 +69,36 @@ async def _before(request: CreateResponse, owner: Owner, store: Store) -> list[d
     if (conversation := request.conversation_id) is not None:
         said = await store.all_items(owner, conversation)
         if said is None:
-            raise not_found("Conversation", conversation)
+            raise not_found("Conversation", conversation, param="conversation")
         return said
     return []
 
 
 async def _resolved(given: list[Item], owner: Owner, store: Store, param: str) -> list[Item]:
     """Items in the place of references to them."""
-    wanted = [item.known.id for item in given if isinstance(item.known, ItemReference)]
-    if not wanted:
+    wanted = [_referred_to(item) for item in given]
+    ids = [identifier for identifier in wanted if identifier is not None]
+    if not ids:
         return given
-    found = await store.find_items(owner, wanted)
-    resolved: list[Item] = []
-    for at, item in enumerate(given):
-        if not isinstance(item.known, ItemReference):
-            resolved.append(item)
-        elif item.known.id in found:
-            resolved.append(items.read(found[item.known.id]))
-        else:
+    found = await store.find_items(owner, ids)
+    for at, identifier in enumerate(wanted):
+        if identifier is not None and identifier not in found:
             raise ApiError(
                 404,
-                f"Item with id '{item.known.id}' not found. Items are not persisted when `store` is set to false.",
+                f"Item with id '{identifier}' not found. Items are not persisted when `store` is set to false.",
                 param=f"{param}[{at}]",
             )
-    return resolved
+    return [item if i is None else items.read(found[i]) for item, i in zip(given, wanted, strict=True)]
+
+
+def _referred_to(item: Item) -> str | None:
+    """The id of the stored item that this one stands for: a reference does, and reasoning that holds nothing."""
+    known = item.known
+    if isinstance(known, ItemReference):
+        return known.id
+    if isinstance(known, GivenReasoning) and not (known.summary or known.content or known.encrypted_content):
+        return item.id if isinstance(item.id, str) else None
+    return None
 
 
 def _whole(item: Item) -> Item:

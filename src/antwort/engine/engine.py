@@ -19,7 +19,7 @@ import msgspec
 from antwort.api.errors import ApiError, unavailable
 from antwort.api.events import ENDINGS, AnyEvent, ResponseFailed, to_sse
 from antwort.api.ids import new_id
-from antwort.api.requests import CreateResponse, check
+from antwort.api.requests import CreateResponse, check, check_input
 from antwort.api.responses import Response, ResponseError, begin
 from antwort.engine.attachments import Attacher
 from antwort.engine.classify import classify
@@ -159,6 +159,7 @@ class Engine:
     async def start(self, owner: Owner, request: CreateResponse) -> Work:
         """Check everything that can be wrong with a request, and write that the response began."""
         check(request)
+        check_input(request)
         chosen = self.models.find(request.model)
         response = begin(request, identifier=new_id("resp_"), model=chosen.name, created_at=self.now())
         work = await self._prepare(owner, request, response)

@@ -6,6 +6,7 @@ Each port has a conformance suite: `antwort.models.conformance`, `antwort.storag
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from http import HTTPStatus
 from typing import Any, Literal, Protocol, TypeAlias
 
 from msgspec import Struct, field
@@ -13,7 +14,7 @@ from msgspec import Struct, field
 from antwort.api.items import Annotation, Item
 from antwort.api.requests import JsonObjectFormat, JsonSchemaFormat, ReasoningOptions, TextFormat
 from antwort.api.responses import Response, Usage
-from antwort.api.tools import ToolDeclaration
+from antwort.api.tools import GrammarFormat, ToolDeclaration
 
 
 class Owner(Struct, frozen=True):
@@ -38,6 +39,8 @@ class FunctionSpec(Struct, frozen=True):
     parameters: dict[str, Any] | None
     strict: bool = False
     free_text: bool = False
+    grammar: GrammarFormat | None = None
+    """What of free text is allowed."""
 
 
 class Must(Struct, frozen=True):
@@ -140,6 +143,13 @@ class ModelFault(Exception):
         self.status = status
         self.retry_after = retry_after
         self.retryable = retryable
+
+    @property
+    def kind(self) -> str:
+        """Whose fault it is, as the wire says it."""
+        if self.status == HTTPStatus.TOO_MANY_REQUESTS:
+            return "rate_limit_error"
+        return "server_error" if self.status >= HTTPStatus.INTERNAL_SERVER_ERROR else "invalid_request_error"
 
 
 class Model(Protocol):

@@ -59,17 +59,13 @@ def of_status(status: int) -> ApiError:
 
 def of_fault(fault: ModelFault) -> ApiError:
     """A model that failed, as the answer to the request that asked it."""
-    kind = "invalid_request_error" if fault.status < HTTPStatus.INTERNAL_SERVER_ERROR else "server_error"
-    if fault.status == HTTPStatus.TOO_MANY_REQUESTS:
-        kind = "rate_limit_error"
-    should_retry = None if kind == "invalid_request_error" else fault.retryable
     return ApiError(
         fault.status,
         fault.message,
-        kind=kind,
+        kind=fault.kind,
         code=fault.code,
         retry_after=fault.retry_after,
-        should_retry=should_retry,
+        should_retry=None if fault.kind == "invalid_request_error" else fault.retryable,
     )
 
 

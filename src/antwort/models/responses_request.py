@@ -100,7 +100,8 @@ def _tools(request: ModelRequest) -> Body:
 def _tool(spec: FunctionSpec) -> Body:
     named: Body = {"name": spec.name} | ({"description": spec.description} if spec.description else {})
     if spec.free_text:
-        return {"type": "custom", **named}
+        allowed: Body = {"format": msgspec.to_builtins(spec.grammar)} if spec.grammar else {}
+        return {"type": "custom", **named, **allowed}
     return {"type": "function", **named, "parameters": spec.parameters, "strict": spec.strict}
 
 

@@ -4,6 +4,7 @@ import pytest
 
 from antwort.api.items import read
 from antwort.api.requests import JsonSchemaFormat, ReasoningOptions
+from antwort.api.tools import GrammarFormat
 from antwort.engine.ports import FunctionSpec, ModelRequest, Must
 from antwort.models.responses_request import ReplayReasoning, to_body, to_input
 
@@ -111,6 +112,14 @@ def test_options():
     assert options["include"] == ["reasoning.encrypted_content", "message.output_text.logprobs"]
     assert body(top_logprobs=0)["include"] == options["include"]
     assert body()["include"] == ["reasoning.encrypted_content"]
+
+
+def test_a_grammar_goes_along():
+    spec = FunctionSpec("sql", None, None, free_text=True, grammar=GrammarFormat("regex", "a+"))
+
+    assert body(tools=[spec])["tools"] == [
+        {"type": "custom", "name": "sql", "format": {"type": "grammar", "syntax": "regex", "definition": "a+"}}
+    ]
 
 
 @pytest.mark.parametrize("name", ["stream", "store", "include", "temperature"])
