@@ -105,7 +105,7 @@ def malformed(error: msgspec.MsgspecError, *, root: str = "") -> ApiError:
         return invalid(f"We could not parse the JSON body of your request: {error}", code="invalid_json")
     found = _WHERE.match(str(error))
     what, where = (found["what"], found["path"] or "$") if found else (str(error), "$")
-    param = (root + where.removeprefix("$")).lstrip(".").replace("[...]", "")
+    param = (root + where.removeprefix("$").partition("[...]")[0]).lstrip(".")
     if missing := _MISSING.search(what):
         param = _join(param, missing["name"])
         return invalid(f"Missing required parameter: '{param}'.", param=param, code="missing_required_parameter")
