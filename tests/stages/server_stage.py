@@ -6,11 +6,13 @@ import json
 import os
 import queue
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -185,3 +187,19 @@ def make_key(place: Path, name: str, *options: str) -> str:
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     made = subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True, check=True)
     return made.stdout.strip()
+
+
+def eventually(condition: Callable[[], Any], seconds: float = 10.0) -> Any:
+    """What a condition gives once it gives something."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if found := condition():
+            return found
+        time.sleep(0.05)
+    raise AssertionError("it never came true")
+
+
+def stored(server: Server) -> dict[str, str]:
+    """Ids and states of responses, as they are in the database."""
+    with closing(sqlite3.connect(server.place / ".antwort" / "antwort.db")) as database:
+        return dict(database.execute("SELECT id, status FROM responses").fetchall())

@@ -11,7 +11,7 @@ from contextlib import closing
 
 import openai
 import pytest
-from server_stage import serving
+from server_stage import eventually, serving, stored
 
 FAST = {"server": {"keep_alive": 0.2, "shutdown_timeout": 3}}
 
@@ -32,22 +32,6 @@ def ask(server, body: bytes) -> socket.socket:
     head = f"POST /v1/responses HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n\r\n"
     raw.sendall(head.encode() + body)
     return raw
-
-
-def eventually(condition, seconds: float = 10.0):
-    """What a condition gives once it gives something."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if found := condition():
-            return found
-        time.sleep(0.05)
-    raise AssertionError("it never came true")
-
-
-def stored(server) -> dict[str, str]:
-    """Ids and states, as they are in the database."""
-    with closing(sqlite3.connect(server.place / ".antwort" / "antwort.db")) as database:
-        return dict(database.execute("SELECT id, status FROM responses").fetchall())
 
 
 def test_whoever_goes_while_streaming_ends_the_work(server):
