@@ -29,11 +29,10 @@ CITED = "[1]"
 
 
 class RealEchoCall(EchoCall):
-    """An echo over the real loop: results only where they are asked for, citations where the answer marks them."""
+    """An echo over the real loop, with results, and citations where the answer marks them."""
 
-    def __init__(self, context: CallContext) -> None:
+    def __init__(self) -> None:
         super().__init__(new_id("fs_"))
-        self._shows_results = "file_search_call.results" in context.include
         self._asked: str = ""
 
     async def run(self) -> AsyncIterator[Progress | ToolDone]:
@@ -54,8 +53,7 @@ class RealEchoCall(EchoCall):
 
     def _done(self) -> dict[str, Any]:
         found = [{"file_id": "file-1", "filename": f"{self._asked}.txt", "score": 1.0, "text": self._asked}]
-        results = found if self._shows_results else None
-        return {**self.item, "status": "completed", "queries": [self._asked], "results": results}
+        return {**self.item, "status": "completed", "queries": [self._asked], "results": found}
 
 
 class EchoProvider:
@@ -74,7 +72,7 @@ class EchoProvider:
     async def open(self, name: str, call_id: str, context: CallContext) -> HostedCall:
         if isinstance(context.declaration, FileSearchTool) and "vs_broken" in context.declaration.vector_store_ids:
             raise RuntimeError("a secret of the provider's")
-        return RealEchoCall(context)
+        return RealEchoCall()
 
     def routes(self) -> Sequence[Any]:
         return []

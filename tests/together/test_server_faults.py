@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import random
 import socket
 import sqlite3
+import subprocess
+import sys
 import threading
 import time
 from contextlib import closing
 
 import openai
 import pytest
-from server_stage import eventually, serving, stored
+from server_stage import ROOT, eventually, serving, stored
 
 FAST = {"server": {"keep_alive": 0.2, "shutdown_timeout": 3}}
 
@@ -129,6 +132,23 @@ def test_killed_in_the_background_the_response_is_done_again(tmp_path):
                 events = list(stream)
     assert [event.sequence_number for event in events] == list(range(len(events)))
     assert events[-1].response.output_text.startswith("word0 word1")
+
+
+def test_a_second_server_on_the_same_store_refuses_to_start_and_harms_nothing(tmp_path):
+    with serving(tmp_path / "server") as server, server.client() as client:
+        stream = client.responses.create(input="slowly", stream=True)
+        response = next(iter(stream)).response
+        command = [sys.executable, "-m", "antwort", "serve", "--config", "antwort.yaml", "--port", "0"]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+        second = subprocess.run(
+            command, cwd=server.place, env=environment, capture_output=True, text=True, timeout=60, check=False
+        )
+
+        assert second.returncode == 1
+        assert "antwort.db is in use by another antwort" in second.stderr
+        assert f"process {server.process.pid}" in second.stderr
+        assert [event.type for event in stream][-1] == "response.completed"
+        assert client.responses.retrieve(response.id).status == "completed"
 
 
 def test_told_to_stop_it_lets_go_in_time_and_background_goes_on_later(tmp_path):

@@ -96,6 +96,8 @@ def test_results_come_where_they_are_asked_for(client):
     response = client.responses.create(input="apples", tools=[SEARCH], include=["file_search_call.results"])
 
     assert response.output[0].results[0].text == "apples"
+    assert client.responses.retrieve(response.id).output[0].results is None
+    assert client.responses.retrieve(response.id, include=["file_search_call.results"]).output == response.output
 
 
 def test_a_streamed_call_has_the_order_of_the_wire(client):
@@ -233,13 +235,14 @@ def test_a_call_in_the_background_is_followed_and_cancelled(client):
 
 
 def test_whoever_goes_stops_the_tool(client):
+    seen = []
     with client.responses.create(input="wait", tools=[SEARCH], stream=True) as stream:
         for event in stream:
-            if event.type == "response.created":
-                begun = event.response
+            seen.append(event)
             if event.type == "response.file_search_call.searching":
                 break
-    ended = eventually(lambda: (now := client.responses.retrieve(begun.id)).status == "cancelled" and now)
+    begun = seen[0].response.id
+    ended = eventually(lambda: (now := client.responses.retrieve(begun)).status == "cancelled" and now)
 
     assert kinds(ended.output) == [("file_search_call", "incomplete")]
 

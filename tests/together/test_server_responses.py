@@ -209,6 +209,20 @@ def test_background_is_cancelled(client):
     assert client.responses.cancel(response.id).status == "cancelled"
 
 
+def test_whoever_follows_a_cancelled_response_is_told(client):
+    with client.responses.create(model="scripted", input="forever", background=True, stream=True) as stream:
+        identifier = next(iter(stream)).response.id
+        assert client.responses.cancel(identifier).status == "cancelled"
+        last = list(stream)[-1]
+    with client.responses.retrieve(identifier, stream=True) as stream:
+        events = list(stream)
+
+    assert (last.type, last.response.status) == ("response.incomplete", "cancelled")
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    assert events[-1] == last
+    assert client.responses.retrieve(identifier).to_dict() == last.response.to_dict()
+
+
 def test_background_is_cancelled_before_it_has_begun(client):
     for _ in range(20):
         response = client.responses.create(model="scripted", input="forever", background=True)

@@ -7,6 +7,7 @@ from typing import Any, Literal, TypeAlias
 from msgspec import Struct, field
 
 from antwort.api.requests import CreateResponse, ReasoningOptions, Text, ToolChoice
+from antwort.api.secrets import without_secrets
 from antwort.api.tools import ToolDeclaration
 
 ResponseStatus: TypeAlias = Literal["queued", "in_progress", "completed", "failed", "incomplete", "cancelled"]
@@ -108,7 +109,10 @@ class Response(Struct, kw_only=True):
 
 
 def begin(request: CreateResponse, *, identifier: str, model: str, created_at: int) -> Response:
-    """The response to a request, before anything has happened. Echoes what was asked, with defaults filled in."""
+    """The response to a request, before anything has happened.
+
+    Echoes what was asked, with defaults filled in and without secrets.
+    """
     conversation = request.conversation_id
     return Response(
         id=identifier,
@@ -131,7 +135,7 @@ def begin(request: CreateResponse, *, identifier: str, model: str, created_at: i
         temperature=1.0 if request.temperature is None else request.temperature,
         text=request.text or Text(),
         tool_choice=request.tool_choice or "auto",
-        tools=request.tools or [],
+        tools=without_secrets(request.tools or []),
         top_logprobs=request.top_logprobs or 0,
         top_p=1.0 if request.top_p is None else request.top_p,
         presence_penalty=request.presence_penalty or 0.0,

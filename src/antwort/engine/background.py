@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from antwort.api.events import to_sse
+from antwort.api.events import AnyEvent, to_sse
 from antwort.engine.engine import Work
 from antwort.engine.ports import Owner, Store, StoreFault
 
@@ -24,8 +24,16 @@ class _Running:
     work: Work
     news: asyncio.Condition = field(default_factory=asyncio.Condition)
     task: asyncio.Task[None] | None = None
+    begun: asyncio.Event = field(default_factory=asyncio.Event)
     sent: int = -1  # the last sequence number that is in the store
+    ending: bool = False
     done: bool = False
+
+    def stop(self) -> None:
+        """Cancel it, once: what it does at its end must not be cut short."""
+        if self.task is not None and not self.ending:
+            self.ending = True
+            self.task.cancel()
 
 
 @dataclass
@@ -40,16 +48,16 @@ class Background:
         """Let it go on by itself; `ended` is called when it is over."""
         running = self._running[work.response.id] = _Running(work)
         running.task = asyncio.create_task(self._run(work, running), name=work.response.id)
-        running.task.add_done_callback(lambda _: ended())
+        running.task.add_done_callback(lambda _: (running.begun.set(), ended()))
 
     async def cancel(self, response_id: str) -> bool:
-        """Stop it and wait until it has stopped; False where nothing runs."""
+        """Stop it and wait until it has stopped; False where nothing runs. Whoever follows it is told the end."""
         running = self._running.get(response_id)
         if running is None or running.task is None:
             return False
-        running.task.cancel()
+        await running.begun.wait()  # what has no beginning has no end that could be told
+        running.stop()
         await asyncio.wait([running.task])
-        self._running.pop(response_id, None)  # a task that had not begun leaves this to us
         return True
 
     async def follow(self, owner: Owner, response_id: str, after: int) -> AsyncGenerator[bytes]:
@@ -81,7 +89,7 @@ class Background:
         for running in self._running.values():
             running.work.abandoned = True
             if running.task is not None:
-                running.task.cancel()
+                running.stop()
                 tasks.append(running.task)
         if tasks:
             await asyncio.wait(tasks)
@@ -91,15 +99,22 @@ class Background:
         frames: Frames = asyncio.Queue(_BATCH)
         keeper = asyncio.create_task(self._keep(work, running, frames))
         events = work.events()
+        unkept: list[AnyEvent] = []
         try:
             async for event in events:
-                await frames.put((event.sequence_number, to_sse(event)))
+                unkept = [event]
+                await frames.put(_frame(event))
+                unkept = []
+                running.begun.set()
         except StoreFault:
             _logger.warning("background response %s is not written yet", work.response.id)
         except Exception:  # the outermost loop of a task that nobody awaits
             _logger.exception("background response %s failed", work.response.id)
         finally:
+            running.ending = True
             await events.aclose()
+            for event in [] if work.abandoned else [*unkept, *work.parting]:
+                await frames.put(_frame(event))
             await frames.put(None)
             await keeper
             running.done = True
@@ -122,6 +137,10 @@ class Background:
             await _tell(running)
             if over:
                 return
+
+
+def _frame(event: AnyEvent) -> tuple[int, bytes]:
+    return event.sequence_number, to_sse(event)
 
 
 async def _tell(running: _Running) -> None:

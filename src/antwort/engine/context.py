@@ -10,6 +10,7 @@ from antwort.api.errors import ApiError, invalid, not_found
 from antwort.api.ids import Prefix, new_id
 from antwort.api.items import Item, ItemReference
 from antwort.api.requests import CreateResponse, read_input
+from antwort.api.secrets import item_without_secrets
 from antwort.engine.ports import Owner, Store
 
 _PREFIXES: dict[str, Prefix] = {
@@ -96,7 +97,7 @@ async def _resolved(given: list[Item], owner: Owner, store: Store, param: str) -
 
 def _whole(item: Item) -> Item:
     """Every stored item has an id, also one that came without, and every message has parts and a status."""
-    raw = item.raw
+    raw = item_without_secrets(item.raw)
     if item.type == "message" and isinstance(raw.get("content"), str):
         raw = {**raw, "status": "completed", "content": [_part(raw["role"], raw["content"])]}
     if not isinstance(raw.get("id"), str) or not raw["id"]:

@@ -12,12 +12,13 @@ import copy
 import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import msgspec
 
-from antwort.api.errors import ApiError
-from antwort.api.events import ENDINGS, AnyEvent
+from antwort.api.errors import ApiError, unavailable
+from antwort.api.events import ENDINGS, AnyEvent, ResponseFailed, ResponseInProgress, to_sse
 from antwort.api.ids import new_id
 from antwort.api.requests import CreateResponse, check
 from antwort.api.responses import Response, ResponseError, begin
@@ -39,6 +40,7 @@ from antwort.engine.turn import Job, first_request
 _logger = logging.getLogger(__name__)
 
 _LONGEST_WAIT = 30.0
+_HAD_SECRETS = "antwort:had_secrets"
 
 
 @dataclass
@@ -90,6 +92,11 @@ class Work:
         """Why the model failed, if it did."""
         return self._drive.fault
 
+    @property
+    def parting(self) -> list[AnyEvent]:
+        """Where it was cancelled, the events that `events` did not give out any more."""
+        return self._drive.parting
+
     async def events(self) -> AsyncGenerator[AnyEvent]:
         """Do the work, event by event. Closing this cancels it; what came of it is stored in any case."""
         events = self._drive.events()
@@ -101,6 +108,8 @@ class Work:
                     settled = True
                     await self._settle()
                 yield event
+                if isinstance(event, ResponseInProgress):  # handed out before: cancelled meanwhile, it would be lost
+                    await self._write_in_progress(event.response)
         finally:
             await events.aclose()
             if not settled:
@@ -127,6 +136,12 @@ class Work:
         except StoreFault:
             self._late.later(self._write)
             raise
+
+    async def _write_in_progress(self, response: Response) -> None:
+        """Whoever polls is to see that it is no longer queued. Nothing else depends on it."""
+        if self.stored and response.background:
+            with suppress(StoreFault):
+                await self._store.finish_response(self.owner, response)
 
     async def _write(self) -> None:
         said = self.response.status in ("completed", "incomplete")
@@ -160,12 +175,17 @@ class Engine:
 
     async def _write_begun(self, work: Work, request: CreateResponse) -> None:
         given = [item.raw for item in work.context.given]
-        asked = msgspec.to_builtins(request)
+        tools = work.response.tools  # without their secrets, which are not written down
+        asked = msgspec.to_builtins(msgspec.structs.replace(request, tools=tools))
+        if tools != (request.tools or []):
+            asked[_HAD_SECRETS] = True
         stored = StoredResponse(response=work.response, input=given, request=asked)
         await self.store.begin_response(work.owner, stored)
 
     async def resume(self, owner: Owner, stored: StoredResponse) -> Work:
         """Do the work of a response that a process which is gone had only begun."""
+        if stored.request.get(_HAD_SECRETS):
+            raise unavailable("Its tools need secrets, and those are not written down. Ask again.")
         request = msgspec.convert(stored.request, CreateResponse)
         again = msgspec.structs.replace(request, input=stored.input)
         fresh = begin(
@@ -180,7 +200,7 @@ class Engine:
 
     async def _prepare(self, owner: Owner, request: CreateResponse, response: Response) -> Work:
         chosen = self.models.find(request.model)
-        offer = classify(response.tools, response.tool_choice, self.toolbox)
+        offer = classify(request.tools or [], response.tool_choice, self.toolbox)
         context = await gather(request, owner, self.store)
         check_outputs(context)
         job = Job(request, response, chosen.upstream, context.history, offer, self.now, self.max_turns)
@@ -199,16 +219,27 @@ class Engine:
         """What a process that is gone has left: background responses to do again; all others end as failed."""
         again: list[Work] = []
         for owner, stored in await self.store.unfinished():
+            why = ""
             if stored.response.background:
                 try:
                     again.append(await self.resume(owner, stored))
                     continue
-                except (ApiError, msgspec.ValidationError):
-                    _logger.exception("response %s cannot be resumed", stored.response.id)
-            await self.store.finish_response(owner, _lost(stored.response))
+                except (ApiError, msgspec.ValidationError) as error:
+                    _logger.warning("response %s cannot be resumed: %s", stored.response.id, error)
+                    why = f" {error}" if isinstance(error, ApiError) else ""
+            await self._end(owner, _lost(stored.response, why))
         return again
 
+    async def _end(self, owner: Owner, response: Response) -> None:
+        """Write that a response has failed, also as the end of its events, where those are kept."""
+        await self.store.finish_response(owner, response)
+        if response.background:
+            kept = await self.store.read_events(owner, response.id, -1)
+            number = kept[-1][0] + 1 if kept else 0
+            ending = ResponseFailed(response=response, sequence_number=number)
+            await self.store.append_events(owner, response.id, [(number, to_sse(ending))])
 
-def _lost(response: Response) -> Response:
-    error = ResponseError("server_error", "The server was stopped while it worked on this response.")
-    return msgspec.structs.replace(response, status="failed", error=error)
+
+def _lost(response: Response, why: str) -> Response:
+    message = f"The server was stopped while it worked on this response.{why}"
+    return msgspec.structs.replace(response, status="failed", error=ResponseError("server_error", message))

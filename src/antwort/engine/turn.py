@@ -10,8 +10,8 @@
     Emit(event)         ->  None            tell whoever listens
 
 and returns the response as it ended. A `ModelFault` is thrown in where the model failed,
-`Cancelled` where nobody wants the answer any more. Whoever drives it decides how the
-world is reached: see `engine`.
+`Cancelled` where nobody wants the answer any more; from then on it only emits. Whoever
+drives it decides how the world is reached: see `driver`.
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ from antwort.engine.ports import (
     ToolDone,
 )
 from antwort.engine.writer import OpenCall, Writer
+
+_LOGPROBS = "message.output_text.logprobs"
 
 
 @dataclass(frozen=True)
@@ -131,7 +133,7 @@ def turn(job: Job) -> Generator[Command, Any, Response]:
     except ModelFault as fault:
         yield from state.fail(fault.code, fault.message)
     except Cancelled:
-        state.settle("cancelled")
+        yield from state.cancel()
     return state.response
 
 
@@ -150,6 +152,7 @@ class _Turn:
         self.history = list(job.history)
         self.offer = job.offer
         self.usage = Usage()
+        self.counted = False
         self.hosted: list[HostedCall] = []
 
     def _annotate(self, text: str) -> list[Annotation]:
@@ -203,6 +206,12 @@ class _Turn:
         yield Emit(wire.ErrorEvent(error=error))
         yield Emit(wire.ResponseFailed(response=self.response))
 
+    def cancel(self) -> Steps:
+        """The wire has no event for this end: `response.incomplete` is one that every client takes for an end."""
+        yield from self._emit(self.writer.close("incomplete"))
+        self.settle("cancelled")
+        yield Emit(wire.ResponseIncomplete(response=self.response))
+
     def settle(self, status: ResponseStatus) -> None:
         """Write into the response how it stands."""
         self.response.status = status
@@ -210,7 +219,7 @@ class _Turn:
             {**item, "status": "incomplete"} if item.get("status") == "in_progress" else item
             for item in self.writer.output
         ]
-        self.response.usage = self.usage
+        self.response.usage = self.usage if self.counted else None
 
     # ── the model ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -219,7 +228,7 @@ class _Turn:
         while True:
             piece = cast("Piece", (yield NextPiece()))
             if isinstance(piece, Finished):
-                self.usage += piece.usage
+                self.usage, self.counted = self.usage + piece.usage, True
                 status = "incomplete" if piece.reason in ("length", "content_filter") else "completed"
                 yield from self._emit(self.writer.close(status))
                 return piece
@@ -244,7 +253,7 @@ class _Turn:
             max_output_tokens=left,
             temperature=request.temperature,
             top_p=request.top_p,
-            top_logprobs=request.top_logprobs,
+            top_logprobs=(request.top_logprobs or 0) if _LOGPROBS in (request.include or ()) else None,
             presence_penalty=request.presence_penalty,
             frequency_penalty=request.frequency_penalty,
             reasoning=request.reasoning,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, get_args
 
 import msgspec
 from starlette.requests import Request
@@ -27,7 +27,7 @@ from antwort.api.objects import (
     ModelList,
     ModelObject,
 )
-from antwort.api.requests import AddItems, CountTokens, CreateConversation, CreateResponse, UpdateConversation
+from antwort.api.requests import AddItems, CountTokens, CreateConversation, CreateResponse, Include, UpdateConversation
 from antwort.api.responses import Response
 from antwort.api.tools import AutoContainer
 from antwort.http import files, paging
@@ -65,6 +65,8 @@ def _paging(most: int, usual: int) -> dict[str, Schema]:
 
 
 _PAGING = _paging(paging.MOST, paging.USUAL)
+_INCLUDE: dict[str, Schema] = {"include[]": {"type": "array", "items": {"enum": list(get_args(Include))}}}
+_ITEMS = {**_PAGING, **_INCLUDE}
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -113,12 +115,17 @@ OPERATIONS = (
         "getResponse",
         "A response, or its events",
         gives=Response,
-        query={"stream": {"type": "boolean", "default": False}, "starting_after": {"type": "integer"}},
+        query={
+            **_INCLUDE,
+            "stream": {"type": "boolean", "default": False},
+            "starting_after": {"type": "integer"},
+            "include_obfuscation": {"type": "boolean", "default": True},
+        },
         kinds=(_JSON, _EVENTS),
     ),
     Operation("delete", _RESPONSE, "deleteResponse", "Forget a response", gives=Deleted),
     Operation("post", _RESPONSE + "/cancel", "cancelResponse", "Stop a background response", gives=Response),
-    Operation("get", _RESPONSE + "/input_items", "listInputItems", "What it was asked", gives=ItemPage, query=_PAGING),
+    Operation("get", _RESPONSE + "/input_items", "listInputItems", "What it was asked", gives=ItemPage, query=_ITEMS),
     Operation(
         "post",
         "/v1/conversations",
@@ -138,10 +145,11 @@ OPERATIONS = (
         "Append items",
         AddItems,
         ItemPage,
+        query=_INCLUDE,
         makes={"item_id": "/last_id"},
     ),
-    Operation("get", _CONVERSATION + "/items", "listConversationItems", "Its items", gives=ItemPage, query=_PAGING),
-    Operation("get", _ITEM, "getConversationItem", "One of its items", gives=items.Raw),
+    Operation("get", _CONVERSATION + "/items", "listConversationItems", "Its items", gives=ItemPage, query=_ITEMS),
+    Operation("get", _ITEM, "getConversationItem", "One of its items", gives=items.Raw, query=_INCLUDE),
     Operation("delete", _ITEM, "deleteConversationItem", "Take an item out", gives=ConversationObject),
     Operation("post", "/v1/files", "createFile", "Upload a file", gives=FileObject, makes={"file_id": "/id"}),
     Operation(
