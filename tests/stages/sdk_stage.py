@@ -38,8 +38,6 @@ class Waiting:
         self._inner = inner
 
     def __getattr__(self, name: str) -> Any:
-        if inspect.isawaitable(self._inner) and not hasattr(self._inner, name):  # a page that nobody has asked for yet
-            return getattr(self._portal.call(_awaited, self._inner), name)
         return self._shown(getattr(self._inner, name))
 
     def __call__(self, *args: Any, **options: Any) -> Any:
@@ -64,16 +62,12 @@ class Waiting:
 
 
 def _is_asynchronous(value: Any) -> bool:
-    return any(hasattr(type(value), name) for name in ("__aenter__", "__await__", "__aiter__"))
-
-
-async def _awaited(value: Any) -> Any:
-    return await value
+    return any(hasattr(type(value), name) for name in ("__aenter__", "__aiter__"))
 
 
 async def _called(function: Any, args: Any, options: Any) -> Any:
     value = function(*args, **options)
-    return await value if inspect.iscoroutine(value) else value
+    return await value if inspect.isawaitable(value) else value
 
 
 async def _next(iterator: Any, default: object) -> Any:
