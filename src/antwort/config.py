@@ -72,6 +72,8 @@ class ChatCompletionsModel(_Section, tag_field="kind", tag="chat_completions"):
     replay_reasoning: Literal["drop", "reasoning_content", "reasoning"] = "drop"
     max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
     images: bool = True
+    files: bool = False
+    """Whether the server takes files as parts of messages; else only their text is shown, where they have any."""
     tokenizer: Literal["auto", "vllm", "llama_cpp", "estimate"] = "auto"
     extra: dict[str, Any] = field(default_factory=dict[str, Any])
 
@@ -125,6 +127,8 @@ class EngineSettings(_Section):
     """How far a response goes."""
 
     max_turns: Positive = 32
+    max_attached: Positive = 50 * 1024 * 1024
+    """Bytes of uploaded files that one request may show to its model."""
 
 
 class CodeInterpreterSettings(_Section):

@@ -29,7 +29,7 @@ CITED = "[1]"
 
 
 class RealEchoCall(EchoCall):
-    """An echo over the real loop, with results, and citations where the answer marks them."""
+    """An echo over the real loop, with results, and with citations where the answer marks them."""
 
     def __init__(self) -> None:
         super().__init__(new_id("fs_"))

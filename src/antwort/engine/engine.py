@@ -22,6 +22,7 @@ from antwort.api.events import ENDINGS, AnyEvent, ResponseFailed, ResponseInProg
 from antwort.api.ids import new_id
 from antwort.api.requests import CreateResponse, check
 from antwort.api.responses import Response, ResponseError, begin
+from antwort.engine.attachments import Attacher
 from antwort.engine.classify import classify
 from antwort.engine.context import Context, check_outputs, gather
 from antwort.engine.driver import Drive
@@ -160,6 +161,7 @@ class Engine:
     toolbox: Toolbox
     store: Store
     max_turns: int = 32
+    max_attached: int = 50 * 1024 * 1024
     now: Callable[[], int] = field(default=lambda: int(time.time()))
     late: LateWriter = field(default_factory=LateWriter)
 
@@ -203,7 +205,8 @@ class Engine:
         offer = classify(request.tools or [], response.tool_choice, self.toolbox)
         context = await gather(request, owner, self.store)
         check_outputs(context)
-        job = Job(request, response, chosen.upstream, context.history, offer, self.now, self.max_turns)
+        history = await Attacher(owner, self.store, chosen, self.max_attached).history(context)
+        job = Job(request, response, chosen.upstream, history, offer, self.now, self.max_turns)
         drive = Drive(job, owner, chosen.model, self.toolbox)
         return Work(owner, response, response.store, context, drive, self.store, self.late)
 

@@ -167,6 +167,8 @@ class ChosenModel(Struct, frozen=True):
     name: str
     model: Model
     upstream: str
+    reads_files: bool = True
+    """Whether it takes files of any kind; else it is shown what is text, and images."""
 
 
 class Models(Protocol):
@@ -192,7 +194,10 @@ class Progress(Struct, frozen=True):
 
 
 class ToolDone(Struct, frozen=True):
-    """A hosted call is over: its item for the client, and the text that the model reads."""
+    """A hosted call is over: its item for the client, and the text that the model reads.
+
+    The item is whole: what of it a client sees, `api.shown` decides.
+    """
 
     item: dict[str, Any]
     text: str

@@ -58,7 +58,7 @@ async def opened(
     directory = open_models(config.models, metrics, environment)
     store = await open_store(config.storage.url, Path(config.storage.blobs))
     registry = Registry([*providers(config), *also])
-    engine = Engine(directory, registry, store, config.engine.max_turns)
+    engine = Engine(directory, registry, store, config.engine.max_turns, config.engine.max_attached)
     services = Services(config, door, store, directory, registry, engine, Background(store), metrics)
     chores = asyncio.create_task(_chores(services))
     try:

@@ -15,6 +15,7 @@ from antwort.api.ids import new_id
 from antwort.api.objects import ConversationObject, Deleted
 from antwort.api.requests import AddItems, CreateConversation, UpdateConversation, read_items
 from antwort.api.shown import View
+from antwort.engine.attachments import check_files
 from antwort.engine.context import take_in
 from antwort.engine.ports import ConversationRecord, Page
 from antwort.http.bodies import json_answer, read_json
@@ -67,7 +68,7 @@ async def add_items(request: Request) -> Answer:
     if not await services_of(request).store.add_items(owner_of(request), _id(request), items):
         raise _absent(request)
     audit("conversation.items.create", _id(request), count=len(items))
-    return json_answer(listed(Page(items, has_more=False), view.item))
+    return json_answer(listed(Page(items, has_more=False), view))
 
 
 async def list_items(request: Request) -> Answer:
@@ -76,7 +77,7 @@ async def list_items(request: Request) -> Answer:
     page = await services_of(request).store.list_items(owner_of(request), _id(request), query)
     if page is None:
         raise _absent(request)
-    return json_answer(listed(page, view.item))
+    return json_answer(listed(page, view))
 
 
 async def retrieve_item(request: Request) -> Answer:
@@ -98,8 +99,10 @@ async def delete_item(request: Request) -> Answer:
 
 
 async def _taken_in(request: Request, given: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    read = read_items(given, "items")
-    return [item.raw for item in await take_in(read, owner_of(request), services_of(request).store, "items")]
+    owner, store = owner_of(request), services_of(request).store
+    taken = await take_in(read_items(given, "items"), owner, store, "items")
+    await check_files(taken, owner, store, "items")
+    return [item.raw for item in taken]
 
 
 async def _found(request: Request) -> ConversationRecord:

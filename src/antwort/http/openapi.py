@@ -64,9 +64,9 @@ def _paging(most: int, usual: int) -> dict[str, Schema]:
     }
 
 
-_PAGING = _paging(paging.MOST, paging.USUAL)
 _INCLUDE: dict[str, Schema] = {"include[]": {"type": "array", "items": {"enum": list(get_args(Include))}}}
-_ITEMS = {**_PAGING, **_INCLUDE}
+_ITEMS = {**_paging(paging.MOST, paging.USUAL), **_INCLUDE}
+_YES, _NO = ({"type": "boolean", "default": value} for value in (True, False))
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -115,12 +115,7 @@ OPERATIONS = (
         "getResponse",
         "A response, or its events",
         gives=Response,
-        query={
-            **_INCLUDE,
-            "stream": {"type": "boolean", "default": False},
-            "starting_after": {"type": "integer"},
-            "include_obfuscation": {"type": "boolean", "default": True},
-        },
+        query={**_INCLUDE, "stream": _NO, "starting_after": {"type": "integer"}, "include_obfuscation": _YES},
         kinds=(_JSON, _EVENTS),
     ),
     Operation("delete", _RESPONSE, "deleteResponse", "Forget a response", gives=Deleted),

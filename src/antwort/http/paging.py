@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, get_args
+from collections.abc import Sequence
+from typing import get_args
 
 from starlette.requests import Request
 
 from antwort.api.errors import invalid
 from antwort.api.objects import ItemPage
 from antwort.api.requests import Include
+from antwort.api.shown import View
 from antwort.engine.ports import Page, PageQuery
 
 MOST, USUAL = 100, 20
@@ -70,10 +71,10 @@ def included(request: Request) -> frozenset[str]:
     return frozenset(given)
 
 
-def listed(page: Page, render: Callable[[Any], dict[str, Any]] = lambda one: one) -> ItemPage:
-    """A page of items, as the wire has it."""
+def listed(page: Page, view: View) -> ItemPage:
+    """A page of items, as the wire has it and the caller wants to see it."""
     first, last = ends([item["id"] for item in page.data])
-    return ItemPage(data=[render(item) for item in page.data], first_id=first, last_id=last, has_more=page.has_more)
+    return ItemPage(data=[view.item(item) for item in page.data], first_id=first, last_id=last, has_more=page.has_more)
 
 
 def ends(ids: Sequence[str]) -> tuple[str | None, str | None]:

@@ -104,8 +104,8 @@ def _stream(
 
 async def retrieve(request: Request) -> Answer:
     """A response as it stands; or its events, from wherever the caller has lost them."""
-    include, wants_events = included(request), flag(request, "stream")
-    after, obfuscation = whole_number(request, "starting_after", -1), flag(request, "include_obfuscation", usual=True)
+    wants_events, after = flag(request, "stream"), whole_number(request, "starting_after", -1)
+    include, obfuscation = included(request), flag(request, "include_obfuscation", usual=True)
     stored = await _found(request)
     if not wants_events:
         return json_answer(View(include).response(stored.response))
@@ -153,7 +153,7 @@ async def input_items(request: Request) -> Answer:
     page = await services_of(request).store.input_items(owner_of(request), identifier, query)
     if page is None:
         raise not_found("Response", identifier)
-    return json_answer(listed(page, view.item))
+    return json_answer(listed(page, view))
 
 
 async def input_tokens(request: Request) -> Answer:

@@ -47,6 +47,8 @@ def test_an_operation_takes_what_its_handler_reads(operation):
         query |= {"include[]"}
     if "page_query(" in source:
         query |= {"after", "before", "limit", "order"}
+    if "included(" in source:
+        query |= {"include[]"}
     forms = ["multipart/form-data"] if "receive_upload(" in source else []
 
     assert read == ([operation.takes.__name__] if operation.takes else [])

@@ -118,3 +118,23 @@ def test_counting_asks_for_the_input_alone(name):
     request = ModelRequest(model="ours", items=[read(HELLO)], tools=[LOOK], temperature=0.5)
 
     assert name not in to_body(request, model="theirs", stream=False)
+
+
+def test_the_data_of_files_goes_along_and_their_ids_do_not():
+    parts = [
+        {"type": "input_image", "file_id": "file-1", "image_url": "data:image/png;base64,AAAA"},
+        {"type": "input_file", "file_id": "file-2", "file_data": "data:,x", "filename": "x"},
+        {"type": "input_image", "image_url": "https://x.example"},
+    ]
+    sent = [
+        {"type": "input_image", "image_url": "data:image/png;base64,AAAA"},
+        {"type": "input_file", "file_data": "data:,x", "filename": "x"},
+        {"type": "input_image", "image_url": "https://x.example"},
+    ]
+    message = {"type": "message", "role": "user", "content": parts}
+    output = {"type": "function_call_output", "call_id": "a", "output": parts}
+
+    assert list(to_input([read(message), read(output)], "drop")) == [
+        {"type": "message", "role": "user", "content": sent},
+        {"type": "function_call_output", "call_id": "a", "output": sent},
+    ]
