@@ -96,6 +96,21 @@ class Server:
 
     def start(self) -> None:
         """Start it, and wait until it says that it is ready."""
+        self._begin()
+        try:
+            self.screen = _read_screen(self.process)
+        except BaseException:
+            self._end(signal.SIGKILL)
+            raise
+        self.url = self.screen.split()[1].removesuffix("/v1")
+
+    def start_and_kill(self, after: float) -> None:
+        """Start it, and kill it so many seconds later, whatever it is about."""
+        self._begin()
+        time.sleep(after)
+        self._end(signal.SIGKILL)
+
+    def _begin(self) -> None:
         self.log = (self.place / "log").open("ab")
         self.process = subprocess.Popen(
             self._command,
@@ -105,12 +120,6 @@ class Server:
             stderr=self.log,
             text=True,
         )
-        try:
-            self.screen = _read_screen(self.process)
-        except BaseException:
-            self._end(signal.SIGKILL)
-            raise
-        self.url = self.screen.split()[1].removesuffix("/v1")
 
     def client(self, key: str = "none") -> Any:
         """The real SDK, in front of it. Untyped: its unions of all events and items would need a cast at every step."""
@@ -189,13 +198,13 @@ def make_key(place: Path, name: str, *options: str) -> str:
     return made.stdout.strip()
 
 
-def eventually(condition: Callable[[], Any], seconds: float = 10.0) -> Any:
+def eventually(condition: Callable[[], Any], seconds: float = 10.0, step: float = 0.05) -> Any:
     """What a condition gives once it gives something."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if found := condition():
             return found
-        time.sleep(0.05)
+        time.sleep(step)
     raise AssertionError("it never came true")
 
 

@@ -117,12 +117,14 @@ def keep_busy(
                 caller(client, told, number)
 
 
-def kill_at_work(server: Server, told: Told, after: float) -> None:
+def kill_at_work(server: Server, told: Told, enough: int, after: float) -> None:
+    """Kill it when callers have been told enough things, and a moment has passed."""
     all_here = threading.Barrier(len(CALLERS) + 1)
     busy = [threading.Thread(target=keep_busy, args=(server, caller, told, all_here)) for caller in CALLERS]
     for thread in busy:
         thread.start()
     all_here.wait(30)
+    eventually(lambda: told.count() >= enough, 30, step=0.001)
     time.sleep(after)
     server.kill()
     for thread in busy:
@@ -180,7 +182,7 @@ def test_killed_at_any_moment_nothing_is_lost_and_nothing_is_stuck(tmp_path):
     with serving(tmp_path / "server", script=SCRIPT, program=program) as server:
         for _ in range(ROUNDS):
             told = Told()
-            kill_at_work(server, told, chance.uniform(0.02, 0.6))
+            kill_at_work(server, told, chance.randint(0, 40), chance.uniform(0.0, 0.05))
             if chance.random() < 0.25:
                 server.start_and_kill(chance.uniform(0.0, 0.6))  # also while it cleans up behind the one before
             server.start()
@@ -191,6 +193,4 @@ def test_killed_at_any_moment_nothing_is_lost_and_nothing_is_stuck(tmp_path):
         check_told(server, everything)
         server.stop()
         check_database(server)
-    assert everything.answers
-    assert everything.background
-    assert everything.count() > 10 * ROUNDS
+    assert min(map(len, vars(everything).values())) > 0
