@@ -6,11 +6,13 @@ import json
 import os
 import queue
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +96,21 @@ class Server:
 
     def start(self) -> None:
         """Start it, and wait until it says that it is ready."""
+        self._begin()
+        try:
+            self.screen = _read_screen(self.process)
+        except BaseException:
+            self._end(signal.SIGKILL)
+            raise
+        self.url = self.screen.split()[1].removesuffix("/v1")
+
+    def start_and_kill(self, after: float) -> None:
+        """Start it, and kill it so many seconds later, whatever it is about."""
+        self._begin()
+        time.sleep(after)
+        self._end(signal.SIGKILL)
+
+    def _begin(self) -> None:
         self.log = (self.place / "log").open("ab")
         self.process = subprocess.Popen(
             self._command,
@@ -103,12 +120,6 @@ class Server:
             stderr=self.log,
             text=True,
         )
-        try:
-            self.screen = _read_screen(self.process)
-        except BaseException:
-            self._end(signal.SIGKILL)
-            raise
-        self.url = self.screen.split()[1].removesuffix("/v1")
 
     def client(self, key: str = "none") -> Any:
         """The real SDK, in front of it. Untyped: its unions of all events and items would need a cast at every step."""
@@ -185,3 +196,19 @@ def make_key(place: Path, name: str, *options: str) -> str:
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     made = subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True, check=True)
     return made.stdout.strip()
+
+
+def eventually(condition: Callable[[], Any], seconds: float = 10.0, step: float = 0.05) -> Any:
+    """What a condition gives once it gives something."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if found := condition():
+            return found
+        time.sleep(step)
+    raise AssertionError("it never came true")
+
+
+def stored(server: Server) -> dict[str, str]:
+    """Ids and states of responses, as they are in the database."""
+    with closing(sqlite3.connect(server.place / ".antwort" / "antwort.db")) as database:
+        return dict(database.execute("SELECT id, status FROM responses").fetchall())

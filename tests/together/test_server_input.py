@@ -26,6 +26,11 @@ def http(server):
         yield http
 
 
+def test_the_screen_says_what_is_off(server):
+    assert "off: no keys, so only this machine gets in" in server.screen
+    assert "none are run here" in server.screen
+
+
 def deep(levels):
     return b'{"input": [{"type": "x", "y": ' + b"[" * levels + b"]" * levels + b"}]}"
 

@@ -6,17 +6,12 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
-from antwort.api.events import AnyEvent, to_sse
+from antwort.api.events import ENDINGS
 from antwort.engine.engine import Work
 from antwort.engine.ports import Owner, Store, StoreFault
 
 _logger = logging.getLogger(__name__)
-
-_BATCH = 64
-
-Frames: TypeAlias = "asyncio.Queue[tuple[int, bytes] | None]"
 
 
 @dataclass
@@ -95,16 +90,18 @@ class Background:
             await asyncio.wait(tasks)
 
     async def _run(self, work: Work, running: _Running) -> None:
-        """Do the work, and keep its events as fast as the store takes them: never more than a batch waits."""
-        frames: Frames = asyncio.Queue(_BATCH)
-        keeper = asyncio.create_task(self._keep(work, running, frames))
+        """Do the work and keep its events, as fast as the store takes them."""
+
+        async def kept(number: int) -> None:
+            running.sent = number
+            await _tell(running)
+
+        work.journal.begin(kept)
         events = work.events()
-        unkept: list[AnyEvent] = []
         try:
             async for event in events:
-                unkept = [event]
-                await frames.put(_frame(event))
-                unkept = []
+                if not isinstance(event, ENDINGS):  # those are kept with the response that they are the end of
+                    await work.journal.add(event)
                 running.begun.set()
         except StoreFault:
             _logger.warning("background response %s is not written yet", work.response.id)
@@ -113,34 +110,10 @@ class Background:
         finally:
             running.ending = True
             await events.aclose()
-            for event in [] if work.abandoned else [*unkept, *work.parting]:
-                await frames.put(_frame(event))
-            await frames.put(None)
-            await keeper
+            await work.journal.close()
             running.done = True
             self._running.pop(work.response.id, None)
             await _tell(running)
-
-    async def _keep(self, work: Work, running: _Running, frames: Frames) -> None:
-        while (first := await frames.get()) is not None:
-            batch, over = [first], False
-            while not frames.empty() and not over:
-                more = frames.get_nowait()
-                over = more is None
-                if more is not None:
-                    batch.append(more)
-            try:
-                await self.store.append_events(work.owner, work.response.id, batch)
-            except StoreFault:  # a gap in what followers see; the response itself is written later
-                _logger.warning("events of background response %s are lost", work.response.id)
-            running.sent = batch[-1][0]
-            await _tell(running)
-            if over:
-                return
-
-
-def _frame(event: AnyEvent) -> tuple[int, bytes]:
-    return event.sequence_number, to_sse(event)
 
 
 async def _tell(running: _Running) -> None:

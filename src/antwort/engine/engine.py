@@ -11,13 +11,15 @@ import asyncio
 import copy
 import logging
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 
 from antwort.api.errors import ApiError, unavailable
-from antwort.api.events import ENDINGS, AnyEvent, ResponseFailed, to_sse
+from antwort.api.events import ENDINGS, AnyEvent, ResponseFailed, ResponseInProgress, to_sse
 from antwort.api.ids import new_id
 from antwort.api.requests import CreateResponse, check, check_input
 from antwort.api.responses import Response, ResponseError, begin
@@ -25,6 +27,7 @@ from antwort.engine.attachments import Attacher
 from antwort.engine.classify import classify
 from antwort.engine.context import Context, check_outputs, gather
 from antwort.engine.driver import Drive
+from antwort.engine.journal import Frame, Journal
 from antwort.engine.ports import (
     ModelFault,
     ModelRequest,
@@ -87,15 +90,15 @@ class Work:
     abandoned: bool = False
     """The server stops: whoever starts next finds this unfinished, and ends it or does it again."""
 
+    def __post_init__(self) -> None:
+        self.journal = Journal(self._store, self.owner, self.response.id)
+        """Where the events of a background response are kept, up to the last ones, which are written with its end."""
+        self._last: list[Frame] = []
+
     @property
     def fault(self) -> ModelFault | None:
         """Why the model failed, if it did."""
         return self._drive.fault
-
-    @property
-    def parting(self) -> list[AnyEvent]:
-        """Where it was cancelled, the events that `events` did not give out any more."""
-        return self._drive.parting
 
     async def events(self) -> AsyncGenerator[AnyEvent]:
         """Do the work, event by event. Closing this cancels it; what came of it is stored in any case."""
@@ -106,14 +109,16 @@ class Work:
                 if isinstance(event, ENDINGS):
                     self.response = copy.copy(event.response)  # whatever becomes of the reader, this is how it ended
                     settled = True
-                    await self._settle()
+                    await _to_its_end(self._settle(event))
                 yield event
+                if isinstance(event, ResponseInProgress):  # handed out before: cancelled meanwhile, it would be lost
+                    await self._write_in_progress(event.response)
         finally:
             await events.aclose()
             if not settled:
                 self.response = self._drive.response
                 if not self.abandoned:
-                    await asyncio.shield(self._settle())
+                    await _to_its_end(self._settle(*self._drive.parting))
 
     async def finish(self) -> Response:
         """Do all the work, for a caller who wants only the end of it."""
@@ -125,23 +130,41 @@ class Work:
         """What the model would be asked first."""
         return first_request(self._drive.job)
 
-    async def _settle(self) -> None:
+    async def _settle(self, *last: AnyEvent) -> None:
         """Durable before visible: the store knows how it ended before anybody is told."""
         if not self.response.ended:
             self.response.status = "cancelled"
+        if self.response.background:
+            self._last = await self.journal.close(*last)
         try:
             await self._write()
         except StoreFault:
             self._late.later(self._write)
             raise
 
+    async def _write_in_progress(self, response: Response) -> None:
+        """Whoever polls is to see that it is no longer queued. Nothing else depends on it."""
+        if self.stored and response.background:
+            with suppress(StoreFault):
+                await self._store.finish_response(self.owner, response)
+
     async def _write(self) -> None:
         said = self.response.status in ("completed", "incomplete")
         appended = [*(item.raw for item in self.context.given), *self.response.output] if said else []
         if self.stored:
-            await self._store.finish_response(self.owner, self.response, appended=appended)
+            await self._store.finish_response(self.owner, self.response, appended=appended, events=self._last)
         elif self.response.conversation is not None and appended:
             await self._store.add_items(self.owner, self.response.conversation.id, appended)
+
+
+async def _to_its_end(work: Coroutine[Any, Any, None]) -> None:
+    """Do something that must not be cut short: whoever is cancelled meanwhile is so afterwards."""
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise
 
 
 @dataclass
@@ -227,12 +250,12 @@ class Engine:
 
     async def _end(self, owner: Owner, response: Response) -> None:
         """Write that a response has failed, also as the end of its events, where those are kept."""
-        await self.store.finish_response(owner, response)
+        events: list[Frame] = []
         if response.background:
             kept = await self.store.read_events(owner, response.id, -1)
             number = kept[-1][0] + 1 if kept else 0
-            ending = ResponseFailed(response=response, sequence_number=number)
-            await self.store.append_events(owner, response.id, [(number, to_sse(ending))])
+            events = [(number, to_sse(ResponseFailed(response=response, sequence_number=number)))]
+        await self.store.finish_response(owner, response, events=events)
 
 
 def _lost(response: Response, why: str) -> Response:

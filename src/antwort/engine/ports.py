@@ -315,11 +315,17 @@ class ResponseStore(Protocol):
         ...
 
     async def finish_response(
-        self, owner: Owner, response: Response, *, appended: Sequence[dict[str, Any]] = ()
+        self,
+        owner: Owner,
+        response: Response,
+        *,
+        appended: Sequence[dict[str, Any]] = (),
+        events: Sequence[tuple[int, bytes]] = (),
     ) -> None:
         """Write how it stands now, usually how it ended. Durable when this returns. A deleted one stays deleted.
 
-        `appended` goes to its conversation, if that is still there: with the response or not at all.
+        `appended` goes to its conversation, if that is still there, and `events` are kept as `append_events` keeps
+        them: with the response or not at all.
         """
         ...
 

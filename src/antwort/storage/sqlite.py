@@ -87,9 +87,14 @@ class SqliteStore:
         await self._database.write(owner, responses.beginning(stored))
 
     async def finish_response(
-        self, owner: Owner, response: Response, *, appended: Sequence[dict[str, Any]] = ()
+        self,
+        owner: Owner,
+        response: Response,
+        *,
+        appended: Sequence[dict[str, Any]] = (),
+        events: Sequence[tuple[int, bytes]] = (),
     ) -> None:
-        await self._database.write(owner, responses.finishing(response, appended))
+        await self._database.write(owner, responses.finishing(response, appended, list(events)))
 
     async def get_response(self, owner: Owner, response_id: str) -> StoredResponse | None:
         return await self._database.read(owner, lambda rows: responses.get(rows, response_id))

@@ -43,6 +43,8 @@ def test_an_operation_takes_what_its_handler_reads(operation):
     described = document()["paths"][operation.path][operation.method]
     read = re.findall(r"read_json\(request, (\w+)\)", source)
     query = set(re.findall(r'(?:flag|whole_number|query_params\.get)\((?:request, )?"([\w\[\]]+)"', source))
+    if "included(" in source:
+        query |= {"include[]"}
     if "page_query(" in source:
         query |= {"after", "before", "limit", "order"}
     if "included(" in source:
