@@ -193,7 +193,7 @@ class Engine:
     async def _write_begun(self, work: Work, request: CreateResponse) -> None:
         given = [item.raw for item in work.context.given]
         tools = work.response.tools  # without their secrets, which are not written down
-        asked = msgspec.to_builtins(msgspec.structs.replace(request, tools=tools))
+        asked = msgspec.to_builtins(msgspec.structs.replace(request, tools=tools, input=None))
         if tools != (request.tools or []):
             asked[_HAD_SECRETS] = True
         stored = StoredResponse(response=work.response, input=given, request=asked)

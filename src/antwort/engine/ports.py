@@ -268,7 +268,11 @@ class Toolbox(Protocol):
 
 
 class StoredResponse(Struct, frozen=True, kw_only=True):
-    """A response and what it was asked with. `input` is the request's own items, each with an id."""
+    """A response and what it was asked with.
+
+    `input` is the request's own items, each with an id; `request` is the rest, as far as it
+    may be written down.
+    """
 
     response: Response
     input: list[dict[str, Any]]

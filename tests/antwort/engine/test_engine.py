@@ -85,7 +85,8 @@ def written(place):
 
 
 async def test_the_secrets_of_tools_reach_the_tool_and_nobody_else(engine, tmp_path):
-    work = await engine.start(US, asked(tools=[MCP]))
+    added = {"type": "additional_tools", "role": "developer", "tools": [MCP]}
+    work = await engine.start(US, asked(tools=[MCP], input=[added, {"role": "user", "content": "hello"}]))
     events = [event async for event in work.events()]
 
     assert [declared.authorization for declared in engine.toolbox.declared] == [SECRET]
