@@ -1,14 +1,12 @@
-"""The real process when things go wrong: callers who go, readers who do not read, a kill, a stop, a locked database."""
+"""The real process when things go wrong: callers who go, readers who do not read, a kill, a stop."""
 
 from __future__ import annotations
 
 import os
 import socket
-import sqlite3
 import subprocess
 import sys
 import time
-from contextlib import closing
 
 import openai
 import pytest
@@ -165,28 +163,3 @@ def test_told_to_stop_it_lets_go_in_time_and_background_goes_on_later(tmp_path):
         with server.client() as client:
             assert eventually(lambda: client.responses.retrieve(response.id).status == "completed")
             assert client.responses.retrieve(lost.id).status == "failed"
-
-
-def test_a_locked_database_answers_503_and_recovers(server):
-    with server.client() as client:
-        assert client.responses.create(input="before").status == "completed"
-        with closing(sqlite3.connect(server.place / ".antwort" / "antwort.db", isolation_level=None)) as database:
-            database.execute("BEGIN IMMEDIATE")
-            with pytest.raises(openai.InternalServerError) as caught:
-                client.responses.create(input="meanwhile")
-            database.execute("ROLLBACK")
-        assert caught.value.status_code == 503
-        assert int(caught.value.response.headers["retry-after"]) >= 1
-        assert client.responses.create(input="after").status == "completed"
-
-
-def test_a_database_that_is_locked_when_the_answer_ends_is_written_later(server):
-    with server.client() as client:
-        stream = client.responses.create(input="slowly", stream=True)
-        response = next(iter(stream)).response
-        with closing(sqlite3.connect(server.place / ".antwort" / "antwort.db", isolation_level=None)) as database:
-            database.execute("BEGIN IMMEDIATE")
-            with pytest.raises(openai.APIError):
-                list(stream)
-            database.execute("ROLLBACK")
-        assert eventually(lambda: client.responses.retrieve(response.id).status == "completed")
