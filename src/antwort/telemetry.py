@@ -12,6 +12,7 @@ import logging
 import sys
 import time
 import traceback
+from collections import deque
 from collections.abc import Callable, Mapping, MutableMapping
 from http import HTTPStatus
 from typing import Any, Literal, TypeAlias, cast
@@ -66,9 +67,9 @@ def told_without_content(logger: object, method: str, event: EventDict) -> Event
     error = cast("Excused", excused)[1] if isinstance(excused, tuple) else excused
     if isinstance(error, BaseException):
         event["exception"] = type(error).__name__
-        event["where"] = [
-            f"{_module(frame.filename)}:{frame.lineno} {frame.name}"
-            for frame in traceback.extract_tb(error.__traceback__)[-8:]
+        event["where"] = [  # walked, not extracted: that would read the source, and the loop would wait
+            f"{_module(frame.f_code.co_filename)}:{line} {frame.f_code.co_name}"
+            for frame, line in deque(traceback.walk_tb(error.__traceback__), maxlen=8)
         ]
         if error.__cause__ is not None:
             event["cause"] = type(error.__cause__).__name__

@@ -53,9 +53,11 @@ async def opened(
 
     `also` are tools of the caller's own, to be run beside those that the configuration switches on.
     """
-    door = open_door(config)
+    door = await asyncio.to_thread(
+        open_door, config
+    )  # this and the next read files, and the loop may be another's, too
     metrics = Metrics()
-    directory = open_models(config.models, metrics, environment)
+    directory = await asyncio.to_thread(open_models, config.models, metrics, environment)
     store = await open_store(config.storage.url, Path(config.storage.blobs))
     registry = Registry([*providers(config), *also])
     engine = Engine(directory, registry, store, config.engine.max_turns, config.engine.max_attached)
