@@ -17,6 +17,7 @@ from pathlib import Path
 
 import openai
 import pytest
+from loop_stage import form
 from server_stage import Server, eventually, serving
 from wire_stage import check_stream, read_frames
 
@@ -171,3 +172,15 @@ def test_killed_meanwhile_nothing_is_stuck_afterwards(tmp_path):
             assert client.responses.retrieve(whole.id).output_text == "You said: before"
             assert client.responses.retrieve(begun.id).status == "failed"
             assert eventually(lambda: ended_as(client, background.id)).status == "completed"
+
+
+def test_a_form_whose_fields_come_last_has_no_room_either(tmp_path):
+    body = form(("file", b"x" * 3_000_000, "a.bin"), ("purpose", b"user_data"))
+    kind = {"content-type": "multipart/form-data; boundary=b"}
+    with serving(tmp_path / "server") as server, server.http() as http:
+        with not_growing(server):
+            refused = http.post("/v1/files", content=body, headers=kind)
+        taken = http.post("/v1/files", content=body, headers=kind)
+
+    assert (refused.status_code, refused.json()["error"]["code"]) == (503, "unavailable")
+    assert (taken.status_code, taken.json()["bytes"]) == (200, 3_000_000)
