@@ -26,6 +26,7 @@ from antwort.engine.ports import (
     ToolDone,
 )
 from antwort.engine.turn import Ask, Cancelled, Command, Emit, Job, NextPiece, NextStep, Open, Run, turn
+from antwort.telemetry import ToolCall
 
 _logger = logging.getLogger(__name__)
 
@@ -49,6 +50,7 @@ class Drive:
         self.parting: list[AnyEvent] = []
         self._pieces: AsyncIterator[Piece] | None = None
         self._steps: AsyncIterator[Progress | ToolDone] | None = None
+        self._tool: ToolCall | None = None
         self._sent = 0
 
     async def events(self) -> AsyncGenerator[AnyEvent]:
@@ -73,6 +75,7 @@ class Drive:
         finally:
             await _close(self._pieces)
             await _close(self._steps)
+            self._end_tool("cancelled")
 
     def _numbered(self, event: AnyEvent) -> AnyEvent:
         event.sequence_number = self._sent
@@ -102,6 +105,7 @@ class Drive:
                 return await self.toolbox.open(command.name, command.call_id, self._context(command))
             case Run(call):
                 self._steps = call.run()
+                self._tool = ToolCall(command.name, command.call_id)
                 return None
             case NextStep(call):
                 return await self._next_step(call)
@@ -138,7 +142,13 @@ class Drive:
         if isinstance(step, ToolDone):
             await _close(self._steps)
             self._steps = None
+            self._end_tool(step.item.get("status", "completed"))
         return step
+
+    def _end_tool(self, status: str) -> None:
+        if self._tool is not None:
+            self._tool.end(status)
+            self._tool = None
 
     def _context(self, opened: Open) -> CallContext:
         return CallContext(
