@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from antwort.storage import open_store
 from antwort.telemetry import Metrics, log
 from antwort.tools import FunctionProvider, Registry
 
+RESOURCES: Sequence[Any] = (responses, conversations, files, models, health, openapi)
 _LOOK_AT_KEYS = 2.0
 _SWEEP = 600.0
 
@@ -34,9 +35,8 @@ _SWEEP = 600.0
 def make_app(services: Services) -> Starlette:
     """The application over what is open."""
     provided = [route for provider in services.registry.providers for route in provider.routes()]
-    resources: Sequence[Any] = (responses, conversations, files, models, health, openapi)
     app = Starlette(
-        routes=[*(route for resource in resources for route in resource.routes), *provided],
+        routes=[*(route for resource in RESOURCES for route in resource.routes), *provided],
         middleware=[Middleware(Gate, services=services)],
         exception_handlers={HTTPException: router_error},
     )
@@ -46,14 +46,21 @@ def make_app(services: Services) -> Starlette:
 
 
 @asynccontextmanager
-async def opened(config: Config, environment: Mapping[str, str] = os.environ) -> AsyncGenerator[Services]:
-    """Open everything that the configuration names, do again what a process that is gone has left, and close it all."""
-    door = open_door(config)
+async def opened(
+    config: Config, environment: Mapping[str, str] = os.environ, also: Iterable[FunctionProvider] = ()
+) -> AsyncGenerator[Services]:
+    """Open everything that the configuration names, do again what a process that is gone has left, and close it all.
+
+    `also` are tools of the caller's own, to be run beside those that the configuration switches on.
+    """
+    door = await asyncio.to_thread(
+        open_door, config
+    )  # this and the next read files, and the loop may be another's, too
     metrics = Metrics()
-    directory = open_models(config.models, metrics, environment)
+    directory = await asyncio.to_thread(open_models, config.models, metrics, environment)
     store = await open_store(config.storage.url, Path(config.storage.blobs))
-    registry = Registry(providers(config))
-    engine = Engine(directory, registry, store, config.engine.max_turns)
+    registry = Registry([*providers(config), *also])
+    engine = Engine(directory, registry, store, config.engine.max_turns, config.engine.max_attached)
     services = Services(config, door, store, directory, registry, engine, Background(store), metrics)
     chores = asyncio.create_task(_chores(services))
     try:

@@ -42,8 +42,11 @@ def _function(spec: FunctionSpec) -> Body:
         "name": spec.name,
         "parameters": spec.parameters or (_FREE_TEXT if spec.free_text else _NOTHING),
     }
-    if spec.description:
-        function["description"] = spec.description
+    told = [spec.description] if spec.description else []
+    if spec.grammar is not None:  # chat servers know no grammars of tools, so the model is asked to keep to it
+        told.append(f"The input must be allowed by this {spec.grammar.syntax} grammar:\n{spec.grammar.definition}")
+    if told:
+        function["description"] = "\n\n".join(told)
     if spec.strict:
         function["strict"] = True
     return {"type": "function", "function": function}
@@ -73,8 +76,8 @@ def _sampling(request: ModelRequest, dialect: ChatDialect) -> Body:
         "verbosity": None if request.verbosity == "medium" else request.verbosity,
         "user": request.user,
     }
-    if request.top_logprobs:
-        given |= {"logprobs": True, "top_logprobs": request.top_logprobs}
+    if request.top_logprobs is not None:
+        given |= {"logprobs": True, "top_logprobs": request.top_logprobs or None}
     return {name: value for name, value in given.items() if value is not None}
 
 
