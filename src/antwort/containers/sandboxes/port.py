@@ -138,7 +138,7 @@ class Sandbox(Protocol):
 class Sandboxes(Protocol):
     """A place to run code: this machine's jail, a server elsewhere, a cluster."""
 
-    async def acquire(self, *, tenant: str, memory_limit: str, timeout: float) -> Sandbox:
+    async def acquire(self, *, tenant: str, memory_limit: str, timeout: float) -> Sandbox:  # noqa: ASYNC109 - each place waits in its own way
         """A fresh one, for this tenant alone, within so many seconds.
 
         `SandboxRefused` (`tier`) for a memory limit that this place does not have, `SandboxFault` where it has no room.
