@@ -10,7 +10,8 @@ import json
 import re
 
 # Text and whole escapes, but for halves of a pair: what a fragment mostly consists of, decoded in one go.
-_RUN = re.compile(r'(?:[^"\\]+|\\["\\/bfnrt]|\\u(?:[0-9a-cefA-CEF][0-9a-fA-F]{3}|[dD][0-7][0-9a-fA-F]{2}))+')
+_ESCAPE = r'\\(?:["\\/bfnrt]|u(?:[0-9a-cefA-CEF][0-9a-fA-F]{3}|[dD][0-7][0-9a-fA-F]{2}))'
+_RUN = re.compile(rf'(?:[^"\\]++|{_ESCAPE})(?:{_ESCAPE}[^"\\]*+)*+')
 _STRUCTURE = re.compile(r'["{}\[\],]')
 _ESCAPES = {'"': '"', "\\": "\\", "/": "/", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 _HEX_DIGITS = 4
