@@ -26,7 +26,14 @@ class SandboxTrouble(Exception):
 
 
 class SandboxLost(SandboxTrouble):
-    """It is gone with all that was in it. The next one starts empty."""
+    """It is gone with all that was in it. The next one starts empty.
+
+    `begun` is False only where it is certain that it was gone before it did anything of what it was asked for.
+    """
+
+    def __init__(self, message: str, *, begun: bool = True) -> None:
+        super().__init__(message)
+        self.begun = begun
 
 
 class SandboxFault(SandboxTrouble):
@@ -138,7 +145,7 @@ class Sandbox(Protocol):
 class Sandboxes(Protocol):
     """A place to run code: this machine's jail, a server elsewhere, a cluster."""
 
-    async def acquire(self, *, tenant: str, memory_limit: str, timeout: float) -> Sandbox:
+    async def acquire(self, *, tenant: str, memory_limit: str, timeout: float) -> Sandbox:  # noqa: ASYNC109 - each place waits in its own way
         """A fresh one, for this tenant alone, within so many seconds.
 
         `SandboxRefused` (`tier`) for a memory limit that this place does not have, `SandboxFault` where it has no room.
