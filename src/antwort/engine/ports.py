@@ -64,6 +64,7 @@ class ModelRequest(Struct, frozen=True, kw_only=True):
     temperature: float | None = None
     top_p: float | None = None
     top_logprobs: int | None = None
+    """How many likely tokens to tell beside each that was chosen; None where logprobs are not asked for at all."""
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     reasoning: ReasoningOptions | None = None

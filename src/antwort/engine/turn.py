@@ -43,6 +43,8 @@ from antwort.engine.ports import (
 )
 from antwort.engine.writer import OpenCall, Writer
 
+_LOGPROBS = "message.output_text.logprobs"
+
 
 @dataclass(frozen=True)
 class Ask:
@@ -243,7 +245,7 @@ class _Turn:
             max_output_tokens=left,
             temperature=request.temperature,
             top_p=request.top_p,
-            top_logprobs=request.top_logprobs,
+            top_logprobs=(request.top_logprobs or 0) if _LOGPROBS in (request.include or ()) else None,
             presence_penalty=request.presence_penalty,
             frequency_penalty=request.frequency_penalty,
             reasoning=request.reasoning,

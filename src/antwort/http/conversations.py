@@ -12,10 +12,11 @@ from starlette.routing import Route
 from antwort.api.errors import ApiError, not_found
 from antwort.api.ids import new_id
 from antwort.api.requests import AddItems, CreateConversation, UpdateConversation, read_items
+from antwort.api.shown import View
 from antwort.engine.context import take_in
 from antwort.engine.ports import ConversationRecord, Page
 from antwort.http.bodies import json_answer, read_json
-from antwort.http.paging import listed, page_query
+from antwort.http.paging import included, listed, page_query
 from antwort.http.services import owner_of, services_of
 from antwort.telemetry import audit
 
@@ -58,30 +59,31 @@ async def delete(request: Request) -> Answer:
 
 async def add_items(request: Request) -> Answer:
     """Append to it."""
-    asked = await read_json(request, AddItems)
+    view, asked = View(included(request)), await read_json(request, AddItems)
     await _found(request)
     items = await _taken_in(request, asked.items)
     if not await services_of(request).store.add_items(owner_of(request), _id(request), items):
         raise _absent(request)
     audit("conversation.items.create", _id(request), count=len(items))
-    return json_answer(listed(Page(items, has_more=False)))
+    return json_answer(listed(Page(items, has_more=False), view.item))
 
 
 async def list_items(request: Request) -> Answer:
     """A page of its items."""
-    page = await services_of(request).store.list_items(owner_of(request), _id(request), page_query(request))
+    view, query = View(included(request)), page_query(request)
+    page = await services_of(request).store.list_items(owner_of(request), _id(request), query)
     if page is None:
         raise _absent(request)
-    return json_answer(listed(page))
+    return json_answer(listed(page, view.item))
 
 
 async def retrieve_item(request: Request) -> Answer:
     """One of its items."""
-    item_id = request.path_params["item_id"]
+    view, item_id = View(included(request)), request.path_params["item_id"]
     item = await services_of(request).store.get_item(owner_of(request), _id(request), item_id)
     if item is None:
         raise not_found("Item", item_id)
-    return json_answer(item)
+    return json_answer(view.item(item))
 
 
 async def delete_item(request: Request) -> Answer:

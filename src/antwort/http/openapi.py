@@ -16,6 +16,8 @@ from antwort.http.bodies import json_answer
 
 _REF = "#/components/schemas/{name}"
 _PAGING = ("after", "limit", "order")
+_INCLUDE = ("include[]",)
+_ITEMS = (*_PAGING, *_INCLUDE)
 _FORM = {
     "type": "object",
     "required": ["file", "purpose"],
@@ -46,20 +48,20 @@ OPERATIONS = (
         "getResponse",
         "A response, or its events",
         gives=Response,
-        query=("stream", "starting_after"),
+        query=("include[]", "stream", "starting_after", "include_obfuscation"),
     ),
     Operation("delete", "/v1/responses/{response_id}", "deleteResponse", "Forget a response"),
     Operation(
         "post", "/v1/responses/{response_id}/cancel", "cancelResponse", "Stop a background response", gives=Response
     ),
-    Operation("get", "/v1/responses/{response_id}/input_items", "listInputItems", "What it was asked", query=_PAGING),
+    Operation("get", "/v1/responses/{response_id}/input_items", "listInputItems", "What it was asked", query=_ITEMS),
     Operation("post", "/v1/conversations", "createConversation", "Begin a conversation", CreateConversation),
     Operation("get", _CONVERSATION, "getConversation", "A conversation"),
     Operation("post", _CONVERSATION, "updateConversation", "Other metadata", UpdateConversation),
     Operation("delete", _CONVERSATION, "deleteConversation", "Forget a conversation"),
-    Operation("post", _CONVERSATION + "/items", "createConversationItems", "Append items", AddItems),
-    Operation("get", _CONVERSATION + "/items", "listConversationItems", "Its items", query=_PAGING),
-    Operation("get", _CONVERSATION + "/items/{item_id}", "getConversationItem", "One of its items"),
+    Operation("post", _CONVERSATION + "/items", "createConversationItems", "Append items", AddItems, query=_INCLUDE),
+    Operation("get", _CONVERSATION + "/items", "listConversationItems", "Its items", query=_ITEMS),
+    Operation("get", _CONVERSATION + "/items/{item_id}", "getConversationItem", "One of its items", query=_INCLUDE),
     Operation("delete", _CONVERSATION + "/items/{item_id}", "deleteConversationItem", "Take an item out"),
     Operation("post", "/v1/files", "createFile", "Upload a file"),
     Operation("get", "/v1/files", "listFiles", "The files", query=(*_PAGING, "purpose")),

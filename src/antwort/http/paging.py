@@ -1,13 +1,14 @@
-"""Pages of lists, as the wire has them."""
+"""What a query may ask: which page of a list, and what of its items."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 
 from starlette.requests import Request
 
 from antwort.api.errors import invalid
+from antwort.api.requests import Include
 from antwort.engine.ports import Page, PageQuery
 
 
@@ -44,12 +45,25 @@ def whole_number(request: Request, param: str, usual: int) -> int:
     return int(text)
 
 
-def flag(request: Request, param: str) -> bool:
+def flag(request: Request, param: str, *, usual: bool = False) -> bool:
     """A yes or no in the query."""
-    text = request.query_params.get(param, "false").lower()
+    text = request.query_params.get(param, "").lower()
     if text not in ("true", "false", "1", "0", ""):
         raise invalid(f"Invalid type for '{param}': expected a boolean.", param=param, code="invalid_type")
-    return text in ("true", "1")
+    return text in ("true", "1") if text else usual
+
+
+def included(request: Request) -> frozenset[str]:
+    """What the query asks to be shown of items. SDKs write `include[]` once for each."""
+    given = [*request.query_params.getlist("include[]"), *request.query_params.getlist("include")]
+    known = get_args(Include)
+    for at, value in enumerate(given):
+        if value not in known:
+            raise invalid(
+                f"Invalid value: '{value}'. Supported values are: {', '.join(map(repr, known))}.",
+                param=f"include[{at}]",
+            )
+    return frozenset(given)
 
 
 def listed(page: Page, render: Callable[[Any], dict[str, Any]] = lambda one: one) -> dict[str, Any]:

@@ -10,14 +10,14 @@ from starlette.responses import Response as Answer
 from starlette.routing import Route
 
 from antwort.api.errors import invalid, not_found
-from antwort.api.events import to_sse
 from antwort.api.requests import CountTokens, CreateResponse
 from antwort.api.responses import Response
+from antwort.api.shown import View
 from antwort.engine.engine import Work
 from antwort.engine.ports import StoredResponse
 from antwort.http.bodies import json_answer, read_json
 from antwort.http.errors import of_fault
-from antwort.http.paging import flag, listed, page_query, whole_number
+from antwort.http.paging import flag, included, listed, page_query, whole_number
 from antwort.http.services import Services, caller_of, owner_of, services_of
 from antwort.http.streams import EventStream, attended
 from antwort.telemetry import audit
@@ -34,23 +34,22 @@ async def create(request: Request) -> Answer:
         raise
     audit("response.create", work.response.id, model=work.response.model, stored=work.stored)
     over = _counted(services, work, over)
+    view = View(asked.include or (), obfuscation=_is_obfuscated(asked))
     if asked.background:
-        return _launch(request, work, over, stream=bool(asked.stream))
+        queued = json_answer(work.response)
+        services.background.launch(work, ended=over)
+        return _followed(request, work.response.id, -1, view) if asked.stream else queued
     services.attended[work.response.id] = work
     if asked.stream:
-        return _stream(services, _frames(work), closed=over)
+        return _stream(services, _frames(work, view), closed=over)
     try:
-        return json_answer(_told(await attended(request.receive, work.finish()), work))
+        return json_answer(view.response(_told(await attended(request.receive, work.finish()), work)))
     finally:
         over()
 
 
-def _launch(request: Request, work: Work, over: Callable[[], None], *, stream: bool) -> Answer:
-    services, queued = services_of(request), json_answer(work.response)
-    services.background.launch(work, ended=over)
-    if not stream:
-        return queued
-    return _stream(services, services.background.follow(work.owner, work.response.id, after=-1))
+def _is_obfuscated(asked: CreateResponse) -> bool:
+    return asked.stream_options is None or asked.stream_options.include_obfuscation is not False
 
 
 def _told(response: Response, work: Work) -> Response:
@@ -74,10 +73,22 @@ def _counted(services: Services, work: Work, over: Callable[[], None]) -> Callab
     return ended
 
 
-async def _frames(work: Work) -> AsyncGenerator[bytes, None]:
+async def _frames(work: Work, view: View) -> AsyncGenerator[bytes, None]:
     async with aclosing(work.events()) as events:
         async for event in events:
-            yield to_sse(event)
+            yield view.event(event)
+
+
+def _followed(request: Request, response_id: str, after: int, view: View) -> EventStream:
+    """What a background response has told, and tells from now on."""
+
+    async def frames() -> AsyncGenerator[bytes, None]:
+        async with aclosing(services.background.follow(owner_of(request), response_id, after)) as kept:
+            async for frame in kept:
+                yield view.frame(frame)
+
+    services = services_of(request)
+    return _stream(services, frames())
 
 
 def _stream(
@@ -92,14 +103,19 @@ def _stream(
 
 async def retrieve(request: Request) -> Answer:
     """A response as it stands; or its events, from wherever the caller has lost them."""
-    stored = await _found(request)
+    include, stored = included(request), await _found(request)
     if not flag(request, "stream"):
-        return json_answer(stored.response)
+        return json_answer(View(include).response(stored.response))
     if not stored.response.background:
         raise invalid("Only responses that were made with 'background' can be streamed again.", param="stream")
     after = whole_number(request, "starting_after", -1)
-    services = services_of(request)
-    return _stream(services, services.background.follow(owner_of(request), stored.response.id, after))
+    # Whoever comes back to a stream gets it as it was asked for first, and more where more is asked for.
+    view = View(include | _asked_for(stored), flag(request, "include_obfuscation", usual=True))
+    return _followed(request, stored.response.id, after, view)
+
+
+def _asked_for(stored: StoredResponse) -> frozenset[str]:
+    return frozenset(stored.request.get("include") or ())
 
 
 async def delete(request: Request) -> Answer:
@@ -117,24 +133,26 @@ async def cancel(request: Request) -> Answer:
     stored, services = await _found(request), services_of(request)
     if not stored.response.background:
         raise invalid("Cannot cancel a synchronous response.", code=None)
+    view = View(_asked_for(stored))
     if stored.response.ended:
-        return json_answer(stored.response)
+        return json_answer(view.response(stored.response))
     await services.background.cancel(stored.response.id)
     now = (await _found(request)).response
     if not now.ended:  # it had not begun, or nobody works on it
         now.status = "cancelled"
         await services.store.finish_response(owner_of(request), now)
     audit("response.cancel", now.id)
-    return json_answer(now)
+    return json_answer(view.response(now))
 
 
 async def input_items(request: Request) -> Answer:
     """What a response was asked with."""
     query, identifier = page_query(request), request.path_params["response_id"]
+    view = View(included(request))
     page = await services_of(request).store.input_items(owner_of(request), identifier, query)
     if page is None:
         raise not_found("Response", identifier)
-    return json_answer(listed(page))
+    return json_answer(listed(page, view.item))
 
 
 async def input_tokens(request: Request) -> Answer:

@@ -49,7 +49,7 @@ class ChatCompletions:
 
     async def generate(self, request: ModelRequest) -> AsyncGenerator[Piece, None]:
         """Ask, and pass on what comes."""
-        stream = ChatStream(model=request.model, taken=_call_ids(request))
+        stream = ChatStream(model=request.model, logprobs=request.top_logprobs, taken=_call_ids(request))
         meter = Meter()
         async with aclosing(self._events(request)) as events:
             try:

@@ -73,8 +73,8 @@ def _sampling(request: ModelRequest, dialect: ChatDialect) -> Body:
         "verbosity": None if request.verbosity == "medium" else request.verbosity,
         "user": request.user,
     }
-    if request.top_logprobs:
-        given |= {"logprobs": True, "top_logprobs": request.top_logprobs}
+    if request.top_logprobs is not None:
+        given |= {"logprobs": True, "top_logprobs": request.top_logprobs or None}
     return {name: value for name, value in given.items() if value is not None}
 
 

@@ -42,7 +42,7 @@ class Responses:
 
     async def generate(self, request: ModelRequest) -> AsyncGenerator[Piece, None]:
         """Ask, and pass on what comes."""
-        stream = ResponsesStream(model=request.model)
+        stream = ResponsesStream(model=request.model, logprobs=request.top_logprobs)
         body = to_body(request, model=self._model or request.model, reasoning=self._replay)
         try:
             async with aclosing(self._upstream.stream("responses", body)) as events:

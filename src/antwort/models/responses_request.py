@@ -105,7 +105,7 @@ def _sampling(request: ModelRequest) -> Body:
 
 def _include(request: ModelRequest) -> list[str]:
     sealed = ["reasoning.encrypted_content"]
-    return [*sealed, "message.output_text.logprobs"] if request.top_logprobs else sealed
+    return sealed if request.top_logprobs is None else [*sealed, "message.output_text.logprobs"]
 
 
 def _options(request: ModelRequest) -> Body | None:

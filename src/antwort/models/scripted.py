@@ -67,7 +67,7 @@ class Scripted:
             else:
                 for piece in _pieces(step, scene, size, calls):
                     meter.add(text_of(piece))
-                    yield piece
+                    yield _certain(piece, request.top_logprobs)
                     await asyncio.sleep(0)  # a real model's pieces do not come without others having their turn
                 calls += isinstance(step.call, ScriptedCall)
         usage = _usage(answer.usage) if answer.usage else estimate_usage(request, meter.tokens)
@@ -154,6 +154,14 @@ def _pieces(step: Step, scene: Scene, size: int, index: int) -> Iterator[Piece]:
         first, *rest = list(_cut(_arguments(step.call, scene), size)) or [""]
         yield CallPiece(index, step.call.name, step.call.id or new_id("call_"), first)
         yield from (CallPiece(index, arguments=part) for part in rest)
+
+
+def _certain(piece: Piece, likely: int | None) -> Piece:
+    """With logprobs, where they are asked for: a script has no doubts, so each fragment is a token that is certain."""
+    if likely is None or not isinstance(piece, TextPiece):
+        return piece
+    token: dict[str, Any] = {"token": piece.text, "bytes": list(piece.text.encode()), "logprob": 0.0}
+    return TextPiece(piece.text, ({**token, "top_logprobs": [token][:likely]},))
 
 
 def _cut(text: str, size: int) -> Iterator[str]:

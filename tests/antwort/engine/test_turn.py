@@ -5,7 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from turn_stage import Stage, check_grammar, used
 
+from antwort.api import events as wire
 from antwort.api.errors import ApiError
+from antwort.api.items import OutputText
 from antwort.engine.fold import fold
 from antwort.engine.ports import (
     CallPiece,
@@ -46,6 +48,38 @@ def test_text_has_the_order_of_the_wire():
     assert (response.status, response.completed_at) == ("completed", 2)
     assert response.usage is not None
     assert response.usage.total_tokens == 11
+
+
+def test_logprobs_come_with_deltas_parts_and_the_whole_where_they_are_included():
+    one, two, half = ({"token": token, "logprob": -1.0} for token in ("Hel", "lo", ""))
+    include = {"include": ["message.output_text.logprobs"], "top_logprobs": 2}
+    spoken = [TextPiece("", (half,)), TextPiece("Hel", (one,)), TextPiece("", (half,)), TextPiece("lo", (two,)), used()]
+    stage = Stage(include, spoken)
+    response = stage.play()
+
+    deltas = [event.logprobs for event in stage.events if isinstance(event, wire.OutputTextDelta)]
+    assert deltas == [[one], [half], [two]]
+    [done] = [event for event in stage.events if isinstance(event, wire.OutputTextDone)]
+    [part] = [event.part for event in stage.events if isinstance(event, wire.ContentPartDone)]
+    assert isinstance(part, OutputText)
+    assert done.logprobs == part.logprobs == response.output[0]["content"][0]["logprobs"] == [one, half, two]
+    assert stage.asked[0].top_logprobs == 2
+
+
+@pytest.mark.parametrize(
+    "given, asked",
+    [
+        ({}, None),
+        ({"top_logprobs": 2}, None),
+        ({"include": ["message.output_text.logprobs"]}, 0),
+        ({"include": ["message.output_text.logprobs"], "top_logprobs": 5}, 5),
+    ],
+)
+def test_logprobs_are_asked_of_the_model_only_where_they_are_included(given, asked):
+    stage = Stage(given, [used()])
+    stage.play()
+
+    assert stage.asked[0].top_logprobs == asked
 
 
 def test_reasoning_refusal_and_summary_have_theirs():

@@ -88,6 +88,18 @@ def test_sampling():
     assert "verbosity" not in body(verbosity="medium")
 
 
+def test_logprobs_are_asked_for_alone_or_with_likely_ones():
+    asked = [
+        {name: body(top_logprobs=most).get(name) for name in ("logprobs", "top_logprobs")} for most in (None, 0, 2)
+    ]
+
+    assert asked == [
+        {"logprobs": None, "top_logprobs": None},
+        {"logprobs": True, "top_logprobs": None},
+        {"logprobs": True, "top_logprobs": 2},
+    ]
+
+
 def test_dialects():
     dialect = ChatDialect(
         max_tokens_field="max_completion_tokens", extra={"top_k": 20, "temperature": 0.7, "stream": False}

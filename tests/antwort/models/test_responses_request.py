@@ -109,6 +109,8 @@ def test_options():
     }
     assert (options["temperature"], options["max_output_tokens"], options["top_logprobs"]) == (0.0, 64, 2)
     assert options["include"] == ["reasoning.encrypted_content", "message.output_text.logprobs"]
+    assert body(top_logprobs=0)["include"] == options["include"]
+    assert body()["include"] == ["reasoning.encrypted_content"]
 
 
 @pytest.mark.parametrize("name", ["stream", "store", "include", "temperature"])

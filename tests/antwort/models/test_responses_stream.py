@@ -12,8 +12,8 @@ from antwort.models.responses_stream import ResponsesStream
 from antwort.models.sse import ServerEvent
 
 
-def read(*payloads, name=""):
-    stream, pieces = ResponsesStream(model="mine", mint=lambda: "minted"), []
+def read(*payloads, name="", logprobs=None):
+    stream, pieces = ResponsesStream(model="mine", mint=lambda: "minted", logprobs=logprobs), []
     for payload in payloads:
         data = payload if isinstance(payload, bytes) else json.dumps(payload).encode()
         pieces += stream.read(ServerEvent(name, data))
@@ -63,8 +63,11 @@ def test_reasoning_of_all_kinds():
 
 
 def test_logprobs_come_with_their_text():
-    one = {"token": "x", "logprob": -0.5}
-    assert read(delta("output_text", "x", logprobs=[one]), COMPLETED)[0] == TextPiece("x", (one,))
+    one = {"token": "x", "bytes": [120], "logprob": -0.5, "top_logprobs": []}
+    told = delta("output_text", "x", logprobs=[{"token": "x", "logprob": -0.5}])
+
+    assert read(told, COMPLETED, logprobs=2)[0] == TextPiece("x", (one,))
+    assert read(told, COMPLETED)[0] == TextPiece("x")
 
 
 def test_how_it_ends():
