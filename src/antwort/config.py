@@ -11,11 +11,13 @@ import difflib
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias, cast, get_type_hints
+from typing import Annotated, Any, Literal, TypeAlias, cast, get_args, get_type_hints
 
 import msgspec
 import yaml
 from msgspec import Meta, Struct, field
+
+from antwort.api.tools import MemoryLimit
 
 _WHERE = re.compile(r"^(?P<what>.*?)(?: - at `(?P<path>\$[^`]*)`)?$", re.DOTALL)
 _UNKNOWN = re.compile(r"Object contains unknown field `(?P<name>[^`]+)`")
@@ -139,6 +141,26 @@ class CodeInterpreterSettings(_Section):
     max_output_size: Positive = 10 * 1024 * 1024
 
 
+class ContainersSettings(_Section):
+    """How long an idle container lives, and what all running containers of one owner may take."""
+
+    expires_after: Annotated[float, Meta(gt=0, le=10_080)] = 20
+    """Minutes of idleness, where a request says nothing."""
+    max_expires_after: Annotated[int, Meta(ge=1, le=10_080)] = 20
+    """The most minutes that a request may ask for."""
+    forget_after: Annotated[float, Meta(gt=0)] = 30
+    """Days after which what is known of an expired one is forgotten."""
+    max_containers: Positive = 32
+    max_memory: Positive = 64 * 1024**3
+    """Bytes: their memory limits together."""
+    max_disk: Positive = 16 * 1024**3
+    """Bytes: all files in them together."""
+    tiers: Annotated[list[MemoryLimit], Meta(min_length=1)] = field(
+        default_factory=lambda: list[MemoryLimit](get_args(MemoryLimit))
+    )
+    """The memory limits that a request may ask for. The first is the usual one."""
+
+
 class ProvidersSettings(_Section):
     """Tools that are run here."""
 
@@ -161,6 +183,7 @@ class Config(_Section):
     storage: StorageSettings = field(default_factory=StorageSettings)
     auth: AuthSettings = field(default_factory=AuthSettings)
     engine: EngineSettings = field(default_factory=EngineSettings)
+    containers: ContainersSettings = field(default_factory=ContainersSettings)
     providers: ProvidersSettings = field(default_factory=ProvidersSettings)
     log: LogSettings = field(default_factory=LogSettings)
 
@@ -199,6 +222,9 @@ def _check(config: Config, document: _Document) -> None:
         raise document.error(("models", "default"), f"there is no model {models.default!r} under `models`")
     if models.default_for_unknown and not models.named:
         raise document.error(("models", "default_for_unknown"), "there is no model that could be the default")
+    containers = config.containers
+    if containers.expires_after > containers.max_expires_after:
+        raise document.error(("containers", "expires_after"), "must not be more than `containers.max_expires_after`")
     interpreter = config.providers.code_interpreter
     if interpreter.sandbox_url is not None and interpreter.sandbox_template is not None:
         where = ("providers", "code_interpreter", "sandbox_template")

@@ -505,7 +505,7 @@ class ContainerStore(Protocol):
         ...
 
     async def give_sandbox(self, owner: Owner, container_id: str, sandbox: str) -> bool:
-        """It has this sandbox now, and no files. False where there is no such container, or it is told of as expired."""
+        """It has this sandbox now, and no files. False where there is no such container, or it was told of."""
         ...
 
     async def lose_sandbox(self, owner: Owner, container_id: str, why: str) -> None:

@@ -26,7 +26,14 @@ class SandboxTrouble(Exception):
 
 
 class SandboxLost(SandboxTrouble):
-    """It is gone with all that was in it. The next one starts empty."""
+    """It is gone with all that was in it. The next one starts empty.
+
+    `begun` is False only where it is certain that it was gone before it did anything of what it was asked for.
+    """
+
+    def __init__(self, message: str, *, begun: bool = True) -> None:
+        super().__init__(message)
+        self.begun = begun
 
 
 class SandboxFault(SandboxTrouble):
