@@ -19,9 +19,10 @@ import msgspec
 from antwort.api.errors import ApiError
 from antwort.api.events import ENDINGS, AnyEvent
 from antwort.api.ids import new_id
+from antwort.api.items import Annotation
 from antwort.api.requests import CreateResponse, check
 from antwort.api.responses import Response, ResponseError, begin
-from antwort.engine.classify import classify
+from antwort.engine.classify import Offer, Ours, classify
 from antwort.engine.context import Context, check_outputs, gather
 from antwort.engine.driver import Drive
 from antwort.engine.ports import (
@@ -33,6 +34,8 @@ from antwort.engine.ports import (
     StoredResponse,
     StoreFault,
     Toolbox,
+    ToolContext,
+    Workbench,
 )
 from antwort.engine.turn import Job, first_request
 
@@ -183,9 +186,36 @@ class Engine:
         offer = classify(response.tools, response.tool_choice, self.toolbox)
         context = await gather(request, owner, self.store)
         check_outputs(context)
-        job = Job(request, response, chosen.upstream, context.history, offer, self.now, self.max_turns)
-        drive = Drive(job, owner, chosen.model, self.toolbox)
+        benches = await self._benches(owner, request, response, context, offer)
+
+        def annotate(text: str) -> list[Annotation]:
+            return [annotation for bench in benches.values() for annotation in bench.annotate(text)]
+
+        job = Job(
+            request,
+            response,
+            chosen.upstream,
+            context.history,
+            offer.described(benches),
+            self.now,
+            self.max_turns,
+            annotate,
+        )
+        drive = Drive(job, chosen.model, benches)
         return Work(owner, response, response.store, context, drive, self.store, self.late)
+
+    async def _benches(
+        self, owner: Owner, request: CreateResponse, response: Response, context: Context, offer: Offer
+    ) -> dict[int, Workbench]:
+        """Make ready what is run here. What cannot be is an error now, before anything has been sent."""
+        hosted = sorted({whose.at for whose in offer.whose.values() if isinstance(whose, Ours)})
+        known = ToolContext(
+            owner=owner,
+            response_id=response.id,
+            history=context.history,
+            include=frozenset(request.include or ()),
+        )
+        return {at: await self.toolbox.prepare(response.tools[at], f"tools[{at}]", known) for at in hosted}
 
     async def count_tokens(self, owner: Owner, request: CreateResponse) -> int:
         """How many input tokens a request would have."""

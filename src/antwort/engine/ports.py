@@ -198,12 +198,11 @@ class ToolDone(Struct, frozen=True):
     text: str
 
 
-class CallContext(Struct, frozen=True, kw_only=True):
-    """What a hosted call may know."""
+class ToolContext(Struct, frozen=True, kw_only=True):
+    """What a hosted tool may know of the response that it is made ready for."""
 
     owner: Owner
     response_id: str
-    declaration: ToolDeclaration
     history: Sequence[Item]
     include: frozenset[str]
 
@@ -232,8 +231,20 @@ class HostedCall(Protocol):
         """How it looks when it could not be run."""
         ...
 
+
+class Workbench(Protocol):
+    """A hosted tool that was made ready for one response: what its calls share."""
+
+    def describe(self, spec: FunctionSpec) -> FunctionSpec:
+        """What the model is told of an offered function, now that more is known."""
+        ...
+
+    async def open(self, name: str, call_id: str) -> HostedCall:
+        """Begin a call of one of the offered functions."""
+        ...
+
     def annotate(self, text: str) -> Sequence[Annotation]:
-        """What a later answer of the model cites of this call's results."""
+        """What an answer of the model cites of what its calls have made."""
         ...
 
 
@@ -244,8 +255,11 @@ class Toolbox(Protocol):
         """What a model is told of a declared tool; None where that tool is not run here."""
         ...
 
-    async def open(self, name: str, call_id: str, context: CallContext) -> HostedCall:
-        """Begin a call of one of the offered functions."""
+    async def prepare(self, tool: ToolDeclaration, param: str, context: ToolContext) -> Workbench:
+        """Make an offered tool ready for a response; an `ApiError` that names the field, below `param`, if it cannot.
+
+        Nothing is taken yet that would have to be given back: the model may never call it.
+        """
         ...
 
 

@@ -25,10 +25,9 @@ from antwort.api import events as wire
 from antwort.api import items
 from antwort.api.events import AnyEvent
 from antwort.api.ids import new_id
-from antwort.api.items import Annotation, Item
+from antwort.api.items import Item
 from antwort.api.requests import CreateResponse
 from antwort.api.responses import IncompleteDetails, Response, ResponseError, ResponseStatus, Usage
-from antwort.api.tools import ToolDeclaration
 from antwort.engine.classify import Clients, Offer, Ours
 from antwort.engine.json_field import FieldReader
 from antwort.engine.ports import (
@@ -41,7 +40,7 @@ from antwort.engine.ports import (
     Progress,
     ToolDone,
 )
-from antwort.engine.writer import OpenCall, Writer
+from antwort.engine.writer import Annotate, OpenCall, Writer
 
 _LOGPROBS = "message.output_text.logprobs"
 
@@ -64,8 +63,7 @@ class Open:
 
     name: str
     call_id: str
-    declaration: ToolDeclaration
-    history: Sequence[Item]
+    at: int
 
 
 @dataclass(frozen=True)
@@ -108,6 +106,7 @@ class Job:
     offer: Offer
     now: Callable[[], int]
     max_turns: int = 32
+    annotate: Annotate = lambda _: ()
 
 
 @dataclass
@@ -147,14 +146,11 @@ class _Turn:
     def __init__(self, job: Job) -> None:
         self.job = job
         self.response = job.response
-        self.writer = Writer(self._annotate)
+        self.writer = Writer(job.annotate)
         self.history = list(job.history)
         self.offer = job.offer
         self.usage = Usage()
         self.hosted: list[HostedCall] = []
-
-    def _annotate(self, text: str) -> list[Annotation]:
-        return [annotation for call in self.hosted for annotation in call.annotate(text)]
 
     # ── from beginning to end ────────────────────────────────────────────────────────────────────────────────────────
 
@@ -273,8 +269,8 @@ class _Turn:
                 call.theirs = OpenCall(call.index, name=call.name, call_id=call.call_id, custom=custom)
                 call.unwrap = FieldReader("input") if custom else None
                 yield Emit(self.writer.begin(call.theirs.item()))
-            case Ours(declaration) if self._may_run_more():
-                opened = cast("HostedCall", (yield Open(call.name, call.call_id, declaration, self.history)))
+            case Ours(at) if self._may_run_more():
+                opened = cast("HostedCall", (yield Open(call.name, call.call_id, at)))
                 call.ours = opened
                 self.hosted.append(opened)
                 yield Emit(self.writer.begin(opened.item))

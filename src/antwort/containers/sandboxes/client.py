@@ -128,6 +128,10 @@ class _Refused(Exception):
         self.wait = wait
 
 
+class _Unreached(SandboxFault):
+    """Nothing was asked: there was nobody to ask."""
+
+
 class SandboxServer:
     """A sandbox server, by its address. `own` is one that lives and dies with this process."""
 
@@ -188,16 +192,18 @@ class SandboxServer:
         headers = {"content-type": "application/json"} if json is not None else {}
         sent = msgspec.json.encode(json) if json is not None else content
         if self._client.is_closed:
-            raise SandboxFault("The sandbox server is not asked any more.")
+            raise _Unreached("The sandbox server is not asked any more.")
         try:
             async with self._client.stream(method, path, content=sent, headers=headers) as answer:
                 if answer.status_code not in _OK:
                     raise await _refusal(answer)
                 yield answer
+        except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout) as error:
+            raise _Unreached("The sandbox server cannot be reached.") from error
         except httpx2.TimeoutException as error:
             raise SandboxFault("The sandbox server does not answer.") from error
         except (httpx2.TransportError, httpx2.StreamError, httpx2.InvalidURL) as error:
-            raise SandboxFault("The sandbox server cannot be reached, or broke off.") from error
+            raise SandboxFault("The sandbox server broke off.") from error
         except EventTooLong as error:
             raise SandboxFault("The sandbox server sent what it should not.") from error
 
@@ -212,7 +218,7 @@ class Session:
     def __init__(self, server: SandboxServer, name: str) -> None:
         self._server = server
         self._path = f"/sessions/{quote(name, safe='')}"
-        self._lost: SandboxLost | None = None
+        self._lost: str | None = None
         self.id = name[:13]  # enough for a log; the whole of it opens the session
 
     async def run(
@@ -244,7 +250,7 @@ class Session:
             case "result":
                 outcome = _decoded(event.data, _Report).outcome()
                 if not outcome.alive:
-                    self._lost = SandboxLost(f"The sandbox has ended: {outcome.reason}.")
+                    self._lost = f"The sandbox has ended: {outcome.reason}."
                 return outcome
             case _:
                 raise SandboxFault(_decoded(event.data, _Complaint).error)
@@ -288,7 +294,7 @@ class Session:
     async def end(self) -> None:
         """End it, if it has not ended by itself."""
         if self._lost is None:
-            self._lost = SandboxLost("The sandbox was released.")
+            self._lost = "The sandbox was released."
             try:
                 async with self._server.call("DELETE", self._path):
                     pass
@@ -317,22 +323,20 @@ class Session:
 
     async def _diagnosed(self, trouble: _Refused | SandboxFault, why: Refusal) -> SandboxTrouble:
         """What the trouble is: a session that is gone explains everything else."""
-        if self._lost is not None:
-            return self._lost
-        try:
-            async with self._server.call("GET", self._path):
-                pass
-        except _Refused as refused:
-            if refused.status in (HTTPStatus.NOT_FOUND, HTTPStatus.GONE):
-                self._lost = SandboxLost(refused.message)
-                return self._lost
-            return _explained(refused, why)
-        except SandboxFault as fault:
-            if self._server.own:  # whoever ran it has died, and everything with it
-                self._lost = SandboxLost("The sandbox server has ended.")
-                return self._lost
-            return fault
-        return trouble if isinstance(trouble, SandboxFault) else _explained(trouble, why)
+        begun = not isinstance(trouble, (_Refused, _Unreached))
+        if self._lost is None:
+            try:
+                async with self._server.call("GET", self._path):
+                    return trouble if isinstance(trouble, SandboxFault) else _explained(trouble, why)
+            except _Refused as refused:
+                if refused.status not in (HTTPStatus.NOT_FOUND, HTTPStatus.GONE):
+                    return _explained(refused, why)
+                self._lost = refused.message
+            except SandboxFault as fault:
+                if not self._server.own:
+                    return fault
+                self._lost = "The sandbox server has ended."  # and everything that it ran
+        return SandboxLost(self._lost, begun=begun)
 
 
 def _file(path: str) -> str:
