@@ -1,5 +1,11 @@
-"""Containers: what the Containers API means. Records, lifecycle, files, and the sandboxes that run their code."""
+"""Containers: what the Containers API means. Records, lifecycle, files, and the sandboxes that run their code.
+
+Follow one execution: `containers` (whose it is, whether it lives, whose turn it is) → `holdings` (its sandbox, a new
+one where the old one died) → `sandboxes` (the way to it) → `files` (what is new in it), and back.
+"""
 
 from __future__ import annotations
 
-__all__: list[str] = []
+from antwort.containers.containers import Containers, ContainerWish, Executed
+
+__all__ = ["ContainerWish", "Containers", "Executed"]

@@ -512,8 +512,8 @@ class ContainerStore(Protocol):
         """What was in it is gone, with the records of its files."""
         ...
 
-    async def lose_sandboxes(self, why: str) -> list[tuple[Owner, str]]:
-        """Everybody's: for a start, when those of the process before are gone. Whose containers these were."""
+    async def lose_sandboxes(self, why: str) -> list[tuple[Owner, ContainerRecord]]:
+        """Everybody's: for a start, when those of the process before are gone. The containers, as they are now."""
         ...
 
     async def delete_container(self, owner: Owner, container_id: str) -> bool:
@@ -522,7 +522,7 @@ class ContainerStore(Protocol):
 
     async def container_use(self, owner: Owner, now: float) -> ContainerUse: ...
 
-    async def expire_containers(self, now: float) -> list[tuple[Owner, str]]:
+    async def expire_containers(self, now: float) -> list[tuple[Owner, ContainerRecord]]:
         """Write down which of everybody's have expired since it was last asked; these are they."""
         ...
 

@@ -99,16 +99,11 @@ def lose_sandbox(rows: Rows, container_id: str, why: str) -> None:
     _empty(rows, key)
 
 
-def lose_sandboxes(connection: sqlite3.Connection, why: str) -> list[tuple[Owner, str]]:
+def lose_sandboxes(connection: sqlite3.Connection, why: str) -> list[tuple[Owner, ContainerRecord]]:
     """Everybody's at once."""
-    lost = connection.execute(
-        "SELECT key, tenant, key_id, id FROM containers WHERE status = 'running' AND sandbox IS NOT NULL"
-    ).fetchall()
-    for key, *_ in lost:
-        values = {"key": key, "why": why}
-        connection.execute("DELETE FROM container_files WHERE container = :key", values)
-        connection.execute("UPDATE containers SET sandbox = NULL, lost = :why, disk = 0 WHERE key = :key", values)
-    return [(Owner(tenant, key_id), identifier) for _, tenant, key_id, identifier in lost]
+    having = "status = 'running' AND sandbox IS NOT NULL"
+    connection.execute(f"DELETE FROM container_files WHERE container IN (SELECT key FROM containers WHERE {having})")  # noqa: S608 — a constant
+    return _changed(connection, f"SET sandbox = NULL, lost = :why, disk = 0 WHERE {having}", why=why)
 
 
 def delete(rows: Rows, container_id: str) -> bool:
@@ -126,11 +121,15 @@ def use(rows: Rows, now: float) -> ContainerUse:
     return ContainerUse(count, memory, disk)
 
 
-def expire(connection: sqlite3.Connection, now: float) -> list[tuple[Owner, str]]:
+def expire(connection: sqlite3.Connection, now: float) -> list[tuple[Owner, ContainerRecord]]:
     """Everybody's that are due. Their sandboxes are nobody's any more."""
-    due = connection.execute(f"SELECT tenant, key_id, id FROM containers WHERE {_DUE}", {"now": now}).fetchall()  # noqa: S608 — a constant
-    connection.execute(f"UPDATE containers SET status = 'expired', sandbox = NULL WHERE {_DUE}", {"now": now})  # noqa: S608 — a constant
-    return [(Owner(tenant, key_id), identifier) for tenant, key_id, identifier in due]
+    return _changed(connection, f"SET status = 'expired', sandbox = NULL WHERE {_DUE}", now=now)
+
+
+def _changed(connection: sqlite3.Connection, change: str, **values: object) -> list[tuple[Owner, ContainerRecord]]:
+    """Change everybody's, and say whose and which they were."""
+    changed = connection.execute(f"UPDATE containers {change} RETURNING tenant, key_id, {_COLUMNS}", values)
+    return [(Owner(tenant, key_id), _as_written(row)) for tenant, key_id, *row in changed.fetchall()]
 
 
 def forget(connection: sqlite3.Connection, before: float) -> int:
@@ -196,8 +195,12 @@ def _file(row: tuple[Any, ...], container_id: str) -> ContainerFileRecord:
     return ContainerFileRecord(container_id=container_id, **dict(zip(_FILE_FIELDS, row, strict=True)))
 
 
+def _as_written(row: Sequence[Any]) -> ContainerRecord:
+    return ContainerRecord(**dict(zip(_FIELDS, row, strict=True)))
+
+
 def _record(row: tuple[Any, ...], now: float) -> ContainerRecord:
-    record = ContainerRecord(**dict(zip(_FIELDS, row, strict=True)))
+    record = _as_written(row)
     if record.status == "running" and record.last_active_at + record.expires_after <= now:
         return msgspec.structs.replace(record, status="expired", sandbox=None)
     return record

@@ -210,7 +210,7 @@ class SqliteStore:
     async def lose_sandbox(self, owner: Owner, container_id: str, why: str) -> None:
         await self._database.write(owner, lambda rows: containers.lose_sandbox(rows, container_id, why))
 
-    async def lose_sandboxes(self, why: str) -> list[tuple[Owner, str]]:
+    async def lose_sandboxes(self, why: str) -> list[tuple[Owner, ContainerRecord]]:
         return await self._database.write_everybodys(lambda connection: containers.lose_sandboxes(connection, why))
 
     async def delete_container(self, owner: Owner, container_id: str) -> bool:
@@ -219,7 +219,7 @@ class SqliteStore:
     async def container_use(self, owner: Owner, now: float) -> ContainerUse:
         return await self._database.read(owner, lambda rows: containers.use(rows, now))
 
-    async def expire_containers(self, now: float) -> list[tuple[Owner, str]]:
+    async def expire_containers(self, now: float) -> list[tuple[Owner, ContainerRecord]]:
         return await self._database.write_everybodys(lambda connection: containers.expire(connection, now))
 
     async def forget_containers(self, before: float) -> int:

@@ -126,7 +126,7 @@ class ContainerConformance(Conformance):
                 equal((await store.list_containers(OURS, PageQuery(), NOW + 60)).data, [expired])
                 equal(await store.touch_container(OURS, "cntr_1", NOW + 60), expired)
                 equal(await store.container_use(OURS, NOW + 60), ContainerUse(0, 0, 0))
-                equal(await store.expire_containers(NOW + 60), [] if swept else [(OURS, "cntr_1")])
+                equal(await store.expire_containers(NOW + 60), [] if swept else [(OURS, expired)])
             equal(there(await store.get_container(OURS, "cntr_1", NOW)).status, "expired")
 
     async def test_use_puts_expiry_off(self, tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ class ContainerConformance(Conformance):
             equal(await store.touch_container(OURS, "cntr_1", NOW + 59), touched)
             equal(await store.touch_container(OURS, "cntr_1", NOW), touched)  # the clock went back
             equal(await store.expire_containers(NOW + 118.9), [])
-            equal(await store.expire_containers(NOW + 119), [(OURS, "cntr_1")])
+            equal([one.id for _, one in await store.expire_containers(NOW + 119)], ["cntr_1"])
 
     async def test_what_has_expired_changes_no_more_and_keeps_the_records_of_its_files(self, tmp_path: Path) -> None:
         async with self.store(tmp_path) as store:
@@ -239,7 +239,11 @@ class ContainerConformance(Conformance):
             await store.expire_containers(NOW + 60)
         async with self.store(tmp_path) as store:
             lost = await store.lose_sandboxes("restarted")
-            equal(sorted(lost, key=str), [(OURS, "cntr_1"), (THEIRS, "cntr_3")])
+            expected = [
+                (o, record(i, last_active_at=NOW + 1, lost="restarted"))
+                for o, i in ((OURS, "cntr_1"), (THEIRS, "cntr_3"))
+            ]
+            equal(sorted(lost, key=str), expected)
             equal(await store.lose_sandboxes("again"), [])
             equal(there(await store.get_container(OURS, "cntr_1", NOW)).lost, "restarted")
             equal(there(await store.get_container(OURS, "cntr_2", NOW)).lost, None)
