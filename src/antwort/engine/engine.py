@@ -213,6 +213,7 @@ class Engine:
             owner=owner,
             response_id=response.id,
             history=context.history,
+            given=context.given,
             include=frozenset(request.include or ()),
         )
         return {at: await self.toolbox.prepare(response.tools[at], f"tools[{at}]", known) for at in hosted}

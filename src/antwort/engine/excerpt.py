@@ -1,4 +1,4 @@
-"""Of a text that is too long, its two ends: enough for a model to see what it was, and never all of its memory. Pure."""
+"""Of a text that is too long, its two ends: enough to see what it was, and no more than a model can read. Pure."""
 
 from __future__ import annotations
 

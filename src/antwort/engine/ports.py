@@ -204,6 +204,8 @@ class ToolContext(Struct, frozen=True, kw_only=True):
     owner: Owner
     response_id: str
     history: Sequence[Item]
+    given: Sequence[Item]
+    """The end of the history: what this request has brought."""
     include: frozenset[str]
 
 

@@ -11,7 +11,15 @@ from urllib.parse import unquote_to_bytes
 
 from msgspec import Struct
 
-from antwort.api.items import CustomToolCallOutput, FunctionCallOutput, GivenCodeCall, GivenMessage, InputFile, Item, Raw
+from antwort.api.items import (
+    CustomToolCallOutput,
+    FunctionCallOutput,
+    GivenCodeCall,
+    GivenMessage,
+    InputFile,
+    Item,
+    Raw,
+)
 
 _LONGEST_NAME = 200
 
@@ -70,7 +78,7 @@ def content(data: str) -> bytes:
 def name_for(file: InputFile) -> str:
     """Where an attached file goes: by its own name, without what no file can be called."""
     last = (file.filename or "").replace("\\", "/").rpartition("/")[2]
-    plain = "".join(character for character in last if not unicodedata.category(character).startswith(("C", "Zl", "Zp")))
+    plain = "".join(one for one in last if not unicodedata.category(one).startswith(("C", "Zl", "Zp")))
     while len(plain.encode()) > _LONGEST_NAME:
         plain = plain[1:]  # the end says what kind of file it is
     return plain if plain.strip(". ") else "file"

@@ -19,9 +19,11 @@ from antwort.engine.ports import ContainerFileRecord
 
 _DATA: Final = "/mnt/data/"
 _LINK: Final = re.compile(re.escape(f"sandbox:{_DATA}"))
-# What stands around a name that is not part of a longer one. A full stop may follow it: sentences end so.
-_BEGINS: Final = r"(?<![\w./-])"
-_ENDS: Final = r"(?![\w/-]|\.\w)"
+# What stands around a name that is not part of a longer one. A full stop may follow it: sentences end so. Only ASCII
+# counts, because there are languages that put no space between a name and the next word.
+_BEGINS: Final = r"(?<![A-Za-z0-9_./-])"
+_ENDS: Final = r"(?![A-Za-z0-9_/-]|\.[A-Za-z0-9])"
+_QUOTE: Final = "[`\"']"
 _END: Final = re.compile(_ENDS)
 
 
@@ -38,9 +40,9 @@ def cite(
     mentions = list(_links(text, files))
     linked = {mention.file.id for mention in mentions}
     names = Counter(_name(file) for file in made)
-    for file in made:
-        if file.id not in linked and (named := _named(text, file, alone=names[_name(file)] == 1)) is not None:
-            mentions.append(named)
+    unlinked = (file for file in made if file.id not in linked)
+    named = (_named(text, file, alone=names[_name(file)] == 1) for file in unlinked)
+    mentions += [mention for mention in named if mention is not None]
     mentions.sort(key=lambda mention: mention.start)
     return [_citation(mention) for mention in mentions]
 
@@ -50,7 +52,7 @@ def _links(text: str, files: Iterable[ContainerFileRecord]) -> Iterator[_Mention
     starts = list(_LINK.finditer(text))
     if not starts:
         return
-    spelled = {spelling: file for file in files for spelling in (file.path, quote(file.path), quote(file.path, safe=""))}
+    spelled = {spelling: file for file in files for spelling in _spellings(file.path)}
     longest_first = sorted(spelled, key=len, reverse=True)  # a link to `a.csv.gz` is none to `a.csv`
     for found in starts:
         for spelling in longest_first:
@@ -60,6 +62,10 @@ def _links(text: str, files: Iterable[ContainerFileRecord]) -> Iterator[_Mention
                 break
 
 
+def _spellings(path: str) -> tuple[str, ...]:
+    return path, quote(path), quote(path, safe="")
+
+
 def _named(text: str, file: ContainerFileRecord, *, alone: bool) -> _Mention | None:
     """By its path, or by its own name where no other file has it. A name that could be a word counts only in quotes."""
     name = _name(file)
@@ -67,7 +73,7 @@ def _named(text: str, file: ContainerFileRecord, *, alone: bool) -> _Mention | N
         return None
     for spelling in (_DATA + file.path, file.path, *([name] if alone else [])):
         word = re.escape(spelling)
-        pattern = f"{_BEGINS}{word}{_ENDS}" if "." in name.strip(".") else f"(?<=[`\\"']){word}(?=[`\\"'])"
+        pattern = f"{_BEGINS}{word}{_ENDS}" if "." in name.strip(".") else f"(?<={_QUOTE}){word}(?={_QUOTE})"
         if found := re.search(pattern, text):
             return _Mention(found.start(), found.end(), file)
     return None

@@ -8,20 +8,20 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 
 from antwort.api.errors import ApiError, invalid
 from antwort.api.items import Annotation
 from antwort.api.tools import AutoContainer, CodeInterpreterTool, ToolDeclaration
-from antwort.config import CodeInterpreterSettings, ContainersSettings
+from antwort.config import CodeInterpreterSettings
 from antwort.containers.containers import Containers, ContainerWish, Executed
+from antwort.containers.contents import Shelves
 from antwort.containers.sandboxes.port import Output, SandboxLost, SandboxRefused, SandboxTrouble
 from antwort.engine.ports import (
     ContainerFileRecord,
     ContainerRecord,
-    ContainerStore,
     FileStore,
     FunctionSpec,
     HostedCall,
@@ -50,10 +50,6 @@ _TOLD: Final = 30
 _LOST: Final = "Its variables and files are gone; the next call starts in an empty sandbox."
 
 
-class _Store(ContainerStore, FileStore, Protocol):
-    pass
-
-
 class CodeInterpreter:
     """The provider."""
 
@@ -62,14 +58,14 @@ class CodeInterpreter:
     def __init__(
         self,
         containers: Containers,
-        store: _Store,
+        store: Shelves,
         settings: CodeInterpreterSettings,
-        tiers: ContainersSettings,
+        tiers: Sequence[str],
     ) -> None:
         self._containers = containers
         self._store = store
         self._settings = settings
-        self._tiers = tiers.tiers
+        self._tiers = tiers
 
     def offer(self, tool: ToolDeclaration) -> Sequence[FunctionSpec] | None:
         return (SPEC,) if isinstance(tool, CodeInterpreterTool) else None
@@ -87,7 +83,7 @@ class CodeInterpreter:
         self._check(wish, param)
         record = await self._found(tool, context)
         names = await self._check_files(context, wish, param)
-        bench = CodeBench(self._containers, self._settings, context, wish, record)
+        bench = CodeBench(self._containers, self._store, self._settings, context, wish, record)
         if record is not None:
             page = await self._store.list_container_files(context.owner, record.id, PageQuery(limit=_LISTED))
             bench.know(page.data if page else ())
@@ -114,9 +110,7 @@ class CodeInterpreter:
 
     async def _check_files(self, context: ToolContext, wish: AutoContainer, param: str) -> list[str]:
         """Names of the files that this request brings; one that does not exist, or is no file, is an error."""
-        names: list[str] = []
-        for file_id in wish.file_ids or ():
-            names.append(await self._name_of(context, file_id, f"{param}.file_ids"))
+        names = [await self._name_of(context, one, f"{param}.file_ids") for one in wish.file_ids or ()]
         for attachment in attached(context.given):
             file, where = attachment.file, attachment.param
             if file.file_id is not None:
@@ -142,16 +136,20 @@ class CodeBench:
     def __init__(
         self,
         containers: Containers,
+        files: FileStore,
         settings: CodeInterpreterSettings,
         context: ToolContext,
         wish: AutoContainer,
         record: ContainerRecord | None,
     ) -> None:
         self._containers = containers
+        self._uploads = files
         self._settings = settings
         self._context = context
         self._wish = wish
         self._record = record
+        self._empty = record is None or record.sandbox is None
+        """Nothing is in the container: no call has run there, or what it had is lost."""
         self._filled = False
         self._files: dict[str, ContainerFileRecord] = {}
         self._made: dict[str, ContainerFileRecord] = {}
@@ -219,15 +217,19 @@ class CodeBench:
         """Copy the files of this history into the container, once; those that are there already stay as they are."""
         if self._filled:
             return
-        owner, history = self._context.owner, self._context.history
-        named = [one.file.file_id for one in attached(history) if one.file.file_id is not None]
-        ids = list(dict.fromkeys([*(self._wish.file_ids or ()), *named]))
-        if ids:
-            await self._containers.bring(owner, record.id, ids)
-        for attachment in attached(since_last_use(history, record.id)):
+        history = self._context.history
+        if ids := await self._file_ids():
+            await self._containers.bring(self._context.owner, record.id, ids)
+        for attachment in attached(history if self._empty else since_last_use(history, record.id)):
             if attachment.file.file_id is None and attachment.file.file_data is not None:
                 await self._put(record, attachment)
-        self._filled = True
+        self._filled, self._empty = True, False
+
+    async def _file_ids(self) -> list[str]:
+        """Uploaded files that were declared or attached. One that was deleted since is no reason to run nothing."""
+        named = [one.file.file_id for one in attached(self._context.history) if one.file.file_id is not None]
+        ids = dict.fromkeys([*(self._wish.file_ids or ()), *named])
+        return [one for one in ids if await self._uploads.get_file(self._context.owner, one) is not None]
 
     async def _put(self, record: ContainerRecord, attachment: Attachment) -> None:
         try:
@@ -239,6 +241,7 @@ class CodeBench:
     def _result(self, executed: Executed, record: ContainerRecord) -> Result:
         if executed.replaced:
             self._files, self._made = {}, {}
+            self._filled = False
         for file in executed.files:
             self._files[file.path] = self._made[file.path] = file
         if not executed.outcome.alive:
@@ -254,7 +257,7 @@ class CodeBench:
 
     def _forget(self) -> None:
         """The sandbox is gone, and so is what was in it: what the user gave is copied anew."""
-        self._filled, self._files, self._made = False, {}, {}
+        self._filled, self._empty, self._files, self._made = False, True, {}, {}
 
 
 async def _whole(data: bytes) -> AsyncIterator[bytes]:

@@ -22,8 +22,8 @@ _NO_OUTPUT: Final = "(no output)"
 _NAMED: Final = 20
 
 RESTARTED: Final = (
-    "The sandbox was started anew since the last call: variables and files from before are gone, "
-    "but for the user's own files. Define again what you need."
+    "[The sandbox was started anew since the last call: variables and files from before are gone. "
+    "The user's own files are copied there again; define again what else you need.]"
 )
 _LOST: Final = "Its variables and files are gone; the next call starts in an empty sandbox."
 
@@ -67,7 +67,7 @@ def _reason(outcome: Outcome, *, seconds: float, tier: str) -> str:
         case "timeout":
             return f"The code was stopped: it ran for more than {seconds:g} s. {left} Do less at a time."
         case "oom":
-            return f"The code was ended: it needed more memory than the container has ({tier}). {left} Use less at a time."
+            return f"The code was ended: it needed more memory than there is ({tier}). {left} Use less at a time."
         case "ended":
             return f"The interpreter has ended: {outcome.reason or 'for a reason that is not known'}. {left}"
         case _:

@@ -16,8 +16,8 @@ from antwort.engine.ports import FunctionSpec
 NAME: Final = "code_interpreter"
 
 _DESCRIPTION: Final = """\
-Run Python, as in a notebook: variables, imports and files stay from call to call. You get what the code prints and the \
-value of its last expression; matplotlib figures are shown to the user.
+Run Python, as in a notebook: variables, imports and files stay from call to call. You get what the code prints and \
+the value of its last expression; matplotlib figures are shown to the user.
 The working directory is /mnt/data. The user's files are there; save files for the user there too, and give them as \
 links such as [report.csv](sandbox:/mnt/data/report.csv).
 numpy, pandas and matplotlib are installed. There is no network; ask for other packages with `requirements`."""
