@@ -39,9 +39,6 @@ _logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-LEASE: Final = 180
-"""Seconds after which a server ends a session that nobody has asked for."""
-
 _OK: Final = range(200, 300)
 _LONGEST_MESSAGE: Final = 64 * 1024
 _LONGEST_ANSWER: Final = 64 << 20
@@ -128,7 +125,7 @@ class _Refused(Exception):
         self.wait = wait
 
 
-class _Unreached(SandboxFault):
+class Unreached(SandboxFault):
     """Nothing was asked: there was nobody to ask."""
 
 
@@ -157,9 +154,16 @@ class SandboxServer:
         async with self._asked("GET", "/sessions") as answer:
             await _read(answer)
 
-    async def create(self, *, tenant: str, memory_limit: str, timeout: float) -> Session:  # noqa: ASYNC109 - waiting for room is one of several things that it limits
-        """A session of its own, as soon as the server has room."""
-        body = {"tenant": tenant, "memory": memory_limit, "expires_after_seconds": LEASE}
+    async def create(
+        self,
+        *,
+        tenant: str,
+        memory_limit: str,
+        timeout: float,  # noqa: ASYNC109 - waiting for room is one of several things that it limits
+        lease: int = 600,
+    ) -> Session:
+        """A session of its own, as soon as the server has room; it ends when nobody asks for it for `lease` seconds."""
+        body = {"tenant": tenant, "memory": memory_limit, "expires_after_seconds": lease}
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
         while True:
@@ -192,14 +196,14 @@ class SandboxServer:
         headers = {"content-type": "application/json"} if json is not None else {}
         sent = msgspec.json.encode(json) if json is not None else content
         if self._client.is_closed:
-            raise _Unreached("The sandbox server is not asked any more.")
+            raise Unreached("The sandbox server is not asked any more.")
         try:
             async with self._client.stream(method, path, content=sent, headers=headers) as answer:
                 if answer.status_code not in _OK:
                     raise await _refusal(answer)
                 yield answer
         except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout) as error:
-            raise _Unreached("The sandbox server cannot be reached.") from error
+            raise Unreached("The sandbox server cannot be reached.") from error
         except httpx2.TimeoutException as error:
             raise SandboxFault("The sandbox server does not answer.") from error
         except (httpx2.TransportError, httpx2.StreamError, httpx2.InvalidURL) as error:
@@ -323,7 +327,7 @@ class Session:
 
     async def _diagnosed(self, trouble: _Refused | SandboxFault, why: Refusal) -> SandboxTrouble:
         """What the trouble is: a session that is gone explains everything else."""
-        begun = not isinstance(trouble, (_Refused, _Unreached))
+        begun = not isinstance(trouble, (_Refused, Unreached))
         if self._lost is None:
             try:
                 async with self._server.call("GET", self._path):

@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from antwort.containers.sandboxes.client import SandboxServer
+from antwort.containers.sandboxes.client import SandboxServer, Unreached
 from antwort.containers.sandboxes.port import Sandbox, SandboxFault, SandboxTrouble
 from antwort.containers.sandboxes.remote import RemoteSandboxes
 
@@ -27,6 +27,7 @@ _logger = logging.getLogger(__name__)
 _START_SECONDS: Final = 30.0
 _LOOK_SECONDS: Final = 0.02
 _STOP_SECONDS: Final = 10.0
+_DEATH_SECONDS: Final = 1.0
 _LAST_WORDS: Final = 1 << 12
 
 # The child runs what nobody has read, so it is handed nothing that it does not need: no keys of models, for one.
@@ -56,9 +57,14 @@ class LocalSandboxes:
     async def acquire(self, *, tenant: str, memory_limit: str, timeout: float) -> Sandbox:  # noqa: ASYNC109 - as the port has it
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
-        child = await self._running()
-        left = max(0.0, deadline - loop.time())
-        return await child.sandboxes.acquire(tenant=tenant, memory_limit=memory_limit, timeout=left)
+        while True:
+            child = await self._running()
+            left = max(0.0, deadline - loop.time())
+            try:
+                return await child.sandboxes.acquire(tenant=tenant, memory_limit=memory_limit, timeout=left)
+            except Unreached:
+                if not await child.has_died():
+                    raise
 
     async def release(self, sandbox: Sandbox) -> None:
         if self._child is not None:  # those of one that has died are gone
@@ -132,6 +138,13 @@ class _Child:
     @property
     def alive(self) -> bool:
         return self._process.returncode is None
+
+    async def has_died(self) -> bool:
+        """Whether that is why it does not answer; the system may need a moment to tell."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_DEATH_SECONDS):
+                await self._process.wait()
+        return not self.alive
 
     async def stop(self) -> None:
         """End it with everything that it has started."""

@@ -5,17 +5,23 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from antwort.containers.sandboxes.client import LEASE, SandboxServer, Session
+from antwort.containers.sandboxes.client import SandboxServer, Session
 from antwort.containers.sandboxes.port import Sandbox, SandboxTrouble
 
-_BEAT: Final = LEASE / 6
+LEASE: Final = 180
+"""Seconds after which a server ends a session that nobody has asked for."""
+
+BEAT: Final = LEASE / 6
+"""Seconds between two renewals; a few may be missed."""
 
 
 class RemoteSandboxes:
     """`Sandboxes` of one server. Closing ends what is held; what a killed process held ends with its lease."""
 
-    def __init__(self, server: SandboxServer) -> None:
+    def __init__(self, server: SandboxServer, *, lease: int = LEASE, beat: float = BEAT) -> None:
         self._server = server
+        self._lease = lease
+        self._pause = beat
         self._held: set[Session] = set()
         self._beating: asyncio.Task[None] | None = None
 
@@ -24,7 +30,9 @@ class RemoteSandboxes:
         await self._server.ready()
 
     async def acquire(self, *, tenant: str, memory_limit: str, timeout: float) -> Sandbox:  # noqa: ASYNC109 - as the port has it
-        session = await self._server.create(tenant=tenant, memory_limit=memory_limit, timeout=timeout)
+        session = await self._server.create(
+            tenant=tenant, memory_limit=memory_limit, timeout=timeout, lease=self._lease
+        )
         self._held.add(session)
         if self._beating is None:
             self._beating = asyncio.create_task(self._beat())
@@ -45,7 +53,7 @@ class RemoteSandboxes:
 
     async def _beat(self) -> None:
         while True:
-            await asyncio.sleep(_BEAT)
+            await asyncio.sleep(self._pause)
             for session in tuple(self._held):
                 try:
                     await session.touch()
