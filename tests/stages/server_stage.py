@@ -60,9 +60,15 @@ SCRIPT = {
 class Server:
     """A server process. `stop` asks it to end, `kill` does not ask."""
 
-    def __init__(self, place: Path, config: dict | None = None, environment: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        place: Path,
+        config: dict | None = None,
+        environment: dict[str, str] | None = None,
+        script: dict | None = None,
+    ) -> None:
         place.mkdir(parents=True, exist_ok=True)
-        (place / "script.yaml").write_text(json.dumps(SCRIPT), encoding="utf-8")
+        (place / "script.yaml").write_text(json.dumps(script or SCRIPT), encoding="utf-8")
         settings = {"models": {"scripted": {"kind": "scripted", "script": "script.yaml"}}, **(config or {})}
         (place / "antwort.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
         self.place = place
@@ -148,9 +154,11 @@ def _read_screen(process: subprocess.Popen[str]) -> str:
 
 
 @contextmanager
-def serving(place: Path, config: dict | None = None, environment: dict[str, str] | None = None) -> Iterator[Server]:
+def serving(
+    place: Path, config: dict | None = None, environment: dict[str, str] | None = None, script: dict | None = None
+) -> Iterator[Server]:
     """A server for a while."""
-    server = Server(place, config, environment)
+    server = Server(place, config, environment, script)
     try:
         yield server
     finally:
