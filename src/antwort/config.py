@@ -21,6 +21,7 @@ from antwort.api.tools import MemoryLimit
 
 _WHERE = re.compile(r"^(?P<what>.*?)(?: - at `(?P<path>\$[^`]*)`)?$", re.DOTALL)
 _UNKNOWN = re.compile(r"Object contains unknown field `(?P<name>[^`]+)`")
+_ADDRESS = re.compile(r"https?://[^\s/?#@]+/?")
 _PREFIX = "ANTWORT_"
 
 Positive: TypeAlias = Annotated[int, Meta(ge=1)]
@@ -130,10 +131,13 @@ class EngineSettings(_Section):
 
 
 class CodeInterpreterSettings(_Section):
-    """Python in sandboxes."""
+    """Python in sandboxes: of this machine's jail, unless an address or a template says otherwise."""
 
-    enabled: bool = False
+    enabled: bool = True
     sandbox_url: str | None = None
+    """A sandbox server that runs somewhere."""
+    sandbox_token_env: str | None = None
+    """The variable that holds its token."""
     sandbox_template: str | None = None
     sandbox_namespace: str | None = None
     execution_timeout: Seconds = 60.0
@@ -229,6 +233,9 @@ def _check(config: Config, document: _Document) -> None:
     if interpreter.sandbox_url is not None and interpreter.sandbox_template is not None:
         where = ("providers", "code_interpreter", "sandbox_template")
         raise document.error(where, "give either `sandbox_url` or `sandbox_template`, or neither")
+    if interpreter.sandbox_url is not None and not _ADDRESS.fullmatch(interpreter.sandbox_url):
+        where = ("providers", "code_interpreter", "sandbox_url")
+        raise document.error(where, "must be an address like `http://127.0.0.1:8090`")
 
 
 # ── the file ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -317,10 +324,11 @@ def _with_variables(data: dict[str, Any], environment: Mapping[str, str]) -> dic
 
 
 def _key_variables(data: Mapping[str, Any]) -> set[object]:
-    """Variables that hold keys of upstreams, whatever they are called."""
-    models = data.get("models")
-    entries = cast("dict[str, object]", models).values() if isinstance(models, dict) else ()
-    return {cast("dict[str, object]", entry).get("api_key_env") for entry in entries if isinstance(entry, dict)}
+    """Variables that hold keys of upstreams and tokens of sandbox servers, whatever they are called."""
+    sections = [data.get(name) for name in ("models", "providers")]
+    entries = [entry for one in sections if isinstance(one, dict) for entry in cast("dict[str, object]", one).values()]
+    named = [cast("dict[str, object]", entry) for entry in entries if isinstance(entry, dict)]
+    return {entry.get(key) for entry in named for key in ("api_key_env", "sandbox_token_env")}
 
 
 def _put(data: Mapping[str, Any], path: tuple[str, ...], value: object) -> dict[str, Any]:

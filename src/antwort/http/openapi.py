@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response as Answer
 from starlette.routing import Route
 
+from antwort.api.containers import AddContainerFile, CreateContainer, ExecuteCode
 from antwort.api.requests import AddItems, CountTokens, CreateConversation, CreateResponse, UpdateConversation
 from antwort.api.responses import Response
 from antwort.http.bodies import json_answer
@@ -25,6 +26,10 @@ _FORM = {
 }
 
 
+_FILE = {"type": "object", "required": ["file"], "properties": {"file": {"type": "string", "format": "binary"}}}
+_TAR = "application/x-tar"
+
+
 class Operation(NamedTuple):
     """One thing that can be asked for."""
 
@@ -35,9 +40,15 @@ class Operation(NamedTuple):
     takes: type[Any] | None = None
     gives: type[Any] | None = None
     query: tuple[str, ...] = ()
+    form: dict[str, Any] | None = None
+    """What it takes as a form."""
+    raw: str | None = None
+    """The kind of bytes that it takes."""
 
 
 _CONVERSATION = "/v1/conversations/{conversation_id}"
+_CONTAINER = "/v1/containers/{container_id}"
+_CONTAINER_FILE = _CONTAINER + "/files/{file_id}"
 
 OPERATIONS = (
     Operation("post", "/v1/responses", "createResponse", "Ask for a response", CreateResponse, Response),
@@ -63,7 +74,26 @@ OPERATIONS = (
     Operation("get", _CONVERSATION + "/items", "listConversationItems", "Its items", query=_ITEMS),
     Operation("get", _CONVERSATION + "/items/{item_id}", "getConversationItem", "One of its items", query=_INCLUDE),
     Operation("delete", _CONVERSATION + "/items/{item_id}", "deleteConversationItem", "Take an item out"),
-    Operation("post", "/v1/files", "createFile", "Upload a file"),
+    Operation("post", "/v1/containers", "createContainer", "Make a container", CreateContainer),
+    Operation("get", "/v1/containers", "listContainers", "The containers", query=(*_PAGING, "name")),
+    Operation("get", _CONTAINER, "getContainer", "A container"),
+    Operation("delete", _CONTAINER, "deleteContainer", "Forget a container, with all that is in it"),
+    Operation(
+        "post",
+        _CONTAINER + "/files",
+        "createContainerFile",
+        "Put a file into a container",
+        AddContainerFile,
+        form=_FILE,
+    ),
+    Operation("get", _CONTAINER + "/files", "listContainerFiles", "The files in a container", query=_PAGING),
+    Operation("get", _CONTAINER_FILE, "getContainerFile", "What is known of a file in a container"),
+    Operation("delete", _CONTAINER_FILE, "deleteContainerFile", "Remove a file from a container"),
+    Operation("get", _CONTAINER_FILE + "/content", "getContainerFileContent", "The file itself"),
+    Operation("put", _CONTAINER + "/archive", "writeContainerArchive", "Unpack a tar into a container", raw=_TAR),
+    Operation("get", _CONTAINER + "/archive", "readContainerArchive", "All files of a container as one tar"),
+    Operation("post", _CONTAINER + "/exec", "executeInContainer", "Run code without a model", ExecuteCode),
+    Operation("post", "/v1/files", "createFile", "Upload a file", form=_FORM),
     Operation("get", "/v1/files", "listFiles", "The files", query=(*_PAGING, "purpose")),
     Operation("get", "/v1/files/{file_id}", "getFile", "What is known of a file"),
     Operation("delete", "/v1/files/{file_id}", "deleteFile", "Forget a file"),
@@ -130,11 +160,19 @@ def _described(operation: Operation) -> dict[str, Any]:
             "default": {"description": "An error", "content": {"application/json": {"schema": _ref("Error")}}},
         },
     }
-    if operation.takes is not None:
-        described["requestBody"] = {"required": True, **_content(operation.takes)}
-    elif operation.name == "createFile":
-        described["requestBody"] = {"required": True, "content": {"multipart/form-data": {"schema": _FORM}}}
+    if taken := _taken(operation):
+        described["requestBody"] = {"required": True, "content": taken}
     return described
+
+
+def _taken(operation: Operation) -> dict[str, Any]:
+    """What a body may be, by its type."""
+    taken: dict[str, Any] = _content(operation.takes).get("content", {})
+    if operation.form is not None:
+        taken["multipart/form-data"] = {"schema": operation.form}
+    if operation.raw is not None:
+        taken[operation.raw] = {"schema": {"type": "string", "format": "binary"}}
+    return taken
 
 
 def _content(of: type[Any] | None) -> dict[str, Any]:

@@ -105,6 +105,7 @@ def screen(services: Services, listener: socket.socket) -> str:
         f"storage    {config.storage.url.partition('?')[0]}, files in {config.storage.blobs}",
         f"auth       {auth}",
         f"limits     {_limits(config)}",
+        f"containers {_containers(config)}",
         f"tools      {', '.join(tools) or 'none are run here: functions go back to the client'}",
         "metrics    /metrics; documents: /openapi.json; health: /healthz, /readyz",
     ]
@@ -121,6 +122,14 @@ def _models(services: Services) -> str:
     ]
     unknown = "; unknown names get the default" if models.default_for_unknown else ""
     return ", ".join(shown) + unknown
+
+
+def _containers(config: Config) -> str:
+    interpreter, settings = config.providers.code_interpreter, config.containers
+    if not interpreter.enabled:
+        return "off"
+    place = interpreter.sandbox_url or "in the jail of this machine"
+    return f"{place}; {settings.max_containers} of one owner at a time, idle for {settings.expires_after:g} min at most"
 
 
 def _limits(config: Config) -> str:

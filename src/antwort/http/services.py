@@ -8,6 +8,7 @@ from starlette.requests import Request
 
 from antwort.auth import Caller, Door, Limits
 from antwort.config import Config
+from antwort.containers import Containers
 from antwort.engine.background import Background
 from antwort.engine.engine import Engine, Work
 from antwort.engine.ports import Owner, Store
@@ -28,6 +29,8 @@ class Services:
     engine: Engine
     background: Background
     metrics: Metrics
+    containers: Containers | None = None
+    """None where no code is run here."""
     limits: Limits = field(default_factory=Limits)
     attended: dict[str, Work] = field(default_factory=dict[str, Work])
     """The responses that somebody waits for."""
@@ -45,6 +48,8 @@ class Services:
         await self.background.aclose()
         await self.engine.late.aclose()
         await self.registry.aclose()
+        if self.containers is not None:
+            await self.containers.aclose()
         await self.models.aclose()
         await self.store.aclose()
 

@@ -1,13 +1,13 @@
 from __future__ import annotations
 
-from antwort.http import conversations, files, health, models, responses
+from antwort.http import containers, conversations, files, health, models, responses
 from antwort.http.openapi import OPERATIONS, document
 
 
 def test_every_route_is_described_and_nothing_else():
     routed = {
         (method.lower(), route.path.replace(":path", ""))
-        for room in (responses, conversations, files, models, health)
+        for room in (responses, conversations, containers, files, models, health)
         for route in room.routes
         for method in route.methods - {"HEAD"}
     }

@@ -4,12 +4,14 @@ port      what containers ask for, and the errors
 client    a session of a sandbox server, over HTTP: the only way to one, wherever it runs
 remote    `sandbox_url`: a server that somebody runs
 local     neither set: a server as our own child, in this machine's jail
+places    which of them it is, by the configuration
 """
 
 from __future__ import annotations
 
 from antwort.containers.sandboxes.client import SandboxServer
 from antwort.containers.sandboxes.local import LocalSandboxes, NoJail
+from antwort.containers.sandboxes.places import open_sandboxes
 from antwort.containers.sandboxes.port import (
     Figure,
     Outcome,
@@ -39,4 +41,5 @@ __all__ = [
     "SandboxServer",
     "SandboxTrouble",
     "Sandboxes",
+    "open_sandboxes",
 ]
