@@ -120,7 +120,7 @@ class _Child:
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,
-            process_group=0,  # a Ctrl-C is for us; we end it in good order
+            start_new_session=True,  # a Ctrl-C is for us; we end it in good order
         )
         url = f"http://127.0.0.1:{environment['SANDBOX_PORT']}"
         child = cls(process, RemoteSandboxes(SandboxServer(url, token=environment["SANDBOX_TOKEN"], own=True)))
