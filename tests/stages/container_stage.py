@@ -45,19 +45,19 @@ class Stage:
 
 @contextmanager
 def staged(kind: str, place: Path, config: dict | None = None, **settings: str) -> Iterator[Stage]:
-    """A server with sandboxes of a kind. `settings` are for the sandbox server, in the way that `antwort sandbox` has."""
+    """A server with sandboxes of a kind. `settings` are for the sandbox server, as `antwort sandbox` takes them."""
     config = config or {}
     place.mkdir(parents=True, exist_ok=True)
     if kind == "jail":
         variables = {f"SANDBOX_{name.upper()}": value for name, value in settings.items()}
-        with serving(place / "server", config, variables) as server:
+        with serving(place / "server", {"providers": {}, **config}, environment=variables) as server:
             yield Stage(server, None)
         return
     with sandbox_server(place, **settings) as sandbox:
         given = config.get("providers", {}).get("code_interpreter", {})
         interpreter = {**given, "sandbox_url": sandbox.url, "sandbox_token_env": "TEST_TOKEN"}
         whole = {**config, "providers": {"code_interpreter": interpreter}}
-        with serving(place / "server", whole, {"TEST_TOKEN": sandbox.token}) as server:
+        with serving(place / "server", whole, environment={"TEST_TOKEN": sandbox.token}) as server:
             yield Stage(server, sandbox)
 
 
