@@ -69,15 +69,17 @@ def coding(
     kind: str, place: Path, settings: dict[str, Any] | None = None, script: dict[str, Any] | None = None, **config: Any
 ) -> Iterator[Server]:
     """A server whose code runs in one of the places. `settings` are those of the code interpreter."""
+    scratch = place / "scratch"
+    scratch.mkdir(parents=True)
+    environment = {"TMPDIR": str(scratch)}
     if kind == "local":
-        with serving(place, _config(settings, config), script=script or SCRIPT) as server:
-            server.sandbox = None
+        with serving(place, _config(settings, config), environment=environment, script=script or SCRIPT) as server:
             yield server
         return
-    (place / "elsewhere").mkdir(parents=True)
-    with sandbox_server(place / "elsewhere") as sandbox:
+    (place / "elsewhere").mkdir()
+    with sandbox_server(place / "elsewhere", environment) as sandbox:
         given = {"sandbox_url": sandbox.url, "sandbox_token_env": "SANDBOX_KEY", **(settings or {})}
-        environment = {"SANDBOX_KEY": sandbox.token}
+        environment |= {"SANDBOX_KEY": sandbox.token}
         with serving(place, _config(given, config), environment=environment, script=script or SCRIPT) as server:
             server.sandbox = sandbox
             yield server

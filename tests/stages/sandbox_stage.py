@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 class SandboxProcess:
     """A sandbox server, which can be stopped and started again at the same address."""
 
-    def __init__(self, place: Path, settings: dict[str, str]) -> None:
+    def __init__(self, place: Path, environment: dict[str, str], settings: dict[str, str]) -> None:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
@@ -34,6 +34,7 @@ class SandboxProcess:
             "SANDBOX_PORT": str(port),
             "SANDBOX_TOKEN": self.token,
             **{f"SANDBOX_{name.upper()}": value for name, value in settings.items()},
+            **environment,
         }
         self.start()
 
@@ -76,9 +77,9 @@ class SandboxProcess:
 
 
 @contextmanager
-def sandbox_server(place: Path, **settings: str) -> Iterator[SandboxProcess]:
+def sandbox_server(place: Path, environment: dict[str, str] | None = None, **settings: str) -> Iterator[SandboxProcess]:
     """A sandbox server for a while. `settings` are its `SANDBOX_*` variables."""
-    running = SandboxProcess(place, settings)
+    running = SandboxProcess(place, environment or {}, settings)
     try:
         yield running
     finally:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import sqlite3
-import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import openai
 import pytest
 from code_stage import AUTO, PLACES, calls_of, coding, descendants, is_running, meanwhile, metric, run, sandbox_pid
 
@@ -26,8 +26,8 @@ def open_files(pid: int) -> int:
     return sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())
 
 
-def temporary() -> set[str]:
-    return {path.name for path in Path(tempfile.gettempdir()).iterdir() if "pytest" not in path.name}
+def temporary(server) -> list[str]:
+    return sorted(path.name for path in (server.place / "scratch").rglob("*"))
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -42,7 +42,7 @@ def test_a_hundred_responses_one_after_another_and_twenty_at_once(place, tmp_pat
             open_files(server.process.pid),
             open_files(sandbox_pid(server)),
         )
-        files = temporary()
+        files = temporary(server)
         answers = [run(client, f"open('{number}.txt', 'w').write('x'); {number} * 2") for number in range(100)]
         with ThreadPoolExecutor(20) as many:
             answers += many.map(lambda number: run(client, f"{number} * 2"), range(100, 120))
@@ -62,7 +62,7 @@ def test_a_hundred_responses_one_after_another_and_twenty_at_once(place, tmp_pat
             return all(here <= there + 2 for here, there in zip(now, before, strict=True))
 
         eventually(as_before, f"processes and descriptors are as before: {before}")
-        assert temporary() <= files
+        assert temporary(server) == files
         rows = sqlite3.connect(f"file:{server.place}/.antwort/antwort.db?mode=ro", uri=True)
         assert rows.execute("SELECT count(*) FROM containers WHERE status = 'running'").fetchone() == (0,)
         assert rows.execute("SELECT count(*) FROM responses").fetchone() == (140,)
@@ -105,17 +105,15 @@ def test_a_container_that_is_deleted_in_the_middle_of_a_call(place, tmp_path):
 
 def test_a_server_that_is_killed_in_the_middle_of_a_call_leaves_nothing(tmp_path):
     with coding("local", tmp_path) as server, server.client() as client:
-        stream = client.responses.create(
-            model="scripted", input="# run\nimport time; time.sleep(60)", tools=[AUTO], stream=True
-        )
-        for event in stream:
-            if event.type == "response.code_interpreter_call.interpreting":
-                time.sleep(0.5)  # let the code begin
-                break
-        below = descendants(server.process.pid)
+        below: list[int] = []
+
+        def kill() -> None:
+            below.extend(descendants(server.process.pid))
+            server.kill()
+
+        with pytest.raises(openai.APIConnectionError):
+            meanwhile(client, "import time; time.sleep(60)", kill)
         assert len(below) > 2
-        server.kill()
-        stream.close()
         eventually(lambda: not any(map(is_running, below)), "everything that it had started ends with it")
 
         server.start()

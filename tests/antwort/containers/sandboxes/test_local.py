@@ -21,7 +21,7 @@ def anyio_backend():
 
 @pytest.fixture
 async def local(tmp_path):
-    sandboxes = LocalSandboxes(tmp_path / "state", max_output=1000)
+    sandboxes = LocalSandboxes(tmp_path / "state", max_output=2000)
     yield sandboxes
     await sandboxes.aclose()
     assert children() == []
@@ -95,7 +95,7 @@ async def test_a_child_that_dies_in_the_middle_of_a_run(local):
 
 async def test_where_it_cannot_start_it_says_why(tmp_path):
     environment = {**os.environ, "SANDBOX_MODE": "node"}
-    sandboxes = LocalSandboxes(tmp_path, max_output=1000, environment=environment)
+    sandboxes = LocalSandboxes(tmp_path, max_output=2000, environment=environment)
     for _ in range(2):
         with pytest.raises(NoJail, match="SANDBOX_MODE=node is not there yet; use python"):
             await sandboxes.start()
@@ -105,7 +105,7 @@ async def test_where_it_cannot_start_it_says_why(tmp_path):
 
 async def test_the_child_is_handed_no_secrets(tmp_path):
     environment = {**os.environ, "OPENAI_API_KEY": "sk-secret", "ANTWORT_X": "y", "SANDBOX_MAX_SESSIONS": "7"}
-    sandboxes = LocalSandboxes(tmp_path, max_output=1000, environment=environment)
+    sandboxes = LocalSandboxes(tmp_path, max_output=2000, environment=environment)
     await sandboxes.start()
     (pid,) = children()
     handed = await asyncio.to_thread(Path(f"/proc/{pid}/environ").read_bytes)
@@ -118,14 +118,14 @@ async def test_the_child_is_handed_no_secrets(tmp_path):
 
 async def test_output_is_limited_as_it_was_told(local):
     sandbox = await acquired(local)
-    async with aclosing(sandbox.run("print("x" * 5000)", timeout=30)) as steps:
+    async with aclosing(sandbox.run("print('x' * 50_000)", timeout=30)) as steps:
         *_, last = [step async for step in steps]
     assert isinstance(last, Outcome)
-    assert last.cut_bytes > 3000
+    assert last.cut_bytes > 40_000
 
 
 async def test_once_it_is_closed_nothing_is_started_any_more(tmp_path):
-    sandboxes = LocalSandboxes(tmp_path, max_output=1000)
+    sandboxes = LocalSandboxes(tmp_path, max_output=2000)
     await sandboxes.aclose()
     with pytest.raises(SandboxFault):
         await acquired(sandboxes)
