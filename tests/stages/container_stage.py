@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -37,6 +36,10 @@ class Stage:
         (child,) = (pid for pid in children(self.server.process.pid) if b"sandbox" in command(pid))
         return child
 
+    def temporary_files(self) -> list[str]:
+        """What lies about where the server makes temporary files."""
+        return sorted(path.name for path in (self.server.place.parent / "tmp").iterdir())
+
     def rows(self, question: str) -> list:
         """What the database says, asked past the server."""
         with closing(sqlite3.connect(self.server.place / ".antwort" / "antwort.db")) as database:
@@ -44,20 +47,20 @@ class Stage:
 
 
 @contextmanager
-def staged(kind: str, place: Path, config: dict | None = None, **settings: str) -> Iterator[Stage]:
-    """A server with sandboxes of a kind. `settings` are for the sandbox server, in the way that `antwort sandbox` has."""
+def staged(kind: str, place: Path, config: dict | None = None) -> Iterator[Stage]:
+    """A server with sandboxes of a kind."""
     config = config or {}
-    place.mkdir(parents=True, exist_ok=True)
+    (place / "tmp").mkdir(parents=True, exist_ok=True)
+    variables = {"TMPDIR": str(place / "tmp")}
     if kind == "jail":
-        variables = {f"SANDBOX_{name.upper()}": value for name, value in settings.items()}
         with serving(place / "server", config, variables) as server:
             yield Stage(server, None)
         return
-    with sandbox_server(place, **settings) as sandbox:
+    with sandbox_server(place) as sandbox:
         given = config.get("providers", {}).get("code_interpreter", {})
         interpreter = {**given, "sandbox_url": sandbox.url, "sandbox_token_env": "TEST_TOKEN"}
         whole = {**config, "providers": {"code_interpreter": interpreter}}
-        with serving(place / "server", whole, {"TEST_TOKEN": sandbox.token}) as server:
+        with serving(place / "server", whole, {**variables, "TEST_TOKEN": sandbox.token}) as server:
             yield Stage(server, sandbox)
 
 
@@ -105,8 +108,3 @@ def is_running(pid: int) -> bool:
     except (FileNotFoundError, ProcessLookupError):
         return False
     return state != "Z"
-
-
-def temporary_files() -> set[str]:
-    """What lies about where temporary files are made."""
-    return {entry.name for entry in os.scandir(os.environ.get("TMPDIR", "/tmp"))}  # noqa: S108 - only looked at

@@ -43,11 +43,11 @@ class SandboxProcess:
 
 
 @contextmanager
-def sandbox_server(place: Path, **settings: str) -> Iterator[SandboxProcess]:
-    """A sandbox server for a while. `settings` are its `SANDBOX_*` variables."""
+def sandbox_server(place: Path, port: int | None = None, **settings: str) -> Iterator[SandboxProcess]:
+    """A sandbox server for a while, where one was before or anywhere. `settings` are its `SANDBOX_*` variables."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+        port = port or probe.getsockname()[1]
     token = "a token of the tests"
     environment = {
         "PATH": os.environ["PATH"],
