@@ -133,7 +133,8 @@ class EngineSettings(_Section):
 class CodeInterpreterSettings(_Section):
     """Python in sandboxes: of this machine's jail, unless an address or a template says otherwise."""
 
-    enabled: bool = True
+    enabled: bool | None = None
+    """Unless it is said, it is on where code can be run, and off where it cannot; `true` refuses to start there."""
     sandbox_url: str | None = None
     """A sandbox server that runs somewhere."""
     sandbox_token_env: str | None = None
@@ -143,6 +144,9 @@ class CodeInterpreterSettings(_Section):
     execution_timeout: Seconds = 60.0
     claim_timeout: Seconds = 30.0
     max_output_size: Positive = 10 * 1024 * 1024
+    """Bytes of what one run prints and shows; what is more is cut."""
+    outputs: Literal["asked", "always"] = "asked"
+    """Whether callers get them only where `include` asks for them, as OpenAI does, or always."""
 
 
 class ContainersSettings(_Section):
@@ -236,6 +240,9 @@ def _check(config: Config, document: _Document) -> None:
     if interpreter.sandbox_url is not None and not _ADDRESS.fullmatch(interpreter.sandbox_url):
         where = ("providers", "code_interpreter", "sandbox_url")
         raise document.error(where, "must be an address like `http://127.0.0.1:8090`")
+    if interpreter.sandbox_namespace is not None and interpreter.sandbox_template is None:
+        where = ("providers", "code_interpreter", "sandbox_namespace")
+        raise document.error(where, "there is no `sandbox_template` that it could be for")
 
 
 # ── the file ─────────────────────────────────────────────────────────────────────────────────────────────────────────

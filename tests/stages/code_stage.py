@@ -1,4 +1,4 @@
-"""A stage for the code interpreter: the real server over each place that runs code, and a model that runs what it is told.
+"""A stage for the code interpreter: the real server over each place, and a model that runs what it is told to.
 
 A user's text that begins with `# run` is Python, and the scripted model runs just that; others are small stories.
 """
@@ -6,13 +6,13 @@ A user's text that begins with `# run` is Python, and the scripted model runs ju
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx2
-from sandbox_stage import SandboxProcess, sandbox_server
+from sandbox_stage import sandbox_server
 from server_stage import Server, serving
 
 AUTO = {"type": "code_interpreter", "container": {"type": "auto"}}
@@ -47,14 +47,14 @@ SCRIPT = {
         _when(
             "analyse",
             2,
-            {"text": "Grüße 🎈! In all <<output>>\nSee [the chart](sandbox:/mnt/data/chart.png) and totals.csv."},
+            {"text": "Grüße 🎈! See [the chart](sandbox:/mnt/data/chart.png) and totals.csv."},
         ),
         _when("twice", 1, call("x = 20"), call("y = x + 1")),
         _when("twice", 2, call("x, y")),
         _when("twice", 3, {"text": "<<output>>"}),
         _when("both", 1, call("6 * 7"), {"call": {"name": "get_weather", "arguments": {"city": "Berlin"}}}),
-        _when("both", 2, call("degrees = 21; degrees * 2")),
-        _when("both", 3, {"text": '{"degrees": 21}'}),
+        {"when": {"text": "both", "output": "21 degrees"}, "reply": [call("degrees = 21; degrees * 2")]},
+        {"when": {"text": "both", "output": "42"}, "reply": [{"text": '{"degrees": 21}'}]},
         _when("broken", 1, {"call": {"name": "code_interpreter", "arguments": '{"code": "print(1)'}}),
         _when("broken", 2, call("'repaired'")),
         _when("broken", 3, {"text": "<<output>>"}),
@@ -65,10 +65,12 @@ SCRIPT = {
 
 
 @contextmanager
-def coding(kind: str, place: Path, settings: dict[str, Any] | None = None, **config: Any) -> Iterator[Server]:
+def coding(
+    kind: str, place: Path, settings: dict[str, Any] | None = None, script: dict[str, Any] | None = None, **config: Any
+) -> Iterator[Server]:
     """A server whose code runs in one of the places. `settings` are those of the code interpreter."""
     if kind == "local":
-        with serving(place, _config(settings, config), script=SCRIPT) as server:
+        with serving(place, _config(settings, config), script=script or SCRIPT) as server:
             server.sandbox = None
             yield server
         return
@@ -76,13 +78,13 @@ def coding(kind: str, place: Path, settings: dict[str, Any] | None = None, **con
     with sandbox_server(place / "elsewhere") as sandbox:
         given = {"sandbox_url": sandbox.url, "sandbox_token_env": "SANDBOX_KEY", **(settings or {})}
         environment = {"SANDBOX_KEY": sandbox.token}
-        with serving(place, _config(given, config), environment, script=SCRIPT) as server:
+        with serving(place, _config(given, config), environment, script=script or SCRIPT) as server:
             server.sandbox = sandbox
             yield server
 
 
 def _config(settings: dict[str, Any] | None, config: dict[str, Any]) -> dict[str, Any]:
-    return {"providers": {"code_interpreter": settings or {}}, **config}
+    return {"providers": {"code_interpreter": {"enabled": True, **(settings or {})}}, **config}
 
 
 def calls_of(response: Any) -> list[Any]:
@@ -99,6 +101,20 @@ def run(client: Any, code: str, **more: Any) -> Any:
     """Have the model run some code."""
     request = {"model": "scripted", "input": f"# run\n{code}", "tools": [AUTO], "include": OUTPUTS, **more}
     return client.responses.create(**request)
+
+
+def meanwhile(client: Any, code: str, what: Callable[[], object], **more: Any) -> Any:
+    """Have the model run some code, and do something once that has begun; the response as the stream ends."""
+    include = [*OUTPUTS, "antwort:code_interpreter_call.live_output"]
+    text = f"# run\nprint('begun', flush=True)\n{code}"
+    request = {"model": "scripted", "input": text, "tools": [AUTO], "include": include, **more}
+    last = None
+    with client.responses.create(**request, stream=True) as stream:
+        for last in stream:
+            if last.type.startswith("antwort:"):
+                what()
+    assert last is not None
+    return last.response
 
 
 def descendants(pid: int) -> list[int]:
@@ -138,7 +154,6 @@ def is_running(pid: int) -> bool:
 def metric(server: Server, name: str) -> float:
     """The sum of a metric's samples."""
     page = httpx2.get(f"{server.url}/metrics", trust_env=False).text
-    return sum(float(line.rpartition(" ")[2]) for line in page.splitlines() if line.partition("{")[0].split()[:1] == [name])
-
-
-__all__ = ["SandboxProcess"]
+    return sum(
+        float(line.rpartition(" ")[2]) for line in page.splitlines() if line.partition("{")[0].split()[:1] == [name]
+    )

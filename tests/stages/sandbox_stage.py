@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import httpx2
@@ -18,13 +17,47 @@ import httpx2
 ROOT = Path(__file__).parents[2]
 
 
-@dataclass
 class SandboxProcess:
-    """A running sandbox server."""
+    """A sandbox server, which can be stopped and started again at the same address."""
 
-    url: str
-    token: str
-    process: subprocess.Popen[bytes]
+    def __init__(self, place: Path, settings: dict[str, str]) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        self.url = f"http://127.0.0.1:{port}"
+        self.token = "a token of the tests"
+        self._place = place
+        self._environment = {
+            "PATH": os.environ["PATH"],
+            "PYTHONPATH": str(ROOT / "src"),
+            "SANDBOX_STATE": str(place / "state"),
+            "SANDBOX_PORT": str(port),
+            "SANDBOX_TOKEN": self.token,
+            **{f"SANDBOX_{name.upper()}": value for name, value in settings.items()},
+        }
+        self.start()
+
+    def start(self) -> None:
+        """Start it, and wait until it answers."""
+        path = self._place / "sandbox.log"
+        with path.open("ab") as log:
+            command = [sys.executable, "-m", "antwort", "sandbox"]
+            self.process = subprocess.Popen(command, env=self._environment, cwd=self._place, stdout=log, stderr=log)
+        for _ in range(1500):
+            assert self.process.poll() is None, path.read_text(encoding="utf-8")
+            try:
+                httpx2.get(f"{self.url}/health", trust_env=False).raise_for_status()
+            except httpx2.TransportError:
+                time.sleep(0.02)
+            else:
+                return
+        self.stop()
+        raise TimeoutError(path.read_text(encoding="utf-8"))
+
+    def stop(self) -> None:
+        if self.process.poll() is None:
+            self.process.terminate()
+            self.process.wait(30)
 
     def kill(self) -> None:
         self.process.send_signal(signal.SIGKILL)
@@ -43,39 +76,10 @@ class SandboxProcess:
 
 
 @contextmanager
-def sandbox_server(place: Path, port: int | None = None, **settings: str) -> Iterator[SandboxProcess]:
-    """A sandbox server for a while, where one was before or anywhere. `settings` are its `SANDBOX_*` variables."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = port or probe.getsockname()[1]
-    token = "a token of the tests"
-    environment = {
-        "PATH": os.environ["PATH"],
-        "PYTHONPATH": str(ROOT / "src"),
-        "SANDBOX_STATE": str(place / "state"),
-        "SANDBOX_PORT": str(port),
-        "SANDBOX_TOKEN": token,
-        **{f"SANDBOX_{name.upper()}": value for name, value in settings.items()},
-    }
-    with (place / "sandbox.log").open("wb") as log:
-        command = [sys.executable, "-m", "antwort", "sandbox"]
-        process = subprocess.Popen(command, env=environment, cwd=place, stdout=log, stderr=log)
-        running = SandboxProcess(f"http://127.0.0.1:{port}", token, process)
-        try:
-            _wait(running, place / "sandbox.log")
-            yield running
-        finally:
-            process.terminate()
-            process.wait(30)
-
-
-def _wait(running: SandboxProcess, log: Path) -> None:
-    for _ in range(1500):
-        assert running.process.poll() is None, log.read_text(encoding="utf-8")
-        try:
-            httpx2.get(f"{running.url}/health", trust_env=False).raise_for_status()
-        except httpx2.TransportError:
-            time.sleep(0.02)
-        else:
-            return
-    raise TimeoutError(log.read_text(encoding="utf-8"))
+def sandbox_server(place: Path, **settings: str) -> Iterator[SandboxProcess]:
+    """A sandbox server for a while. `settings` are its `SANDBOX_*` variables."""
+    running = SandboxProcess(place, settings)
+    try:
+        yield running
+    finally:
+        running.stop()

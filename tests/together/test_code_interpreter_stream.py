@@ -39,8 +39,8 @@ def server(request, tmp_path_factory):
         {"when": {"text": "sum", "turn": 3}, "reply": [{"text": ANSWER}]},
     ]
     again = replayed() if RECORDING.is_file() else []
-    STORIES_AND_MORE = {**STORIES, "answers": [*story, *again, *STORIES["answers"]]}
-    with coding(request.param, tmp_path_factory.mktemp("server"), script=STORIES_AND_MORE) as running:
+    script = {**STORIES, "answers": [*story, *again, *STORIES["answers"]]}
+    with coding(request.param, tmp_path_factory.mktemp("server"), script=script) as running:
         yield running
 
 

@@ -16,7 +16,7 @@ from starlette.middleware import Middleware
 from antwort.auth import LOCAL, Caller, Door, KeyFile, KeyFileError, is_loopback
 from antwort.config import AuthSettings, Config, ConfigError
 from antwort.containers import Containers
-from antwort.containers.sandboxes import Sandboxes, open_sandboxes
+from antwort.containers.sandboxes import Place, open_place
 from antwort.engine.background import Background
 from antwort.engine.engine import Engine
 from antwort.engine.ports import Store, StoreFault
@@ -27,7 +27,8 @@ from antwort.http.services import Services
 from antwort.models.directory import open_models
 from antwort.storage import open_store
 from antwort.telemetry import Metrics, log
-from antwort.tools import Registry
+from antwort.tools import FunctionProvider, Registry
+from antwort.tools.builtins.codeinterpreter import CodeInterpreter
 
 _LOOK_AT_KEYS = 2.0
 _SWEEP = 600.0
@@ -53,12 +54,21 @@ async def opened(config: Config, environment: Mapping[str, str] = os.environ) ->
     door = open_door(config)
     metrics = Metrics()
     directory = open_models(config.models, metrics, environment)
-    sandboxes = _sandboxes(config, environment)
     store = await open_store(config.storage.url, Path(config.storage.blobs))
-    running = _containers(config, store, sandboxes, metrics)
-    registry = Registry()
+    try:
+        # A sandbox server of our own keeps its packages beside the store's files.
+        state = Path(config.storage.blobs).parent / "sandbox"
+        place = await open_place(config.providers.code_interpreter, state, environment)
+    except BaseException:
+        await directory.aclose()
+        await store.aclose()
+        raise
+    running = _containers(config, store, place, metrics)
+    registry = Registry(_providers(config, store, running))
     engine = Engine(directory, registry, store, config.engine.max_turns)
-    services = Services(config, door, store, directory, registry, engine, Background(store), metrics, running)
+    services = Services(
+        config, door, store, directory, registry, engine, Background(store), metrics, running, place.told
+    )
     chores = [asyncio.create_task(chore) for chore in _chores(services)]
     try:
         if running is not None:
@@ -73,18 +83,16 @@ async def opened(config: Config, environment: Mapping[str, str] = os.environ) ->
         await services.aclose()
 
 
-def _sandboxes(config: Config, environment: Mapping[str, str]) -> Sandboxes | None:
-    """Where code is run, if it is. A sandbox server of our own keeps its packages beside the store's files."""
-    interpreter = config.providers.code_interpreter
-    if not interpreter.enabled:
+def _containers(config: Config, store: Store, place: Place, metrics: Metrics) -> Containers | None:
+    if place.sandboxes is None:
         return None
-    return open_sandboxes(interpreter, Path(config.storage.blobs).parent / "sandbox", environment)
+    return Containers(store, place.sandboxes, config.containers, config.providers.code_interpreter, metrics)
 
 
-def _containers(config: Config, store: Store, sandboxes: Sandboxes | None, metrics: Metrics) -> Containers | None:
-    if sandboxes is None:
-        return None
-    return Containers(store, sandboxes, config.containers, config.providers.code_interpreter, metrics)
+def _providers(config: Config, store: Store, running: Containers | None) -> Iterator[FunctionProvider]:
+    """The tools that are run here."""
+    if running is not None:
+        yield CodeInterpreter(running, store, config.providers.code_interpreter, config.containers.tiers)
 
 
 def open_door(config: Config) -> Door:

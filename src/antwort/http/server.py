@@ -105,7 +105,7 @@ def screen(services: Services, listener: socket.socket) -> str:
         f"storage    {config.storage.url.partition('?')[0]}, files in {config.storage.blobs}",
         f"auth       {auth}",
         f"limits     {_limits(config)}",
-        f"containers {_containers(config)}",
+        f"code       {_code(services)}",
         f"tools      {', '.join(tools) or 'none are run here: functions go back to the client'}",
         "metrics    /metrics; documents: /openapi.json; health: /healthz, /readyz",
     ]
@@ -124,12 +124,12 @@ def _models(services: Services) -> str:
     return ", ".join(shown) + unknown
 
 
-def _containers(config: Config) -> str:
-    interpreter, settings = config.providers.code_interpreter, config.containers
-    if not interpreter.enabled:
-        return "off"
-    place = interpreter.sandbox_url or "in the jail of this machine"
-    return f"{place}; {settings.max_containers} of one owner at a time, idle for {settings.expires_after:g} min at most"
+def _code(services: Services) -> str:
+    if services.containers is None:
+        return services.place
+    settings = services.config.containers
+    limits = f"{settings.max_containers} of one owner at a time, idle for {settings.expires_after:g} min at most"
+    return f"{services.place}; containers: {limits}"
 
 
 def _limits(config: Config) -> str:

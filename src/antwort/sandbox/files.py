@@ -7,18 +7,20 @@ no step follows a link, and whatever is neither file nor directory is refused.
 from __future__ import annotations
 
 import contextlib
+import heapq
 import os
 import secrets
 import stat
 import threading
 import unicodedata
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Final, Literal, Self
 
 from .errors import BadPath, NotFound, TooLarge
 from .jail import syscalls
 
+MOST_LISTED: Final = 10_000
 _LONGEST_NAME: Final = 255
 _DEEPEST: Final = 64
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -37,6 +39,14 @@ class Entry:
     kind: Kind
     size: int
     modified: float
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What was found, and whether there is more behind it."""
+
+    entries: list[Entry]
+    has_more: bool
 
 
 def is_plain(name: str) -> bool:
@@ -196,13 +206,20 @@ class Tree:
         with self._as_owner(), self._walk(above) as directory:
             return _entry(path.rstrip("/"), _stat(name, directory, path))
 
-    def list(self, below: str = "", *, limit: int = 10_000) -> Iterator[Entry]:
-        """Every file and directory below, depth first, at most `limit`; links and odd names are left out."""
+    def list(self, below: str = "", *, limit: int = MOST_LISTED, after: str = "") -> Listing:
+        """Files and directories below, in order, a directory before what is in it; links and odd names are left out.
+
+        At most `limit` of them, and only what comes behind the path `after`: the last one listed asks for the rest.
+        """
+        prefix = f"{'/'.join(parts(below))}/" if below else ""
+        if after and not after.startswith(prefix):
+            raise BadPath(f"{after!r} is not below {below!r}: ask for what comes behind a path that was listed")
+        behind = parts(after.removeprefix(prefix)) if after else []
+        found: list[Entry] = []
         with self._as_owner():
             start = self._open_directory(parts(below)) if below else self._open_root()
-            prefix = f"{below.rstrip('/')}/" if below else ""
-            entries = list(_listed(start, prefix, limit, 0))
-        yield from entries
+            has_more = _fill(found, start, prefix, behind, limit)
+        return Listing(found, has_more)
 
     def delete(self, path: str) -> None:
         """Remove a file, or a directory with all that is in it."""
@@ -315,34 +332,47 @@ def _entry(path: str, info: os.stat_result) -> Entry:
     return Entry(path, kind, info.st_size if kind == "file" else 0, info.st_mtime)
 
 
-def _listed(directory: int, prefix: str, limit: int, depth: int) -> Iterator[Entry]:
-    """Closes the directory. Names come from hostile code: odd ones are not handed on."""
-    count = 0
+def _fill(found: list[Entry], directory: int, prefix: str, after: list[str], limit: int, depth: int = 0) -> bool:
+    """Add what comes behind `after`, up to the limit; answers whether there is more. Closes the directory."""
     try:
-        with os.scandir(directory) as entries:
-            for item in entries:
-                if count >= limit:
-                    return
-                if not is_plain(item.name) or item.name.startswith(_UNFINISHED):
-                    continue
-                try:
-                    info = os.stat(item.name, dir_fd=directory, follow_symlinks=False)
-                    entry = _entry(prefix + item.name, info)
-                    if entry.kind == "other":
-                        continue
-                    below = os.open(item.name, _DIRECTORY, dir_fd=directory) if entry.kind == "directory" else -1
-                except OSError:
-                    continue  # gone or replaced since it was listed
-                count += 1
-                yield entry
-                if below >= 0 and depth < _DEEPEST:
-                    for inner in _listed(below, f"{prefix}{item.name}/", limit - count, depth + 1):
-                        count += 1
-                        yield inner
-                elif below >= 0:
-                    os.close(below)
+        taken = limit - len(found) + 2  # one to know that there is more, and one that is `after` itself
+        names = _names(directory, after[0] if after else "", taken)
+        for name in names:
+            if len(found) >= limit:
+                return True
+            past = not after or name != after[0]
+            try:
+                entry = _entry(prefix + name, os.stat(name, dir_fd=directory, follow_symlinks=False))
+                descend = entry.kind == "directory" and depth < _DEEPEST
+                below = os.open(name, _DIRECTORY, dir_fd=directory) if descend else -1
+            except OSError:
+                continue  # gone or replaced since it was listed
+            if past and entry.kind != "other":
+                found.append(entry)
+            if below >= 0 and _fill(found, below, f"{entry.path}/", [] if past else after[1:], limit, depth + 1):
+                return True
+        return len(names) == taken
     finally:
         os.close(directory)
+
+
+def _names(directory: int, start: str, most: int) -> list[str]:
+    """The first so many names of files and directories, from `start` on, in order.
+
+    However many there are, no more than that is kept. Names come from hostile code: odd ones are not handed on.
+    """
+    with os.scandir(directory) as items:
+        return heapq.nsmallest(
+            most,
+            (
+                item.name
+                for item in items
+                if item.name >= start
+                and is_plain(item.name)
+                and not item.name.startswith(_UNFINISHED)
+                and (item.is_file(follow_symlinks=False) or item.is_dir(follow_symlinks=False))
+            ),
+        )
 
 
 def _remove_below(name: str, parent: int, depth: int) -> None:

@@ -78,6 +78,7 @@ class Pool:
         self._chores: set[asyncio.Task[Any]] = set()
 
     async def __aenter__(self) -> Self:
+        self._host = await asyncio.to_thread(self._host.claimed)
         if self._host.groups is not None:
             await asyncio.to_thread(self._host.groups.sweep)
         counted = self._host.groups is not None
@@ -99,6 +100,11 @@ class Pool:
             zygotes += [zygote for zygote in made if isinstance(zygote, Zygote)]
         await asyncio.gather(*(zygote.stop() for zygote in zygotes))
         await asyncio.gather(*self._chores, return_exceptions=True)  # directories of containers that have just ended
+
+    @property
+    def host(self) -> Host:
+        """What the host gives, as it turned out when the pool was opened."""
+        return self._host
 
     @property
     def containers(self) -> int:

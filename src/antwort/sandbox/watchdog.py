@@ -15,6 +15,7 @@ from typing import Final
 
 from .container import Container
 from .errors import SandboxError
+from .process import descendants
 
 TICK_SECONDS: Final = 0.1
 _IDLE_TICKS: Final = 5
@@ -61,21 +62,6 @@ def _takes_too_much(container: Container) -> bool:
     family = descendants(pids[0]) if pids else []
     # The sum counts shared pages once per process: too much, but cheap. Only if that is over, ask for the truth.
     return sum(map(_rough, family)) > limit and sum(map(_exact, family)) > limit
-
-
-def descendants(pid: int) -> list[int]:
-    """The process and everything below it; orphans go to their namespace's init, so none is missed."""
-    found: list[int] = []
-    waiting = [pid]
-    while waiting:
-        current = waiting.pop()
-        found.append(current)
-        try:
-            for task in Path(f"/proc/{current}/task").iterdir():
-                waiting += [int(child) for child in (task / "children").read_text().split()]
-        except OSError:
-            continue  # ended meanwhile
-    return found
 
 
 def _rough(pid: int) -> int:

@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from antwort.sandbox.conformance import Client
-from antwort.sandbox.watchdog import descendants
+from antwort.sandbox.process import descendants
 
 ORDINARY_USER = 54321
 ON_THE_WAY = Counter(descriptors=8, processes=4, groups=4)
@@ -80,6 +80,7 @@ def start(identity: str, **settings: str) -> Iterator[Running]:
             command = [sys.executable, str(script), str(ORDINARY_USER), *map(str, shown), "--", *command]
         secret = "the-servers-own-secret-4711"
         environment = {"PATH": os.environ["PATH"], "SANDBOX_STATE": state, "SECRET_OF_THE_SERVER": secret}
+        environment["PYTHONPATH"] = str(ROOT / "src")  # the tree that these tests belong to, whichever is installed
         environment |= {f"SANDBOX_{name.upper()}": value for name, value in settings.items()}
         log = Path(state, "log").open("wb")  # noqa: SIM115 - closed below
         process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, cwd=ROOT)

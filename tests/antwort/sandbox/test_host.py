@@ -21,9 +21,11 @@ def test_every_protection_has_a_line_that_says_what_it_is_for(host):
 
 
 def test_without_control_groups_it_says_what_takes_over_and_what_is_not_counted(host):
-    states = {name: state for name, state, _ in replace(host, groups=None).lines()}
-    assert states["cgroups"].startswith("no: resource limits and a watchdog instead")
+    without = replace(host, groups=None, why_no_groups="the reason")
+    states = {name: state for name, state, _ in without.lines()}
+    assert states["cgroups"].startswith("no: the reason. Resource limits and a watchdog instead")
     assert "not counted" in states["cgroups"]
+    assert without.claimed() is without
 
 
 @pytest.mark.parametrize("missing", WALLS)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from antwort.containers.sandboxes.client import SandboxServer
 from antwort.containers.sandboxes.local import LocalSandboxes, NoJail
-from antwort.containers.sandboxes.places import open_sandboxes
+from antwort.containers.sandboxes.places import Place, open_place
 from antwort.containers.sandboxes.port import (
     Figure,
     Outcome,
@@ -32,6 +32,7 @@ __all__ = [
     "NoJail",
     "Outcome",
     "Output",
+    "Place",
     "RemoteSandboxes",
     "Sandbox",
     "SandboxFault",
@@ -41,5 +42,5 @@ __all__ = [
     "SandboxServer",
     "SandboxTrouble",
     "Sandboxes",
-    "open_sandboxes",
+    "open_place",
 ]

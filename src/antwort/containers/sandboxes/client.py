@@ -125,8 +125,16 @@ class _Refused(Exception):
         self.wait = wait
 
 
-class Unreached(SandboxFault):
+class NoAnswer(SandboxFault):
+    """The server does not answer, or not to the end. Whether it did what it was asked for is not known."""
+
+
+class Unreached(NoAnswer):
     """Nothing was asked: there was nobody to ask."""
+
+
+class WrongToken(SandboxFault):
+    """The server is there, and does not let us in."""
 
 
 class SandboxServer:
@@ -205,9 +213,9 @@ class SandboxServer:
         except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout) as error:
             raise Unreached("The sandbox server cannot be reached.") from error
         except httpx2.TimeoutException as error:
-            raise SandboxFault("The sandbox server does not answer.") from error
+            raise NoAnswer("The sandbox server does not answer.") from error
         except (httpx2.TransportError, httpx2.StreamError, httpx2.InvalidURL) as error:
-            raise SandboxFault("The sandbox server broke off.") from error
+            raise NoAnswer("The sandbox server broke off.") from error
         except EventTooLong as error:
             raise SandboxFault("The sandbox server sent what it should not.") from error
 
@@ -356,7 +364,7 @@ async def _events(answer: httpx2.Response) -> AsyncGenerator[ServerEvent, None]:
     async for chunk in answer.aiter_raw():
         for event in reader.feed(chunk):
             yield event
-    raise SandboxFault("The sandbox server broke off.")
+    raise NoAnswer("The sandbox server broke off.")
 
 
 async def _read(answer: httpx2.Response, limit: int = _LONGEST_ANSWER) -> bytes:
@@ -398,7 +406,7 @@ def _explained(refused: _Refused, why: Refusal) -> SandboxTrouble:
             return SandboxRefused(refused.message, why)
         case HTTPStatus.UNAUTHORIZED | HTTPStatus.FORBIDDEN:
             _logger.error("the sandbox server does not take our token")
-            return SandboxFault("The sandbox server does not let us in: its token is another than ours.")
+            return WrongToken("The sandbox server does not let us in: its token is another than ours.")
         case _:
             _logger.warning("the sandbox server answered %d", refused.status)
             return SandboxFault(refused.message)

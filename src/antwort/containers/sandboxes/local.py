@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from antwort.containers.sandboxes.client import SandboxServer, Unreached
+from antwort.containers.sandboxes.client import NoAnswer, SandboxServer
 from antwort.containers.sandboxes.port import Sandbox, SandboxFault, SandboxTrouble
 from antwort.containers.sandboxes.remote import RemoteSandboxes
 
@@ -62,7 +62,7 @@ class LocalSandboxes:
             left = max(0.0, deadline - loop.time())
             try:
                 return await child.sandboxes.acquire(tenant=tenant, memory_limit=memory_limit, timeout=left)
-            except Unreached:
+            except NoAnswer:
                 if not await child.has_died():
                     raise
 

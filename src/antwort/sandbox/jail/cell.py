@@ -2,7 +2,8 @@
 
     zygote ── fork into namespaces ──▶ init ── fork ──▶ interpreter
                                         │                 waits for its limits, settles in, locks the door, serves
-                                        └ reaps; when the interpreter ends it ends, and the kernel ends all the rest
+                                        └ reaps; when the interpreter ends it says how and ends, and the kernel ends
+                                          all the rest
 
 Up to `_lock` the code here is ours alone. After it, nothing can be undone from inside.
 """
@@ -30,8 +31,12 @@ Seats = tuple[socket.socket, int, int]
 """The channel, and where standard output and standard error go."""
 
 
-def build(seats: Seats, layers: frozenset[str]) -> NoReturn:
-    """In the first process of the new namespaces: lay out the container, fork the interpreter, stay as init."""
+def build(seats: Seats, layers: frozenset[str], verdict: int) -> NoReturn:
+    """In the first process of the new namespaces: lay out the container, fork the interpreter, stay as init.
+
+    The verdict, how the interpreter ended, goes through a pipe that no other process in here ever holds: init's own
+    exit code has no room to tell `exit(137)` from a kill.
+    """
     try:
         namespaces.become_somebody(USER, USER)
         namespaces.name_host(HOST_NAME)
@@ -44,18 +49,21 @@ def build(seats: Seats, layers: frozenset[str]) -> NoReturn:
     interpreter = os.fork()
     if interpreter == 0:
         live(seats, layers)
-    os.closerange(0, rlimits.out_of_the_way())
+    place = rlimits.out_of_the_way()
+    os.dup2(verdict, place)
+    os.closerange(0, place)
     privileges.hide_memory()
     privileges.drop()
-    os._exit(_reap_until(interpreter))
+    os.write(place, str(_reap_until(interpreter)).encode())
+    os._exit(0)
 
 
 def _reap_until(interpreter: int) -> int:
+    """Answers its exit code, or the number of the signal that ended it below zero."""
     while True:
         pid, status = os.wait()
         if pid == interpreter:
-            code = os.waitstatus_to_exitcode(status)
-            return code if code >= 0 else 128 - code
+            return os.waitstatus_to_exitcode(status)
 
 
 def live(seats: Seats, layers: frozenset[str]) -> NoReturn:

@@ -1,10 +1,9 @@
-"""Routes, token, errors, life span: wires everybody together and is the only one that knows all."""
+"""Routes, errors, life span: wires everybody together and is the only one that knows all."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import hmac
 import platform
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine
@@ -16,7 +15,6 @@ from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from antwort.sandbox import host as hosts
 from antwort.sandbox.errors import AtCapacity, Ended, NotFound, Refused, SandboxError, TooLarge, Unavailable
@@ -26,14 +24,13 @@ from antwort.sandbox.pool import Pool
 from antwort.sandbox.stack import here
 
 from . import bodies, execute, transfers, tree
+from .door import Neighbours, Token
 from .gate import Gate
 from .sessions import Session, Sessions, report
 from .settings import Settings
 from .stream import disconnected, events
 
 T = TypeVar("T")
-
-_LONGEST_TENANT: Final = 200
 
 _STATUS: Final[tuple[tuple[type[SandboxError], int], ...]] = (
     (AtCapacity, 429),
@@ -103,25 +100,11 @@ def make_app(settings: Settings, host: hosts.Host | None = None) -> Starlette:
         *tree.ROUTES,
     ]
     handlers = {SandboxError: _refused, ClientDisconnect: _gone, 500: _broken}
-    middleware = [Middleware(Token, token=settings.token)] if settings.token else []
-    return Starlette(routes=routes, lifespan=life, middleware=middleware, exception_handlers=handlers)
-
-
-class Token:
-    """Nothing but the health check is answered without the token."""
-
-    def __init__(self, app: ASGIApp, token: str) -> None:
-        self._app = app
-        self._expected = f"Bearer {token}".encode()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"] != "/health":
-            given = dict(scope["headers"]).get(b"authorization", b"")
-            if not hmac.compare_digest(given, self._expected):
-                answer = JSONResponse({"error": "send the server's token: Authorization: Bearer …"}, 401)
-                await answer(scope, receive, send)
-                return
-        await self._app(scope, receive, send)
+    if settings.token:
+        door = Middleware(Token, token=settings.token)
+    else:
+        door = Middleware(Neighbours, named=settings.uds is None)
+    return Starlette(routes=routes, lifespan=life, middleware=[door], exception_handlers=handlers)
 
 
 async def _refused(_: Request, error: Exception) -> Response:
@@ -162,7 +145,7 @@ async def _health(request: Request) -> Response:
             "current_load": server.gate.taken,
             "uptime_seconds": int(time.monotonic() - server.started),
             "sessions": server.sessions.count,
-            "isolation": {name: state for name, state, _ in server.host.lines()},
+            "isolation": {name: state for name, state, _ in server.pool.host.lines()},
         }
     )
 
@@ -186,7 +169,7 @@ async def _create_session(request: Request) -> Response:
         tree.parts(name)
     creating = server.sessions.create(
         limits,
-        tenant=_tenant(fields),
+        tenant=fields.tenant(),
         expires_after=fields.number("expires_after_seconds", server.settings.session_seconds, 7 * 86_400),
         requirements=fields.texts("requirements"),
     )
@@ -203,14 +186,6 @@ async def _filled(server: Server, creating: Coroutine[Any, Any, Session], files:
         await server.sessions.destroy(session.id, "its files could not be written")
         raise
     return session
-
-
-def _tenant(fields: bodies.Fields) -> str:
-    name = fields.text("tenant", "")
-    if len(name) > _LONGEST_TENANT:
-        message = f"tenant must be at most {_LONGEST_TENANT} characters"
-        raise Refused(message)
-    return name
 
 
 def _limits(fields: bodies.Fields, server: Server) -> Limits:

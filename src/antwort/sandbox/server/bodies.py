@@ -15,6 +15,7 @@ from antwort.sandbox.errors import Refused, TooLarge
 
 _MOST_THROWN_AWAY: Final = 256 << 20
 _STALLED_SECONDS: Final = 30.0
+_LONGEST_TENANT: Final = 200
 
 
 async def read(request: Request, limit: int) -> bytes:
@@ -81,6 +82,14 @@ class Fields:
         except UnicodeEncodeError as error:
             raise Refused(f"code is not valid text: {error}") from error
         return code
+
+    def tenant(self) -> str:
+        """Whose code it is; those who do not say are one tenant, and share a zygote."""
+        name = self.text("tenant", "")
+        if len(name) > _LONGEST_TENANT:
+            message = f"tenant must be at most {_LONGEST_TENANT} characters"
+            raise Refused(message)
+        return name
 
     def number(self, name: str, default: int, most: int) -> int:
         """A positive whole number; absent, null or not positive means the default."""

@@ -8,9 +8,10 @@ import time
 from dataclasses import dataclass
 from typing import Any, Final
 
-from antwort.sandbox.container import Container, Outcome
+from antwort.sandbox.call import Outcome
+from antwort.sandbox.container import Container
 from antwort.sandbox.errors import BadPath, CannotStart, NotFound, TooLarge
-from antwort.sandbox.files import Tree, parts
+from antwort.sandbox.files import MOST_LISTED, Tree, parts
 from antwort.sandbox.limits import Limits
 from antwort.sandbox.packages import InstallFailed, Packages, check
 from antwort.sandbox.pool import Pool
@@ -20,6 +21,11 @@ from .settings import Settings
 
 DEFAULT_SECONDS: Final = 30
 MOST_PRODUCED_BYTES: Final = 64 << 20
+_NAMED: Final = 10
+_TOO_MANY: Final = (
+    f"left out of files_produced: all that comes after the first {MOST_LISTED} files and directories; "
+    "put them into an archive"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +36,7 @@ class Run:
     seconds: int
     requirements: list[str]
     files: dict[str, bytes]
+    tenant: str
 
 
 def parse(fields: Fields, settings: Settings) -> Run:
@@ -42,6 +49,7 @@ def parse(fields: Fields, settings: Settings) -> Run:
         seconds=fields.number("timeout_seconds", DEFAULT_SECONDS, settings.max_timeout_seconds),
         requirements=check(fields.texts("requirements")),
         files=files,
+        tenant=fields.tenant(),
     )
 
 
@@ -54,7 +62,10 @@ async def run(order: Run, pool: Pool, packages: Packages, settings: Settings) ->
         return _answer("error", -1, stderr=f"package installation failed: {error}")
     try:
         container = await pool.create(
-            Limits(output_bytes=settings.max_output_bytes), packages=installed, output=settings.output_dir
+            Limits(output_bytes=settings.max_output_bytes),
+            tenant=order.tenant,
+            packages=installed,
+            output=settings.output_dir,
         )
     except CannotStart as error:
         return _answer("error", -1, stderr=f"the container did not start: {error}")
@@ -77,28 +88,36 @@ def _prepare(tree: Tree, files: dict[str, bytes], output: str) -> None:
 def _collect(container: Container, output: str) -> tuple[dict[str, str], list[str]]:
     """Regular files in the output directory, sub-directories too; links are not followed, and not sent."""
     produced: dict[str, str] = {}
-    notes: list[str] = []
+    too_large: list[str] = []
     left = MOST_PRODUCED_BYTES
     try:
         tree = container.files
-        entries = list(tree.list(output))
+        listing = tree.list(output)
     except (BadPath, NotFound, TooLarge):
         return {}, []
     except Exception as error:  # noqa: BLE001 - the code may have ended its container in any way
         return {}, [f"files could not be collected: {error}"]
-    for entry in entries:
+    for entry in listing.entries:
         if entry.kind != "file":
             continue
         try:
             data = tree.read(entry.path, left)
         except TooLarge:
-            notes.append(f"{entry.path} was left out: more than {MOST_PRODUCED_BYTES} bytes in all")
+            too_large.append(entry.path)
             continue
         except (BadPath, NotFound):
             continue
         left -= len(data)
         produced[entry.path.removeprefix(f"{output}/")] = base64.b64encode(data).decode()
-    return produced, notes
+    return produced, [*_left_out(too_large), *([_TOO_MANY] if listing.has_more else [])]
+
+
+def _left_out(paths: list[str]) -> list[str]:
+    if not paths:
+        return []
+    more = f" and {len(paths) - _NAMED} more" if len(paths) > _NAMED else ""
+    shown = ", ".join(paths[:_NAMED])
+    return [f"left out of files_produced: {shown}{more}: all files together may have {MOST_PRODUCED_BYTES} bytes"]
 
 
 def _report(outcome: Outcome, order: Run, produced: dict[str, str], notes: list[str]) -> dict[str, Any]:

@@ -11,7 +11,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from antwort.sandbox.container import Container, Outcome
+from antwort.sandbox.call import Outcome
+from antwort.sandbox.container import Container
 from antwort.sandbox.errors import AtCapacity, Ended, NotFound
 from antwort.sandbox.limits import Limits
 from antwort.sandbox.packages import Packages

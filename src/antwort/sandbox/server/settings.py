@@ -3,12 +3,27 @@
 from __future__ import annotations
 
 import ipaddress
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from antwort.sandbox.errors import Refused
+from antwort.sandbox.errors import BadPath, Refused
+from antwort.sandbox.files import parts
+
+_LAST_PORT: Final = 65_535
+_LEAST: Final = {
+    "max_concurrent": 1,
+    "queue": 0,
+    "queue_seconds": 0,
+    "max_sessions": 1,
+    "max_sessions_per_tenant": 1,
+    "session_seconds": 1,
+    "max_body_bytes": 1 << 10,
+    "max_timeout_seconds": 1,
+    "max_output_bytes": 1 << 10,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,6 +32,8 @@ class Settings:
 
     host: str = "127.0.0.1"
     port: int = 8080
+    uds: str | None = None
+    """The path of a Unix socket to listen on, instead of host and port."""
     mode: str = "python"
     max_concurrent: int = 3
     """Executions of `/execute` at once."""
@@ -43,13 +60,9 @@ class Settings:
     """Names of missing protections that the operator accepts, separated by commas."""
 
     @property
-    def loopback_only(self) -> bool:
-        if self.host == "localhost":
-            return True
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return False
+    def local(self) -> bool:
+        """Only this machine can reach it."""
+        return self.uds is not None or is_loopback(self.host)
 
     @property
     def waived(self) -> frozenset[str]:
@@ -60,9 +73,32 @@ class Settings:
         if self.mode != "python":
             message = f"SANDBOX_MODE={self.mode} is not there yet; use python"
             raise Refused(message)
-        if not self.loopback_only and not self.token:
+        if not self.local and not self.token:
             message = f"listening on {self.host} needs a token: set SANDBOX_TOKEN, or listen on 127.0.0.1"
             raise Refused(message)
+        if not 0 <= self.port <= _LAST_PORT:
+            raise Refused(
+                f"SANDBOX_PORT={self.port} is no port: choose one up to {_LAST_PORT}, or 0 for any that is free"
+            )
+        for name, least in _LEAST.items():
+            value = getattr(self, name)
+            if not least <= value < math.inf:
+                raise Refused(f"SANDBOX_{name.upper()}={value} makes no sense: it must be at least {least}")
+        try:
+            parts(self.output_dir)
+        except BadPath as error:
+            message = "a directory of the container's own, below its working directory"
+            raise Refused(f"SANDBOX_OUTPUT_DIR names {message}: {error}") from error
+
+
+def is_loopback(name: str) -> bool:
+    """A name or an address (without brackets) that means this machine, whoever is asked."""
+    if name == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
 
 
 def from_environment(environment: Mapping[str, str], **given: object) -> Settings:

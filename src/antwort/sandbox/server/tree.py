@@ -14,7 +14,8 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from antwort.sandbox import archive
-from antwort.sandbox.files import Draft, Entry, parts
+from antwort.sandbox.errors import Refused
+from antwort.sandbox.files import MOST_LISTED, Draft, Entry, parts
 
 from . import transfers
 from .bodies import Fields, pieces, read
@@ -37,9 +38,18 @@ def _described(entry: Entry) -> dict[str, Any]:
 
 async def _list(request: Request) -> Response:
     with _server(request).sessions.using(request.path_params["session"]) as session:
-        below = request.query_params.get("path", "")
-        entries = await asyncio.to_thread(lambda: list(session.container.files.list(below)))
-        return JSONResponse({"files": [_described(entry) for entry in entries]})
+        below, after = request.query_params.get("path", ""), request.query_params.get("after", "")
+        limit = _limit(request.query_params.get("limit", str(MOST_LISTED)))
+        listing = await asyncio.to_thread(session.container.files.list, below, limit=limit, after=after)
+        files = [_described(entry) for entry in listing.entries]
+        return JSONResponse({"files": files, "has_more": listing.has_more})
+
+
+def _limit(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= MOST_LISTED):
+        message = f"limit must be a whole number from 1 to {MOST_LISTED}"
+        raise Refused(message)
+    return int(text)
 
 
 async def _upload(request: Request) -> Response:
