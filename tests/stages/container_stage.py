@@ -1,8 +1,7 @@
-"""A stage for containers: the real server in front of sandboxes of either kind, and what it may leave behind."""
+"""A stage for containers: the real server over each place that runs code, and what it may leave behind."""
 
 from __future__ import annotations
 
-import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -10,32 +9,35 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
-from sandbox_stage import SandboxProcess, sandbox_server
-from server_stage import Server, serving
+from code_stage import coding, sandbox_pid
+from sandbox_stage import SandboxProcess
+from server_stage import Server
 
 QUOTAS = {"max_containers": 6, "max_memory": 8 * 2**30, "max_disk": 8_000_000}
-
-PLACES = ["jail", "url"]
-"""Sandboxes of this machine's jail, as the server starts them itself; and those of a server that runs elsewhere."""
 
 
 class Stage:
     """A server, and what runs its code."""
 
-    def __init__(self, server: Server, sandbox: SandboxProcess | None) -> None:
+    def __init__(self, server: Server) -> None:
         self.server = server
-        self.sandbox = sandbox
+
+    @property
+    def sandbox(self) -> SandboxProcess | None:
+        """The sandbox server, where it runs elsewhere."""
+        return self.server.sandbox
 
     def http(self, key: str = "ours") -> httpx2.Client:
         """Plain HTTP with a key."""
         return self.server.http(headers={"authorization": f"Bearer {self.server.keys[key]}"})
 
     def sandbox_pid(self) -> int:
-        """The process of the sandbox server, whoever has started it."""
-        if self.sandbox is not None:
-            return self.sandbox.process.pid
-        (child,) = (pid for pid in children(self.server.process.pid) if b"sandbox" in command(pid))
-        return child
+        """The process of the sandbox server, wherever it runs."""
+        return sandbox_pid(self.server)
+
+    def files(self) -> set[str]:
+        """What lies in the server's directory."""
+        return {str(path) for path in self.server.place.rglob("*") if "__pycache__" not in path.parts}
 
     def rows(self, question: str) -> list:
         """What the database says, asked past the server."""
@@ -44,21 +46,10 @@ class Stage:
 
 
 @contextmanager
-def staged(kind: str, place: Path, config: dict | None = None, **settings: str) -> Iterator[Stage]:
-    """A server with sandboxes of a kind. `settings` are for the sandbox server, as `antwort sandbox` takes them."""
-    config = config or {}
-    place.mkdir(parents=True, exist_ok=True)
-    if kind == "jail":
-        variables = {f"SANDBOX_{name.upper()}": value for name, value in settings.items()}
-        with serving(place / "server", {"providers": {}, **config}, environment=variables) as server:
-            yield Stage(server, None)
-        return
-    with sandbox_server(place, **settings) as sandbox:
-        given = config.get("providers", {}).get("code_interpreter", {})
-        interpreter = {**given, "sandbox_url": sandbox.url, "sandbox_token_env": "TEST_TOKEN"}
-        whole = {**config, "providers": {"code_interpreter": interpreter}}
-        with serving(place / "server", whole, environment={"TEST_TOKEN": sandbox.token}) as server:
-            yield Stage(server, sandbox)
+def staged(kind: str, place: Path, config: dict[str, Any] | None = None) -> Iterator[Stage]:
+    """A server with sandboxes of a kind."""
+    with coding(kind, place, **(config or {})) as server:
+        yield Stage(server)
 
 
 def execute(client: Any, container_id: str, code: str, **more: object) -> Any:
@@ -74,39 +65,3 @@ def files(client: Any, container_id: str) -> dict[str, Any]:
 def read(client: Any, container_id: str, file_id: str) -> bytes:
     """The content of one of them."""
     return client.containers.files.content.retrieve(file_id, container_id=container_id).read()
-
-
-def children(pid: int) -> list[int]:
-    """The processes that a process has started, and that still run."""
-    threads = Path(f"/proc/{pid}/task").iterdir()
-    return [int(child) for thread in threads for child in (thread / "children").read_text().split()]
-
-
-def descendants(pid: int) -> list[int]:
-    """Those, and those that they have started."""
-    found = children(pid)
-    for child in found:
-        try:
-            found.extend(children(child))
-        except FileNotFoundError:
-            continue  # it has ended meanwhile
-    return found
-
-
-def command(pid: int) -> bytes:
-    """How a process was called."""
-    return Path(f"/proc/{pid}/cmdline").read_bytes()
-
-
-def is_running(pid: int) -> bool:
-    """Whether a process is there, and not only waited for."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return state != "Z"
-
-
-def temporary_files() -> set[str]:
-    """What lies about where temporary files are made."""
-    return {entry.name for entry in os.scandir(os.environ.get("TMPDIR", "/tmp"))}  # noqa: S108 - only looked at

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from container_stage import PLACES, QUOTAS, staged
+from code_stage import PLACES
+from container_stage import QUOTAS, staged
 from server_stage import make_key
 
 TENANTS = {"ours": "a", "colleague": "a", "theirs": "b", "thrifty": "c"}
@@ -13,7 +14,7 @@ TENANTS = {"ours": "a", "colleague": "a", "theirs": "b", "thrifty": "c"}
 def stage(request, tmp_path_factory):
     """A server that the tests of containers share; none of them stops it."""
     place = tmp_path_factory.mktemp(request.param)
-    keys = {name: make_key(place / "server", name, "--tenant", tenant) for name, tenant in TENANTS.items()}
+    keys = {name: make_key(place, name, "--tenant", tenant) for name, tenant in TENANTS.items()}
     with staged(request.param, place, {"auth": {"keys_file": "keys.json"}, "containers": QUOTAS}) as running:
         running.server.keys = keys
         yield running

@@ -11,7 +11,8 @@ from contextlib import suppress
 
 import openai
 import pytest
-from container_stage import PLACES, descendants, execute, files, read, staged
+from code_stage import PLACES, descendants
+from container_stage import execute, files, read, staged
 
 SHORT = {"containers": {"expires_after": 0.04}}  # not even three seconds
 
@@ -241,7 +242,7 @@ def test_a_container_does_not_expire_while_code_runs_in_it(hasty):
 
 def test_what_has_expired_takes_nothing_of_a_quota(tmp_path):
     config = {**SHORT, "containers": {**SHORT["containers"], "max_containers": 1}}
-    with staged("jail", tmp_path, config) as running, running.server.client() as client:
+    with staged("local", tmp_path, config) as running, running.server.client() as client:
         container = client.containers.create(name="x")
         with pytest.raises(openai.RateLimitError):
             client.containers.create(name="y")
@@ -251,7 +252,7 @@ def test_what_has_expired_takes_nothing_of_a_quota(tmp_path):
 
 def test_what_expired_long_ago_is_forgotten(tmp_path):
     config = {**SHORT, "containers": {**SHORT["containers"], "forget_after": 1e-6}}
-    with staged("jail", tmp_path, config) as running, running.server.client() as client:
+    with staged("local", tmp_path, config) as running, running.server.client() as client:
         client.containers.create(name="x")
         eventually(lambda: client.containers.list().data == [])
         assert running.rows("SELECT count(*) FROM containers") == [(0,)]

@@ -13,7 +13,15 @@ from antwort.containers.files import changes, place_for
 from antwort.containers.holdings import Held, Holdings, gone
 from antwort.containers.quotas import Disk
 from antwort.containers.sandboxes.port import Sandbox, SandboxRefused, SandboxTrouble
-from antwort.engine.ports import ContainerFileRecord, ContainerRecord, ContainerStore, FileRecord, FileStore, Owner
+from antwort.engine.ports import (
+    ContainerFileRecord,
+    ContainerRecord,
+    ContainerStore,
+    FileRecord,
+    FileStore,
+    Owner,
+    StoreFault,
+)
 from antwort.telemetry import Metrics, audit, log
 
 Source: TypeAlias = Literal["user", "assistant"]
@@ -73,10 +81,10 @@ class Contents:
             async with self._holdings.watched(held, record, sandbox):
                 try:
                     await sandbox.write_file(path, counted)
-                finally:
-                    # Also where it failed: what was there before may be gone by then.
-                    looking = self.look(held, sandbox, source="user", path=path, file_id=file_id)
-                    files = await asyncio.shield(asyncio.ensure_future(looking))
+                except BaseException:
+                    await self._look_once_more(held, sandbox)
+                    raise
+                files = await self.look(held, sandbox, source="user", path=path, file_id=file_id)
         written = next((file for file in files if file.path == path), None)
         if written is None:
             raise invalid("The container has more files than can be listed. Remove some first.", param="file")
@@ -102,8 +110,10 @@ class Contents:
             async with self._holdings.watched(held, record, sandbox):
                 try:
                     await sandbox.unpack(counted)
-                finally:
-                    files = await asyncio.shield(asyncio.ensure_future(self.look(held, sandbox, source="user")))
+                except BaseException:
+                    await self._look_once_more(held, sandbox, source="user")
+                    raise
+                files = await self.look(held, sandbox, source="user")
         return files
 
     async def remove(self, held: Held, record: ContainerRecord, file: ContainerFileRecord) -> None:
@@ -147,6 +157,13 @@ class Contents:
                         await self.look(held, sandbox)
                 except SandboxTrouble:
                     log.info("the files of a container could not be listed", container_id=record.id)
+
+    async def _look_once_more(self, held: Held, sandbox: Sandbox, *, source: Source = "assistant") -> None:
+        """After a failure, also of a caller who went: what was half done may have changed something."""
+        try:
+            await asyncio.shield(asyncio.ensure_future(self.look(held, sandbox, source=source)))
+        except (ApiError, SandboxTrouble, StoreFault):  # what failed first is told; the next look finds the rest
+            log.info("the files of a container could not be listed", container_id=held.id)
 
     async def look(
         self,
