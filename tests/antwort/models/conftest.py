@@ -122,7 +122,7 @@ class Loopback:
     async def _serve(self, request: Request) -> Response:
         path = request.path_params["path"]
         body = await request.body()
-        self.asked.append(Asked(path, dict(request.headers), json.loads(body), request.client.port))
+        self.asked.append(Asked(path, dict(request.headers), json.loads(body), request.scope["client"][1]))
         plays = self._plays.get(path)
         if not plays:
             return Response(b'{"detail":"Not Found"}', 404, media_type="application/json")
