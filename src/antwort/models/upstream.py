@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
+from urllib.request import getproxies
 
 import httpx2
 import msgspec
@@ -20,6 +21,7 @@ from antwort.engine.ports import ModelFault
 from antwort.models import faults
 from antwort.models.faults import Said
 from antwort.models.sse import EventReader, EventTooLong, ServerEvent
+from antwort.models.transport import Transport
 
 _log = structlog.get_logger(__name__)
 _OK = range(200, 300)
@@ -69,7 +71,8 @@ class Upstream:
                 **(headers or {}),
             },
             timeout=httpx2.Timeout(connect=limits.connect, read=limits.read, write=limits.write, pool=limits.connect),
-            limits=httpx2.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=30.0),
+            transport=None if _proxied() else Transport(),
+            limits=httpx2.Limits(max_connections=None, max_keepalive_connections=16, keepalive_expiry=30.0),
         )
 
     async def stream(
@@ -130,6 +133,11 @@ class Upstream:
     def _clip(self, message: str) -> str:
         """Fit for a log: short, and without our key, which some servers repeat."""
         return (message.replace(self._key, "[key]") if self._key else message)[:_LOGGED]
+
+
+def _proxied() -> bool:
+    """Whether this machine reaches others through a proxy. httpx2's own transport knows how; ours does not."""
+    return any(scheme != "no" for scheme in getproxies())
 
 
 async def _read(response: httpx2.Response, limit: int, *, cut: bool = False) -> bytes:

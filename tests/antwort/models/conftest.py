@@ -66,6 +66,7 @@ class Loopback:
         self._plays: dict[str, list[Play]] = {}
         self._socket = socket.socket()
         self._socket.bind(("127.0.0.1", 0))
+        self._socket.listen()  # whoever comes before the server is up waits, and is not turned away
         app = Starlette(routes=[Route("/{path:path}", self._serve, methods=["POST"])])
         config = uvicorn.Config(app, log_config=None, lifespan="off", ws="none", timeout_graceful_shutdown=1)
         self._server = uvicorn.Server(config)

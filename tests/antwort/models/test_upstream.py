@@ -92,3 +92,13 @@ async def test_one_answer(upstream, way):
     with pytest.raises(Refusal, match="404"):
         await way.post(f"{upstream.root}/elsewhere", {})
     await way.aclose()
+
+
+async def test_whoever_needs_a_proxy_gets_one(upstream, monkeypatch):
+    monkeypatch.setenv("http_proxy", upstream.root)
+    upstream.plays(upstream.sse("1"))
+    way = Upstream("http://model.invalid/v1", max_event=1000)
+
+    assert await events(way) == [ServerEvent("", b"1")]
+    assert upstream.asked[0].headers["host"] == "model.invalid"
+    await way.aclose()
