@@ -22,11 +22,15 @@ from processes import ENVIRONMENT, NotReadyError, Server, end, serving
 
 HERE = Path(__file__).parent
 LITELLM = Path(os.environ.get("BENCH_LITELLM", HERE.parent / ".venv-litellm" / "bin" / "litellm")).absolute()
-ABSENT = "LiteLLM is not installed: run `make bench`"
+ABSENT = "not installed: run `make bench`"
 MODELS = ("quick", "paced", "drip")
 SECONDS = 1.0
 QUESTION = "Say something."
 FIRST_EVENT, FIRST_WORD = "data:", "seven"  # what comes first in any stream; what our upstream's models say first
+
+
+class RefusedError(Exception):
+    """A server did not answer everybody well; the message fits into a cell."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +75,7 @@ def _load(plan: Mapping[str, Any]) -> list[str]:
 def _checked(outcome: dict[str, Any]) -> dict[str, Any]:
     """Nobody is quick by refusing."""
     if outcome["refusals"]:
-        raise RuntimeError(f"{len(outcome['refusals'])} of {outcome['asked']} failed: {outcome['refusals'][0]}")
+        raise RefusedError(f"{len(outcome['refusals'])} of {outcome['asked']} failed: {outcome['refusals'][0]}")
     return outcome
 
 
@@ -161,6 +165,8 @@ def stage() -> Iterator[Stage]:
 
 def litellm_version() -> str:
     """What is installed beside us."""
+    if not LITELLM.exists():
+        return "(absent)"
     question = "from importlib.metadata import version; print(version('litellm'))"
     asked = subprocess.run([LITELLM.with_name("python"), "-c", question], check=True, capture_output=True, text=True)
     return asked.stdout.strip()

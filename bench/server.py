@@ -9,12 +9,12 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from statistics import median
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-from contenders import Way, litellm_version, stage
+from contenders import RefusedError, Way, litellm_version, stage
 from processes import NotReadyError
 from readings import Reading, Row, Suite, Unit
 
@@ -34,22 +34,33 @@ Samples: TypeAlias = defaultdict[tuple[str, str], list[float]]
 def suite() -> Suite:
     """Everything in one run."""
     samples: Samples = defaultdict(list)
+    failures: dict[str, str] = {}
     with stage() as place:
-        begin(samples, place.ours, ["stateless"] * STARTS)
-        try:
-            begin(samples, place.litellm, THEIRS)
-            peer, reason = f"LiteLLM {litellm_version()}", ""
-        except NotReadyError as absent:
-            peer, reason = f"LiteLLM: {absent}", str(absent)
-        with place.ours() as ours, nothing() if reason else place.litellm() as theirs:
-            ask(samples, ours | theirs)
-    return Suite(rows(samples, reason), [f"Server, beside {peer}:", *NOTES])
+        for _ in range(STARTS):
+            begin(samples, place.ours, "stateless")
+        for name in THEIRS:
+            with tolerated(failures, name):
+                begin(samples, place.litellm, name)
+        with contextlib.ExitStack() as servers:
+            ways = servers.enter_context(place.ours())
+            if len(failures) < len(THEIRS):
+                ways |= servers.enter_context(place.litellm())
+            for rounds in range(ROUNDS + 1):
+                for name in [*OURS, *(name for name in THEIRS if name not in failures)]:
+                    with tolerated(failures, name):
+                        (ask if rounds else warm_up)(samples, name, ways[name])
+    return Suite(rows(samples, failures), [f"Server, beside LiteLLM {litellm_version()}:", *NOTES])
 
 
 @contextlib.contextmanager
-def nothing() -> Iterator[dict[str, Way]]:
-    """In the place of a peer that is not there."""
-    yield {}
+def tolerated(failures: dict[str, str], name: str) -> Iterator[None]:
+    """A peer that fails says so in its cells. If we do, the run ends."""
+    try:
+        yield
+    except (NotReadyError, RefusedError) as failure:
+        if name in OURS:
+            raise
+        failures[name] = str(failure)
 
 
 NOTES = [
@@ -62,43 +73,43 @@ NOTES = [
 # ── what is measured ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def begin(samples: Samples, start: Start, held: Sequence[str]) -> None:
-    """Start a server anew for each of these ways, and weigh it while that holds many streams open."""
-    for name in held:
-        with start() as ways:
-            way = ways[name]
-            samples["ready", name].append(way.server.ready_after)
-            with way.streams(WARM_STREAMS):
-                pass
-            time.sleep(1)  # it may still be clearing up
-            before = way.server.megabytes()
-            samples["idle", name].append(before)
-            with way.streams(STREAMS) as opened:
-                time.sleep(1)
-                samples["each", name].append((way.server.megabytes() - before) / STREAMS)
-                samples["opened", name].append(opened["seconds"])
+def begin(samples: Samples, start: Start, name: str) -> None:
+    """Start a server anew, and weigh it while it holds many streams open."""
+    with start() as ways:
+        way = ways[name]
+        samples["ready", name].append(way.server.ready_after)
+        with way.streams(WARM_STREAMS):
+            pass
+        time.sleep(1)  # it may still be clearing up
+        before = way.server.megabytes()
+        samples["idle", name].append(before)
+        with way.streams(STREAMS) as opened:
+            time.sleep(1)
+            samples["each", name].append((way.server.megabytes() - before) / STREAMS)
+            samples["opened", name].append(opened["seconds"])
 
 
-def ask(samples: Samples, ways: Mapping[str, Way]) -> None:
-    """All that needs servers which have been up for a while."""
-    for way in ways.values():
-        way.ask("quick", at_once=16)
-        way.ask("quick", at_once=16, stream=True)
-    for _ in range(ROUNDS):
-        for name, way in ways.items():
-            for at_once in AT_ONCE:
-                spent, outcome = costs(way, "quick", at_once=at_once)
-                samples[f"cpu {at_once}", name].append(spent / outcome["answered"])
-                samples[f"rate {at_once}", name].append(outcome["answered"] / outcome["seconds"])
-            _, outcome = costs(way, "quick", at_once=1, stream=True)
-            samples["first event", name].append(median(outcome["heard"][0]))
-            samples["first word", name].append(median(outcome["heard"][1]))
-            for stream, what in ((True, "streamed"), (False, "whole")):
-                spent, outcome = costs(way, "paced", at_once=16, stream=stream)
-                samples[what, name].append(spent / outcome["answered"])
+def warm_up(_: Samples, __: str, way: Way) -> None:
+    """What happens only once is not counted."""
+    for stream in (True, False):
+        way.ask("quick", at_once=16, stream=stream)
 
 
-def costs(way: Way, model: str, *, at_once: int, stream: bool = False) -> tuple[float, dict]:
+def ask(samples: Samples, name: str, way: Way) -> None:
+    """One round of all that needs a server which has been up for a while."""
+    for at_once in AT_ONCE:
+        spent, outcome = costs(way, "quick", at_once=at_once)
+        samples[f"cpu {at_once}", name].append(spent / outcome["answered"])
+        samples[f"rate {at_once}", name].append(outcome["answered"] / outcome["seconds"])
+    outcome = way.ask("quick", at_once=1, stream=True)
+    samples["first event", name].append(median(outcome["heard"][0]))
+    samples["first word", name].append(median(outcome["heard"][1]))
+    for stream, what in ((True, "streamed"), (False, "whole")):
+        spent, outcome = costs(way, "paced", at_once=16, stream=stream)
+        samples[what, name].append(spent / outcome["answered"])
+
+
+def costs(way: Way, model: str, *, at_once: int, stream: bool = False) -> tuple[float, dict[str, Any]]:
     """The seconds of processor time that asking for a while takes the server, and what came of it."""
     before = way.server.cpu()
     outcome = way.ask(model, at_once=at_once, stream=stream)
@@ -108,21 +119,24 @@ def costs(way: Way, model: str, *, at_once: int, stream: bool = False) -> tuple[
 # ── what is shown ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def rows(samples: Samples, reason: str) -> list[Row]:
-    """The lines of the table; where there is no peer, why."""
+def rows(samples: Samples, failures: Mapping[str, str]) -> list[Row]:
+    """The lines of the table; where a peer has no reading, why."""
 
     def row(label: str, what: str, way: str = "stateless", unit: Unit = "s", target: float | None = None) -> Row:
-        ours = Reading.of(samples[what, way], unit)
-        theirs = {name: Reading.of(samples[what, name], unit) for name in THEIRS if samples[what, name]}
-        if way == "stored":
-            return Row(label, ours, {"LiteLLM": reason or "stores nothing without Postgres"}, target)
-        return Row(label, ours, theirs or {"LiteLLM": reason}, target)
+        peers: dict[str, Reading | str] = {"LiteLLM": "stores nothing without Postgres"}
+        if way != "stored":
+            peers = {name: theirs(samples[what, name], unit, name) for name in THEIRS}
+        return Row(label, Reading.of(samples[what, way], unit), peers, target)
 
     def of_process(label: str, what: str, unit: Unit = "s", target: float | None = None) -> Row:
         """However it is asked, it is one process."""
         taken = [sample for name in THEIRS for sample in samples[what, name]]
-        ours = Reading.of(samples[what, "stateless"], unit)
-        return Row(label, ours, {"LiteLLM": Reading.of(taken, unit) if taken else reason}, target)
+        return Row(
+            label, Reading.of(samples[what, "stateless"], unit), {"LiteLLM": theirs(taken, unit, THEIRS[0])}, target
+        )
+
+    def theirs(taken: list[float], unit: Unit, name: str) -> Reading | str:
+        return Reading.of(taken, unit) if taken else failures.get(name, "not measured: it failed before")
 
     ways = [(way, at_once) for way in OURS for at_once in AT_ONCE]
     return [

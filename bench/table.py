@@ -38,6 +38,8 @@ def show(suites: Mapping[str, Suite]) -> None:
     console.print(table)
     for note in (note for suite in suites.values() for note in suite.notes):
         console.print(f"· {note}", highlight=False, markup=False)
+    load = ", ".join(f"{average:.1f}" for average in os.getloadavg())
+    console.print(f"· Load of the machine, over the last 1, 5 and 15 minutes: {load}", highlight=False)
 
 
 def dump(suites: Mapping[str, Suite]) -> str:
