@@ -18,6 +18,7 @@ import events
 import imports
 import rendering
 import sandbox
+import server
 import storage
 import table
 import tool_calls
@@ -30,6 +31,7 @@ SUITES: dict[str, Callable[[], Suite]] = {
     "tool-calls": tool_calls.suite,
     "sandbox": sandbox.suite,
     "storage": storage.suite,
+    "server": server.suite,
 }
 """Every suite, in the order of the table. A new one is a module beside this file, and a line here."""
 

@@ -127,6 +127,26 @@ class Metrics:
             "antwort_tokens", "Tokens, as models count them.", ["model", "kind"], registry=self.registry
         )
         self.faults = Counter("antwort_model_faults", "Models that failed.", ["model", "code"], registry=self.registry)
+        self.containers = Counter(
+            "antwort_containers",
+            "Containers that were created, deleted, expired, or lost their sandbox.",
+            ["event", "tier"],
+            registry=self.registry,
+        )
+        self.sandboxes = Gauge("antwort_sandboxes", "Sandboxes that containers hold.", registry=self.registry)
+        self.sandbox_seconds = Histogram(
+            "antwort_sandbox_seconds",
+            "How long it took to get a sandbox, or to run code in one.",
+            ["work", "status"],
+            buckets=_LATENCIES,
+            registry=self.registry,
+        )
+        self.container_bytes = Counter(
+            "antwort_container_bytes",
+            "Bytes of files on their way into containers and out of them.",
+            ["direction"],
+            registry=self.registry,
+        )
 
     def page(self) -> tuple[bytes, str]:
         """All of it as text, and its content type."""
@@ -231,3 +251,38 @@ class ToolCall:
         if status != "completed":
             _mark_failed(self._span, status)
         self._span.end()
+
+
+class SandboxWork:
+    """Something that a sandbox does for a container, measured: a span and a metric. To be closed once, however it ends.
+
+    Only ids, tiers and numbers: never code, names of files, or what came of it.
+    """
+
+    def __init__(self, metrics: Metrics, work: Literal["acquire", "execute"], container_id: str, tier: str) -> None:
+        self._metrics = metrics
+        self._work = work
+        self._status = "abandoned"
+        self._began = time.perf_counter()
+        attributes = {"antwort.container.id": container_id, "antwort.container.tier": tier}
+        self._span = _tracer.start_span(f"sandbox {work}", kind=SpanKind.CLIENT, attributes=attributes)
+
+    def ended(self, status: str, **numbers: int) -> None:
+        """It came to an end of its own: how, and what can be counted of it."""
+        self._status = status
+        for name, number in numbers.items():
+            self._span.set_attribute(f"antwort.{self._work}.{name}", number)
+
+    def failed(self, kind: str) -> None:
+        """The sandbox, or the way to it, failed."""
+        self._status = kind
+        self._span.set_status(Status(StatusCode.ERROR))
+        self._span.set_attribute("error.type", kind)
+
+    def close(self) -> float:
+        """It is over; how many seconds it took."""
+        seconds = time.perf_counter() - self._began
+        self._metrics.sandbox_seconds.labels(self._work, self._status).observe(seconds)
+        self._span.set_attribute(f"antwort.{self._work}.status", self._status)
+        self._span.end()
+        return seconds

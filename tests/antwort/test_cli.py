@@ -70,7 +70,15 @@ def test_the_doctor_looks_at_everything(run):
             "models: {m: {kind: responses, base_url: 'http://127.0.0.1:1', api_key_env: NOT_SET}}",
             "NOT_SET is not set",
         ),
-        ((), "providers: {code_interpreter: {enabled: true}}", "not part of this installation"),
+        ((), "providers: {code_interpreter: {sandbox_template: x}}", "not part of this installation"),
+        ((), "providers: {code_interpreter: {sandbox_url: 'x', sandbox_template: y}}", "give either"),
+        ((), "providers: {code_interpreter: {sandbox_url: x}}", "must be an address"),
+        (
+            (),
+            "providers: {code_interpreter: {sandbox_url: 'http://127.0.0.1:1', sandbox_token_env: NOT_SET}}",
+            "NOT_SET is not set",
+        ),
+        ((), "providers: {code_interpreter: {sandbox_token_env: NOT_SET}}", "no `sandbox_url`"),
     ],
 )
 def test_a_server_that_cannot_start_says_why(run, arguments, config, said):

@@ -65,6 +65,25 @@ def test_the_whole_of_it():
             "providers:\n  code_interpreter: {sandbox_url: a, sandbox_template: b}",
             "antwort.yaml, line 2: providers.code_interpreter.sandbox_template: give either",
         ),
+        *(
+            (
+                f"providers:\n  code_interpreter:\n    sandbox_url: {address}",
+                "antwort.yaml, line 3: providers.code_interpreter.sandbox_url: must be an address like",
+            )
+            for address in ("nowhere", "ftp://a", "http://", "http://user@host", "https://a/b/c")
+        ),
+        (
+            "providers:\n  code_interpreter: {sandbox_namespace: a}",
+            "antwort.yaml, line 2: providers.code_interpreter.sandbox_namespace: there is no `sandbox_template`",
+        ),
+        (
+            "providers:\n  code_interpreter: {outputs: never}",
+            "antwort.yaml, line 2: providers.code_interpreter.outputs: invalid enum value 'never'",
+        ),
+        (
+            "providers:\n  code_interpreter: {execution_timeout: 0}",
+            "antwort.yaml, line 2: providers.code_interpreter.execution_timeout: expected `float` > 0",
+        ),
     ],
 )
 def test_what_is_wrong_is_named_with_its_line(text, said):
@@ -77,6 +96,7 @@ def test_variables_go_before_the_file():
         "ANTWORT_AUTH_KEYS_FILE": "other.json",
         "ANTWORT_PROVIDERS_CODE_INTERPRETER_SANDBOX_URL": "http://127.0.0.1:1",
         "ANTWORT_MODELS_DEFAULT_FOR_UNKNOWN": "true",
+        "ANTWORT_PROVIDERS_CODE_INTERPRETER_ENABLED": "true",
         "ANTWORT_UPSTREAM_KEY": "secret",
         "ANTWORT_CONFIG": "x",
         "HOME": "/",
@@ -86,6 +106,7 @@ def test_variables_go_before_the_file():
     assert config.server.port == 9000
     assert config.auth.keys_file == "other.json"
     assert config.providers.code_interpreter.sandbox_url == "http://127.0.0.1:1"
+    assert config.providers.code_interpreter.enabled is True
     assert config.models.default_for_unknown
 
 

@@ -21,7 +21,7 @@ from antwort.api.ids import new_id
 from antwort.api.items import Annotation, FileCitation
 from antwort.api.tools import FileSearchTool, ToolDeclaration
 from antwort.config import load
-from antwort.engine.ports import CallContext, FunctionSpec, HostedCall, Progress, ToolDone
+from antwort.engine.ports import FunctionSpec, HostedCall, Progress, ToolContext, ToolDone, Workbench
 from antwort.http.server import run
 from antwort.telemetry import set_up_logging
 
@@ -48,12 +48,34 @@ class RealEchoCall(EchoCall):
         yield Progress("response.file_search_call.completed")
         yield ToolDone(self._done(), f"echo {self._asked}")
 
-    def annotate(self, text: str) -> Sequence[Annotation]:
+    def cited(self, text: str) -> list[Annotation]:
         return [FileCitation("file-1", f"{self._asked}.txt", text.index(CITED))] if CITED in text else []
 
     def _done(self) -> dict[str, Any]:
         found = [{"file_id": "file-1", "filename": f"{self._asked}.txt", "score": 1.0, "text": self._asked}]
         return {**self.item, "status": "completed", "queries": [self._asked], "results": found}
+
+
+class EchoBench:
+    """The calls of one response."""
+
+    takes_files = False
+
+    def __init__(self, tool: FileSearchTool) -> None:
+        self._tool = tool
+        self._calls: list[RealEchoCall] = []
+
+    def describe(self, spec: FunctionSpec) -> FunctionSpec:
+        return spec
+
+    async def open(self, name: str, call_id: str) -> HostedCall:
+        if "vs_broken" in self._tool.vector_store_ids:
+            raise RuntimeError("a secret of the provider's")
+        self._calls.append(RealEchoCall())
+        return self._calls[-1]
+
+    def annotate(self, text: str) -> Sequence[Annotation]:
+        return [annotation for call in self._calls for annotation in call.cited(text)]
 
 
 class EchoProvider:
@@ -69,10 +91,9 @@ class EchoProvider:
         parameters = {"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]}
         return [FunctionSpec("file_search", "Search in files.", parameters)]
 
-    async def open(self, name: str, call_id: str, context: CallContext) -> HostedCall:
-        if isinstance(context.declaration, FileSearchTool) and "vs_broken" in context.declaration.vector_store_ids:
-            raise RuntimeError("a secret of the provider's")
-        return RealEchoCall()
+    async def prepare(self, tool: ToolDeclaration, param: str, context: ToolContext) -> Workbench:
+        assert isinstance(tool, FileSearchTool)
+        return EchoBench(tool)
 
     def routes(self) -> Sequence[Any]:
         return []

@@ -19,6 +19,7 @@ from typing import Any
 import httpx2
 import yaml
 from openai import OpenAI
+from sandbox_stage import SandboxProcess
 
 ROOT = Path(__file__).parents[2]
 
@@ -76,9 +77,10 @@ class Server:
         before: Sequence[str] = (),
     ) -> None:
         place.mkdir(parents=True, exist_ok=True)
-        (place / "script.yaml").write_text(json.dumps(script or SCRIPT), encoding="utf-8")
+        (place / "script.yaml").write_text(json.dumps(script or SCRIPT, ensure_ascii=False), encoding="utf-8")
         settings = {
             "models": {"scripted": {"kind": "scripted", "script": "script.yaml"}},
+            "providers": {"code_interpreter": {"enabled": False}},  # most tests run no code
             **(config or {}),
             "server": {"port": 0, **(config or {}).get("server", {})},
         }
@@ -86,6 +88,7 @@ class Server:
         self._command = [*before, sys.executable, *serve]
         (place / "antwort.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
         self.place = place
+        self.sandbox: SandboxProcess | None = None
         self.keys: dict[str, str] = {}
         self._environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("ANTWORT_")},

@@ -47,20 +47,22 @@ class ModelList(Struct, kw_only=True):
     data: list[ModelObject]
 
 
-class _Page(Struct, kw_only=True):
+class Page(Struct, kw_only=True):
+    """Some of a list."""
+
     object: Literal["list"] = "list"
     first_id: str | None
     last_id: str | None
     has_more: bool
 
 
-class ItemPage(_Page, kw_only=True):
+class ItemPage(Page, kw_only=True):
     """Some of a list of items. `last_id` is what to ask for more with."""
 
     data: list[Raw]
 
 
-class FilePage(_Page, kw_only=True):
+class FilePage(Page, kw_only=True):
     """Some of the files."""
 
     data: list[FileObject]
@@ -70,7 +72,7 @@ class Deleted(Struct, kw_only=True):
     """Something is gone."""
 
     id: str
-    object: Literal["response", "conversation.deleted", "file"]
+    object: Literal["response", "conversation.deleted", "file", "container.deleted", "container.file.deleted"]
     deleted: bool = True
 
 

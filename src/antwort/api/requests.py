@@ -15,6 +15,7 @@ from antwort.api.tools import Chosen, McpTool, ToolDeclaration, tool_name, tool_
 T = TypeVar("T")
 
 Include: TypeAlias = Literal[
+    "antwort:code_interpreter_call.live_output",
     "code_interpreter_call.outputs",
     "computer_call_output.output.image_url",
     "file_search_call.results",

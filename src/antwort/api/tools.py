@@ -56,7 +56,7 @@ class NetworkPolicy(Struct, forbid_unknown_fields=True):
     domain_secrets: list[dict[str, str]] | None = None
 
 
-class AutoContainer(Struct, tag_field="type", tag="auto", forbid_unknown_fields=True):
+class AutoContainer(Struct, tag_field="type", tag="auto", forbid_unknown_fields=True, omit_defaults=True):
     """A container of this history, or a new one."""
 
     file_ids: Annotated[list[str], Meta(max_length=50)] | None = None
@@ -64,7 +64,7 @@ class AutoContainer(Struct, tag_field="type", tag="auto", forbid_unknown_fields=
     network_policy: NetworkPolicy | None = None
 
 
-class CodeInterpreterTool(_Tool, tag="code_interpreter"):
+class CodeInterpreterTool(_Tool, tag="code_interpreter", omit_defaults=True):
     """Python in a container."""
 
     container: str | AutoContainer

@@ -34,6 +34,7 @@ Attached: TypeAlias = InputImage | InputFile
 
 _IMAGES = ((b"\x89PNG\r\n\x1a\n", "image/png"), (b"\xff\xd8\xff", "image/jpeg"), (b"GIF8", "image/gif"))
 _ADDRESSES = ("http://", "https://", "data:")
+_UNSHOWN = ("unsupported_file", "file_too_large")
 _TEXT = ("text/", "application/json", "application/xml", "application/yaml")
 
 
@@ -77,6 +78,8 @@ class Attacher:
     model: ChosenModel
     most: int
     """Bytes of uploaded files that one request may show to its model."""
+    spared: bool = False
+    """A tool reads the files: one that the model cannot be shown is mentioned to it, and no error."""
     _loaded: dict[str, tuple[FileRecord, bytes]] = field(default_factory=dict[str, tuple[FileRecord, bytes]])
     _size: int = 0
 
@@ -92,10 +95,11 @@ class Attacher:
             parts = list(cast("list[Raw]", raw[place.field]))
             try:
                 data = await self._data(part, place)
-            except ApiError:
-                if strict:
+            except ApiError as error:
+                spared = self.spared and isinstance(part, InputFile) and error.code in _UNSHOWN
+                if strict and not spared:
                     raise
-                parts[place.at] = {"type": "input_text", "text": _mention(part)}
+                parts[place.at] = {"type": "input_text", "text": _mention(part, spared=spared)}
             else:
                 parts[place.at] = parts[place.at] | data
             raw = {**raw, place.field: parts}
@@ -128,7 +132,7 @@ class Attacher:
     async def _file(self, part: InputFile, place: Place) -> Raw:
         if part.file_data:
             name, source = part.filename or "file", "file_data"
-            content = _decoded(part.file_data, place)
+            content = decoded(part.file_data, place)
         elif part.file_id is not None:
             record, content = await self._load(part.file_id, place)
             name, source = part.filename or record.filename, "file_id"
@@ -197,8 +201,8 @@ def _is_text(content: bytes) -> bool:
     return b"\0" not in content
 
 
-def _decoded(data: str, place: Place) -> bytes:
-    """A data URL, or base64 alone."""
+def decoded(data: str, place: Place) -> bytes:
+    """What is in `file_data`: a data URL, or base64 alone."""
     head, comma, payload = data.partition(",")
     try:
         if comma and head.startswith("data:") and not head.endswith(";base64"):
@@ -215,9 +219,11 @@ async def _data_url(kind: str, content: bytes) -> str:
     return await asyncio.to_thread(lambda: f"data:{kind};base64,{base64.b64encode(content).decode()}")
 
 
-def _mention(part: Attached) -> str:
+def _mention(part: Attached, *, spared: bool = False) -> str:
     if isinstance(part, InputImage):
         return "[an image that cannot be shown any more]"
+    if spared:
+        return f"[attached file: {part.filename or part.file_id or 'file'}, for your tools to read]"
     return f"[attached file: {part.filename or part.file_id or 'file'}, which cannot be shown any more]"
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from antwort.api.errors import invalid
 from antwort.api.requests import ToolChoice, matches, named_by
 from antwort.api.tools import Chosen, CustomTool, FunctionTool, GrammarFormat, ToolDeclaration, tool_type
-from antwort.engine.ports import Choice, FunctionSpec, Must, Toolbox
+from antwort.engine.ports import Choice, FunctionSpec, Must, Toolbox, Workbench
 
 _FREE_TEXT = {
     "type": "object",
@@ -28,9 +28,9 @@ class Clients:
 
 @dataclass(frozen=True)
 class Ours:
-    """The call is run here."""
+    """The call is run here. `at` is the place of the tool among those declared."""
 
-    declaration: ToolDeclaration
+    at: int
 
 
 Whose: TypeAlias = Clients | Ours
@@ -48,6 +48,14 @@ class Offer:
         """Only what goes back to the client, once no more calls may be run here."""
         specs = tuple(spec for spec in self.specs if isinstance(self.whose[spec.name], Clients))
         return Offer(specs, self.whose, "auto" if specs else "none")
+
+    def described(self, benches: Mapping[int, Workbench]) -> Offer:
+        """The same, with what the tools that are run here say of themselves once they are ready."""
+        specs = tuple(
+            benches[whose.at].describe(spec) if isinstance(whose := self.whose[spec.name], Ours) else spec
+            for spec in self.specs
+        )
+        return Offer(specs, self.whose, self.choice)
 
     def relaxed(self) -> Offer:
         """A call that was demanded has been made, so it is demanded no more."""
@@ -82,7 +90,7 @@ def _offer(tool: ToolDeclaration, at: int, toolbox: Toolbox) -> tuple[Sequence[F
     offered = toolbox.offer(tool)
     if offered is None:
         raise invalid(f"Tool type '{tool_type(tool)}' is not available on this server.", param=f"tools[{at}].type")
-    return offered, Ours(tool)
+    return offered, Ours(at)
 
 
 def _choice(choice: ToolChoice, tools: Sequence[ToolDeclaration], toolbox: Toolbox) -> Choice:

@@ -7,23 +7,21 @@ model down instead of filling memory, and one that goes away ends the work.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Generator
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from antwort.api.events import AnyEvent
 from antwort.api.responses import Response
 from antwort.engine.ports import (
-    CallContext,
     Finished,
     HostedCall,
     Model,
     ModelFault,
-    Owner,
     Piece,
     Progress,
-    Toolbox,
     ToolDone,
+    Workbench,
 )
 from antwort.engine.turn import Ask, Cancelled, Command, Emit, Job, NextPiece, NextStep, Open, Run, turn
 from antwort.telemetry import ToolCall
@@ -40,9 +38,8 @@ class Drive:
     """
 
     job: Job
-    owner: Owner
     model: Model
-    toolbox: Toolbox
+    benches: Mapping[int, Workbench]
 
     def __post_init__(self) -> None:
         self.response: Response = self.job.response
@@ -102,7 +99,7 @@ class Drive:
             case NextPiece():
                 return await self._next_piece()
             case Open():
-                return await self.toolbox.open(command.name, command.call_id, self._context(command))
+                return await self.benches[command.at].open(command.name, command.call_id)
             case Run(call):
                 self._steps = call.run()
                 self._tool = ToolCall(command.name, command.call_id)
@@ -149,15 +146,6 @@ class Drive:
         if self._tool is not None:
             self._tool.end(status)
             self._tool = None
-
-    def _context(self, opened: Open) -> CallContext:
-        return CallContext(
-            owner=self.owner,
-            response_id=self.response.id,
-            declaration=opened.declaration,
-            history=opened.history,
-            include=frozenset(self.job.request.include or ()),
-        )
 
 
 async def _close(stream: object) -> None:

@@ -21,10 +21,11 @@ import msgspec
 from antwort.api.errors import ApiError, unavailable
 from antwort.api.events import ENDINGS, AnyEvent, ResponseFailed, ResponseInProgress, to_sse
 from antwort.api.ids import new_id
+from antwort.api.items import Annotation
 from antwort.api.requests import CreateResponse, check, check_input
 from antwort.api.responses import Response, ResponseError, begin
 from antwort.engine.attachments import Attacher
-from antwort.engine.classify import classify
+from antwort.engine.classify import Offer, Ours, classify
 from antwort.engine.context import Context, check_outputs, gather
 from antwort.engine.driver import Drive
 from antwort.engine.journal import Frame, Journal
@@ -37,6 +38,8 @@ from antwort.engine.ports import (
     StoredResponse,
     StoreFault,
     Toolbox,
+    ToolContext,
+    Workbench,
 )
 from antwort.engine.turn import Job, first_request
 
@@ -220,10 +223,40 @@ class Engine:
         offer = classify(request.tools or [], response.tool_choice, self.toolbox)
         context = await gather(request, owner, self.store)
         check_outputs(context)
-        history = await Attacher(owner, self.store, chosen, self.max_attached).history(context)
-        job = Job(request, response, chosen.upstream, history, offer, self.now, self.max_turns)
-        drive = Drive(job, owner, chosen.model, self.toolbox)
+        benches = await self._benches(owner, request, response, context, offer)
+        spared = any(bench.takes_files for bench in benches.values())
+        history = await Attacher(owner, self.store, chosen, self.max_attached, spared=spared).history(context)
+
+        def annotate(text: str) -> list[Annotation]:
+            return [annotation for bench in benches.values() for annotation in bench.annotate(text)]
+
+        job = Job(
+            request,
+            response,
+            chosen.upstream,
+            history,
+            offer.described(benches),
+            self.now,
+            self.max_turns,
+            annotate,
+        )
+        drive = Drive(job, chosen.model, benches)
         return Work(owner, response, response.store, context, drive, self.store, self.late)
+
+    async def _benches(
+        self, owner: Owner, request: CreateResponse, response: Response, context: Context, offer: Offer
+    ) -> dict[int, Workbench]:
+        """Make ready what is run here. What cannot be is an error now, before anything has been sent."""
+        hosted = sorted({whose.at for whose in offer.whose.values() if isinstance(whose, Ours)})
+        known = ToolContext(
+            owner=owner,
+            response_id=response.id,
+            history=context.history,
+            given=context.given,
+            include=frozenset(request.include or ()),
+        )
+        tools = request.tools or []  # with what the response leaves out, such as secrets
+        return {at: await self.toolbox.prepare(tools[at], f"tools[{at}]", known) for at in hosted}
 
     async def count_tokens(self, owner: Owner, request: CreateResponse) -> int:
         """How many input tokens a request would have."""

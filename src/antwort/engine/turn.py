@@ -26,10 +26,9 @@ from antwort.api import items
 from antwort.api.errors import ErrorDetail
 from antwort.api.events import AnyEvent
 from antwort.api.ids import new_id
-from antwort.api.items import Annotation, Item
+from antwort.api.items import Item
 from antwort.api.requests import CreateResponse
 from antwort.api.responses import IncompleteDetails, Response, ResponseError, ResponseStatus, Usage
-from antwort.api.tools import ToolDeclaration
 from antwort.engine.classify import Clients, Offer, Ours
 from antwort.engine.json_field import FieldReader
 from antwort.engine.ports import (
@@ -43,7 +42,7 @@ from antwort.engine.ports import (
     ToolDone,
 )
 from antwort.engine.shorten import TOO_LONG, shortened
-from antwort.engine.writer import OpenCall, Writer
+from antwort.engine.writer import Annotate, OpenCall, Writer
 
 _LOGPROBS = "message.output_text.logprobs"
 
@@ -66,8 +65,7 @@ class Open:
 
     name: str
     call_id: str
-    declaration: ToolDeclaration
-    history: Sequence[Item]
+    at: int
 
 
 @dataclass(frozen=True)
@@ -112,6 +110,7 @@ class Job:
     offer: Offer
     now: Callable[[], int]
     max_turns: int = 32
+    annotate: Annotate = lambda _: ()
 
 
 @dataclass
@@ -156,15 +155,12 @@ class _Turn:
     def __init__(self, job: Job) -> None:
         self.job = job
         self.response = job.response
-        self.writer = Writer(self._annotate)
+        self.writer = Writer(job.annotate)
         self.history = list(job.history)
         self.offer = job.offer
         self.usage = Usage()
         self.counted = False
         self.hosted: list[HostedCall] = []
-
-    def _annotate(self, text: str) -> list[Annotation]:
-        return [annotation for call in self.hosted for annotation in call.annotate(text)]
 
     # ── from beginning to end ────────────────────────────────────────────────────────────────────────────────────────
 
@@ -303,8 +299,8 @@ class _Turn:
                 call.theirs = OpenCall(call.index, name=call.name, call_id=call.call_id, custom=custom)
                 call.unwrap = FieldReader("input") if custom else None
                 yield Emit(self.writer.begin(call.theirs.item()))
-            case Ours(declaration) if self._may_run_more():
-                opened = cast("HostedCall", (yield Open(call.name, call.call_id, declaration, self.history)))
+            case Ours(at) if self._may_run_more():
+                opened = cast("HostedCall", (yield Open(call.name, call.call_id, at)))
                 call.ours = opened
                 self.hosted.append(opened)
                 yield Emit(self.writer.begin(opened.item))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -15,10 +15,12 @@ from starlette.middleware import Middleware
 
 from antwort.auth import LOCAL, Caller, Door, KeyFile, KeyFileError, is_loopback
 from antwort.config import AuthSettings, Config, ConfigError
+from antwort.containers import Containers
+from antwort.containers.sandboxes import Place, open_place
 from antwort.engine.background import Background
 from antwort.engine.engine import Engine
-from antwort.engine.ports import StoreFault
-from antwort.http import conversations, files, health, models, openapi, responses
+from antwort.engine.ports import Store, StoreFault
+from antwort.http import containers, conversations, files, health, models, openapi, responses
 from antwort.http.errors import router_error
 from antwort.http.gate import Gate
 from antwort.http.services import Services
@@ -26,8 +28,9 @@ from antwort.models.directory import open_models
 from antwort.storage import open_store
 from antwort.telemetry import Metrics, log
 from antwort.tools import FunctionProvider, Registry
+from antwort.tools.builtins.codeinterpreter import CodeInterpreter
 
-RESOURCES: Sequence[Any] = (responses, conversations, files, models, health, openapi)
+RESOURCES: Sequence[Any] = (responses, conversations, containers, files, models, health, openapi)
 _LOOK_AT_KEYS = 2.0
 _SWEEP = 600.0
 
@@ -59,25 +62,44 @@ async def opened(
     metrics = Metrics()
     directory = await asyncio.to_thread(open_models, config.models, metrics, environment)
     store = await open_store(config.storage.url, Path(config.storage.blobs))
-    registry = Registry([*providers(config), *also])
-    engine = Engine(directory, registry, store, config.engine.max_turns, config.engine.max_attached)
-    services = Services(config, door, store, directory, registry, engine, Background(store), metrics)
-    chores = asyncio.create_task(_chores(services))
     try:
+        # A sandbox server of our own keeps its packages beside the store's files.
+        state = Path(config.storage.blobs).parent / "sandbox"
+        place = await open_place(config.providers.code_interpreter, state, environment)
+    except BaseException:
+        await directory.aclose()
+        await store.aclose()
+        raise
+    running = _containers(config, store, place, metrics)
+    registry = Registry([*_providers(config, store, running), *also])
+    engine = Engine(directory, registry, store, config.engine.max_turns, config.engine.max_attached)
+    services = Services(
+        config, door, store, directory, registry, engine, Background(store), metrics, running, place.told
+    )
+    chores = [asyncio.create_task(chore) for chore in _chores(services)]
+    try:
+        if running is not None:
+            await running.recover()
         for work in await engine.recover():
             services.background.launch(work)
         yield services
     finally:
-        chores.cancel()
-        await asyncio.gather(chores, return_exceptions=True)
+        for chore in chores:
+            chore.cancel()
+        await asyncio.gather(*chores, return_exceptions=True)
         await services.aclose()
 
 
-def providers(config: Config) -> Sequence[FunctionProvider]:
-    """The tools that are run here. What is on and cannot be is an error now."""
-    if config.providers.code_interpreter.enabled:
-        raise ConfigError("providers.code_interpreter.enabled: the code interpreter is not part of this installation")
-    return ()
+def _containers(config: Config, store: Store, place: Place, metrics: Metrics) -> Containers | None:
+    if place.sandboxes is None:
+        return None
+    return Containers(store, place.sandboxes, config.containers, config.providers.code_interpreter, metrics)
+
+
+def _providers(config: Config, store: Store, running: Containers | None) -> Iterator[FunctionProvider]:
+    """The tools that are run here."""
+    if running is not None:
+        yield CodeInterpreter(running, store, config.providers.code_interpreter, config.containers.tiers)
 
 
 def open_door(config: Config) -> Door:
@@ -97,8 +119,15 @@ def _limits(auth: AuthSettings) -> Caller:
     return Caller(LOCAL.tenant, LOCAL.key_id, auth.requests_per_minute, auth.concurrent_responses)
 
 
-async def _chores(services: Services) -> None:
-    """What has to be done now and then: see which keys are revoked, let go of expired files."""
+def _chores(services: Services) -> Iterator[Coroutine[Any, Any, None]]:
+    """What has to be done now and then."""
+    yield _look_after_keys_and_files(services)
+    if services.containers is not None:
+        yield _look_after_containers(services.containers)
+
+
+async def _look_after_keys_and_files(services: Services) -> None:
+    """See which keys are revoked, let go of expired files."""
     keys_file = services.config.auth.keys_file
     loop = asyncio.get_running_loop()
     swept = loop.time()
@@ -112,6 +141,18 @@ async def _chores(services: Services) -> None:
                 await services.store.sweep_files()
             except StoreFault:
                 log.warning("expired files are swept later")
+
+
+async def _look_after_containers(running: Containers) -> None:
+    """Let go of those that have expired."""
+    while True:
+        await asyncio.sleep(running.beat)
+        try:
+            await running.sweep()
+        except StoreFault:
+            log.warning("expired containers are swept later")
+        except Exception:  # noqa: BLE001 - the outermost loop: if it ended, no container would ever expire
+            log.exception("containers could not be swept")
 
 
 async def _look_at_keys(door: Door, path: Path) -> None:

@@ -14,7 +14,6 @@ from antwort.api.errors import ApiError, not_found
 from antwort.api.ids import new_id
 from antwort.api.objects import ConversationObject, Deleted
 from antwort.api.requests import AddItems, CreateConversation, UpdateConversation, read_items
-from antwort.api.shown import View
 from antwort.engine.attachments import check_files
 from antwort.engine.context import take_in
 from antwort.engine.ports import ConversationRecord, Page
@@ -62,7 +61,7 @@ async def delete(request: Request) -> Answer:
 
 async def add_items(request: Request) -> Answer:
     """Append to it."""
-    view, asked = View(included(request)), await read_json(request, AddItems)
+    view, asked = services_of(request).view(included(request)), await read_json(request, AddItems)
     await _found(request)
     items = await _taken_in(request, asked.items)
     if not await services_of(request).store.add_items(owner_of(request), _id(request), items):
@@ -73,7 +72,7 @@ async def add_items(request: Request) -> Answer:
 
 async def list_items(request: Request) -> Answer:
     """A page of its items."""
-    view, query = View(included(request)), page_query(request)
+    view, query = services_of(request).view(included(request)), page_query(request)
     page = await services_of(request).store.list_items(owner_of(request), _id(request), query)
     if page is None:
         raise _absent(request)
@@ -82,7 +81,7 @@ async def list_items(request: Request) -> Answer:
 
 async def retrieve_item(request: Request) -> Answer:
     """One of its items."""
-    view, item_id = View(included(request)), request.path_params["item_id"]
+    view, item_id = services_of(request).view(included(request)), request.path_params["item_id"]
     item = await services_of(request).store.get_item(owner_of(request), _id(request), item_id)
     if item is None:
         raise not_found("Item", item_id)

@@ -12,9 +12,12 @@ from starlette.responses import Response
 from starlette.routing import Match, Route
 
 from antwort.api.errors import ApiError, internal, invalid, unavailable
+from antwort.containers.sandboxes.port import SandboxLost, SandboxRefused, SandboxTrouble
 from antwort.engine.ports import ModelFault, StoreFault, UnknownCursor
 from antwort.telemetry import log
 
+_PARAMS = {"tier": "memory_limit", "path": "file", "size": "file"}
+_CODES = {"size": "container_full"}
 _UNREAD = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
 
 
@@ -29,7 +32,7 @@ def answer(error: ApiError, headers: Mapping[str, str] | None = None) -> Respons
     )
 
 
-def explained(error: Exception) -> ApiError:
+def explained(error: Exception) -> ApiError:  # noqa: PLR0911 - one line for each kind of error
     """What the caller is told of an error."""
     match error:
         case ApiError():
@@ -41,6 +44,8 @@ def explained(error: Exception) -> ApiError:
             return invalid(str(error), param=error.param)
         case ModelFault():
             return of_fault(error)
+        case SandboxTrouble():
+            return of_sandbox(error)
         case HTTPException():
             return of_status(error.status_code)
         case _:
@@ -67,6 +72,22 @@ def of_fault(fault: ModelFault) -> ApiError:
         retry_after=fault.retry_after,
         should_retry=None if fault.kind == "invalid_request_error" else fault.retryable,
     )
+
+
+def of_sandbox(trouble: SandboxTrouble) -> ApiError:
+    """A sandbox that could not do what a container needed."""
+    match trouble:
+        case SandboxRefused(why="missing"):
+            return ApiError(404, str(trouble), code="not_found")
+        case SandboxRefused():
+            return invalid(str(trouble), param=_PARAMS.get(trouble.why), code=_CODES.get(trouble.why, "invalid_value"))
+        case SandboxLost():
+            log.warning("sandbox_lost", exc_info=trouble)
+            message = f"{trouble} What was in the container is gone; it gets a new sandbox with its next use."
+            return ApiError(503, message, kind="server_error", code="container_lost", retry_after=1)
+        case _:
+            log.warning("sandbox_fault", exc_info=trouble)
+            return unavailable(str(trouble), retry_after=2)
 
 
 def router_error(request: Request, error: Exception) -> Response:

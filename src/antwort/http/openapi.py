@@ -13,6 +13,17 @@ from starlette.responses import Response as Answer
 from starlette.routing import Route
 
 from antwort.api import items
+from antwort.api.containers import (
+    AddContainerFile,
+    Archived,
+    ContainerFileObject,
+    ContainerFilePage,
+    ContainerObject,
+    ContainerPage,
+    CreateContainer,
+    ExecuteCode,
+    Execution,
+)
 from antwort.api.errors import ErrorEnvelope
 from antwort.api.events import EVENTS
 from antwort.api.items import ReasoningText, SummaryText
@@ -55,6 +66,10 @@ _FORM: Schema = {
 }
 
 
+_UPLOAD: Schema = {"type": "object", "required": ["file"], "properties": {"file": _BINARY}}
+_TAR = "application/x-tar"
+
+
 def _paging(most: int, usual: int) -> dict[str, Schema]:
     return {
         "after": {"type": "string"},
@@ -84,16 +99,22 @@ class Operation(NamedTuple):
     """The content types of what it gives."""
     makes: Mapping[str, str] = _NOTHING
     """Where its answer has what other paths want: the name of their parameter, and a place in the answer."""
+    form: Schema | None = None
+    """What it takes as a form."""
+    raw: str | None = None
+    """The kind of bytes that it takes."""
     open: bool = False
     """Whether it needs no key."""
 
 
-_RESPONSE, _CONVERSATION, _FILE = (
+_RESPONSE, _CONVERSATION, _FILE, _CONTAINER = (
     "/v1/responses/{response_id}",
     "/v1/conversations/{conversation_id}",
     "/v1/files/{file_id}",
+    "/v1/containers/{container_id}",
 )
 _ITEM = _CONVERSATION + "/items/{item_id}"
+_CONTAINER_FILE = _CONTAINER + "/files/{container_file_id}"
 
 OPERATIONS = (
     Operation(
@@ -146,7 +167,75 @@ OPERATIONS = (
     Operation("get", _CONVERSATION + "/items", "listConversationItems", "Its items", gives=ItemPage, query=_ITEMS),
     Operation("get", _ITEM, "getConversationItem", "One of its items", gives=items.Raw, query=_INCLUDE),
     Operation("delete", _ITEM, "deleteConversationItem", "Take an item out", gives=ConversationObject),
-    Operation("post", "/v1/files", "createFile", "Upload a file", gives=FileObject, makes={"file_id": "/id"}),
+    Operation(
+        "post",
+        "/v1/containers",
+        "createContainer",
+        "Make a container",
+        CreateContainer,
+        ContainerObject,
+        makes={"container_id": "/id"},
+    ),
+    Operation(
+        "get",
+        "/v1/containers",
+        "listContainers",
+        "The containers",
+        gives=ContainerPage,
+        query={**_paging(paging.MOST, paging.USUAL), "name": {"type": "string"}},
+    ),
+    Operation("get", _CONTAINER, "getContainer", "A container", gives=ContainerObject),
+    Operation("delete", _CONTAINER, "deleteContainer", "Forget a container, with all that is in it", gives=Deleted),
+    Operation(
+        "post",
+        _CONTAINER + "/files",
+        "createContainerFile",
+        "Put a file into a container",
+        AddContainerFile,
+        ContainerFileObject,
+        form=_UPLOAD,
+        makes={"container_file_id": "/id"},
+    ),
+    Operation(
+        "get",
+        _CONTAINER + "/files",
+        "listContainerFiles",
+        "The files in a container",
+        gives=ContainerFilePage,
+        query=_paging(paging.MOST, paging.USUAL),
+    ),
+    Operation("get", _CONTAINER_FILE, "getContainerFile", "What is known of one of them", gives=ContainerFileObject),
+    Operation("delete", _CONTAINER_FILE, "deleteContainerFile", "Remove a file from a container", gives=Deleted),
+    Operation(
+        "get",
+        _CONTAINER_FILE + "/content",
+        "getContainerFileContent",
+        "The file itself",
+        kinds=("application/octet-stream",),
+    ),
+    Operation(
+        "put",
+        _CONTAINER + "/archive",
+        "writeContainerArchive",
+        "Unpack a tar into a container",
+        gives=Archived,
+        raw=_TAR,
+    ),
+    Operation(
+        "get", _CONTAINER + "/archive", "readContainerArchive", "All files of a container as one tar", kinds=(_TAR,)
+    ),
+    Operation(
+        "post",
+        _CONTAINER + "/exec",
+        "executeInContainer",
+        "Run code without a model",
+        ExecuteCode,
+        Execution,
+        kinds=(_JSON, _EVENTS),
+    ),
+    Operation(
+        "post", "/v1/files", "createFile", "Upload a file", gives=FileObject, makes={"file_id": "/id"}, form=_FORM
+    ),
     Operation(
         "get",
         "/v1/files",
@@ -233,11 +322,21 @@ def _described(operation: Operation, schemas: Mapping[str, Schema]) -> Schema:
             "default": {"description": "An error", "content": {_JSON: {"schema": schemas[repr(ErrorEnvelope)]}}},
         },
     }
-    if operation.takes is not None:
-        described["requestBody"] = {"required": True, "content": {_JSON: {"schema": schemas[repr(operation.takes)]}}}
-    elif operation.name == "createFile":
-        described["requestBody"] = {"required": True, "content": {"multipart/form-data": {"schema": _FORM}}}
+    if taken := _taken(operation, schemas):
+        described["requestBody"] = {"required": True, "content": taken}
     return described | ({"security": []} if operation.open else {})
+
+
+def _taken(operation: Operation, schemas: Mapping[str, Schema]) -> dict[str, Schema]:
+    """What a body may be, by its type."""
+    taken: dict[str, Schema] = {}
+    if operation.takes is not None:
+        taken[_JSON] = {"schema": schemas[repr(operation.takes)]}
+    if operation.form is not None:
+        taken["multipart/form-data"] = {"schema": operation.form}
+    if operation.raw is not None:
+        taken[operation.raw] = {"schema": _BINARY}
+    return taken
 
 
 def _event(schemas: Mapping[str, Schema]) -> Schema:

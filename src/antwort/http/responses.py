@@ -35,7 +35,7 @@ async def create(request: Request) -> Answer:
         raise
     audit("response.create", work.response.id, model=work.response.model, stored=work.stored)
     over = _counted(services, work, over)
-    view = View(asked.include or (), obfuscation=_is_obfuscated(asked))
+    view = services.view(asked.include or (), obfuscation=_is_obfuscated(asked))
     if asked.background:
         queued = json_answer(work.response)
         services.background.launch(work, ended=over)
@@ -106,13 +106,14 @@ async def retrieve(request: Request) -> Answer:
     """A response as it stands; or its events, from wherever the caller has lost them."""
     wants_events, after = flag(request, "stream"), whole_number(request, "starting_after", -1)
     include, obfuscation = included(request), flag(request, "include_obfuscation", usual=True)
-    stored = await _found(request)
+    services, stored = services_of(request), await _found(request)
     if not wants_events:
-        return json_answer(View(include).response(stored.response))
+        return json_answer(services.view(include).response(stored.response))
     if not stored.response.background:
         raise invalid("Only responses that were made with 'background' can be streamed again.", param="stream")
     # Whoever comes back to a stream gets it as it was asked for first, and more where more is asked for.
-    return _followed(request, stored.response.id, after, View(include | _asked_for(stored), obfuscation))
+    view = services.view(include | _asked_for(stored), obfuscation=obfuscation)
+    return _followed(request, stored.response.id, after, view)
 
 
 def _asked_for(stored: StoredResponse) -> frozenset[str]:
@@ -134,7 +135,7 @@ async def cancel(request: Request) -> Answer:
     stored, services = await _found(request), services_of(request)
     if not stored.response.background:
         raise invalid("Cannot cancel a synchronous response.", code=None)
-    view = View(_asked_for(stored))
+    view = services.view(_asked_for(stored))
     if stored.response.ended:
         return json_answer(view.response(stored.response))
     await services.background.cancel(stored.response.id)
@@ -149,7 +150,7 @@ async def cancel(request: Request) -> Answer:
 async def input_items(request: Request) -> Answer:
     """What a response was asked with."""
     query, identifier = page_query(request), request.path_params["response_id"]
-    view = View(included(request))
+    view = services_of(request).view(included(request))
     page = await services_of(request).store.input_items(owner_of(request), identifier, query)
     if page is None:
         raise not_found("Response", identifier)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from starlette.requests import Request
 
+from antwort.api.shown import View
 from antwort.auth import Caller, Door, Limits
 from antwort.config import Config
+from antwort.containers import Containers
 from antwort.engine.background import Background
 from antwort.engine.engine import Engine, Work
 from antwort.engine.ports import Owner, Store
@@ -28,10 +31,19 @@ class Services:
     engine: Engine
     background: Background
     metrics: Metrics
+    containers: Containers | None = None
+    """None where no code is run here."""
+    place: str = "off"
+    """Where it is, or why it is not."""
     limits: Limits = field(default_factory=Limits)
     attended: dict[str, Work] = field(default_factory=dict[str, Work])
     """The responses that somebody waits for."""
     stopping: bool = False
+
+    def view(self, include: Iterable[str] = (), *, obfuscation: bool = False) -> View:
+        """What a caller who asks for this is shown: that, and what the configuration shows to everybody."""
+        always = ["code_interpreter_call.outputs"] if self.config.providers.code_interpreter.outputs == "always" else []
+        return View(frozenset([*include, *always]), obfuscation)
 
     async def stop(self) -> None:
         """The server is told to stop: nothing new, and whoever only watches is let go."""
@@ -45,6 +57,8 @@ class Services:
         await self.background.aclose()
         await self.engine.late.aclose()
         await self.registry.aclose()
+        if self.containers is not None:
+            await self.containers.aclose()
         await self.models.aclose()
         await self.store.aclose()
 

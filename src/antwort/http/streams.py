@@ -1,4 +1,4 @@
-"""Events out, at the reader's pace: nothing is made until the event before has gone out.
+"""Events and files out, at the reader's pace: nothing is made until what was before has gone out.
 
 A reader who goes away ends the work behind the stream; one who takes nothing for too long
 is taken for gone. While there is nothing to send, comments keep the connection alive.
@@ -7,13 +7,13 @@ is taken for gone. While there is nothing to send, comments keep the connection 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import aclosing
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from antwort.api.events import ErrorEvent, to_sse
 from antwort.api.sse import KEEP_ALIVE
@@ -84,6 +84,52 @@ class EventStream(Response):
         if self._quiet and not self._busy:
             await send({"type": "http.response.body", "body": KEEP_ALIVE, "more_body": True})
         self._quiet = True
+
+
+class Pieces(Protocol):
+    """Bytes that come piece by piece, and have to be closed."""
+
+    def __aiter__(self) -> AsyncIterator[bytes]: ...
+
+    async def aclose(self) -> None: ...
+
+
+class ByteStream(Response):
+    """Sends a file as something to save, at the reader's pace. What feeds it is closed, however it ends.
+
+    One that breaks off ends the connection without an end of the answer, so that nobody takes half for the whole.
+    """
+
+    def __init__(self, pieces: Pieces, *, name: str, media_type: str, stall_timeout: float) -> None:
+        headers = {
+            "content-type": media_type,
+            "content-disposition": f"attachment; filename*=UTF-8''{name}",
+            "content-security-policy": "sandbox; default-src 'none'",
+            "cache-control": "no-store",
+        }
+        super().__init__(status_code=200, headers=headers)
+        del self.headers["content-length"]
+        self._pieces = pieces
+        self._stall = stall_timeout
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send everything, unless the reader goes."""
+        del scope
+        async with aclosing(self._pieces):
+            await attended(receive, self._send_all(send))
+
+    async def _send_all(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        async for piece in self._pieces:
+            await self._send(send, {"type": "http.response.body", "body": piece, "more_body": True})
+        await self._send(send, {"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _send(self, send: Send, message: Message) -> None:
+        try:
+            async with asyncio.timeout(self._stall):
+                await send(message)
+        except TimeoutError as error:
+            raise ClientDisconnect from error
 
 
 async def _nothing() -> None:

@@ -41,10 +41,9 @@ def _unpack_one(tree: Tree, source: IO[bytes], member: tar.Member, prefix: str) 
     if member.kind == "other":
         message = f"member {member.name!r} is neither file nor directory; only those are taken"
         raise BadPath(message)
-    descriptor = tree.open_write(prefix + name, 0o755 if member.executable else 0o644)
-    with os.fdopen(descriptor, "wb", buffering=0) as file:
+    with tree.draft(prefix + name, 0o755 if member.executable else 0o644) as draft:
         for piece in tar.content(source, member.size):
-            tree.write_all(file.fileno(), piece, name)
+            draft.write(piece)
 
 
 def pack(tree: Tree, sink: IO[bytes], below: str, *, limit: int) -> int:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import contextlib
 import heapq
 import os
+import secrets
 import stat
 import threading
 import unicodedata
 from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, Self
 
 from .errors import BadPath, NotFound, TooLarge
 from .jail import syscalls
@@ -24,6 +25,8 @@ _LONGEST_NAME: Final = 255
 _DEEPEST: Final = 64
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NO_BLOCKING: Final = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # opening a FIFO must not wait for its other end
+
+_UNFINISHED: Final = ".antwort-unfinished-"
 
 Kind = Literal["file", "directory", "other"]
 
@@ -79,6 +82,50 @@ def parts(path: str) -> list[str]:
     return names
 
 
+class Draft:
+    """A file on its way in, under a name that is never listed: it takes its place when it is whole, or is gone.
+
+    Left as a context manager it does the one or the other. To be closed either way.
+    """
+
+    def __init__(self, tree: Tree, path: str, directory: int, part: str, name: str, descriptor: int) -> None:
+        self.path = path
+        self.directory = directory
+        self.part = part
+        self.name = name
+        self._tree = tree
+        self._descriptor = descriptor
+
+    def write(self, data: bytes) -> None:
+        """Add to it; a full quota is `TooLarge`."""
+        view = memoryview(data)
+        while view:
+            try:
+                view = view[os.write(self._descriptor, view) :]
+            except OSError as error:
+                raise _refused(error, self.path) from error
+
+    def close(self, *, whole: bool) -> None:
+        """Put it in its place, or remove it."""
+        try:
+            if whole:
+                self._tree.settle(self)
+        except BaseException:
+            whole = False
+            raise
+        finally:
+            if not whole:
+                self._tree.drop(self)
+            os.close(self._descriptor)
+            os.close(self.directory)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
+        self.close(whole=kind is None)
+
+
 class Tree:
     """The directory `/mnt/data` of one container."""
 
@@ -112,14 +159,31 @@ class Tree:
             raise BadPath(message)
         return descriptor, info.st_size
 
-    def open_write(self, path: str, mode: int = 0o644) -> int:
-        """A descriptor of a new, empty file; directories above are made, what was there is replaced."""
+    def draft(self, path: str, mode: int = 0o644) -> Draft:
+        """A new file, to be written; directories above are made, what is there stays until it is whole."""
         *above, name = parts(path)
-        with self._as_owner(), self._walk(above, make=True) as directory:
-            # Never opened for truncation: what stands there may be a link, a FIFO or a file open elsewhere.
-            self._unlink(name, directory, path)
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_BLOCKING
-            return _open(name, flags, directory, path, mode & 0o777)
+        with self._as_owner():
+            directory = self._open_directory(above, make=True)
+            part = _UNFINISHED + secrets.token_hex(16)
+            try:
+                descriptor = _open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_BLOCKING, directory, path, mode)
+            except BaseException:
+                os.close(directory)
+                raise
+        return Draft(self, path, directory, part, name, descriptor)
+
+    def settle(self, draft: Draft) -> None:
+        """Put a draft in its place. A rename: what stands there may be a link, a FIFO or a file open elsewhere."""
+        with self._as_owner():
+            try:
+                os.rename(draft.part, draft.name, src_dir_fd=draft.directory, dst_dir_fd=draft.directory)
+            except OSError as error:
+                raise _refused(error, draft.path) from error
+
+    def drop(self, draft: Draft) -> None:
+        """Remove a draft, if the code has not done so."""
+        with self._as_owner(), contextlib.suppress(OSError):
+            os.unlink(draft.part, dir_fd=draft.directory)
 
     def make_directory(self, path: str) -> None:
         with self._as_owner(), self._walk(parts(path), make=True):
@@ -134,16 +198,8 @@ class Tree:
             return file.read(limit)
 
     def write(self, path: str, data: bytes) -> None:
-        descriptor = self.open_write(path)
-        with os.fdopen(descriptor, "wb", buffering=0) as file:
-            self.write_all(file.fileno(), data, path)
-
-    @staticmethod
-    def write_all(descriptor: int, data: bytes, path: str) -> None:
-        """Write to an open file; a full quota is `TooLarge`."""
-        view = memoryview(data)
-        while view:
-            view = view[_write(descriptor, view, path) :]
+        with self.draft(path) as draft:
+            draft.write(data)
 
     def stat(self, path: str) -> Entry:
         *above, name = parts(path)
@@ -259,13 +315,6 @@ def _open(name: str, flags: int, directory: int, path: str, mode: int = 0) -> in
         raise _refused(error, path) from error
 
 
-def _write(descriptor: int, view: memoryview, path: str) -> int:
-    try:
-        return os.write(descriptor, view)
-    except OSError as error:
-        raise _refused(error, path) from error
-
-
 def _duplicate(descriptor: int) -> int:
     # Through openat rather than dup: a duplicate would share its reading position with every other listing.
     return os.open(".", _DIRECTORY, dir_fd=descriptor)
@@ -320,6 +369,7 @@ def _names(directory: int, start: str, most: int) -> list[str]:
                 for item in items
                 if item.name >= start
                 and is_plain(item.name)
+                and not item.name.startswith(_UNFINISHED)
                 and (item.is_file(follow_symlinks=False) or item.is_dir(follow_symlinks=False))
             ),
         )

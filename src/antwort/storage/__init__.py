@@ -1,4 +1,4 @@
-"""Where responses, conversations and files live: the doors to the stores, and what every store must do.
+"""Where responses, conversations, files and containers are kept: the doors to the stores, and what every store must do.
 
 `open_store` opens one by its address, `look_at_store` only looks at it. `conformance` holds the tests
 that each of them passes, and a stranger's too.

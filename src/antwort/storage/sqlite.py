@@ -15,6 +15,9 @@ import msgspec
 
 from antwort.api.responses import Response
 from antwort.engine.ports import (
+    ContainerFileRecord,
+    ContainerRecord,
+    ContainerUse,
     ConversationRecord,
     FileRecord,
     Owner,
@@ -23,7 +26,7 @@ from antwort.engine.ports import (
     StoredResponse,
     StoreFault,
 )
-from antwort.storage import conversations, files, responses
+from antwort.storage import containers, conversations, files, responses
 from antwort.storage.blobs import Blobs
 from antwort.storage.bodies import item_columns
 from antwort.storage.database import Database, connect
@@ -199,6 +202,62 @@ class SqliteStore:
 
     def _now(self) -> int:
         return int(self._clock())
+
+    # ── containers ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def create_container(self, owner: Owner, record: ContainerRecord, most: ContainerUse, now: float) -> None:
+        await self._database.write(owner, lambda rows: containers.create(rows, record, most, now))
+
+    async def get_container(self, owner: Owner, container_id: str, now: float) -> ContainerRecord | None:
+        return await self._database.read(owner, lambda rows: containers.get(rows, container_id, now))
+
+    async def find_containers(self, owner: Owner, ids: Sequence[str], now: float) -> dict[str, ContainerRecord]:
+        return await self._database.read(owner, lambda rows: containers.find(rows, ids, now))
+
+    async def list_containers(self, owner: Owner, query: PageQuery, now: float, name: str | None = None) -> Page:
+        return await self._database.read(owner, lambda rows: containers.container_page(rows, query, name, now))
+
+    async def touch_container(self, owner: Owner, container_id: str, now: float) -> ContainerRecord | None:
+        return await self._database.write(owner, lambda rows: containers.touch(rows, container_id, now))
+
+    async def give_sandbox(self, owner: Owner, container_id: str, sandbox: str) -> bool:
+        return await self._database.write(owner, lambda rows: containers.give_sandbox(rows, container_id, sandbox))
+
+    async def lose_sandbox(self, owner: Owner, container_id: str, why: str) -> None:
+        await self._database.write(owner, lambda rows: containers.lose_sandbox(rows, container_id, why))
+
+    async def lose_sandboxes(self, why: str) -> list[tuple[Owner, ContainerRecord]]:
+        return await self._database.write_everybodys(lambda connection: containers.lose_sandboxes(connection, why))
+
+    async def delete_container(self, owner: Owner, container_id: str) -> bool:
+        return await self._database.write(owner, lambda rows: containers.delete(rows, container_id))
+
+    async def container_use(self, owner: Owner, now: float) -> ContainerUse:
+        return await self._database.read(owner, lambda rows: containers.use(rows, now))
+
+    async def expire_containers(self, now: float) -> list[tuple[Owner, ContainerRecord]]:
+        return await self._database.write_everybodys(lambda connection: containers.expire(connection, now))
+
+    async def expire_idlest(
+        self, owner: Owner, name: str, now: float, spared: Sequence[str] = ()
+    ) -> ContainerRecord | None:
+        kept = list(spared)
+        return await self._database.write(owner, lambda rows: containers.expire_idlest(rows, name, now, kept))
+
+    async def forget_containers(self, before: float) -> int:
+        return await self._database.write_everybodys(lambda connection: containers.forget(connection, before))
+
+    async def change_container_files(
+        self, owner: Owner, container_id: str, *, put: Sequence[ContainerFileRecord], dropped: Sequence[str] = ()
+    ) -> bool:
+        added, gone = list(put), list(dropped)
+        return await self._database.write(owner, lambda rows: containers.change_files(rows, container_id, added, gone))
+
+    async def list_container_files(self, owner: Owner, container_id: str, query: PageQuery) -> Page | None:
+        return await self._database.read(owner, lambda rows: containers.file_page(rows, container_id, query))
+
+    async def get_container_file(self, owner: Owner, container_id: str, file_id: str) -> ContainerFileRecord | None:
+        return await self._database.read(owner, lambda rows: containers.get_file(rows, container_id, file_id))
 
 
 class _Doomed:

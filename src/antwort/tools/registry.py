@@ -9,10 +9,11 @@ import logging
 from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any, Protocol
 
+from antwort.api.errors import invalid
 from antwort.api.ids import Prefix, new_id
 from antwort.api.items import Annotation
 from antwort.api.tools import ToolDeclaration, tool_type
-from antwort.engine.ports import CallContext, FunctionSpec, HostedCall, Progress, ToolDone
+from antwort.engine.ports import FunctionSpec, HostedCall, Progress, ToolContext, ToolDone, Workbench
 
 _logger = logging.getLogger(__name__)
 
@@ -37,8 +38,8 @@ class FunctionProvider(Protocol):
         """What a model is told of a declared tool; None where that is another provider's."""
         ...
 
-    async def open(self, name: str, call_id: str, context: CallContext) -> HostedCall:
-        """Begin a call of one of the offered functions."""
+    async def prepare(self, tool: ToolDeclaration, param: str, context: ToolContext) -> Workbench:
+        """Make an offered tool ready for a response; `ApiError` where that cannot be."""
         ...
 
     def routes(self) -> Sequence[Any]:
@@ -83,15 +84,12 @@ class Registry:
             raise ProviderCollision(f"both {names} offer {tool_type(tool)!r}: enable one of them")
         return offers[0] if offers else None
 
-    async def open(self, name: str, call_id: str, context: CallContext) -> HostedCall:
-        found = self._offering(context.declaration)
+    async def prepare(self, tool: ToolDeclaration, param: str, context: ToolContext) -> Workbench:
+        found = self._offering(tool)
         if found is None:
-            return BrokenCall(context.declaration, "The tool is not available.")
-        try:
-            return await found[0].open(name, call_id, context)
-        except Exception:  # a provider's own code; the log knows what happened, the model that it did
-            _logger.exception("provider %s could not begin a call", found[0].name)
-            return BrokenCall(context.declaration, "The tool could not be started. Answer without it, or try again.")
+            raise invalid(f"Tool type '{tool_type(tool)}' is not available on this server.", param=f"{param}.type")
+        provider = found[0]
+        return Guarded(provider.name, tool, await provider.prepare(tool, param, context))
 
     async def aclose(self) -> None:
         """Close every provider, also when some of them fail at it."""
@@ -100,6 +98,32 @@ class Registry:
                 await provider.aclose()
             except Exception:  # a provider's own code, and the others are to be closed too
                 _logger.exception("provider %s did not close", provider.name)
+
+
+class Guarded:
+    """The bench of a provider. A call that it cannot begin is one that fails, and no dead response."""
+
+    def __init__(self, name: str, tool: ToolDeclaration, bench: Workbench) -> None:
+        self._name = name
+        self._tool = tool
+        self._bench = bench
+
+    @property
+    def takes_files(self) -> bool:
+        return self._bench.takes_files
+
+    def describe(self, spec: FunctionSpec) -> FunctionSpec:
+        return self._bench.describe(spec)
+
+    async def open(self, name: str, call_id: str) -> HostedCall:
+        try:
+            return await self._bench.open(name, call_id)
+        except Exception:  # a provider's own code; the log knows what happened, the model that it did
+            _logger.exception("provider %s could not begin a call", self._name)
+            return BrokenCall(self._tool, "The tool could not be started. Answer without it, or try again.")
+
+    def annotate(self, text: str) -> Sequence[Annotation]:
+        return self._bench.annotate(text)
 
 
 class BrokenCall:
@@ -126,7 +150,3 @@ class BrokenCall:
 
     def failed(self, reason: str) -> ToolDone:
         return ToolDone({**self._item, "status": "failed"}, reason)
-
-    def annotate(self, text: str) -> Sequence[Annotation]:
-        _ = text
-        return ()

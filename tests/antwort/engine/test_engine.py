@@ -44,9 +44,9 @@ class RemoteToolbox(EchoToolbox):
     def offer(self, tool):
         return [FunctionSpec("remote", None, None)] if isinstance(tool, McpTool) else None
 
-    async def open(self, name, call_id, context):
-        self.declared.append(context.declaration)
-        return await super().open(name, call_id, context)
+    async def prepare(self, tool, param, context):
+        self.declared.append(tool)
+        return await super().prepare(tool, param, context)
 
 
 @pytest.fixture

@@ -52,7 +52,8 @@ def test_an_operation_takes_what_its_handler_reads(operation):
     forms = ["multipart/form-data"] if "receive_upload(" in source else []
 
     assert read == ([operation.takes.__name__] if operation.takes else [])
-    assert list(described.get("requestBody", {}).get("content", {})) == (["application/json"] if read else forms)
+    bodies = [*(["application/json"] if read else []), *forms, *(["application/x-tar"] if "_body(" in source else [])]
+    assert list(described.get("requestBody", {}).get("content", {})) == bodies
     parameters = {(one["in"], one["name"]) for one in described["parameters"]}
     assert parameters == {("query", name) for name in query} | {("path", name) for name in path_names(operation.path)}
 

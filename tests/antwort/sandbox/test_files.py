@@ -221,3 +221,47 @@ def test_after_its_end_there_is_nothing(tree):
     tree.close()
     with pytest.raises(NotFound):
         tree.read("x", 1)
+
+
+# ── files on their way in ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_file_takes_its_place_when_it_is_whole(tree, root):
+    tree.write("dir/a.txt", b"old")
+    with tree.draft("dir/a.txt", 0o755) as draft:
+        draft.write(b"new")
+        draft.write(b"er")
+        assert [entry.path for entry in tree.list()] == ["dir", "dir/a.txt"]
+        assert tree.read("dir/a.txt", 10) == b"old"
+    assert tree.read("dir/a.txt", 10) == b"newer"
+    assert (root / "dir" / "a.txt").stat().st_mode & 0o777 == 0o755
+    assert len(list((root / "dir").iterdir())) == 1
+
+
+def test_one_that_breaks_off_leaves_what_was_there(tree, root):
+    tree.write("a.txt", b"old")
+    draft = tree.draft("a.txt")
+    draft.write(b"half of the n")
+    draft.close(whole=False)
+    assert tree.read("a.txt", 10) == b"old"
+    assert [path.name for path in root.iterdir()] == ["a.txt"]
+
+
+def test_a_directory_is_not_replaced_and_nothing_is_left(tree, root):
+    (root / "d" / "inner").mkdir(parents=True)
+    with pytest.raises(BadPath):
+        tree.write("d", b"x")
+    assert [path.name for path in root.iterdir()] == ["d"]
+
+
+def test_what_the_code_does_to_a_draft_is_its_own_affair(tree, root):
+    draft = tree.draft("a.txt")
+    (root / draft.part).unlink()
+    with pytest.raises(NotFound):
+        draft.close(whole=True)
+    with tree.draft("b.txt") as draft:
+        (root / draft.part).unlink()
+        (root / draft.part).symlink_to(root.parent / "outside")
+    with pytest.raises(BadPath):
+        tree.read("b.txt", 10)
+    assert (root.parent / "outside").read_text() == "secret"
