@@ -3,6 +3,26 @@
 from __future__ import annotations
 
 from weakincentives.filesystem import HostMount, VfsPath
+from weakincentives.tools.openai_code_interpreter import (
+    AutoContainerConfig,
+    CodeInterpreterCall,
+    CodeInterpreterConfig,
+    CodeInterpreterResult,
+    ContainerFile,
+    ExistingContainerRef,
+    OpenAICodeInterpreterTool,
+)
 from weakincentives.tools.vfs import VfsToolsSection
 
-__all__ = ["HostMount", "VfsPath", "VfsToolsSection"]
+__all__ = [
+    "AutoContainerConfig",
+    "CodeInterpreterCall",
+    "CodeInterpreterConfig",
+    "CodeInterpreterResult",
+    "ContainerFile",
+    "ExistingContainerRef",
+    "HostMount",
+    "OpenAICodeInterpreterTool",
+    "VfsPath",
+    "VfsToolsSection",
+]

@@ -98,7 +98,9 @@ def test_a_tool_runs_with_typed_params_and_its_result_reaches_the_model():
     assert event.params == Note("hello", urgent=False)  # null stands for the default
     assert event.result.value == Stored(1)
     assert (event.origin, event.call_id) == ("client", "call_0_store")
-    assert run.outputs == [ToolOutput("call_0_store", "store", 'Stored.\n\n{"count":1}', success=True)]
+    assert run.outputs == [
+        ToolOutput("call_0_store", "store", 'Stored.\n\n{"count":1}', success=True, value=Stored(1))
+    ]
     assert event.rendered_output == run.outputs[0].text
 
 

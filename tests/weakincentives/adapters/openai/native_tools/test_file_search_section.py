@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from weakincentives.adapters.openai import FileSearchParams, OpenAIFileSearchSection
+from weakincentives.adapters.openai import FileSearchConfig, OpenAIFileSearchSection
 from weakincentives.errors import PromptValidationError
 from weakincentives.prompt import MarkdownSection, NativeDeclaration, Prompt
 
@@ -18,14 +18,14 @@ def test_it_declares_file_search_and_leaves_no_trace_in_the_text():
             capability="file_search",
             name="file_search",
             provider="openai",
-            config=FileSearchParams(),
+            config=FileSearchConfig(),
             origin="section 'openai_file_search'",
         ),
     )
 
 
 def test_bound_params_are_the_configuration():
-    params = FileSearchParams(vector_store_ids=("vs_1",), max_results=3)
+    params = FileSearchConfig(vector_store_ids=("vs_1",), max_results=3)
     prompt = Prompt(ns="n", key="k", sections=[OpenAIFileSearchSection()])
 
     assert prompt.bind(params).render().native_tools[0].config == params
@@ -36,7 +36,7 @@ def test_bound_params_are_the_configuration():
 @pytest.mark.parametrize("wrong", [0, 51, -1])
 def test_a_number_of_results_that_the_provider_refuses_is_refused_here(wrong: int):
     with pytest.raises(PromptValidationError, match="1 to 50"):
-        FileSearchParams(max_results=wrong)
+        OpenAIFileSearchSection(default_params=FileSearchConfig(max_results=wrong))
 
 
 def test_two_of_them_collide_with_both_origins_named():
