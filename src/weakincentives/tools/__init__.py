@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from weakincentives.filesystem import HostMount, VfsPath
+from weakincentives.tools.jailed_shell import JailedShell
 from weakincentives.tools.openai_code_interpreter import (
     AutoContainerConfig,
     CodeInterpreterCall,
@@ -12,6 +13,7 @@ from weakincentives.tools.openai_code_interpreter import (
     ExistingContainerRef,
     OpenAICodeInterpreterTool,
 )
+from weakincentives.tools.shell import CommandOutput, ShellCall, ShellExecutor, ShellResult
 from weakincentives.tools.vfs import VfsToolsSection
 
 __all__ = [
@@ -19,10 +21,15 @@ __all__ = [
     "CodeInterpreterCall",
     "CodeInterpreterConfig",
     "CodeInterpreterResult",
+    "CommandOutput",
     "ContainerFile",
     "ExistingContainerRef",
     "HostMount",
+    "JailedShell",
     "OpenAICodeInterpreterTool",
+    "ShellCall",
+    "ShellExecutor",
+    "ShellResult",
     "VfsPath",
     "VfsToolsSection",
 ]

@@ -180,7 +180,7 @@ class Conversation:
         schema = output_schema(request.rendered)
         text = {"format": json_schema(schema)} if schema else {}
         text |= {"verbosity": self._config.verbosity} if self._config.verbosity else {}
-        _logger.debug("asking %s with tools %s", self._model, [one.wire for one in offer.natives])
+        _logger.debug("asking %s with tools %s", self._model, [_described(one) for one in offer.natives])
         return head | ({"text": text} if text else {})
 
     def _declared(self, one: Offered, seconds: float | None) -> Wire:
@@ -227,3 +227,10 @@ class Conversation:
         return PromptEvaluationError(
             message, prompt_name=self._prompt_name, phase="response", provider_payload=response
         )
+
+
+def _described(one: Offered) -> str:
+    """For the log: the tool, and its container's id or memory. The rest of a declaration may hold secrets."""
+    container = one.wire.get("container")
+    where = container.get("memory_limit") if isinstance(container, dict) else container  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType] - any JSON
+    return one.declared.name if where is None else f"{one.declared.name} in {where}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from weakincentives.adapters.openai.citations import Citation, ContainerFileCitation, read_citation
@@ -130,22 +130,39 @@ def _native_call(item: Wire, capability: Capability, scene: Scene, offer: Offer)
         case Ran(params, result):
             params, result = _typed(tool, item, params, result)
             return NativeCall(call_id_of(item), name, capability.name, PROVIDER, params, result)
-        case LeftToUs(params, run, answer, undone):
+        case LeftToUs():
+            if owner is None:  # nobody here has offered to run such a thing, whatever a server says
+                reading = replace(reading, run=_refuse)
+            return _left_to_us(reading, item, name, capability.name, tool)
 
-            def run_typed(context: ToolContext) -> ToolResult[Any]:
-                result = run(context)
-                return _typed(tool, item, params, result)[1]
 
-            return ClientRunCall(
-                call_id=call_id_of(item),
-                name=name,
-                capability=capability.name,
-                provider=PROVIDER,
-                params=_typed(tool, item, params, ToolResult(""))[0],
-                run=run_typed,
-                answer=answer,
-                undone_on_failure=undone,
-            )
+def _left_to_us(
+    reading: LeftToUs, item: Wire, name: str, capability: str, tool: Tool[Any, Any] | None
+) -> ClientRunCall:
+    """The call with its result in the tool's types for events, and in ours for the answer."""
+    value: object = None
+
+    def run(context: ToolContext) -> ToolResult[Any]:
+        nonlocal value
+        result = reading.run(context)
+        value = result.value
+        return _typed(tool, item, reading.params, result)[1]
+
+    return ClientRunCall(
+        call_id=call_id_of(item),
+        name=name,
+        capability=capability,
+        provider=PROVIDER,
+        params=_typed(tool, item, reading.params, ToolResult(""))[0],
+        run=run,
+        answer=lambda output: reading.answer(replace(output, value=value)),
+        undone_on_failure=reading.undone_on_failure,
+    )
+
+
+def _refuse(context: ToolContext) -> ToolResult[Any]:
+    _ = context
+    return ToolResult.error("This tool was not offered, and is not run.")
 
 
 def _typed(

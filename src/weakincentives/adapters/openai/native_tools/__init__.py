@@ -7,6 +7,12 @@ registry        finds them
 
 from __future__ import annotations
 
+from weakincentives.adapters.openai.native_tools.apply_patch_section import (
+    ApplyPatchCall,
+    ApplyPatchConfig,
+    ApplyPatchResult,
+    OpenAIApplyPatchSection,
+)
 from weakincentives.adapters.openai.native_tools.capability import Capability, NativeSection
 from weakincentives.adapters.openai.native_tools.code_interpreter_section import OpenAICodeInterpreterSection
 from weakincentives.adapters.openai.native_tools.file_search_section import (
@@ -16,6 +22,15 @@ from weakincentives.adapters.openai.native_tools.file_search_section import (
     FileSearchResult,
     OpenAIFileSearchSection,
 )
+from weakincentives.adapters.openai.native_tools.mcp_section import (
+    McpApproval,
+    McpCall,
+    McpConfig,
+    McpDecision,
+    McpResult,
+    OpenAIMcpSection,
+)
+from weakincentives.adapters.openai.native_tools.shell_section import OpenAIShellSection, ShellConfig
 from weakincentives.adapters.openai.native_tools.web_search_section import (
     OpenAIWebSearchSection,
     WebSearchCall,
@@ -24,15 +39,27 @@ from weakincentives.adapters.openai.native_tools.web_search_section import (
 )
 
 __all__ = [
+    "ApplyPatchCall",
+    "ApplyPatchConfig",
+    "ApplyPatchResult",
     "Capability",
     "FileHit",
     "FileSearchCall",
     "FileSearchConfig",
     "FileSearchResult",
+    "McpApproval",
+    "McpCall",
+    "McpConfig",
+    "McpDecision",
+    "McpResult",
     "NativeSection",
+    "OpenAIApplyPatchSection",
     "OpenAICodeInterpreterSection",
     "OpenAIFileSearchSection",
+    "OpenAIMcpSection",
+    "OpenAIShellSection",
     "OpenAIWebSearchSection",
+    "ShellConfig",
     "WebSearchCall",
     "WebSearchConfig",
     "WebSearchResult",
