@@ -36,7 +36,7 @@ _MISSING = "bubblewrap is not installed: install weakincentives[sandbox], or the
 _USER = "1000"
 _SYSTEM = ("bin", "sbin", "lib", "lib32", "lib64")
 _ETC = ("/etc/ld.so.cache", "/etc/alternatives")
-_ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/tmp", "LANG": "C.UTF-8", "TERM": "dumb"}  # noqa: S108 - inside
+_ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/tmp", "LANG": "C.UTF-8", "TERM": "dumb"}  # noqa: S108 - inside the jail
 _POLL = 0.05
 _SCRATCH = 256 << 20
 _KILOBYTE = 1024
@@ -105,11 +105,10 @@ class JailedShell:
         """Write what has changed; nothing at all, where there is too much of it."""
         _make_readable(copy.root)  # or what was locked away would look deleted
         after = {path: _mark(content) for path, content in self._contents(copy)}
-        gone = [
-            path for path, mark in before.items() if after.get(path) != mark and (path not in after or mark is None)
-        ]
-        for path in sorted(gone):
-            if files.exists(path):  # not gone with the directory above it
+        for path, mark in sorted(before.items()):
+            became = after.get(path, _NOTHING)
+            replaced = mark is None and became is not None  # a directory, by a file or by nothing
+            if (became == _NOTHING or replaced) and files.exists(path):  # and not gone with the one above it
                 files.delete(path, recursive=True)
         for path, mark in after.items():
             if before.get(path, _NOTHING) == mark:
@@ -248,7 +247,7 @@ def _walls() -> tuple[str, ...]:
     for file in _ETC:
         walls += ["--ro-bind-try", file, file]
     walls += ["--proc", "/proc", "--dev", "/dev"]
-    for scratch in ("/tmp", "/dev/shm"):  # noqa: S108 - inside
+    for scratch in ("/tmp", "/dev/shm"):  # noqa: S108 - inside the jail
         walls += ["--size", str(_SCRATCH), "--tmpfs", scratch]
     return tuple(walls)
 

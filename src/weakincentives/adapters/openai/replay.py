@@ -16,8 +16,8 @@ from weakincentives.adapters.openai.wire import (
     REASONING,
     Wire,
     assistant_message,
+    call_id_of,
     function_call_output,
-    text_in,
 )
 from weakincentives.adapters.turn import ClientRunCall, HistoryItem, ModelReply, ToolOutput
 from weakincentives.runtime.slices import SliceView
@@ -67,17 +67,18 @@ class Replay:
         """
         kept: list[Wire] = []
         gone: set[str] = set()
+        lost = 0
         for item in self._items:
             if container_id in (item.get("container_id"), _environment(item)):
                 while kept and kept[-1].get("type") == REASONING:
                     kept.pop()
-                gone |= {text_in(item, "call_id")}
+                gone.add(call_id_of(item))
+                lost += 1
                 kept.append(assistant_message(_retold(item)))
             elif item.get("call_id") in gone and str(item.get("type")).endswith(OUTPUT_SUFFIX):
                 kept.append(assistant_message(_retold(item)))
             else:
                 kept.append(item)
-        lost = len(gone)
         if lost:
             self._items, self._encoded = kept, [encode(item) for item in kept]
         return lost

@@ -17,6 +17,7 @@ from weakincentives.errors import PromptValidationError
 from weakincentives.prompt import NativeDeclaration, Section, SupportsDataclass, ToolContext, ToolResult
 from weakincentives.prompt.native import BUILT_IN
 from weakincentives.resources import ResourceRegistry
+from weakincentives.serde import dump_json
 from weakincentives.tools import ContainerFile
 
 PROVIDER = "openai"
@@ -160,15 +161,13 @@ def without_none(**fields: object) -> Wire:
 
 def failure(item: Wire, *, value: object = None) -> ToolResult[Any] | None:
     """The result of a call that the provider reports as failed, with its code; None for one that went well."""
-    error = item.get("error")
-    status = item.get("status")
+    error, status = item.get("error"), item.get("status")
     if not error and status in (None, "completed"):
         return None
     told = cast("Wire", error) if isinstance(error, dict) else {"message": error}
-    code = told.get("code") or told.get("type") or status
-    return ToolResult(
-        f"{item.get('type')} failed ({code}): {told.get('message') or 'no reason given'}", value, success=False
-    )
+    code = " ".join(str(told[key]) for key in ("type", "code") if told.get(key) is not None) or status
+    why = told.get("message") or (dump_json(told["content"]) if told.get("content") else "no reason given")
+    return ToolResult(f"{item.get('type')} failed ({code}): {why}", value, success=False)
 
 
 class NativeSection(Section[C], Generic[C]):
