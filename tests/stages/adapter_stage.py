@@ -94,27 +94,26 @@ class WireStage(Stage):
 
 
 NOT_YET = "our server does not run this tool yet"
+HOSTED: tuple[str, ...] = (
+    "code_interpreter",
+    "code_interpreter_failures",
+    "file_search",
+    "file_search_failure",
+    "web_search",
+    "web_search_failure",
+    "shell_hosted",
+    "shell_local",
+    "apply_patch",
+    "mcp",
+)
+ODD: tuple[str, ...] = ("two_messages", "unknown_items")
 
 
 class AntwortStage(Stage):
     """Our server, a process of its own, with a scripted model."""
 
     name = "antwort"
-    lacks = dict.fromkeys(
-        (
-            "code_interpreter",
-            "code_interpreter_failures",
-            "file_search",
-            "file_search_failure",
-            "web_search",
-            "web_search_failure",
-            "shell_hosted",
-            "shell_local",
-            "apply_patch",
-            "mcp",
-        ),
-        NOT_YET,
-    ) | dict.fromkeys(("two_messages", "unknown_items"), "its model is a script, and says nothing of the kind")
+    lacks = MappingProxyType({**dict.fromkeys(HOSTED, NOT_YET), **dict.fromkeys(ODD, "its model is only a script")})
 
     def __init__(self, url: str) -> None:
         self.url = url
