@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import adapter_calls
 import events
 import imports
 import rendering
@@ -29,6 +30,7 @@ SUITES: dict[str, Callable[[], Suite]] = {
     "rendering": rendering.suite,
     "events": events.suite,
     "tool-calls": tool_calls.suite,
+    "adapter": adapter_calls.suite,
     "sandbox": sandbox.suite,
     "storage": storage.suite,
     "server": server.suite,

@@ -44,19 +44,21 @@ class Tally:
         return Doubled(2 * number)
 
 
-def sample_or_reason(run: Callable[[int, int], object], tally: Tally) -> dict[str, Samples | str]:
+def sample_or_reason(
+    run: Callable[[int, int], object], tally: Tally, *, fewest: int = FEWEST_ROUNDS
+) -> dict[str, Samples | str]:
     """Time every shape; where one cannot be had, say why."""
-    return {shape: _sample_or_reason(run, tally, shape) for shape in SHAPES}
+    return {shape: _sample_or_reason(run, tally, shape, fewest) for shape in SHAPES}
 
 
-def _sample_or_reason(run: Callable[[int, int], object], tally: Tally, shape: str) -> Samples | str:
+def _sample_or_reason(run: Callable[[int, int], object], tally: Tally, shape: str, fewest: int) -> Samples | str:
     try:
-        return sample(run, tally, shape)
+        return sample(run, tally, shape, fewest=fewest)
     except Exception as error:  # noqa: BLE001 - whatever keeps a peer from it is what its cell says
         return f"{type(error).__name__}: {error}"
 
 
-def sample(run: Callable[[int, int], object], tally: Tally, shape: str) -> Samples:
+def sample(run: Callable[[int, int], object], tally: Tally, shape: str, *, fewest: int = FEWEST_ROUNDS) -> Samples:
     """Time `run(turns, calls)` with few calls and with many.
 
     These take turns, so that a noisy moment hits both. Whoever is slow is measured less often.
@@ -65,7 +67,7 @@ def sample(run: Callable[[int, int], object], tally: Tally, shape: str) -> Sampl
     started = perf_counter()
     _sample_once(run, tally, *SHAPES[shape](FEW))  # warms up
     for rounds in range(MOST_ROUNDS):
-        if rounds >= FEWEST_ROUNDS and perf_counter() - started > PATIENCE:
+        if rounds >= fewest and perf_counter() - started > PATIENCE:
             break
         for count in (FEW, MANY):
             samples[str(count)].append(_sample_once(run, tally, *SHAPES[shape](count)))

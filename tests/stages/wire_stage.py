@@ -1,128 +1,169 @@
-"""A stage for streams: what the wire demands of one, whatever is in it. Works on what was sent, and on nothing of ours.
+"""A stage for adapters: a server on loopback that plays answers of the Responses API, and keeps what it was asked.
 
-The order of an item's events is a word over the letters below, and each kind of item has
-a language of its own.
+The answers are written by us from the facts of the API, as JSON below `tests/wire`. The client in front of it is the
+real SDK, over real sockets.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections import defaultdict
-from typing import Any, TypeAlias
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
 
-Sent: TypeAlias = dict[str, Any]
+from weakincentives.adapters.openai import OpenAIAdapter, OpenAIClientConfig
 
-LETTERS = {
-    "output_item.added": "A",
-    "output_item.done": "D",
-    "content_part.added": "(",
-    "content_part.done": ")",
-    "output_text.delta": "t",
-    "output_text.annotation.added": "n",
-    "output_text.done": "T",
-    "refusal.delta": "r",
-    "refusal.done": "R",
-    "reasoning_text.delta": "k",
-    "reasoning_text.done": "K",
-    "reasoning_summary_part.added": "[",
-    "reasoning_summary_part.done": "]",
-    "reasoning_summary_text.delta": "s",
-    "reasoning_summary_text.done": "S",
-    "function_call_arguments.delta": "f",
-    "function_call_arguments.done": "F",
-    "custom_tool_call_input.delta": "c",
-    "custom_tool_call_input.done": "C",
-    "file_search_call.in_progress": "i",
-    "file_search_call.searching": "q",
-    "file_search_call.completed": "Q",
-}
-
-LANGUAGES = {
-    "message": r"A(\(([tn]+T|r+R)\))*D",
-    "reasoning": r"A(\[s+S\]|\(k+K\))*D",
-    "function_call": r"Af*FD",
-    "custom_tool_call": r"Ac*CD",
-    "file_search_call": r"Ai(qQ?)?D",
-}
-
-TOLD = {
-    "output_text": "text",
-    "refusal": "refusal",
-    "reasoning_text": "text",
-    "reasoning_summary_text": "text",
-    "function_call_arguments": "arguments",
-    "custom_tool_call_input": "input",
-}
-"""What a `done` event calls the text that its deltas add up to."""
-
-ENDINGS = ("response.completed", "response.incomplete", "response.failed")
+WIRE = Path(__file__).parents[1] / "wire"
+ENVELOPE = json.loads((WIRE / "envelope.json").read_text(encoding="utf-8"))
 
 
-def read_frames(stream: bytes) -> list[Sent]:
-    """The events of a stream. A frame is a name and one line of data, or a comment; anything else is wrong."""
-    events: list[Sent] = []
-    assert stream.endswith(b"\n\n")
-    for frame in stream.decode().removesuffix("\n\n").split("\n\n"):
-        if frame.startswith(":"):
-            continue
-        name, data = re.fullmatch(r"event: (\S+)\ndata: (\{.*\})", frame).groups()  # pyright: ignore[reportOptionalMemberAccess] - a frame that does not match is what the test is there to find
-        events.append(json.loads(data))
-        assert events[-1]["type"] == name
-    return events
+def message(text: str, *annotations: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    part = {"type": "output_text", "text": text, "annotations": list(annotations), "logprobs": []}
+    return {"id": "msg_1", "type": "message", "role": "assistant", "status": "completed", "content": [part], **fields}
 
 
-def check_stream(events: list[Sent], *, background: bool = False) -> None:
-    """All that has to hold: numbers, beginning and end, orders, ids, and texts that add up."""
-    assert [event["sequence_number"] for event in events] == list(range(len(events)))
-    kinds = [event["type"] for event in events]
-    opening = ["response.created", *(["response.queued"] if background else []), "response.in_progress"]
-    assert kinds[: len(opening)] == opening
-    assert all(event["response"]["output"] == [] for event in events[: len(opening)])
-    assert [kind for kind in kinds if kind in ENDINGS] == [kinds[-1]]
-    assert {event["response"]["id"] for event in events if "response" in event} == {events[0]["response"]["id"]}
-    final = events[-1]["response"]
-    items = _by_item(events)
-    assert list(items) == list(range(len(items)))
-    for index, told in items.items():
-        _check_item(told, final["output"][index], whole=final["status"] == "completed")
-    assert len(final["output"]) == len(items)
+def function_call(name: str, call_id: str = "call_1", /, **arguments: Any) -> dict[str, Any]:
+    return {
+        "id": f"fc_{call_id}",
+        "type": "function_call",
+        "status": "completed",
+        "call_id": call_id,
+        "name": name,
+        "arguments": json.dumps(arguments),
+    }
 
 
-def _by_item(events: list[Sent]) -> dict[int, list[Sent]]:
-    items: defaultdict[int, list[Sent]] = defaultdict(list)
-    for event in events:
-        if "output_index" in event:
-            items[event["output_index"]].append(event)
-    return dict(items)
+def response(*output: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    """A whole response with this output."""
+    return {**ENVELOPE, "output": list(output), **fields}
 
 
-def _check_item(told: list[Sent], final: Sent, *, whole: bool) -> None:
-    added = told[0]["item"]
-    word = "".join(LETTERS[event["type"].removeprefix("response.")] for event in told)
-    ended = word.endswith("D")
-    assert ended or not whole
-    if ended:
-        assert re.fullmatch(LANGUAGES[added["type"]], word), (added["type"], word)
-        assert told[-1]["item"] == final
-    identity = [(item["type"], item["id"], item.get("call_id")) for item in (added, final)]
-    assert identity[0] == identity[1]
-    assert {event["item_id"] for event in told if "item_id" in event} <= {added["id"]}
-    assert added.get("status", "in_progress") == "in_progress"
-    assert final.get("status", "completed") != "in_progress"
-    _check_texts(told)
+def load(name: str) -> list[dict[str, Any]]:
+    """The responses of a file in `tests/wire`; each is written as what differs from the envelope."""
+    return [{**ENVELOPE, **part} for part in json.loads((WIRE / f"{name}.json").read_text(encoding="utf-8"))]
 
 
-def _check_texts(told: list[Sent]) -> None:
-    """Deltas add up to what is said to be whole; a part begins empty."""
-    so_far: defaultdict[tuple[str, int], str] = defaultdict(str)
-    for event in told:
-        kind, _, step = event["type"].removeprefix("response.").rpartition(".")
-        part = (kind, event.get("content_index", event.get("summary_index", 0)))
-        if step == "delta":
-            so_far[part] += event["delta"]
-        elif step == "done" and kind in TOLD:
-            assert event[TOLD[kind]] == so_far[part]
-        elif step == "added" and "part" in event:
-            assert not event["part"].get("text")
-            assert not event["part"].get("refusal")
+@dataclass
+class Asked:
+    """A request that came."""
+
+    method: str
+    path: str
+    headers: dict[str, str]
+    raw: bytes
+
+    @property
+    def body(self) -> Any:
+        return json.loads(self.raw)
+
+
+@dataclass
+class Answer:
+    """What to answer: JSON, or bytes as they are; after `delay` seconds; or nothing at all, and hang up."""
+
+    body: Any = b""
+    status: int = 200
+    headers: dict[str, str] = field(default_factory=dict)
+    delay: float = 0
+    hang_up: bool = False
+
+
+def error(status: int, message: str, *, code: str | None = None, param: str | None = None, **headers: str) -> Answer:
+    body = {"error": {"message": message, "type": "invalid_request_error", "param": param, "code": code}}
+    return Answer(body, status, {name.replace("_", "-"): value for name, value in headers.items()})
+
+
+class FakeApi:
+    """Answers `POST /responses` one after the other, and everything else by `routes`: pattern → answer."""
+
+    def __init__(self, *answers: Any) -> None:
+        self.answers = self.answers_of(answers)
+        self.routes: dict[str, Callable[[Asked], Answer]] = {}
+        self.asked: list[Asked] = []
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        self._server.daemon_threads = True
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True)
+        self._thread.start()
+
+    @staticmethod
+    def answers_of(given: Iterable[Any]) -> list[Answer]:
+        """Whole answers from these, or from the responses that they are to hold."""
+        return [one if isinstance(one, Answer) else Answer(one) for one in given]
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._server.server_address[1]}/v1"
+
+    @property
+    def bodies(self) -> list[Any]:
+        """The requests for responses, in order."""
+        return [one.body for one in self.asked if one.path.endswith("/responses")]
+
+    def adapter(self, **options: Any) -> OpenAIAdapter:
+        """An adapter in front of it."""
+        options = {"model": "a-model", **options}
+        if "client" not in options:
+            options.setdefault("client_config", OpenAIClientConfig(base_url=self.url, api_key="none", timeout=30))
+        return OpenAIAdapter(**options)
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+    def answer(self, asked: Asked) -> Answer:
+        self.asked.append(asked)
+        for pattern, route in self.routes.items():
+            if re.fullmatch(pattern, f"{asked.method} {asked.path.removeprefix('/v1')}"):
+                return route(asked)
+        if not asked.path.endswith("/responses"):
+            return error(404, f"there is no {asked.path}")
+        return self.answers.pop(0) if self.answers else error(500, "nothing is left to play", x_should_retry="false")
+
+    def _handler(self) -> type[BaseHTTPRequestHandler]:
+        api = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def handle_any(self) -> None:
+                raw = self.rfile.read(int(self.headers.get("content-length", 0)))
+                asked = Asked(
+                    self.command, self.path, {name.lower(): value for name, value in self.headers.items()}, raw
+                )
+                answer = api.answer(asked)
+                time.sleep(answer.delay)
+                if answer.hang_up:
+                    self.close_connection = True
+                    return
+                plain = answer.body if isinstance(answer.body, bytes) else json.dumps(answer.body).encode()
+                self.send_response(answer.status)
+                kind = "application/octet-stream" if isinstance(answer.body, bytes) else "application/json"
+                headers = {"content-type": kind, "content-length": str(len(plain)), "x-request-id": "req_1"}
+                for name, value in {**headers, **answer.headers}.items():
+                    self.send_header(name, value)
+                self.end_headers()
+                self.wfile.write(plain)
+
+            do_POST = do_GET = do_DELETE = handle_any  # noqa: N815 - what http.server looks for
+
+            def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - named by http.server
+                pass
+
+        return Handler
+
+
+@contextmanager
+def playing(*answers: Any) -> Iterator[FakeApi]:
+    """A fake for a while."""
+    api = FakeApi(*answers)
+    try:
+        yield api
+    finally:
+        api.close()

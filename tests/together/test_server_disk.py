@@ -19,7 +19,7 @@ import openai
 import pytest
 from loop_stage import form
 from server_stage import Server, eventually, serving
-from wire_stage import check_stream, read_frames
+from stream_stage import check_stream, read_frames
 
 SMALL_DISK = ["unshare", "-Urm", "sh", "-c", 'mount -t tmpfs -o size=8m tmpfs "$PWD/.antwort" && exec "$@"', "sh"]
 

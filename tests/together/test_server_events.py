@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from server_stage import ROOT, serving
 from upstream_stage import Play, frame, upstreaming
-from wire_stage import check_stream, read_frames
+from stream_stage import check_stream, read_frames
 
 from antwort.api.events import EVENTS
 from antwort.engine.fold import fold

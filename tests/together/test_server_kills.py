@@ -21,7 +21,7 @@ from typing import Any
 import httpx2
 import openai
 from server_stage import ROOT, Server, eventually, serving
-from wire_stage import check_stream, read_frames
+from stream_stage import check_stream, read_frames
 
 ROUNDS = int(os.environ.get("KILLS", "4"))
 SEED = int(os.environ.get("KILLS_SEED", "7"))

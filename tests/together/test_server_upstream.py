@@ -7,7 +7,7 @@ import pytest
 from sdk_stage import KINDS, sdk
 from server_stage import eventually, serving, stored
 from upstream_stage import Loopback, Play, frame, upstreaming
-from wire_stage import check_stream, read_frames
+from stream_stage import check_stream, read_frames
 
 from antwort.models.conformance import WholeAnswer
 
