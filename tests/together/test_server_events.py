@@ -16,8 +16,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from server_stage import ROOT, serving
-from upstream_stage import Play, frame, upstreaming
 from stream_stage import check_stream, read_frames
+from upstream_stage import Play, frame, upstreaming
 
 from antwort.api.events import EVENTS
 from antwort.engine.fold import fold

@@ -6,8 +6,8 @@ import openai
 import pytest
 from sdk_stage import KINDS, sdk
 from server_stage import eventually, serving, stored
-from upstream_stage import Loopback, Play, frame, upstreaming
 from stream_stage import check_stream, read_frames
+from upstream_stage import Loopback, Play, frame, upstreaming
 
 from antwort.models.conformance import WholeAnswer
 

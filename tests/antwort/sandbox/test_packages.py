@@ -15,9 +15,9 @@ from antwort.sandbox import Pool, packages, probe, shelf
 from antwort.sandbox.errors import AtCapacity, BadRequirement
 from antwort.sandbox.installer import InstallFailed
 from antwort.sandbox.packages import Allowance, Packages, check
+from antwort.sandbox.process import descendants
 from antwort.sandbox.quota import Quota
 from antwort.sandbox.stack import here
-from antwort.sandbox.process import descendants
 
 OPTIONS = ["--index-url=http://x", "-r x", "x==1 --hash=a", "a\n--pre"]
 ARCHIVES = ["x.whl", "x.tar.gz", "X.ZIP"]
