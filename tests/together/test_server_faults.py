@@ -21,14 +21,14 @@ def server(tmp_path):
         yield running
 
 
-def ask(server, body: bytes) -> socket.socket:
+def ask(server, body: bytes, method: str = "POST", path: str = "/v1/responses") -> socket.socket:
     """A request over a bare socket, so that the test decides how it is read."""
     host, port = server.url.removeprefix("http://").split(":")
     raw = socket.socket()
     raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)
     raw.settimeout(20)
     raw.connect((host, int(port)))
-    head = f"POST /v1/responses HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n\r\n"
+    head = f"{method} {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n\r\n"
     raw.sendall(head.encode() + body)
     return raw
 
@@ -89,6 +89,23 @@ def test_a_reader_who_does_not_read_costs_no_memory(server):
         for reader in readers:
             reader.close()
     assert grown < 200_000_000, f"{grown:,} bytes for eight readers who do not read"
+
+
+def test_a_follower_who_does_not_read_costs_no_memory(server):
+    with server.client() as client:
+        response = client.responses.create(input="flood " + "x" * 200_000, background=True)  # twelve megabytes
+        eventually(lambda: client.responses.retrieve(response.id).status == "completed", 60)
+        path = f"/v1/responses/{response.id}"
+        before = server.memory()
+        readers = [ask(server, b"", "GET", path + "?stream=true") for _ in range(12)]
+        try:
+            time.sleep(3)
+            grown = server.memory() - before
+        finally:
+            for reader in readers:
+                reader.close()
+        assert client.responses.create(input="hello").status == "completed"
+    assert grown < 100_000_000, f"{grown:,} bytes for twelve followers who do not read"
 
 
 def test_a_reader_who_takes_nothing_for_too_long_is_gone(tmp_path):

@@ -266,7 +266,7 @@ def test_a_sender_who_is_slow_but_steady_is_waited_for(server):
 
 
 def test_a_sender_who_is_slow_with_the_headers_is_not_waited_for(tmp_path):
-    with serving(tmp_path / "server", {"server": {"head_timeout": 0.5}}) as server:
+    with serving(tmp_path / "server", {"server": {"head_timeout": 1.0}}) as server:
         host, port = server.url.removeprefix("http://").split(":")
         raw = socket.create_connection((host, int(port)), timeout=10)
         raw.sendall(b"POST /v1/responses HTTP/1.1\r\nhost: localhost\r\n")

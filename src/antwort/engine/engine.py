@@ -285,8 +285,9 @@ class Engine:
         """Write that a response has failed, also as the end of its events, where those are kept."""
         events: list[Frame] = []
         if response.background:
-            kept = await self.store.read_events(owner, response.id, -1)
-            number = kept[-1][0] + 1 if kept else 0
+            number = 0
+            while kept := await self.store.read_events(owner, response.id, number - 1):
+                number = kept[-1][0] + 1
             events = [(number, to_sse(ResponseFailed(response=response, sequence_number=number)))]
         await self.store.finish_response(owner, response, events=events)
 

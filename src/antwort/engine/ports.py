@@ -332,6 +332,10 @@ class UnknownCursor(ValueError):
         self.value = value
 
 
+EVENTS_AT_ONCE = 1024 * 1024
+"""Bytes of events that are read at a time: a follower who does not read on must not cost memory."""
+
+
 class ResponseStore(Protocol):
     """Where responses live. What is not the owner's is not there, and nothing tells the two apart."""
 
@@ -381,7 +385,10 @@ class ResponseStore(Protocol):
         ...
 
     async def read_events(self, owner: Owner, response_id: str, after: int) -> list[tuple[int, bytes]]:
-        """Those with a higher sequence number, in order; -1 for all."""
+        """Those with a higher sequence number, in order; -1 for all.
+
+        As many as come to about `EVENTS_AT_ONCE` bytes, and at least one: for more, ask again behind the last.
+        """
         ...
 
     async def unfinished(self) -> list[tuple[Owner, StoredResponse]]:
