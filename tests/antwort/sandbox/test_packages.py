@@ -15,9 +15,9 @@ from antwort.sandbox import Pool, packages, probe, shelf
 from antwort.sandbox.errors import AtCapacity, BadRequirement
 from antwort.sandbox.installer import InstallFailed
 from antwort.sandbox.packages import Allowance, Packages, check
+from antwort.sandbox.process import descendants
 from antwort.sandbox.quota import Quota
 from antwort.sandbox.stack import here
-from antwort.sandbox.process import descendants
 
 OPTIONS = ["--index-url=http://x", "-r x", "x==1 --hash=a", "a\n--pre"]
 ARCHIVES = ["x.whl", "x.tar.gz", "X.ZIP"]
@@ -41,10 +41,7 @@ def index(package_index):
     return package_index
 
 
-@pytest.mark.parametrize("identity", ["user", "root"])
-def test_a_package_is_installed_cached_and_hidden_from_others(serve, identities, identity, index):
-    if identity not in identities:
-        pytest.skip("this needs root")
+def test_a_package_is_installed_cached_and_hidden_from_others(serve, identity, index):
     with serve(identity, python_index=index.url, modules="json") as running:
         client = running.client
         code = "import tiny_thing, os; print(tiny_thing.ANSWER, tiny_thing.__file__, os.listdir('/opt/packages'))"
