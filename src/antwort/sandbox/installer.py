@@ -85,7 +85,10 @@ class Installer:
             await self._workers.run(lambda: self._guard(process.pid, wards))
             _go(process)
             await self._watch(out, said)
-            return await process.wait(), said.result()
+            code = await process.wait()
+            if code and any(ward.out_of_memory() for ward in wards):
+                raise TooLarge(f"more than the limit of {_SHARE.memory_bytes} bytes of memory")
+            return code, said.result()
         finally:
             await _end(process, said)
             for ward in wards:

@@ -148,6 +148,14 @@ def package_index(tmp_path) -> Iterator[package_indexes.Index]:
         yield index
 
 
+@pytest.fixture(params=["user", "root"])
+def identity(request) -> str:
+    """Who starts the server."""
+    if request.param not in IDENTITIES:
+        pytest.skip("this needs root")
+    return request.param
+
+
 @pytest.fixture(scope="session")
 def identities() -> list[str]:
     return IDENTITIES

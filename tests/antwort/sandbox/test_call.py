@@ -26,7 +26,7 @@ ANSWER = Answer(status="success", exit_code=0, echo="2", error=None)
 async def test_the_question_carries_a_token_of_its_own():
     first, second = call(), call()
     ((header, _),) = wire.Decoder().feed(first.question)
-    assert header == {"call": first.token, "code": "1 + 1", "echo": True, "blobs": []}
+    assert header == {"call": first.token, "code": "1 + 1", "echo": True, "packages": None, "blobs": []}
     assert first.token != second.token
 
 

@@ -26,13 +26,6 @@ MEGABYTE = 1 << 20
 LIMIT = 64 * MEGABYTE
 
 
-@pytest.fixture(params=["user", "root"])
-def identity(request, identities) -> str:
-    if request.param not in identities:
-        pytest.skip("this needs root")
-    return request.param
-
-
 @dataclass
 class Stage:
     """A server with narrow limits, and the index that it installs from."""

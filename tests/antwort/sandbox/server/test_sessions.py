@@ -16,11 +16,9 @@ def index(package_index):
     return package_index
 
 
-@pytest.fixture(params=["user", "root"])
-def running(request, serve, identities, index):
-    if request.param not in identities:
-        pytest.skip("this needs root")
-    with serve(request.param, python_index=index.url, modules="json") as server:
+@pytest.fixture
+def running(serve, identity, index):
+    with serve(identity, python_index=index.url, modules="json") as server:
         yield server
 
 
