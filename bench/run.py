@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import code_calls
 import events
 import imports
 import rendering
@@ -32,6 +33,7 @@ SUITES: dict[str, Callable[[], Suite]] = {
     "sandbox": sandbox.suite,
     "storage": storage.suite,
     "server": server.suite,
+    "code": code_calls.suite,
 }
 """Every suite, in the order of the table. A new one is a module beside this file, and a line here."""
 
