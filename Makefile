@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BENCH_VENV ?= .venv-bench
+LITELLM_VENV ?= .venv-litellm
 
 # The environment is always named and never activated, so it does not matter which one the caller has active.
 RUN := $(VENV)/bin/python
@@ -54,8 +55,8 @@ static: $(READY)
 suite: $(READY)
 	$(RUN) -m pytest -q --ignore tests/antwort/sandbox $(PYTEST_ARGS)
 
-bench: $(READY) $(BENCH_VENV)/.locked ## Measure us, and our peers beside us
-	@BENCH_PEERS_PYTHON=$(BENCH_VENV)/bin/python $(RUN) bench/run.py $(BENCH_ARGS)
+bench: $(READY) $(BENCH_VENV)/.locked $(LITELLM_VENV)/.locked ## Measure us, and our peers beside us
+	@BENCH_PEERS_PYTHON=$(BENCH_VENV)/bin/python BENCH_LITELLM=$(LITELLM_VENV)/bin/litellm $(RUN) bench/run.py $(BENCH_ARGS)
 
 setup: $(READY) ## Create .venv and install what the lock pins (the others do it when needed)
 
@@ -63,6 +64,7 @@ lock: $(READY) ## Write requirements/*.lock anew (UPGRADE=1: with the newest ver
 	$(COMPILE) --output-file requirements/uv.lock requirements/uv.in
 	$(COMPILE) --output-file requirements/dev.lock --constraints requirements/uv.lock --extra dev pyproject.toml
 	$(COMPILE) --output-file requirements/bench.lock requirements/bench.in
+	$(COMPILE) --output-file requirements/litellm.lock requirements/litellm.in
 
 clean: ## Remove the environments, and all else that can be made again
 	rm -rf .venv .venv-* .pytest_cache .ruff_cache .import_linter_cache .hypothesis build dist
@@ -84,4 +86,9 @@ $(READY): $(VENV)/.locked pyproject.toml
 $(BENCH_VENV)/.locked: requirements/bench.lock requirements/uv.lock scripts/set_up.py
 	@echo "Setting up $(BENCH_VENV), once …"
 	@$(PYTHON) scripts/set_up.py $(BENCH_VENV) requirements/bench.lock
+	@touch $@
+
+$(LITELLM_VENV)/.locked: requirements/litellm.lock requirements/uv.lock scripts/set_up.py
+	@echo "Setting up $(LITELLM_VENV), once …"
+	@$(PYTHON) scripts/set_up.py $(LITELLM_VENV) requirements/litellm.lock
 	@touch $@

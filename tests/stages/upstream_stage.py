@@ -41,6 +41,7 @@ class Asked:
     path: str
     headers: dict[str, str]
     body: dict
+    port: int
 
 
 class Loopback:
@@ -53,6 +54,7 @@ class Loopback:
         self._plays: dict[str, list[Play]] = {}
         self._socket = socket.socket()
         self._socket.bind(("127.0.0.1", 0))
+        self._socket.listen()  # whoever comes before the server is up waits, and is not turned away
         app = Starlette(routes=[Route("/{path:path}", self._serve, methods=["POST"])])
         config = uvicorn.Config(app, log_config=None, lifespan="off", ws="none", timeout_graceful_shutdown=1)
         self._server = uvicorn.Server(config)
@@ -109,7 +111,7 @@ class Loopback:
     async def _serve(self, request: Request) -> Response:
         path = request.path_params["path"]
         body = await request.body()
-        self.asked.append(Asked(path, dict(request.headers), json.loads(body)))
+        self.asked.append(Asked(path, dict(request.headers), json.loads(body), request.scope["client"][1]))
         plays = self._plays.get(path)
         if not plays:
             return Response(b'{"detail":"Not Found"}', 404, media_type="application/json")

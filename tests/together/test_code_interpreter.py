@@ -10,7 +10,7 @@ import time
 
 import openai
 import pytest
-from code_stage import AUTO, OUTPUTS, PLACES, calls_of, coding, logs_of, meanwhile, run, sandbox_pid
+from code_stage import AUTO, OUTPUTS, PLACES, calls_of, coding, logs_of, meanwhile, metric, run, sandbox_pid
 from pydantic import BaseModel
 from server_stage import make_key
 
@@ -393,6 +393,20 @@ def test_two_tenants_never_meet(place, tmp_path):
         assert calls_of(stranger)[0].container_id != item.container_id
         uploaded = ours.files.create(file=("a.csv", b"1"), purpose="user_data")
         assert refused(theirs, {"type": "auto", "file_ids": [uploaded.id]}).status_code == 400
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_whoever_chains_nothing_never_runs_out_of_containers(place, tmp_path):
+    with coding(place, tmp_path, containers={"max_containers": 3}) as server, server.client() as client:
+        kept = client.containers.create(name="mine")
+        answers = [run(client, f"{number} * 2") for number in range(6)]
+
+        assert [answer.output_text for answer in answers] == [str(number * 2) for number in range(6)]
+        status = {one.id: one.status for one in client.containers.list(order="asc")}
+        made = [status[calls_of(answer)[0].container_id] for answer in answers]
+        assert made == ["expired"] * 4 + ["running"] * 2
+        assert status[kept.id] == "running"
+        assert metric(server, "antwort_sandboxes") == 2
 
 
 @pytest.mark.parametrize("place", PLACES)

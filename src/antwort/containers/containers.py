@@ -47,6 +47,11 @@ _SLOWEST_BEAT = 5.0
 _RESTARTED = "The server was restarted."
 
 
+AUTO = "antwort:auto"
+"""How a container is called that a tool makes for itself. Whoever makes one with every request never runs out of room:
+the one that was not used for longest then expires early. No other does."""
+
+
 class ContainerWish(Struct, frozen=True, kw_only=True):
     """What somebody wants a new container to be. What is None is as the configuration has it."""
 
@@ -99,10 +104,7 @@ class Containers:
         record = self._record(wish)
         files = await self._uploaded(owner, wish.file_ids, "file_ids")
         await self._disk.check(owner, sum(file.bytes for file in files))
-        try:
-            await self._store.create_container(owner, record, self._most, self._clock())
-        except OverQuota as error:
-            raise over_quota(error, self._most) from error
+        await self._write(owner, record)
         self._metrics.containers.labels("created", record.memory_limit).inc()
         audit("container.create", record.id, tier=record.memory_limit, files=len(files))
         if files:
@@ -112,6 +114,23 @@ class Containers:
                 await asyncio.shield(asyncio.ensure_future(self._delete(owner, record)))
                 raise
         return record
+
+    async def _write(self, owner: Owner, record: ContainerRecord) -> None:
+        """Write it down. One that a tool makes for itself takes the place of those, where there is none left."""
+        while True:
+            try:
+                return await self._store.create_container(owner, record, self._most, self._clock())
+            except OverQuota as error:
+                if record.name != AUTO or not await self._make_room(owner):
+                    raise over_quota(error, self._most) from error
+
+    async def _make_room(self, owner: Owner) -> bool:
+        used = [held.id for held in self._holdings.in_use() if held.owner.tenant == owner.tenant]
+        idlest = await self._store.expire_idlest(owner, AUTO, self._clock(), used)
+        if idlest is None:
+            return False
+        self._is_over(owner, idlest)
+        return True
 
     async def get(self, owner: Owner, container_id: str) -> ContainerRecord:
         """One of the owner's, also an expired one; 404 otherwise."""
@@ -158,11 +177,14 @@ class Containers:
         for held in self._holdings.in_use():
             await self._store.touch_container(held.owner, held.id, now)
         for owner, record in await self._store.expire_containers(now):
-            self._metrics.containers.labels("expired", record.memory_limit).inc()
-            audit("container.expire", record.id, tier=record.memory_limit, tenant=owner.tenant)
-            self._holdings.let_go(owner, record.id)
+            self._is_over(owner, record)
         if forgotten := await self._store.forget_containers(now - self._settings.forget_after * _DAY):
             log.info("expired containers are forgotten", count=forgotten)
+
+    def _is_over(self, owner: Owner, record: ContainerRecord) -> None:
+        self._metrics.containers.labels("expired", record.memory_limit).inc()
+        audit("container.expire", record.id, tier=record.memory_limit, tenant=owner.tenant)
+        self._holdings.let_go(owner, record.id)
 
     async def recover(self) -> None:
         """At a start: the sandboxes of the process before are gone. Whose they were is told when they are used next."""

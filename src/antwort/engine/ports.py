@@ -554,6 +554,12 @@ class ContainerStore(Protocol):
         """Write down which of everybody's have expired since it was last asked; these are they."""
         ...
 
+    async def expire_idlest(
+        self, owner: Owner, name: str, now: float, spared: Sequence[str] = ()
+    ) -> ContainerRecord | None:
+        """Let the one of this name expire now that was not used for longest, but none of `spared`; None without one."""
+        ...
+
     async def forget_containers(self, before: float) -> int:
         """Delete everybody's that expired before this moment; how many they were."""
         ...

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import signal
 import socket
 from collections.abc import Callable, Iterable, Mapping
 from types import FrameType
 
+import msgspec
 import uvicorn
 
 from antwort.config import Config, ConfigError
@@ -15,9 +17,11 @@ from antwort.http.app import make_app, open_door, opened
 from antwort.http.protocol import protocol_for
 from antwort.http.services import Services
 from antwort.models.directory import kind_of
+from antwort.telemetry import log
 from antwort.tools import FunctionProvider
 
 _BACKLOG = 2048
+_OTHER_FILES = 256
 
 
 def run(
@@ -31,10 +35,34 @@ def run(
     A program that brings tools of its own calls this with them (`also`) instead of `antwort serve`.
     """
     open_door(config)  # before anybody could connect
+    config = _with_room(config)
     with listen(config) as listener:
         runner = asyncio.Runner(loop_factory=_loop)
         with runner:
             runner.run(_serve(config, environment, listener, say, also))
+
+
+def _with_room(config: Config) -> Config:
+    """No more connections than this process may have: whoever is one too many is told so, and nobody else suffers."""
+    wanted = config.server.max_connections
+    granted = make_room(wanted)
+    if granted < wanted:
+        log.warning("fewer_connections", max_connections=granted, wanted=wanted, why="the hard limit of open files")
+    return msgspec.structs.replace(config, server=msgspec.structs.replace(config.server, max_connections=granted))
+
+
+def make_room(connections: int) -> int:
+    """Let this process open the files for so many connections, and how many it has room for.
+
+    Each may need a second connection, to a model. The soft limit is 1,024 on most hosts, and asking for more is what
+    it is soft for.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = 2 * connections + _OTHER_FILES
+    limit = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+    if soft != resource.RLIM_INFINITY and soft < limit:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+    return max(1, min(connections, (limit - _OTHER_FILES) // 2))
 
 
 def listen(config: Config) -> socket.socket:

@@ -126,6 +126,21 @@ def expire(connection: sqlite3.Connection, now: float) -> list[tuple[Owner, Cont
     return _changed(connection, f"SET status = 'expired', sandbox = NULL WHERE {_DUE}", now=now)
 
 
+def expire_idlest(rows: Rows, name: str, now: float, spared: Sequence[str]) -> ContainerRecord | None:
+    """One of the owner's, before it is due."""
+    found = rows.one(
+        "UPDATE containers SET status = 'expired', sandbox = NULL WHERE tenant = :tenant AND key ="  # noqa: S608 — constants
+        " (SELECT key FROM containers"
+        f" WHERE tenant = :tenant AND name = :name AND {_LIVING}"
+        " AND id NOT IN (SELECT value FROM json_each(:spared))"
+        f" ORDER BY last_active_at, key LIMIT 1) RETURNING {_COLUMNS}",
+        name=name,
+        now=now,
+        spared=msgspec.json.encode(list(spared)).decode(),
+    )
+    return None if found is None else _as_written(found)
+
+
 def _changed(connection: sqlite3.Connection, change: str, **values: object) -> list[tuple[Owner, ContainerRecord]]:
     """Change everybody's, and say whose and which they were."""
     changed = connection.execute(f"UPDATE containers {change} RETURNING tenant, key_id, {_COLUMNS}", values)

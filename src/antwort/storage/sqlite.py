@@ -238,6 +238,12 @@ class SqliteStore:
     async def expire_containers(self, now: float) -> list[tuple[Owner, ContainerRecord]]:
         return await self._database.write_everybodys(lambda connection: containers.expire(connection, now))
 
+    async def expire_idlest(
+        self, owner: Owner, name: str, now: float, spared: Sequence[str] = ()
+    ) -> ContainerRecord | None:
+        kept = list(spared)
+        return await self._database.write(owner, lambda rows: containers.expire_idlest(rows, name, now, kept))
+
     async def forget_containers(self, before: float) -> int:
         return await self._database.write_everybodys(lambda connection: containers.forget(connection, before))
 

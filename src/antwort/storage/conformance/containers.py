@@ -129,6 +129,21 @@ class ContainerConformance(Conformance):
                 equal(await store.expire_containers(NOW + 60), [] if swept else [(OURS, expired)])
             equal(there(await store.get_container(OURS, "cntr_1", NOW)).status, "expired")
 
+    async def test_the_one_that_was_not_used_for_longest_can_be_let_expire(self, tmp_path: Path) -> None:
+        async with self.store(tmp_path) as store:
+            for number, name in enumerate(("auto", "auto", "auto", "named")):
+                await make(store, f"cntr_{number}", name=name, last_active_at=NOW + number)
+            await store.touch_container(OURS, "cntr_0", NOW + 10)
+            first = await store.expire_idlest(OURS, "auto", NOW + 11)
+            equal(first, record("cntr_1", name="auto", last_active_at=NOW + 1, status="expired"))
+            equal(await store.get_container(OURS, "cntr_1", NOW), first)
+            equal(there(await store.expire_idlest(OURS, "auto", NOW + 11, ["cntr_2"])).id, "cntr_0")
+            equal(await store.expire_idlest(OURS, "auto", NOW + 11, ["cntr_2"]), None)
+            equal(await store.expire_idlest(THEIRS, "auto", NOW + 11), None)
+            equal(await store.expire_containers(NOW + 11), [])
+            equal((await store.container_use(OURS, NOW + 11)).containers, 2)
+            equal(await store.expire_idlest(OURS, "named", NOW + 100), None)  # it has expired already
+
     async def test_use_puts_expiry_off(self, tmp_path: Path) -> None:
         async with self.store(tmp_path) as store:
             await make(store, "cntr_1")

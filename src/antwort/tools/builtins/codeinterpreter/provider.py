@@ -16,7 +16,7 @@ from antwort.api.errors import ApiError, invalid
 from antwort.api.items import Annotation
 from antwort.api.tools import AutoContainer, CodeInterpreterTool, ToolDeclaration
 from antwort.config import CodeInterpreterSettings
-from antwort.containers.containers import Containers, ContainerWish, Executed
+from antwort.containers.containers import AUTO, Containers, ContainerWish, Executed
 from antwort.containers.contents import Shelves
 from antwort.containers.sandboxes.port import Output, SandboxLost, SandboxRefused, SandboxTrouble
 from antwort.engine.attachments import decoded
@@ -204,7 +204,7 @@ class CodeBench:
 
     async def _container(self) -> ContainerRecord:
         if self._record is None:
-            wish = ContainerWish(name="auto", memory_limit=self._wish.memory_limit)
+            wish = ContainerWish(name=AUTO, memory_limit=self._wish.memory_limit)
             self._record = await self._containers.create(self._context.owner, wish)
         return self._record
 
