@@ -23,9 +23,10 @@ from processes import ENVIRONMENT, NotReadyError, Server, end, serving
 HERE = Path(__file__).parent
 LITELLM = Path(os.environ.get("BENCH_LITELLM", HERE.parent / ".venv-litellm" / "bin" / "litellm")).absolute()
 ABSENT = "not installed: run `make bench`"
-MODELS = ("quick", "paced", "drip")
+MODELS = ("quick", "paced", "drip", "coder")
 SECONDS = 1.0
 QUESTION = "Say something."
+INTERPRETER = {"type": "code_interpreter", "container": {"type": "auto"}}
 FIRST_EVENT, FIRST_WORD = "data:", "seven"  # what comes first in any stream; what our upstream's models say first
 
 
@@ -87,20 +88,22 @@ class Stage:
     upstream: str
 
     @contextlib.contextmanager
-    def ours(self) -> Iterator[dict[str, Way]]:
-        """`antwort serve`, with everything new."""
+    def ours(self, *, code: bool = False) -> Iterator[dict[str, Way]]:
+        """`antwort serve`, with everything new. With `code` it runs code, too, in the jail of this machine."""
         with tempfile.TemporaryDirectory(dir=self.folder) as place:
             folder = Path(place)
             keys = folder / "keys.json"
             make = [sys.executable, "-m", "antwort", "keys", "--file", str(keys), "create", "bench"]
             key = subprocess.run(make, env=ENVIRONMENT, check=True, capture_output=True, text=True).stdout.strip()
             config = folder / "antwort.yaml"
-            config.write_text(json.dumps(self._our_config(folder, keys)), encoding="utf-8")  # JSON is YAML
+            settings = self._our_config(folder, keys) | {"providers": {"code_interpreter": {"enabled": code}}}
+            config.write_text(json.dumps(settings), encoding="utf-8")  # JSON is YAML
             command = [sys.executable, "-m", "antwort", "serve", "--config", config, "--port", "{port}"]
             with serving(command, ready="/readyz", log=folder / "antwort.log") as server:
                 stateless = Way(server, key, "/v1/responses", {"input": QUESTION, "store": False})
                 stored = Way(server, key, "/v1/responses", {"input": QUESTION, "store": True})
-                yield {"stateless": stateless, "stored": stored}
+                coding = Way(server, key, "/v1/responses", {"input": QUESTION, "tools": [INTERPRETER]})
+                yield {"stateless": stateless, "stored": stored, "code": coding}
 
     def _our_config(self, folder: Path, keys: Path) -> dict[str, Any]:
         models = {model: {"kind": "chat_completions", "base_url": self.upstream, "model": model} for model in MODELS}
@@ -108,13 +111,16 @@ class Stage:
         return {"models": models, "storage": storage, "auth": {"keys_file": str(keys)}}
 
     @contextlib.contextmanager
-    def litellm(self) -> Iterator[dict[str, Way]]:
-        """LiteLLM's proxy. Both of its ways speak to the upstream's chat completions, as ours does."""
+    def litellm(self, sandboxes: str | None = None) -> Iterator[dict[str, Way]]:
+        """LiteLLM's proxy. All of its ways speak to the upstream's chat completions, as ours does.
+
+        `sandboxes` is where it has code run that it intercepts: something that speaks OpenSandbox's protocol.
+        """
         if not LITELLM.exists():
             raise NotReadyError(ABSENT)
         key = f"sk-{secrets.token_hex(32)}"
         config = self.folder / "litellm.yaml"
-        config.write_text(json.dumps(self._their_config()), encoding="utf-8")
+        config.write_text(json.dumps(self._their_config(sandboxes)), encoding="utf-8")
         environment = {
             "AIOHTTP_CONNECTOR_LIMIT": "4096",  # as many connections to the upstream as there are streams
             "AIOHTTP_CONNECTOR_LIMIT_PER_HOST": "4096",
@@ -130,10 +136,26 @@ class Stage:
             yield {
                 "LiteLLM /responses": Way(server, key, "/v1/responses", {"input": QUESTION, "store": False}),
                 "LiteLLM /chat": Way(server, key, "/v1/chat/completions", {"messages": messages}),
+                "LiteLLM code": Way(
+                    server, key, "/v1/chat/completions", {"messages": messages, "tools": [INTERPRETER]}
+                ),
             }
 
-    def _their_config(self) -> dict[str, Any]:
+    def _their_config(self, sandboxes: str | None) -> dict[str, Any]:
+        tool = {"sandbox_provider": "opensandbox", "api_base": sandboxes, "api_key": "none"}
+        interception = {
+            "sandbox_tools": [{"sandbox_tool_name": "jail", "litellm_params": tool}],
+            "litellm_settings": {
+                "callbacks": ["code_interpreter_interception"],
+                "code_interpreter_interception_params": {
+                    "enabled": True,
+                    "enabled_providers": ["openai"],
+                    "sandbox_tool_name": "jail",
+                },
+            },
+        }
         return {
+            **(interception if sandboxes else {}),
             "model_list": [
                 {
                     "model_name": model,
@@ -145,7 +167,7 @@ class Stage:
                     },
                 }
                 for model in MODELS
-            ]
+            ],
         }
 
 

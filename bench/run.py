@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import adapter_calls
+import code_calls
 import events
 import imports
 import rendering
@@ -34,6 +35,7 @@ SUITES: dict[str, Callable[[], Suite]] = {
     "sandbox": sandbox.suite,
     "storage": storage.suite,
     "server": server.suite,
+    "code": code_calls.suite,
 }
 """Every suite, in the order of the table. A new one is a module beside this file, and a line here."""
 

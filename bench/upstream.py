@@ -5,6 +5,7 @@ The model's name says how it speaks:
     quick     eight words, as fast as they can be sent
     paced     a hundred words, one every two milliseconds
     drip      a word every ten seconds, until the reader goes
+    coder     calls the first tool that it is given with some Python; with the result, it is quick
 
 It runs as a process of its own, and prints the port that it listens on.
 """
@@ -21,6 +22,7 @@ import uvloop
 
 PACE = {"quick": 0.0, "paced": 0.002, "drip": 10.0}
 LENGTH = {"quick": 8, "paced": 100, "drip": 60}
+CODER, CODE = "coder", "print(sum(range(10)))"
 BACKLOG = 4096
 
 _LENGTH = re.compile(rb"content-length: *(\d+)", re.IGNORECASE)
@@ -52,11 +54,31 @@ def frames(model: str) -> Iterator[bytes]:
     yield _frame(end) + _frame(usage) + _http_chunk(b"data: [DONE]\n\n") + _END
 
 
+def call(tool: str) -> bytes:
+    """Call a tool, all at once."""
+    message = {"role": "assistant", "content": None, "tool_calls": [{"id": "call_1", **_called(tool)}]}
+    choice = {"index": 0, "message": message, "finish_reason": "tool_calls"}
+    body = json.dumps(_envelope(CODER, "chat.completion") | {"choices": [choice], "usage": _USAGE}).encode()
+    return b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
+
+
+def call_frames(tool: str) -> bytes:
+    """The same in pieces: the call, its end, and all that follows."""
+    calls = [{"index": 0, "id": "call_1", **_called(tool)}]
+    pieces = _frame(_chunk(CODER, {"role": "assistant", "tool_calls": calls}, None))
+    usage = _envelope(CODER, "chat.completion.chunk") | {"choices": [], "usage": _USAGE}
+    return pieces + _frame(_chunk(CODER, {}, "tool_calls")) + _frame(usage) + _http_chunk(b"data: [DONE]\n\n") + _END
+
+
+def _called(tool: str) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": tool, "arguments": json.dumps({"code": CODE})}}
+
+
 def _envelope(model: str, kind: str) -> dict[str, Any]:
     return {"id": "chatcmpl-1", "object": kind, "created": 1, "model": model}
 
 
-def _chunk(model: str, delta: Mapping[str, str], reason: str | None) -> dict[str, Any]:
+def _chunk(model: str, delta: Mapping[str, Any], reason: str | None) -> dict[str, Any]:
     choice = {"index": 0, "delta": delta, "finish_reason": reason}
     return _envelope(model, "chat.completion.chunk") | {"choices": [choice]}
 
@@ -93,6 +115,12 @@ class Connection(asyncio.Protocol):
             return
         asked = json.loads(rest)
         model = asked["model"]
+        if model == CODER:
+            if asked["messages"][-1]["role"] != "tool":
+                tool = asked["tools"][0]["function"]["name"]
+                self._transport.write(_STREAM + call_frames(tool) if asked.get("stream") else call(tool))
+                return
+            model = "quick"
         pace = PACE[model]
         if not asked.get("stream"):
             self._next = asyncio.get_running_loop().call_later(

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 from antwort.config import CodeInterpreterSettings, ContainersSettings
 from antwort.containers import Containers, ContainerWish, Executed
@@ -73,7 +74,7 @@ class Place:
         self.metrics = Metrics()
         self.containers = self.made()
 
-    def made(self, interpreter: CodeInterpreterSettings | None = None, **settings: object) -> Containers:
+    def made(self, interpreter: CodeInterpreterSettings | None = None, **settings: Any) -> Containers:
         """Containers over the same store and sandboxes, as after a start with these settings."""
         return Containers(
             self.store,
@@ -97,7 +98,7 @@ class Place:
             await store.aclose()
         assert place.sandboxes.held == []
 
-    async def create(self, **wish: object) -> str:
+    async def create(self, **wish: Any) -> str:
         """A container; its id."""
         return (await self.containers.create(US, ContainerWish(name="x", **wish))).id
 

@@ -17,6 +17,8 @@ from schemathesis.core.parameters import ParameterLocation
 
 _turn = count()
 
+schemathesis.serializer.alias("application/x-tar", "application/octet-stream")
+
 
 @schemathesis.hook
 def before_call(context: HookContext, case: Case, kwargs: dict[str, Any]) -> None:
@@ -24,7 +26,9 @@ def before_call(context: HookContext, case: Case, kwargs: dict[str, Any]) -> Non
         case.body = meaningful(case.body)
     path = case.meta.components.get(ParameterLocation.PATH) if case.meta else None
     if case.path_parameters and path and path.mode == GenerationMode.POSITIVE and next(_turn) % 2:
-        case.path_parameters = {**case.path_parameters, **something_for(case.operation.path)}
+        case.path_parameters = {**case.path_parameters, **something_for(case)}
+    if case.operation.path.endswith("/archive") and isinstance(case.body, bytes) and next(_turn) % 2:
+        case.body = bytes(10240)  # a tar without members
 
 
 def meaningful(body: dict[str, Any]) -> dict[str, Any]:
@@ -40,8 +44,11 @@ def meaningful(body: dict[str, Any]) -> dict[str, Any]:
     return body
 
 
-def something_for(path: str) -> dict[str, str]:
-    """Ids of something that has just been made, for a path that would else hardly ever lead to anything."""
+def something_for(case: Case) -> dict[str, str]:
+    """Ids of something that there is, for a path that would else hardly ever lead to anything."""
+    path = case.operation.path
+    if "{container_id}" in path:
+        return in_container(path, forgotten=case.method.upper() == "DELETE")
     if "{response_id}" in path:
         made = _http().post("/v1/responses", json={"input": "hello", "background": path.endswith("/cancel")})
         return {"response_id": made.json()["id"]}
@@ -53,6 +60,26 @@ def something_for(path: str) -> dict[str, str]:
         made = _http().post("/v1/conversations", json={"items": [item]})
         return {"conversation_id": made.json()["id"]} | ({"item_id": "msg_1"} if "{item_id}" in path else {})
     return {}
+
+
+def in_container(path: str, *, forgotten: bool) -> dict[str, str]:
+    """One container for all, as sandboxes are few; but what is to be forgotten is made for it."""
+    if not path.endswith("{container_file_id}") and forgotten:
+        return {"container_id": new_container()}
+    made = {"container_id": the_container()}
+    if "{container_file_id}" in path:
+        file = _http().post(f"/v1/containers/{made['container_id']}/files", files={"file": ("a.txt", b"a")})
+        made["container_file_id"] = file.json()["id"]
+    return made
+
+
+def new_container() -> str:
+    return _http().post("/v1/containers", json={"name": "x"}).json()["id"]
+
+
+@cache
+def the_container() -> str:
+    return new_container()
 
 
 @cache

@@ -10,6 +10,7 @@ import time
 import openai
 import pytest
 from container_stage import execute, files, read
+from server_stage import serving
 
 # ── the life of a container ──────────────────────────────────────────────────────────────────────────────────────────
 
@@ -319,3 +320,11 @@ def test_what_code_leaves_running_is_seen_too(client, container):
     while "/mnt/data/later.txt" not in files(client, container.id):
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+def test_a_server_that_runs_no_code_has_no_containers(tmp_path):
+    with serving(tmp_path) as server, server.client() as sdk:
+        with pytest.raises(openai.NotFoundError) as error:
+            sdk.containers.create(name="x")
+        assert error.value.code == "unknown_url"
+        assert "off" in error.value.message

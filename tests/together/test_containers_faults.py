@@ -30,6 +30,21 @@ def broken(request, tmp_path):
         yield running
 
 
+@pytest.fixture(scope="module", params=PLACES)
+def survivor(request, tmp_path_factory):
+    with staged(request.param, tmp_path_factory.mktemp(request.param), FAST) as running:
+        yield running
+
+
+@pytest.fixture
+def shaken(survivor):
+    """A server that several tests make life hard for, one after the other."""
+    yield survivor
+    with survivor.server.client() as client:
+        for container in client.containers.list(limit=100):
+            client.containers.delete(container.id)
+
+
 def eventually(condition, seconds: float = 20.0):
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
@@ -165,12 +180,12 @@ def full_disk(pid: int):
         resource.prlimit(pid, resource.RLIMIT_FSIZE, before)
 
 
-def test_a_full_disk_is_told_and_passes(broken):
-    server = broken.server
+def test_a_full_disk_is_told_and_passes(shaken):
+    server = shaken.server
     with server.client() as client:
         container = client.containers.create(name="x")
         execute(client, container.id, "x = 1")
-        below = len(descendants(broken.sandbox_pid()))
+        below = len(descendants(shaken.sandbox_pid()))
         with full_disk(server.process.pid):
             for attempt in (
                 lambda: client.containers.create(name="y"),
@@ -183,11 +198,11 @@ def test_a_full_disk_is_told_and_passes(broken):
                 assert error.value.status_code == 503
         assert execute(client, container.id, "x")["result"] == "1"
         assert [one.id for one in client.containers.list()] == [container.id]
-        assert len(descendants(broken.sandbox_pid())) <= below + 1  # one may be forked ahead
+        assert len(descendants(shaken.sandbox_pid())) <= below + 1  # one may be forked ahead
 
 
-def test_a_disk_that_fills_up_while_code_runs(broken):
-    server = broken.server
+def test_a_disk_that_fills_up_while_code_runs(shaken):
+    server = shaken.server
     code = "import time\nprint('begun', flush=True)\nopen('made', 'w').write('x')\ntime.sleep(1)"
     with server.client() as client:
         container = client.containers.create(name="x")
@@ -198,10 +213,10 @@ def test_a_disk_that_fills_up_while_code_runs(broken):
         assert read(client, container.id, file.id) == b"x"
 
 
-def test_a_locked_database_is_told_and_passes(broken):
-    with broken.server.client() as client:
+def test_a_locked_database_is_told_and_passes(shaken):
+    with shaken.server.client() as client:
         container = client.containers.create(name="x")
-        path = broken.server.place / ".antwort" / "antwort.db"
+        path = shaken.server.place / ".antwort" / "antwort.db"
         with closing(sqlite3.connect(path, isolation_level=None)) as database:
             database.execute("BEGIN IMMEDIATE")
             with pytest.raises(openai.InternalServerError):
@@ -210,8 +225,8 @@ def test_a_locked_database_is_told_and_passes(broken):
         assert execute(client, container.id, "1")["result"] == "1"
 
 
-def test_an_upload_that_finds_no_room_in_the_container_leaves_what_was_there(broken):
-    with broken.server.client() as client:
+def test_an_upload_that_finds_no_room_in_the_container_leaves_what_was_there(shaken):
+    with shaken.server.client() as client:
         container = client.containers.create(name="x")
         kept = client.containers.files.create(container.id, file=("a", b"kept"))
         fill = "for n in range(6):\n    try: open(f'{n}', 'wb').write(bytes(90 << 20))\n    except OSError: pass"
@@ -226,11 +241,11 @@ def test_an_upload_that_finds_no_room_in_the_container_leaves_what_was_there(bro
 # ── callers who go ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_an_upload_that_breaks_off_leaves_what_was_there(broken):
-    with broken.server.client() as client:
+def test_an_upload_that_breaks_off_leaves_what_was_there(shaken):
+    with shaken.server.client() as client:
         container = client.containers.create(name="x")
         kept = client.containers.files.create(container.id, file=("a", b"kept"))
-        host, port = broken.server.url.removeprefix("http://").split(":")
+        host, port = shaken.server.url.removeprefix("http://").split(":")
         head = (
             f"POST /v1/containers/{container.id}/files HTTP/1.1\r\nhost: localhost\r\ncontent-length: 5000000\r\n"
             "content-type: multipart/form-data; boundary=b\r\n\r\n"
@@ -243,12 +258,12 @@ def test_an_upload_that_breaks_off_leaves_what_was_there(broken):
         assert [file.id for file in client.containers.files.list(container.id)] == [kept.id]
 
 
-def test_a_download_that_is_not_read_holds_up_nobody(broken):
-    with broken.server.client() as client:
+def test_a_download_that_is_not_read_holds_up_nobody(shaken):
+    with shaken.server.client() as client:
         container = client.containers.create(name="x")
         execute(client, container.id, "open('large', 'wb').write(bytes(64 << 20))")
         (file,) = files(client, container.id).values()
-        host, port = broken.server.url.removeprefix("http://").split(":")
+        host, port = shaken.server.url.removeprefix("http://").split(":")
         with socket.create_connection((host, int(port))) as raw:
             path = f"/v1/containers/{container.id}/files/{file.id}/content"
             raw.sendall(f"GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode())
@@ -264,8 +279,8 @@ def descriptors(server) -> int:
     return len(list(Path(f"/proc/{server.process.pid}/fd").iterdir()))
 
 
-def test_many_containers_come_and_go_and_leave_nothing(broken):
-    server = broken.server
+def test_many_containers_come_and_go_and_leave_nothing(shaken):
+    server = shaken.server
 
     def visit(number):
         with server.client() as client:
@@ -277,15 +292,15 @@ def test_many_containers_come_and_go_and_leave_nothing(broken):
 
     with ThreadPoolExecutor(10) as threads:
         list(threads.map(visit, range(20)))  # until every thread and every spare is there that stays
-        before, open_files, lying_about = len(descendants(broken.sandbox_pid())), descriptors(server), broken.files()
+        before, open_files, lying_about = len(descendants(shaken.sandbox_pid())), descriptors(server), shaken.files()
         assert set(threads.map(visit, range(40))) == {"True"}
 
-    eventually(lambda: len(descendants(broken.sandbox_pid())) <= before + 2)
+    eventually(lambda: len(descendants(shaken.sandbox_pid())) <= before + 2)
     eventually(lambda: descriptors(server) <= open_files + 5)  # connections that are kept for a while
-    assert broken.files() == lying_about
-    assert broken.rows("SELECT count(*) FROM containers") == [(0,)]
-    assert broken.rows("SELECT count(*) FROM container_files") == [(0,)]
+    assert shaken.files() == lying_about
+    assert shaken.rows("SELECT count(*) FROM containers") == [(0,)]
+    assert shaken.rows("SELECT count(*) FROM container_files") == [(0,)]
     with server.http() as http:
         assert "antwort_sandboxes 0.0" in http.get("/metrics").text
-    if broken.sandbox is not None:
-        assert broken.sandbox.sessions() == []
+    if shaken.sandbox is not None:
+        assert shaken.sandbox.sessions() == []

@@ -29,7 +29,13 @@ def run(tmp_path_factory):
     place = tmp_path_factory.mktemp("server")
     key = make_key(place, "schemathesis")
     models = {"scripted": {"kind": "scripted", "script": "script.yaml"}, "default_for_unknown": True}
-    config = {"auth": {"keys_file": "keys.json"}, "models": models}
+    interpreter = {"enabled": True, "execution_timeout": 5}
+    config = {
+        "auth": {"keys_file": "keys.json"},
+        "models": models,
+        "providers": {"code_interpreter": interpreter},
+        "containers": {"max_containers": 10_000, "max_memory": 2**50},
+    }
     with serving(place, config, program=STAGES / "echo_stage.py") as server:
         command = [sys.executable, "-m", "schemathesis.cli", "run", f"{server.url}/openapi.json", "--no-color"]
         options = ["--checks", "all", "--exclude-checks", UNSAYABLE, "--generation-deterministic", "-n", "10"]
@@ -69,7 +75,7 @@ def test_it_got_behind_every_door(run):
             statuses[line["route"]].add(line["status"])
     routes = {route for route in statuses if route != "none"}
 
-    assert len(routes) == 25
+    assert len(routes) == 37
     assert {route for route in routes if 200 not in statuses[route]} == set()
     assert {status for route in routes for status in statuses[route] if status >= 500} == set()
     assert [line for line in lines if line["event"] == "unexpected_error"] == []

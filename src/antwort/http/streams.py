@@ -119,7 +119,7 @@ class ByteStream(Response):
             await attended(receive, self._send_all(send))
 
     async def _send_all(self, send: Send) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        await self._send(send, {"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         async for piece in self._pieces:
             await self._send(send, {"type": "http.response.body", "body": piece, "more_body": True})
         await self._send(send, {"type": "http.response.body", "body": b"", "more_body": False})

@@ -10,7 +10,7 @@ from antwort.containers.sandboxes import SandboxFile
 from antwort.engine.ports import ContainerFileRecord, FileRecord
 
 
-def known(identifier, path, size, modified):
+def known(identifier: str, path: str, size: int, modified: int) -> tuple[str, ContainerFileRecord]:
     record = ContainerFileRecord(
         id=identifier,
         container_id="cntr_1",

@@ -10,7 +10,7 @@ from loop_stage import form, served
 
 from antwort.auth import KeyFile
 from antwort.config import ConfigError, parse
-from antwort.http.app import open_door, providers
+from antwort.http.app import open_door
 
 pytestmark = pytest.mark.anyio
 
@@ -76,8 +76,3 @@ def test_without_keys_only_this_machine_is_let_in():
 def test_a_file_of_keys_that_is_not_there_is_an_error_at_once(tmp_path: Path):
     with pytest.raises(Exception, match="keys"):
         open_door(parse(json.dumps({"auth": {"keys_file": str(tmp_path / "none.json")}}), {}))
-
-
-def test_what_is_not_installed_cannot_be_switched_on():
-    with pytest.raises(ConfigError, match="code_interpreter"):
-        providers(parse(json.dumps({"providers": {"code_interpreter": {"enabled": True}}}), {}))

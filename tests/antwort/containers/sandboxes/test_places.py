@@ -43,7 +43,9 @@ async def test_without_a_jail_it_is_off_and_says_why_and_how_to_turn_it_on(tmp_p
 
 
 async def test_without_a_jail_whoever_insists_is_told_at_once(tmp_path):
-    with pytest.raises(ConfigError, match="code_interpreter.enabled: no code can be run on this machine: SANDBOX_MODE"):
+    with pytest.raises(
+        ConfigError, match=r"code_interpreter\.enabled: no code can be run on this machine: SANDBOX_MODE"
+    ):
         await open_place(CodeInterpreterSettings(enabled=True), tmp_path, NO_JAIL)
 
 
