@@ -26,11 +26,21 @@ schemathesis.serializer.alias("application/x-tar", "application/octet-stream")
 def before_call(context: HookContext, case: Case, kwargs: dict[str, Any]) -> None:
     if case.operation.path in ("/v1/responses", "/v1/responses/input_tokens") and isinstance(case.body, dict):
         case.body = meaningful(case.body)
-    path = case.meta.components.get(ParameterLocation.PATH) if case.meta else None
-    if case.path_parameters and path and path.mode == GenerationMode.POSITIVE and next(_turn) % 2:
+    if case.path_parameters and is_right(case, ParameterLocation.PATH) and next(_turn) % 2:
         case.path_parameters = {**case.path_parameters, **something_for(case)}
-        if case.operation.path.endswith("/archive") and case.method.upper() == "PUT":
+        if case.operation.path.endswith("/archive") and case.method.upper() == "PUT" and is_all_right(case):
             case.body = bytes(10240)  # a tar without members
+
+
+def is_right(case: Case, part: ParameterLocation) -> bool:
+    """Whether a part of a request is there, and as the schema has it."""
+    found = case.meta.components.get(part) if case.meta else None
+    return found is not None and found.mode == GenerationMode.POSITIVE
+
+
+def is_all_right(case: Case) -> bool:
+    """Whether nothing in a request is wrong on purpose."""
+    return case.meta is not None and case.meta.generation.mode == GenerationMode.POSITIVE
 
 
 def meaningful(body: dict[str, Any]) -> dict[str, Any]:
