@@ -42,7 +42,7 @@ def suite() -> Suite:
         rows,
         [
             f"Peers: {', '.join(versions)}, each with its own class for the Responses API; async tools, no tracing.",
-            "The dummy is a process of its own that answers without looking. All send the whole conversation each turn.",
+            "The dummy is a process of its own that answers without looking. All send the whole conversation again.",
         ],
     )
 

@@ -252,9 +252,10 @@ def test_secrets_of_a_declaration_are_not_logged(caplog):
     assert "s3cret" not in caplog.text
 
 
-def test_a_store_less_search_goes_unoffered_and_the_rest_goes_on():
+def test_a_store_less_search_goes_unoffered_and_the_rest_goes_on(caplog):
     with playing(DONE) as api:
         evaluate(api, OpenAIFileSearchSection())
 
+    assert caplog.text.count("has nothing to work on") == 1
     assert [tool["type"] for tool in api.bodies[0]["tools"]] == ["function"]
     assert "include" not in api.bodies[0]
