@@ -121,12 +121,8 @@ def resolve_choice(choice: object, functions: Collection[str], natives: Collecti
 
 def _chosen(choice: Mapping[str, Any]) -> str:
     kind = choice.get("type")
-    if kind == "mcp":
-        name = choice.get("server_label")
-    elif kind in (BUILT_IN, "function"):
-        name = choice.get("name")
-    else:
-        name = kind if len(choice) == 1 and kind in capabilities() else None
+    capability = capabilities().get(kind) if isinstance(kind, str) else None
+    name = choice.get("name") if kind in (BUILT_IN, "function") else capability and capability.chosen_by(choice)
     if not isinstance(name, str) or not name:
         raise ValueError(
             "tool_choice must be {'type': 'function', 'name': …}, {'type': 'built_in', 'name': …} or "

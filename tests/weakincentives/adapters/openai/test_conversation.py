@@ -23,6 +23,7 @@ from weakincentives.prompt import (
     MarkdownSection,
     Prompt,
     PromptTemplate,
+    ProviderTool,
     Section,
     SectionVisibility,
     Tool,
@@ -239,6 +240,27 @@ def test_a_hook_gets_the_result_and_decides_what_it_was():
     first = session[ToolInvoked].all()[0]
     assert (first.name, first.result.message, first.result.value) == ("python", "42", {"seen": "print(6 * 7)"})
     assert (first.success, first.capability) == (False, "code_interpreter")
+
+
+def test_a_hook_is_not_asked_about_an_output_that_never_came():
+    def hook(result: dict[str, object], context: ToolContext) -> ToolResult[dict[str, object]]:
+        raise AssertionError("there is nothing to handle")
+
+    tool = ProviderTool[None, dict[str, object], FileSearchConfig](
+        name="files",
+        description="Search.",
+        provider="openai",
+        capability="file_search",
+        config=FileSearchConfig(("vs_1",)),
+        handle_provider_output=hook,
+    )
+    session = Session()
+    with playing(*load("file_search_failure")) as api:
+        evaluate(api, MarkdownSection(title="More", key="more", template="Find.", tools=[tool]), session=session)
+
+    (event,) = session[ToolInvoked].all()
+    assert (event.name, event.success) == ("files", False)
+    assert "vector_store_timeout" in event.rendered_output
 
 
 def test_secrets_of_a_declaration_are_not_logged(caplog):
