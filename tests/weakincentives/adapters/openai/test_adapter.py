@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from api_stage import Answer, FakeApi, error, function_call, load, message, playing, response
 from openai import AsyncOpenAI, OpenAI
-from wire_stage import Answer, FakeApi, error, function_call, load, message, playing, response
 
 from weakincentives.adapters import NamedTool
 from weakincentives.adapters.openai import (

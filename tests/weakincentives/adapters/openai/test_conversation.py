@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from wire_stage import Answer, FakeApi, error, function_call, load, message, playing, response
+from api_stage import Answer, FakeApi, error, function_call, load, message, playing, response
 
 from weakincentives.adapters.openai import (
     FileSearchConfig,

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from wire_stage import Answer, Asked, FakeApi, error, function_call, message, playing, response
+from api_stage import Answer, Asked, FakeApi, error, function_call, message, playing, response
 
 from weakincentives.errors import NativeToolError, PromptEvaluationError
 from weakincentives.filesystem import HostMount

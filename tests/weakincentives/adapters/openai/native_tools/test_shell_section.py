@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from wire_stage import load
+from api_stage import load
 
 from weakincentives.adapters.openai import OpenAIShellSection, ShellConfig
 from weakincentives.adapters.openai.native_tools.capability import ConfigError, LeftToUs, Ran, Scene
