@@ -12,7 +12,7 @@ from pathlib import Path
 from dummy_client import VARIABLE, address, bare_requests, plan
 from peer_process import PeerFailedError, ask
 from readings import Reading, Row, Suite, seconds
-from workload import FEW, MANY, SHAPES, Doubled, Samples, Tally, sample
+from workload import MANY, OVER_HTTP, SHAPES, Doubled, Samples, Tally, sample
 
 from weakincentives.adapters.openai import OpenAIAdapter, OpenAIClientConfig
 from weakincentives.prompt import MarkdownSection, Prompt, Tool, ToolContext, ToolResult
@@ -31,18 +31,19 @@ def suite() -> Suite:
         ours = sample_ours()
         peers, versions = ask_peers()
     rows = [Row("a bare request to the dummy, for comparison", bare)]
-    for shape in SHAPES:
-        share, growth = share_and_growth(ours[shape])
-        theirs = {peer: theirs_or_reason(samples[shape]) for peer, samples in peers.items()}
+    for shape, (few, many) in OVER_HTTP.items():
+        share, growth = share_and_growth(ours[shape], few, many)
+        theirs = {peer: theirs_or_reason(samples[shape], few, many) for peer, samples in peers.items()}
         rows += [
-            Row(NAMES[shape].format(MANY), share, {peer: pair[0] for peer, pair in theirs.items()}),
-            Row(f"  growth, {FEW} to {MANY:,}", growth, {peer: pair[1] for peer, pair in theirs.items()}),
+            Row(NAMES[shape].format(many), share, {peer: pair[0] for peer, pair in theirs.items()}),
+            Row(f"  growth, {few} to {many:,}", growth, {peer: pair[1] for peer, pair in theirs.items()}),
         ]
+    rows.append(Row(NAMES["in as many turns"].format(MANY), Reading.of(ours["long"][str(MANY)]).over(MANY)))
     return Suite(
         rows,
         [
             f"Peers: {', '.join(versions)}, each with its own class for the Responses API; async tools, no tracing.",
-            "The dummy is a process of its own that answers without looking. All send the whole conversation each turn.",
+            "The dummy is a process of its own that answers without looking. All send the whole conversation again.",
         ],
     )
 
@@ -86,7 +87,8 @@ def sample_ours() -> dict[str, Samples]:
         plan(turns, calls)
         adapter.evaluate(prompt, session=Session())
 
-    return {shape: sample(run, tally, shape) for shape in SHAPES}
+    sampled = {shape: sample(run, tally, shape, OVER_HTTP) for shape in SHAPES}
+    return {**sampled, "long": sample(run, tally, "in as many turns")}
 
 
 def ask_peers() -> tuple[dict[str, dict[str, Samples | str]], list[str]]:
@@ -105,12 +107,12 @@ def ask_peers() -> tuple[dict[str, dict[str, Samples | str]], list[str]]:
     return samples, versions
 
 
-def theirs_or_reason(samples: Samples | str) -> tuple[Reading | str, Reading | str]:
+def theirs_or_reason(samples: Samples | str, few: int, many: int) -> tuple[Reading | str, Reading | str]:
     """As `share_and_growth`; or the reason why there are none, for both."""
-    return (samples, samples) if isinstance(samples, str) else share_and_growth(samples)
+    return (samples, samples) if isinstance(samples, str) else share_and_growth(samples, few, many)
 
 
-def share_and_growth(samples: Samples) -> tuple[Reading, Reading]:
+def share_and_growth(samples: Samples, few: int, many: int) -> tuple[Reading, Reading]:
     """The share of one among many, and how many times that of one among few it is."""
-    few, many = (Reading.of(samples[str(count)]).over(count) for count in (FEW, MANY))
-    return many, many.per(few)
+    one_of_few, one_of_many = (Reading.of(samples[str(count)]).over(count) for count in (few, many))
+    return one_of_many, one_of_many.per(one_of_few)

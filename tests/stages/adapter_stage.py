@@ -15,8 +15,8 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
+from api_stage import FakeApi, error, load, message, response
 from server_stage import serving
-from wire_stage import FakeApi, error, load, message, response
 
 from weakincentives.adapters.openai import OpenAIAdapter, OpenAIClientConfig
 

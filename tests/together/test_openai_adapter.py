@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import pytest
 from adapter_stage import AntwortStage, OpenAIStage, Stage, WireStage, antwort_stage
-from wire_stage import FakeApi, error, playing
+from api_stage import FakeApi, error, playing
 
 from weakincentives.adapters import NamedTool
 from weakincentives.adapters.openai import (

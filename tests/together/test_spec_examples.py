@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from api_stage import Answer, FakeApi, message, playing, response
 from server_stage import Server, serving
-from wire_stage import Answer, FakeApi, message, playing, response
 
 from weakincentives.adapters.openai import OpenAIAdapter
 from weakincentives.adapters.openai.native_tools.file_search_section import OpenAIFileSearchSection

@@ -52,6 +52,8 @@ def handle_provider_call(call: NativeCall, evaluation: Evaluation) -> NativeCall
     declared = next((one for one in evaluation.rendered.native_tools if one.name == call.name), None)
     if declared is None or not isinstance(declared.tool, ProviderTool):
         return call
+    if call.result.value is None and not call.result.success:
+        return call  # the provider itself failed: there is no output to handle
     tool = cast("ProviderTool[Any, Any, Any]", declared.tool)
     context = evaluation.tool_context()
     if tool.handle_provider_output is not None:

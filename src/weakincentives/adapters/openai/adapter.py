@@ -7,6 +7,7 @@ sends one request after the other. What comes back is read in `reading`, tool by
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -17,7 +18,7 @@ from weakincentives.adapters.openai.citations import FileCitation, download
 from weakincentives.adapters.openai.config import OpenAIClientConfig, OpenAIHostedToolsConfig, OpenAIModelConfig
 from weakincentives.adapters.openai.conversation import Conversation
 from weakincentives.adapters.openai.native_tools.capability import PROVIDER
-from weakincentives.adapters.openai.offer import find_capability, offer_natives, resolve_choice
+from weakincentives.adapters.openai.offer import PLAIN_CHOICES, find_capability, offer_natives, resolve_choice
 from weakincentives.adapters.openai.transport import Transport, faults
 from weakincentives.adapters.throttle import ThrottlePolicy
 from weakincentives.adapters.turn import ToolChoice
@@ -61,6 +62,8 @@ class OpenAIAdapter(ProviderAdapter):
             raise ValueError("model is empty: name the model to ask, such as model='gpt-5'")
         if client is not None and client_config is not None:
             raise ValueError("give client or client_config, not both: a client is already configured")
+        if inspect.iscoroutinefunction(getattr(client, "post", None)):
+            raise ValueError("client is asynchronous, and evaluations are not: give an openai.OpenAI")
         self.model = model
         self.model_config = model_config or OpenAIModelConfig()
         self.native_tools = hosted_tools.declarations() if hosted_tools else ()
@@ -78,6 +81,8 @@ class OpenAIAdapter(ProviderAdapter):
         return self.model_config.native_tools.get(self.model)
 
     def choose(self, evaluation: Evaluation) -> ToolChoice:
+        if self.tool_choice in PLAIN_CHOICES:
+            return self.tool_choice
         rendered = evaluation.rendered
         natives = offer_natives(rendered, prompt_name=evaluation.prompt.name, allowed=self._allowed)
         try:

@@ -70,18 +70,15 @@ class Conversation:
         self._config = config
         self._allowed = allowed
         self._prompt_name = evaluation.prompt.name
-        self._tools = self._toolset(evaluation.rendered)
-        self._uploads = self._plan_uploads()
-        opening = [message(config.prompt_role, evaluation.rendered.text)]
-        if self._uploads is not None:
-            opening.append(message("developer", self._uploads.note()))
-        self._replay = Replay(opening)
+        self._uploads: Uploads | None = None
+        self._replay = Replay([message(config.prompt_role, evaluation.rendered.text)])
+        self._take_up(evaluation.rendered)
 
     def __call__(self, request: ModelRequest) -> ModelReply:
         """Send one request and read its answer."""
-        if request.rendered is not self._tools.rendered:  # a section was opened, and brought its tools
-            self._tools = self._toolset(request.rendered)
         self._replay.follow(request.history)
+        if request.rendered is not self._tools.rendered:  # a section was opened, and brought its tools
+            self._take_up(request.rendered)
         try:
             response = self._exchange(request)
         except ProviderFault as fault:
@@ -97,6 +94,12 @@ class Conversation:
             raise self._response_error(f"the answer is not of the Responses API: {error}", response) from error
 
     # ── getting ready ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _take_up(self, rendered: RenderedPrompt[Any]) -> None:
+        self._tools = self._toolset(rendered)
+        if self._uploads is None and (uploads := self._plan_uploads()) is not None:
+            self._uploads = uploads
+            self._replay.add(message("developer", uploads.note()))
 
     def _toolset(self, rendered: RenderedPrompt[Any]) -> _Toolset:
         offer = make_offer(rendered, prompt_name=self._prompt_name, allowed=self._allowed)
@@ -214,8 +217,8 @@ class Conversation:
             what = f"the server refuses it: {fault}. Remove it, or use a model or a server that has it"
             return refusal(natives[at].declared, what, self._prompt_name)
         for one in natives:
-            container = one.wire.get("container")
-            if isinstance(container, str) and is_expiry(fault.status, str(fault), container):
+            container = one.capability.container(one.wire)
+            if container is not None and is_expiry(fault.status, str(fault), container):
                 what = f"container {container!r} is gone: {fault}. Make another and give its id, or let one be made"
                 return refusal(one.declared, what, self._prompt_name)
         return None
@@ -231,6 +234,7 @@ class Conversation:
 
 def _described(one: Offered) -> str:
     """For the log: the tool, and its container's id or memory. The rest of a declaration may hold secrets."""
-    container = one.wire.get("container")
-    where = container.get("memory_limit") if isinstance(container, dict) else container  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType] - any JSON
-    return one.declared.name if where is None else f"{one.declared.name} in {where}"
+    asked = one.wire.get("container")
+    memory = asked.get("memory_limit") if isinstance(asked, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType] - any JSON
+    where = one.capability.container(one.wire) or memory  # pyright: ignore[reportUnknownVariableType] - the same
+    return f"{one.declared.name} in {where}" if where else one.declared.name

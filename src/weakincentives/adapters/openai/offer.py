@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 from weakincentives.adapters.openai.native_tools.capability import Capability, ConfigError
 from weakincentives.adapters.openai.native_tools.registry import capabilities
@@ -17,6 +17,8 @@ from weakincentives.prompt import NativeDeclaration, RenderedPrompt
 from weakincentives.prompt.native import BUILT_IN
 
 _logger = logging.getLogger(__name__)
+
+PLAIN_CHOICES = ("auto", "none", "required")
 
 
 @dataclass(frozen=True)
@@ -103,8 +105,8 @@ def resolve_choice(choice: object, functions: Collection[str], natives: Collecti
     if isinstance(choice, Mapping):
         choice = NamedTool(_chosen(choice))  # pyright: ignore[reportUnknownArgumentType] - any JSON
     if not isinstance(choice, NamedTool):
-        if choice in ("auto", "none", "required"):
-            return choice
+        if choice in PLAIN_CHOICES:
+            return cast("ToolChoice", choice)
         raise ValueError(f"tool_choice must be 'auto', 'none', 'required', or name a tool, and is {choice!r}")
     names = [*functions, *(one.declared.name for one in natives)]
     if choice.name in names:
@@ -119,12 +121,8 @@ def resolve_choice(choice: object, functions: Collection[str], natives: Collecti
 
 def _chosen(choice: Mapping[str, Any]) -> str:
     kind = choice.get("type")
-    if kind == "mcp":
-        name = choice.get("server_label")
-    elif kind in (BUILT_IN, "function"):
-        name = choice.get("name")
-    else:
-        name = kind if len(choice) == 1 and kind in capabilities() else None
+    capability = capabilities().get(kind) if isinstance(kind, str) else None
+    name = choice.get("name") if kind in (BUILT_IN, "function") else capability and capability.chosen_by(choice)
     if not isinstance(name, str) or not name:
         raise ValueError(
             "tool_choice must be {'type': 'function', 'name': …}, {'type': 'built_in', 'name': …} or "

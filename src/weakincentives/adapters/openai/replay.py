@@ -21,7 +21,6 @@ from weakincentives.adapters.openai.wire import (
 )
 from weakincentives.adapters.turn import ClientRunCall, HistoryItem, ModelReply, ToolOutput
 from weakincentives.runtime.slices import SliceView
-from weakincentives.serde import dump_json
 
 
 class Replay:
@@ -115,4 +114,17 @@ def _environment(item: Wire) -> object:
 
 def _retold(item: Wire) -> str:
     told = {key: value for key, value in item.items() if key not in ("id", "container_id", "environment") and value}
-    return f"(Earlier, in a container that is gone: {dump_json(told)})"
+    return f"(Earlier, in a container that is gone: {encode(_without_data(told)).decode()})"
+
+
+def _without_data(value: object) -> object:
+    """Images are no words."""
+    match value:
+        case str():
+            return "(data)" if value.startswith("data:") else value
+        case dict():
+            return {key: _without_data(inner) for key, inner in value.items()}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType] - any JSON
+        case list():
+            return [_without_data(inner) for inner in value]  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType] - any JSON
+        case _:
+            return value

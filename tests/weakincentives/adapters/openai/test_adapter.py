@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from openai import OpenAI
-from wire_stage import Answer, FakeApi, error, function_call, load, message, playing, response
+from api_stage import Answer, FakeApi, error, function_call, load, message, playing, response
+from openai import AsyncOpenAI, OpenAI
 
 from weakincentives.adapters import NamedTool
 from weakincentives.adapters.openai import (
@@ -87,6 +87,8 @@ def test_an_adapter_takes_a_client_or_what_to_make_one_from():
     assert made.client is made.client
     with pytest.raises(ValueError, match="model is empty"):
         OpenAIAdapter(model="")
+    with pytest.raises(ValueError, match="client is asynchronous"):
+        OpenAIAdapter(model="m", client=AsyncOpenAI(api_key="none"))  # pyright: ignore[reportArgumentType] - the point
 
 
 def test_without_a_key_nothing_is_sent_and_the_error_says_so(monkeypatch):

@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
+from api_stage import Answer, FakeApi, error, load, message, playing, response
 from openai import APIStatusError, OpenAI
 from openai.types.responses import Response
-from wire_stage import Answer, FakeApi, error, load, message, playing, response
 
 from weakincentives.adapters.core import PromptResponse
 from weakincentives.adapters.openai import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from wire_stage import FakeApi, error, function_call, message, playing, response
+from api_stage import FakeApi, error, function_call, message, playing, response
 
 from weakincentives.adapters.openai import (
     ContainerSource,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from wire_stage import Answer, FakeApi, error, function_call, load, message, playing, response
+from api_stage import Answer, FakeApi, error, function_call, load, message, playing, response
 
 from weakincentives.adapters.openai import (
     FileSearchConfig,
@@ -23,6 +23,7 @@ from weakincentives.prompt import (
     MarkdownSection,
     Prompt,
     PromptTemplate,
+    ProviderTool,
     Section,
     SectionVisibility,
     Tool,
@@ -241,6 +242,27 @@ def test_a_hook_gets_the_result_and_decides_what_it_was():
     assert (first.success, first.capability) == (False, "code_interpreter")
 
 
+def test_a_hook_is_not_asked_about_an_output_that_never_came():
+    def hook(result: dict[str, object], context: ToolContext) -> ToolResult[dict[str, object]]:
+        raise AssertionError("there is nothing to handle")
+
+    tool = ProviderTool[None, dict[str, object], FileSearchConfig](
+        name="files",
+        description="Search.",
+        provider="openai",
+        capability="file_search",
+        config=FileSearchConfig(("vs_1",)),
+        handle_provider_output=hook,
+    )
+    session = Session()
+    with playing(*load("file_search_failure")) as api:
+        evaluate(api, MarkdownSection(title="More", key="more", template="Find.", tools=[tool]), session=session)
+
+    (event,) = session[ToolInvoked].all()
+    assert (event.name, event.success) == ("files", False)
+    assert "vector_store_timeout" in event.rendered_output
+
+
 def test_secrets_of_a_declaration_are_not_logged(caplog):
     secret = McpConfig(server_label="docs", server_url="https://x/", authorization="s3cret")
     hosted = OpenAIHostedToolsConfig(code_interpreter=True, file_search=FileSearchConfig(("vs_1",)), others=(secret,))
@@ -252,9 +274,10 @@ def test_secrets_of_a_declaration_are_not_logged(caplog):
     assert "s3cret" not in caplog.text
 
 
-def test_a_store_less_search_goes_unoffered_and_the_rest_goes_on():
+def test_a_store_less_search_goes_unoffered_and_the_rest_goes_on(caplog):
     with playing(DONE) as api:
         evaluate(api, OpenAIFileSearchSection())
 
+    assert caplog.text.count("has nothing to work on") == 1
     assert [tool["type"] for tool in api.bodies[0]["tools"]] == ["function"]
     assert "include" not in api.bodies[0]

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from wire_stage import function_call, load, message, response
+from api_stage import function_call, load, message, response
 
 from weakincentives.adapters.openai import ContainerFileCitation, UrlCitation
 from weakincentives.adapters.openai.offer import Offer, make_offer

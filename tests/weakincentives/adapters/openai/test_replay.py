@@ -113,6 +113,19 @@ def test_what_ran_in_a_dead_container_is_retold_in_words():
     assert replay.scrub("cntr_1") == 0
 
 
+def test_images_are_not_retold():
+    seen = {
+        **CODE,
+        "outputs": [{"type": "image", "url": "data:image/png;base64,AAAA"}, {"type": "logs", "logs": "5\ud800"}],
+    }
+    replay = Replay([seen])
+    replay.scrub("cntr_1")
+
+    (told,) = said(replay)
+    assert "base64" not in told["content"]
+    assert '"logs":"5' in told["content"]
+
+
 def test_a_history_without_the_container_stays_as_it_is():
     replay = Replay([message("user", "Hi."), REASONING])
     before = replay.body(HEAD)

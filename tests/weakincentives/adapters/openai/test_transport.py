@@ -6,8 +6,8 @@ import sys
 import textwrap
 
 import pytest
+from api_stage import Answer, error, message, playing, response
 from openai import OpenAI
-from wire_stage import Answer, error, message, playing, response
 
 from weakincentives.adapters.openai import OpenAIClientConfig
 from weakincentives.adapters.openai.transport import Transport, faults, shorter

@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from wire_stage import Answer, Asked, FakeApi, error, message, playing, response
+from api_stage import Answer, Asked, FakeApi, error, function_call, message, playing, response
 
 from weakincentives.errors import NativeToolError, PromptEvaluationError
 from weakincentives.filesystem import HostMount
-from weakincentives.prompt import MarkdownSection, Prompt
+from weakincentives.prompt import MarkdownSection, Prompt, SectionVisibility
 from weakincentives.runtime import Session
 from weakincentives.tools import AutoContainerConfig, OpenAICodeInterpreterTool
 
@@ -91,6 +91,23 @@ def test_names_that_meet_are_kept_apart(api, host):
     names = [re.findall(rb'filename="([^"]+)"', asked.raw)[0] for asked in api.asked if asked.path == "/v1/files"]
     assert len(names) == len(set(names)) == 6
     assert {b"a__x.txt", b"_a__x.txt"} <= set(names)
+
+
+def test_a_section_that_is_opened_brings_its_files(api, host):
+    tool = OpenAICodeInterpreterTool(
+        container=AutoContainerConfig(host_mounts=(HostMount(str(host / "a")),)), allowed_host_roots=[host]
+    )
+    closed = MarkdownSection(
+        title="T", key="t", template="Add up.", tools=[tool], summary="Sums.", visibility=SectionVisibility.SUMMARY
+    )
+    api.answers.insert(0, Answer(response(function_call("open_section", path="t"))))
+    api.adapter().evaluate(Prompt(ns="n", key="k", sections=[closed]), session=Session())
+
+    assert methods(api) == ["POST /responses"] + ["POST /files"] * 2 + ["POST /responses"] + [
+        f"DELETE /files/file-{n}" for n in (1, 2)
+    ]
+    assert api.bodies[1]["tools"][0]["container"]["file_ids"] == ["file-1", "file-2"]
+    assert api.bodies[1]["input"][-1]["content"].startswith("Files in the container:")
 
 
 def test_files_are_uploaded_once_however_often_the_model_is_asked(api, host):

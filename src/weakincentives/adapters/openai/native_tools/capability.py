@@ -123,6 +123,15 @@ class Capability(ABC):
         _ = wire
         return {"type": self.name}
 
+    def chosen_by(self, choice: Mapping[str, Any]) -> str | None:
+        """The name that a choice of this kind of tool gives in the API's own form; None where that is not its form."""
+        return self.name if len(choice) == 1 else None
+
+    def container(self, wire: Wire) -> str | None:
+        """The container that a declaration names."""
+        _ = wire
+        return None
+
     def place(self, wire: Wire, container_id: str) -> Wire | None:
         """The declaration with its code in this container; None for a tool that runs in none. Raises `ConfigError`."""
         _ = wire, container_id

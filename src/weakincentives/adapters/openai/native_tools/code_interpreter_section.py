@@ -48,9 +48,13 @@ class CodeInterpreter(Capability):
         container: Any = given.get("container", {"type": "auto"})
         return {**(wire or {}), **self.write(CodeInterpreterConfig(container))}
 
+    def container(self, wire: Wire) -> str | None:
+        named = wire["container"]
+        return named if isinstance(named, str) else None
+
     def place(self, wire: Wire, container_id: str) -> Wire:
-        if isinstance(wire["container"], str):
-            raise ConfigError(f"container is {wire['container']!r}, but a section of the prompt brings one")
+        if (named := self.container(wire)) is not None:
+            raise ConfigError(f"container is {named!r}, but a section of the prompt brings one")
         return {**wire, "container": container_id}
 
     def read(self, item: Wire, scene: Scene, config: object) -> Reading:

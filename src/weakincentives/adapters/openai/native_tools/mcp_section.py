@@ -146,6 +146,9 @@ class Mcp(Capability):
     def slot_of(self, item: Wire) -> str:
         return f"{self.name}:{text_in(item, 'server_label')}"
 
+    def chosen_by(self, choice: Mapping[str, Any]) -> str | None:
+        return choice.get("server_label")
+
     def choice(self, wire: Wire) -> Wire:
         return {"type": self.name, "server_label": wire["server_label"]}
 

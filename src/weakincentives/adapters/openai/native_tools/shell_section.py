@@ -70,10 +70,13 @@ class Shell(Capability):
             )
         return {"environment": {**as_object(plain_container(container), "container"), "type": _AUTO}}
 
+    def container(self, wire: Wire) -> str | None:
+        return text_in(_environment(wire), "container_id") or None
+
     def place(self, wire: Wire, container_id: str) -> Wire | None:
         environment = _environment(wire)
-        if environment.get("type") == _REFERENCE:
-            raise ConfigError(f"environment names container {environment.get('container_id')!r}")
+        if (named := self.container(wire)) is not None:
+            raise ConfigError(f"container is {named!r}, but a section of the prompt brings one")
         if environment.get("type") != _AUTO:
             return None
         return {**wire, "environment": {"type": _REFERENCE, "container_id": container_id}}

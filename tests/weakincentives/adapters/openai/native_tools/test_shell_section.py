@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from wire_stage import load
+from api_stage import load
 
 from weakincentives.adapters.openai import OpenAIShellSection, ShellConfig
 from weakincentives.adapters.openai.native_tools.capability import ConfigError, LeftToUs, Ran, Scene
@@ -61,7 +61,7 @@ def test_only_a_container_of_its_own_is_replaced_by_one_that_a_section_brings():
         "environment": {"type": "container_reference", "container_id": "cntr_2"},
     }
     assert CAPABILITY.place(LOCAL, "cntr_2") is None
-    with pytest.raises(ConfigError, match="names container 'cntr_1'"):
+    with pytest.raises(ConfigError, match="container is 'cntr_1', but a section of the prompt brings one"):
         CAPABILITY.place({"environment": {"type": "container_reference", "container_id": "cntr_1"}}, "cntr_2")
 
 
