@@ -136,7 +136,9 @@ class _Child:
             stderr=asyncio.subprocess.PIPE,
             start_new_session=True,  # a Ctrl-C is for us; we end it in good order
         )
-        child = cls(process, RemoteSandboxes(SandboxServer("http://sandbox", uds=str(path), own=True)))
+        # In a thread, because a client reads the host's certificates even when it has no use for them.
+        server = await asyncio.to_thread(SandboxServer, "http://sandbox", uds=str(path), own=True)
+        child = cls(process, RemoteSandboxes(server))
         try:
             async with asyncio.timeout(_START_SECONDS):
                 await child._answers()
