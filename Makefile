@@ -67,7 +67,7 @@ lock: $(READY) ## Write requirements/*.lock anew (UPGRADE=1: with the newest ver
 	$(COMPILE) --output-file requirements/litellm.lock requirements/litellm.in
 
 clean: ## Remove the environments, and all else that can be made again
-	rm -rf .venv .venv-* .pytest_cache .ruff_cache .import_linter_cache .hypothesis build dist
+	rm -rf .venv .venv-* .pytest_cache .ruff_cache .import_linter_cache .hypothesis .schemathesis build dist
 	find $(CODE) -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Two steps, so that a change of pyproject.toml alone does not touch what the lock pins.

@@ -19,12 +19,11 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import httpx2
 from contenders import HERE, RefusedError, Stage, Way, litellm_version, stage
 from processes import ENVIRONMENT, NotReadyError, Server, end, serving
-from readings import Reading, Row, Suite, seconds
+from readings import Reading, Row, Suite, Unit, seconds
 from upstream import CODE
 
 ROUNDS, DIRECT = 5, 40
@@ -83,11 +82,11 @@ def _round(samples: dict[tuple[str, str], list[float]], name: str, way: Way, *, 
 
 
 def _rows(samples: Mapping[tuple[str, str], list[float]], direct: Reading, warm: Reading, failure: str) -> list[Row]:
-    def theirs(what: str, unit: Any = "s") -> dict[str, Reading | str]:  # noqa: ANN401 - a unit of a reading
+    def theirs(what: str, unit: Unit = "s") -> dict[str, Reading | str]:
         taken = samples.get((what, PEER))
         return {PEER: Reading.of(taken, unit) if taken else failure or "it failed before"}
 
-    def ours(what: str, name: str = "ours", unit: Any = "s") -> Reading:  # noqa: ANN401 - likewise
+    def ours(what: str, name: str = "ours", unit: Unit = "s") -> Reading:
         return Reading.of(samples[what, name], unit)
 
     one, kept = ours("one"), ours("one", "kept")

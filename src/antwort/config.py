@@ -50,7 +50,7 @@ class ServerSettings(_Section):
     max_file: Positive = 512 * 1024 * 1024
     """Bytes of an uploaded file."""
     body_timeout: Seconds = 60.0
-    """The longest silence while a body is on its way."""
+    """The longest silence while a body is on its way, and after so long it must come with a kilobyte a second."""
     keep_alive: Seconds = 15.0
     """After so long a silence a stream gets a comment, so that nobody in between takes it for dead."""
     stall_timeout: Seconds = 120.0

@@ -49,12 +49,12 @@ def test_an_exception_is_told_by_type_and_place():
 
 def test_a_call_of_a_model_is_counted():
     metrics = Metrics()
-    call = ModelCall(metrics, "mine", "upstream", "scripted")
+    call = ModelCall(metrics, "mine", "upstream", "scripted", {})
     call.piece()
     call.piece()
     call.finished("stop", 10, 5)
     call.close()
-    failed = ModelCall(metrics, "mine", "upstream", "scripted")
+    failed = ModelCall(metrics, "mine", "upstream", "scripted", {})
     failed.failed("server_error")
     failed.close()
     page, kind = metrics.page()

@@ -141,7 +141,7 @@ def test_max_tool_calls_ends_a_model_that_would_go_on_for_ever(client, most):
 def test_a_model_that_goes_on_for_ever_is_ended_without_it_too(client):
     response = client.responses.create(input="again and again", tools=[SEARCH])
 
-    assert (response.status, response.incomplete_details.reason) == ("incomplete", "max_turns")
+    assert (response.status, response.incomplete_details.reason) == ("incomplete", "max_messages")
     assert len(response.output) == 64
 
 

@@ -6,8 +6,9 @@ import json
 
 import openai
 import pytest
-from server_stage import serving
+from server_stage import ROOT, serving
 
+FOUND = {"query": "xylophone"}
 LOGPROBS = "message.output_text.logprobs"
 IMAGE = "data:image/png;base64,iVBORw0KGgo="
 SAID = [
@@ -91,6 +92,35 @@ def test_what_is_not_shown_is_there_for_the_next_response(client):
 
     assert second.status == "completed"
     assert chained.input_tokens > short.input_tokens + 100  # the image alone is so much
+
+
+SEARCHING = {
+    "answers": [
+        {"when": {"tool": "file_search", "turn": 1}, "reply": [{"call": {"name": "file_search", "arguments": FOUND}}]},
+        {"reply": [{"text": "Found: <<output>>"}]},
+    ]
+}
+
+
+def test_the_results_of_a_tool_that_is_run_here_are_kept_whole_and_shown_when_asked_for(tmp_path):
+    results, echo = "file_search_call.results", ROOT / "tests" / "stages" / "echo_stage.py"
+    tools = [{"type": "file_search", "vector_store_ids": ["vs_1"]}]
+    with serving(tmp_path / "server", script=SEARCHING, program=echo) as server, server.client() as client:
+        plain = client.responses.create(input="hello", tools=tools)
+        asked = client.responses.create(input="hello", tools=tools, include=[results])
+        with client.responses.create(input="hello", tools=tools, stream=True) as stream:
+            events = list(stream)
+        background = client.responses.create(input="hello", tools=tools, background=True, stream=True)
+        followed = list(background)
+        again = list(client.responses.retrieve(followed[0].response.id, stream=True, include=[results]))
+        later = client.responses.retrieve(plain.id, include=[results])
+        kept = client.responses.retrieve(asked.id)
+
+    assert [plain.output[0].results, kept.output[0].results] == [None, None]
+    assert asked.output[0].results[0].text == later.output[0].results[0].text == "xylophone"
+    for seen, shown in ((events, None), (followed, None), (again, "xylophone")):
+        done = next(event.item for event in seen if event.type == "response.output_item.done")
+        assert [call.results and call.results[0].text for call in (done, seen[-1].response.output[0])] == [shown] * 2
 
 
 @pytest.mark.parametrize(

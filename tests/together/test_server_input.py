@@ -232,8 +232,41 @@ def test_a_sender_who_falls_silent_is_not_waited_for(server):
     assert b" 408 " in answer
 
 
+FORM = b'--x\r\ncontent-disposition: form-data; name="file"; filename="a"\r\n\r\n'
+
+
+@pytest.mark.parametrize("path, begins", [(b"/v1/responses", b"{"), (b"/v1/files", FORM)])
+def test_a_sender_who_only_drips_is_not_waited_for(server, path, begins):
+    head = b"host: localhost\r\ncontent-type: multipart/form-data; boundary=x\r\ncontent-length: 90000\r\n\r\n"
+    with socket.create_connection(server.url.removeprefix("http://").split(":"), timeout=10) as raw:
+        raw.sendall(b"POST " + path + b" HTTP/1.1\r\n" + head + begins)
+        raw.settimeout(0.1)
+        until = time.monotonic() + 30
+        answer = b""
+        while not answer and time.monotonic() < until:
+            try:
+                raw.sendall(b"-")
+                answer = raw.recv(65536)
+            except TimeoutError:
+                pass
+
+    assert b" 408 " in answer
+
+
+def test_a_sender_who_is_slow_but_steady_is_waited_for(server):
+    body = b'{"input": "' + b"x" * 30_000 + b'"}'
+    with socket.create_connection(server.url.removeprefix("http://").split(":"), timeout=10) as raw:
+        raw.sendall(b"POST /v1/responses HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n" % len(body))
+        for at in range(0, len(body), 4000):
+            raw.sendall(body[at : at + 4000])
+            time.sleep(0.3)
+        answer = raw.recv(65536)
+
+    assert b" 200 " in answer
+
+
 def test_a_sender_who_is_slow_with_the_headers_is_not_waited_for(tmp_path):
-    with serving(tmp_path / "server", {"server": {"head_timeout": 0.5}}) as server:
+    with serving(tmp_path / "server", {"server": {"head_timeout": 1.0}}) as server:
         host, port = server.url.removeprefix("http://").split(":")
         raw = socket.create_connection((host, int(port)), timeout=10)
         raw.sendall(b"POST /v1/responses HTTP/1.1\r\nhost: localhost\r\n")
@@ -245,12 +278,18 @@ def test_a_sender_who_is_slow_with_the_headers_is_not_waited_for(tmp_path):
 
 
 def test_one_connection_too_many_is_a_503_that_says_when(tmp_path):
-    with serving(tmp_path / "server", {"server": {"max_connections": 1}}) as server, server.http() as first:
-        assert first.get("/v1/models").status_code == 200
-        with server.http() as second:
-            refused = second.get("/v1/models")
-            assert second.get("/healthz").status_code == 200
-        assert first.get("/v1/models").status_code == 200
+    with (
+        serving(tmp_path / "server", {"server": {"max_connections": 2}}) as server,
+        server.http() as first,
+        server.http() as second,
+    ):
+        assert [one.get("/v1/models").status_code for one in (first, second)] == [200, 200]
+        with server.http() as third:
+            refused = third.get("/v1/models")
+            assert third.get("/healthz").status_code == 200
+        until = time.monotonic() + 10  # it takes a moment to see that the third has gone
+        while first.get("/v1/models").status_code != 200:
+            assert time.monotonic() < until
 
     assert (refused.status_code, refused.json()["error"]["code"]) == (503, "unavailable")
     assert refused.headers["retry-after"] == "1"

@@ -268,3 +268,36 @@ def test_the_log_says_who_changed_what_and_not_what_was_said(server, ours):
     assert audits["response.delete"]["request_id"].startswith("req_")
     assert "a secret of ours" not in server.lines()
     assert not any(key.split("-", 3)[3] in server.lines() for key in server.keys.values())
+
+
+def test_every_change_has_a_line_that_says_who_made_it(server, client):
+    theirs = client("theirs")
+    response = theirs.responses.create(input="hello")
+    background = theirs.responses.create(input="forever", background=True)
+    theirs.responses.cancel(background.id)
+    theirs.responses.delete(response.id)
+    conversation = theirs.conversations.create()
+    item = theirs.conversations.items.create(conversation.id, items=[{"role": "user", "content": "x"}]).data[0]
+    theirs.conversations.items.delete(item.id, conversation_id=conversation.id)
+    theirs.conversations.update(conversation.id, metadata={})
+    theirs.conversations.delete(conversation.id)
+    file = theirs.files.create(file=("a", b"x"), purpose="user_data")
+    theirs.files.delete(file.id)
+    made = {response.id, background.id, conversation.id, file.id}
+    audits = [line for line in map(json.loads, server.lines().splitlines()) if line.get("object_id") in made]
+
+    assert [line["action"] for line in audits] == [
+        "response.create",
+        "response.create",
+        "response.cancel",
+        "response.delete",
+        "conversation.create",
+        "conversation.items.create",
+        "conversation.items.delete",
+        "conversation.update",
+        "conversation.delete",
+        "file.create",
+        "file.delete",
+    ]
+    assert {line["tenant"] for line in audits} == {"b"}
+    assert len({line["request_id"] for line in audits}) == len(audits)

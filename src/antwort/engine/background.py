@@ -64,6 +64,8 @@ class Background:
             for number, frame in kept:
                 yield frame
                 after = number
+            if kept and not self._closing:
+                continue  # there may be more, of what is read at a time
             if over or running is None or self._closing:
                 return
             async with running.news:

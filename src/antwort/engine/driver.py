@@ -24,6 +24,7 @@ from antwort.engine.ports import (
     Workbench,
 )
 from antwort.engine.turn import Ask, Cancelled, Command, Emit, Job, NextPiece, NextStep, Open, Run, turn
+from antwort.telemetry import ToolCall
 
 _logger = logging.getLogger(__name__)
 
@@ -46,6 +47,7 @@ class Drive:
         self.parting: list[AnyEvent] = []
         self._pieces: AsyncIterator[Piece] | None = None
         self._steps: AsyncIterator[Progress | ToolDone] | None = None
+        self._tool: ToolCall | None = None
         self._sent = 0
 
     async def events(self) -> AsyncGenerator[AnyEvent]:
@@ -70,6 +72,7 @@ class Drive:
         finally:
             await _close(self._pieces)
             await _close(self._steps)
+            self._end_tool("cancelled")
 
     def _numbered(self, event: AnyEvent) -> AnyEvent:
         event.sequence_number = self._sent
@@ -99,6 +102,7 @@ class Drive:
                 return await self.benches[command.at].open(command.name, command.call_id)
             case Run(call):
                 self._steps = call.run()
+                self._tool = ToolCall(command.name, command.call_id)
                 return None
             case NextStep(call):
                 return await self._next_step(call)
@@ -135,7 +139,13 @@ class Drive:
         if isinstance(step, ToolDone):
             await _close(self._steps)
             self._steps = None
+            self._end_tool(step.item.get("status", "completed"))
         return step
+
+    def _end_tool(self, status: str) -> None:
+        if self._tool is not None:
+            self._tool.end(status)
+            self._tool = None
 
 
 async def _close(stream: object) -> None:

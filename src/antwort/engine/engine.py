@@ -196,7 +196,7 @@ class Engine:
     async def _write_begun(self, work: Work, request: CreateResponse) -> None:
         given = [item.raw for item in work.context.given]
         tools = work.response.tools  # without their secrets, which are not written down
-        asked = msgspec.to_builtins(msgspec.structs.replace(request, tools=tools))
+        asked = msgspec.to_builtins(msgspec.structs.replace(request, tools=tools, input=None))
         if tools != (request.tools or []):
             asked[_HAD_SECRETS] = True
         stored = StoredResponse(response=work.response, input=given, request=asked)
@@ -285,8 +285,9 @@ class Engine:
         """Write that a response has failed, also as the end of its events, where those are kept."""
         events: list[Frame] = []
         if response.background:
-            kept = await self.store.read_events(owner, response.id, -1)
-            number = kept[-1][0] + 1 if kept else 0
+            number = 0
+            while kept := await self.store.read_events(owner, response.id, number - 1):
+                number = kept[-1][0] + 1
             events = [(number, to_sse(ResponseFailed(response=response, sequence_number=number)))]
         await self.store.finish_response(owner, response, events=events)
 

@@ -289,7 +289,11 @@ class Toolbox(Protocol):
 
 
 class StoredResponse(Struct, frozen=True, kw_only=True):
-    """A response and what it was asked with. `input` is the request's own items, each with an id."""
+    """A response and what it was asked with.
+
+    `input` is the request's own items, each with an id; `request` is the rest, as far as it
+    may be written down.
+    """
 
     response: Response
     input: list[dict[str, Any]]
@@ -326,6 +330,10 @@ class UnknownCursor(ValueError):
         super().__init__(f"No item with id {value!r} found in this list.")
         self.param: Literal["after", "before"] = param
         self.value = value
+
+
+EVENTS_AT_ONCE = 1024 * 1024
+"""Bytes of events that are read at a time: a follower who does not read on must not cost memory."""
 
 
 class ResponseStore(Protocol):
@@ -377,7 +385,10 @@ class ResponseStore(Protocol):
         ...
 
     async def read_events(self, owner: Owner, response_id: str, after: int) -> list[tuple[int, bytes]]:
-        """Those with a higher sequence number, in order; -1 for all."""
+        """Those with a higher sequence number, in order; -1 for all.
+
+        As many as come to about `EVENTS_AT_ONCE` bytes, and at least one: for more, ask again behind the last.
+        """
         ...
 
     async def unfinished(self) -> list[tuple[Owner, StoredResponse]]:

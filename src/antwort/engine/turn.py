@@ -70,9 +70,11 @@ class Open:
 
 @dataclass(frozen=True)
 class Run:
-    """Begin to run it."""
+    """Begin to run it. The name and the id are those that the model knows."""
 
     call: HostedCall
+    name: str
+    call_id: str
 
 
 @dataclass(frozen=True)
@@ -343,7 +345,7 @@ class _Turn:
         self.history += answers  # behind all calls: a model that called several at once reads them so
 
     def _run(self, ours: HostedCall, call: _Written) -> Generator[Command, Any, ToolDone]:
-        yield Run(ours)
+        yield Run(ours, call.name, call.call_id)
         while True:
             step = cast("Progress | ToolDone", (yield NextStep(ours)))
             if isinstance(step, ToolDone):

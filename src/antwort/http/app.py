@@ -56,9 +56,11 @@ async def opened(
 
     `also` are tools of the caller's own, to be run beside those that the configuration switches on.
     """
-    door = open_door(config)
+    door = await asyncio.to_thread(
+        open_door, config
+    )  # this and the next read files, and the loop may be another's, too
     metrics = Metrics()
-    directory = open_models(config.models, metrics, environment)
+    directory = await asyncio.to_thread(open_models, config.models, metrics, environment)
     store = await open_store(config.storage.url, Path(config.storage.blobs))
     try:
         # A sandbox server of our own keeps its packages beside the store's files.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from typing import TypeVar
 
 import msgspec
@@ -19,6 +20,11 @@ T = TypeVar("T")
 
 DEEPEST = 128
 """Levels of a JSON body. Everything that handles it afterwards may recurse so far."""
+
+SLOWEST = 1024
+"""Bytes per second that a body has to come with, once its time is up."""
+
+_PROGRESS = "antwort.body"
 
 # Strings are skipped whole; possessive, so that no input makes it go back.
 _TOKENS = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[\[\]{}]', re.DOTALL)
@@ -45,15 +51,34 @@ async def read_body(request: Request) -> bytes:
             return bytes(body)
 
 
+class _Progress:
+    """How a body is coming along. It has some time, and more for every part that has come."""
+
+    def __init__(self, patience: float) -> None:
+        self._until = time.monotonic() + patience
+        self._patience = patience
+
+    def came(self, count: int) -> None:
+        self._until += count / SLOWEST
+
+    @property
+    def left(self) -> float:
+        return min(self._patience, self._until - time.monotonic())
+
+
 async def receive(request: Request) -> Message:
-    """The next part of a body. A sender who falls silent is not waited for for ever."""
+    """The next part of a body. A sender who falls silent or only drips is not waited for for ever."""
+    progress: _Progress | None = request.scope.get(_PROGRESS)
+    if progress is None:
+        progress = request.scope[_PROGRESS] = _Progress(services_of(request).config.server.body_timeout)
     try:
-        async with asyncio.timeout(services_of(request).config.server.body_timeout):
+        async with asyncio.timeout(progress.left):
             message = await request.receive()
     except TimeoutError as error:
         raise ApiError(408, "The body of your request did not arrive in time.", code="timeout") from error
     if message["type"] == "http.disconnect":
         raise ClientDisconnect
+    progress.came(len(message.get("body", b"")))
     return message
 
 

@@ -24,6 +24,7 @@ from antwort.http.bodies import json_answer
 from antwort.http.multipart import Upload, receive_upload
 from antwort.http.paging import ends, page_query
 from antwort.http.services import owner_of, services_of
+from antwort.storage.faults import faults_told
 from antwort.telemetry import audit
 
 PURPOSES = ("assistants", "batch", "fine-tune", "vision", "user_data", "evals")
@@ -51,7 +52,7 @@ async def create(request: Request) -> Answer:
 
 
 async def _set_aside(request: Request, upload: Upload, filename: str) -> FileRecord:
-    with _spool() as spool:
+    with faults_told(), _spool() as spool:
         async for chunk in upload.content():
             await asyncio.to_thread(spool.write, chunk)
         record = _record(upload.fields, filename)

@@ -32,9 +32,13 @@ _UNFIT = re.compile(rb"[\r\n\0]")
 
 
 class Transport(httpx2.AsyncBaseTransport):
-    """To be used in one event loop. Keeps so many idle connections, each for so many seconds."""
+    """To be used in one event loop. Keeps so many idle connections, each for so many seconds.
 
-    def __init__(self, *, keep: int = 64, expiry: float = 30.0) -> None:
+    With `uds` all of them go to that Unix socket, whatever the address says.
+    """
+
+    def __init__(self, *, keep: int = 64, expiry: float = 30.0, uds: str | None = None) -> None:
+        self._uds = uds
         self._keep = keep
         self._expiry = expiry
         self._open: set[_Connection] = set()
@@ -86,8 +90,12 @@ class Transport(httpx2.AsyncBaseTransport):
         connection = _Connection(origin, self._lost)
         try:
             async with asyncio.timeout(limits.get("connect")):
-                tls = await self._context() if scheme == "https" else None
-                await asyncio.get_running_loop().create_connection(lambda: connection, host, port, ssl=tls)
+                loop = asyncio.get_running_loop()
+                if self._uds is not None:
+                    await loop.create_unix_connection(lambda: connection, self._uds)
+                else:
+                    tls = await self._context() if scheme == "https" else None
+                    await loop.create_connection(lambda: connection, host, port, ssl=tls)
         except TimeoutError as error:
             raise httpx2.ConnectTimeout("the connection was not made in time") from error
         except (OSError, UnicodeError) as error:  # a name that cannot be looked up is one that cannot be written

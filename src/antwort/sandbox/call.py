@@ -9,7 +9,7 @@ import asyncio
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from .answers import Answer, Image
@@ -32,17 +32,31 @@ class Outcome:
     echo: str | None = None
     error: dict[str, str] | None = None
     images: list[Image] = field(default_factory=list[Image])
+    images_left_out: int = 0
+    """They were more, or larger, than one answer carries."""
     seconds: float = 0.0
     reason: str | None = None
     cut_bytes: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What the interpreter is asked to do."""
+
+    code: str
+    echo: bool = True
+    packages: str | None = None
+    """The name of a set in its annex, importable from now on."""
+
+
 class Call:
     """A question on its way. `answer` becomes what the code says, or None when it can say nothing any more."""
 
-    def __init__(self, code: str, *, echo: bool, seconds: float, output_bytes: int, on_output: OnOutput | None) -> None:
+    def __init__(
+        self, question: Question, *, seconds: float, output_bytes: int, on_output: OnOutput | None = None
+    ) -> None:
         self.token = secrets.token_hex(8)
-        self.question = wire.encode({"call": self.token, "code": code, "echo": echo})
+        self.question = wire.encode({"call": self.token, **asdict(question)})
         self.answer: asyncio.Future[Answer | None] = asyncio.get_running_loop().create_future()
         self._started = time.monotonic()
         self._deadline = self._started + seconds
@@ -86,5 +100,6 @@ class Call:
             echo=answer.echo,
             error=answer.error,
             images=answer.images,
+            images_left_out=answer.left_out,
             **common,
         )

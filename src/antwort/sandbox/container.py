@@ -16,7 +16,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from .call import Call, OnOutput, Outcome
+from .call import Call, OnOutput, Outcome, Question
 from .cgroups import Groups, Ward
 from .channel import Channel
 from .errors import CannotStart, Ended
@@ -38,6 +38,10 @@ class Settings:
 
     place: str = mounts.DATA
     packages: str | None = None
+    annex: str | None = None
+    """Where, below all packages, those are put that it is given later."""
+    annex_place: str = mounts.ANNEX
+    """Where it sees that itself."""
     path: tuple[str, ...] = ()
     environment: dict[str, str] = field(default_factory=dict[str, str])
     readable: tuple[str, ...] = ()
@@ -106,6 +110,8 @@ class Container:
         header = {
             "place": settings.place,
             "packages": settings.packages,
+            "annex": settings.annex,
+            "annex_place": settings.annex_place,
             "path": list(settings.path),
             "environment": settings.environment,
             "readable": list(settings.readable),
@@ -171,14 +177,19 @@ class Container:
         *,
         timeout: float,  # noqa: ASYNC109 - for the code inside, not for this call
         echo: bool = True,
+        packages: str | None = None,
         on_output: OnOutput | None = None,
     ) -> Outcome:
-        """Run the code. Past the timeout it is interrupted; if that does not help, the container is ended."""
+        """Run the code. Past the timeout it is interrupted; if that does not help, the container is ended.
+
+        `packages` is the name of a set in its annex, importable from now on.
+        """
         async with self._turn:
             if not self.alive:
                 raise Ended(self._reason or "it never started")
             self.calls += 1
-            call = Call(code, echo=echo, seconds=timeout, output_bytes=self.limits.output_bytes, on_output=on_output)
+            question = Question(code, echo, packages)
+            call = Call(question, seconds=timeout, output_bytes=self.limits.output_bytes, on_output=on_output)
             self._pipes.listen(call.printed)
             try:
                 return await self._ask(call)
@@ -219,7 +230,10 @@ class Container:
     # -- death --------------------------------------------------------------------------------------------------
 
     def when_gone(self, then: Callable[[], None]) -> None:
-        self._gone.append(then)
+        if self._ending is not None and self._ending.done():
+            then()
+        else:
+            self._gone.append(then)
 
     async def end(self, reason: str) -> None:
         """End it and everything it started; returns when the kernel says that it is gone.

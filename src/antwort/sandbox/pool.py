@@ -54,6 +54,15 @@ class _Nest:
     used: float = field(default_factory=time.monotonic)
 
 
+@dataclass(frozen=True, slots=True)
+class _Room:
+    """What a container finds besides its own files."""
+
+    packages: Path | None
+    annex: Path | None
+    output: str | None
+
+
 class Pool:
     """Makes containers. `async with` it; leaving ends everything it made."""
 
@@ -123,22 +132,27 @@ class Pool:
         *,
         tenant: str = "",
         packages: Path | None = None,
+        annex: Path | None = None,
         output: str | None = None,
     ) -> Container:
-        """A fresh container for this tenant, told by `OUTPUT_DIR` where below its files to leave what it makes."""
+        """A fresh container for this tenant, told by `OUTPUT_DIR` where below its files to leave what it makes.
+
+        It sees `packages`, a set, and `annex`, where it may be given more; both lie below the pool's own packages.
+        """
         key = (tenant, self._stack.modules)
         if key not in self._nests:
             await self._make_room()
         nest = self._nests.setdefault(key, _Nest(self._stack))
         nest.used = time.monotonic()
+        room = _Room(packages, annex, output)
         try:
-            container = await self._settled(nest, limits or Limits(), packages, output)
+            container = await self._settled(nest, limits or Limits(), room)
         except CannotStart:  # its zygote may have died in this very moment: once more, from another
-            container = await self._settled(nest, limits or Limits(), packages, output)
+            container = await self._settled(nest, limits or Limits(), room)
         self._keep_spare(nest)
         return container
 
-    async def _settled(self, nest: _Nest, limits: Limits, packages: Path | None, output: str | None) -> Container:
+    async def _settled(self, nest: _Nest, limits: Limits, room: _Room) -> Container:
         container = await self._fork(nest)
         self._containers.add(container)
         place: str | None = None
@@ -146,7 +160,7 @@ class Pool:
         limited = self._host.groups is not None
         try:
             place = None if self._walled else tempfile.mkdtemp(prefix="antwort-")
-            settings = self._settings(packages, output, place)
+            settings = self._settings(room, place)
             await container.settle(limits, settings, limited=limited)
         except BaseException:
             await container.end("it did not start")
@@ -229,29 +243,37 @@ class Pool:
     def _walled(self) -> bool:
         return "namespaces" in self._host.walls
 
-    def _settings(self, packages: Path | None, output: str | None, place: str | None) -> Settings:
+    def _settings(self, room: _Room, place: str | None) -> Settings:
         data = mounts.DATA if place is None else f"{place}/data"
-        extra = {} if output is None else {"OUTPUT_DIR": f"{data}/{output}"}
+        extra = {} if room.output is None else {"OUTPUT_DIR": f"{data}/{room.output}"}
         if place is None:
-            digest = packages.name if packages is not None else None
-            path = (mounts.SITE,) if packages is not None else ()
+            path = (mounts.SITE,) if room.packages is not None else ()
             own = {"HOME": mounts.TMP, "TMPDIR": mounts.TMP, "MPLCONFIGDIR": f"{mounts.TMP}/matplotlib"}
             own["PYTHONPATH"] = ":".join((bubblewrap.STACK, *path))
             return Settings(
-                packages=digest, path=path, environment=_ENVIRONMENT | self._stack.environment | own | extra
+                packages=self._below(room.packages),
+                annex=self._below(room.annex),
+                path=path,
+                environment=_ENVIRONMENT | self._stack.environment | own | extra,
             )
         temporary = f"{place}/temporary"
         for directory in (data, temporary):
             Path(directory).mkdir(mode=0o700)
-        path = (str(packages),) if packages is not None else ()
+        path = (str(room.packages),) if room.packages is not None else ()
+        annex = (str(room.annex),) if room.annex is not None else ()
         own = {"HOME": temporary, "TMPDIR": temporary, "MPLCONFIGDIR": f"{temporary}/matplotlib"}
         return Settings(
             place=data,
+            annex_place="".join(annex),
             path=path,
             environment=_ENVIRONMENT | own | extra,
-            readable=(str(self._stack.prefix), *map(str, self._stack.entries), *path),
+            readable=(str(self._stack.prefix), *map(str, self._stack.entries), *path, *annex),
             writable=(place,),
         )
+
+    def _below(self, place: Path | None) -> str | None:
+        """Where it lies below the packages, all of which a zygote sees and none of which a container does."""
+        return None if place is None or self._packages is None else str(place.relative_to(self._packages))
 
     # -- tidying ------------------------------------------------------------------------------------------------
 

@@ -46,14 +46,14 @@ def create(rows: Rows, record: ContainerRecord, most: ContainerUse, now: float) 
 
 def get(rows: Rows, container_id: str, now: float) -> ContainerRecord | None:
     """One of them."""
-    found = rows.one(f"SELECT {_COLUMNS} FROM containers WHERE {_MINE}", id=container_id)  # noqa: S608 — constants
+    found = rows.one(f"SELECT {_COLUMNS} FROM containers WHERE {_MINE}", id=container_id)  # noqa: S608 — our own constants
     return None if found is None else _record(found, now)
 
 
 def find(rows: Rows, ids: Sequence[str], now: float) -> dict[str, ContainerRecord]:
     """Some of them."""
     found = rows.run(
-        f"SELECT {_COLUMNS} FROM containers"  # noqa: S608 — constants
+        f"SELECT {_COLUMNS} FROM containers"  # noqa: S608 — our own constants
         " WHERE tenant = :tenant AND id IN (SELECT value FROM json_each(:ids))",
         ids=msgspec.json.encode(list(ids)).decode(),
     )
@@ -70,7 +70,7 @@ def container_page(rows: Rows, query: PageQuery, name: str | None, now: float) -
 def touch(rows: Rows, container_id: str, now: float) -> ContainerRecord | None:
     """Used now; a clock that goes back takes nothing away."""
     rows.run(
-        "UPDATE containers SET last_active_at = max(last_active_at, :now)"  # noqa: S608 — constants
+        "UPDATE containers SET last_active_at = max(last_active_at, :now)"  # noqa: S608 — our own constants
         f" WHERE {_MINE} AND {_LIVING}",
         id=container_id,
         now=now,
@@ -114,7 +114,7 @@ def delete(rows: Rows, container_id: str) -> bool:
 def use(rows: Rows, now: float) -> ContainerUse:
     """What the owner's running containers take."""
     count, memory, disk = rows.run(
-        "SELECT count(*), coalesce(sum(memory), 0), coalesce(sum(disk), 0)"  # noqa: S608 — constants
+        "SELECT count(*), coalesce(sum(memory), 0), coalesce(sum(disk), 0)"  # noqa: S608 — our own constants
         f" FROM containers WHERE tenant = :tenant AND {_LIVING}",
         now=now,
     ).fetchone()
@@ -129,7 +129,7 @@ def expire(connection: sqlite3.Connection, now: float) -> list[tuple[Owner, Cont
 def expire_idlest(rows: Rows, name: str, now: float, spared: Sequence[str]) -> ContainerRecord | None:
     """One of the owner's, before it is due."""
     found = rows.one(
-        "UPDATE containers SET status = 'expired', sandbox = NULL WHERE tenant = :tenant AND key ="  # noqa: S608 — constants
+        "UPDATE containers SET status = 'expired', sandbox = NULL WHERE tenant = :tenant AND key ="  # noqa: S608 — our own constants
         " (SELECT key FROM containers"
         f" WHERE tenant = :tenant AND name = :name AND {_LIVING}"
         " AND id NOT IN (SELECT value FROM json_each(:spared))"

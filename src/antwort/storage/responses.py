@@ -10,7 +10,7 @@ import msgspec
 
 from antwort.api.items import Raw
 from antwort.api.responses import Response
-from antwort.engine.ports import Owner, Page, PageQuery, StoredResponse
+from antwort.engine.ports import EVENTS_AT_ONCE, Owner, Page, PageQuery, StoredResponse
 from antwort.storage.bodies import Column, item_columns, read_items
 from antwort.storage.conversations import append
 from antwort.storage.database import Rows
@@ -158,8 +158,8 @@ def _insert_events(rows: Rows, key: int, events: Sequence[tuple[int, bytes]]) ->
 
 
 def read_events(rows: Rows, response_id: str, after: int) -> list[tuple[int, bytes]]:
-    """Events behind a sequence number."""
-    return rows.run(
+    """Events behind a sequence number, as many as are read at a time."""
+    found = rows.run(
         """
         SELECT sequence, frame FROM events
         WHERE tenant = :tenant AND sequence > :after
@@ -168,7 +168,16 @@ def read_events(rows: Rows, response_id: str, after: int) -> list[tuple[int, byt
         """,
         id=response_id,
         after=after,
-    ).fetchall()
+    )
+    events: list[tuple[int, bytes]] = []
+    size = 0
+    for number, frame in found:
+        events.append((number, frame))
+        size += len(frame)
+        if size >= EVENTS_AT_ONCE:
+            break
+    found.close()
+    return events
 
 
 def unfinished(connection: sqlite3.Connection) -> list[tuple[Owner, StoredResponse]]:

@@ -1,17 +1,20 @@
 from __future__ import annotations
 
-from contextlib import asynccontextmanager
+import asyncio
+from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
 import msgspec
 import pytest
 from turn_stage import EchoToolbox
 
+from antwort.api.errors import ApiError
+from antwort.api.events import ENDINGS, kind_of
 from antwort.api.requests import CreateResponse, decode
 from antwort.api.sse import opened
 from antwort.api.tools import McpTool
 from antwort.engine.engine import Engine
-from antwort.engine.ports import ChosenModel, FunctionSpec, Owner
+from antwort.engine.ports import ChosenModel, ConversationRecord, FunctionSpec, Owner, StoreFault
 from antwort.models import Scripted, parse_script
 from antwort.models.directory import Directory
 from antwort.storage import open_store
@@ -30,6 +33,7 @@ MCP = {
 SCRIPT = """
 answers:
   - {when: {turn: 1, tool: remote}, reply: [{call: {name: remote}}]}
+  - {when: {text: fail}, reply: [{text: half}, {fault: {}}]}
   - {reply: [{text: hello}]}
 """
 
@@ -54,11 +58,30 @@ def anyio_backend():
     return "asyncio"
 
 
+class Refusing:
+    """A store that does not take the ends of responses for some time."""
+
+    def __init__(self, store, times: int) -> None:
+        self._store = store
+        self.times = times
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def finish_response(self, owner, response, **options) -> None:
+        if response.ended and self.times:
+            self.times -= 1
+            raise StoreFault("The store failed: the disk is full.")
+        await self._store.finish_response(owner, response, **options)
+
+
 @asynccontextmanager
-async def engine_at(place):
-    store = await open_store(f"sqlite:///{place}/antwort.db", place / "blobs")
+async def engine_at(place, refusals: int = 0):
+    store: Any = await open_store(f"sqlite:///{place}/antwort.db", place / "blobs")
+    store = Refusing(store, refusals) if refusals else store
     model = ChosenModel("m", Scripted(parse_script(SCRIPT)), "m")
     engine = Engine(Directory({"m": model}, default="m", default_for_unknown=False), RemoteToolbox(), store)
+    engine.late.first_wait = 0.01
     try:
         yield engine
     finally:
@@ -80,12 +103,19 @@ async def found(engine, work) -> Any:
     return (await engine.store.get_response(US, work.response.id)).response
 
 
+async def told_end(work) -> None:
+    """Listen until the end is told, which must not be."""
+    async for event in work.events():
+        assert not isinstance(event, ENDINGS)
+
+
 def written(place):
     return b"".join(path.read_bytes() for path in place.rglob("*") if path.is_file())
 
 
 async def test_the_secrets_of_tools_reach_the_tool_and_nobody_else(engine, tmp_path):
-    work = await engine.start(US, asked(tools=[MCP]))
+    added = {"type": "additional_tools", "role": "developer", "tools": [MCP]}
+    work = await engine.start(US, asked(tools=[MCP], input=[added, {"role": "user", "content": "hello"}]))
     events = [event async for event in work.events()]
 
     assert [declared.authorization for declared in engine.toolbox.declared] == [SECRET]
@@ -113,3 +143,97 @@ async def test_a_background_response_is_done_again_after_a_kill_unless_it_needs_
         assert (await found(engine, attended)).status == "failed"
         assert await engine.store.unfinished() == []
     assert SECRET.encode() not in written(tmp_path)
+
+
+async def test_it_is_written_before_anything_is_done_and_before_the_end_is_told(engine):
+    work = await engine.start(US, asked())
+    assert (await found(engine, work)).status == "in_progress"
+    async for event in work.events():
+        if isinstance(event, ENDINGS):
+            assert (await found(engine, work)) == event.response
+
+
+async def test_whoever_polls_sees_a_background_response_go_on(engine):
+    work = await engine.start(US, asked(background=True))
+    seen = [(await found(engine, work)).status]
+    added = "response.output_item.added"
+    seen += [(await found(engine, work)).status async for event in work.events() if kind_of(event) == added]
+    seen.append((await found(engine, work)).status)
+
+    assert seen == ["queued", "in_progress", "completed"]
+
+
+async def test_an_end_that_the_store_refuses_is_written_later_and_nobody_is_told_before(tmp_path):
+    async with engine_at(tmp_path, refusals=3) as engine:
+        work = await engine.start(US, asked())
+        with pytest.raises(StoreFault):
+            await told_end(work)
+        async with asyncio.timeout(10):
+            while (await found(engine, work)).status != "completed":  # noqa: ASYNC110 - the store is looked at, it does not call
+                await asyncio.sleep(0.01)
+
+
+async def test_what_is_still_unwritten_when_the_server_stops_is_found_unfinished(tmp_path):
+    async with engine_at(tmp_path, refusals=1_000_000) as engine:
+        work = await engine.start(US, asked())
+        with pytest.raises(StoreFault):
+            await work.finish()
+    async with engine_at(tmp_path) as engine:
+        assert await engine.recover() == []
+        assert (await found(engine, work)).status == "failed"
+
+
+async def test_one_that_is_given_up_is_cancelled_and_one_that_is_abandoned_is_left(engine):
+    for abandoned, status in ((False, "cancelled"), (True, "in_progress")):
+        work = await engine.start(US, asked())
+        async with aclosing(work.events()) as events:
+            await anext(events)
+            work.abandoned = abandoned
+        assert (await found(engine, work)).status == status
+
+
+async def test_a_conversation_gains_what_was_said_also_where_the_response_is_not_kept(engine):
+    await engine.store.create_conversation(US, ConversationRecord("conv_1", 1, {}), [])
+    for store in (True, False):
+        await (await engine.start(US, asked(conversation="conv_1", store=store))).finish()
+    said = await engine.store.all_items(US, "conv_1")
+
+    assert [item["content"][0]["text"] for item in said] == ["hello"] * 4
+    assert [item["role"] for item in said] == ["user", "assistant"] * 2
+
+
+async def test_a_conversation_gains_nothing_of_what_failed(engine):
+    await engine.store.create_conversation(US, ConversationRecord("conv_1", 1, {}), [])
+    work = await engine.start(US, asked(conversation="conv_1", input="fail"))
+
+    assert (await work.finish()).status == "failed"
+    assert await engine.store.all_items(US, "conv_1") == []
+
+
+async def test_the_last_events_of_a_background_response_come_with_its_end(engine):
+    work = await engine.start(US, asked(background=True))
+    await work.finish()
+    kept = await engine.store.read_events(US, work.response.id, -1)
+
+    assert opened(kept[-1][1])[0] == "response.completed"
+
+
+async def test_a_background_response_whose_model_is_gone_fails_and_says_so(tmp_path):
+    async with engine_at(tmp_path) as engine:
+        work = await engine.start(US, asked(background=True))
+    async with engine_at(tmp_path) as engine:
+        engine.models = Directory({}, default=None, default_for_unknown=False)
+        assert await engine.recover() == []
+        assert (await found(engine, work)).status == "failed"
+
+
+async def test_what_cannot_be_is_refused_before_anything_is_written(engine):
+    for fields in ({"model": "other"}, {"tools": [{"type": "web_search"}]}, {"previous_response_id": "resp_0"}):
+        with pytest.raises(ApiError):
+            await engine.start(US, asked(**fields))
+    assert await engine.store.unfinished() == []
+
+
+async def test_counting_tokens_writes_nothing(engine):
+    assert await engine.count_tokens(US, asked()) > 0
+    assert await engine.store.unfinished() == []

@@ -393,3 +393,21 @@ async def test_a_certificate_that_nobody_knows_is_refused(tls):
     async with Peer(says(HELLO), tls=tls).client() as client:
         with pytest.raises(httpx2.ConnectError, match="certificate"):
             await get(client)
+
+
+async def test_a_unix_socket_is_asked_whatever_the_address_says(tmp_path):
+    async def answer(reader, writer):
+        while await request_of(reader):
+            writer.write(HELLO)
+
+    peer = Peer(answer)
+    server = await asyncio.start_unix_server(peer._serve, str(tmp_path / "s"))
+    transport = Transport(uds=str(tmp_path / "s"))
+    async with server, httpx2.AsyncClient(base_url="http://sandbox", transport=transport) as client:
+        assert [(await client.get("/")).text for _ in range(2)] == ["hello", "hello"]
+    assert peer.connections == 1
+
+    nobody = Transport(uds=str(tmp_path / "none"))
+    async with httpx2.AsyncClient(base_url="http://sandbox", transport=nobody) as client:
+        with pytest.raises(httpx2.ConnectError):
+            await client.get("/")

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import package_indexes
 import pytest
 
 from antwort.sandbox.conformance import Client
@@ -49,9 +50,16 @@ class Running:
                 "descriptors": len(list(descriptors.iterdir())) if os.access(descriptors, os.R_OK) else 0,
                 "groups": len(list(Path("/sys/fs/cgroup").glob(f"*/antwort-{pid}-*"))),
                 "mounts": Path("/proc/self/mountinfo").read_text().count("\n"),
-                "files": sum(not path.name.endswith(".pyc") for path in self.state.rglob("*")),
+                "files": sum(self._files()),
             }
         )
+
+    def _files(self) -> Iterator[int]:
+        """How many in each directory, without installed packages: those are kept on purpose, and bounded."""
+        for directory, below, files in os.walk(self.state):  # which does not mind what goes meanwhile
+            if directory == str(self.state / "packages"):
+                below[:] = [name for name in below if name.startswith(".")]
+            yield len(below) + sum(not name.endswith(".pyc") for name in files)
 
     def left_over(self, before: Counter[str] | None = None, *, seconds: float = 20) -> Counter[str]:
         """What there is more of than before, or than when the server was at rest, once things have had time to go.
@@ -113,13 +121,13 @@ def _wait(client: Client, process: subprocess.Popen[bytes], log: Path) -> None:
 @pytest.fixture(scope="session", params=IDENTITIES)
 def server(request) -> Iterator[Running]:
     with start(request.param) as running:
-        running.client.destroy(running.client.session())  # the zygote is assigned and a spare forked
         running.at_rest = _at_rest(running)
         yield running
 
 
 def _at_rest(server: Running) -> Counter[str]:
     """Wait until nothing has changed for a while: the reserve is being filled in the background."""
+    server.client.destroy(server.client.session())  # the zygote is assigned and a spare forked
     before, since, deadline = server.traces(), time.monotonic(), time.monotonic() + 30
     while time.monotonic() - since < 1.5 and time.monotonic() < deadline:
         time.sleep(0.1)
@@ -128,13 +136,27 @@ def _at_rest(server: Running) -> Counter[str]:
     return before
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def serve():
     """Start a server of one's own: `with serve("user", setting="value") as running`."""
     return start
 
 
 @pytest.fixture
+def package_index(tmp_path) -> Iterator[package_indexes.Index]:
+    with package_indexes.running(tmp_path) as index:
+        yield index
+
+
+@pytest.fixture(params=["user", "root"])
+def identity(request) -> str:
+    """Who starts the server."""
+    if request.param not in IDENTITIES:
+        pytest.skip("this needs root")
+    return request.param
+
+
+@pytest.fixture(scope="session")
 def identities() -> list[str]:
     return IDENTITIES
 
@@ -163,9 +185,10 @@ class Arena:
         return seen["result"] if seen["result"] is not None else seen
 
 
-@pytest.fixture
-def arena(server: Running, request) -> Iterator[Arena]:
-    limits = getattr(request, "param", {})
+@contextlib.contextmanager
+def beside(server: Running, **limits) -> Iterator[Arena]:
+    """An arena on this server; afterwards the sibling must have answered all along, and nothing may be left."""
+    server.at_rest = server.at_rest or _at_rest(server)
     before = server.traces()
     client = server.client
     small = {"memory_bytes": 256 << 20, "disk_bytes": 32 << 20, "disk_files": 500, "processes": 32}
@@ -195,3 +218,15 @@ def arena(server: Running, request) -> Iterator[Arena]:
     assert arena.lost == []
     assert arena.answers
     assert server.left_over(before) == {}
+
+
+@pytest.fixture
+def arena(server: Running, request) -> Iterator[Arena]:
+    with beside(server, **getattr(request, "param", {})) as arena:
+        yield arena
+
+
+@pytest.fixture
+def arena_on():
+    """An arena on a server of one's own: `with arena_on(running) as arena`."""
+    return beside

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from antwort.sandbox.answers import Answer
-from antwort.sandbox.call import Call
+from antwort.sandbox.call import Call, Question
 from antwort.sandbox.jail import wire
 
 pytestmark = pytest.mark.anyio
@@ -17,7 +17,7 @@ def anyio_backend():
 
 
 def call(seconds: float = 5, output_bytes: int = 1000, on_output=None) -> Call:
-    return Call("1 + 1", echo=True, seconds=seconds, output_bytes=output_bytes, on_output=on_output)
+    return Call(Question("1 + 1"), seconds=seconds, output_bytes=output_bytes, on_output=on_output)
 
 
 ANSWER = Answer(status="success", exit_code=0, echo="2", error=None)
@@ -26,7 +26,7 @@ ANSWER = Answer(status="success", exit_code=0, echo="2", error=None)
 async def test_the_question_carries_a_token_of_its_own():
     first, second = call(), call()
     ((header, _),) = wire.Decoder().feed(first.question)
-    assert header == {"call": first.token, "code": "1 + 1", "echo": True, "blobs": []}
+    assert header == {"call": first.token, "code": "1 + 1", "echo": True, "packages": None, "blobs": []}
     assert first.token != second.token
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from antwort.sandbox.answers import Answer
-from antwort.sandbox.call import Call
+from antwort.sandbox.call import Call, Question
 from antwort.sandbox.channel import Channel
 from antwort.sandbox.errors import CannotStart
 from antwort.sandbox.jail import wire
@@ -44,7 +44,7 @@ class Line:
         return self
 
     async def put(self, seconds: float = 5) -> Call:
-        call = Call("1", echo=True, seconds=seconds, output_bytes=1000, on_output=None)
+        call = Call(Question("1"), seconds=seconds, output_bytes=1000)
         assert await self.channel.put(call)
         return call
 
@@ -169,13 +169,13 @@ async def test_a_closed_end_breaks_it_unless_the_death_is_told_first(line):
 
 async def test_a_question_that_is_never_read_does_not_wait_for_ever(line):
     await line.introduced()
-    call = Call("#" * (4 << 20), echo=True, seconds=0.2, output_bytes=1000, on_output=None)
+    call = Call(Question("#" * (4 << 20)), seconds=0.2, output_bytes=1000)
     assert not await line.channel.put(call)
 
 
 async def test_a_long_question_arrives_whole(line):
     await line.introduced()
-    call = Call("#" * (4 << 20), echo=True, seconds=20, output_bytes=1000, on_output=None)
+    call = Call(Question("#" * (4 << 20)), seconds=20, output_bytes=1000)
     decoder = wire.Decoder()
 
     def read() -> int:

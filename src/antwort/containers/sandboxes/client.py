@@ -14,7 +14,7 @@ import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from http import HTTPStatus
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal, NoReturn, TypeVar
 from urllib.parse import quote, urlencode
 
 import httpx2
@@ -34,6 +34,7 @@ from antwort.containers.sandboxes.port import (
     SandboxTrouble,
 )
 from antwort.models.sse import EventReader, EventTooLong, ServerEvent
+from antwort.models.transport import Transport
 
 _logger = logging.getLogger(__name__)
 
@@ -45,6 +46,7 @@ _LONGEST_ANSWER: Final = 64 << 20
 _LONGEST_EVENT: Final = 256 << 20  # the result of a run, with its figures
 _SILENCE: Final = 60.0  # the server sends a sign of life every 15 s
 _CONNECT: Final = 5.0
+_IDLE: Final = 4.0  # the server hangs up on connections that are idle for five; what we send must never meet that
 
 _UNSPEAKABLE: Final = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 _STATUSES: Final[dict[str, OutcomeStatus]] = {
@@ -143,19 +145,19 @@ class SandboxServer:
 
     def __init__(self, url: str, *, token: str | None = None, uds: str | None = None, own: bool = False) -> None:
         self.own = own
-        self._client = httpx2.AsyncClient(
-            base_url=url.rstrip("/"),
-            headers={
-                "accept-encoding": "identity",  # a compressed answer could be a bomb
-                **({"authorization": f"Bearer {token}"} if token else {}),
-            },
-            timeout=httpx2.Timeout(connect=_CONNECT, read=_SILENCE, write=_SILENCE, pool=_CONNECT),
-            transport=httpx2.AsyncHTTPTransport(
-                uds=uds,
-                trust_env=False,
-                # The server hangs up after five idle seconds; what we send must never meet that.
-                limits=httpx2.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=4.0),
-            ),
+        limits = httpx2.Limits(max_connections=None, max_keepalive_connections=8, keepalive_expiry=_IDLE)
+        uploads = httpx2.AsyncHTTPTransport(uds=uds, trust_env=False, limits=limits)
+        self._client, self._uploads = (
+            httpx2.AsyncClient(
+                base_url=url.rstrip("/"),
+                headers={
+                    "accept-encoding": "identity",  # a compressed answer could be a bomb
+                    **({"authorization": f"Bearer {token}"} if token else {}),
+                },
+                timeout=httpx2.Timeout(connect=_CONNECT, read=_SILENCE, write=_SILENCE, pool=_CONNECT),
+                transport=transport,
+            )
+            for transport in (Transport(expiry=_IDLE, uds=uds), uploads)  # ours is quicker, and sends nothing piecemeal
         )
 
     async def ready(self) -> None:
@@ -206,8 +208,9 @@ class SandboxServer:
         sent = msgspec.json.encode(json) if json is not None else content
         if self._client.is_closed:
             raise Unreached("The sandbox server is not asked any more.")
+        client = self._client if content is None else self._uploads
         try:
-            async with self._client.stream(method, path, content=sent, headers=headers) as answer:
+            async with client.stream(method, path, content=sent, headers=headers) as answer:
                 if answer.status_code not in _OK:
                     raise await _refusal(answer)
                 yield answer
@@ -223,6 +226,7 @@ class SandboxServer:
     async def aclose(self) -> None:
         """Let go of its connections."""
         await self._client.aclose()
+        await self._uploads.aclose()
 
 
 class Session:
@@ -244,16 +248,22 @@ class Session:
         body: dict[str, Any] = {"code": code, "timeout_seconds": math.ceil(timeout), "stream": True}
         if requirements:
             body["requirements"] = list(requirements)
+        outcome: Outcome | None = None
         try:
             call = self._server.call("POST", f"{self._path}/execute", json=body)
             async with call as answer, aclosing(_events(answer)) as events:
-                async for event in events:
+                async for event in events:  # to the end, or the connection could not be used again
                     step = self._step(event)
-                    yield step
-                    if isinstance(step, Outcome):
-                        return
+                    if isinstance(step, Output):
+                        yield step
+                    else:
+                        outcome = step
+            if outcome is None:
+                _broke_off()
         except (_Refused, SandboxFault) as trouble:
-            raise await self._diagnosed(trouble, "request") from trouble
+            if outcome is None:
+                raise await self._diagnosed(trouble, "request") from trouble
+        yield outcome
 
     def _step(self, event: ServerEvent) -> Output | Outcome:
         match event.name:
@@ -371,6 +381,9 @@ async def _events(answer: httpx2.Response) -> AsyncGenerator[ServerEvent, None]:
     async for chunk in answer.aiter_raw():
         for event in reader.feed(chunk):
             yield event
+
+
+def _broke_off() -> NoReturn:
     raise NoAnswer("The sandbox server broke off.")
 
 

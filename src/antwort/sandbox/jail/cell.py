@@ -82,7 +82,7 @@ def live(seats: Seats, layers: frozenset[str]) -> NoReturn:
     except (OSError, ValueError, KeyError) as error:
         _fail(channel, error)
     try:
-        serving = runner.Runner(channel)
+        serving = runner.Runner(channel, limits["annex_place"])
         _forget()
         serving.serve()
     finally:
@@ -126,7 +126,7 @@ def _settle(limits: dict[str, Any], layers: frozenset[str]) -> None:
     if "namespaces" in layers:
         for place in (mounts.DATA, mounts.TMP, mounts.SHM):
             mounts.size(place, limits["disk_bytes"], limits["disk_files"])
-        mounts.show_packages(limits["packages"])
+        mounts.show_packages(limits["packages"], limits["annex"])
         if limits["memory_bytes"] is not None:
             mounts.make_zero_unmappable()
     os.environ.clear()

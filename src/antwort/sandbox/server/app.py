@@ -19,14 +19,14 @@ from starlette.routing import Route
 from antwort.sandbox import host as hosts
 from antwort.sandbox.errors import AtCapacity, Ended, NotFound, Refused, SandboxError, TooLarge, Unavailable
 from antwort.sandbox.limits import Limits, tier
-from antwort.sandbox.packages import Packages
+from antwort.sandbox.packages import Packages, check
 from antwort.sandbox.pool import Pool
 from antwort.sandbox.stack import here
 
 from . import bodies, execute, transfers, tree
 from .door import Neighbours, Token
 from .gate import Gate
-from .sessions import Session, Sessions, report
+from .sessions import Order, Session, Sessions, report
 from .settings import Settings
 from .stream import disconnected, events
 
@@ -65,16 +65,18 @@ def make_app(settings: Settings, host: hosts.Host | None = None) -> Starlette:
     @contextlib.asynccontextmanager
     async def life(app: Starlette) -> AsyncGenerator[None]:
         modules = tuple(filter(None, settings.modules.split(",")))
+        ready = await asyncio.to_thread(found.claimed)
         store = await asyncio.to_thread(
             Packages,
             (settings.state / "packages").absolute(),
-            found,
+            ready,
             here(modules),
             index=settings.python_index,
             builds=settings.builds,
+            allowance=settings.allowance,
         )
         shown = (settings.state / "packages").absolute()
-        async with Pool(found, packages=shown, modules=modules) as pool:
+        async with contextlib.aclosing(store), Pool(ready, packages=shown, modules=modules) as pool:
             sessions = Sessions(pool, store, settings)
             gate = Gate(
                 settings.max_concurrent, "concurrent executions", queue=settings.queue, seconds=settings.queue_seconds
@@ -217,22 +219,25 @@ async def _destroy_session(request: Request) -> Response:
 
 async def _interrupt(request: Request) -> Response:
     with server_of(request).sessions.using(request.path_params["session"]) as session:
-        return JSONResponse({"interrupted": session.container.interrupt()})
+        return JSONResponse({"interrupted": session.interrupt()})
 
 
 async def _execute_in_session(request: Request) -> Response:
     server = server_of(request)
     fields = bodies.Fields(await bodies.read(request, server.settings.max_body_bytes))
-    code = fields.code()
-    seconds = fields.number("timeout_seconds", execute.DEFAULT_SECONDS, server.settings.max_timeout_seconds)
-    echo = fields.flag("echo", default=True)
+    order = Order(
+        code=fields.code(),
+        seconds=fields.number("timeout_seconds", execute.DEFAULT_SECONDS, server.settings.max_timeout_seconds),
+        echo=fields.flag("echo", default=True),
+        requirements=check(fields.texts("requirements")),
+    )
     live = fields.flag("stream", default="text/event-stream" in request.headers.get("accept", ""))
     name = request.path_params["session"]
     if live:
         server.sessions.get(name)  # a wrong id is an answer, not an event
-        return events(server.sessions, name, code, seconds=seconds, echo=echo)
+        return events(server.sessions, name, order)
     with server.sessions.using(name) as session:
-        outcome = session.container.execute(code, timeout=seconds, echo=echo)
+        outcome = server.sessions.execute(session, order)
         answer = await _unless_disconnected(request, outcome, lambda done: JSONResponse(report(done)))
     await _let_go(server, session)
     return answer

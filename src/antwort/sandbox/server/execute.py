@@ -6,14 +6,16 @@ import asyncio
 import base64
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from antwort.sandbox.call import Outcome
 from antwort.sandbox.container import Container
 from antwort.sandbox.errors import BadPath, CannotStart, NotFound, TooLarge
 from antwort.sandbox.files import MOST_LISTED, Tree, parts
+from antwort.sandbox.installer import InstallFailed
 from antwort.sandbox.limits import Limits
-from antwort.sandbox.packages import InstallFailed, Packages, check
+from antwort.sandbox.packages import Packages, check
 from antwort.sandbox.pool import Pool
 
 from .bodies import Fields
@@ -56,17 +58,24 @@ def parse(fields: Fields, settings: Settings) -> Run:
 async def run(order: Run, pool: Pool, packages: Packages, settings: Settings) -> dict[str, Any]:
     """Install, create, run, collect, destroy; the caller's time counts for all of it."""
     deadline = time.monotonic() + order.seconds
+    lease = None
     try:
-        installed = await packages.install(order.requirements, seconds=order.seconds) if order.requirements else None
+        if order.requirements:
+            lease = await packages.install(order.requirements, seconds=order.seconds, tenant=order.tenant)
+        return await _run_with(lease.path if lease else None, order, pool, settings, deadline)
     except InstallFailed as error:
-        return _answer("error", -1, stderr=f"package installation failed: {error}")
+        return _answer("error", -1, stderr=str(error))
+    finally:
+        if lease is not None:
+            lease.release()
+
+
+async def _run_with(
+    packages: Path | None, order: Run, pool: Pool, settings: Settings, deadline: float
+) -> dict[str, Any]:
+    limits = Limits(output_bytes=settings.max_output_bytes)
     try:
-        container = await pool.create(
-            Limits(output_bytes=settings.max_output_bytes),
-            tenant=order.tenant,
-            packages=installed,
-            output=settings.output_dir,
-        )
+        container = await pool.create(limits, tenant=order.tenant, packages=packages, output=settings.output_dir)
     except CannotStart as error:
         return _answer("error", -1, stderr=f"the container did not start: {error}")
     try:

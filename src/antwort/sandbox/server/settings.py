@@ -11,6 +11,9 @@ from typing import Any, Final
 
 from antwort.sandbox.errors import BadPath, Refused
 from antwort.sandbox.files import parts
+from antwort.sandbox.limits import GIB
+from antwort.sandbox.packages import Allowance
+from antwort.sandbox.quota import Quota
 
 _LAST_PORT: Final = 65_535
 _LEAST: Final = {
@@ -20,6 +23,12 @@ _LEAST: Final = {
     "max_sessions": 1,
     "max_sessions_per_tenant": 1,
     "session_seconds": 1,
+    "max_install_bytes": 1 << 20,
+    "max_install_files": 100,
+    "max_install_seconds": 1,
+    "max_installs": 1,
+    "install_queue": 0,
+    "max_packages_bytes": 1 << 20,
     "max_body_bytes": 1 << 10,
     "max_timeout_seconds": 1,
     "max_output_bytes": 1 << 10,
@@ -50,6 +59,16 @@ class Settings:
     state: Path = Path(".antwort/sandbox")
     builds: bool = False
     """Also install packages that must be built, which runs their code in the installer's jail."""
+    max_install_bytes: int = GIB
+    """What one installation of packages may take of the disk, while it runs and afterwards."""
+    max_install_files: int = 100_000
+    max_install_seconds: int = 300
+    max_installs: int = 2
+    """Installations at once."""
+    install_queue: int = 32
+    """How many may wait for those, one tenant's after another's; past it the answer is 429."""
+    max_packages_bytes: int = 8 * GIB
+    """All packages that are kept; past it those in no container go, the longest unused first."""
     modules: str = "numpy,pandas,matplotlib,matplotlib.pyplot"
     """What is imported ahead of time."""
     max_body_bytes: int = 64 << 20
@@ -67,6 +86,16 @@ class Settings:
     @property
     def waived(self) -> frozenset[str]:
         return frozenset(filter(None, self.allow_weaker_isolation.split(",")))
+
+    @property
+    def allowance(self) -> Allowance:
+        return Allowance(
+            quota=Quota(self.max_install_bytes, self.max_install_files),
+            seconds=self.max_install_seconds,
+            at_once=self.max_installs,
+            queue=self.install_queue,
+            shelf_bytes=self.max_packages_bytes,
+        )
 
     def check(self) -> None:
         """Refuse what would be unsafe or cannot work."""

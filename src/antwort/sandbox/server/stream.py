@@ -14,27 +14,27 @@ from starlette.responses import StreamingResponse
 from antwort.sandbox.capture import StreamName
 from antwort.sandbox.errors import SandboxError
 
-from .sessions import Sessions, report
+from .sessions import Order, Sessions, report
 
 _PING_SECONDS: Final = 15.0
 
 
-def events(sessions: Sessions, name: str, code: str, *, seconds: float, echo: bool) -> StreamingResponse:
+def events(sessions: Sessions, name: str, order: Order) -> StreamingResponse:
     """Run the code and send what it prints as it prints it."""
     return StreamingResponse(
-        _events(sessions, name, code, seconds=seconds, echo=echo),
+        _events(sessions, name, order),
         media_type="text/event-stream",
         headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
     )
 
 
-async def _events(sessions: Sessions, name: str, code: str, *, seconds: float, echo: bool) -> AsyncIterator[str]:
+async def _events(sessions: Sessions, name: str, order: Order) -> AsyncIterator[str]:
     waiting = _Waiting()
 
     async def work() -> None:
         try:
             with sessions.using(name) as session:
-                outcome = await session.container.execute(code, timeout=seconds, echo=echo, on_output=waiting.output)
+                outcome = await sessions.execute(session, order, waiting.output)
             waiting.put("result", report(outcome))
         except SandboxError as error:
             waiting.put("error", {"error": str(error)})

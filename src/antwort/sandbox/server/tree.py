@@ -138,6 +138,7 @@ async def _pack(request: Request) -> Response:
     server = _server(request)
     with server.sessions.using(request.path_params["session"]) as session:
         files, limit = session.container.files, 4 * session.container.limits.disk_bytes
+        await asyncio.to_thread(files.list, below, limit=1)  # once bytes are on their way there is no saying no
     headers = {**_INERT, "Content-Disposition": 'attachment; filename="files.tar"'}
     packed = transfers.send(lambda file: archive.pack(files, file, below, limit=limit))
     await server.archives.enter()

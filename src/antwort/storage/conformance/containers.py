@@ -55,7 +55,7 @@ def file(identifier: str, path: str, **fields: Any) -> ContainerFileRecord:  # n
     return msgspec.structs.replace(plain, **fields)
 
 
-async def make(store: Store, identifier: str, owner: Owner = OURS, **fields: Any) -> None:  # noqa: ANN401 — likewise
+async def make(store: Store, identifier: str, owner: Owner = OURS, **fields: Any) -> None:  # noqa: ANN401 — as above, any
     """A container, with no quota in the way."""
     await store.create_container(owner, record(identifier, **fields), PLENTY, NOW)
 

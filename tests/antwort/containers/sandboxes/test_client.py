@@ -1,9 +1,8 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-from contextlib import aclosing, contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+import socket
+from contextlib import aclosing, asynccontextmanager
 
 import pytest
 from sandbox_stage import sandbox_server
@@ -43,22 +42,18 @@ async def outcome(session: Session, code: str, seconds: float = 30, requirements
     return last
 
 
-@contextmanager
-def stranger(answer: bytes):
+@asynccontextmanager
+async def stranger(answer: bytes):
     """A server that says the same to everybody, and hangs up."""
 
-    class Handler(BaseHTTPRequestHandler):
-        def handle_one_request(self):
-            self.rfile.readline()
-            self.wfile.write(answer)
-            self.close_connection = True
+    async def say(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readline()
+        writer.write(answer)
+        await writer.drain()
+        writer.close()
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as listening:
-        threading.Thread(target=listening.serve_forever, daemon=True).start()
-        try:
-            yield f"http://127.0.0.1:{listening.server_port}"
-        finally:
-            listening.shutdown()
+    async with await asyncio.start_server(say, "127.0.0.1", 0) as listening:
+        yield f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
 
 
 # ── the server ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -84,8 +79,8 @@ async def test_nobody_at_the_address_is_a_fault(unused_port):
 
 @pytest.fixture
 def unused_port():
-    with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as listening:
-        return listening.server_port
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        return listening.getsockname()[1]
 
 
 @pytest.mark.parametrize(
@@ -101,10 +96,9 @@ def unused_port():
     ids=["silence", "no HTTP", "no session", "half an answer", "an error", "a redirect"],
 )
 async def test_a_stranger_at_the_address_is_a_fault(answer):
-    with stranger(answer) as url:
-        async with aclosing(SandboxServer(url)) as server:
-            with pytest.raises(SandboxFault):
-                await session(server)
+    async with stranger(answer) as url, aclosing(SandboxServer(url)) as server:
+        with pytest.raises(SandboxFault):
+            await session(server)
 
 
 async def test_a_server_without_room_is_waited_for_as_long_as_was_asked(server):

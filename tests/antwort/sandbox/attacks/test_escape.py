@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import secrets
+import socket
+
 import pytest
 
 from antwort.sandbox.jail import syscalls
+from antwort.sandbox.process import descendants
 
 CALL = """
 import ctypes
@@ -126,6 +130,66 @@ def test_what_proc_would_tell_is_refused(arena, file):
     """) in {"13", "2", "1"}
 
 
+REACH = """
+import ctypes, os
+libc = ctypes.CDLL(None, use_errno=True)
+reached = []
+for pid in PIDS:
+    for name in ('mem', 'environ', 'maps', 'cmdline', 'root/etc/passwd', 'cwd', 'exe', 'fd', 'ns/user', 'status'):
+        try: os.close(os.open(f'/proc/{pid}/{name}', os.O_RDONLY)); reached.append((pid, name))
+        except OSError: pass
+    try: os.close(os.open(f'/proc/{pid}/mem', os.O_RDWR)); reached.append((pid, 'write'))
+    except OSError: pass
+    for attempt in (lambda: os.kill(pid, 0), lambda: os.pidfd_open(pid), lambda: os.sched_getaffinity(pid),
+                    lambda: os.getpgid(pid), lambda: os.getpriority(0, pid)):
+        try: attempt(); reached.append((pid, 'call'))
+        except (OSError, ProcessLookupError): pass
+    if libc.ptrace(16, pid, 0, 0) == 0: reached.append((pid, 'ptrace'))
+    word = ctypes.create_string_buffer(8)
+    class Vector(ctypes.Structure): _fields_ = [('base', ctypes.c_void_p), ('length', ctypes.c_size_t)]
+    ours, theirs = Vector(ctypes.addressof(word), 8), Vector(ctypes.addressof(word), 8)
+    for call in (libc.process_vm_readv, libc.process_vm_writev):
+        if call(pid, ctypes.byref(ours), 1, ctypes.byref(theirs), 1, 0) >= 0: reached.append((pid, call.__name__))
+reached
+"""
+
+
+def test_memory_and_files_of_the_server_and_of_siblings(arena):
+    """By the very numbers that they have outside."""
+    pids = [pid for pid in descendants(arena.server.process.pid) if pid > 10]
+    assert len(pids) >= 4
+    assert arena.value(f"PIDS = {pids}\n{REACH}") == "[]"
+
+
+PROGRAMS = [
+    ["unshare", "--user", "true"],
+    ["unshare", "--mount", "true"],
+    ["unshare", "--map-root-user", "true"],
+    ["nsenter", "--target", "1", "--mount", "true"],
+    ["mount", "-t", "tmpfs", "none", "/mnt"],
+    ["umount", "/proc"],
+    ["chroot", "/", "true"],
+    ["mknod", "/mnt/data/d", "b", "254", "0"],
+    ["su", "-c", "true"],
+    ["setpriv", "--reuid", "0", "true"],
+    ["dmesg"],
+    ["setarch", "x86_64", "-R", "true"],
+]
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=" ".join)
+def test_programs_that_try_the_same(arena, program):
+    """None succeeds, where it is there at all."""
+    code = f"""
+        import shutil, subprocess
+        program = {program!r}
+        found = shutil.which(program[0], path='/usr/bin:/usr/sbin:/bin:/sbin')
+        done = subprocess.run([found, *program[1:]], capture_output=True, stdin=subprocess.DEVNULL) if found else None
+        done is None or done.returncode != 0
+    """
+    assert arena.value(code) == "True"
+
+
 def test_init_cannot_be_killed_or_traced_from_inside(arena):
     arena.run("import os, signal\nfor s in (9, 15, 19, 11):\n    try: os.kill(1, s)\n    except OSError: pass")
     assert arena.value("1 + 1") == "2"
@@ -182,6 +246,25 @@ def test_abstract_sockets_of_others_are_not_there(arena):
         r
     """
     assert arena.value(code) in {"111", "1"}
+
+
+@pytest.mark.parametrize("kind", [socket.SOCK_STREAM, socket.SOCK_DGRAM, socket.SOCK_SEQPACKET])
+def test_abstract_sockets_of_the_host_are_not_there(arena, kind):
+    name = f"\0antwort-attacked-{secrets.token_hex(8)}"
+    with socket.socket(socket.AF_UNIX, kind) as listening:
+        listening.bind(name)
+        if kind != socket.SOCK_DGRAM:
+            listening.listen()
+        with socket.socket(socket.AF_UNIX, kind) as ours:
+            ours.connect(name)  # it is really there
+        code = f"""
+            import socket
+            c = socket.socket(socket.AF_UNIX, {int(kind)})
+            try: c.connect({name!r}); r = 'met'
+            except OSError as e: r = e.errno
+            r
+        """
+        assert arena.value(code) in {"111", "1"}
 
 
 def test_system_v_memory_is_not_shared_with_siblings(arena):

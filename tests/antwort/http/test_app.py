@@ -1,0 +1,78 @@
+"""The whole application on one loop: everything that can be asked for, and nothing of it blocks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from loop_stage import form, served
+
+from antwort.auth import KeyFile
+from antwort.config import ConfigError, parse
+from antwort.http.app import open_door
+
+pytestmark = pytest.mark.anyio
+
+SEARCH = {"type": "file_search", "vector_store_ids": ["vs_1"]}
+
+
+async def test_nothing_that_can_be_asked_for_blocks_the_loop(stage):
+    http = stage.http
+    made = (await http.post("/v1/responses", json={"input": "hello"})).json()
+    streamed = await http.post("/v1/responses", json={"input": "hello", "stream": True, "tools": [SEARCH]})
+    left = (await http.post("/v1/responses", json={"input": "hello", "background": True})).json()
+    followed = await http.get(f"/v1/responses/{left['id']}", params={"stream": True})
+    begun = (await http.post("/v1/conversations", json={"items": [{"role": "user", "content": "x"}]})).json()
+    kind = {"content-type": "multipart/form-data; boundary=b"}
+    large = form(("file", b"x" * 3_000_000, "a.bin"), ("purpose", b"user_data"))
+    uploaded = (await http.post("/v1/files", content=large, headers=kind)).json()
+    answers = [
+        await http.get(f"/v1/responses/{made['id']}"),
+        await http.get(f"/v1/responses/{made['id']}/input_items"),
+        await http.post(f"/v1/responses/{left['id']}/cancel"),
+        await http.post("/v1/responses/input_tokens", json={"input": "hello"}),
+        await http.post("/v1/responses", json={"input": "hello", "previous_response_id": made["id"]}),
+        await http.post("/v1/responses", json={"input": "hello", "conversation": begun["id"]}),
+        await http.get(f"/v1/conversations/{begun['id']}/items"),
+        await http.get(f"/v1/files/{uploaded['id']}"),
+        await http.get(f"/v1/files/{uploaded['id']}/content"),
+        await http.get("/v1/files"),
+        await http.delete(f"/v1/files/{uploaded['id']}"),
+        await http.delete(f"/v1/conversations/{begun['id']}"),
+        await http.delete(f"/v1/responses/{made['id']}"),
+        *[await http.get(path) for path in ("/v1/models", "/healthz", "/readyz", "/metrics", "/openapi.json")],
+    ]
+
+    assert [answer.status_code for answer in answers] == [200] * len(answers)
+    assert streamed.text.count("event: response.completed") == 1
+    assert followed.text.count("event: response.completed") == 1
+    assert uploaded["bytes"] == 3_000_000
+
+
+async def test_keys_that_are_revoked_meanwhile_are_seen_without_blocking(tmp_path):
+    file = KeyFile(tmp_path / "keys.json")
+    key, secret = file.create("ours", "a")
+    async with served(tmp_path, {"auth": {"keys_file": str(tmp_path / "keys.json")}}) as (services, http):
+        headers = {"authorization": f"Bearer {secret}"}
+        assert (await http.get("/v1/models", headers=headers)).status_code == 200
+        services.door.replace([])
+        assert (await http.get("/v1/models", headers=headers)).status_code == 401
+    assert key.tenant == "a"
+
+
+async def test_a_response_that_nobody_asked_to_keep_leaves_nothing(stage):
+    answer = await stage.http.post("/v1/responses", json={"input": "hello", "store": False})
+
+    assert (await stage.http.get(f"/v1/responses/{answer.json()['id']}")).status_code == 404
+
+
+def test_without_keys_only_this_machine_is_let_in():
+    with pytest.raises(ConfigError, match="antwort keys create"):
+        open_door(parse(json.dumps({"server": {"host": "0.0.0.0"}}), {}))  # noqa: S104 - it is refused
+    assert not open_door(parse("", {})).locked
+
+
+def test_a_file_of_keys_that_is_not_there_is_an_error_at_once(tmp_path: Path):
+    with pytest.raises(Exception, match="keys"):
+        open_door(parse(json.dumps({"auth": {"keys_file": str(tmp_path / "none.json")}}), {}))
