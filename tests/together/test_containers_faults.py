@@ -258,6 +258,15 @@ def test_an_upload_that_breaks_off_leaves_what_was_there(shaken):
         assert [file.id for file in client.containers.files.list(container.id)] == [kept.id]
 
 
+def test_an_upload_waits_for_its_turn_and_that_is_not_the_senders_time(tmp_path):
+    with staged("local", tmp_path, {"server": {"body_timeout": 1}}) as running, running.server.client() as client:
+        container = client.containers.create(name="x")
+        code = "import time\nprint('begun', flush=True)\ntime.sleep(3)"
+        with running_code(running.server, container.id, code):
+            made = client.containers.files.create(container.id, file=("a", b"x" * 1_000_000))
+        assert made.bytes == 1_000_000
+
+
 def test_a_download_that_is_not_read_holds_up_nobody(shaken):
     with shaken.server.client() as client:
         container = client.containers.create(name="x")
