@@ -18,6 +18,7 @@ import pytest
 from code_stage import PLACES, descendants, is_running
 from container_stage import execute, files, read, staged
 from sandbox_stage import sandbox_server
+from server_stage import eventually
 
 FAST = {"server": {"keep_alive": 0.2, "shutdown_timeout": 3}}
 FOREVER = "print('begun', flush=True)\nwhile True: pass"
@@ -43,15 +44,6 @@ def shaken(survivor):
     with survivor.server.client() as client:
         for container in client.containers.list(limit=100):
             client.containers.delete(container.id)
-
-
-def eventually(condition, seconds: float = 20.0):
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if found := condition():
-            return found
-        time.sleep(0.05)
-    raise AssertionError("it never came true")
 
 
 @contextmanager
@@ -98,7 +90,7 @@ def test_the_sandbox_server_killed_over_a_call(broken):
             last = list(lines)[-1]
         assert last["type"] == "error"
         assert last["error"]["code"] in ("container_lost", "unavailable")
-        eventually(lambda: not any(map(is_running, below)))
+        eventually(lambda: not any(map(is_running, below)), seconds=30)
         if broken.sandbox is not None:
             with pytest.raises(openai.InternalServerError) as error:
                 execute(client, container.id, "1")
@@ -139,7 +131,7 @@ def test_the_server_killed_over_a_call(broken):
         with running_code(broken.server, container.id):
             below = descendants(broken.server.process.pid)
             broken.server.kill()
-    eventually(lambda: not any(map(is_running, below)))
+    eventually(lambda: not any(map(is_running, below)), seconds=30)
     assert bool(below) == (broken.sandbox is None)
     broken.server.start()
     with broken.server.client() as client:
