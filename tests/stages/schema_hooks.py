@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from functools import cache
+from http import HTTPStatus
 from itertools import count
 from typing import Any
 
@@ -16,6 +17,7 @@ from schemathesis import Case, GenerationMode, HookContext
 from schemathesis.core.parameters import ParameterLocation
 
 _turn = count()
+_kept: list[str] = []
 
 schemathesis.serializer.alias("application/x-tar", "application/octet-stream")
 
@@ -24,11 +26,14 @@ schemathesis.serializer.alias("application/x-tar", "application/octet-stream")
 def before_call(context: HookContext, case: Case, kwargs: dict[str, Any]) -> None:
     if case.operation.path in ("/v1/responses", "/v1/responses/input_tokens") and isinstance(case.body, dict):
         case.body = meaningful(case.body)
-    path = case.meta.components.get(ParameterLocation.PATH) if case.meta else None
-    if case.path_parameters and path and path.mode == GenerationMode.POSITIVE and next(_turn) % 2:
+    if case.path_parameters and is_right(case, ParameterLocation.PATH) and next(_turn) % 2:
         case.path_parameters = {**case.path_parameters, **something_for(case)}
-    if case.operation.path.endswith("/archive") and isinstance(case.body, bytes) and next(_turn) % 2:
-        case.body = bytes(10240)  # a tar without members
+
+
+def is_right(case: Case, part: ParameterLocation) -> bool:
+    """Whether a part of a request is there, and as the schema has it."""
+    found = case.meta.components.get(part) if case.meta else None
+    return found is not None and found.mode == GenerationMode.POSITIVE
 
 
 def meaningful(body: dict[str, Any]) -> dict[str, Any]:
@@ -70,6 +75,8 @@ def in_container(path: str, *, forgotten: bool) -> dict[str, str]:
     if "{container_file_id}" in path:
         file = _http().post(f"/v1/containers/{made['container_id']}/files", files={"file": ("a.txt", b"a")})
         made["container_file_id"] = file.json()["id"]
+    if path.endswith("/archive"):  # a tar without members, which nobody finds by chance
+        _http().put(f"/v1/containers/{made['container_id']}/archive", content=bytes(10240)).raise_for_status()
     return made
 
 
@@ -77,9 +84,11 @@ def new_container() -> str:
     return _http().post("/v1/containers", json={"name": "x"}).json()["id"]
 
 
-@cache
 def the_container() -> str:
-    return new_container()
+    """The same as long as nobody has deleted it."""
+    if not _kept or _http().get(f"/v1/containers/{_kept[0]}").status_code != HTTPStatus.OK:
+        _kept[:] = [new_container()]
+    return _kept[0]
 
 
 @cache

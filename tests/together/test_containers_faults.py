@@ -18,6 +18,7 @@ import pytest
 from code_stage import PLACES, descendants, is_running
 from container_stage import execute, files, read, staged
 from sandbox_stage import sandbox_server
+from server_stage import eventually
 
 FAST = {"server": {"keep_alive": 0.2, "shutdown_timeout": 3}}
 FOREVER = "print('begun', flush=True)\nwhile True: pass"
@@ -43,15 +44,6 @@ def shaken(survivor):
     with survivor.server.client() as client:
         for container in client.containers.list(limit=100):
             client.containers.delete(container.id)
-
-
-def eventually(condition, seconds: float = 20.0):
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if found := condition():
-            return found
-        time.sleep(0.05)
-    raise AssertionError("it never came true")
 
 
 @contextmanager
@@ -98,7 +90,7 @@ def test_the_sandbox_server_killed_over_a_call(broken):
             last = list(lines)[-1]
         assert last["type"] == "error"
         assert last["error"]["code"] in ("container_lost", "unavailable")
-        eventually(lambda: not any(map(is_running, below)))
+        eventually(lambda: not any(map(is_running, below)), seconds=30)
         if broken.sandbox is not None:
             with pytest.raises(openai.InternalServerError) as error:
                 execute(client, container.id, "1")
@@ -139,7 +131,7 @@ def test_the_server_killed_over_a_call(broken):
         with running_code(broken.server, container.id):
             below = descendants(broken.server.process.pid)
             broken.server.kill()
-    eventually(lambda: not any(map(is_running, below)))
+    eventually(lambda: not any(map(is_running, below)), seconds=30)
     assert bool(below) == (broken.sandbox is None)
     broken.server.start()
     with broken.server.client() as client:
@@ -256,6 +248,15 @@ def test_an_upload_that_breaks_off_leaves_what_was_there(shaken):
             time.sleep(0.2)
         assert execute(client, container.id, "open('a').read()")["result"] == "'kept'"
         assert [file.id for file in client.containers.files.list(container.id)] == [kept.id]
+
+
+def test_an_upload_waits_for_its_turn_and_that_is_not_the_senders_time(tmp_path):
+    with staged("local", tmp_path, {"server": {"body_timeout": 1}}) as running, running.server.client() as client:
+        container = client.containers.create(name="x")
+        code = "import time\nprint('begun', flush=True)\ntime.sleep(3)"
+        with running_code(running.server, container.id, code):
+            made = client.containers.files.create(container.id, file=("a", b"x" * 1_000_000))
+        assert made.bytes == 1_000_000
 
 
 def test_a_download_that_is_not_read_holds_up_nobody(shaken):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import tarfile
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -13,17 +14,10 @@ import openai
 import pytest
 from code_stage import PLACES, descendants
 from container_stage import execute, files, read, staged
+from server_stage import ROOT, eventually, serving
+from spans_stage import read_spans
 
 SHORT = {"containers": {"expires_after": 0.04}}  # not even three seconds
-
-
-def eventually(condition, seconds: float = 20.0):
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if found := condition():
-            return found
-        time.sleep(0.05)
-    raise AssertionError("it never came true")
 
 
 # ── whose is it ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -307,3 +301,31 @@ def test_the_metrics_count_sandboxes_runs_and_bytes(stage, client, container):
     client.containers.delete(container.id)
     assert metrics()["antwort_sandboxes"] == before["antwort_sandboxes"]
     assert grown('antwort_containers_total{event="created",tier="1g"}') == 0
+
+
+def test_spans_tell_of_the_sandbox_and_never_what_was_in_it(tmp_path):
+    config = {"providers": {"code_interpreter": {"enabled": True}}}
+    program = ROOT / "tests" / "stages" / "spans_stage.py"
+    with serving(tmp_path, config, program=program) as server, server.client() as client:
+        container = client.containers.create(name="a secret name")
+        execute(client, container.id, "print('secret output')\nopen('secret', 'w').write('secret')\n1 / 0")
+        spans = eventually(
+            lambda: (found := read_spans(tmp_path)) and named(found, "executeInContainer|exec") and found
+        )
+    request, acquired, executed = (named(spans, name) for name in ("exec$", "^sandbox acquire", "^sandbox execute"))
+
+    assert {span["context"]["trace_id"] for span in (request, acquired, executed)} == {request["context"]["trace_id"]}
+    assert executed["parent_id"] == request["context"]["span_id"]
+    known = {"antwort.container.id": container.id, "antwort.container.tier": "1g"}
+    assert executed["attributes"] == {
+        **known,
+        "antwort.execute.status": "error",
+        "antwort.execute.printed": executed["attributes"]["antwort.execute.printed"],
+        "antwort.execute.files": 1,
+    }
+    assert acquired["attributes"] == {**known, "antwort.acquire.status": "ok"}
+    assert "secret" not in json.dumps(spans)
+
+
+def named(spans, pattern):
+    return next((span for span in spans if re.search(pattern, span["name"])), None)

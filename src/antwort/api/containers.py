@@ -123,6 +123,19 @@ class Execution(Struct, kw_only=True):
     lost: str | None
 
 
+class ExecOutput(Struct, tag_field="type", tag="exec.output", kw_only=True):
+    """While code runs: something that it printed."""
+
+    stream: Literal["stdout", "stderr"]
+    text: str
+
+
+class ExecCompleted(Struct, tag_field="type", tag="exec.completed", kw_only=True):
+    """Always the last: what the code came to."""
+
+    execution: Execution
+
+
 def check(request: CreateContainer) -> None:
     """What containers here cannot be is refused by name, rather than left out in silence."""
     if request.network_policy is not None and request.network_policy.type != "disabled":

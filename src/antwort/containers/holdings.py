@@ -75,7 +75,8 @@ class Holdings:
             await self._released(sandbox)
             raise
         held.sandbox, held.files = sandbox, {}
-        held.is_replaced = held.is_replaced or record.lost is not None
+        # One that is written down and is not held was lost too, even where that could not be written down.
+        held.is_replaced = held.is_replaced or record.lost is not None or record.sandbox is not None
         self._metrics.sandboxes.inc()
         return sandbox
 

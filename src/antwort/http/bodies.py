@@ -55,15 +55,16 @@ class _Progress:
     """How a body is coming along. It has some time, and more for every part that has come."""
 
     def __init__(self, patience: float) -> None:
-        self._until = time.monotonic() + patience
         self._patience = patience
+        self._rest = patience
 
-    def came(self, count: int) -> None:
-        self._until += count / SLOWEST
+    def came(self, count: int, seconds: float) -> None:
+        """So much, for which we waited so long. What we do with it meanwhile is not the sender's time."""
+        self._rest += count / SLOWEST - seconds
 
     @property
     def left(self) -> float:
-        return min(self._patience, self._until - time.monotonic())
+        return min(self._patience, self._rest)
 
 
 async def receive(request: Request) -> Message:
@@ -71,6 +72,7 @@ async def receive(request: Request) -> Message:
     progress: _Progress | None = request.scope.get(_PROGRESS)
     if progress is None:
         progress = request.scope[_PROGRESS] = _Progress(services_of(request).config.server.body_timeout)
+    began = time.monotonic()
     try:
         async with asyncio.timeout(progress.left):
             message = await request.receive()
@@ -78,7 +80,7 @@ async def receive(request: Request) -> Message:
         raise ApiError(408, "The body of your request did not arrive in time.", code="timeout") from error
     if message["type"] == "http.disconnect":
         raise ClientDisconnect
-    progress.came(len(message.get("body", b"")))
+    progress.came(len(message.get("body", b"")), time.monotonic() - began)
     return message
 
 

@@ -21,6 +21,8 @@ from antwort.api.containers import (
     ContainerObject,
     ContainerPage,
     CreateContainer,
+    ExecCompleted,
+    ExecOutput,
     ExecuteCode,
     Execution,
     Idleness,
@@ -194,13 +196,10 @@ async def _frames(container_id: str, steps: AsyncGenerator[Output | Executed, No
     async with aclosing(steps):
         async for step in steps:
             if isinstance(step, Output):
-                yield _event("exec.output", stream=step.stream, text=step.text)
+                event = ExecOutput(stream=step.stream, text=step.text)
             else:
-                yield _event("exec.completed", execution=_execution(container_id, step))
-
-
-def _event(kind: str, **fields: object) -> bytes:
-    return frame(kind, msgspec.json.encode({"type": kind, **fields}))
+                event = ExecCompleted(execution=_execution(container_id, step))
+            yield frame(str(event.__struct_config__.tag), msgspec.json.encode(event))
 
 
 # ── as the wire has it ───────────────────────────────────────────────────────────────────────────────────────────────

@@ -21,11 +21,13 @@ from antwort.api.containers import (
     ContainerObject,
     ContainerPage,
     CreateContainer,
+    ExecCompleted,
+    ExecOutput,
     ExecuteCode,
     Execution,
 )
 from antwort.api.errors import ErrorEnvelope
-from antwort.api.events import EVENTS
+from antwort.api.events import EVENTS, ErrorEvent
 from antwort.api.items import ReasoningText, SummaryText
 from antwort.api.objects import (
     ConversationObject,
@@ -68,6 +70,7 @@ _FORM: Schema = {
 
 _UPLOAD: Schema = {"type": "object", "required": ["file"], "properties": {"file": _BINARY}}
 _TAR = "application/x-tar"
+_EXEC_EVENTS = (ExecOutput, ExecCompleted, ErrorEvent)
 
 
 def _paging(most: int, usual: int) -> dict[str, Schema]:
@@ -105,6 +108,8 @@ class Operation(NamedTuple):
     """The kind of bytes that it takes."""
     open: bool = False
     """Whether it needs no key."""
+    events: tuple[type[Any], ...] = EVENTS
+    """What its stream consists of, where it gives one."""
 
 
 _RESPONSE, _CONVERSATION, _FILE, _CONTAINER = (
@@ -232,6 +237,7 @@ OPERATIONS = (
         ExecuteCode,
         Execution,
         kinds=(_JSON, _EVENTS),
+        events=_EXEC_EVENTS,
     ),
     Operation(
         "post", "/v1/files", "createFile", "Upload a file", gives=FileObject, makes={"file_id": "/id"}, form=_FORM
@@ -265,7 +271,9 @@ async def openapi(request: Request) -> Answer:
 def document() -> Schema:
     """All operations, and the schemas of what they take and give."""
     bodies = [one for operation in OPERATIONS for one in (operation.takes, operation.gives) if one is not None]
-    types = list({repr(one): one for one in (*bodies, ErrorEnvelope, *EVENTS, *items.READERS.values())}.values())
+    types = list(
+        {repr(one): one for one in (*bodies, ErrorEnvelope, *EVENTS, *_EXEC_EVENTS, *items.READERS.values())}.values()
+    )
     schemas, components = msgspec.json.schema_components(types, ref_template=_REF)
     described = {repr(of): schema for of, schema in zip(types, schemas, strict=True)}
     paths: dict[str, Schema] = {}
@@ -308,7 +316,8 @@ def _known(kind: str, component: Schema) -> Schema:
 def _described(operation: Operation, schemas: Mapping[str, Schema]) -> Schema:
     given: dict[str, Schema] = {}
     for kind in operation.kinds:
-        schema = {_JSON: schemas.get(repr(operation.gives), {}), _EVENTS: _event(schemas)}.get(kind, {"type": "string"})
+        streamed = _event([schemas[repr(event)] for event in operation.events])
+        schema = {_JSON: schemas.get(repr(operation.gives), {}), _EVENTS: streamed}.get(kind, {"type": "string"})
         given[kind] = {"schema": schema}
     described: Schema = {
         "operationId": operation.name,
@@ -339,9 +348,9 @@ def _taken(operation: Operation, schemas: Mapping[str, Schema]) -> dict[str, Sch
     return taken
 
 
-def _event(schemas: Mapping[str, Schema]) -> Schema:
+def _event(kinds: list[Schema]) -> Schema:
     """One event of a stream, as it is read: its name, and its data, which is JSON."""
-    data = {"anyOf": [schemas[repr(event)] for event in EVENTS]}
+    data = {"anyOf": kinds}
     return {
         "type": "object",
         "required": ["event", "data"],
