@@ -42,6 +42,7 @@ async def served(
     settings = {
         "models": {"scripted": {"kind": "scripted", "script": str(place / "script.yaml")}},
         "storage": {"url": f"sqlite:///{place}/antwort.db", "blobs": str(place / "blobs")},
+        "providers": {"code_interpreter": {"enabled": False}},  # starting a process blocks for a moment, always
         **(config or {}),
     }
     async with opened(parse(yaml.safe_dump(settings), {}), {}, [EchoProvider(), *also]) as services:

@@ -38,6 +38,7 @@ _ROOM: Final = {"SANDBOX_MAX_SESSIONS": "256", "SANDBOX_MAX_SESSIONS_PER_TENANT"
 
 _LEAST_OUTPUT: Final = 1024
 _LONGEST_SOCKET: Final = 100  # bytes of a path; the system takes a few more
+_SHORT: Final = "/tmp"  # noqa: S108 - a directory of our own is made there, for us alone
 
 
 class NoJail(SandboxFault):
@@ -101,7 +102,9 @@ class LocalSandboxes:
         if len(os.fsencode(path)) <= _LONGEST_SOCKET:
             return path
         if self._elsewhere is None:
-            self._elsewhere = tempfile.TemporaryDirectory(prefix="antwort-")
+            usual = tempfile.gettempdir()
+            place = usual if len(os.fsencode(usual)) <= _LONGEST_SOCKET // 2 else _SHORT
+            self._elsewhere = tempfile.TemporaryDirectory(prefix="antwort-", dir=place)
         return Path(self._elsewhere.name, "sandbox.sock")
 
     def _command_environment(self) -> dict[str, str]:

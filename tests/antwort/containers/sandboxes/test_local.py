@@ -129,3 +129,16 @@ async def test_once_it_is_closed_nothing_is_started_any_more(tmp_path):
     await sandboxes.aclose()
     with pytest.raises(SandboxFault):
         await acquired(sandboxes)
+
+
+async def test_a_state_that_lies_deep_is_no_hindrance(tmp_path, monkeypatch):
+    deep = tmp_path / ("d" * 60) / ("e" * 60)
+    monkeypatch.setattr("tempfile.tempdir", str(deep))  # TMPDIR, as the standard library remembers it
+    sandboxes = LocalSandboxes(deep / "state", max_output=2000)
+    sandbox = await acquired(sandboxes)
+    assert await echo(sandbox, "1 + 1") == "2"
+    socket = sandboxes._socket()
+    assert await asyncio.to_thread(socket.exists)
+    await sandboxes.aclose()
+    assert children() == []
+    assert not await asyncio.to_thread(socket.parent.exists)
