@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from api_stage import FakeApi, error, load, message, response
-from server_stage import serving
+from server_stage import ROOT, serving
 
 from weakincentives.adapters.openai import OpenAIAdapter, OpenAIClientConfig
 
@@ -28,9 +28,22 @@ def look_up(topic: str) -> dict[str, Any]:
     return {"call": {"name": "look_up", "arguments": {"topic": topic}}}
 
 
+def python(code: str) -> dict[str, Any]:
+    return {"call": {"name": "code_interpreter", "arguments": {"code": code}}}
+
+
 SCRIPT = {
     "fragment": 7,
     "answers": [
+        {"when": {"text": "python tool", "turn": 1}, "reply": [{"reasoning": "Easy."}, python("print(6 * 7)")]},
+        {"when": {"text": "python tool", "turn": 2}, "reply": [look_up("42")]},
+        {
+            "when": {"text": "python tool", "turn": 3},
+            "reply": [python("open('/mnt/data/answer.txt', 'w').write('42')")],
+        },
+        {"when": {"text": "python tool", "turn": 4}, "reply": [{"text": '{"summary": "see answer.txt", "score": 3}'}]},
+        {"when": {"text": "by zero", "turn": 1}, "reply": [python("1 / 0")]},
+        {"when": {"text": "by zero", "turn": 2}, "reply": [{"text": VERDICT}]},
         {"when": {"text": "greet"}, "reply": [{"text": "Hello."}]},
         {
             "when": {"text": "look up", "turn": 1, "tool": "look_up"},
@@ -94,9 +107,9 @@ class WireStage(Stage):
 
 
 NOT_YET = "our server does not run this tool yet"
+RUNS_CODE = (ROOT / "src/antwort/tools/builtins/codeinterpreter").is_dir()
 HOSTED: tuple[str, ...] = (
-    "code_interpreter",
-    "code_interpreter_failures",
+    *(() if RUNS_CODE else ("code_interpreter", "code_interpreter_failures")),
     "file_search",
     "file_search_failure",
     "web_search",
@@ -159,6 +172,8 @@ def antwort_stage(place: Path) -> Iterator[AntwortStage]:
     """Our server for a while."""
     place.mkdir(parents=True, exist_ok=True)
     (place / "scenes.yaml").write_text(json.dumps(SCRIPT), encoding="utf-8")
-    config = {"models": {"scripted": {"kind": "scripted", "script": "scenes.yaml"}}}
+    config: dict[str, Any] = {"models": {"scripted": {"kind": "scripted", "script": "scenes.yaml"}}}
+    if RUNS_CODE:
+        config["providers"] = {"code_interpreter": {"enabled": True}}
     with serving(place, config) as server:
         yield AntwortStage(server.url)

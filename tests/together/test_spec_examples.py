@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from adapter_stage import RUNS_CODE
 from api_stage import Answer, FakeApi, message, playing, response
 from server_stage import Server, serving
 
@@ -198,6 +199,12 @@ INSTEAD = """from weakincentives.adapters.openai import citations, download
 for citation in citations(response):
     download(client, citation, Path(citation.filename))
 """
+PLOT = """
+import pandas as pd
+table = pd.read_csv("/mnt/data/input.csv")
+table.plot.hist().figure.savefig("/mnt/data/histogram.png")
+print(table["value"].mean())
+"""
 CODE = {
     "id": "ci_1",
     "type": "code_interpreter_call",
@@ -246,6 +253,35 @@ def test_code_interpreter_is_used_as_written(run_block, api, capsys):
         "openai",
         defined["identity_provider_output"],
     )
+
+
+ANALYSIS = {
+    "answers": [
+        {
+            "when": {"text": "histogram", "turn": 1},
+            "reply": [{"call": {"name": "code_interpreter", "arguments": {"code": PLOT}}}],
+        },
+        {"when": {"text": "histogram", "turn": 2}, "reply": [{"text": "The mean is <<output>> See histogram.png."}]},
+    ]
+}
+
+
+@needs_the_specs
+@pytest.mark.skipif(not RUNS_CODE, reason="our server runs no code yet")
+def test_code_interpreter_is_used_as_written_on_our_server(run_block, tmp_path_factory, monkeypatch, capsys):
+    """As above, and with the id that our server gave to the file: ids come from prior uploads, as the example says."""
+    place = tmp_path_factory.mktemp("antwort")
+    (place / "analysis.yaml").write_text(json.dumps(ANALYSIS), encoding="utf-8")
+    models = {"gpt-4.1": {"kind": "scripted", "script": "analysis.yaml"}}
+    with serving(place, {"models": models, "providers": {"code_interpreter": {"enabled": True}}}) as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", f"{server.url}/v1")
+        monkeypatch.setenv("OPENAI_API_KEY", "none")
+        with server.client() as client:
+            uploaded = client.files.create(file=("input.csv", b"value\n2\n4\n"), purpose="user_data")
+        run_block("000", "OpenAICodeInterpreterTool(", replace={DOWNLOAD: INSTEAD, "file_csv_upload": uploaded.id})
+
+    assert capsys.readouterr().out.startswith("The mean is 3.0")
+    assert Path("histogram.png").read_bytes().startswith(b"\x89PNG")
 
 
 @needs_the_specs
