@@ -10,13 +10,15 @@
     Emit(event)         ->  None            tell whoever listens
 
 and returns the response as it ended. A `ModelFault` is thrown in where the model failed,
-`Cancelled` where nobody wants the answer any more; from then on it only emits. Whoever
-drives it decides how the world is reached: see `driver`.
+`Cancelled` where nobody wants the answer any more, and any other exception where what was
+asked for broke; from then on it only emits. Whatever happens, the last event tells how the
+response ended. Whoever drives it decides how the world is reached: see `driver`.
 """
 
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, cast
@@ -43,6 +45,8 @@ from antwort.engine.ports import (
 )
 from antwort.engine.shorten import TOO_LONG, shortened
 from antwort.engine.writer import Annotate, OpenCall, Writer
+
+_logger = logging.getLogger(__name__)
 
 _LOGPROBS = "message.output_text.logprobs"
 
@@ -111,6 +115,8 @@ class Job:
     now: Callable[[], int]
     max_turns: int = 32
     annotate: Annotate = lambda _: ()
+    fault: ModelFault | None = None
+    """Why it failed, if it did."""
 
 
 @dataclass
@@ -135,13 +141,21 @@ def turn(job: Job) -> Generator[Command, Any, Response]:
     """Drive a response to its end, whichever that is."""
     state = _Turn(job)
     try:
+        yield from _played(state)
+    except Exception as error:  # a defect, ours or a tool's: such a response has an end too, and it is told
+        _logger.exception("response %s broke off", job.response.id)
+        yield from state.break_off(error)
+    return state.response
+
+
+def _played(state: _Turn) -> Steps:
+    try:
         yield from state.begin()
         yield from state.work()
     except ModelFault as fault:
         yield from state.fail(fault)
     except Cancelled:
         yield from state.cancel()
-    return state.response
 
 
 def first_request(job: Job) -> ModelRequest:
@@ -204,6 +218,19 @@ class _Turn:
 
     def fail(self, fault: ModelFault) -> Steps:
         yield from self._emit(self.writer.close("incomplete"))
+        yield from self._end_failed(fault)
+
+    def break_off(self, error: Exception) -> Steps:
+        """Something is broken, so nothing is closed any more; items stay as far as they are."""
+        if self.response.ended:  # only the last word is missing
+            yield Emit(wire.ResponseFailed(response=self.response))
+            return
+        fault = ModelFault("The server failed while it worked on this response.", status=500)
+        fault.__cause__ = error
+        yield from self._end_failed(fault)
+
+    def _end_failed(self, fault: ModelFault) -> Steps:
+        self.job.fault = fault
         self.settle("failed")
         self.response.error = ResponseError(fault.code, fault.message)
         yield Emit(wire.ErrorEvent(error=ErrorDetail(type=fault.kind, code=fault.code, message=fault.message)))
