@@ -322,6 +322,8 @@ class _Turn:
         match self.offer.whose.get(call.name):
             case _ if not (alone or self.response.parallel_tool_calls):
                 call.refusal = "Only one tool call at a time is allowed. Make this one again, alone."
+            case _ if call.name in self.offer.forbidden:  # some models call what they were told not to
+                call.refusal = f"Tool '{call.name}' must not be called in this response. Answer without it."
             case Clients(custom):
                 call.theirs = OpenCall(call.index, name=call.name, call_id=call.call_id, custom=custom)
                 call.unwrap = FieldReader("input") if custom else None

@@ -305,6 +305,26 @@ def test_allowed_tools_are_all_that_the_model_hears_of():
     assert stage.asked[0].choice == "required"
 
 
+ONLY_ADD = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "add"}]}
+
+
+@pytest.mark.parametrize(
+    "choice, name",
+    [("none", "file_search"), ("none", "add"), (ONLY_ADD, "file_search"), (ONLY_ADD, "shout")],
+)
+def test_a_call_that_the_request_forbids_is_not_made_whatever_the_model_does(choice, name):
+    call = [CallPiece(0, name, "c", "{}"), Finished("calls")]
+    tools = [FUNCTION, CUSTOM, SEARCH]
+    stage = Stage({"tools": tools, "tool_choice": choice}, call, [TextPiece("ok"), used()])
+    response = stage.play()
+
+    check_grammar(stage.events)
+    assert [item["type"] for item in response.output] == ["message"]
+    assert stage.toolbox.opened == 0
+    assert "must not be called" in stage.history()[-1].raw["output"]
+    assert stage.asked[1].choice == stage.asked[0].choice
+
+
 def test_a_tool_that_nobody_here_runs_is_refused_by_name():
     with pytest.raises(ApiError, match="Tool type 'web_search' is not available"):
         Stage({"tools": [{"type": "web_search"}]})
