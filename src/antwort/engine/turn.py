@@ -49,6 +49,7 @@ from antwort.engine.writer import Annotate, OpenCall, Writer
 _logger = logging.getLogger(__name__)
 
 _LOGPROBS = "message.output_text.logprobs"
+_FEWEST_TOKENS = 16  # that can be asked for: we take no smaller limit, and neither does a Responses upstream
 
 
 @dataclass(frozen=True)
@@ -201,6 +202,9 @@ class _Turn:
             if any(call.theirs is not None for call in calls) or not calls:
                 yield from self._complete()
                 return
+            if (left := self._tokens_left()) is not None and left < _FEWEST_TOKENS:
+                yield from self._end_incomplete("max_output_tokens")
+                return
             if any(call.ours is not None for call in calls):
                 self.offer = self.offer.relaxed()
             self._stop_offering_when_spent()
@@ -282,8 +286,6 @@ class _Turn:
     def model_request(self) -> ModelRequest:
         """What the model is asked next."""
         request = self.job.request
-        spent = self.usage.output_tokens
-        left = None if request.max_output_tokens is None else max(1, request.max_output_tokens - spent)
         return ModelRequest(
             model=self.job.model,
             items=[*self.history],
@@ -292,7 +294,7 @@ class _Turn:
             choice=self.offer.choice,
             parallel=self.response.parallel_tool_calls,
             format=self.response.text.format,
-            max_output_tokens=left,
+            max_output_tokens=self._tokens_left(),
             temperature=request.temperature,
             top_p=request.top_p,
             top_logprobs=(request.top_logprobs or 0) if _LOGPROBS in (request.include or ()) else None,
@@ -302,6 +304,10 @@ class _Turn:
             verbosity=request.text.verbosity if request.text else None,
             user=request.user,
         )
+
+    def _tokens_left(self) -> int | None:
+        most = self.job.request.max_output_tokens
+        return None if most is None else most - self.usage.output_tokens
 
     def _call_piece(self, piece: CallPiece, written: dict[int, _Written]) -> Steps:
         call = written.get(piece.index)

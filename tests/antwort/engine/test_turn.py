@@ -210,6 +210,20 @@ def test_output_tokens_are_counted_over_all_requests():
     check_grammar(stage.events)
 
 
+@pytest.mark.parametrize("spent, asked", [(84, [100, 16]), (85, [100]), (100, [100]), (120, [100])])
+def test_when_hardly_a_token_is_left_the_model_is_not_asked_again(spent, asked):
+    call = [CallPiece(0, "file_search", "c", "{}"), used(spent)]
+    stage = Stage({"tools": [SEARCH], "max_output_tokens": 100}, call, [Finished("length")])
+    response = stage.play()
+
+    check_grammar(stage.events)
+    assert [request.max_output_tokens for request in stage.asked] == asked
+    assert response.status == "incomplete"
+    assert response.incomplete_details is not None
+    assert response.incomplete_details.reason == "max_output_tokens"
+    assert [item["status"] for item in response.output] == ["completed"]
+
+
 def test_a_models_fault_fails_the_response_and_keeps_what_was_said():
     fault = ModelFault("The model is overloaded.", code="rate_limit_exceeded")
     stage = Stage({}, [TextPiece("Half a"), fault])
