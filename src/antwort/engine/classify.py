@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from antwort.api.errors import invalid
@@ -38,16 +38,17 @@ Whose: TypeAlias = Clients | Ours
 
 @dataclass(frozen=True)
 class Offer:
-    """What the model may call, and whose each function is."""
+    """What the model is told of, whose each function is, and which of them it must not call, told or not."""
 
     specs: tuple[FunctionSpec, ...] = ()
     whose: dict[str, Whose] = field(default_factory=dict[str, Whose])
     choice: Choice = "auto"
+    forbidden: frozenset[str] = frozenset()
 
     def without_ours(self) -> Offer:
         """Only what goes back to the client, once no more calls may be run here."""
         specs = tuple(spec for spec in self.specs if isinstance(self.whose[spec.name], Clients))
-        return Offer(specs, self.whose, "auto" if specs else "none")
+        return replace(self, specs=specs, choice="auto" if specs else "none")
 
     def described(self, benches: Mapping[int, Workbench]) -> Offer:
         """The same, with what the tools that are run here say of themselves once they are ready."""
@@ -55,11 +56,11 @@ class Offer:
             benches[whose.at].describe(spec) if isinstance(whose := self.whose[spec.name], Ours) else spec
             for spec in self.specs
         )
-        return Offer(specs, self.whose, self.choice)
+        return replace(self, specs=specs)
 
     def relaxed(self) -> Offer:
         """A call that was demanded has been made, so it is demanded no more."""
-        return Offer(self.specs, self.whose, "auto")
+        return replace(self, choice="auto")
 
 
 def classify(tools: Sequence[ToolDeclaration], choice: ToolChoice, toolbox: Toolbox) -> Offer:
@@ -75,7 +76,8 @@ def classify(tools: Sequence[ToolDeclaration], choice: ToolChoice, toolbox: Tool
             whose[spec.name] = owner
         if allowed is None or any(matches(one, tool) for one in allowed):
             specs += offered
-    return Offer(tuple(specs), whose, _choice(choice, tools, toolbox))
+    may = set[str]() if choice == "none" else {spec.name for spec in specs}
+    return Offer(tuple(specs), whose, _choice(choice, tools, toolbox), frozenset(whose.keys() - may))
 
 
 def _offer(tool: ToolDeclaration, at: int, toolbox: Toolbox) -> tuple[Sequence[FunctionSpec], Whose]:

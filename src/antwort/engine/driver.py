@@ -15,7 +15,6 @@ from antwort.api.events import AnyEvent
 from antwort.api.responses import Response
 from antwort.engine.ports import (
     Finished,
-    HostedCall,
     Model,
     ModelFault,
     Piece,
@@ -43,12 +42,16 @@ class Drive:
 
     def __post_init__(self) -> None:
         self.response: Response = self.job.response
-        self.fault: ModelFault | None = None
         self.parting: list[AnyEvent] = []
         self._pieces: AsyncIterator[Piece] | None = None
         self._steps: AsyncIterator[Progress | ToolDone] | None = None
         self._tool: ToolCall | None = None
         self._sent = 0
+
+    @property
+    def fault(self) -> ModelFault | None:
+        """Why it failed, if it did."""
+        return self.job.fault
 
     async def events(self) -> AsyncGenerator[AnyEvent]:
         """The events, numbered. Closing the generator cancels the turn."""
@@ -57,7 +60,7 @@ class Drive:
         try:
             while True:
                 try:
-                    command = loop.throw(answer) if isinstance(answer, ModelFault) else loop.send(answer)
+                    command = loop.throw(answer) if isinstance(answer, Exception) else loop.send(answer)
                 except StopIteration as stop:
                     self.response = stop.value
                     return
@@ -65,7 +68,7 @@ class Drive:
                     answer = None
                     yield self._numbered(command.event)
                 else:
-                    answer = await self._serve(command)
+                    answer = await self._answer(command)
         except BaseException:
             self._cancel(loop)
             raise
@@ -91,6 +94,13 @@ class Drive:
         except Cancelled:  # the turn itself has failed, and says nothing any more
             pass
 
+    async def _answer(self, command: Ask | NextPiece | Open | Run | NextStep) -> object:
+        """What came of it; also that it broke, for the turn to end with."""
+        try:
+            return await self._serve(command)
+        except Exception as error:  # noqa: BLE001 - a model's or a tool's own code; the turn logs it and ends
+            return error
+
     async def _serve(self, command: Ask | NextPiece | Open | Run | NextStep) -> object:
         match command:
             case Ask(request):
@@ -104,38 +114,30 @@ class Drive:
                 self._steps = call.run()
                 self._tool = ToolCall(command.name, command.call_id)
                 return None
-            case NextStep(call):
-                return await self._next_step(call)
+            case NextStep():
+                return await self._next_step()
 
     async def _next_piece(self) -> Piece | ModelFault:
         assert self._pieces is not None  # noqa: S101 - a turn asks before it listens
         try:
             piece = await anext(self._pieces)
         except ModelFault as fault:
-            self.fault = fault
             return fault
         except StopAsyncIteration:
-            self.fault = ModelFault("The model stopped in the middle of its answer.")
-            return self.fault
+            return ModelFault("The model stopped in the middle of its answer.")
         except Exception as error:  # a model's own code; the log knows what happened, the caller that it did
             _logger.exception("a model failed")
-            self.fault = ModelFault("The model failed.")
-            self.fault.__cause__ = error
-            return self.fault
+            fault = ModelFault("The model failed.")
+            fault.__cause__ = error
+            return fault
         if isinstance(piece, Finished):
             await _close(self._pieces)
             self._pieces = None
         return piece
 
-    async def _next_step(self, call: HostedCall) -> Progress | ToolDone:
+    async def _next_step(self) -> Progress | ToolDone:
         assert self._steps is not None  # noqa: S101 - a turn runs a call before it asks how that goes
-        try:
-            step = await anext(self._steps)
-        except StopAsyncIteration:
-            step = call.failed("The tool ended without a result.")
-        except Exception:  # a tool's own code; the log knows what happened, the model that it did
-            _logger.exception("a hosted tool failed")
-            step = call.failed("The tool failed. Try another way, or answer without it.")
+        step = await anext(self._steps)
         if isinstance(step, ToolDone):
             await _close(self._steps)
             self._steps = None
@@ -151,4 +153,7 @@ class Drive:
 async def _close(stream: object) -> None:
     """Generators hold connections; let them go now and not when they are collected."""
     if isinstance(stream, AsyncGenerator):
-        await stream.aclose()
+        try:
+            await stream.aclose()
+        except Exception:  # a model's or a tool's own code; it is done with, so nobody is to suffer
+            _logger.exception("a model or a tool did not close")

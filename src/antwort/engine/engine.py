@@ -100,7 +100,7 @@ class Work:
 
     @property
     def fault(self) -> ModelFault | None:
-        """Why the model failed, if it did."""
+        """Why it failed, if it did."""
         return self._drive.fault
 
     async def events(self) -> AsyncGenerator[AnyEvent]:

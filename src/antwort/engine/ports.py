@@ -225,7 +225,11 @@ class ToolContext(Struct, frozen=True, kw_only=True):
 
 
 class HostedCall(Protocol):
-    """One call of a tool that is run here, from the moment the model begins to write it."""
+    """One call of a tool that is run here, from the moment the model begins to write it.
+
+    What it cannot do is told by `ToolDone`. One that raises ends the whole response, so the
+    registry lets none of its providers' calls do that.
+    """
 
     @property
     def item(self) -> dict[str, Any]:

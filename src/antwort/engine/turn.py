@@ -10,13 +10,15 @@
     Emit(event)         ->  None            tell whoever listens
 
 and returns the response as it ended. A `ModelFault` is thrown in where the model failed,
-`Cancelled` where nobody wants the answer any more; from then on it only emits. Whoever
-drives it decides how the world is reached: see `driver`.
+`Cancelled` where nobody wants the answer any more, and any other exception where what was
+asked for broke; from then on it only emits. Whatever happens, the last event tells how the
+response ended. Whoever drives it decides how the world is reached: see `driver`.
 """
 
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, cast
@@ -44,7 +46,10 @@ from antwort.engine.ports import (
 from antwort.engine.shorten import TOO_LONG, shortened
 from antwort.engine.writer import Annotate, OpenCall, Writer
 
+_logger = logging.getLogger(__name__)
+
 _LOGPROBS = "message.output_text.logprobs"
+_FEWEST_TOKENS = 16  # that can be asked for: we take no smaller limit, and neither does a Responses upstream
 
 
 @dataclass(frozen=True)
@@ -111,6 +116,8 @@ class Job:
     now: Callable[[], int]
     max_turns: int = 32
     annotate: Annotate = lambda _: ()
+    fault: ModelFault | None = None
+    """Why it failed, if it did."""
 
 
 @dataclass
@@ -135,13 +142,21 @@ def turn(job: Job) -> Generator[Command, Any, Response]:
     """Drive a response to its end, whichever that is."""
     state = _Turn(job)
     try:
+        yield from _played(state)
+    except Exception as error:  # a defect, ours or a tool's: such a response has an end too, and it is told
+        _logger.exception("response %s broke off", job.response.id)
+        yield from state.break_off(error)
+    return state.response
+
+
+def _played(state: _Turn) -> Steps:
+    try:
         yield from state.begin()
         yield from state.work()
     except ModelFault as fault:
         yield from state.fail(fault)
     except Cancelled:
         yield from state.cancel()
-    return state.response
 
 
 def first_request(job: Job) -> ModelRequest:
@@ -187,6 +202,9 @@ class _Turn:
             if any(call.theirs is not None for call in calls) or not calls:
                 yield from self._complete()
                 return
+            if (left := self._tokens_left()) is not None and left < _FEWEST_TOKENS:
+                yield from self._end_incomplete("max_output_tokens")
+                return
             if any(call.ours is not None for call in calls):
                 self.offer = self.offer.relaxed()
             self._stop_offering_when_spent()
@@ -204,6 +222,19 @@ class _Turn:
 
     def fail(self, fault: ModelFault) -> Steps:
         yield from self._emit(self.writer.close("incomplete"))
+        yield from self._end_failed(fault)
+
+    def break_off(self, error: Exception) -> Steps:
+        """Something is broken, so nothing is closed any more; items stay as far as they are."""
+        if self.response.ended:  # only the last word is missing
+            yield Emit(wire.ResponseFailed(response=self.response))
+            return
+        fault = ModelFault("The server failed while it worked on this response.", status=500)
+        fault.__cause__ = error
+        yield from self._end_failed(fault)
+
+    def _end_failed(self, fault: ModelFault) -> Steps:
+        self.job.fault = fault
         self.settle("failed")
         self.response.error = ResponseError(fault.code, fault.message)
         yield Emit(wire.ErrorEvent(error=ErrorDetail(type=fault.kind, code=fault.code, message=fault.message)))
@@ -255,8 +286,6 @@ class _Turn:
     def model_request(self) -> ModelRequest:
         """What the model is asked next."""
         request = self.job.request
-        spent = self.usage.output_tokens
-        left = None if request.max_output_tokens is None else max(1, request.max_output_tokens - spent)
         return ModelRequest(
             model=self.job.model,
             items=[*self.history],
@@ -265,7 +294,7 @@ class _Turn:
             choice=self.offer.choice,
             parallel=self.response.parallel_tool_calls,
             format=self.response.text.format,
-            max_output_tokens=left,
+            max_output_tokens=self._tokens_left(),
             temperature=request.temperature,
             top_p=request.top_p,
             top_logprobs=(request.top_logprobs or 0) if _LOGPROBS in (request.include or ()) else None,
@@ -275,6 +304,10 @@ class _Turn:
             verbosity=request.text.verbosity if request.text else None,
             user=request.user,
         )
+
+    def _tokens_left(self) -> int | None:
+        most = self.job.request.max_output_tokens
+        return None if most is None else most - self.usage.output_tokens
 
     def _call_piece(self, piece: CallPiece, written: dict[int, _Written]) -> Steps:
         call = written.get(piece.index)
@@ -295,6 +328,8 @@ class _Turn:
         match self.offer.whose.get(call.name):
             case _ if not (alone or self.response.parallel_tool_calls):
                 call.refusal = "Only one tool call at a time is allowed. Make this one again, alone."
+            case _ if call.name in self.offer.forbidden:  # some models call what they were told not to
+                call.refusal = f"Tool '{call.name}' must not be called in this response. Answer without it."
             case Clients(custom):
                 call.theirs = OpenCall(call.index, name=call.name, call_id=call.call_id, custom=custom)
                 call.unwrap = FieldReader("input") if custom else None

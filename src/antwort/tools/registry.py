@@ -6,16 +6,19 @@ A provider that raises becomes a failed call that the model reads about, never a
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Iterable, Sequence
-from typing import Any, Protocol
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterable, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any, Protocol, TypeAlias
 
-from antwort.api.errors import invalid
+from antwort.api.errors import ApiError, invalid, unavailable
 from antwort.api.ids import Prefix, new_id
 from antwort.api.items import Annotation
 from antwort.api.tools import ToolDeclaration, tool_type
-from antwort.engine.ports import FunctionSpec, HostedCall, Progress, ToolContext, ToolDone, Workbench
+from antwort.engine.ports import FunctionSpec, HostedCall, Progress, StoreFault, ToolContext, ToolDone, Workbench
 
 _logger = logging.getLogger(__name__)
+
+_Step: TypeAlias = Progress | ToolDone
 
 _PREFIXES: dict[str, Prefix] = {
     "code_interpreter": "ci_",
@@ -78,7 +81,15 @@ class Registry:
         return found[1] if found else None
 
     def _offering(self, tool: ToolDeclaration) -> tuple[FunctionProvider, Sequence[FunctionSpec]] | None:
-        offers = [(one, offered) for one in self.providers if (offered := one.offer(tool)) is not None]
+        offers: list[tuple[FunctionProvider, Sequence[FunctionSpec]]] = []
+        asked = 0
+        for provider in self.providers:
+            with _guarded(provider.name, "say what it offers"):
+                offered = provider.offer(tool)
+                asked += 1
+                offers += [] if offered is None else [(provider, offered)]
+        if not offers and asked < len(self.providers):
+            raise unavailable(f"Tool type '{tool_type(tool)}' is not available now.")
         if len(offers) > 1:
             names = " and ".join(repr(one.name) for one, _ in offers)
             raise ProviderCollision(f"both {names} offer {tool_type(tool)!r}: enable one of them")
@@ -88,42 +99,115 @@ class Registry:
         found = self._offering(tool)
         if found is None:
             raise invalid(f"Tool type '{tool_type(tool)}' is not available on this server.", param=f"{param}.type")
-        provider = found[0]
-        return Guarded(provider.name, tool, await provider.prepare(tool, param, context))
+        provider, bench = found[0], None
+        with _guarded(provider.name, "get ready", but=(ApiError, StoreFault)):
+            bench = await provider.prepare(tool, param, context)
+        return Guarded(provider.name, tool, bench)
 
     async def aclose(self) -> None:
         """Close every provider, also when some of them fail at it."""
         for provider in self.providers:
-            try:
+            with _guarded(provider.name, "close"):
                 await provider.aclose()
-            except Exception:  # a provider's own code, and the others are to be closed too
-                _logger.exception("provider %s did not close", provider.name)
+
+
+@contextmanager
+def _guarded(provider: str, what: str, but: tuple[type[Exception], ...] = ()) -> Generator[None]:
+    """What a provider's own code raises in here is logged, and ends no response; the caller goes on behind it."""
+    try:
+        yield
+    except but:
+        raise
+    except Exception:  # the one place where foreign code is kept from doing harm
+        _logger.exception("provider %s could not %s", provider, what)
 
 
 class Guarded:
-    """The bench of a provider. A call that it cannot begin is one that fails, and no dead response."""
+    """The bench of a provider; None where it could not be got ready. What it fails at has failed, or is left out."""
 
-    def __init__(self, name: str, tool: ToolDeclaration, bench: Workbench) -> None:
+    def __init__(self, name: str, tool: ToolDeclaration, bench: Workbench | None) -> None:
         self._name = name
         self._tool = tool
         self._bench = bench
 
     @property
     def takes_files(self) -> bool:
-        return self._bench.takes_files
+        with _guarded(self._name, "say whether it takes files"):
+            return self._bench is not None and self._bench.takes_files
+        return False
 
     def describe(self, spec: FunctionSpec) -> FunctionSpec:
-        return self._bench.describe(spec)
+        with _guarded(self._name, "describe itself"):
+            return spec if self._bench is None else self._bench.describe(spec)
+        return spec
 
     async def open(self, name: str, call_id: str) -> HostedCall:
-        try:
-            return await self._bench.open(name, call_id)
-        except Exception:  # a provider's own code; the log knows what happened, the model that it did
-            _logger.exception("provider %s could not begin a call", self._name)
-            return BrokenCall(self._tool, "The tool could not be started. Answer without it, or try again.")
+        with _guarded(self._name, "begin a call"):
+            if self._bench is not None:
+                return GuardedCall(self._name, await self._bench.open(name, call_id))
+        return BrokenCall(self._tool, "The tool could not be started. Answer without it, or try again.")
 
     def annotate(self, text: str) -> Sequence[Annotation]:
-        return self._bench.annotate(text)
+        with _guarded(self._name, "annotate an answer"):
+            return () if self._bench is None else tuple(self._bench.annotate(text))
+        return ()
+
+
+class GuardedCall:
+    """A call of a provider. One that raises, at whatever it does, has failed, and is not run if it has not been."""
+
+    def __init__(self, name: str, call: HostedCall) -> None:
+        self._name = name
+        self._call = call
+        self._item = {**call.item}
+        self._whole = True
+        """Nothing of it has failed yet."""
+        if not all(isinstance(self._item.get(field), str) for field in ("id", "type")):
+            raise TypeError("the item of a call needs an `id` and a `type`")
+
+    @property
+    def item(self) -> dict[str, Any]:
+        return self._item
+
+    def opening(self) -> Sequence[Progress]:
+        return self._steps("open a call", self._call.opening)
+
+    def write(self, delta: str) -> Sequence[Progress]:
+        return self._steps("read arguments", lambda: self._call.write(delta)) if self._whole else ()
+
+    def _steps(self, what: str, do: Callable[[], Sequence[Progress]]) -> Sequence[Progress]:
+        with _guarded(self._name, what):
+            return tuple(do())
+        self._whole = False
+        return ()
+
+    async def run(self) -> AsyncGenerator[Progress | ToolDone]:
+        reason = "The tool failed. Try another way, or answer without it."
+        with _guarded(self._name, "run a call"):
+            if self._whole:
+                async with _closing(self._name, self._call.run()) as steps:
+                    async for step in steps:
+                        yield step
+                        if isinstance(step, ToolDone):
+                            return
+                reason = "The tool ended without a result."
+        yield self.failed(reason)
+
+    def failed(self, reason: str) -> ToolDone:
+        with _guarded(self._name, "say that a call has failed"):
+            return self._call.failed(reason)
+        return ToolDone({**self._item, "status": "failed"}, reason)
+
+
+@asynccontextmanager
+async def _closing(name: str, steps: AsyncIterator[_Step]) -> AsyncGenerator[AsyncIterator[_Step]]:
+    """Generators hold sandboxes and connections; let them go now and not when they are collected."""
+    try:
+        yield steps
+    finally:
+        with _guarded(name, "close a call"):
+            if isinstance(steps, AsyncGenerator):
+                await steps.aclose()
 
 
 class BrokenCall:

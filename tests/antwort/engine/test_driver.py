@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 from echo_stage import EchoProvider
-from turn_stage import check_grammar
+from turn_stage import EchoToolbox, check_grammar
 
 from antwort.api.events import AnyEvent, ResponseFailed, kind_of
 from antwort.api.requests import CreateResponse
 from antwort.api.tools import FileSearchTool
 from antwort.engine.engine import Engine, Work
-from antwort.engine.ports import CallPiece, ChosenModel, Finished, ModelFault, Owner, TextPiece
+from antwort.engine.ports import CallPiece, ChosenModel, Finished, ModelFault, Owner, TextPiece, Toolbox
 from antwort.models.directory import Directory
 from antwort.storage import open_store
 from antwort.tools import Registry
@@ -59,11 +59,11 @@ WAIT = object()
 
 
 @asynccontextmanager
-async def working(place, speaker: Speaker, **request):
+async def working(place, speaker: Speaker, toolbox: Toolbox | None = None, **request):
     """The engine with this model, and a response that it has begun to work on."""
     store = await open_store(f"sqlite:///{place}/antwort.db", place / "blobs")
     models = Directory({"m": ChosenModel("m", speaker, "m")}, default="m", default_for_unknown=False)
-    engine = Engine(models, Registry([EchoProvider()]), store)
+    engine = Engine(models, toolbox or Registry([EchoProvider()]), store)
     try:
         yield await engine.start(US, CreateResponse(input="go", tools=[SEARCH], **request))
     finally:
@@ -185,3 +185,57 @@ async def test_nothing_is_done_before_the_event_before_was_taken(tmp_path):
         assert speaker.asked == 0
         await anext(events)
         assert speaker.asked == 1
+
+
+class BrokenToolbox(EchoToolbox):
+    """A toolbox that raises where a registry never does."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__()
+        self._where = where
+
+    def annotate(self, text):
+        if self._where == "annotate":
+            raise RuntimeError("a secret of the tool's")
+        return []
+
+    async def open(self, name, call_id):
+        if self._where == "open":
+            raise RuntimeError("a secret of the tool's")
+        return await super().open(name, call_id)
+
+
+@pytest.mark.parametrize("where", ["open", "annotate"])
+@pytest.mark.parametrize("background", [False, True])
+async def test_whatever_breaks_the_response_has_failed_and_its_last_event_says_so(tmp_path, where, background):
+    speaker = Speaker([TextPiece("Let me see."), search("apples"), Finished("calls")])
+    async with working(tmp_path, speaker, BrokenToolbox(where), background=background) as work:
+        events = await told(work)
+
+        assert [kind_of(event) for event in events[-2:]] == ["error", "response.failed"]
+        assert [event.sequence_number for event in events] == list(range(len(events)))
+        stored = await work._store.get_response(US, work.response.id)
+        assert stored is not None
+        assert stored.response == work.response
+        assert work.response.status == "failed"
+        assert work.response.error is not None
+        assert "secret" not in work.response.error.message
+        assert [item["status"] for item in work.response.output] in (["completed"], ["incomplete"])
+        assert work.fault is not None
+        assert work.fault.status == 500
+        kept = await work._store.read_events(US, work.response.id, -1)
+        assert (b"response.failed" in b"".join(frame for _, frame in kept)) is background
+        assert speaker.stopped == 1
+
+
+async def test_a_model_that_cannot_be_let_go_does_not_spoil_its_answer(tmp_path):
+    class Clinging(Speaker):
+        async def generate(self, request):
+            try:
+                async for said in super().generate(request):
+                    yield said
+            finally:
+                raise RuntimeError("a secret of the model's")
+
+    async with working(tmp_path, Clinging([TextPiece("Hello"), Finished(), TextPiece("more")])) as work:
+        assert (await work.finish()).status == "completed"

@@ -14,7 +14,7 @@ from antwort.api.requests import CreateResponse, decode
 from antwort.api.sse import opened
 from antwort.api.tools import McpTool
 from antwort.engine.engine import Engine
-from antwort.engine.ports import ChosenModel, ConversationRecord, FunctionSpec, Owner, StoreFault
+from antwort.engine.ports import ChosenModel, ConversationRecord, FileRecord, FunctionSpec, Owner, StoreFault
 from antwort.models import Scripted, parse_script
 from antwort.models.directory import Directory
 from antwort.storage import open_store
@@ -225,6 +225,70 @@ async def test_a_background_response_whose_model_is_gone_fails_and_says_so(tmp_p
         engine.models = Directory({}, default=None, default_for_unknown=False)
         assert await engine.recover() == []
         assert (await found(engine, work)).status == "failed"
+
+
+async def uploaded(engine, text: bytes) -> str:
+    async def content():
+        yield text
+
+    record = FileRecord(id="file-1", bytes=0, created_at=1, filename="a.txt", purpose="user_data")
+    return (await engine.store.create_file(US, record, content())).id
+
+
+async def test_one_that_cannot_be_resumed_keeps_no_other_from_it(tmp_path):
+    async with engine_at(tmp_path) as engine:
+        file_id = await uploaded(engine, b"hello")
+        part = {"type": "input_file", "file_id": file_id}
+        lost = await engine.start(US, asked(background=True, input=[{"role": "user", "content": [part]}]))
+        plain = await engine.start(US, asked(background=True))
+    for blob in (tmp_path / "blobs").rglob("*"):
+        if blob.is_file():
+            blob.unlink()
+    async with engine_at(tmp_path) as engine:
+        again = await engine.recover()
+
+        assert [work.response.id for work in again] == [plain.response.id]
+        ended = await found(engine, lost)
+        assert (ended.status, ended.error.code) == ("failed", "server_error")
+        assert str(tmp_path) not in ended.error.message
+        [(_, frame)] = await engine.store.read_events(US, lost.response.id, -1)
+        assert opened(frame)[0] == "response.failed"
+
+
+async def test_a_tool_that_breaks_keeps_nobody_from_starting(tmp_path):
+    class Broken(RemoteToolbox):
+        def offer(self, tool):
+            raise RuntimeError("a secret of the tool's")
+
+    async with engine_at(tmp_path) as engine:
+        work = await engine.start(US, asked(background=True, tools=[{**MCP, "authorization": None, "headers": None}]))
+    async with engine_at(tmp_path) as engine:
+        engine.toolbox = Broken()
+        assert await engine.recover() == []
+        ended = await found(engine, work)
+        assert ended.status == "failed"
+        assert "secret" not in ended.error.message
+
+
+async def test_one_that_ends_every_process_is_not_begun_for_ever(tmp_path):
+    async with engine_at(tmp_path) as engine:
+        work = await engine.start(US, asked(background=True))
+    for _ in range(3):
+        async with engine_at(tmp_path) as engine:
+            assert [again.response.id for again in await engine.recover()] == [work.response.id]
+    async with engine_at(tmp_path) as engine:
+        assert await engine.recover() == []
+        ended = await found(engine, work)
+        assert ended.status == "failed"
+        assert "begun 4 times" in ended.error.message
+
+
+async def test_a_store_that_takes_nothing_stops_the_start(tmp_path):
+    async with engine_at(tmp_path) as engine:
+        await engine.start(US, asked())
+    async with engine_at(tmp_path, refusals=1_000_000) as engine:
+        with pytest.raises(StoreFault):
+            await engine.recover()
 
 
 async def test_what_cannot_be_is_refused_before_anything_is_written(engine):

@@ -210,6 +210,20 @@ def test_output_tokens_are_counted_over_all_requests():
     check_grammar(stage.events)
 
 
+@pytest.mark.parametrize("spent, asked", [(84, [100, 16]), (85, [100]), (100, [100]), (120, [100])])
+def test_when_hardly_a_token_is_left_the_model_is_not_asked_again(spent, asked):
+    call = [CallPiece(0, "file_search", "c", "{}"), used(spent)]
+    stage = Stage({"tools": [SEARCH], "max_output_tokens": 100}, call, [Finished("length")])
+    response = stage.play()
+
+    check_grammar(stage.events)
+    assert [request.max_output_tokens for request in stage.asked] == asked
+    assert response.status == "incomplete"
+    assert response.incomplete_details is not None
+    assert response.incomplete_details.reason == "max_output_tokens"
+    assert [item["status"] for item in response.output] == ["completed"]
+
+
 def test_a_models_fault_fails_the_response_and_keeps_what_was_said():
     fault = ModelFault("The model is overloaded.", code="rate_limit_exceeded")
     stage = Stage({}, [TextPiece("Half a"), fault])
@@ -303,6 +317,26 @@ def test_allowed_tools_are_all_that_the_model_hears_of():
 
     assert [spec.name for spec in stage.asked[0].tools] == ["add"]
     assert stage.asked[0].choice == "required"
+
+
+ONLY_ADD = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "add"}]}
+
+
+@pytest.mark.parametrize(
+    "choice, name",
+    [("none", "file_search"), ("none", "add"), (ONLY_ADD, "file_search"), (ONLY_ADD, "shout")],
+)
+def test_a_call_that_the_request_forbids_is_not_made_whatever_the_model_does(choice, name):
+    call = [CallPiece(0, name, "c", "{}"), Finished("calls")]
+    tools = [FUNCTION, CUSTOM, SEARCH]
+    stage = Stage({"tools": tools, "tool_choice": choice}, call, [TextPiece("ok"), used()])
+    response = stage.play()
+
+    check_grammar(stage.events)
+    assert [item["type"] for item in response.output] == ["message"]
+    assert stage.toolbox.opened == 0
+    assert "must not be called" in stage.history()[-1].raw["output"]
+    assert stage.asked[1].choice == stage.asked[0].choice
 
 
 def test_a_tool_that_nobody_here_runs_is_refused_by_name():
