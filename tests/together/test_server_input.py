@@ -130,6 +130,16 @@ BAD = {
         "invalid_type",
         "input[0].call_id",
     ),
+    "more items than can be": (
+        b'{"input": [' + b'{"role":"user","content":""},' * 8192 + b'{"role":"user","content":""}]}',
+        "invalid_value",
+        "input",
+    ),
+    "more objects than can be": (
+        b'{"input": [{"type": "x", "y": [' + b"{}," * 100_000 + b"{}]}]}",
+        "invalid_json",
+        None,
+    ),
     "an item of no type": (b'{"input": [{"type": 3}]}', "invalid_type", "input[0].type"),
     "a role that nobody has": (b'{"input": [{"role": "robot", "content": "x"}]}', "invalid_value", "input[0].role"),
     "a part that nobody knows": (

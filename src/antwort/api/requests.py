@@ -31,6 +31,7 @@ Metadata: TypeAlias = Annotated[
 ]
 
 ServiceTier: TypeAlias = Literal["auto", "default", "flex", "scale", "priority", "fast", "ultrafast"]
+Input: TypeAlias = Annotated[list[GivenItem], Meta(max_length=8192)]
 Penalty: TypeAlias = Annotated[float, Meta(ge=-2, le=2)]
 
 ToolChoice: TypeAlias = Literal["none", "auto", "required"] | Chosen
@@ -93,7 +94,7 @@ class CreateResponse(Struct, forbid_unknown_fields=True, kw_only=True):
     """`POST /v1/responses`. Everything OpenAI takes is taken; what has no meaning here is stored and echoed."""
 
     model: str | None = None
-    input: str | list[GivenItem] | None = None
+    input: str | Input | None = None
     instructions: str | None = None
     tools: Annotated[list[ToolDeclaration], Meta(max_length=2048)] | None = None
     tool_choice: ToolChoice | None = None
@@ -137,7 +138,7 @@ class CountTokens(Struct, forbid_unknown_fields=True, kw_only=True):
     """`POST /v1/responses/input_tokens`. What of a request decides on the length of its input."""
 
     model: str | None = None
-    input: str | list[GivenItem] | None = None
+    input: str | Input | None = None
     instructions: str | None = None
     tools: Annotated[list[ToolDeclaration], Meta(max_length=2048)] | None = None
     tool_choice: ToolChoice | None = None

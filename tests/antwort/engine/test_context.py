@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 from contextlib import asynccontextmanager
 
 import pytest
@@ -152,3 +153,12 @@ async def test_an_output_without_a_call_id_is_one_that_nobody_called_for():
 
     with pytest.raises(ApiError, match="No tool call found"):
         check_outputs(Context([called("c")], [items.read({"type": "shell_call_output", "call_id": {}})]))
+
+
+async def test_others_go_on_while_many_items_are_read(store):
+    turns = []
+    asyncio.get_running_loop().call_soon(turns.append, 1)
+    context = await gather(CreateResponse(input=[{"role": "user", "content": "x"}] * 1000), US, store)
+
+    assert len(context.given) == 1000
+    assert turns == [1]
