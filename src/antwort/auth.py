@@ -167,7 +167,10 @@ def _revoked(key: Key) -> Key:
 
 
 class Door:
-    """Lets callers in. Without keys everybody is `LOCAL`, and whoever starts the server sees to it that this is so."""
+    """Lets callers in. Without keys everybody is of this machine, and whoever starts the server sees to it.
+
+    `defaults` are the limits of keys that have none of their own, and of that local caller.
+    """
 
     def __init__(self, keys: list[Key] | None, *, defaults: Caller = LOCAL) -> None:
         self._defaults = defaults
@@ -192,7 +195,7 @@ class Door:
     def admit(self, authorization: str | None) -> Caller:
         """The caller behind an `Authorization` header; `ApiError` 401 for one without a good key."""
         if self._keys is None:
-            return LOCAL
+            return self._defaults
         scheme, _, given = (authorization or "").partition(" ")
         found = _KEY.fullmatch(given.strip()) if scheme.lower() == "bearer" else None
         key = self._keys.get(found["id"]) if found else None

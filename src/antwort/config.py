@@ -126,7 +126,7 @@ class AuthSettings(_Section):
 
     keys_file: str | None = None
     requests_per_minute: Positive | None = None
-    """For keys that have no limit of their own."""
+    """For keys that have no limit of their own; without keys, for all callers together."""
     concurrent_responses: Positive | None = None
 
 

@@ -75,6 +75,12 @@ def test_without_keys_everybody_is_local():
     assert not Door(None).locked
 
 
+def test_without_keys_all_share_the_usual_limits():
+    usual = Caller(LOCAL.tenant, LOCAL.key_id, 2, 1)
+
+    assert Door(None, defaults=usual).admit(None) == usual
+
+
 def test_keys_that_others_may_read_are_refused(file):
     file.create("me", "acme")
     file.path.chmod(0o640)

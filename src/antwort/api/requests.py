@@ -9,7 +9,7 @@ from msgspec import Meta, Struct, field
 
 from antwort.api import items
 from antwort.api.errors import ApiError, invalid, malformed
-from antwort.api.items import GivenItem, Item
+from antwort.api.items import GivenItem, Item, Paired
 from antwort.api.tools import Chosen, McpTool, ToolDeclaration, tool_name, tool_type
 
 T = TypeVar("T")
@@ -31,6 +31,7 @@ Metadata: TypeAlias = Annotated[
 ]
 
 ServiceTier: TypeAlias = Literal["auto", "default", "flex", "scale", "priority", "fast", "ultrafast"]
+Input: TypeAlias = Annotated[list[GivenItem], Meta(max_length=8192)]
 Penalty: TypeAlias = Annotated[float, Meta(ge=-2, le=2)]
 
 ToolChoice: TypeAlias = Literal["none", "auto", "required"] | Chosen
@@ -93,7 +94,7 @@ class CreateResponse(Struct, forbid_unknown_fields=True, kw_only=True):
     """`POST /v1/responses`. Everything OpenAI takes is taken; what has no meaning here is stored and echoed."""
 
     model: str | None = None
-    input: str | list[GivenItem] | None = None
+    input: str | Input | None = None
     instructions: str | None = None
     tools: Annotated[list[ToolDeclaration], Meta(max_length=2048)] | None = None
     tool_choice: ToolChoice | None = None
@@ -137,7 +138,7 @@ class CountTokens(Struct, forbid_unknown_fields=True, kw_only=True):
     """`POST /v1/responses/input_tokens`. What of a request decides on the length of its input."""
 
     model: str | None = None
-    input: str | list[GivenItem] | None = None
+    input: str | Input | None = None
     instructions: str | None = None
     tools: Annotated[list[ToolDeclaration], Meta(max_length=2048)] | None = None
     tool_choice: ToolChoice | None = None
@@ -203,6 +204,7 @@ def read_items(given: list[dict[str, Any]], param: str) -> list[Item]:
 
 def _read_item(raw: dict[str, Any], where: str) -> Item:
     try:
+        msgspec.convert(raw, Paired)
         return items.read(raw)
     except msgspec.ValidationError as error:
         raise malformed(error, root=where) from error

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable, Sized
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from antwort.api import items
 from antwort.api.errors import ApiError, invalid, not_found
@@ -12,6 +14,11 @@ from antwort.api.items import GivenReasoning, Item, ItemReference
 from antwort.api.requests import CreateResponse, read_input
 from antwort.api.secrets import item_without_secrets
 from antwort.engine.ports import Owner, Store
+
+T = TypeVar("T")
+
+_AT_ONCE = 256
+"""Items that are read where they came. To read more takes long enough that others would notice."""
 
 _PREFIXES: dict[str, Prefix] = {
     "message": "msg_",
@@ -46,13 +53,21 @@ class Context:
 async def gather(request: CreateResponse, owner: Owner, store: Store) -> Context:
     """Put the history together. What is missing or not the owner's is an error that says which."""
     before = await _before(request, owner, store)
-    given = await take_in(read_input(request.input), owner, store, "input")
-    return Context([items.read(raw) for raw in before], given)
+    said = request.input if isinstance(request.input, list) else ()
+    read = await _aside(said, lambda: read_input(request.input))
+    given = await take_in(read, owner, store, "input")
+    return Context(await _aside(before, lambda: [items.read(raw) for raw in before]), given)
 
 
 async def take_in(given: list[Item], owner: Owner, store: Store, param: str) -> list[Item]:
     """Items as they are stored: references resolved, each with an id, messages with parts. They came as `param`."""
-    return [_whole(item) for item in await _resolved(given, owner, store, param)]
+    resolved = await _resolved(given, owner, store, param)
+    return await _aside(resolved, lambda: [_whole(item) for item in resolved])
+
+
+async def _aside(many: Sized, work: Callable[[], T]) -> T:
+    """Do something with each of these; in a thread, where they are many."""
+    return work() if len(many) <= _AT_ONCE else await asyncio.to_thread(work)
 
 
 async def _before(request: CreateResponse, owner: Owner, store: Store) -> list[dict[str, Any]]:
@@ -119,12 +134,12 @@ def _part(role: str, text: str) -> dict[str, Any]:
 
 def check_outputs(context: Context) -> None:
     """An answer to a call that nobody made would only confuse the model."""
-    made = {item.raw.get("call_id") for item in context.history if item.type.endswith("_call")}
+    made = {item.call_id for item in context.history if item.type.endswith("_call")}
     for item in context.given:
-        if item.type.endswith("_call_output") and item.raw.get("call_id") not in made:
+        if item.type.endswith("_call_output") and item.call_id not in made:
             kind = item.type.removesuffix("_output").replace("_", " ")
             raise invalid(
-                f"No tool call found for {kind} output with call_id {item.raw.get('call_id')}.",
+                f"No tool call found for {kind} output with call_id {item.call_id}.",
                 param="input",
                 code=None,
             )

@@ -112,7 +112,7 @@ def open_door(config: Config) -> Door:
             f"server.host: {config.server.host} can be reached by others, and there are no keys. Make one with "
             "`antwort keys create` and name the file in auth.keys_file, or listen on 127.0.0.1."
         )
-    return Door(None)
+    return Door(None, defaults=_limits(auth))
 
 
 def _limits(auth: AuthSettings) -> Caller:

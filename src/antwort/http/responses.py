@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable
+from contextlib import aclosing, contextmanager
+from dataclasses import dataclass
+
+import msgspec
 
 from starlette.requests import Request
 from starlette.responses import Response as Answer
 from starlette.routing import Route
 
-from antwort.api.errors import invalid, not_found
+from antwort.api.errors import ApiError, invalid, not_found, unavailable
+from antwort.api.events import ENDINGS, ErrorEvent, ResponseFailed, to_sse
 from antwort.api.objects import Deleted, InputTokens
 from antwort.api.requests import CountTokens, CreateResponse
-from antwort.api.responses import Response
+from antwort.api.responses import Response, ResponseError
 from antwort.api.shown import View
 from antwort.engine.engine import Work
-from antwort.engine.ports import StoredResponse
+from antwort.engine.ports import StoredResponse, StoreFault
 from antwort.http.bodies import json_answer, read_json
 from antwort.http.errors import of_fault
 from antwort.http.paging import flag, included, listed, page_query, whole_number
 from antwort.http.services import Services, caller_of, owner_of, services_of
-from antwort.http.streams import EventStream, attended
-from antwort.telemetry import audit
+from antwort.http.streams import EventStream, attended, broken_off
+from antwort.telemetry import audit, log
 
 
 async def create(request: Request) -> Answer:
@@ -42,9 +46,11 @@ async def create(request: Request) -> Answer:
         return _followed(request, work.response.id, -1, view) if asked.stream else queued
     services.attended[work.response.id] = work
     if asked.stream:
-        return _stream(services, _frames(work, view), closed=over)
+        told = _Told(work, view)
+        return _stream(services, told.frames(), closed=over, broken=told.broken)
     try:
-        return json_answer(view.response(_told(await attended(request.receive, work.finish()), work)))
+        with _done_once(work):
+            return json_answer(view.response(_told(await attended(request.receive, work.finish()), work)))
     finally:
         over()
 
@@ -74,10 +80,44 @@ def _counted(services: Services, work: Work, over: Callable[[], None]) -> Callab
     return ended
 
 
-async def _frames(work: Work, view: View) -> AsyncGenerator[bytes, None]:
-    async with aclosing(work.events()) as events:
-        async for event in events:
-            yield view.event(event)
+@contextmanager
+def _done_once(work: Work) -> Generator[None]:
+    """Work whose end cannot be stored was done all the same: an SDK that asked again would have it done twice."""
+    try:
+        yield
+    except StoreFault as fault:
+        log.warning("store_fault", exc_info=fault)
+        message = (
+            f"The work on response '{work.response.id}' has ended, and its end cannot be stored right now. "
+            "It will be as soon as that is possible: look for it there before you ask again."
+        )
+        raise unavailable(message, should_retry=False) from fault
+
+
+@dataclass
+class _Told:
+    """A response that is streamed as it is made: knows what was told of it, and so how to end a stream that breaks."""
+
+    work: Work
+    view: View
+    number: int = -1
+    ended: bool = False
+
+    async def frames(self) -> AsyncGenerator[bytes, None]:
+        with _done_once(self.work):
+            async with aclosing(self.work.events()) as events:
+                async for event in events:
+                    yield self.view.event(event)
+                    self.number, self.ended = event.sequence_number, isinstance(event, ENDINGS)
+
+    def broken(self, error: ApiError) -> Iterable[bytes]:
+        """The error, and the end that every stream has."""
+        if self.ended:
+            return
+        yield to_sse(ErrorEvent(error=error.envelope().error, sequence_number=self.number + 1))
+        why = ResponseError("server_error", error.message)
+        failed = msgspec.structs.replace(self.work.response, status="failed", error=why)
+        yield self.view.event(ResponseFailed(response=failed, sequence_number=self.number + 2))
 
 
 def _followed(request: Request, response_id: str, after: int, view: View) -> EventStream:
@@ -93,10 +133,15 @@ def _followed(request: Request, response_id: str, after: int, view: View) -> Eve
 
 
 def _stream(
-    services: Services, frames: AsyncGenerator[bytes, None], closed: Callable[[], None] = lambda: None
+    services: Services,
+    frames: AsyncGenerator[bytes, None],
+    closed: Callable[[], None] = lambda: None,
+    broken: Callable[[ApiError], Iterable[bytes]] = broken_off,
 ) -> EventStream:
     server = services.config.server
-    return EventStream(frames, keep_alive=server.keep_alive, stall_timeout=server.stall_timeout, closed=closed)
+    return EventStream(
+        frames, keep_alive=server.keep_alive, stall_timeout=server.stall_timeout, closed=closed, broken=broken
+    )
 
 
 # ── afterwards ───────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -7,7 +7,7 @@ is taken for gone. While there is nothing to send, comments keep the connection 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from contextlib import aclosing
 from typing import Any, Protocol, TypeVar
 
@@ -15,6 +15,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
+from antwort.api.errors import ApiError
 from antwort.api.events import ErrorEvent, to_sse
 from antwort.api.sse import KEEP_ALIVE
 from antwort.http.errors import explained
@@ -28,8 +29,16 @@ _HEADERS = {
 }
 
 
+def broken_off(told: ApiError) -> Iterable[bytes]:
+    """Only what went wrong. It has no number: a reader who can come back goes on behind the last that had one."""
+    yield to_sse(ErrorEvent(error=told.envelope().error))
+
+
 class EventStream(Response):
-    """Sends frames as they come. `closed` is called when it is over, however it ends."""
+    """Sends frames as they come. `closed` is called when it is over, however it ends.
+
+    Where something goes wrong, the last frames are those that `broken` makes of it.
+    """
 
     def __init__(
         self,
@@ -38,6 +47,7 @@ class EventStream(Response):
         keep_alive: float,
         stall_timeout: float,
         closed: Callable[[], None] = lambda: None,
+        broken: Callable[[ApiError], Iterable[bytes]] = broken_off,
     ) -> None:
         super().__init__(status_code=200, headers=_HEADERS)
         del self.headers["content-length"]
@@ -45,6 +55,7 @@ class EventStream(Response):
         self._keep_alive = keep_alive
         self._stall = stall_timeout
         self._closed = closed
+        self._broken = broken
         self._busy = False
         self._quiet = True
 
@@ -65,8 +76,8 @@ class EventStream(Response):
             except (ClientDisconnect, OSError):
                 raise
             except Exception as error:  # noqa: BLE001 - the status is out: all that can be told goes into the stream
-                told = explained(error).envelope().error
-                await self._send(send, to_sse(ErrorEvent(error=told)))
+                for frame in self._broken(explained(error)):
+                    await self._send(send, frame)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _send(self, send: Send, frame: bytes) -> None:

@@ -76,3 +76,11 @@ def test_without_keys_only_this_machine_is_let_in():
 def test_a_file_of_keys_that_is_not_there_is_an_error_at_once(tmp_path: Path):
     with pytest.raises(Exception, match="keys"):
         open_door(parse(json.dumps({"auth": {"keys_file": str(tmp_path / "none.json")}}), {}))
+
+
+async def test_limits_hold_without_keys_too(tmp_path):
+    async with served(tmp_path, {"auth": {"requests_per_minute": 1}}) as (_, http):
+        answers = [await http.get("/v1/models") for _ in range(2)]
+
+    assert [answer.status_code for answer in answers] == [200, 429]
+    assert answers[0].headers["x-ratelimit-limit-requests"] == "1"

@@ -130,6 +130,7 @@ class _Child:
     @classmethod
     async def started(cls, path: Path, environment: Mapping[str, str]) -> _Child:
         """Start it, and wait until it answers."""
+        server = await asyncio.to_thread(SandboxServer, "http://sandbox", uds=str(path), own=True)  # reads files
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             *("-m", "antwort", "sandbox", "--uds", str(path), "--with-parent"),
@@ -139,8 +140,6 @@ class _Child:
             stderr=asyncio.subprocess.PIPE,
             start_new_session=True,  # a Ctrl-C is for us; we end it in good order
         )
-        # In a thread, because a client reads the host's certificates even when it has no use for them.
-        server = await asyncio.to_thread(SandboxServer, "http://sandbox", uds=str(path), own=True)
         child = cls(process, RemoteSandboxes(server))
         try:
             async with asyncio.timeout(_START_SECONDS):

@@ -7,6 +7,7 @@ not, no code is run here, and the server says why. Who asks for it in so many wo
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -64,7 +65,7 @@ async def _here(settings: CodeInterpreterSettings, state: Path, environment: Map
 
 async def _elsewhere(url: str, token: str | None) -> Place:
     """A server that does not answer yet may do so later, and is no reason not to start; a wrong token is."""
-    sandboxes = RemoteSandboxes(SandboxServer(url, token=token))
+    sandboxes = RemoteSandboxes(await asyncio.to_thread(SandboxServer, url, token=token))  # reads files
     try:
         await sandboxes.check()
     except WrongToken as error:
