@@ -115,6 +115,21 @@ BAD = {
     "an object for the input": (b'{"input": {"role": "user"}}', "invalid_type", "input"),
     "a number for an item": (b'{"input": [3]}', "invalid_type", "input[0]"),
     "nothing for an item": (b'{"input": [null]}', "invalid_type", "input[0]"),
+    "a call by a list": (
+        b'{"input": [{"type": "shell_call", "call_id": [1], "action": {}}]}',
+        "invalid_type",
+        "input[0].call_id",
+    ),
+    "an output by an object": (
+        b'{"input": [{"role": "user", "content": "x"}, {"type": "shell_call_output", "call_id": {}}]}',
+        "invalid_type",
+        "input[1].call_id",
+    ),
+    "a code call by a list": (
+        b'{"input": [{"type": "code_interpreter_call", "id": "ci_1", "container_id": "c", "call_id": []}]}',
+        "invalid_type",
+        "input[0].call_id",
+    ),
     "an item of no type": (b'{"input": [{"type": 3}]}', "invalid_type", "input[0].type"),
     "a role that nobody has": (b'{"input": [{"role": "robot", "content": "x"}]}', "invalid_value", "input[0].role"),
     "a part that nobody knows": (

@@ -265,6 +265,12 @@ READERS: dict[str, type[Struct]] = {
 }
 """The types of which we need to know something. All others go through as they are."""
 
+class Paired(Struct):
+    """What is asked of an item of any type: calls and their outputs are paired by this."""
+
+    call_id: str | None = None
+
+
 UNTYPED = ("message", "item_reference")
 """Those that may leave out their `type`: what else they have tells which they are."""
 
@@ -282,6 +288,12 @@ class Item(Struct, frozen=True):
     @property
     def type(self) -> str:
         return kind_of(self.raw)
+
+    @property
+    def call_id(self) -> str | None:
+        """What pairs a call with its output. Of an item that was stored without being read it may be anything."""
+        call_id = self.raw.get("call_id")
+        return call_id if isinstance(call_id, str) else None
 
 
 def kind_of(raw: Raw) -> str:

@@ -9,7 +9,7 @@ from msgspec import Meta, Struct, field
 
 from antwort.api import items
 from antwort.api.errors import ApiError, invalid, malformed
-from antwort.api.items import GivenItem, Item
+from antwort.api.items import GivenItem, Item, Paired
 from antwort.api.tools import Chosen, McpTool, ToolDeclaration, tool_name, tool_type
 
 T = TypeVar("T")
@@ -203,6 +203,7 @@ def read_items(given: list[dict[str, Any]], param: str) -> list[Item]:
 
 def _read_item(raw: dict[str, Any], where: str) -> Item:
     try:
+        msgspec.convert(raw, Paired)
         return items.read(raw)
     except msgspec.ValidationError as error:
         raise malformed(error, root=where) from error

@@ -119,12 +119,12 @@ def _part(role: str, text: str) -> dict[str, Any]:
 
 def check_outputs(context: Context) -> None:
     """An answer to a call that nobody made would only confuse the model."""
-    made = {item.raw.get("call_id") for item in context.history if item.type.endswith("_call")}
+    made = {item.call_id for item in context.history if item.type.endswith("_call")}
     for item in context.given:
-        if item.type.endswith("_call_output") and item.raw.get("call_id") not in made:
+        if item.type.endswith("_call_output") and item.call_id not in made:
             kind = item.type.removesuffix("_output").replace("_", " ")
             raise invalid(
-                f"No tool call found for {kind} output with call_id {item.raw.get('call_id')}.",
+                f"No tool call found for {kind} output with call_id {item.call_id}.",
                 param="input",
                 code=None,
             )

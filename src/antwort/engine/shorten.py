@@ -22,9 +22,9 @@ def shortened(history: Sequence[Item]) -> list[Item] | None:
         return None
     gone = set(may_go[: (len(may_go) + 1) // 2])
     rest = [item for at, item in enumerate(history) if at not in gone]
-    called = {item.raw.get("call_id") for item in rest if not item.type.endswith("_output")}
+    called = {item.call_id for item in rest if not item.type.endswith("_output")}
     # A result without its call is an error to many models.
-    return [item for item in rest if not item.type.endswith("_output") or item.raw.get("call_id") in called]
+    return [item for item in rest if not item.type.endswith("_output") or item.call_id in called]
 
 
 def _role(item: Item) -> str | None:

@@ -272,7 +272,7 @@ def document() -> Schema:
     """All operations, and the schemas of what they take and give."""
     bodies = [one for operation in OPERATIONS for one in (operation.takes, operation.gives) if one is not None]
     types = list(
-        {repr(one): one for one in (*bodies, ErrorEnvelope, *EVENTS, *_EXEC_EVENTS, *items.READERS.values())}.values()
+        {repr(one): one for one in (*bodies, ErrorEnvelope, *EVENTS, *_EXEC_EVENTS, items.Paired, *items.READERS.values())}.values()
     )
     schemas, components = msgspec.json.schema_components(types, ref_template=_REF)
     described = {repr(of): schema for of, schema in zip(types, schemas, strict=True)}
@@ -300,15 +300,16 @@ def _alone(components: Mapping[str, Schema]) -> dict[str, Schema]:
 def _given_item(components: Mapping[str, Schema]) -> Schema:
     """An item of a type that we know, with what we need of it; or of any other, with whatever it has."""
     other: Schema = {"type": "string", "not": {"enum": list(items.READERS)}}
-    known = [_known(kind, components[reader.__name__]) for kind, reader in items.READERS.items()]
-    return {"anyOf": [*known, {"type": "object", "required": ["type"], "properties": {"type": other}}]}
+    any_has = components[items.Paired.__name__]["properties"]
+    known = [_known(kind, components[reader.__name__], any_has) for kind, reader in items.READERS.items()]
+    return {"anyOf": [*known, {"type": "object", "required": ["type"], "properties": {"type": other, **any_has}}]}
 
 
-def _known(kind: str, component: Schema) -> Schema:
+def _known(kind: str, component: Schema, any_has: Schema) -> Schema:
     required = component.get("required", [])
     return {
         **component,
-        "properties": {"type": {"const": kind}, **component["properties"]},
+        "properties": {"type": {"const": kind}, **any_has, **component["properties"]},
         "required": required if kind in items.UNTYPED else ["type", *required],
     }
 

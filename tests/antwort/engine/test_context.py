@@ -144,3 +144,11 @@ async def test_an_answer_needs_its_call_wherever_that_is():
 
     with pytest.raises(ApiError, match="No tool call found for shell call output with call_id d"):
         check_outputs(Context([called("c")], [answered("c"), answered("d", "shell_call_output")]))
+
+
+async def test_an_output_without_a_call_id_is_one_that_nobody_called_for():
+    strange = items.read({"type": "shell_call", "call_id": [1], "action": {}})  # as it may have been stored
+    check_outputs(Context([strange], [called("c"), answered("c")]))
+
+    with pytest.raises(ApiError, match="No tool call found"):
+        check_outputs(Context([called("c")], [items.read({"type": "shell_call_output", "call_id": {}})]))

@@ -60,3 +60,9 @@ def test_it_gets_shorter_until_nothing_may_go(history):
         assert len(shorter) < len(history)
         assert all(any(item is old for old in history) for item in shorter)
         history = shorter
+
+
+def test_what_was_stored_with_a_strange_call_id_is_no_trouble():
+    strange = read({"type": "shell_call", "call_id": [1]})
+
+    assert shortened([said("user"), said("user"), strange, said("user", "now")]) == [strange, said("user", "now")]

@@ -123,3 +123,12 @@ def test_events_are_described():
 
     assert names == {event.__name__ for event in EVENTS}
     assert accepts("OutputTextDelta", msgspec.json.decode(to_json(sent)))
+
+
+@pytest.mark.parametrize("kind", ["message", "shell_call", "of the future"])
+def test_a_call_id_is_a_string_whatever_has_it(kind):
+    item = {"type": kind, "role": "user", "content": "x"}
+
+    assert accepts("GivenItem", {**item, "call_id": "call_1"})
+    assert accepts("GivenItem", {**item, "call_id": None})
+    assert not accepts("GivenItem", {**item, "call_id": [1]})
