@@ -152,3 +152,12 @@ async def test_an_output_without_a_call_id_is_one_that_nobody_called_for():
 
     with pytest.raises(ApiError, match="No tool call found"):
         check_outputs(Context([called("c")], [items.read({"type": "shell_call_output", "call_id": {}})]))
+
+
+async def test_the_answer_to_a_local_shell_call_names_it_by_its_id():
+    call = items.read({"type": "local_shell_call", "id": "lsh_1", "call_id": "c", "action": {"command": ["ls"]}})
+    for name in ("id", "call_id"):
+        check_outputs(Context([call], [items.read({"type": "local_shell_call_output", name: "c", "output": "x"})]))
+
+    with pytest.raises(ApiError, match="local shell call output with call_id d"):
+        check_outputs(Context([call], [items.read({"type": "local_shell_call_output", "id": "d", "output": "x"})]))
