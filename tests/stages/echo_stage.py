@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import click
+from prometheus_client import Counter
+from prometheus_client.registry import Collector
 from turn_stage import EchoCall
 
 from antwort.api.ids import new_id
@@ -81,6 +83,11 @@ class EchoBench:
 class EchoProvider:
     """Offers `file_search`. A store that is called `vs_broken` cannot be opened."""
 
+    tools: Sequence[str] = ("file_search",)
+
+    def __init__(self) -> None:
+        self._prepared = Counter("echo_prepared", "Echoes that were made ready.", registry=None)
+
     @property
     def name(self) -> str:
         return "echo"
@@ -93,10 +100,14 @@ class EchoProvider:
 
     async def prepare(self, tool: ToolDeclaration, param: str, context: ToolContext) -> Workbench:
         assert isinstance(tool, FileSearchTool)
+        self._prepared.inc()
         return EchoBench(tool)
 
     def routes(self) -> Sequence[Any]:
         return []
+
+    def metrics(self) -> Sequence[Collector]:
+        return [self._prepared]
 
     async def aclose(self) -> None:
         pass

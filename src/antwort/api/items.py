@@ -265,6 +265,7 @@ READERS: dict[str, type[Struct]] = {
 }
 """The types of which we need to know something. All others go through as they are."""
 
+
 class Paired(Struct):
     """What is asked of an item of any type: calls and their outputs are paired by this."""
 
@@ -293,6 +294,8 @@ class Item(Struct, frozen=True):
     def call_id(self) -> str | None:
         """What pairs a call with its output. Of an item that was stored without being read it may be anything."""
         call_id = self.raw.get("call_id")
+        if call_id is None and self.type == "local_shell_call_output":  # the wire calls it `id` there
+            call_id = self.id
         return call_id if isinstance(call_id, str) else None
 
 
@@ -309,8 +312,3 @@ def read(raw: Raw) -> Item:
         raise msgspec.ValidationError(f"Expected `str`, got `{type(raw['type']).__name__}` - at `$.type`")
     reader = READERS.get(kind_of(raw))
     return Item(raw, msgspec.convert(raw, reader) if reader else None)
-
-
-def write(item: OutputItem | Raw) -> Raw:
-    """An item of ours as plain data."""
-    return item if isinstance(item, dict) else msgspec.to_builtins(item)

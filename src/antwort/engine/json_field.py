@@ -123,3 +123,39 @@ class FieldReader:
             self._depth -= 1
         elif char == "," and self._depth == 1:
             self._at_key, self._key = True, None
+
+
+class FreeTextReader:
+    """The text of a call that takes free text: inside of `{"input": …}`, or bare, as some models write it."""
+
+    def __init__(self) -> None:
+        self._field = FieldReader("input")
+        self._written: list[str] = []
+        self._bare = False
+        self._found = False
+
+    def feed(self, fragment: str) -> str:
+        """The part of the text that this fragment brought."""
+        begins = not any(part.strip() for part in self._written) and bool(fragment.strip())
+        self._written.append(fragment)
+        if begins and fragment.lstrip()[0] not in '{"':
+            self._bare = True
+            return "".join(self._written)
+        if self._bare:
+            return fragment
+        text = self._field.feed(fragment)
+        self._found = self._found or bool(text)
+        return text
+
+    def rest(self, *, cut: bool) -> str:
+        """What only the end tells: that it was no such JSON after all. One that was cut off may have become it."""
+        written = "".join(self._written)
+        if self._bare or self._found or not written.strip() or (cut and written.lstrip()[0] == "{"):
+            return ""
+        try:
+            value = json.loads(written)
+        except (ValueError, RecursionError):
+            return written
+        if isinstance(value, str):
+            return value
+        return "" if value == {} or isinstance(value.get("input"), str) else written

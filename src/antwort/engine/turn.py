@@ -32,7 +32,7 @@ from antwort.api.items import Item
 from antwort.api.requests import CreateResponse
 from antwort.api.responses import IncompleteDetails, Response, ResponseError, ResponseStatus, Usage
 from antwort.engine.classify import Clients, Offer, Ours
-from antwort.engine.json_field import FieldReader
+from antwort.engine.json_field import FreeTextReader
 from antwort.engine.ports import (
     CallPiece,
     Finished,
@@ -130,7 +130,7 @@ class _Written:
     theirs: OpenCall | None = None
     index: int = -1
     arguments: list[str] = field(default_factory=list[str])
-    unwrap: FieldReader | None = None  # custom tools: the text inside of the JSON that the model writes
+    unwrap: FreeTextReader | None = None  # custom tools: the text in what the model writes
     refusal: str = ""  # why nobody makes it: the model is told, and the client never hears of it
 
     @property
@@ -332,7 +332,7 @@ class _Turn:
                 call.refusal = f"Tool '{call.name}' must not be called in this response. Answer without it."
             case Clients(custom):
                 call.theirs = OpenCall(call.index, name=call.name, call_id=call.call_id, custom=custom)
-                call.unwrap = FieldReader("input") if custom else None
+                call.unwrap = FreeTextReader() if custom else None
                 yield Emit(self.writer.begin(call.theirs.item()))
             case Ours(at) if self._may_run_more():
                 opened = cast("HostedCall", (yield Open(call.name, call.call_id, at)))
@@ -359,6 +359,8 @@ class _Turn:
         cut = finished.reason in ("length", "content_filter")
         for call in calls:
             if call.theirs is not None:
+                if call.unwrap is not None:
+                    yield from self._emit(call.theirs.write(call.unwrap.rest(cut=cut)))
                 yield Emit(call.theirs.close())
                 yield Emit(self.writer.end(call.index, call.theirs.item("incomplete" if cut else "completed")))
             elif call.ours is not None and cut:

@@ -71,13 +71,16 @@ async def opened(
         await store.aclose()
         raise
     running = _containers(config, store, place, metrics)
-    registry = Registry([*_providers(config, store, running), *also])
+    registry = Registry()
     engine = Engine(directory, registry, store, config.engine.max_turns, config.engine.max_attached)
     services = Services(
         config, door, store, directory, registry, engine, Background(store), metrics, running, place.told
     )
     chores = [asyncio.create_task(chore) for chore in _chores(services)]
     try:
+        for provider in (*_providers(config, store, running), *also):
+            registry.register(provider)
+        registry.show_metrics(metrics.registry)
         if running is not None:
             await running.recover()
         for work in await engine.recover():

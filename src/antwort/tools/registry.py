@@ -10,6 +10,9 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, 
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Protocol, TypeAlias
 
+from prometheus_client import CollectorRegistry
+from prometheus_client.registry import Collector
+
 from antwort.api.errors import ApiError, invalid, unavailable
 from antwort.api.ids import Prefix, new_id
 from antwort.api.items import Annotation
@@ -37,8 +40,13 @@ class FunctionProvider(Protocol):
         """How logs and metrics call it."""
         ...
 
+    @property
+    def tools(self) -> Sequence[str]:
+        """The types of the tools that it runs, as requests declare them. No other provider may run one of them."""
+        ...
+
     def offer(self, tool: ToolDeclaration) -> Sequence[FunctionSpec] | None:
-        """What a model is told of a declared tool; None where that is another provider's."""
+        """What a model is told of a declared tool, of one of these types; None where this one is not run."""
         ...
 
     async def prepare(self, tool: ToolDeclaration, param: str, context: ToolContext) -> Workbench:
@@ -49,57 +57,63 @@ class FunctionProvider(Protocol):
         """HTTP routes of its own, for the server to mount."""
         ...
 
+    def metrics(self) -> Sequence[Collector]:
+        """Numbers of its own, for `/metrics` to show. Asked once, at start."""
+        ...
+
     async def aclose(self) -> None:
         """Let go of everything."""
         ...
 
 
 class ProviderCollision(Exception):
-    """Two providers claim the same name."""
+    """Two providers claim the same name, tool or metric."""
 
 
 class Registry:
-    """All providers. What one of them offers, no other may."""
+    """All providers. What one of them runs, no other may: an error at start, not a surprise later."""
 
     def __init__(self, providers: Iterable[FunctionProvider] = ()) -> None:
         self._providers: dict[str, FunctionProvider] = {}
+        self._running: dict[str, FunctionProvider] = {}
         for provider in providers:
             self.register(provider)
 
     def register(self, provider: FunctionProvider) -> None:
-        """Add one. A name that is taken is an error at start, not a surprise later."""
+        """Add one. A name that is taken, or a tool, is a `ProviderCollision`."""
         if provider.name in self._providers:
             raise ProviderCollision(f"two tool providers are called {provider.name!r}")
+        for tool in provider.tools:
+            if (other := self._running.get(tool)) is not None:
+                raise ProviderCollision(f"both {other.name!r} and {provider.name!r} run {tool!r}: enable one of them")
         self._providers[provider.name] = provider
+        self._running |= dict.fromkeys(provider.tools, provider)
 
     @property
     def providers(self) -> tuple[FunctionProvider, ...]:
         return tuple(self._providers.values())
 
-    def offer(self, tool: ToolDeclaration) -> Sequence[FunctionSpec] | None:
-        found = self._offering(tool)
-        return found[1] if found else None
-
-    def _offering(self, tool: ToolDeclaration) -> tuple[FunctionProvider, Sequence[FunctionSpec]] | None:
-        offers: list[tuple[FunctionProvider, Sequence[FunctionSpec]]] = []
-        asked = 0
+    def show_metrics(self, page: CollectorRegistry) -> None:
+        """Let a page show the numbers of all providers. A name that is there already is a `ProviderCollision`."""
         for provider in self.providers:
-            with _guarded(provider.name, "say what it offers"):
-                offered = provider.offer(tool)
-                asked += 1
-                offers += [] if offered is None else [(provider, offered)]
-        if not offers and asked < len(self.providers):
-            raise unavailable(f"Tool type '{tool_type(tool)}' is not available now.")
-        if len(offers) > 1:
-            names = " and ".join(repr(one.name) for one, _ in offers)
-            raise ProviderCollision(f"both {names} offer {tool_type(tool)!r}: enable one of them")
-        return offers[0] if offers else None
+            for collector in provider.metrics():
+                try:
+                    page.register(collector)
+                except ValueError as error:
+                    raise ProviderCollision(f"metrics of {provider.name!r}: {error}") from error
+
+    def offer(self, tool: ToolDeclaration) -> Sequence[FunctionSpec] | None:
+        provider = self._running.get(tool_type(tool))
+        if provider is None:
+            return None
+        with _guarded(provider.name, "say what it offers"):
+            return provider.offer(tool)
+        raise unavailable(f"Tool type '{tool_type(tool)}' is not available now.")
 
     async def prepare(self, tool: ToolDeclaration, param: str, context: ToolContext) -> Workbench:
-        found = self._offering(tool)
-        if found is None:
+        provider, bench = self._running.get(tool_type(tool)), None
+        if provider is None:
             raise invalid(f"Tool type '{tool_type(tool)}' is not available on this server.", param=f"{param}.type")
-        provider, bench = found[0], None
         with _guarded(provider.name, "get ready", but=(ApiError, StoreFault)):
             bench = await provider.prepare(tool, param, context)
         return Guarded(provider.name, tool, bench)

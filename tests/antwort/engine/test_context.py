@@ -162,3 +162,12 @@ async def test_others_go_on_while_many_items_are_read(store):
 
     assert len(context.given) == 1000
     assert turns == [1]
+
+
+async def test_the_answer_to_a_local_shell_call_names_it_by_its_id():
+    call = items.read({"type": "local_shell_call", "id": "lsh_1", "call_id": "c", "action": {"command": ["ls"]}})
+    for name in ("id", "call_id"):
+        check_outputs(Context([call], [items.read({"type": "local_shell_call_output", name: "c", "output": "x"})]))
+
+    with pytest.raises(ApiError, match="local shell call output with call_id d"):
+        check_outputs(Context([call], [items.read({"type": "local_shell_call_output", "id": "d", "output": "x"})]))

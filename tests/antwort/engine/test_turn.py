@@ -132,6 +132,17 @@ def test_a_clients_calls_end_the_response_and_may_be_written_side_by_side():
     assert "custom_tool_call_input.delta" in stage.kinds
 
 
+def test_a_custom_tool_gets_the_text_of_a_model_that_writes_no_json():
+    said = [CallPiece(0, "shout", "c", "hey "), CallPiece(0, arguments="you"), Finished("calls")]
+    stage = Stage({"tools": [CUSTOM]}, said)
+    response = stage.play()
+
+    check_grammar(stage.events)
+    assert response.output[0]["input"] == "hey you"
+    deltas = [event.delta for event in stage.events if isinstance(event, wire.CustomInputDelta)]
+    assert deltas == ["hey ", "you"]
+
+
 def test_a_tool_of_ours_runs_and_the_model_reads_its_result():
     call = [TextPiece("Let me see."), CallPiece(0, "file_search", "call_1", '{"q": 1}'), Finished("calls")]
     stage = Stage({"tools": [SEARCH]}, call, [TextPiece("Found."), used(5)])

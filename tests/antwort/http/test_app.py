@@ -6,15 +6,18 @@ import json
 from pathlib import Path
 
 import pytest
+from echo_stage import EchoProvider
 from loop_stage import form, served
 
 from antwort.auth import KeyFile
 from antwort.config import ConfigError, parse
 from antwort.http.app import open_door
+from antwort.tools import ProviderCollision
 
 pytestmark = pytest.mark.anyio
 
 SEARCH = {"type": "file_search", "vector_store_ids": ["vs_1"]}
+NO_CODE = {"providers": {"code_interpreter": {"enabled": False}}}
 
 
 async def test_nothing_that_can_be_asked_for_blocks_the_loop(stage):
@@ -65,6 +68,24 @@ async def test_a_response_that_nobody_asked_to_keep_leaves_nothing(stage):
     answer = await stage.http.post("/v1/responses", json={"input": "hello", "store": False})
 
     assert (await stage.http.get(f"/v1/responses/{answer.json()['id']}")).status_code == 404
+
+
+async def test_the_numbers_of_a_provider_are_on_the_page_of_metrics(tmp_path):
+    async with served(tmp_path, NO_CODE) as (_, http):
+        await http.post("/v1/responses", json={"input": "hello", "tools": [SEARCH]})
+
+        assert "echo_prepared_total 1.0" in (await http.get("/metrics")).text
+
+
+async def test_two_providers_of_one_tool_stop_the_start_and_leave_nothing_open(tmp_path):
+    class Other(EchoProvider):
+        name = "other"
+
+    with pytest.raises(ProviderCollision, match="file_search"):
+        async with served(tmp_path, NO_CODE, also=[Other()]):
+            pass
+    async with served(tmp_path, NO_CODE) as (_, http):  # the lock of the store is free again
+        assert (await http.get("/readyz")).status_code == 200
 
 
 def test_without_keys_only_this_machine_is_let_in():

@@ -45,12 +45,14 @@ async def whoami(request):
 class Rooms(EchoProvider):
     """A provider with routes of its own, which go wrong in their own ways."""
 
+    tools = ()
+
     @property
     def name(self) -> str:
         return "rooms"
 
-    def offer(self, tool: Any) -> None:
-        return None
+    def metrics(self) -> list[Any]:
+        return []
 
     def routes(self) -> list[Route]:
         handlers = (break_down, block, leave, begin_and_break_down, whoami)

@@ -4,12 +4,12 @@ from contextlib import aclosing
 
 import pytest
 from echo_stage import EchoProvider, RealEchoCall
+from prometheus_client import CollectorRegistry
 
 from antwort.api.errors import ApiError
 from antwort.api.tools import FileSearchTool, WebSearchTool
 from antwort.engine.ports import FunctionSpec, Owner, StoreFault, ToolContext, ToolDone
-from antwort.tools import Registry
-from antwort.tools.registry import ProviderCollision
+from antwort.tools import ProviderCollision, Registry
 
 pytestmark = pytest.mark.anyio
 
@@ -76,6 +76,7 @@ class Buggy(EchoProvider):
     """A provider whose methods raise, and those of its bench and of its calls."""
 
     def __init__(self, *where: str, error: Exception | None = None, name: str = "echo") -> None:
+        super().__init__()
         self._where = where
         self._error = error or Bug()
         self._name = name
@@ -181,12 +182,9 @@ async def test_what_is_wrong_with_a_request_or_the_store_is_said_before_anything
         await Registry([Buggy("prepare", error=error)]).prepare(SEARCH, "tools[0]", CONTEXT)
 
 
-def test_a_provider_that_raises_when_asked_what_it_offers_is_passed_over():
-    broken = Buggy("offer", name="broken")
-
-    assert Registry([broken, EchoProvider()]).offer(SEARCH)
+def test_a_provider_that_raises_when_asked_what_it_offers_does_not_break_the_request():
     with pytest.raises(ApiError, match="'file_search' is not available now") as caught:
-        Registry([broken]).offer(SEARCH)
+        Registry([Buggy("offer")]).offer(SEARCH)
     assert caught.value.status == 503
 
 
@@ -204,11 +202,27 @@ def test_two_providers_of_one_name_are_refused():
         Registry([EchoProvider(), EchoProvider()])
 
 
+def test_two_providers_of_one_tool_are_refused_at_start_and_not_on_a_request():
+    with pytest.raises(ProviderCollision, match="both 'echo' and 'other' run 'file_search': enable one"):
+        Registry([EchoProvider(), Buggy(name="other")])
+
+
+async def test_the_numbers_of_providers_are_on_the_page():
+    registry, page = Registry([EchoProvider()]), CollectorRegistry()
+    registry.show_metrics(page)
+    await registry.prepare(SEARCH, "tools[0]", CONTEXT)
+
+    assert page.get_sample_value("echo_prepared_total") == 1
+    with pytest.raises(ProviderCollision, match="metrics of 'echo'"):
+        registry.show_metrics(page)
+
+
 async def test_every_provider_is_closed_also_behind_one_that_fails_at_it():
     closed: list[str] = []
 
     class Last(EchoProvider):
         name = "last"
+        tools = ()
 
         async def aclose(self):
             closed.append(self.name)

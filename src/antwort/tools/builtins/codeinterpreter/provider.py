@@ -54,6 +54,7 @@ class CodeInterpreter:
     """The provider."""
 
     name = NAME
+    tools = (NAME,)
 
     def __init__(
         self,
@@ -71,6 +72,10 @@ class CodeInterpreter:
         return (SPEC,) if isinstance(tool, CodeInterpreterTool) else None
 
     def routes(self) -> Sequence[Any]:
+        return ()
+
+    def metrics(self) -> Sequence[Any]:
+        """Those of containers tell all that there is to count."""
         return ()
 
     async def aclose(self) -> None:
