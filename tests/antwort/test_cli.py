@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -87,6 +89,17 @@ def test_a_server_that_cannot_start_says_why(run, arguments, config, said):
 
     assert told.exit_code == 1
     assert said in told.output
+
+
+def test_a_server_whose_database_is_locked_says_so(run):
+    Path("antwort.yaml").write_text("storage: {url: 'sqlite:///antwort.db', blobs: blobs}")
+    with closing(sqlite3.connect("antwort.db", isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        told = run("serve", "--config", "antwort.yaml", "--port", "0")
+
+    assert told.exit_code == 1
+    assert "locked by another process. Mend that" in told.output
+    assert "Traceback" not in told.output
 
 
 def test_asking_for_help_imports_no_server():

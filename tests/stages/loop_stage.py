@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import sqlite3
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -58,6 +59,19 @@ async def served(
         finally:
             server.should_exit = True
             await serving
+
+
+@asynccontextmanager
+async def locked(place: Path) -> AsyncIterator[None]:
+    """Nobody can write to the store at this place meanwhile."""
+    other = await asyncio.to_thread(
+        sqlite3.connect, place / "antwort.db", isolation_level=None, check_same_thread=False
+    )
+    await asyncio.to_thread(other.execute, "BEGIN IMMEDIATE")
+    try:
+        yield
+    finally:
+        await asyncio.to_thread(other.close)
 
 
 def form(*parts: tuple[str, bytes] | tuple[str, bytes, str], boundary: bytes = b"b") -> bytes:

@@ -596,6 +596,10 @@ class ContainerStore(Protocol):
 class Store(ResponseStore, ConversationStore, FileStore, ContainerStore, Protocol):
     """All of it."""
 
+    async def try_to_write(self) -> None:
+        """Write something that changes nothing; `StoreFault` where nothing could be written."""
+        ...
+
     async def aclose(self) -> None:
         """Finish what is under way and let go."""
         ...

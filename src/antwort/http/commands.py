@@ -24,7 +24,8 @@ _CONFIG = click.option(
 @click.option("--port", type=click.IntRange(0, 65535), help="0 takes any that is free.  [default: 8080]")
 def serve(config: Path | None, host: str | None, port: int | None) -> None:
     """Serve the Responses API."""
-    from antwort.http.server import run  # noqa: PLC0415 - slow to import, and only this command needs it
+    from antwort.engine.ports import StoreFault  # noqa: PLC0415 - slow to import, and only this command needs it
+    from antwort.http.server import run  # noqa: PLC0415 - likewise slow
     from antwort.storage import UnusableStore  # noqa: PLC0415 - likewise slow
     from antwort.telemetry import set_up_logging  # noqa: PLC0415 - likewise slow
 
@@ -34,6 +35,8 @@ def serve(config: Path | None, host: str | None, port: int | None) -> None:
         run(settings, os.environ, click.echo)
     except (ConfigError, KeyFileError, UnusableStore) as error:
         raise click.ClickException(str(error)) from error
+    except StoreFault as fault:
+        raise click.ClickException(f"{fault} Mend that, or change `storage`, and start again.") from fault
 
 
 def _with_options(config: Config, host: str | None, port: int | None) -> Config:

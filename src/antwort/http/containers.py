@@ -35,7 +35,7 @@ from antwort.api.sse import frame
 from antwort.containers import Containers, ContainerWish, Executed
 from antwort.containers.files import DATA
 from antwort.containers.sandboxes import Output, SandboxFault, SandboxLost
-from antwort.engine.ports import ContainerFileRecord, ContainerRecord, Owner
+from antwort.engine.ports import ContainerFileRecord, ContainerRecord, Owner, StoreFault
 from antwort.http.bodies import json_answer, read_json, receive
 from antwort.http.errors import explained
 from antwort.http.multipart import receive_upload
@@ -178,7 +178,7 @@ async def _steps(request: Request, asked: ExecuteCode) -> AsyncGenerator[Output 
         async with aclosing(run) as steps:
             async for step in steps:
                 yield step
-    except (SandboxLost, SandboxFault) as trouble:
+    except (SandboxLost, SandboxFault, StoreFault) as trouble:
         told = explained(trouble)
         told.should_retry = False  # some of the code may have run
         raise told from trouble

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import time
-from typing import Any
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response as Answer
 from starlette.routing import Route
 
-from antwort.api.errors import ApiError, not_found
+from antwort.api.errors import ApiError, invalid, not_found
 from antwort.api.ids import new_id
+from antwort.api.items import Raw
 from antwort.api.objects import ConversationObject, Deleted
 from antwort.api.requests import AddItems, CreateConversation, UpdateConversation, read_items
 from antwort.engine.attachments import check_files
@@ -27,6 +27,7 @@ async def create(request: Request) -> Answer:
     """Begin a conversation, perhaps with items."""
     asked = await read_json(request, CreateConversation)
     items = await _taken_in(request, asked.items or [])
+    _check_ids(items, {})
     record = ConversationRecord(new_id("conv_"), int(time.time()), asked.metadata or {})
     await services_of(request).store.create_conversation(owner_of(request), record, items)
     audit("conversation.create", record.id)
@@ -64,6 +65,7 @@ async def add_items(request: Request) -> Answer:
     view, asked = services_of(request).view(included(request)), await read_json(request, AddItems)
     await _found(request)
     items = await _taken_in(request, asked.items)
+    _check_ids(items, await _already_there(request, items))
     if not await services_of(request).store.add_items(owner_of(request), _id(request), items):
         raise _absent(request)
     audit("conversation.items.create", _id(request), count=len(items))
@@ -97,11 +99,27 @@ async def delete_item(request: Request) -> Answer:
     return json_answer(_shown(record))
 
 
-async def _taken_in(request: Request, given: list[dict[str, Any]]) -> list[dict[str, Any]]:
+async def _taken_in(request: Request, given: list[Raw]) -> list[Raw]:
     owner, store = owner_of(request), services_of(request).store
     taken = await take_in(read_items(given, "items"), owner, store, "items")
     await check_files(taken, owner, store, "items")
     return [item.raw for item in taken]
+
+
+async def _already_there(request: Request, items: list[Raw]) -> dict[str, Raw]:
+    """Those that the conversation has under the ids of these."""
+    owner, store = owner_of(request), services_of(request).store
+    found = [await store.get_item(owner, _id(request), item["id"]) for item in items]
+    return {item["id"]: item for item in found if item is not None}
+
+
+def _check_ids(items: list[Raw], there: dict[str, Raw]) -> None:
+    """An item that is there already is not added again, so another must not come under its id: it would be lost."""
+    known = dict(there)
+    for at, item in enumerate(items):
+        if known.setdefault(item["id"], item) != item:
+            message = f"There is another item with id '{item['id']}' in this conversation. Give it an id of its own."
+            raise invalid(message, param=f"items[{at}].id")
 
 
 async def _found(request: Request) -> ConversationRecord:

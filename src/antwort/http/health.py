@@ -8,11 +8,8 @@ from starlette.routing import Route
 
 from antwort.api.errors import unavailable
 from antwort.api.objects import Health
-from antwort.engine.ports import Owner
 from antwort.http.bodies import json_answer
 from antwort.http.services import services_of
-
-_NOBODY = Owner("", "")
 
 
 async def healthz(request: Request) -> Answer:
@@ -22,11 +19,11 @@ async def healthz(request: Request) -> Answer:
 
 
 async def readyz(request: Request) -> Answer:
-    """It can take requests: it is not about to stop, and its store answers."""
+    """It can take requests: it is not about to stop, and its store can be written to."""
     services = services_of(request)
     if services.stopping:
         raise unavailable("The server is about to stop.")
-    await services.store.get_response(_NOBODY, "resp_0")
+    await services.trial.of(services.store)
     return json_answer(Health(status="ready"))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -13,10 +15,33 @@ from antwort.config import Config
 from antwort.containers import Containers
 from antwort.engine.background import Background
 from antwort.engine.engine import Engine, Work
-from antwort.engine.ports import Owner, Store
+from antwort.engine.ports import Owner, Store, StoreFault
 from antwort.models.directory import Directory
 from antwort.telemetry import Metrics
 from antwort.tools import Registry
+
+
+@dataclass
+class Trial:
+    """Whether the store can be written to. Everybody may ask, so it is tried now and then, for all who asked since."""
+
+    every: float = 2.0
+    _one_at_a_time: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _again_at: float = 0.0
+    _fault: StoreFault | None = None
+
+    async def of(self, store: Store) -> None:
+        """`StoreFault` where it cannot."""
+        async with self._one_at_a_time:
+            if time.monotonic() >= self._again_at:
+                try:
+                    await store.try_to_write()
+                    self._fault = None
+                except StoreFault as fault:
+                    self._fault = fault
+                self._again_at = time.monotonic() + self.every
+            if self._fault is not None:
+                raise StoreFault(str(self._fault)) from self._fault
 
 
 @dataclass
@@ -38,6 +63,7 @@ class Services:
     limits: Limits = field(default_factory=Limits)
     attended: dict[str, Work] = field(default_factory=dict[str, Work])
     """The responses that somebody waits for."""
+    trial: Trial = field(default_factory=Trial)
     stopping: bool = False
 
     def view(self, include: Iterable[str] = (), *, obfuscation: bool = False) -> View:

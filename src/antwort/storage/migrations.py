@@ -182,5 +182,10 @@ def refuse_strangers(connection: sqlite3.Connection, newest: int = len(MIGRATION
         )
 
 
+def write_again(connection: sqlite3.Connection) -> None:
+    """Write the version that is there. SQLite does not look whether it is the same, so this has to reach the disk."""
+    connection.execute(f"PRAGMA user_version = {_number(connection, 'user_version')}")
+
+
 def _number(connection: sqlite3.Connection, pragma: str) -> int:
     return int(connection.execute(f"PRAGMA {pragma}").fetchone()[0])

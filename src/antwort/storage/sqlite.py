@@ -32,7 +32,7 @@ from antwort.storage.bodies import item_columns
 from antwort.storage.database import Database, connect
 from antwort.storage.faults import UnusableStore, faults_told
 from antwort.storage.lock import StoreLock
-from antwort.storage.migrations import migrate, refuse_strangers
+from antwort.storage.migrations import migrate, refuse_strangers, write_again
 
 PATIENCE = 5.0
 """Seconds to wait for a database that another process has locked."""
@@ -77,6 +77,9 @@ class SqliteStore:
         except BaseException:
             lock.release()
             raise
+
+    async def try_to_write(self) -> None:
+        await self._database.write_everybodys(write_again)
 
     async def aclose(self) -> None:
         """Finish what is under way and let go."""

@@ -4,26 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sqlite3
-from contextlib import asynccontextmanager
-from pathlib import Path
 
 import pytest
+from loop_stage import locked
 
 pytestmark = pytest.mark.anyio
-
-
-@asynccontextmanager
-async def locked(place: Path):
-    """Nobody can write meanwhile."""
-    other = await asyncio.to_thread(
-        sqlite3.connect, place / "antwort.db", isolation_level=None, check_same_thread=False
-    )
-    await asyncio.to_thread(other.execute, "BEGIN IMMEDIATE")
-    try:
-        yield
-    finally:
-        await asyncio.to_thread(other.close)
 
 
 def told(stream: str) -> list[dict]:

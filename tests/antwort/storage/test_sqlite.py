@@ -242,6 +242,15 @@ async def test_a_disk_that_refuses_to_grow_is_a_fault_and_passes(tmp_path):
     await asyncio.to_thread(check_all_is_sound, tmp_path)
 
 
+async def test_a_trial_has_to_reach_the_disk(tmp_path):
+    async with opened(tmp_path) as store:
+        await store.begin_response(OURS, asked("resp_1"))
+        size = await asyncio.to_thread(lambda: (tmp_path / "antwort.db-wal").stat().st_size)
+        with files_no_larger_than(size), pytest.raises(StoreFault):
+            await store.try_to_write()
+        await store.try_to_write()
+
+
 async def test_one_write_that_is_too_large_for_the_disk_hurts_no_other(tmp_path):
     async with opened(tmp_path) as store:
         small = [asked(f"resp_{number}", message(f"in_{number}")) for number in range(20)]
@@ -268,6 +277,8 @@ async def test_a_locked_database_is_a_fault_for_writers_and_passes(tmp_path):
             await store.finish_response(OURS, done(first))
         with pytest.raises(StoreFault, match="locked"):
             await store.create_file(OURS, record("file-1"), chunks(b"content"))
+        with pytest.raises(StoreFault, match="locked"):
+            await store.try_to_write()
         assert await store.get_response(OURS, "resp_1") == first
         other.execute("ROLLBACK")
         other.close()
