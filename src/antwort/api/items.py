@@ -265,6 +265,7 @@ READERS: dict[str, type[Struct]] = {
 }
 """The types of which we need to know something. All others go through as they are."""
 
+
 class Paired(Struct):
     """What is asked of an item of any type: calls and their outputs are paired by this."""
 

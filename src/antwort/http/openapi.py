@@ -272,7 +272,10 @@ def document() -> Schema:
     """All operations, and the schemas of what they take and give."""
     bodies = [one for operation in OPERATIONS for one in (operation.takes, operation.gives) if one is not None]
     types = list(
-        {repr(one): one for one in (*bodies, ErrorEnvelope, *EVENTS, *_EXEC_EVENTS, items.Paired, *items.READERS.values())}.values()
+        {
+            repr(one): one
+            for one in (*bodies, ErrorEnvelope, *EVENTS, *_EXEC_EVENTS, items.Paired, *items.READERS.values())
+        }.values()
     )
     schemas, components = msgspec.json.schema_components(types, ref_template=_REF)
     described = {repr(of): schema for of, schema in zip(types, schemas, strict=True)}

@@ -145,7 +145,7 @@ async def test_a_reader_who_takes_nothing_is_not_waited_for(tmp_path):
             await writer.drain()
             assert b"content-length: 30000000" in (await reader.readuntil(b"\r\n\r\n")).lower()
             async with asyncio.timeout(20):
-                while 'route="files.content"' not in (await http.get("/metrics")).text:  # counted when it is over
+                while 'route="files.content"' not in (await http.get("/metrics")).text:  # noqa: ASYNC110 - counted when it is over
                     await asyncio.sleep(0.1)
         finally:
             writer.close()
