@@ -203,6 +203,16 @@ class Door:
         right = hmac.compare_digest(_digest(found["secret"] if found else ""), key.sha256 if key else _NOBODY)
         if key is None or not right:
             raise _unauthorized(authorization)
+        return self._caller(key)
+
+    def holder(self, key_id: str) -> Caller | None:
+        """Who has this key; None where it opens nothing any more."""
+        if self._keys is None:
+            return self._defaults if key_id == self._defaults.key_id else None
+        key = self._keys.get(key_id)
+        return None if key is None else self._caller(key)
+
+    def _caller(self, key: Key) -> Caller:
         return Caller(
             key.tenant,
             key.id,
@@ -271,9 +281,13 @@ class Limits:
         limit = caller.concurrent_responses
         if limit is None:
             return lambda: None
-        use = self._use(caller)
-        if use.running >= limit:
+        if self._use(caller).running >= limit:
             raise _too_many(f"Too many responses at once: {limit} may run at a time.", 1)
+        return self.resume(caller)
+
+    def resume(self, caller: Caller) -> Callable[[], None]:
+        """The same for one that was let in before: it counts, also where it is one too many."""
+        use = self._use(caller)
         use.running += 1
         left = [use]
 

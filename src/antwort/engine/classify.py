@@ -9,14 +9,7 @@ from typing import TypeAlias
 from antwort.api.errors import invalid
 from antwort.api.requests import ToolChoice, matches, named_by
 from antwort.api.tools import Chosen, CustomTool, FunctionTool, GrammarFormat, ToolDeclaration, tool_type
-from antwort.engine.ports import Choice, FunctionSpec, Must, Toolbox, Workbench
-
-_FREE_TEXT = {
-    "type": "object",
-    "properties": {"input": {"type": "string"}},
-    "required": ["input"],
-    "additionalProperties": False,
-}
+from antwort.engine.ports import FREE_TEXT, Choice, FunctionSpec, Must, Toolbox, Workbench
 
 
 @dataclass(frozen=True)
@@ -87,7 +80,7 @@ def _offer(tool: ToolDeclaration, at: int, toolbox: Toolbox) -> tuple[Sequence[F
         )
     if isinstance(tool, CustomTool):
         grammar = tool.format if isinstance(tool.format, GrammarFormat) else None
-        spec = FunctionSpec(tool.name, tool.description, _FREE_TEXT, free_text=True, grammar=grammar)
+        spec = FunctionSpec(tool.name, tool.description, FREE_TEXT, free_text=True, grammar=grammar)
         return [spec], Clients(custom=True)
     offered = toolbox.offer(tool)
     if offered is None:

@@ -27,6 +27,15 @@ class Owner(Struct, frozen=True):
 # ── models ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+FREE_TEXT: dict[str, Any] = {
+    "type": "object",
+    "properties": {"input": {"type": "string"}},
+    "required": ["input"],
+    "additionalProperties": False,
+}
+"""The parameters of a tool that takes free text, for a model that can only write JSON."""
+
+
 class FunctionSpec(Struct, frozen=True):
     """A tool as a model is told of it.
 

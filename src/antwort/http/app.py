@@ -18,7 +18,7 @@ from antwort.config import AuthSettings, Config, ConfigError
 from antwort.containers import Containers
 from antwort.containers.sandboxes import Place, open_place
 from antwort.engine.background import Background
-from antwort.engine.engine import Engine
+from antwort.engine.engine import Engine, Work
 from antwort.engine.ports import Store, StoreFault
 from antwort.http import containers, conversations, files, health, models, openapi, responses
 from antwort.http.errors import router_error
@@ -84,13 +84,20 @@ async def opened(
         if running is not None:
             await running.recover()
         for work in await engine.recover():
-            services.background.launch(work)
+            _resume(services, work)
         yield services
     finally:
         for chore in chores:
             chore.cancel()
         await asyncio.gather(*chores, return_exceptions=True)
         await services.aclose()
+
+
+def _resume(services: Services, work: Work) -> None:
+    """It counts like any other, and towards the limits of who asked for it, where that key still opens anything."""
+    holder = services.door.holder(work.owner.key_id)
+    over = services.limits.resume(holder) if holder is not None else lambda: None
+    services.background.launch(work, ended=responses.counted(services, work, over))
 
 
 def _containers(config: Config, store: Store, place: Place, metrics: Metrics) -> Containers | None:

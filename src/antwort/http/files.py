@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import tempfile
 import time
-from collections.abc import AsyncIterator, Generator
+from collections.abc import AsyncGenerator, AsyncIterator, Generator
 from contextlib import contextmanager
 from typing import IO, TypeAlias
 from urllib.parse import quote
@@ -13,7 +13,6 @@ from urllib.parse import quote
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response as Answer
-from starlette.responses import StreamingResponse
 from starlette.routing import Route
 
 from antwort.api.errors import ApiError, invalid, not_found
@@ -24,6 +23,7 @@ from antwort.http.bodies import json_answer
 from antwort.http.multipart import Upload, receive_upload
 from antwort.http.paging import ends, page_query
 from antwort.http.services import owner_of, services_of
+from antwort.http.streams import ByteStream
 from antwort.storage.faults import faults_told
 from antwort.telemetry import audit
 
@@ -91,12 +91,18 @@ async def content(request: Request) -> Answer:
     chunks = await services_of(request).store.read_file(owner_of(request), record.id)
     if chunks is None:
         raise not_found("File", record.id)
-    headers = {
-        "content-disposition": f"attachment; filename*=UTF-8''{quote(record.filename, safe='')}",
-        "content-length": str(record.bytes),
-        "content-security-policy": "sandbox; default-src 'none'",
-    }
-    return StreamingResponse(chunks, headers=headers, media_type="application/octet-stream")
+    return ByteStream(
+        _pieces(chunks),
+        name=quote(record.filename, safe=""),
+        media_type="application/octet-stream",
+        stall_timeout=services_of(request).config.server.stall_timeout,
+        size=record.bytes,
+    )
+
+
+async def _pieces(chunks: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
+    async for chunk in chunks:
+        yield chunk
 
 
 async def delete(request: Request) -> Answer:

@@ -7,7 +7,6 @@ from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 
 import msgspec
-
 from starlette.requests import Request
 from starlette.responses import Response as Answer
 from starlette.routing import Route
@@ -38,7 +37,7 @@ async def create(request: Request) -> Answer:
         over()
         raise
     audit("response.create", work.response.id, model=work.response.model, stored=work.stored)
-    over = _counted(services, work, over)
+    over = counted(services, work, over)
     view = services.view(asked.include or (), obfuscation=_is_obfuscated(asked))
     if asked.background:
         queued = json_answer(work.response)
@@ -66,7 +65,7 @@ def _told(response: Response, work: Work) -> Response:
     return response
 
 
-def _counted(services: Services, work: Work, over: Callable[[], None]) -> Callable[[], None]:
+def counted(services: Services, work: Work, over: Callable[[], None]) -> Callable[[], None]:
     """The metrics know of it from now until it is over."""
     services.metrics.running.inc()
     name = work.response.model if work.response.model in services.models.names() else "other"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 
 from starlette.requests import Request
@@ -30,12 +30,12 @@ class Trial:
     _again_at: float = 0.0
     _fault: StoreFault | None = None
 
-    async def of(self, store: Store) -> None:
+    async def of(self, write: Callable[[], Awaitable[None]]) -> None:
         """`StoreFault` where it cannot."""
         async with self._one_at_a_time:
             if time.monotonic() >= self._again_at:
                 try:
-                    await store.try_to_write()
+                    await write()
                     self._fault = None
                 except StoreFault as fault:
                     self._fault = fault

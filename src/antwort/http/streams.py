@@ -102,7 +102,7 @@ class Pieces(Protocol):
 
     def __aiter__(self) -> AsyncIterator[bytes]: ...
 
-    async def aclose(self) -> None: ...
+    def aclose(self) -> Awaitable[None]: ...
 
 
 class ByteStream(Response):
@@ -111,7 +111,9 @@ class ByteStream(Response):
     One that breaks off ends the connection without an end of the answer, so that nobody takes half for the whole.
     """
 
-    def __init__(self, pieces: Pieces, *, name: str, media_type: str, stall_timeout: float) -> None:
+    def __init__(
+        self, pieces: Pieces, *, name: str, media_type: str, stall_timeout: float, size: int | None = None
+    ) -> None:
         headers = {
             "content-type": media_type,
             "content-disposition": f"attachment; filename*=UTF-8''{name}",
@@ -120,6 +122,8 @@ class ByteStream(Response):
         }
         super().__init__(status_code=200, headers=headers)
         del self.headers["content-length"]
+        if size is not None:
+            self.headers["content-length"] = str(size)
         self._pieces = pieces
         self._stall = stall_timeout
 

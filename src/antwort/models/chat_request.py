@@ -5,18 +5,12 @@ from __future__ import annotations
 from typing import Any, TypeAlias
 
 from antwort.api.requests import JsonObjectFormat, JsonSchemaFormat
-from antwort.engine.ports import FunctionSpec, ModelRequest, Must
+from antwort.engine.ports import FREE_TEXT, FunctionSpec, ModelRequest, Must
 from antwort.models.chat_messages import ChatDialect, to_messages
 
 Body: TypeAlias = dict[str, Any]
 
 _NOTHING: Body = {"type": "object", "properties": {}}
-_FREE_TEXT: Body = {
-    "type": "object",
-    "properties": {"input": {"type": "string"}},
-    "required": ["input"],
-    "additionalProperties": False,
-}
 
 
 def to_body(request: ModelRequest, *, model: str, dialect: ChatDialect, include_usage: bool = True) -> Body:
@@ -40,7 +34,7 @@ def to_tools(request: ModelRequest) -> list[Body]:
 def _function(spec: FunctionSpec) -> Body:
     function: Body = {
         "name": spec.name,
-        "parameters": spec.parameters or (_FREE_TEXT if spec.free_text else _NOTHING),
+        "parameters": spec.parameters or (FREE_TEXT if spec.free_text else _NOTHING),
     }
     told = [spec.description] if spec.description else []
     if spec.grammar is not None:  # chat servers know no grammars of tools, so the model is asked to keep to it

@@ -94,7 +94,7 @@ def _make(name: str, settings: ModelSettings, environment: Mapping[str, str]) ->
         model = _remote(settings, _api_key(name, settings.api_key_env, environment))
         return Resilient(model, policy=RetryPolicy(attempts=settings.attempts), total_timeout=settings.timeout)
     try:
-        return Scripted(load_script(Path(settings.script)))
+        return Scripted(load_script(Path(settings.script)), remembered=0)  # a server lives longer than a test
     except (OSError, UnicodeError, ScriptError) as error:
         raise ConfigError(f"models.{name}.script: {error}") from error
 

@@ -46,8 +46,14 @@ _CALLS = ("function_call", "custom_tool_call")
 class Scripted:
     """A model that answers from a script. `requests` keeps the last of what it was asked, for tests to look at."""
 
-    def __init__(self, script: Script, *, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
-        self.requests: deque[ModelRequest] = deque(maxlen=_REMEMBERED)
+    def __init__(
+        self,
+        script: Script,
+        *,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        remembered: int = _REMEMBERED,
+    ) -> None:
+        self.requests: deque[ModelRequest] = deque(maxlen=remembered)
         self._script = script
         self._sleep = sleep
         self._given: Counter[int] = Counter()

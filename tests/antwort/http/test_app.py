@@ -105,3 +105,17 @@ async def test_limits_hold_without_keys_too(tmp_path):
 
     assert [answer.status_code for answer in answers] == [200, 429]
     assert answers[0].headers["x-ratelimit-limit-requests"] == "1"
+
+
+async def test_what_is_done_again_after_a_start_counts_like_any_other(tmp_path):
+    one_at_once = {"auth": {"concurrent_responses": 1}, "providers": {"code_interpreter": {"enabled": False}}}
+    async with served(tmp_path, one_at_once) as (_, http):
+        left = (await http.post("/v1/responses", json={"input": "forever", "background": True})).json()
+    async with served(tmp_path, one_at_once) as (_, http):
+        one_too_many = await http.post("/v1/responses", json={"input": "hello"})
+        metrics = (await http.get("/metrics")).text
+        await http.post(f"/v1/responses/{left['id']}/cancel")
+        next_one = await http.post("/v1/responses", json={"input": "hello"})
+
+    assert (one_too_many.status_code, next_one.status_code) == (429, 200)
+    assert "antwort_responses_running 1.0" in metrics

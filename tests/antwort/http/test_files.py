@@ -134,3 +134,18 @@ async def test_a_file_that_is_too_large_is_refused_and_leaves_nothing(tmp_path):
 
         assert (exact.status_code, more.status_code) == (200, 413)
         assert len(left(stage)) == 1
+
+
+async def test_a_reader_who_takes_nothing_is_not_waited_for(tmp_path):
+    async with served(tmp_path, {"server": {"stall_timeout": 0.2}}) as (_, http):
+        made = await upload(http, ("purpose", b"user_data"), ("file", bytes(30_000_000), "a.bin"))
+        reader, writer = await asyncio.open_connection(http.base_url.host, http.base_url.port, limit=1024)
+        try:
+            writer.write(f"GET /v1/files/{made.json()['id']}/content HTTP/1.1\r\nhost: localhost\r\n\r\n".encode())
+            await writer.drain()
+            assert b"content-length: 30000000" in (await reader.readuntil(b"\r\n\r\n")).lower()
+            async with asyncio.timeout(20):
+                while 'route="files.content"' not in (await http.get("/metrics")).text:  # noqa: ASYNC110 - counted when it is over
+                    await asyncio.sleep(0.1)
+        finally:
+            writer.close()

@@ -22,12 +22,11 @@ async def test_a_server_that_cannot_write_is_not_ready(stage, tmp_path):
 async def test_however_many_ask_the_store_is_tried_now_and_then(stage):
     trial, tried = Trial(every=3600), []
 
-    class Counted:
-        async def try_to_write(self) -> None:
-            tried.append(1)
-            await stage.services.store.try_to_write()
+    async def write() -> None:
+        tried.append(1)
+        await stage.services.store.try_to_write()
 
     for _ in range(3):
-        await trial.of(Counted())
+        await trial.of(write)
 
     assert tried == [1]

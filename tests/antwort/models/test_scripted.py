@@ -146,3 +146,10 @@ async def test_faults_and_answers_that_are_used_up():
 
     with pytest.raises(ModelFault, match="no answer"):
         await collect(model, asking())
+
+
+async def test_what_it_was_asked_is_kept_only_where_somebody_looks():
+    model = Scripted(parse_script("answers: [{reply: [{text: x}]}]"), remembered=0)
+    await collect(model, asking("Hi"))
+
+    assert not model.requests
