@@ -1,8 +1,8 @@
 """The engine: from a request to a response that is stored, streamed, run in the background, or all of it.
 
 There is one path. `start` prepares a response and writes that it began; its `events` do
-the work as they are taken. Streaming sends them, a blocking caller folds them, background
-mode keeps them. Before the last event is handed out, the response is stored as it ended.
+the work as they are taken. Streaming sends them, a blocking caller waits for the last,
+background mode keeps them. Before the last event is handed out, the response is stored as it ended.
 """
 
 from __future__ import annotations
