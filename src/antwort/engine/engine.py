@@ -1,8 +1,8 @@
 """The engine: from a request to a response that is stored, streamed, run in the background, or all of it.
 
 There is one path. `start` prepares a response and writes that it began; its `events` do
-the work as they are taken. Streaming sends them, a blocking caller folds them, background
-mode keeps them. Before the last event is handed out, the response is stored as it ended.
+the work as they are taken. Streaming sends them, a blocking caller waits for the last,
+background mode keeps them. Before the last event is handed out, the response is stored as it ended.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ _logger = logging.getLogger(__name__)
 
 _LONGEST_WAIT = 30.0
 _HAD_SECRETS = "antwort:had_secrets"
+_RESUMED = "antwort:resumed"
 
 
 @dataclass
@@ -179,6 +180,8 @@ class Engine:
     store: Store
     max_turns: int = 32
     max_attached: int = 50 * 1024 * 1024
+    max_resumed: int = 3
+    """How often a background response is done again: one that ends every process must not do so for ever."""
     now: Callable[[], int] = field(default=lambda: int(time.time()))
     late: LateWriter = field(default_factory=LateWriter)
 
@@ -193,12 +196,14 @@ class Engine:
             await self._write_begun(work, request)
         return work
 
-    async def _write_begun(self, work: Work, request: CreateResponse) -> None:
+    async def _write_begun(self, work: Work, request: CreateResponse, resumed: int = 0) -> None:
         given = [item.raw for item in work.context.given]
         tools = work.response.tools  # without their secrets, which are not written down
         asked = msgspec.to_builtins(msgspec.structs.replace(request, tools=tools, input=None))
         if tools != (request.tools or []):
             asked[_HAD_SECRETS] = True
+        if resumed:
+            asked[_RESUMED] = resumed
         stored = StoredResponse(response=work.response, input=given, request=asked)
         await self.store.begin_response(work.owner, stored)
 
@@ -206,7 +211,10 @@ class Engine:
         """Do the work of a response that a process which is gone had only begun."""
         if stored.request.get(_HAD_SECRETS):
             raise unavailable("Its tools need secrets, and those are not written down. Ask again.")
-        request = msgspec.convert(stored.request, CreateResponse)
+        resumed = 1 + stored.request.get(_RESUMED, 0)
+        if resumed > self.max_resumed:
+            raise unavailable(f"It was begun {resumed} times, and none of them ended it.")
+        request = msgspec.convert({k: v for k, v in stored.request.items() if k != _RESUMED}, CreateResponse)
         again = msgspec.structs.replace(request, input=stored.input)
         fresh = begin(
             request,
@@ -215,7 +223,8 @@ class Engine:
             created_at=stored.response.created_at,
         )
         work = await self._prepare(owner, again, fresh)
-        await self._write_begun(work, again)  # without the events that the other process kept
+        # Without the events that the other process kept. To prepare was survived before, so only the work is counted.
+        await self._write_begun(work, again, resumed)
         return work
 
     async def _prepare(self, owner: Owner, request: CreateResponse, response: Response) -> Work:
@@ -267,7 +276,10 @@ class Engine:
         return await chosen.model.count_tokens(work.model_request())
 
     async def recover(self) -> list[Work]:
-        """What a process that is gone has left: background responses to do again; all others end as failed."""
+        """What a process that is gone has left: background responses to do again; all others end as failed.
+
+        One that cannot be resumed, for whichever reason, keeps nobody from starting; a store that takes nothing does.
+        """
         again: list[Work] = []
         for owner, stored in await self.store.unfinished():
             why = ""
@@ -275,9 +287,11 @@ class Engine:
                 try:
                     again.append(await self.resume(owner, stored))
                     continue
-                except (ApiError, msgspec.ValidationError) as error:
+                except ApiError as error:
                     _logger.warning("response %s cannot be resumed: %s", stored.response.id, error)
-                    why = f" {error}" if isinstance(error, ApiError) else ""
+                    why = f" {error}"
+                except Exception:  # a lost file, a broken tool: of one response, while all others wait for the start
+                    _logger.exception("response %s cannot be resumed", stored.response.id)
             await self._end(owner, _lost(stored.response, why))
         return again
 

@@ -258,6 +258,7 @@ def _usage(given: object) -> Usage:
     except msgspec.ValidationError as error:
         raise faults.garbled() from error
     read, written = usage.input_tokens or 0, usage.output_tokens or 0
-    cached = usage.input_tokens_details.cached_tokens if usage.input_tokens_details else 0
+    details = usage.input_tokens_details or _Details()
+    cached = InputDetails(details.cached_tokens or 0, details.cache_write_tokens or 0)
     thought = usage.output_tokens_details.reasoning_tokens if usage.output_tokens_details else 0
-    return Usage(read, InputDetails(cached or 0), written, OutputDetails(thought or 0), read + written)
+    return Usage(read, cached, written, OutputDetails(thought or 0), read + written)
