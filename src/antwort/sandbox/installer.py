@@ -64,7 +64,7 @@ class Installer:
         try:
             code, words = await self._run(self._launch(out, wanted), out)
             if code in _FILE_TOO_LARGE or (code and "File too large" in words):
-                self._limit.check(Usage(size=self._limit.size + 1))
+                self._limit.check(Usage(size=self._limit.size + 1))  # the kernel saw it first; it is told in our words
             if code:
                 raise InstallFailed(words.strip()[-_WORDS:] or "uv failed without a word")
             await self._workers.run(lambda: quota.remove(out / ".tmp"))

@@ -8,10 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from package_indexes import installers
+from patience import soon
 
 from antwort.sandbox import probe
 from antwort.sandbox.installer import Installer, InstallFailed
-from antwort.sandbox.process import descendants
 from antwort.sandbox.quota import Quota
 from antwort.sandbox.stack import here
 from antwort.sandbox.workers import Workers
@@ -38,12 +39,6 @@ def installer(host, index: str) -> Installer:
     return Installer(host, here(()), Workers(2, "test"), index=index, builds=False, limit=Quota(1 << 24, 1_000))
 
 
-def running() -> list[int]:
-    """Processes named `uv` below us."""
-    found = [pid for pid in descendants(os.getpid()) if Path(f"/proc/{pid}/comm").exists()]
-    return [pid for pid in found if Path(f"/proc/{pid}/comm").read_text(encoding="utf-8") == "uv\n"]
-
-
 def is_counted(pid: int) -> bool:
     return "antwort-" in Path(f"/proc/{pid}/cgroup").read_text(encoding="utf-8")
 
@@ -66,15 +61,14 @@ async def test_it_runs_behind_the_server_and_is_counted(host, package_index, tmp
     package_index.add("thing", {"thing.py": ""})
     out = tmp_path_factory.mktemp("place") / "out"
     filling = asyncio.create_task(installer(host, package_index.held).fill(out, ["thing"]))
-    while not package_index.asked:  # noqa: ASYNC110 - another thread
-        await asyncio.sleep(0.02)
-    (uv,) = running()
+    await soon(lambda: package_index.asked)
+    (uv,) = installers(os.getpid())
     assert os.getpriority(os.PRIO_PROCESS, uv) > os.getpriority(os.PRIO_PROCESS, 0)
     assert is_counted(uv) == (host.groups is not None)
     filling.cancel()
     with pytest.raises(asyncio.CancelledError):
         await filling
-    assert descendants(os.getpid()) == [os.getpid()]
+    assert installers(os.getpid()) == []
     assert groups() == []
 
 
