@@ -151,6 +151,8 @@ class CodeBench:
         self._empty = record is None or record.sandbox is None
         """Nothing is in the container: no call has run there, or what it had is lost."""
         self._filled = False
+        self._anew = False
+        """It was filled in the knowledge that nothing was in it."""
         self._files: dict[str, ContainerFileRecord] = {}
         self._made: dict[str, ContainerFileRecord] = {}
         self._expected: Sequence[str] = ()
@@ -219,11 +221,12 @@ class CodeBench:
             return
         history = self._context.history
         if ids := await self._file_ids():
-            await self._containers.bring(self._context.owner, record.id, ids)
+            brought = await self._containers.bring(self._context.owner, record.id, ids)
+            self._files.update((file.path, file) for file in brought)
         for attachment in attached(history if self._empty else since_last_use(history, record.id)):
             if attachment.file.file_id is None and attachment.file.file_data is not None:
                 await self._put(record, attachment)
-        self._filled, self._empty = True, False
+        self._filled, self._anew, self._empty = True, self._empty, False
 
     async def _file_ids(self) -> list[str]:
         """Uploaded files that were declared or attached. One that was deleted since is no reason to run nothing."""
@@ -236,12 +239,13 @@ class CodeBench:
             data = decoded(attachment.file.file_data or "", attachment.place)
         except ApiError:
             return  # of an earlier request, which was told
-        await self._containers.add_file(self._context.owner, record.id, name_for(attachment.file), _whole(data))
+        name = name_for(attachment.file)
+        file = await self._containers.add_file(self._context.owner, record.id, name, _whole(data))
+        self._files[file.path] = file
 
     def _result(self, executed: Executed, record: ContainerRecord) -> Result:
-        if executed.replaced:
-            self._files, self._made = {}, {}
-            self._filled = False
+        if executed.replaced and not self._anew:
+            self._forget()  # the call itself has found out: what was copied before it is gone, too
         for file in executed.files:
             self._files[file.path] = self._made[file.path] = file
         if not executed.outcome.alive:
