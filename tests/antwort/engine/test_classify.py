@@ -16,10 +16,6 @@ def names(offer: Offer) -> list[str]:
     return [spec.name for spec in offer.specs]
 
 
-def allowed(*tools: Chosen, mode="auto") -> Chosen:
-    return Chosen("allowed_tools", mode=mode, tools=list(tools))
-
-
 def test_every_declared_tool_is_the_clients_or_ours():
     offer = classify(TOOLS, "auto", EchoToolbox())
 
@@ -50,7 +46,7 @@ def test_none_forbids_everything_and_hides_nothing():
 
 
 def test_allowed_tools_hide_and_forbid_the_others():
-    choice = allowed(Chosen("function", "add"), Chosen("file_search"), mode="required")
+    choice = Chosen("allowed_tools", mode="required", tools=[Chosen("function", "add"), Chosen("file_search")])
     offer = classify(TOOLS, choice, EchoToolbox())
 
     assert names(offer) == ["add", "file_search"]

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 from antwort.api import events as wire
 from antwort.api.events import kind_of
 from antwort.api.items import FileCitation
@@ -85,7 +87,7 @@ def test_citations_come_before_the_text_is_done_and_stay_with_it():
 def test_a_call_of_the_clients_tells_its_deltas_and_the_whole():
     for custom, field in ((False, "arguments"), (True, "input")):
         call = OpenCall(3, name="f", call_id="c", custom=custom)
-        said = [*call.write("a"), *call.write(""), *call.write("b")]
+        said: list[Any] = [*call.write("a"), *call.write(""), *call.write("b")]
 
         assert [event.delta for event in said] == ["a", "b"]
         assert {event.output_index for event in said} == {3}

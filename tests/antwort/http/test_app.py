@@ -79,7 +79,9 @@ async def test_the_numbers_of_a_provider_are_on_the_page_of_metrics(tmp_path):
 
 async def test_two_providers_of_one_tool_stop_the_start_and_leave_nothing_open(tmp_path):
     class Other(EchoProvider):
-        name = "other"
+        @property
+        def name(self) -> str:
+            return "other"
 
     with pytest.raises(ProviderCollision, match="file_search"):
         async with served(tmp_path, NO_CODE, also=[Other()]):

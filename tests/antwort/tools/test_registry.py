@@ -1,14 +1,12 @@
 from __future__ import annotations
 
-from contextlib import aclosing
-
 import pytest
 from echo_stage import EchoProvider, RealEchoCall
 from prometheus_client import CollectorRegistry
 
 from antwort.api.errors import ApiError
 from antwort.api.tools import FileSearchTool, WebSearchTool
-from antwort.engine.ports import FunctionSpec, Owner, StoreFault, ToolContext, ToolDone
+from antwort.engine.ports import FunctionSpec, Owner, Progress, StoreFault, ToolContext, ToolDone
 from antwort.tools import ProviderCollision, Registry
 
 pytestmark = pytest.mark.anyio
@@ -125,11 +123,10 @@ async def ran(provider: Buggy):
     bench = await Registry([provider]).prepare(SEARCH, "tools[0]", CONTEXT)
     call = await bench.open("file_search", "call_1")
     progress = [*call.opening(), *call.write('{"query": '), *call.write('"apples"}')]
-    steps = call.run()
-    async with aclosing(steps):
-        ran = [step async for step in steps]
-    assert isinstance(ran[-1], ToolDone)
-    return call.item, [step.type for step in [*progress, *ran[:-1]]], ran[-1]
+    *steps, done = [step async for step in call.run()]
+    assert isinstance(done, ToolDone)
+    progress += [step for step in steps if isinstance(step, Progress)]
+    return call.item, [step.type for step in progress], done
 
 
 async def test_a_call_of_a_good_provider_passes_as_it_is():
@@ -221,8 +218,11 @@ async def test_every_provider_is_closed_also_behind_one_that_fails_at_it():
     closed: list[str] = []
 
     class Last(EchoProvider):
-        name = "last"
         tools = ()
+
+        @property
+        def name(self):
+            return "last"
 
         async def aclose(self):
             closed.append(self.name)
