@@ -17,10 +17,6 @@ sides in the message.
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from antwort.engine.ports import ConversationRecord
-from antwort.storage.conformance.base import OURS, equal
 from antwort.storage.conformance.containers import ContainerConformance
 from antwort.storage.conformance.conversations import ConversationConformance
 from antwort.storage.conformance.files import FileConformance
@@ -37,12 +33,3 @@ __all__ = [
 
 class StoreConformance(ResponseConformance, ConversationConformance, FileConformance, ContainerConformance):
     """Subclass it, and let `open` open the store at a place."""
-
-    async def test_a_trial_changes_nothing(self, tmp_path: Path) -> None:
-        async with self.store(tmp_path) as store:
-            record = ConversationRecord("conv_1", 1, {})
-            await store.create_conversation(OURS, record, [])
-            await store.try_to_write()
-            equal(await store.get_conversation(OURS, "conv_1"), record)
-        async with self.store(tmp_path) as store:
-            equal(await store.get_conversation(OURS, "conv_1"), record)
