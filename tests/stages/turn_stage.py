@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import AsyncIterator, Generator, Iterable, Sequence
+from collections.abc import AsyncIterator, Generator, Sequence
 from typing import Any
 
 import msgspec
@@ -190,38 +189,6 @@ def _check_texts(events: Sequence[AnyEvent]) -> None:
                 assert texts[item, at] == text
             case _:
                 pass
-
-
-def fold(events: Iterable[AnyEvent]) -> Response:
-    """The response that these events tell of: items from their own events, the rest from the last word on it."""
-    response: Response | None = None
-    output: dict[int, dict[str, Any]] = {}
-    for event in events:
-        match event:
-            case wire.OutputItemAdded() | wire.OutputItemDone():
-                output[event.output_index] = event.item
-            case (
-                wire.ResponseCreated()
-                | wire.ResponseQueued()
-                | wire.ResponseInProgress()
-                | wire.ResponseCompleted()
-                | wire.ResponseIncomplete()
-                | wire.ResponseFailed()
-            ):
-                response = event.response
-            case _:
-                pass
-    if response is None:
-        raise ValueError("no event tells of a response")
-    folded = copy.copy(response)
-    folded.output = [output[index] for index in sorted(output)]
-    if folded.ended:
-        folded.output = [_ended(item) for item in folded.output]
-    return folded
-
-
-def _ended(item: dict[str, Any]) -> dict[str, Any]:
-    return {**item, "status": "incomplete"} if item.get("status") == "in_progress" else item
 
 
 Commands = Generator[Command, Any, Response]

@@ -9,6 +9,7 @@ import tarfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from typing import Any
 
 import openai
 import pytest
@@ -327,5 +328,5 @@ def test_spans_tell_of_the_sandbox_and_never_what_was_in_it(tmp_path):
     assert "secret" not in json.dumps(spans)
 
 
-def named(spans, pattern):
+def named(spans, pattern) -> Any:
     return next((span for span in spans if re.search(pattern, span["name"])), None)

@@ -17,10 +17,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from server_stage import ROOT, serving
 from stream_stage import check_stream, read_frames
-from turn_stage import fold
 from upstream_stage import Play, frame, upstreaming
 
 from antwort.api.events import EVENTS
+from antwort.engine.fold import fold
 
 TOOLS = [
     {"type": "function", "name": "add", "parameters": {"type": "object", "properties": {}}},

@@ -1,8 +1,8 @@
 """The engine: from a request to a response that is stored, streamed, run in the background, or all of it.
 
 There is one path. `start` prepares a response and writes that it began; its `events` do
-the work as they are taken. Streaming sends them, a blocking caller waits for the last,
-background mode keeps them. Before the last event is handed out, the response is stored as it ended.
+the work as they are taken. Streaming sends them, a blocking caller folds them, background
+mode keeps them. Before the last event is handed out, the response is stored as it ended.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from antwort.engine.attachments import Attacher
 from antwort.engine.classify import Offer, Ours, classify
 from antwort.engine.context import Context, check_outputs, gather
 from antwort.engine.driver import Drive
+from antwort.engine.fold import fold
 from antwort.engine.journal import Frame, Journal
 from antwort.engine.ports import (
     ModelFault,
@@ -126,9 +127,7 @@ class Work:
 
     async def finish(self) -> Response:
         """Do all the work, for a caller who wants only the end of it."""
-        async for _ in self.events():
-            pass
-        return self.response
+        return fold([event async for event in self.events()])
 
     def model_request(self) -> ModelRequest:
         """What the model would be asked first."""

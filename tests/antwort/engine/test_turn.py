@@ -3,11 +3,12 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from turn_stage import Stage, check_grammar, fold, used
+from turn_stage import Stage, check_grammar, used
 
 from antwort.api import events as wire
 from antwort.api.errors import ApiError
 from antwort.api.items import OutputText
+from antwort.engine.fold import fold
 from antwort.engine.ports import (
     CallPiece,
     Finished,

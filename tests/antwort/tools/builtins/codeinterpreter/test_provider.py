@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from contextlib import aclosing
+from typing import Any
 
 import pytest
 from container_place import THEM, US, Place
@@ -109,7 +110,8 @@ async def test_links_cite_the_users_own_files_too_and_names_only_what_was_made(p
     await ran(bench, "open('c.csv', 'w').write('3')")
     text = "sandbox:/mnt/data/a.csv, sandbox:/mnt/data/b.csv, a.csv, c.csv"
 
-    cited = [(one.filename, text[one.start_index : one.end_index]) for one in bench.annotate(text)]
+    found: list[Any] = [*bench.annotate(text)]
+    cited = [(one.filename, text[one.start_index : one.end_index]) for one in found]
     assert cited == [
         ("a.csv", "sandbox:/mnt/data/a.csv"),
         ("b.csv", "sandbox:/mnt/data/b.csv"),

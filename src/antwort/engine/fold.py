@@ -1,0 +1,43 @@
+"""From events back to the response: what a blocking caller gets, and what is stored. Pure."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable
+from typing import Any
+
+from antwort.api import events as wire
+from antwort.api.events import AnyEvent
+from antwort.api.responses import Response
+
+
+def fold(events: Iterable[AnyEvent]) -> Response:
+    """The response that these events tell of. Items come from their own events, the rest from the last word on it."""
+    response: Response | None = None
+    output: dict[int, dict[str, Any]] = {}
+    for event in events:
+        match event:
+            case wire.OutputItemAdded() | wire.OutputItemDone():
+                output[event.output_index] = event.item
+            case (
+                wire.ResponseCreated()
+                | wire.ResponseQueued()
+                | wire.ResponseInProgress()
+                | wire.ResponseCompleted()
+                | wire.ResponseIncomplete()
+                | wire.ResponseFailed()
+            ):
+                response = event.response
+            case _:
+                pass
+    if response is None:
+        raise ValueError("no event tells of a response")
+    folded = copy.copy(response)
+    folded.output = [output[index] for index in sorted(output)]
+    if folded.ended:
+        folded.output = [_ended(item) for item in folded.output]
+    return folded
+
+
+def _ended(item: dict[str, Any]) -> dict[str, Any]:
+    return {**item, "status": "incomplete"} if item.get("status") == "in_progress" else item
