@@ -59,8 +59,9 @@ async def test_a_call_that_cannot_be_begun_is_one_that_fails():
 
 async def test_a_bench_says_what_its_provider_does():
     bench = await Registry([EchoProvider()]).prepare(SEARCH, "tools[0]", CONTEXT)
-    (spec,) = EchoProvider().offer(SEARCH) or ()
+    offered = EchoProvider().offer(SEARCH)
+    assert offered is not None
 
-    assert bench.describe(spec) == spec
+    assert bench.describe(offered[0]) == offered[0]
     assert bench.takes_files is False
     assert bench.annotate("[1]") == []
