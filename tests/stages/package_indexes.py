@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from antwort.sandbox.process import descendants
+
 WHEEL = "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
 
 
@@ -64,6 +66,16 @@ class _Handler(http.server.SimpleHTTPRequestHandler):
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class calls it so
         pass
+
+
+def installers(pid: int) -> list[int]:
+    """The processes named `uv` below this one."""
+    found = []
+    for child in descendants(pid):
+        with contextlib.suppress(OSError):
+            if Path(f"/proc/{child}/comm").read_text(encoding="utf-8") == "uv\n":
+                found.append(child)
+    return found
 
 
 @contextlib.contextmanager

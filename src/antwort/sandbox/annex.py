@@ -95,6 +95,7 @@ def _link(source: Path, target: Path) -> None:
     for path, info in quota.walk(source):
         place = target / path.relative_to(source)
         if stat.S_ISDIR(info.st_mode):
-            place.mkdir(mode=0o755)
+            place.mkdir()
+            place.chmod(0o755)  # whatever the umask
         else:
             os.link(path, place, follow_symlinks=False)

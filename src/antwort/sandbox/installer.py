@@ -64,7 +64,7 @@ class Installer:
         try:
             code, words = await self._run(self._launch(out, wanted), out)
             if code in _FILE_TOO_LARGE or (code and "File too large" in words):
-                self._limit.check(Usage(size=self._limit.size + 1))
+                self._limit.check(Usage(size=self._limit.size + 1))  # the kernel saw it first; it is told in our words
             if code:
                 raise InstallFailed(words.strip()[-_WORDS:] or "uv failed without a word")
             await self._workers.run(lambda: quota.remove(out / ".tmp"))
@@ -85,7 +85,10 @@ class Installer:
             await self._workers.run(lambda: self._guard(process.pid, wards))
             _go(process)
             await self._watch(out, said)
-            return await process.wait(), said.result()
+            code = await process.wait()
+            if code and any(ward.out_of_memory() for ward in wards):
+                raise TooLarge(f"more than the limit of {_SHARE.memory_bytes} bytes of memory")
+            return code, said.result()
         finally:
             await _end(process, said)
             for ward in wards:

@@ -114,8 +114,11 @@ class Packages:
         self._asked = [f"{sys.version_info.major}.{sys.version_info.minor}", index, builds]
         self._shelf = Shelf(directory, self._allowance.shelf_bytes)
         self._annexes = Annexes(self._shelf)
-        self._workers = Workers(self._allowance.at_once + 2, "packages")
-        self._installer = Installer(host, stack, self._workers, index=index, builds=builds, limit=self._allowance.quota)
+        self._workers = Workers(4, "packages")
+        self._watchers = Workers(self._allowance.at_once, "installer")  # of its own: looking must not have to wait
+        self._installer = Installer(
+            host, stack, self._watchers, index=index, builds=builds, limit=self._allowance.quota
+        )
         self._turns = Turnstile(self._allowance.at_once, "installations of packages", queue=self._allowance.queue)
         self._jobs: dict[str, _Job] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -193,6 +196,7 @@ class Packages:
             job.task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._workers.run(self._annexes.close)
+        self._watchers.close()
         self._workers.close()
 
     def _do(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:

@@ -37,6 +37,21 @@ def test_a_set_is_the_same_files_under_further_names(tmp_path):
     assert there.stat().st_mode & 0o777 == 0o444
 
 
+def test_others_can_read_it_whatever_the_umask(tmp_path):
+    """As root, containers are other users."""
+    before = os.umask(0o077)
+    try:
+        shelf = Shelf(tmp_path / "new", 1 << 20)
+        annexes = Annexes(shelf)
+        annex = annexes.open()
+        annex.add(leased(shelf, A))
+    finally:
+        os.umask(before)
+    closed = [path for path, info in quota.walk(tmp_path) if not info.st_mode & 0o004]
+    assert closed == []
+    annexes.close()
+
+
 def test_asked_for_twice_it_is_there_once(tmp_path):
     shelf = Shelf(tmp_path, 1 << 20)
     annex = Annexes(shelf).open()

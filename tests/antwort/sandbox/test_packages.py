@@ -10,12 +10,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
+from package_indexes import installers
+from patience import soon
 
 from antwort.sandbox import Pool, packages, probe, shelf
 from antwort.sandbox.errors import AtCapacity, BadRequirement
 from antwort.sandbox.installer import InstallFailed
 from antwort.sandbox.packages import Allowance, Packages, check
-from antwort.sandbox.process import descendants
 from antwort.sandbox.quota import Quota
 from antwort.sandbox.stack import here
 
@@ -87,7 +88,7 @@ async def store(directory, index: str, host=None, **allowance) -> AsyncGenerator
     found = Packages(directory, host or probe(), here(()), index=index, allowance=Allowance(**allowance))
     async with contextlib.aclosing(found):
         yield found
-    assert descendants(os.getpid()) == [os.getpid()]
+    assert installers(os.getpid()) == []
     assert [path.name for path in directory.iterdir() if path.name.startswith(".")] == []
 
 
@@ -133,10 +134,13 @@ async def test_a_bomb_among_what_a_package_needs_is_one_too(package_index, shelf
 
 async def until_asked(index, pages: int) -> list[str]:
     """Wait until the index was asked for so many packages; then a moment more, for one too many."""
-    while len(asked := [path for path in index.asked if path.endswith("/")]) < pages:  # noqa: ASYNC110 - another thread
-        await asyncio.sleep(0.02)
+
+    def asked() -> list[str]:
+        return [path for path in index.asked if path.endswith("/")]
+
+    await soon(lambda: len(asked()) >= pages)
     await asyncio.sleep(0.5)
-    return asked
+    return asked()
 
 
 @pytest.mark.anyio
@@ -146,7 +150,7 @@ async def test_only_so_many_are_installed_at_once(package_index, shelf_directory
         package_index.add(name, {f"{name.replace('-', '_')}.py": ""})
     async with store(shelf_directory, package_index.held, at_once=2, queue=4) as found:
         tasks = [asyncio.create_task(found.install([name], seconds=60)) for name in names]
-        assert await until_asked(package_index, 2) == ["/held/thing-0/", "/held/thing-1/"]
+        assert sorted(await until_asked(package_index, 2)) == ["/held/thing-0/", "/held/thing-1/"]
         with pytest.raises(AtCapacity):
             await found.install(["thing-7"], seconds=60)
         package_index.going_on.set()
@@ -161,11 +165,10 @@ async def test_what_nobody_waits_for_any_more_is_ended(index, shelf_directory):
         await until_asked(index, 1)
         waiting[0].cancel()
         await asyncio.sleep(0.2)
-        assert len(descendants(os.getpid())) > 1  # the other still waits
+        assert len(installers(os.getpid())) == 1  # the other still waits
         waiting[1].cancel()
         await asyncio.gather(*waiting, return_exceptions=True)
-        while len(descendants(os.getpid())) > 1:  # noqa: ASYNC110 - the kernel sends no event
-            await asyncio.sleep(0.02)
+        await soon(lambda: installers(os.getpid()) == [])
         index.going_on.set()
         await found.install(["tiny-thing"], seconds=60)  # its place is free again
 

@@ -7,7 +7,6 @@ import os
 import signal
 import stat
 import threading
-import time
 import zipfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +16,7 @@ from typing import Any
 
 import package_indexes
 import pytest
+from patience import until
 
 from antwort.sandbox import quota
 from antwort.sandbox.errors import TooLarge
@@ -79,15 +79,6 @@ def taken(directory: Path) -> int:
     return 0
 
 
-def installers(pid: int) -> int:
-    """How many `uv` run below this process."""
-    names = []
-    for child in descendants(pid):
-        with contextlib.suppress(OSError):
-            names.append(Path(f"/proc/{child}/comm").read_text(encoding="utf-8").strip())
-    return names.count("uv")
-
-
 def test_a_wheel_that_unpacks_to_a_thousand_times_its_size(stage, inside):
     stage.index.add("bomb", {"bomb.py": "", "zeros": b"\0" * (600 * MEGABYTE)})
     with looking(lambda: taken(stage.packages)) as most:
@@ -122,7 +113,7 @@ def test_many_installations_at_once(serve, arena_on, identity, package_index):
 
         with (
             arena_on(running),
-            looking(lambda: installers(running.process.pid)) as at_once,
+            looking(lambda: len(package_indexes.installers(running.process.pid))) as at_once,
             looking(lambda: taken(packages)) as most,
             ThreadPoolExecutor(30) as threads,
         ):
@@ -178,15 +169,13 @@ def test_a_server_killed_in_the_middle_of_an_installation(serve, identity, packa
         running.client.run(session, "1", requirements=["tiny-thing<2"])
         kept = taken(state)
         lost = threads.submit(running.client.post, "/execute", {"code": "1", "requirements": ["large"]})
-        while taken(state) < kept + 20 * MEGABYTE:
-            time.sleep(0.01)
+        until(lambda: taken(state) > kept + 20 * MEGABYTE)
         family = descendants(running.process.pid)
         running.process.send_signal(signal.SIGKILL)
         running.process.wait()
         with pytest.raises(OSError):  # noqa: PT011 - whatever the connection dies of
             lost.result()
-        while any(Path(f"/proc/{pid}/fd/0").exists() for pid in family):
-            time.sleep(0.01)
+        until(lambda: not any(Path(f"/proc/{pid}/fd/0").exists() for pid in family))
         assert list((state / "packages").glob(".*"))
     with serve(identity, **settings) as running:
         assert [path.name for path in (state / "packages").glob(".[!a]*")] == []

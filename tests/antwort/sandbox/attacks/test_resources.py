@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import secrets
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from patience import until
 
 from antwort.sandbox.jail import mounts
 from antwort.sandbox.pool import MOST_TENANTS
@@ -149,7 +152,7 @@ def test_daemons_that_outlive_a_timeout_die_with_the_container(arena):
 
 
 DAEMON = """
-import os, signal, time
+import ctypes, os, signal, time
 if os.fork() == 0:
     os.setsid()
     if os.fork() == 0:
@@ -157,21 +160,37 @@ if os.fork() == 0:
         for number in range(1, 32):
             try: signal.signal(number, signal.SIG_IGN)
             except (OSError, ValueError): pass
+        ctypes.CDLL(None).prctl(15, b'NAME', 0, 0, 0)
         while True: time.sleep(0.1)
     os._exit(0)
 """
 
 
-@pytest.mark.parametrize("then", ["pass", "while True: pass", "os._exit(3)", "os.abort()"])
+def named(name: str) -> list[str]:
+    """Processes of this name, wherever they are."""
+    found = []
+    for comm in Path("/proc").glob("[0-9]*/comm"):
+        with contextlib.suppress(OSError):
+            if comm.read_text(encoding="utf-8").strip() == name:
+                found.append(comm.parent.name)
+    return found
+
+
+@pytest.mark.parametrize("then", ["time.sleep(0.5)", "while True: pass", "time.sleep(0.5); os._exit(3)", "os.abort()"])
 def test_a_daemon_does_not_outlive_its_run(arena, then):
     """A double fork, a session of its own, no descriptor, deaf to every signal."""
-    before = len(descendants(arena.server.process.pid))
-    arena.client.execute(f"{DAEMON}{then}", timeout_seconds=1)
-    deadline = time.monotonic() + 10
-    # A spare and its init may be on their way; a daemon would stay.
-    while len(descendants(arena.server.process.pid)) > before + 2 and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert len(descendants(arena.server.process.pid)) <= before + 2
+    name = f"d-{secrets.token_hex(6)}"
+    arena.client.execute(f"{DAEMON.replace('NAME', name)}{then}", timeout_seconds=1)
+    until(lambda: named(name) == [])
+
+
+def test_a_daemon_does_not_outlive_its_session(arena):
+    name = f"d-{secrets.token_hex(6)}"
+    session = arena.client.session()
+    arena.client.run(session, DAEMON.replace("NAME", name))
+    until(lambda: len(named(name)) == 1)
+    arena.client.destroy(session)
+    until(lambda: named(name) == [])
 
 
 def test_ten_thousand_creations(serve, arena_on, identity):
