@@ -87,7 +87,7 @@ class Transport(httpx2.AsyncBaseTransport):
 
     async def _connect(self, origin: Origin, limits: Limits) -> _Connection:
         scheme, host, port = origin
-        connection = _Connection(origin, self._lost)
+        connection = _Connection(origin, self._open.add, self._lost)
         try:
             async with asyncio.timeout(limits.get("connect")):
                 loop = asyncio.get_running_loop()
@@ -100,7 +100,6 @@ class Transport(httpx2.AsyncBaseTransport):
             raise httpx2.ConnectTimeout("the connection was not made in time") from error
         except (OSError, UnicodeError) as error:  # a name that cannot be looked up is one that cannot be written
             raise httpx2.ConnectError(str(error)) from error
-        self._open.add(connection)
         return connection
 
     async def _context(self) -> ssl.SSLContext:
@@ -117,8 +116,11 @@ class _Unasked(Exception):
 class _Connection(asyncio.Protocol):
     """One socket. Whoever has it sends, receives the head, receives the body to its end, and only then sends again."""
 
-    def __init__(self, origin: Origin, lost: Callable[[_Connection], None]) -> None:
+    def __init__(
+        self, origin: Origin, made: Callable[[_Connection], None], lost: Callable[[_Connection], None]
+    ) -> None:
         self.origin = origin
+        self._made = made
         self._lost = lost
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
@@ -144,8 +146,8 @@ class _Connection(asyncio.Protocol):
 
     @property
     def reusable(self) -> bool:
-        """Whether another request can be sent: the answer is whole, and neither side has hung up or is about to."""
-        return self._stays and self._error is None
+        """Whether another request can be sent: the one before is out, its answer whole, and nobody hangs up."""
+        return self._stays and self._error is None and not self._transport.get_write_buffer_size()
 
     async def send(self, data: bytes, limit: float | None) -> None:
         """Send a request. Returns early where an answer comes before all is sent: that is a refusal."""
@@ -180,19 +182,23 @@ class _Connection(asyncio.Protocol):
             await self._wait()
         data = b"".join(self._chunks)
         self._chunks, self._held = [], 0
-        if not self._reading and self._error is None:
-            self._reading = True
-            self._transport.resume_reading()
+        self._read_on()
         return data
 
     def rest(self, seconds: float) -> None:
         """Nobody needs it now; after so long it is closed."""
+        self._read_on()  # if the other side hangs up, that has to be heard
         self._stop_timer()
         self._timer = self._loop.call_later(seconds, self.close)
 
     def close(self) -> None:
         """At once: what is still to come is for nobody."""
         self._fail(httpx2.ReadError("the connection is closed"))
+
+    def _read_on(self) -> None:
+        if not self._reading and self._error is None:
+            self._reading = True
+            self._transport.resume_reading()
 
     # ── waiting ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -234,6 +240,7 @@ class _Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
+        self._made(self)
 
     def data_received(self, data: bytes) -> None:
         if self._whole:

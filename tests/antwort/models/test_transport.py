@@ -12,7 +12,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from antwort.models.transport import Transport
+from antwort.models.transport import _HELD, Transport
 
 pytestmark = pytest.mark.anyio
 
@@ -317,10 +317,13 @@ async def test_a_refusal_in_the_middle_of_a_large_request_is_heard():
         await reader.read(1)
         await asyncio.sleep(60)
 
-    async with Peer(refuse).client() as client:
-        response = await client.post("/", content=b"x" * (32 * LARGE))
+    peer = Peer(refuse)
+    async with peer.client() as client:
+        for _ in range(2):  # and nothing else is sent behind the half of it
+            response = await client.post("/", content=b"x" * (32 * LARGE))
+            assert (response.status_code, response.text) == (413, "no")
 
-    assert (response.status_code, response.text) == (413, "no")
+    assert peer.connections == 2
 
 
 async def test_a_slow_reader_holds_the_sender_back():
@@ -344,6 +347,19 @@ async def test_a_slow_reader_holds_the_sender_back():
         got += sum([len(piece) async for piece in pieces])
 
     assert got == 200 * LARGE
+
+
+async def test_an_answer_that_is_whole_but_not_wanted_leaves_the_connection_to_the_next():
+    length = _HELD + 1  # with its last byte it is too much to take more, and whole
+    large = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (length, b"x" * length)
+    peer = Peer(says(large, HELLO))
+    async with peer.client() as client:
+        async with client.stream("POST", "/"):
+            while not next(iter(peer.transport._open))._whole:  # noqa: ASYNC110 - nothing tells us when it is
+                await asyncio.sleep(0.01)
+        assert await get(client) == "hello"
+
+    assert peer.connections == 1
 
 
 # ── TLS ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
