@@ -39,6 +39,10 @@ class Server:
         """Seconds of processor time so far, all threads and child processes included."""
         return sum(map(_cpu, self._pids()))
 
+    def own_cpu(self) -> float:
+        """The same of its own process alone."""
+        return _cpu(self.pid)
+
     def megabytes(self) -> float:
         """What it holds of the machine's memory."""
         return sum(map(_resident, self._pids()))

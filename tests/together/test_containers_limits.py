@@ -314,6 +314,9 @@ def test_spans_tell_of_the_sandbox_and_never_what_was_in_it(tmp_path):
             lambda: (found := read_spans(tmp_path)) and named(found, "executeInContainer|exec") and found
         )
     request, acquired, executed = (named(spans, name) for name in ("exec$", "^sandbox acquire", "^sandbox execute"))
+    assert request is not None
+    assert acquired is not None
+    assert executed is not None
 
     assert {span["context"]["trace_id"] for span in (request, acquired, executed)} == {request["context"]["trace_id"]}
     assert executed["parent_id"] == request["context"]["span_id"]

@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from antwort.api.errors import ApiError, invalid
-from antwort.api.items import Annotation
+from antwort.api.items import ContainerFileCitation
 from antwort.api.tools import AutoContainer, CodeInterpreterTool, ToolDeclaration
 from antwort.config import CodeInterpreterSettings
 from antwort.containers.containers import AUTO, Containers, ContainerWish, Executed
@@ -183,7 +183,7 @@ class CodeBench:
             return CodeCall(self, "", live=live, trouble=f"There is no container to run it in: {error.message}")
         return CodeCall(self, record.id, live=live)
 
-    def annotate(self, text: str) -> Sequence[Annotation]:
+    def annotate(self, text: str) -> Sequence[ContainerFileCitation]:
         return cite(text, self._files.values(), list(self._made.values()))
 
     async def run(self, arguments: Arguments) -> AsyncGenerator[Output | Result, None]:
