@@ -238,16 +238,7 @@ async def _execute_in_session(request: Request) -> Response:
         return events(server.sessions, name, order)
     with server.sessions.using(name) as session:
         outcome = server.sessions.execute(session, order)
-        answer = await _unless_disconnected(request, outcome, lambda done: JSONResponse(report(done)))
-    await _let_go(server, session)
-    return answer
-
-
-async def _let_go(server: Server, session: Session) -> None:
-    """A container that ended in this call frees its place at once, not at the next sweep."""
-    if not session.container.alive:
-        with contextlib.suppress(SandboxError):
-            await server.sessions.destroy(session.id, session.container.reason or "ended")
+        return await _unless_disconnected(request, outcome, lambda done: JSONResponse(report(done)))
 
 
 async def _unless_disconnected(
