@@ -22,6 +22,11 @@ def anyio_backend():
     return "asyncio"
 
 
+def children() -> set[int]:
+    """The processes that this one has started; as root or not, a zygote's first is one of them."""
+    return {int(pid) for task in Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split()}
+
+
 async def test_a_dead_zygote_is_replaced_and_its_containers_say_so():
     async with Pool(probe(), modules=()) as pool:
         container = await pool.create()
@@ -57,6 +62,21 @@ async def test_only_so_many_tenants_have_a_zygote_and_idle_ones_make_room(monkey
         monkeypatch.setattr(pools, "_SURELY_UNUSED_SECONDS", 0.0)
         third = await pool.create(tenant="c")
         assert (await third.execute("1 + 1", timeout=5)).echo == "2"
+
+
+@pytest.mark.parametrize("replaced", [False, True], ids=["put back", "ended, since there is another"])
+async def test_who_gives_up_while_the_reserve_starts_leaves_no_process_behind(replaced):
+    before = children()
+    async with Pool(probe(), modules=()) as pool:
+        creating = asyncio.create_task(pool.create())
+        await asyncio.sleep(0.02)
+        assert not creating.done()
+        if replaced:
+            pool._keep_reserve()
+        creating.cancel()
+        await asyncio.gather(creating, return_exceptions=True)
+        assert creating.cancelled()
+    assert children() == before
 
 
 async def test_a_stack_that_is_not_installed_says_what_to_do():
