@@ -324,15 +324,20 @@ class Pool:
         return [key for _, key in sorted(found)]
 
     async def _discard(self, key: tuple[str, tuple[str, ...]]) -> None:
-        nest = self._nests.pop(key)
-        await _drop_spare(nest)
-        if nest.zygote is not None:
-            await nest.zygote.stop()
+        """Whoever waits for this may give up waiting; it goes on all the same."""
+        await asyncio.shield(self._do(_clear(self._nests.pop(key))))
 
-    def _do(self, chore: Coroutine[Any, Any, Any]) -> None:
+    def _do(self, chore: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         task = asyncio.create_task(chore)
         self._chores.add(task)
         task.add_done_callback(self._chores.discard)
+        return task
+
+
+async def _clear(nest: _Nest) -> None:
+    await _drop_spare(nest)
+    if nest.zygote is not None:
+        await nest.zygote.stop()
 
 
 async def _drop_spare(nest: _Nest) -> None:
