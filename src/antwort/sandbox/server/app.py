@@ -28,7 +28,7 @@ from .door import Neighbours, Token
 from .gate import Gate
 from .sessions import Order, Session, Sessions, report
 from .settings import Settings
-from .stream import disconnected, events
+from .stream import BROKEN, disconnected, events
 
 T = TypeVar("T")
 
@@ -127,7 +127,7 @@ async def _gone(_: Request, error: Exception) -> Response:
 async def _broken(_: Request, error: Exception) -> Response:
     """Our own fault. What went wrong is in the log, not in the answer."""
     del error
-    return JSONResponse({"error": "the sandbox server itself failed; see its log"}, 500)
+    return JSONResponse({"error": BROKEN}, 500)
 
 
 def server_of(request: Request) -> Server:
