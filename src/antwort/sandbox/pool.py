@@ -105,8 +105,7 @@ class Pool:
             await _drop_spare(nest)
         zygotes = [n.zygote for n in self._nests.values() if n.zygote] + self._retired
         if self._reserve is not None:
-            made = await asyncio.gather(self._reserve, return_exceptions=True)
-            zygotes += [zygote for zygote in made if isinstance(zygote, Zygote)]
+            await _stop_made(self._reserve)
         await asyncio.gather(*(zygote.stop() for zygote in zygotes))
         await asyncio.gather(*self._chores, return_exceptions=True)  # directories of containers that have just ended
 
@@ -210,6 +209,7 @@ class Pool:
                 return nest.zygote
             if nest.zygote is not None and worn:
                 self._retired.append(nest.zygote)  # its containers live on; it goes with the last of them
+                nest.zygote = None
             nest.zygote = await self._take_reserve()
             return nest.zygote
 
@@ -220,6 +220,9 @@ class Pool:
                 zygote = await asyncio.shield(reserve)
             except CannotStart:
                 pass  # tried again below, and this time the error is told
+            except asyncio.CancelledError:
+                self._give_back(reserve)
+                raise
             else:
                 if zygote.alive:
                     self._keep_reserve()
@@ -227,6 +230,13 @@ class Pool:
         made = await self._new_zygote()
         self._keep_reserve()
         return made
+
+    def _give_back(self, reserve: asyncio.Task[Zygote]) -> None:
+        """It comes up all the same: somebody must know of it to end it."""
+        if self._reserve is None:
+            self._reserve = reserve
+        else:
+            self._do(_stop_made(reserve))
 
     def _keep_reserve(self) -> None:
         if self._reserve is None:
@@ -314,15 +324,20 @@ class Pool:
         return [key for _, key in sorted(found)]
 
     async def _discard(self, key: tuple[str, tuple[str, ...]]) -> None:
-        nest = self._nests.pop(key)
-        await _drop_spare(nest)
-        if nest.zygote is not None:
-            await nest.zygote.stop()
+        """Whoever waits for this may give up waiting; it goes on all the same."""
+        await asyncio.shield(self._do(_clear(self._nests.pop(key))))
 
-    def _do(self, chore: Coroutine[Any, Any, Any]) -> None:
+    def _do(self, chore: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         task = asyncio.create_task(chore)
         self._chores.add(task)
         task.add_done_callback(self._chores.discard)
+        return task
+
+
+async def _clear(nest: _Nest) -> None:
+    await _drop_spare(nest)
+    if nest.zygote is not None:
+        await nest.zygote.stop()
 
 
 async def _drop_spare(nest: _Nest) -> None:
@@ -331,6 +346,12 @@ async def _drop_spare(nest: _Nest) -> None:
         made = (await asyncio.gather(spare, return_exceptions=True))[0]
         if isinstance(made, Container):
             await made.end("it was not needed")
+
+
+async def _stop_made(making: asyncio.Task[Zygote]) -> None:
+    made = (await asyncio.gather(making, return_exceptions=True))[0]
+    if isinstance(made, Zygote):
+        await made.stop()
 
 
 def _look(task: asyncio.Task[Any]) -> None:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from patience import soon
 
 from antwort.sandbox import Limits, Pool, probe
 from antwort.sandbox import pool as pools
@@ -20,6 +21,11 @@ pytestmark = pytest.mark.anyio
 @pytest.fixture
 def anyio_backend():
     return "asyncio"
+
+
+def children() -> set[int]:
+    """The processes that this one has started; as root or not, a zygote's first is one of them."""
+    return {int(pid) for task in Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split()}
 
 
 async def test_a_dead_zygote_is_replaced_and_its_containers_say_so():
@@ -46,6 +52,24 @@ async def test_a_worn_zygote_is_recycled_and_its_containers_live_on(monkeypatch)
         assert old.alive
 
 
+async def test_the_recycled_zygote_goes_with_the_last_of_its_containers(monkeypatch):
+    monkeypatch.setattr(pools, "FORKS_PER_ZYGOTE", 2)
+    monkeypatch.setattr(pools, "_SWEEP_SECONDS", 0.05)
+    async with Pool(probe(), modules=(), spares=False) as pool:
+        first, second = await pool.create(), await pool.create()
+        (worn,) = (nest.zygote for nest in pool._nests.values())
+        assert worn is not None
+        third = await pool.create()
+        assert pool._retired == [worn]
+        await first.end("over")
+        await asyncio.sleep(0.5)  # time enough to be swept, if it were
+        assert (await second.execute("1 + 1", timeout=5)).echo == "2"
+        assert worn.pid in children()
+        await second.end("over")
+        await soon(lambda: worn.pid not in children())
+        assert (pool._retired, (await third.execute("1 + 1", timeout=5)).echo) == ([], "2")
+
+
 async def test_only_so_many_tenants_have_a_zygote_and_idle_ones_make_room(monkeypatch):
     monkeypatch.setattr(pools, "MOST_TENANTS", 2)
     async with Pool(probe(), modules=(), spares=False) as pool:
@@ -57,6 +81,36 @@ async def test_only_so_many_tenants_have_a_zygote_and_idle_ones_make_room(monkey
         monkeypatch.setattr(pools, "_SURELY_UNUSED_SECONDS", 0.0)
         third = await pool.create(tenant="c")
         assert (await third.execute("1 + 1", timeout=5)).echo == "2"
+
+
+@pytest.mark.parametrize("replaced", [False, True], ids=["put back", "ended, since there is another"])
+async def test_who_gives_up_while_the_reserve_starts_leaves_no_process_behind(replaced):
+    before = children()
+    async with Pool(probe(), modules=()) as pool:
+        creating = asyncio.create_task(pool.create())
+        await asyncio.sleep(0.02)
+        assert not creating.done()
+        if replaced:
+            pool._keep_reserve()
+        creating.cancel()
+        await asyncio.gather(creating, return_exceptions=True)
+        assert creating.cancelled()
+    assert children() == before
+
+
+async def test_who_gives_up_while_room_is_made_leaves_no_process_behind(monkeypatch):
+    monkeypatch.setattr(pools, "MOST_TENANTS", 1)
+    monkeypatch.setattr(pools, "_SURELY_UNUSED_SECONDS", 0.0)
+    before = children()
+    async with Pool(probe(), modules=()) as pool:
+        await (await pool.create(tenant="a")).end("over")
+        creating = asyncio.create_task(pool.create(tenant="b"))
+        await asyncio.sleep(0)
+        assert not pool._nests  # that of the first tenant is about to go
+        creating.cancel()
+        await asyncio.gather(creating, return_exceptions=True)
+        assert creating.cancelled()
+    assert children() == before
 
 
 async def test_a_stack_that_is_not_installed_says_what_to_do():

@@ -28,7 +28,7 @@ from .door import Neighbours, Token
 from .gate import Gate
 from .sessions import Order, Session, Sessions, report
 from .settings import Settings
-from .stream import disconnected, events
+from .stream import BROKEN, disconnected, events
 
 T = TypeVar("T")
 
@@ -127,7 +127,7 @@ async def _gone(_: Request, error: Exception) -> Response:
 async def _broken(_: Request, error: Exception) -> Response:
     """Our own fault. What went wrong is in the log, not in the answer."""
     del error
-    return JSONResponse({"error": "the sandbox server itself failed; see its log"}, 500)
+    return JSONResponse({"error": BROKEN}, 500)
 
 
 def server_of(request: Request) -> Server:
@@ -238,16 +238,7 @@ async def _execute_in_session(request: Request) -> Response:
         return events(server.sessions, name, order)
     with server.sessions.using(name) as session:
         outcome = server.sessions.execute(session, order)
-        answer = await _unless_disconnected(request, outcome, lambda done: JSONResponse(report(done)))
-    await _let_go(server, session)
-    return answer
-
-
-async def _let_go(server: Server, session: Session) -> None:
-    """A container that ended in this call frees its place at once, not at the next sweep."""
-    if not session.container.alive:
-        with contextlib.suppress(SandboxError):
-            await server.sessions.destroy(session.id, session.container.reason or "ended")
+        return await _unless_disconnected(request, outcome, lambda done: JSONResponse(report(done)))
 
 
 async def _unless_disconnected(

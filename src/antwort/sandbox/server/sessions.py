@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import logging
 import secrets
 import time
 from collections import Counter
@@ -22,6 +23,8 @@ from antwort.sandbox.pool import Pool
 
 from .gate import Gate
 from .settings import Settings
+
+_logger = logging.getLogger(__name__)
 
 _SWEEP_SECONDS: Final = 1.0
 _REMEMBERED: Final = 1_000
@@ -127,6 +130,13 @@ class Sessions:
 
     async def execute(self, session: Session, order: Order, on_output: OnOutput | None = None) -> Outcome:
         """Install what the call needs, then run it; its time counts for both."""
+        try:
+            return await self._executed(session, order, on_output)
+        finally:
+            if not session.container.alive:  # it frees its place at once, not at the next sweep
+                await self._end(session, "ended")
+
+    async def _executed(self, session: Session, order: Order, on_output: OnOutput | None) -> Outcome:
         async with session.turn:
             deadline = time.monotonic() + order.seconds
             try:
@@ -177,11 +187,16 @@ class Sessions:
         return list(self._live.values())
 
     async def destroy(self, name: str, reason: str = "destroyed") -> None:
-        session = self._live.pop(name, None)
-        if session is None:
-            self.get(name)
+        if name not in self._live:
+            self.get(name)  # says why not
             return
-        self._ended[name] = session.container.reason or reason
+        await self._end(self._live[name], reason)
+
+    async def _end(self, session: Session, reason: str) -> None:
+        """Whoever comes first ends it; to the others it is no news."""
+        if self._live.pop(session.id, None) is None:
+            return
+        self._ended[session.id] = session.container.reason or reason
         while len(self._ended) > _REMEMBERED:
             del self._ended[next(iter(self._ended))]
         try:
@@ -199,12 +214,18 @@ class Sessions:
         """End sessions that were idle for too long, and let go of those that have ended by themselves."""
         while True:
             await asyncio.sleep(_SWEEP_SECONDS)
-            now = time.monotonic()
             for session in self.all():
-                if not session.container.alive:
-                    await self.destroy(session.id, session.container.reason or "ended")
-                elif not session.users and now - session.used > session.expires_after:
-                    await self.destroy(session.id, "expired")
+                try:
+                    await self._sweep(session)
+                except Exception:  # one that cannot be ended must not keep all others for ever
+                    _logger.exception("a session could not be swept")
+
+    async def _sweep(self, session: Session) -> None:
+        """Looked at only now: while others were ended it may have been used, or have gone."""
+        if not session.container.alive:
+            await self._end(session, "ended")
+        elif not session.users and time.monotonic() - session.used > session.expires_after:
+            await self._end(session, "expired")
 
 
 def _not_run(status: Literal["error", "interrupted"], why: str, on_output: OnOutput | None) -> Outcome:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections import deque
 from collections.abc import AsyncIterator
 from typing import Any, Final
@@ -16,7 +17,11 @@ from antwort.sandbox.errors import SandboxError
 
 from .sessions import Order, Sessions, report
 
+_logger = logging.getLogger(__name__)
+
 _PING_SECONDS: Final = 15.0
+
+BROKEN: Final = "the sandbox server itself failed; see its log"
 
 
 def events(sessions: Sessions, name: str, order: Order) -> StreamingResponse:
@@ -38,6 +43,9 @@ async def _events(sessions: Sessions, name: str, order: Order) -> AsyncIterator[
             waiting.put("result", report(outcome))
         except SandboxError as error:
             waiting.put("error", {"error": str(error)})
+        except Exception:  # too late for a status of 500
+            _logger.exception("a streamed call failed")
+            waiting.put("error", {"error": BROKEN})
         finally:
             waiting.put("", None)
 

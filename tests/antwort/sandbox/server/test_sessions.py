@@ -1,13 +1,22 @@
-"""A session's calls may bring packages with them: installed within the call's time, seen by that session alone."""
+"""Sessions end when they are idle or over, and free their place; their calls may bring packages with them."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import threading
 import time
 
 import pytest
-from patience import until
+from patience import soon, until
+
+from antwort.sandbox import Limits, Pool, probe
+from antwort.sandbox.packages import Packages
+from antwort.sandbox.server import stream
+from antwort.sandbox.server.sessions import Order, Sessions
+from antwort.sandbox.server.settings import Settings
+from antwort.sandbox.stack import here
 
 
 @pytest.fixture
@@ -92,3 +101,50 @@ def test_installation_and_run_share_the_time_and_can_be_interrupted(serve, index
             call.join()
         assert [answer["status"] for answer in answers] == ["interrupted", "success"]
         assert client.run(session, "x")["result"] == "2"
+
+
+@pytest.fixture
+def anyio_backend():
+    return "asyncio"
+
+
+@contextlib.asynccontextmanager
+async def opened(directory, **settings):
+    """Sessions of a real pool, in this process."""
+    host = probe()
+    store = Packages(directory / "packages", host, here(()), index=None)
+    async with contextlib.aclosing(store), Pool(host, packages=directory / "packages", modules=()) as pool:
+        yield Sessions(pool, store, Settings(**settings))
+
+
+async def create(sessions, *, expires_after: int = 600):
+    return await sessions.create(Limits(), tenant="", expires_after=expires_after, requirements=[])
+
+
+@pytest.mark.anyio
+async def test_a_session_deleted_while_another_is_swept_does_not_end_the_sweeping(tmp_path):
+    async with opened(tmp_path) as sessions:
+        first, second, _ = [await create(sessions, expires_after=0) for _ in range(3)]
+        deleting = []
+        first.container.when_gone(lambda: deleting.append(asyncio.create_task(sessions.destroy(second.id))))
+        sweeper = asyncio.create_task(sessions.sweep())
+        await soon(lambda: sweeper.done() or not sessions.count)
+        assert (sessions.count, sweeper.done()) == (0, False)
+        await asyncio.gather(*deleting)
+        sweeper.cancel()
+        await asyncio.gather(sweeper, return_exceptions=True)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("streamed", [False, True], ids=["json", "events"])
+async def test_a_session_that_ends_in_a_call_frees_its_place_at_once(tmp_path, streamed):
+    order = Order(code="import os; os._exit(3)", seconds=10, echo=True, requirements=[])
+    async with opened(tmp_path, max_sessions=1, queue_seconds=0.0) as sessions:
+        for _ in range(2):
+            session = await create(sessions)
+            if streamed:
+                seen = [event async for event in stream.events(sessions, session.id, order).body_iterator]
+                assert "event: result" in seen[-1]
+            else:
+                assert (await sessions.execute(session, order)).exit_code == 3
+            assert sessions.count == 0
