@@ -25,6 +25,8 @@ from antwort.sandbox.process import descendants
 
 ORDINARY_USER = 54321
 ON_THE_WAY = Counter(descriptors=8, processes=4, groups=4)
+ANSWER_SECONDS = 15
+"""The longest that a sibling may wait for `6 * 7`: generous, for a busy machine, yet it is an answer and no standstill."""
 ROOT = Path(__file__).parents[3]
 IDENTITIES = ["user", "root"] if os.geteuid() == 0 else ["user"]
 
@@ -217,6 +219,7 @@ def beside(server: Running, **limits) -> Iterator[Arena]:
         client.destroy(arena.sibling)
     assert arena.lost == []
     assert arena.answers
+    assert max(arena.answers) < ANSWER_SECONDS
     assert server.left_over(before) == {}
 
 
