@@ -20,6 +20,7 @@ from pathlib import Path
 import package_indexes
 import pytest
 
+from antwort.sandbox import cgroups
 from antwort.sandbox.conformance import Client
 from antwort.sandbox.process import descendants
 
@@ -45,13 +46,17 @@ class Running:
     def traces(self) -> Counter[str]:
         """Everything that a container could leave behind, counted."""
         pid = self.process.pid
-        descriptors = Path(f"/proc/{pid}/fd")
+        descriptors, mounts = Path(f"/proc/{pid}/fd"), Path(f"/proc/{pid}/mountinfo")
         return Counter(
             {
                 "processes": len(descendants(pid)),
                 "descriptors": len(list(descriptors.iterdir())) if os.access(descriptors, os.R_OK) else 0,
-                "groups": len(list(Path("/sys/fs/cgroup").glob(f"*/antwort-{pid}-*"))),
-                "mounts": Path("/proc/self/mountinfo").read_text().count("\n"),
+                "groups": sum(
+                    name.startswith(f"{cgroups.PREFIX}{pid}-")
+                    for _, below, _ in os.walk(cgroups.ROOT)  # however deep ours is
+                    for name in below
+                ),
+                "mounts": mounts.read_text(encoding="utf-8").count("\n"),
                 "files": sum(self._files()),
             }
         )
