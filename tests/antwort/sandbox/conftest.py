@@ -27,7 +27,7 @@ from antwort.sandbox.process import descendants
 ORDINARY_USER = 54321
 ON_THE_WAY = Counter(descriptors=8, processes=4, groups=4)
 ANSWER_SECONDS = 15
-"""The longest that a sibling may wait for `6 * 7`: generous, for a busy machine, yet it is an answer and no standstill."""
+"""The longest that a sibling may wait for `6 * 7`: generous, for a busy machine, and yet no standstill."""
 ROOT = Path(__file__).parents[3]
 IDENTITIES = ["user", "root"] if os.geteuid() == 0 else ["user"]
 

@@ -157,7 +157,7 @@ os.close(tell)
 os.read(told, 1)
 os.write(1, b'it runs')
 """
-"""A double fork, a session of its own, no descriptor, deaf to every signal. The pipe ends when it is another program."""
+"""A double fork, a session of its own, no descriptor, deaf to every signal. The pipe ends when the program changes."""
 
 
 def daemon(then: str = "") -> tuple[str, str]:
