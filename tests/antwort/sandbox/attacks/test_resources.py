@@ -140,57 +140,73 @@ def test_sparse_file_of_a_terabyte(arena):
     assert arena.value(code) == "True"
 
 
-def test_daemons_that_outlive_a_timeout_die_with_the_container(arena):
-    code = """
-        import subprocess
-        subprocess.Popen(['setsid', 'sh', '-c', 'trap \"\" TERM INT HUP; while :; do sleep 1; done'])
-        import signal
-        signal.signal(2, signal.SIG_IGN)
-        while True: pass
-    """
-    assert arena.run(code, timeout_seconds=1)["status"] == "timeout"
-
-
 DAEMON = """
-import ctypes, os, signal, time
+import os, signal, sys, time
+told, tell = os.pipe()
 if os.fork() == 0:
     os.setsid()
     if os.fork() == 0:
-        os.closerange(0, 1024)
         for number in range(1, 32):
             try: signal.signal(number, signal.SIG_IGN)
             except (OSError, ValueError): pass
-        ctypes.CDLL(None).prctl(15, b'NAME', 0, 0, 0)
-        while True: time.sleep(0.1)
+        os.dup2(tell, 0, inheritable=False)
+        os.closerange(1, 5000)
+        os.execv(sys.executable, [sys.executable, '-IS', '-c', 'import time; time.sleep(600)', 'MARK'])
     os._exit(0)
+os.close(tell)
+os.read(told, 1)
+os.write(1, b'it runs')
 """
+"""A double fork, a session of its own, no descriptor, deaf to every signal. The pipe ends when the program changes."""
 
 
-def named(name: str) -> list[str]:
-    """Processes of this name, wherever they are."""
+def daemon(then: str = "") -> tuple[str, str]:
+    """The code that leaves one behind, and what to know it by from outside."""
+    mark = f"daemon-{secrets.token_hex(8)}"
+    return f"{DAEMON.replace('MARK', mark)}{then}", mark
+
+
+def marked(mark: str) -> list[str]:
+    """Processes that have this among their arguments, wherever they are."""
     found = []
-    for comm in Path("/proc").glob("[0-9]*/comm"):
+    for arguments in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
-            if comm.read_text(encoding="utf-8").strip() == name:
-                found.append(comm.parent.name)
+            if mark.encode() in arguments.read_bytes().split(b"\0"):
+                found.append(arguments.parent.name)
     return found
+
+
+def test_daemons_that_outlive_a_timeout_die_with_the_container(arena):
+    session = arena.client.session()
+    code, mark = daemon("while True: pass")
+    seen = arena.client.run(session, code, timeout_seconds=5)
+    assert (seen["status"], seen["stdout"]) == ("timeout", "it runs")
+    assert len(marked(mark)) == 1
+    arena.client.destroy(session)
+    until(lambda: marked(mark) == [])
+
+
+def test_a_timeout_that_is_ignored_takes_the_daemons_along(arena):
+    code, mark = daemon("signal.signal(2, signal.SIG_IGN)\nwhile True: pass")
+    seen = arena.run(code, timeout_seconds=5)
+    assert (seen["status"], seen["stdout"]) == ("timeout", "it runs")
+    until(lambda: marked(mark) == [])
 
 
 @pytest.mark.parametrize("then", ["time.sleep(0.5)", "while True: pass", "time.sleep(0.5); os._exit(3)", "os.abort()"])
 def test_a_daemon_does_not_outlive_its_run(arena, then):
-    """A double fork, a session of its own, no descriptor, deaf to every signal."""
-    name = f"d-{secrets.token_hex(6)}"
-    arena.client.execute(f"{DAEMON.replace('NAME', name)}{then}", timeout_seconds=1)
-    until(lambda: named(name) == [])
+    code, mark = daemon(then)
+    assert arena.client.execute(code, timeout_seconds=5)["stdout"] == "it runs"
+    until(lambda: marked(mark) == [])
 
 
 def test_a_daemon_does_not_outlive_its_session(arena):
-    name = f"d-{secrets.token_hex(6)}"
     session = arena.client.session()
-    arena.client.run(session, DAEMON.replace("NAME", name))
-    until(lambda: len(named(name)) == 1)
+    code, mark = daemon()
+    assert arena.client.run(session, code)["stdout"] == "it runs"
+    assert len(marked(mark)) == 1
     arena.client.destroy(session)
-    until(lambda: named(name) == [])
+    until(lambda: marked(mark) == [])
 
 
 def test_ten_thousand_creations(serve, arena_on, identity):
