@@ -82,6 +82,29 @@ def here(root: Path = ROOT, *, top: int | None = None) -> Groups:
     return Version1.here(root)
 
 
+def memory_limit(root: Path = ROOT, own: Path = Path("/proc/self/cgroup")) -> int | None:
+    """The least memory that our own group, or one above it, may have; None where none of them says.
+
+    The top is looked at too: a container runtime often shows us our own group there, under a name that it hides.
+    """
+    try:
+        lines = own.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return None
+    found: list[int] = []
+    for number, controllers, path in (line.split(":", 2) for line in lines):
+        if number == "0":
+            top, name = root, "memory.max"
+        elif "memory" in controllers.split(","):
+            top, name = root / "memory", "memory.limit_in_bytes"
+        else:
+            continue
+        group = top / path.strip("/")
+        above = [group, *(parent for parent in group.parents if parent.is_relative_to(top))]
+        found += [int(word) for place in above for word in _words(place / name) if word.isdecimal()]
+    return min(found, default=None)
+
+
 class Version1:
     """One directory per controller; only root can write there."""
 

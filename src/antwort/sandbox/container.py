@@ -55,6 +55,8 @@ class Container:
         self.number = next(_numbers)
         self.limits = Limits()
         self.calls = 0
+        self.walled = True
+        """It has files and a network of its own; else both are the host's, and say nothing about it."""
         self._uid = uid
         self._channel = Channel(channel, self._break)
         self._pipes = Pipes(output, errors)
@@ -78,10 +80,9 @@ class Container:
         errors, errors_end = os.pipe()
         container = cls(ours, output, errors, zygote.uid)
         try:
-            pidfd = await zygote.fork(
+            container._init = await zygote.fork(
                 f"c{container.number}", [theirs.fileno(), output_end, errors_end], container._has_died
             )
-            container._init = Process(pidfd)
         except BaseException:
             container._release()
             raise
@@ -92,7 +93,8 @@ class Container:
         container._channel.open()
         container._pipes.open()
         handed_over = await container._introduced(container._channel.hello())
-        container._interpreter = Process(handed_over.pop() if handed_over else -1)
+        # Without such descriptors there are no namespaces either, and no init: both are one process.
+        container._interpreter = Process(handed_over.pop()) if handed_over else container._init.by_number()
         return container
 
     async def guard(self, groups: Groups) -> None:
@@ -107,6 +109,7 @@ class Container:
     async def settle(self, limits: Limits, settings: Settings, *, limited: bool) -> None:
         """Send the limits and wait until the door is locked."""
         self.limits = limits
+        self.walled = settings.place == mounts.DATA
         header = {
             "place": settings.place,
             "packages": settings.packages,
@@ -283,6 +286,8 @@ class Container:
         elif self._reason is None:
             self._reason = described(status)
         self._died.set_result(status)
+        self._init.ended()
+        self._interpreter.ended()
         self._channel.fail(described(status))
         self._channel.hang_up()
 

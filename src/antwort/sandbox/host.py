@@ -41,6 +41,7 @@ class Host:
     groups: cgroups.Groups | None
     root: bool
     memory_bytes: int
+    """Of the machine, or of the control group that the server was put into."""
     why_no_namespaces: str | None = None
     why_no_groups: str = "only Linux has them"
 
@@ -111,10 +112,16 @@ def probe(top: int | None = None) -> Host:
         landlock_abi=abi,
         groups=groups,
         root=root,
-        memory_bytes=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
+        memory_bytes=_memory_bytes(),
         why_no_namespaces=why,
         why_no_groups=why_no_groups,
     )
+
+
+def _memory_bytes() -> int:
+    """What the server and all its containers can ever have together."""
+    installed = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return min(installed, cgroups.memory_limit() or installed)
 
 
 def _why_no_namespaces(uid: int | None) -> str | None:

@@ -12,10 +12,15 @@ _SIGNALLED: Final = 128
 
 
 class Process:
-    """Signal it, ask for its number, let go of it. Without a descriptor (not on Linux) there is nothing to hold."""
+    """Signal it, ask for its number, let go of it.
 
-    def __init__(self, pidfd: int = -1) -> None:
+    Where the system has no such descriptors (not on Linux) its number must do, and is forgotten as soon as its parent
+    says that it has ended.
+    """
+
+    def __init__(self, pidfd: int = -1, *, pid: int = -1) -> None:
         self._pidfd = pidfd
+        self._pid = pid
 
     @property
     def held(self) -> bool:
@@ -25,16 +30,27 @@ class Process:
     def pid(self) -> int:
         """The process id in our own pid namespace; negative when it has ended."""
         if not self.held:
-            return -1
+            return self._pid
         with open(f"/proc/self/fdinfo/{self._pidfd}", encoding="ascii") as lines:  # noqa: PTH123 - not a path of ours
             return next((int(line.split()[1]) for line in lines if line.startswith("Pid:")), -1)
 
     def signal(self, number: signal.Signals) -> None:
-        if self.held:
-            with contextlib.suppress(ProcessLookupError):
+        with contextlib.suppress(ProcessLookupError):
+            if self.held:
                 signal.pidfd_send_signal(self._pidfd, number)
+            elif self._pid > 0:
+                os.kill(self._pid, number)
+
+    def by_number(self) -> Process:
+        """The same once more, if its number is all there is to it."""
+        return Process(pid=self._pid)
+
+    def ended(self) -> None:
+        """Its number may soon mean another; a descriptor never does."""
+        self._pid = -1
 
     def close(self) -> None:
+        self.ended()
         if self.held:
             os.close(self._pidfd)
             self._pidfd = -1

@@ -218,3 +218,29 @@ def test_version_1_is_not_taken_where_it_cannot_be_written():
         command = [sys.executable, str(DELEGATED.with_name("as_user.py")), str(USER), *shown, "--", *command]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     assert "only root can use" in subprocess.check_output(command, env=environment, text=True)
+
+
+NO_LIMIT = str((1 << 63) - 4096)  # how version 1 says it
+
+
+@pytest.mark.parametrize(
+    "own, files, limit",
+    [
+        ("0::/a/b", {"a/b/memory.max": "max", "a/memory.max": "3000"}, 3000),
+        ("0::/a/b", {"a/b/memory.max": "2000", "a/memory.max": "3000", "other/memory.max": "1"}, 2000),
+        ("0::/", {"memory.max": "5000"}, 5000),
+        ("0::/a", {"a/memory.max": "max"}, None),
+        ("4:cpu,memory:/a", {"memory/a/memory.limit_in_bytes": NO_LIMIT, "memory/memory.limit_in_bytes": "7"}, 7),
+        ("4:memory:/hidden\n0::/", {"memory/memory.limit_in_bytes": "6000"}, 6000),
+        ("4:cpu:/a", {"memory/a/memory.limit_in_bytes": "1"}, None),
+        ("4:name=x:y:/a", {}, None),
+        ("", {}, None),
+    ],
+)
+def test_the_least_of_all_groups_above_is_what_we_may_have(tmp_path, own, files, limit):
+    (tmp_path / "own").write_text(own)
+    for name, text in files.items():
+        (tmp_path / "tree" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "tree" / name).write_text(f"{text}\n")
+    assert cgroups.memory_limit(tmp_path / "tree", tmp_path / "own") == limit
+    assert cgroups.memory_limit(tmp_path / "tree", tmp_path / "nowhere") is None

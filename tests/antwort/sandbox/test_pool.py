@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +15,25 @@ from patience import soon
 from antwort.sandbox import Limits, Pool, probe
 from antwort.sandbox import pool as pools
 from antwort.sandbox.errors import AtCapacity, CannotStart
+
+NOT_LINUX = """
+import os, pathlib, resource, sys
+del os.pidfd_open
+for name in ("SIGPENDING", "MSGQUEUE", "RTPRIO", "NICE"):
+    delattr(resource, "RLIMIT_" + name)
+
+class Path(type(pathlib.Path())):
+    def __new__(cls, *parts):
+        return super().__new__(cls, *("/nowhere" if str(part).startswith("/proc/") else part for part in parts))
+
+    def __init__(self, *parts):
+        super().__init__(*("/nowhere" if str(part).startswith("/proc/") else part for part in parts))
+
+pathlib.Path = Path
+code, sys.argv = sys.argv[4], ["-c", *sys.argv[5:]]
+exec(code)
+"""
+"""A Python as on a system without /proc, without descriptors of processes and with fewer limits."""
 
 pytestmark = pytest.mark.anyio
 
@@ -134,5 +154,31 @@ async def test_without_namespaces_the_same_api_works(walls):
         told = await pool.create(output="out")
         seen = await told.execute("import os; os.environ['OUTPUT_DIR'] == os.path.join(os.getcwd(), 'out')", timeout=5)
         assert seen.echo == "True"
+        slept = await container.execute("import time; time.sleep(0.5); 'well'", timeout=5)  # the watchdog looks at it
+        assert slept.echo == "'well'", slept
         await container.end("over")
     assert not place.parent.exists()
+
+
+async def test_on_a_system_unlike_linux_code_runs_is_interrupted_and_ends(monkeypatch, tmp_path):
+    python = tmp_path / "python"
+    python.write_text(f"#!{sys.executable}\n{NOT_LINUX}")
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    before = children()
+    async with Pool(replace(probe(), walls=frozenset(), groups=None), modules=(), spares=False) as pool:
+        container = await pool.create()
+        seen = await container.execute("import os; hasattr(os, 'pidfd_open'), os.getpid()", timeout=5)
+        assert seen.echo == f"(False, {container.pids()[0]})", seen
+        seen = await container.execute("import time; kept = 1; time.sleep(60)", timeout=0.3)
+        assert (seen.status, container.alive) == ("timeout", True), seen
+        assert (await container.execute("kept", timeout=5)).echo == "1"
+        running = asyncio.create_task(container.execute("while True: pass", timeout=60))
+        await soon(lambda: container.busy)
+        await asyncio.sleep(0.2)
+        assert container.interrupt()
+        assert (await running).status == "interrupted"
+        stubborn = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True: pass"
+        seen = await container.execute(stubborn, timeout=0.3)
+        assert (seen.status, container.alive, container.pids()) == ("timeout", False, [])
+    assert children() == before

@@ -31,6 +31,21 @@ def test_without_a_descriptor_nothing_happens_to_anybody():
     assert (process.held, process.pid) == (False, -1)
 
 
+def test_where_there_are_no_descriptors_its_number_will_do_until_it_has_ended():
+    with subprocess.Popen(["sleep", "60"]) as sleeper, subprocess.Popen(["sleep", "60"]) as other:
+        process, forgotten = Process(pid=sleeper.pid), Process(pid=other.pid)
+        assert (process.held, process.pid) == (False, sleeper.pid)
+        forgotten.ended()
+        forgotten.signal(signal.SIGKILL)
+        process.signal(signal.SIGTERM)
+        assert sleeper.wait(10) == -signal.SIGTERM
+        process.signal(signal.SIGTERM)
+        assert (forgotten.pid, other.poll()) == (-1, None)
+        other.kill()
+    process.close()
+    assert process.pid == -1
+
+
 @pytest.mark.parametrize(
     "status, words, code",
     [

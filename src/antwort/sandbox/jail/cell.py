@@ -144,8 +144,7 @@ def _settle(limits: dict[str, Any], layers: frozenset[str]) -> None:
 
 def _lock(limits: dict[str, Any], layers: frozenset[str]) -> None:
     """Every wall that a process puts up around itself, the most powerful tool given up last."""
-    memory = None if limits["memory_bytes"] is None else limits["memory_bytes"] + _preloaded_bytes()
-    rlimits.apply(processes=limits["processes"], file_bytes=limits["disk_bytes"], data_bytes=memory)
+    rlimits.apply(processes=limits["processes"], file_bytes=limits["disk_bytes"], data_bytes=_data_bytes(limits))
     if limits["memory_bytes"] is not None:
         os.nice(_BEHIND_THE_SERVER)
     if "namespaces" in layers:
@@ -161,10 +160,12 @@ def _lock(limits: dict[str, Any], layers: frozenset[str]) -> None:
         seccomp.install(counted=limits["memory_bytes"] is None)
 
 
-def _preloaded_bytes() -> int:
-    """What the zygote's stack already takes of the limit on data."""
-    pages = int(Path("/proc/self/statm").read_text().split()[5])
-    return pages * os.sysconf("SC_PAGE_SIZE")
+def _data_bytes(limits: dict[str, Any]) -> int | None:
+    """The limit on data, and what the zygote's stack already takes of it; none where that is not told (macOS)."""
+    told = Path("/proc/self/statm")
+    if limits["memory_bytes"] is None or not told.exists():
+        return None
+    return limits["memory_bytes"] + int(told.read_text().split()[5]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def _forget() -> None:

@@ -145,7 +145,8 @@ class Zygote:
                 os._exit(_LOST)  # a child must never come back here and go on as a second zygote
         os.close(theirs)
         self._alive[pid] = name, verdict
-        self._say({"forked": name, "pid": pid}, [pidfd] if pidfd >= 0 else [])
+        # Behind walls its number here means another process to the server.
+        self._say({"forked": name} if walled else {"forked": name, "pid": pid}, [pidfd] if pidfd >= 0 else [])
         if pidfd >= 0:
             os.close(pidfd)
 

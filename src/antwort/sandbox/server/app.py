@@ -157,7 +157,7 @@ async def _execute(request: Request) -> Response:
     # Read before a place is taken: whoever sends one byte a second holds up nobody else.
     fields = bodies.Fields(await bodies.read(request, server.settings.max_body_bytes))
     order = execute.parse(fields, server.settings)
-    async with server.gate.place():
+    async with server.gate.place(order.tenant):
         running = execute.run(order, server.pool, server.packages, server.settings)
         return await _unless_disconnected(request, running, JSONResponse)
 

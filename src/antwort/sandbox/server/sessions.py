@@ -98,7 +98,7 @@ class Sessions:
             raise AtCapacity(message, 5)
         self._tenants[tenant] += 1
         try:
-            await self._gate.enter()
+            await self._gate.enter(tenant)
             try:
                 container, annex = await self._furnished(limits, tenant, requirements)
             except BaseException:

@@ -50,7 +50,8 @@ class Settings:
     """How many requests may wait for a place, in order; past it the answer is 429."""
     queue_seconds: float = 5.0
     max_sessions: int = 64
-    max_sessions_per_tenant: int = 64
+    max_sessions_per_tenant: int = 32
+    """Fewer than there are, so that nobody can take them all."""
     session_seconds: int = 1200
     """A session idle for longer is ended."""
     python_index: str | None = None

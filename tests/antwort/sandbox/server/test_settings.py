@@ -69,3 +69,7 @@ def test_every_setting_is_explained_where_people_look():
     text = (Path(__file__).parents[4] / "docs" / "sandbox.md").read_text(encoding="utf-8")
     names = [f"SANDBOX_{field.name.upper()}" for field in dataclasses.fields(Settings)]
     assert [name for name in names if f"`{name}`" not in text] == []
+
+
+def test_one_tenant_cannot_take_every_session():
+    assert Settings().max_sessions_per_tenant < Settings().max_sessions
