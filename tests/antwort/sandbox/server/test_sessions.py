@@ -143,7 +143,7 @@ async def test_a_session_that_ends_in_a_call_frees_its_place_at_once(tmp_path, s
         for _ in range(2):
             session = await create(sessions)
             if streamed:
-                seen = [event async for event in stream.events(sessions, session.id, order).body_iterator]
+                seen = [str(event) async for event in stream.events(sessions, session.id, order).body_iterator]
                 assert "event: result" in seen[-1]
             else:
                 assert (await sessions.execute(session, order)).exit_code == 3
