@@ -18,7 +18,7 @@ COMPILE := $(RUN) -m uv pip compile --quiet --universal --python-version 3.11 --
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-print-directory
 
-.PHONY: help setup demo test test-all test-sandbox check static suite bench lock clean
+.PHONY: help setup demo test test-all test-openai test-sandbox check static suite bench lock clean
 
 help: ## List the targets (the default)
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -30,6 +30,9 @@ test: static suite ## Run every check and every test, but for the slow suites th
 
 test-sandbox: $(READY) ## Test the sandbox, and attack it from inside as an ordinary user and as root (some minutes)
 	$(RUN) -m pytest -q tests/antwort/sandbox
+
+test-openai: $(READY) ## Run the adapter's suite against OpenAI itself (needs OPENAI_API_KEY, and costs money)
+	$(RUN) -m pytest -q -m openai tests/together/test_openai_adapter.py
 
 test-all: static ## Run the tests on each of Python 3.11, 3.12 and 3.13 that this machine has
 	@$(PYTHON) scripts/interpreters.py > $(VENV)/.interpreters

@@ -10,7 +10,7 @@ import json
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -83,13 +83,18 @@ class FakeApi:
     """Answers `POST /responses` one after the other, and everything else by `routes`: pattern → answer."""
 
     def __init__(self, *answers: Any) -> None:
-        self.answers = [one if isinstance(one, Answer) else Answer(one) for one in answers]
+        self.answers = self.answers_of(answers)
         self.routes: dict[str, Callable[[Asked], Answer]] = {}
         self.asked: list[Asked] = []
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self._server.daemon_threads = True
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True)
         self._thread.start()
+
+    @staticmethod
+    def answers_of(given: Iterable[Any]) -> list[Answer]:
+        """Whole answers from these, or from the responses that they are to hold."""
+        return [one if isinstance(one, Answer) else Answer(one) for one in given]
 
     @property
     def url(self) -> str:
