@@ -18,7 +18,7 @@ COMPILE := $(RUN) -m uv pip compile --quiet --universal --python-version 3.11 --
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-print-directory
 
-.PHONY: help setup demo test test-all test-openai test-sandbox check static suite bench lock clean
+.PHONY: help setup demo test test-all test-faults test-openai test-sandbox check static suite bench lock clean
 
 help: ## List the targets (the default)
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -33,6 +33,9 @@ test-sandbox: $(READY) ## Test the sandbox, and attack it from inside as an ordi
 
 test-openai: $(READY) ## Run the adapter's suite against OpenAI itself (needs OPENAI_API_KEY, and costs money)
 	$(RUN) -m pytest -q -m openai tests/together/test_openai_adapter.py
+
+test-faults: $(READY) ## Kill the server fifty times at work, and see that nothing is lost or stuck (some minutes)
+	KILLS=50 $(RUN) -m pytest -q tests/together/test_server_kills.py
 
 test-all: static ## Run the tests on each of Python 3.11, 3.12 and 3.13 that this machine has
 	@$(PYTHON) scripts/interpreters.py > $(VENV)/.interpreters

@@ -210,7 +210,7 @@ class Door:
 
 def _unauthorized(authorization: str | None) -> ApiError:
     message = "Incorrect API key provided." if authorization else "You didn't provide an API key: send it as a Bearer."
-    return ApiError(401, message, kind="authentication_error", code="invalid_api_key")
+    return ApiError(401, message, code="invalid_api_key")
 
 
 def is_loopback(host: str) -> bool:

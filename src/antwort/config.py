@@ -41,6 +41,10 @@ class ServerSettings(_Section):
 
     host: str = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65535)] = 8080
+    max_head: Positive = 64 * 1024
+    """Bytes of a request's first line and headers."""
+    head_timeout: Seconds = 10.0
+    """They have so long to arrive."""
     max_body: Positive = 32 * 1024 * 1024
     """Bytes of a JSON body."""
     max_file: Positive = 512 * 1024 * 1024
@@ -75,6 +79,8 @@ class ChatCompletionsModel(_Section, tag_field="kind", tag="chat_completions"):
     replay_reasoning: Literal["drop", "reasoning_content", "reasoning"] = "drop"
     max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
     images: bool = True
+    files: bool = False
+    """Whether the server takes files as parts of messages; else only their text is shown, where they have any."""
     tokenizer: Literal["auto", "vllm", "llama_cpp", "estimate"] = "auto"
     extra: dict[str, Any] = field(default_factory=dict[str, Any])
 
@@ -128,6 +134,8 @@ class EngineSettings(_Section):
     """How far a response goes."""
 
     max_turns: Positive = 32
+    max_attached: Positive = 50 * 1024 * 1024
+    """Bytes of uploaded files that one request may show to its model."""
 
 
 class CodeInterpreterSettings(_Section):

@@ -51,6 +51,8 @@ def test_the_doctor_looks_at_everything(run):
 
     assert told.exit_code == 0
     assert "models         m" in told.output
+    assert "storage        made on the first start: sqlite:///.antwort/antwort.db" in told.output
+    assert not Path(".antwort").exists()
     Path("script.yaml").write_text("answer: []")
     assert "models.m.script" in run("doctor", "--config", "antwort.yaml").output
 

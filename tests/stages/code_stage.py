@@ -78,7 +78,7 @@ def coding(
     with sandbox_server(place / "elsewhere") as sandbox:
         given = {"sandbox_url": sandbox.url, "sandbox_token_env": "SANDBOX_KEY", **(settings or {})}
         environment = {"SANDBOX_KEY": sandbox.token}
-        with serving(place, _config(given, config), environment, script=script or SCRIPT) as server:
+        with serving(place, _config(given, config), environment=environment, script=script or SCRIPT) as server:
             server.sandbox = sandbox
             yield server
 

@@ -65,6 +65,8 @@ class EchoCall:
 class EchoToolbox:
     """`file_search` is run here; nothing else is."""
 
+    takes_files = False
+
     def __init__(self) -> None:
         self.opened = 0
 

@@ -103,6 +103,18 @@ def test_attached_files_are_there_however_they_are_attached(client):
     assert logs_of(calls_of(response)[0]) == "{'a b.csv': 1, 'given.csv': 2}"
 
 
+def test_a_file_that_the_model_cannot_read_is_for_the_code_to_read(client):
+    uploaded = client.files.create(file=("a.xlsx", b"PK\x00\xff"), purpose="user_data")
+    parts = [
+        {"type": "input_text", "text": "# run\nopen('a.xlsx', 'rb').read(), open('b.bin', 'rb').read()"},
+        {"type": "input_file", "file_id": uploaded.id},
+        {"type": "input_file", "file_data": base64.b64encode(b"\x00\xff").decode(), "filename": "b.bin"},
+    ]
+    response = run(client, "", input=[{"role": "user", "content": parts}])
+
+    assert logs_of(calls_of(response)[0]) == "(b'PK\\x00\\xff', b'\\x00\\xff')"
+
+
 def test_a_file_that_the_code_has_changed_stays_changed(client):
     uploaded = client.files.create(file=("data.txt", b"old"), purpose="user_data")
     data = base64.b64encode(b"old").decode()
@@ -347,8 +359,9 @@ def test_a_wish_that_cannot_be(client, container, param):
 def test_an_attached_file_that_is_not_there_or_is_none(client):
     for part, where in (({"file_id": "file-x"}, "file_id"), ({"file_data": "!", "filename": "x"}, "file_data")):
         content = [{"type": "input_file", **part}]
-        with pytest.raises(openai.BadRequestError) as caught:
+        with pytest.raises(openai.APIStatusError) as caught:
             client.responses.create(model="scripted", input=[{"role": "user", "content": content}], tools=[AUTO])
+        assert caught.value.status_code in (400, 404)
         assert caught.value.param == f"input[0].content[0].{where}"
 
 

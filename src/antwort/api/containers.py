@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from antwort.api.errors import invalid
+from antwort.api.objects import Page
 from antwort.api.tools import NetworkPolicy
 
 
@@ -42,6 +43,84 @@ class ExecuteCode(Struct, forbid_unknown_fields=True, kw_only=True):
     timeout: Annotated[float, Meta(gt=0)] | None = None
     """Seconds; never more than the server allows."""
     stream: bool | None = None
+
+
+class Idleness(Struct, kw_only=True):
+    """After how long a time without use a container expires."""
+
+    anchor: Literal["last_active_at"] = "last_active_at"
+    minutes: float
+
+
+class Network(Struct, kw_only=True):
+    """What a container can reach: nothing."""
+
+    type: Literal["disabled"] = "disabled"
+
+
+class ContainerObject(Struct, kw_only=True):
+    """A container, without what is in it."""
+
+    id: str
+    object: Literal["container"] = "container"
+    created_at: int
+    status: Literal["running", "expired"]
+    expires_after: Idleness
+    last_active_at: int
+    memory_limit: str
+    name: str
+    network_policy: Network
+    lost: str | UnsetType = field(name="antwort:lost", default=UNSET)
+    """That what was in it once is gone, and why."""
+
+
+class ContainerPage(Page, kw_only=True):
+    """Some of the containers."""
+
+    data: list[ContainerObject]
+
+
+class ContainerFileObject(Struct, kw_only=True):
+    """A file in a container, without its content."""
+
+    id: str
+    object: Literal["container.file"] = "container.file"
+    created_at: int
+    bytes: int
+    container_id: str
+    path: str
+    source: Literal["user", "assistant"]
+
+
+class ContainerFilePage(Page, kw_only=True):
+    """Some of the files in a container."""
+
+    data: list[ContainerFileObject]
+
+
+class Archived(Struct, kw_only=True):
+    """A tar was unpacked into a container."""
+
+    object: Literal["container.archive"] = "container.archive"
+    container_id: str
+    files: int
+    bytes: int
+
+
+class Execution(Struct, kw_only=True):
+    """Code was run in a container without a model."""
+
+    object: Literal["container.execution"] = "container.execution"
+    container_id: str
+    status: Literal["ok", "error", "exit", "interrupted", "timeout", "oom", "ended"]
+    output: list[dict[str, str]]
+    result: str | None
+    images: list[dict[str, str]]
+    files: list[ContainerFileObject]
+    duration_ms: int
+    cut_bytes: int
+    replaced: bool
+    lost: str | None
 
 
 def check(request: CreateContainer) -> None:

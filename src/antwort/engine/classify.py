@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from antwort.api.errors import invalid
 from antwort.api.requests import ToolChoice, matches, named_by
-from antwort.api.tools import Chosen, CustomTool, FunctionTool, ToolDeclaration, tool_type
+from antwort.api.tools import Chosen, CustomTool, FunctionTool, GrammarFormat, ToolDeclaration, tool_type
 from antwort.engine.ports import Choice, FunctionSpec, Must, Toolbox, Workbench
 
 _FREE_TEXT = {
@@ -84,7 +84,9 @@ def _offer(tool: ToolDeclaration, at: int, toolbox: Toolbox) -> tuple[Sequence[F
             custom=False
         )
     if isinstance(tool, CustomTool):
-        return [FunctionSpec(tool.name, tool.description, _FREE_TEXT, free_text=True)], Clients(custom=True)
+        grammar = tool.format if isinstance(tool.format, GrammarFormat) else None
+        spec = FunctionSpec(tool.name, tool.description, _FREE_TEXT, free_text=True, grammar=grammar)
+        return [spec], Clients(custom=True)
     offered = toolbox.offer(tool)
     if offered is None:
         raise invalid(f"Tool type '{tool_type(tool)}' is not available on this server.", param=f"tools[{at}].type")

@@ -8,8 +8,9 @@ from typing import Any
 from antwort.api import items
 from antwort.api.errors import ApiError, invalid, not_found
 from antwort.api.ids import Prefix, new_id
-from antwort.api.items import Item, ItemReference
+from antwort.api.items import GivenReasoning, Item, ItemReference
 from antwort.api.requests import CreateResponse, read_input
+from antwort.api.secrets import item_without_secrets
 from antwort.engine.ports import Owner, Store
 
 _PREFIXES: dict[str, Prefix] = {
@@ -45,13 +46,13 @@ class Context:
 async def gather(request: CreateResponse, owner: Owner, store: Store) -> Context:
     """Put the history together. What is missing or not the owner's is an error that says which."""
     before = await _before(request, owner, store)
-    given = await take_in(read_input(request.input), owner, store)
+    given = await take_in(read_input(request.input), owner, store, "input")
     return Context([items.read(raw) for raw in before], given)
 
 
-async def take_in(given: list[Item], owner: Owner, store: Store) -> list[Item]:
-    """Items as they are stored: references resolved, each with an id, messages with parts."""
-    return [_whole(item) for item in await _resolved(given, owner, store)]
+async def take_in(given: list[Item], owner: Owner, store: Store, param: str) -> list[Item]:
+    """Items as they are stored: references resolved, each with an id, messages with parts. They came as `param`."""
+    return [_whole(item) for item in await _resolved(given, owner, store, param)]
 
 
 async def _before(request: CreateResponse, owner: Owner, store: Store) -> list[dict[str, Any]]:
@@ -68,38 +69,44 @@ async def _before(request: CreateResponse, owner: Owner, store: Store) -> list[d
     if (conversation := request.conversation_id) is not None:
         said = await store.all_items(owner, conversation)
         if said is None:
-            raise not_found("Conversation", conversation)
+            raise not_found("Conversation", conversation, param="conversation")
         return said
     return []
 
 
-async def _resolved(given: list[Item], owner: Owner, store: Store) -> list[Item]:
+async def _resolved(given: list[Item], owner: Owner, store: Store, param: str) -> list[Item]:
     """Items in the place of references to them."""
-    wanted = [item.known.id for item in given if isinstance(item.known, ItemReference)]
-    if not wanted:
+    wanted = [_referred_to(item) for item in given]
+    ids = [identifier for identifier in wanted if identifier is not None]
+    if not ids:
         return given
-    found = await store.find_items(owner, wanted)
-    resolved: list[Item] = []
-    for at, item in enumerate(given):
-        if not isinstance(item.known, ItemReference):
-            resolved.append(item)
-        elif item.known.id in found:
-            resolved.append(items.read(found[item.known.id]))
-        else:
+    found = await store.find_items(owner, ids)
+    for at, identifier in enumerate(wanted):
+        if identifier is not None and identifier not in found:
             raise ApiError(
                 404,
-                f"Item with id '{item.known.id}' not found. Items are not persisted when `store` is set to false.",
-                param=f"input[{at}]",
+                f"Item with id '{identifier}' not found. Items are not persisted when `store` is set to false.",
+                param=f"{param}[{at}]",
             )
-    return resolved
+    return [item if i is None else items.read(found[i]) for item, i in zip(given, wanted, strict=True)]
+
+
+def _referred_to(item: Item) -> str | None:
+    """The id of the stored item that this one stands for: a reference does, and reasoning that holds nothing."""
+    known = item.known
+    if isinstance(known, ItemReference):
+        return known.id
+    if isinstance(known, GivenReasoning) and not (known.summary or known.content or known.encrypted_content):
+        return item.id if isinstance(item.id, str) else None
+    return None
 
 
 def _whole(item: Item) -> Item:
     """Every stored item has an id, also one that came without, and every message has parts and a status."""
-    raw = item.raw
+    raw = item_without_secrets(item.raw)
     if item.type == "message" and isinstance(raw.get("content"), str):
         raw = {**raw, "status": "completed", "content": [_part(raw["role"], raw["content"])]}
-    if not isinstance(raw.get("id"), str):
+    if not isinstance(raw.get("id"), str) or not raw["id"]:
         raw = {**raw, "id": new_id(_PREFIXES.get(item.type, "msg_"))}
     return item if raw is item.raw else items.read({**raw, "type": item.type})
 

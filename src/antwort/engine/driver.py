@@ -30,7 +30,11 @@ _logger = logging.getLogger(__name__)
 
 @dataclass
 class Drive:
-    """One turn on its way. Iterate `events()`; afterwards `response` is how it ended."""
+    """One turn on its way. Iterate `events()`; afterwards `response` is how it ended.
+
+    `parting` holds the last events of a turn that was cancelled: those that its iterator,
+    which is gone, does not get any more.
+    """
 
     job: Job
     model: Model
@@ -39,6 +43,7 @@ class Drive:
     def __post_init__(self) -> None:
         self.response: Response = self.job.response
         self.fault: ModelFault | None = None
+        self.parting: list[AnyEvent] = []
         self._pieces: AsyncIterator[Piece] | None = None
         self._steps: AsyncIterator[Progress | ToolDone] | None = None
         self._sent = 0
@@ -55,18 +60,33 @@ class Drive:
                     self.response = stop.value
                     return
                 if isinstance(command, Emit):
-                    command.event.sequence_number = self._sent
-                    self._sent += 1
                     answer = None
-                    yield command.event
+                    yield self._numbered(command.event)
                 else:
                     answer = await self._serve(command)
         except BaseException:
-            self.response = _cancelled(loop, self.response)
+            self._cancel(loop)
             raise
         finally:
             await _close(self._pieces)
             await _close(self._steps)
+
+    def _numbered(self, event: AnyEvent) -> AnyEvent:
+        event.sequence_number = self._sent
+        self._sent += 1
+        return event
+
+    def _cancel(self, loop: Generator[Command, Any, Response]) -> None:
+        """Let the turn settle what it has, and hear its last words."""
+        try:
+            command = loop.throw(Cancelled())
+            while isinstance(command, Emit):
+                self.parting.append(self._numbered(command.event))
+                command = loop.send(None)
+        except StopIteration as stop:
+            self.response = stop.value
+        except Cancelled:  # the turn itself has failed, and says nothing any more
+            pass
 
     async def _serve(self, command: Ask | NextPiece | Open | Run | NextStep) -> object:
         match command:
@@ -116,15 +136,6 @@ class Drive:
             await _close(self._steps)
             self._steps = None
         return step
-
-
-def _cancelled(loop: Generator[Command, Any, Response], response: Response) -> Response:
-    """Let the turn settle what it has."""
-    try:
-        loop.throw(Cancelled())
-    except StopIteration as stop:
-        return stop.value
-    return response
 
 
 async def _close(stream: object) -> None:

@@ -6,6 +6,7 @@ Each port has a conformance suite: `antwort.models.conformance`, `antwort.storag
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from http import HTTPStatus
 from typing import Any, Literal, Protocol, TypeAlias
 
 from msgspec import Struct, field
@@ -13,7 +14,7 @@ from msgspec import Struct, field
 from antwort.api.items import Annotation, Item
 from antwort.api.requests import JsonObjectFormat, JsonSchemaFormat, ReasoningOptions, TextFormat
 from antwort.api.responses import Response, Usage
-from antwort.api.tools import ToolDeclaration
+from antwort.api.tools import GrammarFormat, ToolDeclaration
 
 
 class Owner(Struct, frozen=True):
@@ -38,6 +39,8 @@ class FunctionSpec(Struct, frozen=True):
     parameters: dict[str, Any] | None
     strict: bool = False
     free_text: bool = False
+    grammar: GrammarFormat | None = None
+    """What of free text is allowed."""
 
 
 class Must(Struct, frozen=True):
@@ -141,6 +144,13 @@ class ModelFault(Exception):
         self.retry_after = retry_after
         self.retryable = retryable
 
+    @property
+    def kind(self) -> str:
+        """Whose fault it is, as the wire says it."""
+        if self.status == HTTPStatus.TOO_MANY_REQUESTS:
+            return "rate_limit_error"
+        return "server_error" if self.status >= HTTPStatus.INTERNAL_SERVER_ERROR else "invalid_request_error"
+
 
 class Model(Protocol):
     """Something that continues a conversation."""
@@ -167,6 +177,8 @@ class ChosenModel(Struct, frozen=True):
     name: str
     model: Model
     upstream: str
+    reads_files: bool = True
+    """Whether it takes files of any kind; else it is shown what is text, and images."""
 
 
 class Models(Protocol):
@@ -192,7 +204,10 @@ class Progress(Struct, frozen=True):
 
 
 class ToolDone(Struct, frozen=True):
-    """A hosted call is over: its item for the client, and the text that the model reads."""
+    """A hosted call is over: its item for the client, and the text that the model reads.
+
+    The item is whole: what of it a client sees, `api.shown` decides.
+    """
 
     item: dict[str, Any]
     text: str
@@ -236,6 +251,11 @@ class HostedCall(Protocol):
 
 class Workbench(Protocol):
     """A hosted tool that was made ready for one response: what its calls share."""
+
+    @property
+    def takes_files(self) -> bool:
+        """Whether its calls can read the files of this history, also those that the model cannot be shown."""
+        ...
 
     def describe(self, spec: FunctionSpec) -> FunctionSpec:
         """What the model is told of an offered function, now that more is known."""
@@ -316,11 +336,17 @@ class ResponseStore(Protocol):
         ...
 
     async def finish_response(
-        self, owner: Owner, response: Response, *, appended: Sequence[dict[str, Any]] = ()
+        self,
+        owner: Owner,
+        response: Response,
+        *,
+        appended: Sequence[dict[str, Any]] = (),
+        events: Sequence[tuple[int, bytes]] = (),
     ) -> None:
         """Write how it stands now, usually how it ended. Durable when this returns. A deleted one stays deleted.
 
-        `appended` goes to its conversation, if that is still there: with the response or not at all.
+        `appended` goes to its conversation, if that is still there, and `events` are kept as `append_events` keeps
+        them: with the response or not at all.
         """
         ...
 

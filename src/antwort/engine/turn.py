@@ -10,8 +10,8 @@
     Emit(event)         ->  None            tell whoever listens
 
 and returns the response as it ended. A `ModelFault` is thrown in where the model failed,
-`Cancelled` where nobody wants the answer any more. Whoever drives it decides how the
-world is reached: see `engine`.
+`Cancelled` where nobody wants the answer any more; from then on it only emits. Whoever
+drives it decides how the world is reached: see `driver`.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from typing import Any, TypeAlias, cast
 
 from antwort.api import events as wire
 from antwort.api import items
+from antwort.api.errors import ErrorDetail
 from antwort.api.events import AnyEvent
 from antwort.api.ids import new_id
 from antwort.api.items import Item
@@ -40,6 +41,7 @@ from antwort.engine.ports import (
     Progress,
     ToolDone,
 )
+from antwort.engine.shorten import TOO_LONG, shortened
 from antwort.engine.writer import Annotate, OpenCall, Writer
 
 _LOGPROBS = "message.output_text.logprobs"
@@ -120,6 +122,11 @@ class _Written:
     index: int = -1
     arguments: list[str] = field(default_factory=list[str])
     unwrap: FieldReader | None = None  # custom tools: the text inside of the JSON that the model writes
+    refusal: str = ""  # why nobody makes it: the model is told, and the client never hears of it
+
+    @property
+    def is_made(self) -> bool:
+        return not self.refusal
 
 
 def turn(job: Job) -> Generator[Command, Any, Response]:
@@ -129,9 +136,9 @@ def turn(job: Job) -> Generator[Command, Any, Response]:
         yield from state.begin()
         yield from state.work()
     except ModelFault as fault:
-        yield from state.fail(fault.code, fault.message)
+        yield from state.fail(fault)
     except Cancelled:
-        state.settle("cancelled")
+        yield from state.cancel()
     return state.response
 
 
@@ -150,6 +157,7 @@ class _Turn:
         self.history = list(job.history)
         self.offer = job.offer
         self.usage = Usage()
+        self.counted = False
         self.hosted: list[HostedCall] = []
 
     # ── from beginning to end ────────────────────────────────────────────────────────────────────────────────────────
@@ -180,7 +188,7 @@ class _Turn:
             if any(call.ours is not None for call in calls):
                 self.offer = self.offer.relaxed()
             self._stop_offering_when_spent()
-        yield from self._end_incomplete("max_turns")
+        yield from self._end_incomplete("max_messages")
 
     def _complete(self) -> Steps:
         self.settle("completed")
@@ -192,13 +200,18 @@ class _Turn:
         self.response.incomplete_details = IncompleteDetails(reason)
         yield Emit(wire.ResponseIncomplete(response=self.response))
 
-    def fail(self, code: str, message: str) -> Steps:
+    def fail(self, fault: ModelFault) -> Steps:
         yield from self._emit(self.writer.close("incomplete"))
         self.settle("failed")
-        self.response.error = ResponseError(code, message)
-        error = {"type": "server_error", "code": code, "message": message, "param": None}
-        yield Emit(wire.ErrorEvent(error=error))
+        self.response.error = ResponseError(fault.code, fault.message)
+        yield Emit(wire.ErrorEvent(error=ErrorDetail(type=fault.kind, code=fault.code, message=fault.message)))
         yield Emit(wire.ResponseFailed(response=self.response))
+
+    def cancel(self) -> Steps:
+        """The wire has no event for this end: `response.incomplete` is one that every client takes for an end."""
+        yield from self._emit(self.writer.close("incomplete"))
+        self.settle("cancelled")
+        yield Emit(wire.ResponseIncomplete(response=self.response))
 
     def settle(self, status: ResponseStatus) -> None:
         """Write into the response how it stands."""
@@ -207,16 +220,15 @@ class _Turn:
             {**item, "status": "incomplete"} if item.get("status") == "in_progress" else item
             for item in self.writer.output
         ]
-        self.response.usage = self.usage
+        self.response.usage = self.usage if self.counted else None
 
     # ── the model ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _ask(self, written: dict[int, _Written]) -> Generator[Command, Any, Finished]:
-        yield Ask(self.model_request())
+        piece = yield from self._first_piece()
         while True:
-            piece = cast("Piece", (yield NextPiece()))
             if isinstance(piece, Finished):
-                self.usage += piece.usage
+                self.usage, self.counted = self.usage + piece.usage, True
                 status = "incomplete" if piece.reason in ("length", "content_filter") else "completed"
                 yield from self._emit(self.writer.close(status))
                 return piece
@@ -224,6 +236,19 @@ class _Turn:
                 yield from self._call_piece(piece, written)
             else:
                 yield from self._emit(self.writer.write(piece))
+            piece = cast("Piece", (yield NextPiece()))
+
+    def _first_piece(self) -> Generator[Command, Any, Piece]:
+        """Ask, with less and less of the history where it is too long and may be cut."""
+        while True:
+            yield Ask(self.model_request())
+            try:
+                return cast("Piece", (yield NextPiece()))
+            except ModelFault as fault:
+                shorter = shortened(self.history) if self.response.truncation == "auto" else None
+                if fault.code != TOO_LONG or shorter is None:
+                    raise
+                self.history = shorter
 
     def model_request(self) -> ModelRequest:
         """What the model is asked next."""
@@ -253,8 +278,9 @@ class _Turn:
         call = written.get(piece.index)
         if call is None:
             yield from self._emit(self.writer.close())
+            alone = not any(one.is_made for one in written.values())
             call = written[piece.index] = _Written(piece.name, piece.call_id or new_id("call_"))
-            yield from self._begin_call(call)
+            yield from self._begin_call(call, alone=alone)
         call.arguments.append(piece.arguments)
         if call.theirs is not None:
             text = call.unwrap.feed(piece.arguments) if call.unwrap else piece.arguments
@@ -262,9 +288,11 @@ class _Turn:
         elif call.ours is not None and piece.arguments:
             yield from self._progress(call, call.ours.write(piece.arguments))
 
-    def _begin_call(self, call: _Written) -> Steps:
+    def _begin_call(self, call: _Written, *, alone: bool) -> Steps:
         call.index = self.writer.next_index
         match self.offer.whose.get(call.name):
+            case _ if not (alone or self.response.parallel_tool_calls):
+                call.refusal = "Only one tool call at a time is allowed. Make this one again, alone."
             case Clients(custom):
                 call.theirs = OpenCall(call.index, name=call.name, call_id=call.call_id, custom=custom)
                 call.unwrap = FieldReader("input") if custom else None
@@ -275,8 +303,10 @@ class _Turn:
                 self.hosted.append(opened)
                 yield Emit(self.writer.begin(opened.item))
                 yield from self._progress(call, opened.opening())
+            case Ours():
+                call.refusal = "No more tool calls are allowed in this response. Answer with what you have."
             case _:
-                pass  # nobody's, or one too many: the model is told, and the client never hears of it
+                call.refusal = f"There is no tool '{call.name}'."
 
     # ── tools ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -304,12 +334,10 @@ class _Turn:
         for call in calls:
             if call.theirs is not None:
                 continue
-            text = f"There is no tool '{call.name}'."
+            text = call.refusal
             if call.ours is not None:
                 done = yield from self._run(call.ours, call)
                 text = done.text
-            elif call.name in self.offer.whose:
-                text = "No more tool calls are allowed in this response. Answer with what you have."
             self.history.append(_made(call))
             answers.append(_answered(call, text))
         self.history += answers  # behind all calls: a model that called several at once reads them so

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from antwort.telemetry import Metrics, log
 from antwort.tools import FunctionProvider, Registry
 from antwort.tools.builtins.codeinterpreter import CodeInterpreter
 
+RESOURCES: Sequence[Any] = (responses, conversations, containers, files, models, health, openapi)
 _LOOK_AT_KEYS = 2.0
 _SWEEP = 600.0
 
@@ -37,9 +38,8 @@ _SWEEP = 600.0
 def make_app(services: Services) -> Starlette:
     """The application over what is open."""
     provided = [route for provider in services.registry.providers for route in provider.routes()]
-    resources: Sequence[Any] = (responses, conversations, containers, files, models, health, openapi)
     app = Starlette(
-        routes=[*(route for resource in resources for route in resource.routes), *provided],
+        routes=[*(route for resource in RESOURCES for route in resource.routes), *provided],
         middleware=[Middleware(Gate, services=services)],
         exception_handlers={HTTPException: router_error},
     )
@@ -49,8 +49,13 @@ def make_app(services: Services) -> Starlette:
 
 
 @asynccontextmanager
-async def opened(config: Config, environment: Mapping[str, str] = os.environ) -> AsyncGenerator[Services]:
-    """Open everything that the configuration names, do again what a process that is gone has left, and close it all."""
+async def opened(
+    config: Config, environment: Mapping[str, str] = os.environ, also: Iterable[FunctionProvider] = ()
+) -> AsyncGenerator[Services]:
+    """Open everything that the configuration names, do again what a process that is gone has left, and close it all.
+
+    `also` are tools of the caller's own, to be run beside those that the configuration switches on.
+    """
     door = open_door(config)
     metrics = Metrics()
     directory = open_models(config.models, metrics, environment)
@@ -64,8 +69,8 @@ async def opened(config: Config, environment: Mapping[str, str] = os.environ) ->
         await store.aclose()
         raise
     running = _containers(config, store, place, metrics)
-    registry = Registry(_providers(config, store, running))
-    engine = Engine(directory, registry, store, config.engine.max_turns)
+    registry = Registry([*_providers(config, store, running), *also])
+    engine = Engine(directory, registry, store, config.engine.max_turns, config.engine.max_attached)
     services = Services(
         config, door, store, directory, registry, engine, Background(store), metrics, running, place.told
     )

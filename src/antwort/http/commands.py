@@ -111,17 +111,15 @@ def revoke(file: KeyFile, key_id: str) -> None:
 @_CONFIG
 @click.pass_context
 def doctor(context: click.Context, config: Path | None) -> None:
-    """Open what the server would open, try a container, and say what works. Nothing of it is changed."""
+    """Look at what the server would open, try a container, and say what works. Nothing is made or changed."""
     from antwort.http.app import open_door  # noqa: PLC0415 - slow to import, and only this command needs it
     from antwort.models.directory import open_models  # noqa: PLC0415 - likewise slow
-    from antwort.storage import UnusableStore, open_store  # noqa: PLC0415 - likewise slow
+    from antwort.storage import UnusableStore, look_at_store  # noqa: PLC0415 - likewise slow
     from antwort.telemetry import Metrics  # noqa: PLC0415 - likewise slow
 
     async def look(settings: Config) -> str:
         open_door(settings)
         models = open_models(settings.models, Metrics(), os.environ)
-        store = await open_store(settings.storage.url, Path(settings.storage.blobs))
-        await store.aclose()
         await models.aclose()
         return ", ".join(models.names()) or "none"
 
@@ -129,10 +127,11 @@ def doctor(context: click.Context, config: Path | None) -> None:
         settings = load(config, os.environ)
         click.echo("configuration  ok")
         names = asyncio.run(look(settings))
+        storage = look_at_store(settings.storage.url, Path(settings.storage.blobs))
     except (ConfigError, KeyFileError, UnusableStore) as error:
         raise click.ClickException(str(error)) from error
     click.echo(f"models         {names}")
-    click.echo(f"storage        ok: {settings.storage.url}")
+    click.echo(f"storage        {storage}: {settings.storage.url}")
     click.echo(f"keys           {settings.auth.keys_file or 'none: loopback only'}")
     from antwort.sandbox.command import doctor as isolation  # noqa: PLC0415 - likewise slow
 

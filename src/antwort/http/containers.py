@@ -5,16 +5,30 @@ from __future__ import annotations
 import base64
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
-from typing import Any
 from urllib.parse import quote
 
 import msgspec
+from msgspec import UNSET
 from starlette.requests import Request
 from starlette.responses import Response as Answer
 from starlette.routing import Route
 
-from antwort.api.containers import AddContainerFile, CreateContainer, ExecuteCode, check
+from antwort.api.containers import (
+    AddContainerFile,
+    Archived,
+    ContainerFileObject,
+    ContainerFilePage,
+    ContainerObject,
+    ContainerPage,
+    CreateContainer,
+    ExecuteCode,
+    Execution,
+    Idleness,
+    Network,
+    check,
+)
 from antwort.api.errors import ApiError, internal, invalid
+from antwort.api.objects import Deleted
 from antwort.api.sse import frame
 from antwort.containers import Containers, ContainerWish, Executed
 from antwort.containers.files import DATA
@@ -23,7 +37,7 @@ from antwort.engine.ports import ContainerFileRecord, ContainerRecord, Owner
 from antwort.http.bodies import json_answer, read_json, receive
 from antwort.http.errors import explained
 from antwort.http.multipart import receive_upload
-from antwort.http.paging import listed, page_query
+from antwort.http.paging import ends, page_query
 from antwort.http.services import caller_of, owner_of, services_of
 from antwort.http.streams import ByteStream, EventStream, attended
 
@@ -47,7 +61,10 @@ async def create(request: Request) -> Answer:
 async def list_containers(request: Request) -> Answer:
     """A page of them, expired ones too."""
     query, name = page_query(request), request.query_params.get("name")
-    return json_answer(listed(await _containers(request).page(owner_of(request), query, name), _shown))
+    page = await _containers(request).page(owner_of(request), query, name)
+    first, last = ends([record.id for record in page.data])
+    data = [_shown(record) for record in page.data]
+    return json_answer(ContainerPage(data=data, first_id=first, last_id=last, has_more=page.has_more))
 
 
 async def retrieve(request: Request) -> Answer:
@@ -58,7 +75,7 @@ async def retrieve(request: Request) -> Answer:
 async def delete(request: Request) -> Answer:
     """Forget it, with all that is in it."""
     await _containers(request).delete(owner_of(request), _id(request))
-    return json_answer({"id": _id(request), "object": "container.deleted", "deleted": True})
+    return json_answer(Deleted(id=_id(request), object="container.deleted"))
 
 
 # ── files ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -85,7 +102,10 @@ async def _copy(request: Request, file_id: str) -> Answer:
 async def list_files(request: Request) -> Answer:
     """A page of the files."""
     query = page_query(request)
-    return json_answer(listed(await _containers(request).list_files(*_named(request), query), _file))
+    page = await _containers(request).list_files(*_named(request), query)
+    first, last = ends([record.id for record in page.data])
+    data = [_file(record) for record in page.data]
+    return json_answer(ContainerFilePage(data=data, first_id=first, last_id=last, has_more=page.has_more))
 
 
 async def retrieve_file(request: Request) -> Answer:
@@ -107,7 +127,7 @@ async def file_content(request: Request) -> Answer:
 async def delete_file(request: Request) -> Answer:
     """Remove it."""
     await _containers(request).delete_file(*_named(request), _file_id(request))
-    return json_answer({"id": _file_id(request), "object": "container.file.deleted", "deleted": True})
+    return json_answer(Deleted(id=_file_id(request), object="container.file.deleted"))
 
 
 # ── beyond OpenAI's ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -116,14 +136,8 @@ async def delete_file(request: Request) -> Answer:
 async def write_archive(request: Request) -> Answer:
     """Unpack a tar into a container: many files in one request."""
     files = await _containers(request).unpack(*_named(request), _body(request))
-    return json_answer(
-        {
-            "object": "container.archive",
-            "container_id": _id(request),
-            "files": len(files),
-            "bytes": sum(file.bytes for file in files),
-        }
-    )
+    size = sum(file.bytes for file in files)
+    return json_answer(Archived(container_id=_id(request), files=len(files), bytes=size))
 
 
 async def read_archive(request: Request) -> Answer:
@@ -192,54 +206,50 @@ def _event(kind: str, **fields: object) -> bytes:
 # ── as the wire has it ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _shown(record: ContainerRecord) -> dict[str, Any]:
-    minutes = record.expires_after / 60
-    shown: dict[str, Any] = {
-        "id": record.id,
-        "object": "container",
-        "created_at": record.created_at,
-        "status": record.status,
-        "expires_after": {
-            "anchor": "last_active_at",
-            "minutes": int(minutes) if minutes.is_integer() else round(minutes, 3),
-        },
-        "last_active_at": int(record.last_active_at),
-        "memory_limit": record.memory_limit,
-        "name": record.name,
-        "network_policy": {"type": "disabled"},
-    }
-    if record.lost is not None:
-        shown["antwort:lost"] = f"{record.lost} Variables and files from before are gone."
-    return shown
+def _shown(record: ContainerRecord) -> ContainerObject:
+    return ContainerObject(
+        id=record.id,
+        created_at=record.created_at,
+        status=record.status,
+        expires_after=Idleness(minutes=_minutes(record.expires_after)),
+        last_active_at=int(record.last_active_at),
+        memory_limit=record.memory_limit,
+        name=record.name,
+        network_policy=Network(),
+        lost=UNSET if record.lost is None else f"{record.lost} Variables and files from before are gone.",
+    )
 
 
-def _file(record: ContainerFileRecord) -> dict[str, Any]:
-    return {
-        "id": record.id,
-        "object": "container.file",
-        "created_at": record.created_at,
-        "bytes": record.bytes,
-        "container_id": record.container_id,
-        "path": f"{DATA}/{record.path}",
-        "source": record.source,
-    }
+def _minutes(seconds: float) -> float:
+    minutes = seconds / 60
+    return int(minutes) if minutes.is_integer() else round(minutes, 3)
 
 
-def _execution(container_id: str, executed: Executed) -> dict[str, Any]:
+def _file(record: ContainerFileRecord) -> ContainerFileObject:
+    return ContainerFileObject(
+        id=record.id,
+        created_at=record.created_at,
+        bytes=record.bytes,
+        container_id=record.container_id,
+        path=f"{DATA}/{record.path}",
+        source=record.source,
+    )
+
+
+def _execution(container_id: str, executed: Executed) -> Execution:
     outcome = executed.outcome
-    return {
-        "object": "container.execution",
-        "container_id": container_id,
-        "status": outcome.status,
-        "output": [{"stream": one.stream, "text": one.text} for one in outcome.output],
-        "result": outcome.echo,
-        "images": [{"url": f"data:{one.mime};base64,{base64.b64encode(one.data).decode()}"} for one in outcome.figures],
-        "files": [_file(record) for record in executed.files],
-        "duration_ms": round(outcome.seconds * 1000),
-        "cut_bytes": outcome.cut_bytes,
-        "replaced": executed.replaced,
-        "lost": None if outcome.alive else outcome.reason or outcome.status,
-    }
+    return Execution(
+        container_id=container_id,
+        status=outcome.status,
+        output=[{"stream": one.stream, "text": one.text} for one in outcome.output],
+        result=outcome.echo,
+        images=[{"url": f"data:{one.mime};base64,{base64.b64encode(one.data).decode()}"} for one in outcome.figures],
+        files=[_file(record) for record in executed.files],
+        duration_ms=round(outcome.seconds * 1000),
+        cut_bytes=outcome.cut_bytes,
+        replaced=executed.replaced,
+        lost=None if outcome.alive else outcome.reason or outcome.status,
+    )
 
 
 # ── of a request ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -262,7 +272,7 @@ def _id(request: Request) -> str:
 
 
 def _file_id(request: Request) -> str:
-    return request.path_params["file_id"]
+    return request.path_params["container_file_id"]
 
 
 def _stall(request: Request) -> float:
@@ -286,9 +296,9 @@ routes = [
     Route(_ONE, delete, methods=["DELETE"]),
     Route(_ONE + "/files", create_file, methods=["POST"]),
     Route(_ONE + "/files", list_files, methods=["GET"]),
-    Route(_ONE + "/files/{file_id}", retrieve_file, methods=["GET"]),
-    Route(_ONE + "/files/{file_id}", delete_file, methods=["DELETE"]),
-    Route(_ONE + "/files/{file_id}/content", file_content, methods=["GET"]),
+    Route(_ONE + "/files/{container_file_id}", retrieve_file, methods=["GET"]),
+    Route(_ONE + "/files/{container_file_id}", delete_file, methods=["DELETE"]),
+    Route(_ONE + "/files/{container_file_id}/content", file_content, methods=["GET"]),
     Route(_ONE + "/archive", write_archive, methods=["PUT"]),
     Route(_ONE + "/archive", read_archive, methods=["GET"]),
     Route(_ONE + "/exec", execute, methods=["POST"]),

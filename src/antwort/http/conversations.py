@@ -5,13 +5,16 @@ from __future__ import annotations
 import time
 from typing import Any
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response as Answer
 from starlette.routing import Route
 
 from antwort.api.errors import ApiError, not_found
 from antwort.api.ids import new_id
+from antwort.api.objects import ConversationObject, Deleted
 from antwort.api.requests import AddItems, CreateConversation, UpdateConversation, read_items
+from antwort.engine.attachments import check_files
 from antwort.engine.context import take_in
 from antwort.engine.ports import ConversationRecord, Page
 from antwort.http.bodies import json_answer, read_json
@@ -53,7 +56,7 @@ async def delete(request: Request) -> Answer:
     if not await services_of(request).store.delete_conversation(owner_of(request), identifier):
         raise _absent(request)
     audit("conversation.delete", identifier)
-    return json_answer({"id": identifier, "object": "conversation.deleted", "deleted": True})
+    return json_answer(Deleted(id=identifier, object="conversation.deleted"))
 
 
 async def add_items(request: Request) -> Answer:
@@ -64,7 +67,7 @@ async def add_items(request: Request) -> Answer:
     if not await services_of(request).store.add_items(owner_of(request), _id(request), items):
         raise _absent(request)
     audit("conversation.items.create", _id(request), count=len(items))
-    return json_answer(listed(Page(items, has_more=False), view.item))
+    return json_answer(listed(Page(items, has_more=False), view))
 
 
 async def list_items(request: Request) -> Answer:
@@ -73,7 +76,7 @@ async def list_items(request: Request) -> Answer:
     page = await services_of(request).store.list_items(owner_of(request), _id(request), query)
     if page is None:
         raise _absent(request)
-    return json_answer(listed(page, view.item))
+    return json_answer(listed(page, view))
 
 
 async def retrieve_item(request: Request) -> Answer:
@@ -95,8 +98,10 @@ async def delete_item(request: Request) -> Answer:
 
 
 async def _taken_in(request: Request, given: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    read = read_items(given, "items")
-    return [item.raw for item in await take_in(read, owner_of(request), services_of(request).store)]
+    owner, store = owner_of(request), services_of(request).store
+    taken = await take_in(read_items(given, "items"), owner, store, "items")
+    await check_files(taken, owner, store, "items")
+    return [item.raw for item in taken]
 
 
 async def _found(request: Request) -> ConversationRecord:
@@ -114,13 +119,8 @@ def _absent(request: Request) -> ApiError:
     return not_found("Conversation", _id(request))
 
 
-def _shown(record: ConversationRecord) -> dict[str, Any]:
-    return {
-        "id": record.id,
-        "object": "conversation",
-        "created_at": record.created_at,
-        "metadata": record.metadata,
-    }
+def _shown(record: ConversationRecord) -> ConversationObject:
+    return ConversationObject(**msgspec.structs.asdict(record))
 
 
 _ONE = "/v1/conversations/{conversation_id}"

@@ -7,7 +7,9 @@ from http import HTTPStatus
 
 import msgspec
 from starlette.exceptions import HTTPException
+from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Match, Route
 
 from antwort.api.errors import ApiError, internal, invalid, unavailable
 from antwort.containers.sandboxes.port import SandboxLost, SandboxRefused, SandboxTrouble
@@ -62,17 +64,13 @@ def of_status(status: int) -> ApiError:
 
 def of_fault(fault: ModelFault) -> ApiError:
     """A model that failed, as the answer to the request that asked it."""
-    kind = "invalid_request_error" if fault.status < HTTPStatus.INTERNAL_SERVER_ERROR else "server_error"
-    if fault.status == HTTPStatus.TOO_MANY_REQUESTS:
-        kind = "rate_limit_error"
-    should_retry = None if kind == "invalid_request_error" else fault.retryable
     return ApiError(
         fault.status,
         fault.message,
-        kind=kind,
+        kind=fault.kind,
         code=fault.code,
         retry_after=fault.retry_after,
-        should_retry=should_retry,
+        should_retry=None if fault.kind == "invalid_request_error" else fault.retryable,
     )
 
 
@@ -92,7 +90,16 @@ def of_sandbox(trouble: SandboxTrouble) -> ApiError:
             return unavailable(str(trouble), retry_after=2)
 
 
-def router_error(_: object, error: Exception) -> Response:
-    """Starlette's own errors, in our envelope."""
+def router_error(request: Request, error: Exception) -> Response:
+    """Starlette's own errors, in our envelope. It asks one route at a time, so it cannot say all that a path takes."""
     headers = error.headers if isinstance(error, HTTPException) else None
+    if isinstance(error, HTTPException) and error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        headers = {"allow": ", ".join(sorted(_methods(request)))}
     return answer(explained(error), headers)
+
+
+def _methods(request: Request) -> set[str]:
+    """What can be done at the path of this request: by all routes that are as near to it as the nearest."""
+    routes = [route for route in request.app.routes if isinstance(route, Route)]
+    nearest = next((route.path for route in routes if route.matches(request.scope)[0] is not Match.NONE), None)
+    return {method for route in routes if route.path == nearest for method in route.methods or ()}

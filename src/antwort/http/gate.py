@@ -18,10 +18,11 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from antwort.api.errors import ApiError
+from antwort.api.errors import ApiError, unavailable
 from antwort.api.ids import new_id
 from antwort.auth import Allowance, Caller, is_loopback
 from antwort.http.errors import answer, explained
+from antwort.http.protocol import CROWDED
 from antwort.http.services import Services
 from antwort.telemetry import log, request_span
 
@@ -65,6 +66,8 @@ class Gate:
 
     async def _pass(self, scope: Scope, receive: Receive, visit: _Visit) -> None:
         if scope["path"] not in _OPEN:
+            if CROWDED in scope:
+                raise unavailable("The server has too many connections. Try again.", retry_after=1)
             headers = Headers(scope=scope)
             self._refuse_strangers(headers)
             visit.caller = self._services.door.admit(headers.get("authorization"))

@@ -7,6 +7,7 @@ from starlette.responses import Response as Answer
 from starlette.routing import Route
 
 from antwort.api.errors import unavailable
+from antwort.api.objects import Health
 from antwort.engine.ports import Owner
 from antwort.http.bodies import json_answer
 from antwort.http.services import services_of
@@ -17,7 +18,7 @@ _NOBODY = Owner("", "")
 async def healthz(request: Request) -> Answer:
     """The process answers."""
     del request
-    return json_answer({"status": "ok"})
+    return json_answer(Health(status="ok"))
 
 
 async def readyz(request: Request) -> Answer:
@@ -26,7 +27,7 @@ async def readyz(request: Request) -> Answer:
     if services.stopping:
         raise unavailable("The server is about to stop.")
     await services.store.get_response(_NOBODY, "resp_0")
-    return json_answer({"status": "ready"})
+    return json_answer(Health(status="ready"))
 
 
 async def metrics(request: Request) -> Answer:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, get_args
+from collections.abc import Sequence
+from typing import get_args
 
 from starlette.requests import Request
 
 from antwort.api.errors import invalid
+from antwort.api.objects import ItemPage
 from antwort.api.requests import Include
+from antwort.api.shown import View
 from antwort.engine.ports import Page, PageQuery
 
+MOST, USUAL = 100, 20
+"""How many a page has, unless a list says otherwise."""
 
-def page_query(request: Request, *, most: int = 100, usual: int = 20) -> PageQuery:
+
+def page_query(request: Request, *, most: int = MOST, usual: int = USUAL) -> PageQuery:
     """Which part of a list is asked for."""
     given = request.query_params
     order = given.get("order", "desc")
@@ -66,13 +71,12 @@ def included(request: Request) -> frozenset[str]:
     return frozenset(given)
 
 
-def listed(page: Page, render: Callable[[Any], dict[str, Any]] = lambda one: one) -> dict[str, Any]:
-    """A page as the wire has it."""
-    data = [render(one) for one in page.data]
-    return {
-        "object": "list",
-        "data": data,
-        "first_id": data[0].get("id") if data else None,
-        "last_id": data[-1].get("id") if data else None,
-        "has_more": page.has_more,
-    }
+def listed(page: Page, view: View) -> ItemPage:
+    """A page of items, as the wire has it and the caller wants to see it."""
+    first, last = ends([item["id"] for item in page.data])
+    return ItemPage(data=[view.item(item) for item in page.data], first_id=first, last_id=last, has_more=page.has_more)
+
+
+def ends(ids: Sequence[str]) -> tuple[str | None, str | None]:
+    """The ids on a page that more is asked for with."""
+    return (ids[0], ids[-1]) if ids else (None, None)

@@ -10,6 +10,7 @@ from starlette.responses import Response as Answer
 from starlette.routing import Route
 
 from antwort.api.errors import invalid, not_found
+from antwort.api.objects import Deleted, InputTokens
 from antwort.api.requests import CountTokens, CreateResponse
 from antwort.api.responses import Response
 from antwort.api.shown import View
@@ -103,15 +104,15 @@ def _stream(
 
 async def retrieve(request: Request) -> Answer:
     """A response as it stands; or its events, from wherever the caller has lost them."""
-    include, stored = included(request), await _found(request)
-    if not flag(request, "stream"):
-        return json_answer(services_of(request).view(include).response(stored.response))
+    wants_events, after = flag(request, "stream"), whole_number(request, "starting_after", -1)
+    include, obfuscation = included(request), flag(request, "include_obfuscation", usual=True)
+    services, stored = services_of(request), await _found(request)
+    if not wants_events:
+        return json_answer(services.view(include).response(stored.response))
     if not stored.response.background:
         raise invalid("Only responses that were made with 'background' can be streamed again.", param="stream")
-    after = whole_number(request, "starting_after", -1)
     # Whoever comes back to a stream gets it as it was asked for first, and more where more is asked for.
-    padded = flag(request, "include_obfuscation", usual=True)
-    view = services_of(request).view(include | _asked_for(stored), obfuscation=padded)
+    view = services.view(include | _asked_for(stored), obfuscation=obfuscation)
     return _followed(request, stored.response.id, after, view)
 
 
@@ -126,7 +127,7 @@ async def delete(request: Request) -> Answer:
     await services.background.cancel(identifier)
     await services.store.delete_response(owner_of(request), identifier)
     audit("response.delete", identifier)
-    return json_answer({"id": identifier, "object": "response", "deleted": True})
+    return json_answer(Deleted(id=identifier, object="response"))
 
 
 async def cancel(request: Request) -> Answer:
@@ -139,7 +140,7 @@ async def cancel(request: Request) -> Answer:
         return json_answer(view.response(stored.response))
     await services.background.cancel(stored.response.id)
     now = (await _found(request)).response
-    if not now.ended:  # it had not begun, or nobody works on it
+    if not now.ended:  # nobody works on it
         now.status = "cancelled"
         await services.store.finish_response(owner_of(request), now)
     audit("response.cancel", now.id)
@@ -153,14 +154,14 @@ async def input_items(request: Request) -> Answer:
     page = await services_of(request).store.input_items(owner_of(request), identifier, query)
     if page is None:
         raise not_found("Response", identifier)
-    return json_answer(listed(page, view.item))
+    return json_answer(listed(page, view))
 
 
 async def input_tokens(request: Request) -> Answer:
     """How long a request's input would be."""
     asked = await read_json(request, CountTokens)
     counted = await services_of(request).engine.count_tokens(owner_of(request), asked.as_request())
-    return json_answer({"object": "response.input_tokens", "input_tokens": counted})
+    return json_answer(InputTokens(input_tokens=counted))
 
 
 async def _found(request: Request) -> StoredResponse:

@@ -5,26 +5,36 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import FrameType
 
 import uvicorn
 
 from antwort.config import Config, ConfigError
 from antwort.http.app import make_app, open_door, opened
+from antwort.http.protocol import protocol_for
 from antwort.http.services import Services
 from antwort.models.directory import kind_of
+from antwort.tools import FunctionProvider
 
 _BACKLOG = 2048
 
 
-def run(config: Config, environment: Mapping[str, str], say: Callable[[str], None]) -> None:
-    """Serve until told to stop. `say` is given the screen, once requests are taken."""
+def run(
+    config: Config,
+    environment: Mapping[str, str],
+    say: Callable[[str], None],
+    also: Iterable[FunctionProvider] = (),
+) -> None:
+    """Serve until told to stop. `say` is given the screen, once requests are taken.
+
+    A program that brings tools of its own calls this with them (`also`) instead of `antwort serve`.
+    """
     open_door(config)  # before anybody could connect
     with listen(config) as listener:
         runner = asyncio.Runner(loop_factory=_loop)
         with runner:
-            runner.run(_serve(config, environment, listener, say))
+            runner.run(_serve(config, environment, listener, say, also))
 
 
 def listen(config: Config) -> socket.socket:
@@ -44,9 +54,13 @@ def _loop() -> asyncio.AbstractEventLoop:
 
 
 async def _serve(
-    config: Config, environment: Mapping[str, str], listener: socket.socket, say: Callable[[str], None]
+    config: Config,
+    environment: Mapping[str, str],
+    listener: socket.socket,
+    say: Callable[[str], None],
+    also: Iterable[FunctionProvider],
 ) -> None:
-    async with opened(config, environment) as services:
+    async with opened(config, environment, also) as services:
         server = _Server(services, lambda: say(screen(services, listener)))
         await server.serve(sockets=[listener])
 
@@ -59,14 +73,13 @@ class _Server(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 make_app(services),
-                http="httptools",
+                http=protocol_for(settings),
                 ws="none",
                 lifespan="off",
                 log_config=None,
                 access_log=False,
                 server_header=False,
                 date_header=False,
-                limit_concurrency=settings.max_connections,
                 timeout_graceful_shutdown=settings.shutdown_timeout,
             )
         )

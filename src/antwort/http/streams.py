@@ -65,7 +65,7 @@ class EventStream(Response):
             except (ClientDisconnect, OSError):
                 raise
             except Exception as error:  # noqa: BLE001 - the status is out: all that can be told goes into the stream
-                told = explained(error).envelope()["error"]
+                told = explained(error).envelope().error
                 await self._send(send, to_sse(ErrorEvent(error=told)))
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 

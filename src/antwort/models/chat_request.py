@@ -42,8 +42,11 @@ def _function(spec: FunctionSpec) -> Body:
         "name": spec.name,
         "parameters": spec.parameters or (_FREE_TEXT if spec.free_text else _NOTHING),
     }
-    if spec.description:
-        function["description"] = spec.description
+    told = [spec.description] if spec.description else []
+    if spec.grammar is not None:  # chat servers know no grammars of tools, so the model is asked to keep to it
+        told.append(f"The input must be allowed by this {spec.grammar.syntax} grammar:\n{spec.grammar.definition}")
+    if told:
+        function["description"] = "\n\n".join(told)
     if spec.strict:
         function["strict"] = True
     return {"type": "function", "function": function}

@@ -54,6 +54,7 @@ class _Event(Struct):
 
 class _Details(Struct):
     cached_tokens: int | None = 0
+    cache_write_tokens: int | None = 0
     reasoning_tokens: int | None = 0
 
 

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from antwort.api.ids import new_id
-from antwort.api.items import CustomToolCallOutput, FunctionCallOutput, GivenMessage, InputText, Item, OutputText
+from antwort.api.items import CustomToolCallOutput, FunctionCallOutput, GivenMessage, GivenText, InputText, Item
 from antwort.api.responses import InputDetails, OutputDetails, Usage
 from antwort.engine.ports import (
     CallPiece,
@@ -130,7 +130,7 @@ def _text(item: Item) -> str:
     content = item.known.content if isinstance(item.known, GivenMessage) else ""
     if isinstance(content, str):
         return content
-    return "\n".join(part.text for part in content if isinstance(part, (InputText, OutputText)))
+    return "\n".join(part.text for part in content if isinstance(part, (InputText, GivenText)))
 
 
 def _result(item: Item) -> str | None:

@@ -55,8 +55,10 @@ def beginning(stored: StoredResponse) -> Callable[[Rows], None]:
     return begin
 
 
-def finishing(response: Response, appended: Sequence[Raw]) -> Callable[[Rows], None]:
-    """The change that writes how a response stands, and adds to its conversation. Taken down now."""
+def finishing(
+    response: Response, appended: Sequence[Raw], events: Sequence[tuple[int, bytes]]
+) -> Callable[[Rows], None]:
+    """The change that writes how a response stands, and adds to its conversation and events. Taken down now."""
     row, made, said = _columns(response), item_columns(response.output), item_columns(appended)
     conversation = response.conversation.id if response.conversation else None
 
@@ -71,6 +73,7 @@ def finishing(response: Response, appended: Sequence[Raw]) -> Callable[[Rows], N
             part=_OUTPUT,
         )
         _insert(rows, key, _OUTPUT, made)
+        _insert_events(rows, key, events)
         if conversation is not None:
             append(rows, conversation, said)
 
@@ -143,11 +146,15 @@ def append_events(rows: Rows, response_id: str, events: Sequence[tuple[int, byte
     """Keep events, where there is still a response that they are of."""
     key = _key(rows, response_id)
     if key is not None:
-        rows.run_each(
-            "INSERT OR REPLACE INTO events (tenant, response, sequence, frame)"
-            " VALUES (:tenant, :response, :sequence, :frame)",
-            ({"response": key, "sequence": sequence, "frame": frame} for sequence, frame in events),
-        )
+        _insert_events(rows, key, events)
+
+
+def _insert_events(rows: Rows, key: int, events: Sequence[tuple[int, bytes]]) -> None:
+    rows.run_each(
+        "INSERT OR REPLACE INTO events (tenant, response, sequence, frame)"
+        " VALUES (:tenant, :response, :sequence, :frame)",
+        ({"response": key, "sequence": sequence, "frame": frame} for sequence, frame in events),
+    )
 
 
 def read_events(rows: Rows, response_id: str, after: int) -> list[tuple[int, bytes]]:

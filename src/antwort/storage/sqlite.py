@@ -31,6 +31,7 @@ from antwort.storage.blobs import Blobs
 from antwort.storage.bodies import item_columns
 from antwort.storage.database import Database, connect
 from antwort.storage.faults import UnusableStore, faults_told
+from antwort.storage.lock import StoreLock
 from antwort.storage.migrations import migrate, refuse_strangers
 
 PATIENCE = 5.0
@@ -40,16 +41,20 @@ PATIENCE = 5.0
 class SqliteStore:
     """A `Store`. Made by `opened`, which waits for the disk."""
 
-    def __init__(self, database: Database, blobs: Blobs, clock: Callable[[], float]) -> None:
+    def __init__(self, database: Database, blobs: Blobs, lock: StoreLock, clock: Callable[[], float]) -> None:
         self._database = database
         self._blobs = blobs
+        self._lock = lock
         self._clock = clock
 
     @classmethod
     async def opened(
         cls, path: Path, blobs: Path, *, patience: float = PATIENCE, clock: Callable[[], float] = time.time
     ) -> SqliteStore:
-        """Open what is there, or make it; bring it up to date, and sweep up after a process that was killed."""
+        """Open what is there, or make it; bring it up to date, and sweep up after a process that was killed.
+
+        `UnusableStore` where another process has it open.
+        """
         return await asyncio.to_thread(cls._open, path, blobs, patience, clock)
 
     @classmethod
@@ -58,20 +63,26 @@ class SqliteStore:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))  # SQLite's own files get the same permissions
             blobs = Blobs(folder)
+            with faults_told(), closing(sqlite3.connect(path, timeout=patience)) as connection:
+                refuse_strangers(connection)  # before anything is written beside it
+            lock = StoreLock(path, folder)
         except OSError as error:
             raise UnusableStore(f"The store cannot be opened: {error}. Mend that, or change `storage`.") from error
-        with faults_told():
-            with closing(sqlite3.connect(path, timeout=patience)) as connection:
-                refuse_strangers(connection)
-            with closing(connect(path, patience)) as connection:
-                migrate(connection)
-                blobs.sweep(lambda name: files.is_needed(connection, name))
-            return cls(Database(path, patience=patience), blobs, clock)
+        try:
+            with faults_told():
+                with closing(connect(path, patience)) as connection:
+                    migrate(connection)
+                    blobs.sweep(lambda name: files.is_needed(connection, name))
+                return cls(Database(path, patience=patience), blobs, lock, clock)
+        except BaseException:
+            lock.release()
+            raise
 
     async def aclose(self) -> None:
         """Finish what is under way and let go."""
         await asyncio.to_thread(self._blobs.close)
         await asyncio.to_thread(self._database.close)
+        self._lock.release()
 
     # ── responses ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -79,9 +90,14 @@ class SqliteStore:
         await self._database.write(owner, responses.beginning(stored))
 
     async def finish_response(
-        self, owner: Owner, response: Response, *, appended: Sequence[dict[str, Any]] = ()
+        self,
+        owner: Owner,
+        response: Response,
+        *,
+        appended: Sequence[dict[str, Any]] = (),
+        events: Sequence[tuple[int, bytes]] = (),
     ) -> None:
-        await self._database.write(owner, responses.finishing(response, appended))
+        await self._database.write(owner, responses.finishing(response, appended, list(events)))
 
     async def get_response(self, owner: Owner, response_id: str) -> StoredResponse | None:
         return await self._database.read(owner, lambda rows: responses.get(rows, response_id))

@@ -108,6 +108,10 @@ class Guarded:
         self._tool = tool
         self._bench = bench
 
+    @property
+    def takes_files(self) -> bool:
+        return self._bench.takes_files
+
     def describe(self, spec: FunctionSpec) -> FunctionSpec:
         return self._bench.describe(spec)
 

@@ -47,8 +47,9 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 
 
-def test_every_value_of_include_has_a_case_but_the_one_that_is_always_shown():
-    assert set(get_args(Include)) - set(CASES) == {"reasoning.encrypted_content"}
+def test_every_value_of_include_has_a_case_but_for_what_is_always_shown_and_what_asks_for_events():
+    events = "antwort:code_interpreter_call.live_output"
+    assert set(get_args(Include)) - set(CASES) == {"reasoning.encrypted_content", events}
 
 
 @pytest.mark.parametrize("value", CASES)

@@ -194,7 +194,7 @@ def test_an_endless_loop_of_calls_is_ended():
     check_grammar(stage.events)
     assert response.status == "incomplete"
     assert response.incomplete_details is not None
-    assert response.incomplete_details.reason == "max_turns"
+    assert response.incomplete_details.reason == "max_messages"
     assert len(stage.asked) == 3
 
 
@@ -223,12 +223,77 @@ def test_a_models_fault_fails_the_response_and_keeps_what_was_said():
     assert fold(stage.events) == response
 
 
-def test_a_cancelled_turn_ends_quietly_with_nothing_in_progress():
+@pytest.mark.parametrize(
+    "status, kind", [(429, "rate_limit_error"), (400, "invalid_request_error"), (502, "server_error")]
+)
+def test_the_error_says_whose_fault_it_is(status, kind):
+    stage = Stage({}, [ModelFault("No.", status=status)])
+    stage.play()
+
+    [error] = [event.error for event in stage.events if isinstance(event, wire.ErrorEvent)]
+    assert error.type == kind
+
+
+LONG = {"input": [{"role": "user", "content": f"{at}"} for at in range(9)]}
+TOO_LONG = ModelFault("Too long.", code="context_length_exceeded", status=400)
+
+
+def test_a_history_that_is_too_long_is_cut_until_it_fits_where_that_is_allowed():
+    stage = Stage({**LONG, "truncation": "auto"}, [TOO_LONG], [TOO_LONG], [TextPiece("ok"), used()])
+    response = stage.play()
+
+    check_grammar(stage.events)
+    assert (response.status, response.truncation) == ("completed", "auto")
+    assert [len(request.items) for request in stage.asked] == [9, 5, 3]
+    assert stage.history()[-1].raw["content"] == "8"
+
+
+def test_a_history_that_is_too_long_is_an_error_where_nothing_may_go():
+    for fields in (LONG, {"truncation": "auto"}):
+        stage = Stage(fields, [TOO_LONG])
+        response = stage.play()
+
+        assert response.error is not None
+        assert (response.status, response.error.code) == ("failed", "context_length_exceeded")
+
+
+def test_another_fault_or_one_in_the_middle_cuts_nothing():
+    for says in ([ModelFault("No.")], [TextPiece("Half"), TOO_LONG]):
+        stage = Stage({**LONG, "truncation": "auto"}, says)
+
+        assert stage.play().status == "failed"
+        assert len(stage.asked) == 1
+
+
+@pytest.mark.parametrize("tool, made", [(FUNCTION, "function_call"), (SEARCH, "file_search_call")])
+def test_without_parallel_calls_only_one_is_made_at_a_time(tool, made):
+    name = tool.get("name", "file_search")
+    calls = [CallPiece(at, name, f"c{at}", "{}") for at in range(3)]
+    stage = Stage({"tools": [tool], "parallel_tool_calls": False}, [*calls, Finished("calls")], [used()])
+    response = stage.play()
+
+    check_grammar(stage.events)
+    assert [item["type"] for item in response.output] == [made]
+    if tool is SEARCH:
+        told = [item.raw["output"] for item in stage.history() if item.type == "function_call_output"]
+        assert [text.startswith("Only one tool call at a time") for text in told] == [False, True, True]
+
+
+def test_a_cancelled_turn_says_so_and_leaves_nothing_in_progress():
     stage = Stage({"tools": [FUNCTION]}, [TextPiece("Half"), CallPiece(0, "add", "c"), Cancelled()])
     response = stage.play()
 
-    assert response.status == "cancelled"
+    check_grammar(stage.events)
+    assert (response.status, response.usage, stage.kinds[-1]) == ("cancelled", None, "incomplete")
     assert [item["status"] for item in response.output] == ["completed", "incomplete"]
+    assert fold(stage.events) == response
+
+
+def test_a_message_that_is_cancelled_is_closed_as_far_as_it_came():
+    stage = Stage({}, [TextPiece("Half"), Cancelled()])
+    stage.play()
+
+    assert stage.kinds[-4:] == ["output_text.done", "content_part.done", "output_item.done", "incomplete"]
 
 
 def test_allowed_tools_are_all_that_the_model_hears_of():

@@ -4,6 +4,7 @@ import pytest
 
 from antwort.api.items import read
 from antwort.api.requests import JsonObjectFormat, JsonSchemaFormat, ReasoningOptions
+from antwort.api.tools import GrammarFormat
 from antwort.engine.ports import FunctionSpec, ModelRequest, Must
 from antwort.models.chat_messages import ChatDialect
 from antwort.models.chat_request import to_body
@@ -98,6 +99,13 @@ def test_logprobs_are_asked_for_alone_or_with_likely_ones():
         {"logprobs": True, "top_logprobs": None},
         {"logprobs": True, "top_logprobs": 2},
     ]
+
+
+def test_a_grammar_is_told_in_words():
+    spec = FunctionSpec("sql", "Runs.", None, free_text=True, grammar=GrammarFormat("lark", "start: /a/"))
+    [tool] = body(tools=[spec])["tools"]
+
+    assert tool["function"]["description"] == "Runs.\n\nThe input must be allowed by this lark grammar:\nstart: /a/"
 
 
 def test_dialects():

@@ -19,6 +19,7 @@ from antwort.engine.ports import FileRecord, StoreFault
 from antwort.storage.conformance.base import OURS, chunks, message, there
 from antwort.storage.conformance.files import record
 from antwort.storage.conformance.responses import asked, done
+from antwort.storage.faults import UnusableStore
 from antwort.storage.sqlite import SqliteStore
 
 pytestmark = pytest.mark.anyio
@@ -330,20 +331,19 @@ async def test_a_content_that_somebody_took_away_is_a_fault(tmp_path):
             await store.read_file(OURS, "file-1")
 
 
-async def test_a_second_process_may_open_it_while_the_first_uploads(tmp_path):
+async def test_a_second_one_is_refused_while_the_first_works_and_harms_nothing(tmp_path):
     async with opened(tmp_path) as first:
 
         async def slowly():
             yield b"first half, "
-            async with opened(tmp_path) as second:
-                yield b"x" * 2_000_000
-                await second.create_file(OURS, record("file-2"), chunks(b"content"))
-            async with opened(tmp_path) as third:
-                assert await whole(third, "file-2") == b"content"
+            with pytest.raises(UnusableStore, match="in use by another antwort"):
+                await SqliteStore.opened(tmp_path / "antwort.db", tmp_path / "blobs")
             yield b"second half"
 
         await first.create_file(OURS, record("file-1"), slowly())
-        assert len(await whole(first, "file-1")) == 2_000_023
+        assert await whole(first, "file-1") == b"first half, second half"
+    async with opened(tmp_path) as second:
+        assert await whole(second, "file-1") == b"first half, second half"
 
 
 # ── Speed ────────────────────────────────────────────────────────────────────────────────────────────────────────────

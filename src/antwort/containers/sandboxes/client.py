@@ -15,7 +15,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from http import HTTPStatus
 from typing import Any, Final, Literal, TypeVar
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import httpx2
 import msgspec
@@ -100,6 +100,7 @@ class _Entry(Struct):
 
 class _Listing(Struct):
     files: list[_Entry]
+    has_more: bool = False
 
 
 class _Session(Struct):
@@ -271,12 +272,14 @@ class Session:
         await self._asked("POST", "/interrupt")
 
     async def list_files(self) -> list[SandboxFile]:
-        listing = _decoded(await self._asked("GET", "/files"), _Listing)
-        return [
-            SandboxFile(entry.path, entry.size, round(entry.modified * 1e9))
-            for entry in listing.files
-            if entry.kind == "file"
-        ]
+        found: list[SandboxFile] = []
+        after = ""
+        while True:
+            listing = _decoded(await self._asked("GET", f"/files?{urlencode({'after': after})}"), _Listing)
+            found += [_listed(entry) for entry in listing.files if entry.kind == "file"]
+            if not (listing.has_more and listing.files):
+                return found
+            after = listing.files[-1].path
 
     async def write_file(self, path: str, content: AsyncIterator[bytes]) -> int:
         return _decoded(await self._asked("PUT", _file(path), content=content, why="path"), _Written).size
@@ -349,6 +352,10 @@ class Session:
                     return fault
                 self._lost = "The sandbox server has ended."  # and everything that it ran
         return SandboxLost(self._lost, begun=begun)
+
+
+def _listed(entry: _Entry) -> SandboxFile:
+    return SandboxFile(entry.path, entry.size, round(entry.modified * 1e9))
 
 
 def _file(path: str) -> str:

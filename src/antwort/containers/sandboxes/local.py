@@ -1,8 +1,8 @@
 """Sandboxes of this machine: a sandbox server as our own child, started, watched and ended here.
 
 It is another process because it runs what nobody has read: whatever becomes of it, the
-server goes on, and starts another when one is needed. It dies with us, and its
-containers with it.
+server goes on, and starts another when one is needed. It listens on a socket that only we
+can reach, and dies with us, in whatever way, and its containers with it.
 """
 
 from __future__ import annotations
@@ -10,9 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import secrets
-import socket
 import sys
+import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -33,6 +32,12 @@ _LAST_WORDS: Final = 1 << 12
 # The child runs what nobody has read, so it is handed nothing that it does not need: no keys of models, for one.
 _HANDED_ON: Final = frozenset({"PATH", "HOME", "LANG", "TZ", "TMPDIR", "PYTHONPATH", "SSL_CERT_FILE", "SSL_CERT_DIR"})
 _PREFIXES: Final = ("SANDBOX_", "LC_")
+_OURS_TO_SAY: Final = frozenset({"SANDBOX_HOST", "SANDBOX_PORT", "SANDBOX_UDS", "SANDBOX_TOKEN"})
+# Containers have quotas of their own, for each owner; idle ones cost little.
+_ROOM: Final = {"SANDBOX_MAX_SESSIONS": "256", "SANDBOX_MAX_SESSIONS_PER_TENANT": "256"}
+
+_LEAST_OUTPUT: Final = 1024
+_LONGEST_SOCKET: Final = 100  # bytes of a path; the system takes a few more
 
 
 class NoJail(SandboxFault):
@@ -49,6 +54,7 @@ class LocalSandboxes:
         self._child: _Child | None = None
         self._starting = asyncio.Lock()
         self._closed = False
+        self._elsewhere: tempfile.TemporaryDirectory[str] | None = None
 
     async def start(self) -> None:
         """Start the child now; `NoJail` says why that cannot be."""
@@ -75,6 +81,8 @@ class LocalSandboxes:
         async with self._starting:
             if self._child is not None:
                 await self._child.stop()
+            if self._elsewhere is not None:
+                self._elsewhere.cleanup()
 
     async def _running(self) -> _Child:
         async with self._starting:
@@ -84,21 +92,27 @@ class LocalSandboxes:
                 if self._child is not None:
                     _logger.error("the sandbox server has ended; it is started again")
                     await self._child.stop()
-                self._child = await _Child.started(self._command_environment())
+                self._child = await _Child.started(self._socket(), self._command_environment())
             return self._child
+
+    def _socket(self) -> Path:
+        """Beside what it installs, where the next one finds what a killed one leaves; elsewhere if that is too far."""
+        path = (self._state / "run" / "sandbox.sock").absolute()
+        if len(os.fsencode(path)) <= _LONGEST_SOCKET:
+            return path
+        if self._elsewhere is None:
+            self._elsewhere = tempfile.TemporaryDirectory(prefix="antwort-")
+        return Path(self._elsewhere.name, "sandbox.sock")
 
     def _command_environment(self) -> dict[str, str]:
         kept = {
-            name: value for name, value in self._environment.items() if name in _HANDED_ON or name.startswith(_PREFIXES)
+            name: value
+            for name, value in self._environment.items()
+            if name not in _OURS_TO_SAY and (name in _HANDED_ON or name.startswith(_PREFIXES))
         }
-        return {
-            **kept,
-            "SANDBOX_STATE": str(self._state.absolute()),
-            "SANDBOX_MAX_OUTPUT_BYTES": str(self._max_output),
-            "SANDBOX_HOST": "127.0.0.1",
-            "SANDBOX_PORT": str(_free_port()),
-            "SANDBOX_TOKEN": secrets.token_urlsafe(32),
-        }
+        output = max(_LEAST_OUTPUT, self._max_output)  # what is more than was asked for is cut afterwards
+        ours = {"SANDBOX_STATE": str(self._state.absolute()), "SANDBOX_MAX_OUTPUT_BYTES": str(output)}
+        return {**_ROOM, **kept, **ours}
 
 
 class _Child:
@@ -111,19 +125,18 @@ class _Child:
         self._listening = asyncio.create_task(self._listen())
 
     @classmethod
-    async def started(cls, environment: Mapping[str, str]) -> _Child:
+    async def started(cls, path: Path, environment: Mapping[str, str]) -> _Child:
         """Start it, and wait until it answers."""
         process = await asyncio.create_subprocess_exec(
             sys.executable,
-            *("-m", "antwort", "sandbox"),
+            *("-m", "antwort", "sandbox", "--uds", str(path), "--with-parent"),
             env=environment,
-            stdin=asyncio.subprocess.DEVNULL,
+            stdin=asyncio.subprocess.PIPE,  # it ends when nobody holds the other end any more
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,
             start_new_session=True,  # a Ctrl-C is for us; we end it in good order
         )
-        url = f"http://127.0.0.1:{environment['SANDBOX_PORT']}"
-        child = cls(process, RemoteSandboxes(SandboxServer(url, token=environment["SANDBOX_TOKEN"], own=True)))
+        child = cls(process, RemoteSandboxes(SandboxServer("http://sandbox", uds=str(path), own=True)))
         try:
             async with asyncio.timeout(_START_SECONDS):
                 await child._answers()
@@ -182,9 +195,3 @@ class _Child:
         lines = self._said.decode(errors="replace").strip().splitlines()
         said = lines[-1].removeprefix("Error: ") if lines else ""
         return said or f"the sandbox server ended with {self._process.returncode}"
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]

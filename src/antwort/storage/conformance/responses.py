@@ -240,6 +240,17 @@ class ResponseConformance(Conformance):
                 equal(await store.read_events(OURS, "resp_1", after), every[after + 1 :])
             equal(await store.read_events(OURS, "unknown", -1), [])
 
+    async def test_a_response_ends_together_with_its_last_events(self, tmp_path: Path) -> None:
+        async with self.store(tmp_path) as store:
+            stored = asked("resp_1")
+            await store.begin_response(OURS, stored)
+            await store.append_events(OURS, "resp_1", [(0, b"zero"), (1, b"one")])
+            for _ in range(2):  # the second time nothing is new
+                await store.finish_response(OURS, done(stored), events=[(1, b"one"), (2, b"two")])
+                equal(await store.read_events(OURS, "resp_1", -1), [(0, b"zero"), (1, b"one"), (2, b"two")])
+            await store.finish_response(OURS, done(asked("resp_0")), events=[(0, b"of nothing")])
+            equal(await store.read_events(OURS, "resp_0", -1), [])
+
     # ── After a restart ──────────────────────────────────────────────────────────────────────────────────────────────
 
     async def test_what_has_not_ended_is_found_with_its_owner(self, tmp_path: Path) -> None:

@@ -118,7 +118,7 @@ async def test_the_child_is_handed_no_secrets(tmp_path):
 
 async def test_output_is_limited_as_it_was_told(local):
     sandbox = await acquired(local)
-    async with aclosing(sandbox.run("print('x' * 5000)", timeout=30)) as steps:
+    async with aclosing(sandbox.run("print("x" * 5000)", timeout=30)) as steps:
         *_, last = [step async for step in steps]
     assert isinstance(last, Outcome)
     assert last.cut_bytes > 3000

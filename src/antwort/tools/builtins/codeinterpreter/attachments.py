@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from typing import cast
-from urllib.parse import unquote_to_bytes
 
 from msgspec import Struct
 
-from antwort.api.items import (
-    CustomToolCallOutput,
-    FunctionCallOutput,
-    GivenCodeCall,
-    GivenMessage,
-    InputFile,
-    Item,
-    Raw,
-)
+from antwort.api.items import GivenCodeCall, InputFile, Item, Raw
+from antwort.engine.attachments import Place, places
 
 _LONGEST_NAME = 200
 
@@ -28,22 +18,15 @@ class Attachment(Struct, frozen=True):
     """A file of a message, and where in the input it was."""
 
     file: InputFile
-    param: str
+    place: Place
 
 
-def attached(items: Iterable[Item], param: str = "input") -> Iterator[Attachment]:
+def attached(items: Iterable[Item]) -> Iterator[Attachment]:
     """All of them, in order; also those that a function of the caller's has answered with."""
     for at, item in enumerate(items):
-        known = item.known
-        if isinstance(known, GivenMessage):
-            field, parts = "content", known.content
-        elif isinstance(known, (FunctionCallOutput, CustomToolCallOutput)):
-            field, parts = "output", known.output
-        else:
-            continue
-        for within, part in enumerate(() if isinstance(parts, str) else parts):
+        for place, part in places(item, f"input[{at}]"):
             if isinstance(part, InputFile):
-                yield Attachment(part, f"{param}[{at}].{field}[{within}]")
+                yield Attachment(part, place)
 
 
 def containers_of(history: Sequence[Item]) -> list[str]:
@@ -62,17 +45,6 @@ def since_last_use(history: Sequence[Item], container_id: str) -> Sequence[Item]
         if _container(history[at]) == container_id:
             return history[at + 1 :]
     return history
-
-
-def content(data: str) -> bytes:
-    """What is in `file_data`: a data URL, or plain base64. `ValueError` where it is neither."""
-    head, comma, payload = data.partition(",") if data.startswith("data:") else ("", "", data)
-    if comma and not head.endswith(";base64"):
-        return unquote_to_bytes(payload)
-    try:
-        return base64.b64decode(payload, validate=True)
-    except binascii.Error as error:
-        raise ValueError(str(error)) from error
 
 
 def name_for(file: InputFile) -> str:

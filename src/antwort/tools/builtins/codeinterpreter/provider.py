@@ -19,6 +19,7 @@ from antwort.config import CodeInterpreterSettings
 from antwort.containers.containers import Containers, ContainerWish, Executed
 from antwort.containers.contents import Shelves
 from antwort.containers.sandboxes.port import Output, SandboxLost, SandboxRefused, SandboxTrouble
+from antwort.engine.attachments import decoded
 from antwort.engine.ports import (
     ContainerFileRecord,
     ContainerRecord,
@@ -33,7 +34,6 @@ from antwort.tools.builtins.codeinterpreter.attachments import (
     Attachment,
     attached,
     containers_of,
-    content,
     name_for,
     since_last_use,
 )
@@ -82,7 +82,7 @@ class CodeInterpreter:
         wish = tool.container if isinstance(tool.container, AutoContainer) else AutoContainer()
         self._check(wish, param)
         record = await self._found(tool, context)
-        names = await self._check_files(context, wish, param)
+        names = await self._expected(context, wish, param)
         bench = CodeBench(self._containers, self._store, self._settings, context, wish, record)
         if record is not None:
             page = await self._store.list_container_files(context.owner, record.id, PageQuery(limit=_LISTED))
@@ -108,20 +108,13 @@ class CodeInterpreter:
         wanted = tool.container.memory_limit
         return newest if newest is not None and wanted in (None, newest.memory_limit) else None
 
-    async def _check_files(self, context: ToolContext, wish: AutoContainer, param: str) -> list[str]:
-        """Names of the files that this request brings; one that does not exist, or is no file, is an error."""
-        names = [await self._name_of(context, one, f"{param}.file_ids") for one in wish.file_ids or ()]
-        for attachment in attached(context.given):
-            file, where = attachment.file, attachment.param
-            if file.file_id is not None:
-                names.append(await self._name_of(context, file.file_id, f"{where}.file_id"))
-            elif file.file_data is not None:
-                try:
-                    content(file.file_data)
-                except ValueError as error:
-                    raise invalid(f"Invalid 'file_data': {error}.", param=f"{where}.file_data") from error
-                names.append(name_for(file))
-        return names
+    async def _expected(self, context: ToolContext, wish: AutoContainer, param: str) -> list[str]:
+        """Names of the files that this request brings. One that is declared and does not exist is an error."""
+        declared = [await self._name_of(context, one, f"{param}.file_ids") for one in wish.file_ids or ()]
+        given = [one.file for one in attached(context.given)]
+        records = [await self._store.get_file(context.owner, one.file_id) for one in given if one.file_id is not None]
+        inline = [name_for(one) for one in given if one.file_id is None and one.file_data is not None]
+        return [*declared, *(record.filename for record in records if record is not None), *inline]
 
     async def _name_of(self, context: ToolContext, file_id: str, param: str) -> str:
         record = await self._store.get_file(context.owner, file_id)
@@ -132,6 +125,8 @@ class CodeInterpreter:
 
 class CodeBench:
     """The code interpreter of one response: one container, and what its calls have made there."""
+
+    takes_files = True
 
     def __init__(
         self,
@@ -233,8 +228,8 @@ class CodeBench:
 
     async def _put(self, record: ContainerRecord, attachment: Attachment) -> None:
         try:
-            data = content(attachment.file.file_data or "")
-        except ValueError:
+            data = decoded(attachment.file.file_data or "", attachment.place)
+        except ApiError:
             return  # of an earlier request, which was told
         await self._containers.add_file(self._context.owner, record.id, name_for(attachment.file), _whole(data))
 

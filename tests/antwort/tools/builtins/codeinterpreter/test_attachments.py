@@ -1,14 +1,11 @@
 from __future__ import annotations
 
-import base64
-
 import pytest
 
 from antwort.api.items import InputFile, Item, read
 from antwort.tools.builtins.codeinterpreter.attachments import (
     attached,
     containers_of,
-    content,
     name_for,
     since_last_use,
 )
@@ -35,7 +32,7 @@ def test_files_are_found_wherever_they_came_with():
         answer,
     ]
 
-    assert [(one.file.file_id, one.param) for one in attached(history)] == [
+    assert [(one.file.file_id, one.place.param) for one in attached(history)] == [
         ("file-1", "input[0].content[1]"),
         ("file-2", "input[0].content[2]"),
         ("file-3", "input[2].output[0]"),
@@ -55,24 +52,6 @@ def test_files_from_before_the_last_use_of_a_container_are_in_it():
     assert since_last_use([old, call("c1"), call("c2"), new], "c1")[-1] is new
     assert len(since_last_use([old, call("c1"), call("c2"), new], "c1")) == 2
     assert since_last_use([old, call("c1"), new], "c2") == [old, call("c1"), new]
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        base64.b64encode("grüße".encode()).decode(),
-        "data:text/csv;base64," + base64.b64encode("grüße".encode()).decode(),
-        "data:text/plain;charset=utf-8,gr%C3%BC%C3%9Fe",
-    ],
-)
-def test_content_comes_in_several_forms(data):
-    assert content(data).decode() == "grüße"
-
-
-def test_content_that_is_none_is_an_error():
-    for data in ("data:text/csv;base64,a", "no base64!"):
-        with pytest.raises(ValueError, match=r"\w"):
-            content(data)
 
 
 @pytest.mark.parametrize(
