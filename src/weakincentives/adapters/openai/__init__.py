@@ -21,7 +21,14 @@ from weakincentives.adapters.openai.citations import (
     citations,
     download,
 )
-from weakincentives.adapters.openai.config import OpenAIClientConfig, OpenAIHostedToolsConfig, OpenAIModelConfig
+from weakincentives.adapters.openai.config import (
+    ContainerConfig,
+    OpenAIClientConfig,
+    OpenAIHostedToolsConfig,
+    OpenAIModelConfig,
+)
+from weakincentives.adapters.openai.container import ContainerManager
+from weakincentives.adapters.openai.container_fs import ContainerFilesystem
 from weakincentives.adapters.openai.container_source import ContainerSource, ContainerVisit
 from weakincentives.adapters.openai.native_tools import (
     ApplyPatchConfig,
@@ -36,11 +43,16 @@ from weakincentives.adapters.openai.native_tools import (
     ShellConfig,
     WebSearchConfig,
 )
+from weakincentives.errors import ContainerExpiredError
 
 __all__ = [
     "ApplyPatchConfig",
     "Citation",
+    "ContainerConfig",
+    "ContainerExpiredError",
     "ContainerFileCitation",
+    "ContainerFilesystem",
+    "ContainerManager",
     "ContainerSource",
     "ContainerVisit",
     "FileCitation",
