@@ -90,6 +90,8 @@ class ContainerManager:
         self._seen = 0.0
         self._archives: bool | None = None
         self.is_over = False
+        self.recreated: ContainerRecreated | None = None
+        """The last time that a container was replaced."""
 
     @property
     def container_id(self) -> str | None:
@@ -158,11 +160,12 @@ class ContainerManager:
             self._seen = self._clock.monotonic()
             return result
 
-    def check(self) -> None:
-        """Ask after the container now; if it is gone, `ensure` will replace it."""
+    def check(self) -> bool:
+        """Ask after the container now, and whether it is there; if it is gone, `ensure` will replace it."""
         with self.lock:
             if self._container is not None and self._gone is None:
                 self._gone = self._found_gone(self._container.id)
+            return self.container_id is not None
 
     def report_gone(self, gone: ContainerGone) -> None:
         """Somebody found it gone. What the caller gave us is not replaced, and raises at once."""
@@ -344,11 +347,10 @@ class ContainerManager:
             "container %s was gone (%s); %s is in its place, with %d files restored and %d lost",
             *(old, lost.gone, container.id, len(restored), len(lost.unsaved)),
         )
-        self.tell(
-            ContainerRecreated(
-                old, container.id, restored, lost.unsaved, reason=str(lost.gone), session_id=self.session_id
-            )
+        self.recreated = ContainerRecreated(
+            old, container.id, restored, lost.unsaved, reason=str(lost.gone), session_id=self.session_id
         )
+        self.tell(self.recreated)
 
     def _expired(self, gone: ContainerGone, what: str) -> ContainerExpiredError:
         return ContainerExpiredError(

@@ -45,6 +45,7 @@ class ContainerContents:
         self.index = Index()
         self.is_stale = True
         """Somebody may have changed what is there: it has to be looked at before anything is said of it."""
+        self.was_stale = True
         self._manager = manager
         self._mirror = mirror
         self._one_by_one = OneByOne()

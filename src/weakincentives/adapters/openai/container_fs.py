@@ -21,7 +21,7 @@ from weakincentives.adapters.openai.container_contents import ContainerContents
 from weakincentives.adapters.openai.container_mirror import Mirror
 from weakincentives.adapters.openai.container_sync import download_all, sync
 from weakincentives.errors import FilesystemError, ProviderFault
-from weakincentives.filesystem import FileStat, FilesystemBase, HostSnapshot
+from weakincentives.filesystem import FileStat, FilesystemBase, HostFilesystem, HostSnapshot
 from weakincentives.filesystem.faults import directory_not_empty, root_is_kept
 from weakincentives.filesystem.paths import join, normalise, split
 from weakincentives.runtime import WorkspaceSynced
@@ -87,7 +87,9 @@ class ContainerFilesystem(FilesystemBase):
 
     def ensure_container(self) -> str:
         """Make the container if need be, with the files that it begins with, and return its id."""
-        return self._run(".", lambda container: container)
+        with self.manager.lock:
+            self.manager.admit(self._contents)
+            return self.manager.ensure()
 
     def cleanup(self, *, keep_container: bool = False) -> None:
         """Release everything: the container, if it was made here and nobody else uses it, and a temporary mirror."""
@@ -101,9 +103,19 @@ class ContainerFilesystem(FilesystemBase):
         """Look at what is in the container now."""
         self._run(".", self._contents.refresh)
 
+    def look_again(self, container_id: str) -> None:
+        """The same for a container that was just used; where it is gone by now, that is left to whoever needs it."""
+        with self.manager.lock:
+            if self.container_id == container_id:
+                self._contents.refresh(container_id)
+
     def expect_changes(self) -> None:
         """Somebody is about to work in the container: what is known of it will have to be asked anew."""
-        self._contents.is_stale = True
+        self._contents.was_stale, self._contents.is_stale = self._contents.is_stale, True
+
+    def nothing_changed(self) -> None:
+        """Nobody did, after all."""
+        self._contents.is_stale = self._contents.was_stale
 
     def elsewhere(self) -> dict[str, str]:
         """Where the files are that do not lie in the container where their paths say."""
@@ -116,6 +128,12 @@ class ContainerFilesystem(FilesystemBase):
     def unsaved(self) -> tuple[str, ...]:
         """Those of them whose newest content is in the container only."""
         return self._contents.unsaved()
+
+    def copy_results(self, target: HostFilesystem) -> None:
+        """Copy the files of the mirror that are new, or not what they were when it was made."""
+        for path in sorted(self._mirror.changed):
+            if self._mirror.files.is_file(path):
+                self._mirror.copy(path, target)
 
     def sync(self) -> WorkspaceSynced:
         """Bring everything in the container into the mirror, and say what is different there now."""

@@ -27,6 +27,8 @@ class Mirror:
         self._files: HostFilesystem | None = None
         self.sent: set[str] = set()
         """The paths that were in the container with the content that is here."""
+        self.changed: set[str] = set()
+        """Those that were written here since."""
 
     @property
     def is_open(self) -> bool:
@@ -71,6 +73,7 @@ class Mirror:
             self.files.delete(path, recursive=True)
         self.files.write_chunks(path, content)
         self.sent.add(path)
+        self.changed.add(path)
 
     def remove(self, path: str) -> None:
         """Remove a file, or a directory with all that is in it."""
