@@ -167,6 +167,12 @@ class ContainerManager:
                 self._gone = self._found_gone(self._container.id)
             return self.container_id is not None
 
+    def require(self) -> None:
+        """Ask after the container now, and raise `ContainerGone` where it is not there, or has lost what was in it."""
+        with self.lock:
+            if not self.check() and self._gone is not None:
+                raise self._gone
+
     def report_gone(self, gone: ContainerGone) -> None:
         """Somebody found it gone. What the caller gave us is not replaced, and raises at once."""
         with self.lock:
@@ -331,10 +337,8 @@ class ContainerManager:
             return
         try:
             self.api.delete(self._container.id)
-        except ContainerGone:
-            pass
-        except ProviderFault:
-            _logger.warning("container %s could not be deleted", self._container.id, exc_info=True)
+        except ProviderFault as fault:
+            _logger.warning("container %s could not be deleted: %s", self._container.id, fault)
         else:
             _logger.info("container %s was deleted", self._container.id)
 

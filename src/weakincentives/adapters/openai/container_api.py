@@ -98,7 +98,9 @@ class ContainerApi:
             return _container(self._ask(lambda more: self._get(_path(container_id), more), container_id))
 
     def delete(self, container_id: str) -> None:
-        self._ask(lambda more: self.client.containers.delete(container_id, **more), container_id)
+        """Tried once: what is left of a container expires by itself, and nobody wants to wait for that."""
+        with faults():
+            self.client.containers.delete(container_id, **self._patience())
 
     # ── files ────────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -88,8 +88,11 @@ class ContainerContents:
     # ── looking ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def refresh(self, container: str) -> None:
-        """Look at what is there."""
-        self.index.refresh(self._manager.api.files(container))
+        """Look at what is there. Where files that we put there are not, the container itself is asked after first."""
+        listed = list(self._manager.api.files(container))
+        if self.index.misses(listed):
+            self._manager.require()
+        self.index.refresh(listed)
         self.is_stale = False
 
     def look(self, container: str) -> None:

@@ -165,6 +165,11 @@ class Index:
             place = f"_{name}" if above == ROOT else f"{above}/_{name}"
         return place
 
+    def misses(self, listed: Iterable[RemoteFile]) -> bool:
+        """Whether something that was put there is not listed."""
+        places = {file.place for file in listed}
+        return any(entry.is_saved and entry.place not in places for entry in self)
+
     def refresh(self, listed: Iterable[RemoteFile]) -> None:
         """Take over what was listed. What it says of a file that we know decides whether our copy is still its copy."""
         before, paths = self._entries, dict(self._places)

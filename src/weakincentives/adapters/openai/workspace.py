@@ -239,8 +239,14 @@ class OpenAIContainerWorkspaceSection(MarkdownSection[_WorkspaceSectionParams]):
                 self._leave_results(self.results_dir)
 
     def _leave_results(self, target: Path) -> None:
-        target.mkdir(parents=True, exist_ok=True)
-        self._filesystem.copy_results(HostFilesystem(target))
+        try:
+            target.mkdir(parents=True, exist_ok=True)
+            self._filesystem.copy_results(HostFilesystem(target))
+        except OSError as error:
+            raise WorkspaceError(
+                f"the results cannot be left in {str(target)!r}: {error}. They are still in container "
+                f"{self.container_id}, until it expires"
+            ) from error
 
     def __enter__(self) -> Self:
         return self
