@@ -40,6 +40,10 @@ _MOST_CANDIDATES = 3
 class Lodger(Protocol):
     """Somebody whose files are in the container."""
 
+    def prepare(self) -> None:
+        """Have everything ready that is to go in. What cannot be is refused here, before a container is made."""
+        ...
+
     def settle(self, container_id: str) -> tuple[str, ...]:
         """Put everything that is kept here into a container that has none of it, and say which paths these are."""
         ...
@@ -248,6 +252,8 @@ class ContainerManager:
     def _fill(self) -> None:
         """Make or find a container, and let everybody settle in it."""
         try:
+            for lodger in self._newcomers():
+                lodger.prepare()
             container = self._container or self._acquired()
             restored = tuple(path for lodger in self._newcomers() for path in self._settle(lodger, container))
         except (ProviderFault, FilesystemError, WorkspaceError) as error:

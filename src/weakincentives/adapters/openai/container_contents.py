@@ -54,6 +54,10 @@ class ContainerContents:
 
     # ── moving in ────────────────────────────────────────────────────────────────────────────────────────────────────
 
+    def prepare(self) -> None:
+        """Have the mirror there."""
+        _ = self._mirror.files
+
     def settle(self, container_id: str) -> tuple[str, ...]:
         """Put all of the mirror into a container that has none of it; which paths these are."""
         files, directories = self._mirror.listing()
