@@ -151,7 +151,7 @@ class FakeApi:
                 self.end_headers()
                 self.wfile.write(plain)
 
-            do_POST = do_GET = do_DELETE = handle_any  # noqa: N815 - what http.server looks for
+            do_POST = do_GET = do_PUT = do_DELETE = handle_any  # noqa: N815 - what http.server looks for
 
             def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - named by http.server
                 pass

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast
 from urllib.parse import quote
 
@@ -99,8 +99,7 @@ class ContainerApi:
 
     def delete(self, container_id: str) -> None:
         """Tried once: what is left of a container expires by itself, and nobody wants to wait for that."""
-        with faults():
-            self.client.containers.delete(container_id, **self._patience())
+        self._ask(lambda more: self.client.containers.delete(container_id, **more), tries=1)
 
     # ── files ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -149,15 +148,16 @@ class ContainerApi:
     # ── archives, where the server takes them ────────────────────────────────────────────────────────────────────────
 
     def takes_archives(self, container_id: str) -> bool:
-        """Ask the server, by an archive with nothing in it."""
+        """Ask the server, by an archive with nothing in it. One that has never heard of archives says so at once."""
         try:
-            answer = self._ask(lambda more: self._put(container_id, iter((_EMPTY_TAR,)), more))
+            answer = self._ask(lambda more: self._put(container_id, _EMPTY_TAR, more), tries=1)
         except ProviderFault as fault:
             if fault.status not in _NO_SUCH_ROUTE:
-                raise
-            if not self.retrieve(container_id).is_alive:  # then it was refused for another reason
+                answer = self._ask(lambda more: self._put(container_id, _EMPTY_TAR, more), container_id)
+            elif not self.retrieve(container_id).is_alive:  # then it was refused for another reason
                 raise ContainerGone(container_id, str(fault), fault.status) from fault
-            return False
+            else:
+                return False
         return isinstance(answer, dict) and cast("Wire", answer).get("object") == "container.archive"
 
     def unpack(self, container_id: str, tar: Callable[[], Iterator[bytes]]) -> None:
@@ -172,13 +172,20 @@ class ContainerApi:
 
     # ── asking ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _ask(self, request: Callable[[Wire], T], container_id: str | None = None, file_id: str | None = None) -> T:
+    def _ask(
+        self,
+        request: Callable[[Wire], T],
+        container_id: str | None = None,
+        file_id: str | None = None,
+        tries: int | None = None,
+    ) -> T:
         def once() -> T:
             with faults():
                 return request(self._patience())
 
+        policy = self._throttle if tries is None else replace(self._throttle, max_attempts=tries)
         try:
-            return with_backoff(once, policy=self._throttle, deadline=self.deadline, clock=self._clock)
+            return with_backoff(once, policy=policy, deadline=self.deadline, clock=self._clock)
         except ProviderFault as fault:
             explained = self._explained(fault, container_id, file_id)
             if explained is fault:
@@ -215,7 +222,7 @@ class ContainerApi:
     def _get(self, path: str, more: Wire, **options: object) -> Any:  # noqa: ANN401 - plain data, or a body to be read
         return self.client.get(path, cast_to=object, options=cast("Any", {**more, **options}))
 
-    def _put(self, container_id: str, tar: Iterator[bytes], more: Wire) -> object:
+    def _put(self, container_id: str, tar: bytes | Iterator[bytes], more: Wire) -> object:
         options: Any = {**more, "headers": {"Content-Type": "application/x-tar"}}
         return self.client.put(f"{_path(container_id)}/archive", cast_to=object, content=tar, options=options)
 
