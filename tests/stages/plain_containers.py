@@ -13,8 +13,10 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 
+from openai import OpenAI
 from wire_stage import Answer, Asked, FakeApi, error
 
 EXPIRED = "Container is expired."
@@ -69,6 +71,16 @@ class PlainContainers(FakeApi):
             "DELETE " + box + file: self._remove,
             r"PUT .*": lambda asked: error(404, f"Invalid URL (PUT {asked.path})"),
         }
+
+    @cached_property
+    def client(self) -> Any:
+        """The real SDK, in front of it."""
+        return OpenAI(base_url=self.url, api_key="none", max_retries=0, timeout=30)
+
+    def close(self) -> None:
+        if "client" in vars(self):
+            self.client.close()
+        super().close()
 
     @property
     def box(self) -> Box:

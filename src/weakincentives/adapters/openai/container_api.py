@@ -123,9 +123,10 @@ class ContainerApi:
         """Put a file there; `source` opens it, once for each try. Where it lies then is the server's to say."""
 
         def send(more: Wire) -> object:
+            options: Any = {**more, "headers": {"Content-Type": "multipart/form-data"}}
             with source() as file:
-                made = self.client.containers.files.create(container_id, file=(name, file), **more)
-            return made.to_dict(mode="json")
+                parts = [("file", (name, file))]
+                return self.client.post(_files(container_id), cast_to=object, files=parts, options=options)
 
         with _reading():
             made = _file(as_object(self._ask(send, container_id), "the file"))

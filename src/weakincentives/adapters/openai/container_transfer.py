@@ -131,7 +131,7 @@ class OneByOne:
         self, api: ContainerApi, container_id: str, file: Outgoing, progress: Progress | None = None
     ) -> RemoteFile:
         """Upload one. A server that will not have a directory in a name gets one without."""
-        name = file.place.replace("/", "__") if self._is_flat else file.place
+        name = file.place.replace("%", "%25").replace("/", "%2F") if self._is_flat else file.place
         try:
             made = api.upload(container_id, name, lambda: _counted(file.open(), progress))
         except ProviderFault as fault:
@@ -141,6 +141,9 @@ class OneByOne:
             return self.send_one(api, container_id, file, progress)
         if self._is_flat is None and "/" in name:
             self._is_flat = "/" not in made.place
+            if self._is_flat:  # its bare name may be another file's
+                api.remove(container_id, made.id)
+                return self.send_one(api, container_id, file, progress)
         if made.size not in (None, file.size):
             raise FilesystemError(
                 f"{file.path!r} has {made.size} bytes in the container, not {file.size}", path=file.path
