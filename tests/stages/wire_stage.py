@@ -133,7 +133,7 @@ class FakeApi:
             protocol_version = "HTTP/1.1"
 
             def handle_any(self) -> None:
-                raw = self.rfile.read(int(self.headers.get("content-length", 0)))
+                raw = self.rfile.read(int(self.headers.get("content-length", 0))) or b"".join(self.chunks())
                 asked = Asked(
                     self.command, self.path, {name.lower(): value for name, value in self.headers.items()}, raw
                 )
@@ -150,6 +150,13 @@ class FakeApi:
                     self.send_header(name, value)
                 self.end_headers()
                 self.wfile.write(plain)
+
+            def chunks(self) -> Iterator[bytes]:
+                while self.headers.get("transfer-encoding") == "chunked" and (size := int(self.rfile.readline(), 16)):
+                    yield self.rfile.read(size)
+                    self.rfile.readline()
+                if self.headers.get("transfer-encoding") == "chunked":
+                    self.rfile.readline()
 
             do_POST = do_GET = do_PUT = do_DELETE = handle_any  # noqa: N815 - what http.server looks for
 

@@ -179,8 +179,8 @@ class Index:
         for file in sorted(newest.values(), key=lambda one: one.place):
             path = paths.get(file.place, file.place)
             try:
-                if join(split(path)) != path:
-                    raise InvalidPathError("it is not in its normal form", path=path)
+                if path == ROOT or join(split(path)) != path:
+                    raise InvalidPathError("it is not the normal form of a file's path", path=path)
                 self.refuse_file_on_the_way(path, split(path)[:-1])
             except OSError as error:
                 refused.append((file.place, str(error)))

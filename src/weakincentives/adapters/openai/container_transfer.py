@@ -133,7 +133,7 @@ class OneByOne:
         """Upload one. A server that will not have a directory in a name gets one without."""
         name = file.place.replace("%", "%25").replace("/", "%2F") if self._is_flat else file.place
         try:
-            made = api.upload(container_id, name, lambda: _counted(file.open(), progress))
+            made = api.upload(container_id, name, _counting(file.open, progress))
         except ProviderFault as fault:
             if self._is_flat is not None or fault.status != _BAD_REQUEST or "/" not in name:
                 raise
@@ -186,10 +186,9 @@ class Archive:
         """One tar up."""
 
         def tar() -> Iterator[bytes]:
+            progress.restart()
             packed = [Packed(name) for name in directories]
-            packed += [
-                Packed(file.place, file.size, lambda file=file: _counted(file.open(), progress)) for file in files
-            ]
+            packed += [Packed(file.place, file.size, _counting(file.open, progress)) for file in files]
             for piece in pack(packed, lambda _: progress.finished()):
                 yield piece
                 progress.tick()
@@ -286,10 +285,24 @@ class _Counted(io.BufferedReader):
 
     def seek(self, target: int, whence: int = 0, /) -> int:
         if target == 0 and whence == 0:
-            self._progress.moved(-self._told)
-            self._told = 0
+            self.take_back()
         return super().seek(target, whence)
 
+    def take_back(self) -> None:
+        self._progress.moved(-self._told)
+        self._told = 0
 
-def _counted(file: BinaryIO, progress: Progress | None) -> BinaryIO:
-    return file if progress is None else _Counted(file, progress)
+
+def _counting(source: Callable[[], BinaryIO], progress: Progress | None) -> Callable[[], BinaryIO]:
+    """The same file, opened once for each try; what an earlier try has read does not count."""
+    if progress is None:
+        return source
+    last: list[_Counted] = []
+
+    def opened() -> BinaryIO:
+        for earlier in last:
+            earlier.take_back()
+        last[:] = [_Counted(source(), progress)]
+        return last[0]
+
+    return opened
