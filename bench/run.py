@@ -21,6 +21,7 @@ import sandbox
 import storage
 import table
 import tool_calls
+import workspaces
 from readings import Suite
 
 SUITES: dict[str, Callable[[], Suite]] = {
@@ -30,6 +31,7 @@ SUITES: dict[str, Callable[[], Suite]] = {
     "tool-calls": tool_calls.suite,
     "sandbox": sandbox.suite,
     "storage": storage.suite,
+    "workspaces": workspaces.suite,
 }
 """Every suite, in the order of the table. A new one is a module beside this file, and a line here."""
 

@@ -328,28 +328,35 @@ def test_workspaces_of_one_session_can_share_a_container(server, project):
     assert list(server.client().containers.list()) == []
 
 
+def remembered(server, session) -> str:
+    """Code ran in a container of no workspace; its id."""
+    adapter_for(server).evaluate(scene("remember"), session=session)
+    (ran,) = session[ToolInvoked].all()
+    assert isinstance(ran.result.value, CodeInterpreterResult)
+    assert ran.result.value.container_id is not None
+    return ran.result.value.container_id
+
+
 def test_a_container_of_an_earlier_turn_is_used_again_and_left(server):
     session = Session()
-    adapter_for(server).evaluate(scene("remember"), session=session)  # in a container that the server made
-    (ran,) = session[ToolInvoked].all()
+    container = remembered(server, session)  # one that the server made
     with auto(server, session) as workspace:
         assert evaluate(server, workspace, "recall").text == "42\n"
-        assert workspace.container_id == ran.result.value.container_id
+        assert workspace.container_id == container
 
     (left,) = server.client().containers.list()
-    assert left.id == ran.result.value.container_id
+    assert left.id == container
     server.client().containers.delete(left.id)
 
 
 def test_one_with_less_memory_than_asked_for_is_not(server):
     session = Session()
-    adapter_for(server).evaluate(scene("remember"), session=session)
-    (ran,) = session[ToolInvoked].all()
+    container = remembered(server, session)
     config = ContainerConfig(memory_limit="4g", mode="auto")
     with OpenAIContainerWorkspaceSection(session=session, container_config=config, client=server.client()) as workspace:
         workspace.filesystem.ensure_container()
-        assert workspace.container_id != ran.result.value.container_id
-    server.client().containers.delete(ran.result.value.container_id)
+        assert workspace.container_id != container
+    server.client().containers.delete(container)
 
 
 def test_a_container_that_was_given_is_used_and_left(server, project, config):

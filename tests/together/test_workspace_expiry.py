@@ -75,14 +75,14 @@ def workspace(client, config, tmp_path):
         yield section
 
 
-def expired(client: Any, container_id: str) -> None:
+def expired(client: Any, container_id: str | None) -> None:
     """Wait until it has; being listed is no use, so that puts nothing off."""
     for _ in range(600):
         (found,) = [one for one in client.containers.list(limit=100) if one.id == container_id]
         if found.status == "expired":
             return
         time.sleep(0.05)
-    raise TimeoutError(container_id)
+    raise TimeoutError(f"{container_id} has not expired")
 
 
 def evaluate(server: Server, workspace: OpenAIContainerWorkspaceSection, name: str, **options: Any) -> Any:
