@@ -14,7 +14,7 @@ from collections.abc import Generator, Iterable
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
+from typing import BinaryIO, Literal
 
 from weakincentives.errors import FilesystemError, InvalidPathError
 from weakincentives.filesystem.base import FilesystemBase
@@ -82,7 +82,23 @@ class HostFilesystem(FilesystemBase):
             _require_file(path, os.fstat(file))
             return read_all(file)
 
+    def open_read(self, path: str) -> BinaryIO:
+        """A file to read piece by piece, where it is too large to hold. The caller closes it."""
+        parts = split(path)
+        with self._speaking_of(path, "file"):
+            descriptor = self._opener(self._anchor, parts, READ)
+            try:
+                _require_file(path, os.fstat(descriptor))
+                return os.fdopen(descriptor, "rb")
+            except BaseException:
+                os.close(descriptor)
+                raise
+
     def write_bytes(self, path: str, content: bytes) -> None:
+        self.write_chunks(path, (content,))
+
+    def write_chunks(self, path: str, content: Iterable[bytes]) -> None:
+        """Write a file piece by piece. It takes its place when it is whole, or not at all."""
         parts = split(path)
         if not parts:
             raise not_a_file(path)
@@ -93,7 +109,7 @@ class HostFilesystem(FilesystemBase):
                 if before is not None:
                     _require_file(path, before)
                     _require_writable(parts[-1], directory)
-                self._write(parts, directory, (content,), like=before)
+                self._write(parts, directory, content, like=before)
 
     def stat(self, path: str) -> FileStat:
         parts = split(path)

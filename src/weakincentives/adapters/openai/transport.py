@@ -54,8 +54,9 @@ class Transport:
         """Post a request; no longer than `seconds` is waited for its answer. Raises `ProviderFault` or `Malformed`."""
         client = self.client
         options: dict[str, Any] = {} if seconds is None else {"timeout": shorter(client, seconds)}
+        kind = http_library().Response
         with faults():
-            response: Any = client.post(PATH, content=body, cast_to=_response_type(), options=cast("Any", options))
+            response: Any = client.post(PATH, content=body, cast_to=kind, options=cast("Any", options))
         _logger.debug("answered %s with request id %s", response.status_code, response.headers.get("x-request-id"))
         return as_object(_decode(response.content), "the answer")
 
@@ -103,10 +104,10 @@ def _sdk() -> Any:  # noqa: ANN401 - a module that may not be there
         ) from error
 
 
-def _response_type() -> Any:  # noqa: ANN401 - the same
-    """The class of plain HTTP answers; which library they are from depends on the SDK."""
+def http_library() -> Any:  # noqa: ANN401 - the same
+    """The library that the SDK sends its requests with; which one depends on the SDK."""
     modern = int(_sdk().__version__.split(".")[0]) >= _HTTPX2_SINCE
-    return import_module("httpx2" if modern else "httpx").Response
+    return import_module("httpx2" if modern else "httpx")
 
 
 def _status_fault(error: Any) -> ProviderFault:  # noqa: ANN401 - an exception of a module that may not be there
