@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
+from api_stage import Answer, Asked, FakeApi, error
 from openai import OpenAI
-from wire_stage import Answer, Asked, FakeApi, error
 
 EXPIRED = "Container is expired."
 

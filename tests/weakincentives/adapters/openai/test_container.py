@@ -6,8 +6,8 @@ import threading
 from typing import Any
 
 import pytest
+from api_stage import error
 from plain_containers import PlainContainers, plain_containers
-from wire_stage import error
 
 from weakincentives.adapters.openai import ContainerConfig, ContainerExpiredError, ContainerManager
 from weakincentives.adapters.openai.container import manager_for

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from api_stage import Answer, error
 from plain_containers import PlainContainers, plain_containers
-from wire_stage import Answer, error
 
 from weakincentives.adapters.openai import ContainerConfig, ContainerExpiredError, ContainerFilesystem, ContainerManager
 from weakincentives.clock import ManualClock

@@ -8,8 +8,8 @@ import threading
 from typing import Any
 
 import pytest
+from api_stage import Answer, error
 from plain_containers import PlainContainers, plain_containers
-from wire_stage import Answer, error
 
 from weakincentives.adapters.openai import ContainerFilesystem, ContainerManager
 from weakincentives.adapters.openai.container_transfer import Progress, in_parallel
