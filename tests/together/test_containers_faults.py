@@ -298,7 +298,8 @@ def test_many_containers_come_and_go_and_leave_nothing(shaken):
 
     eventually(lambda: len(descendants(shaken.sandbox_pid())) <= before + 2)
     eventually(lambda: descriptors(server) <= open_files + 5)  # connections that are kept for a while
-    assert shaken.files() == lying_about
+    # The container that is forked ahead has a place of its own, under a name that nobody can foresee.
+    eventually(lambda: len(shaken.files()) <= len(lying_about) + 1)
     assert shaken.rows("SELECT count(*) FROM containers") == [(0,)]
     assert shaken.rows("SELECT count(*) FROM container_files") == [(0,)]
     with server.http() as http:

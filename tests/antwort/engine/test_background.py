@@ -147,10 +147,19 @@ async def test_cancelled_at_any_moment_the_stream_and_the_store_agree(stage, mom
 async def test_stopped_it_is_left_for_the_next_start(stage):
     engine, background = stage
     identifier = await launched(stage, "forever")
-    follower = asyncio.create_task(followed(background, identifier))
-    await said_something(background, identifier)
+    events, spoken = [], asyncio.Event()
+
+    async def follow():
+        async with contextlib.aclosing(background.follow(US, identifier, -1)) as frames:
+            async for frame in frames:
+                events.append(json.loads(opened(frame)[1]))
+                if b".delta" in frame:
+                    spoken.set()
+
+    follower = asyncio.create_task(follow())
+    await asyncio.wait_for(spoken.wait(), 10)
     await background.aclose()
-    events = await asyncio.wait_for(follower, 10)
+    await asyncio.wait_for(follower, 10)
 
     assert events[-1]["type"] == "response.output_text.delta"
     assert [stored.response.id for _, stored in await engine.store.unfinished()] == [identifier]

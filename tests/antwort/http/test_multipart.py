@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from types import SimpleNamespace
 
@@ -38,7 +39,8 @@ def taken(request: Request, limit: int = 1_000_000) -> tuple[str | None, bytes, 
         content = b"".join([chunk async for chunk in upload.content()])
         return upload.filename, content, upload.fields
 
-    return anyio.run(take)
+    with ThreadPoolExecutor(1) as thread:  # whatever loop other tests have left in this one
+        return thread.submit(anyio.run, take).result()
 
 
 def refusal(request: Request, limit: int = 1_000_000) -> ApiError:

@@ -68,13 +68,13 @@ class Running:
                 below[:] = [name for name in below if name.startswith(".")]
             yield len(below) + sum(not name.endswith(".pyc") for name in files)
 
-    def left_over(self, *, seconds: float = 20) -> Counter[str]:
-        """What there is more of than when the server was at rest, once things have had time to go.
+    def left_over(self, before: Counter[str] | None = None, *, seconds: float = 20) -> Counter[str]:
+        """What there is more of than before, or than when the server was at rest, once things have had time to go.
 
         A connection or a spare container may be on its way in or out at any time; what leaks is more than that
-        before long, because one server serves all tests and is always held to the same figures.
+        before long, because one server serves all tests.
         """
-        allowed = self.at_rest + ON_THE_WAY
+        allowed = (self.at_rest | (before or Counter())) + ON_THE_WAY
         deadline = time.monotonic() + seconds
         while (left := self.traces() - allowed) and time.monotonic() < deadline:
             time.sleep(0.1)
@@ -196,6 +196,7 @@ class Arena:
 def beside(server: Running, **limits) -> Iterator[Arena]:
     """An arena on this server; afterwards the sibling must have answered all along, and nothing may be left."""
     server.at_rest = server.at_rest or _at_rest(server)
+    before = server.traces()
     client = server.client
     small = {"memory_bytes": 256 << 20, "disk_bytes": 32 << 20, "disk_files": 500, "processes": 32}
     arena = Arena(server, client, client.session(**{**small, **limits}), client.session())
@@ -224,7 +225,7 @@ def beside(server: Running, **limits) -> Iterator[Arena]:
     assert arena.lost == []
     assert arena.answers
     assert max(arena.answers) < ANSWER_SECONDS
-    assert server.left_over() == {}
+    assert server.left_over(before) == {}
 
 
 @pytest.fixture

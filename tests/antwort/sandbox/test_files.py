@@ -232,7 +232,7 @@ def test_a_file_takes_its_place_when_it_is_whole(tree, root):
     with tree.draft("dir/a.txt", 0o755) as draft:
         draft.write(b"new")
         draft.write(b"er")
-        assert [entry.path for entry in tree.list()] == ["dir", "dir/a.txt"]
+        assert [entry.path for entry in tree.list().entries] == ["dir", "dir/a.txt"]
         assert tree.read("dir/a.txt", 10) == b"old"
     assert tree.read("dir/a.txt", 10) == b"newer"
     assert (root / "dir" / "a.txt").stat().st_mode & 0o777 == 0o755

@@ -41,10 +41,10 @@ def test_a_thousand_containers_leave_nothing(server):
     with ThreadPoolExecutor(4) as threads:
         list(threads.map(use, range(WARM_UP)))
         time.sleep(1)
-        memory = memory_kilobytes(server.process.pid)
+        before, memory = server.traces(), memory_kilobytes(server.process.pid)
         disk = disk_bytes(server.state)
         list(threads.map(use, range(CONTAINERS)))
-    assert server.left_over() == {}
+    assert server.left_over(before) == {}
     assert disk_bytes(server.state) == disk
     after = memory_kilobytes(server.process.pid)
     assert {who: after[who] - memory[who] for who in after if after[who] - memory[who] > GROWTH_KILOBYTES} == {}
