@@ -203,18 +203,35 @@ class ContainerContents:
 
     def fetch(self, wanted: Sequence[Entry], sink: Sink, container: str) -> tuple[dict[str, int], Refused]:
         """Hand files to a sink, by the quicker route; how many bytes each of them had, and what was not taken."""
-        came: dict[str, int] = {}
-
-        def counting(path: str, content: Iterator[bytes]) -> None:
-            sizes: list[int] = []
-            sink(path, (piece for piece in content if sizes.append(len(piece)) is None))
-            came[path] = sum(sizes)
-
+        came, counting = _counting(sink)
         api, progress = self._manager.api, self._progress("download", container, [one.size or 0 for one in wanted])
         if self._manager.takes_archives and len(wanted) > _FEW:
-            return came, Archive.fetch(api, container, {one.place: one for one in wanted}, counting, progress)
+            paths = {one.place: one.path for one in wanted}
+            return came, Archive.fetch(api, container, paths.get, counting, progress)
         listed = [self._listed(entry, container) for entry in wanted]
         return came, self._one_by_one.fetch(api, container, listed, counting, progress)
 
-    def _progress(self, direction: Literal["upload", "download"], container: str, sizes: Sequence[int]) -> Progress:
+    def fetch_all(self, sink: Sink, container: str) -> tuple[dict[str, int], Refused] | None:
+        """Hand everything to a sink without so much as a listing; None where another route is quicker."""
+        if not self._manager.takes_archives or not (self.is_stale or len(self.unsaved()) > _FEW):
+            return None
+        came, counting = _counting(sink)
+        progress = self._progress("download", container, None)
+        return came, Archive.fetch(self._manager.api, container, self.index.path_of, counting, progress)
+
+    def _progress(
+        self, direction: Literal["upload", "download"], container: str, sizes: Sequence[int] | None
+    ) -> Progress:
         return Progress(self._manager.tell, direction, container, sizes, session_id=self._manager.session_id)
+
+
+def _counting(sink: Sink) -> tuple[dict[str, int], Sink]:
+    """The same sink, and how many bytes it was given for each path."""
+    came: dict[str, int] = {}
+
+    def counting(path: str, content: Iterator[bytes]) -> None:
+        sizes: list[int] = []
+        sink(path, (piece for piece in content if sizes.append(len(piece)) is None))
+        came[path] = sum(sizes)
+
+    return came, counting

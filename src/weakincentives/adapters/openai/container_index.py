@@ -107,6 +107,10 @@ class Index:
         entry = self._entries.get(path)
         return self.files_below(path) if entry is None else [entry]
 
+    def path_of(self, place: str) -> str:
+        """The path of what lies at a place."""
+        return self._places.get(place, place)
+
     def elsewhere(self) -> dict[str, str]:
         """The places of those files that do not lie where their paths say."""
         return {entry.path: entry.place for entry in self._entries.values() if entry.place != entry.path}

@@ -9,6 +9,7 @@ from weakincentives.adapters.openai.container_mirror import Mirror
 from weakincentives.adapters.openai.container_transfer import Refused
 from weakincentives.errors import InvalidPathError, NotADirectoryPathError, NotAFileError
 from weakincentives.filesystem import HostFilesystem
+from weakincentives.filesystem.paths import join, split
 from weakincentives.runtime import WorkspaceSynced
 
 
@@ -32,11 +33,14 @@ def sync(contents: ContainerContents, mirror: Mirror, container: str) -> Workspa
 
 def download_all(contents: ContainerContents, mirror: Mirror, dest: Path, container: str) -> WorkspaceSynced:
     """Bring everything to another directory, which is made if need be; nothing there is removed."""
-    contents.refresh(container)
     dest.mkdir(parents=True, exist_ok=True)
-    target, files = HostFilesystem(dest), mirror.files
-    known = {entry.path for entry in contents.index if target.is_file(entry.path)}
-    kept = {entry.path for entry in contents.index if entry.is_saved and files.is_file(entry.path)}
+    target = HostFilesystem(dest)
+    known = {join((*split(directory), name)) for directory, _, names in target.walk() for name in names}
+    whole = contents.fetch_all(target.write_chunks, container)
+    if whole is not None:
+        return _summary(contents, target, container, whole[0], known, whole[1], listed=False)
+    contents.refresh(container)
+    kept = {entry.path for entry in contents.index if entry.is_saved and mirror.files.is_file(entry.path)}
     wanted = [entry for entry in contents.index if entry.path not in kept]
     came, refused = contents.fetch(wanted, target.write_chunks, container)
     for path in sorted(kept):
@@ -57,6 +61,8 @@ def _summary(
     known: set[str],
     refused: Refused,
     removed: tuple[str, ...] = (),
+    *,
+    listed: bool = True,
 ) -> WorkspaceSynced:
     return WorkspaceSynced(
         container_id=container,
@@ -64,7 +70,7 @@ def _summary(
         added=tuple(path for path in sorted(came) if path not in known),
         changed=tuple(path for path in sorted(came) if path in known),
         removed=removed,
-        refused=(*contents.index.refused, *refused),
-        unchanged=len(contents.index) - len(came) - len(refused),
+        refused=(*contents.index.refused, *refused) if listed else tuple(refused),
+        unchanged=len(contents.index) - len(came) - len(refused) if listed else 0,
         bytes=sum(came.values()),
     )

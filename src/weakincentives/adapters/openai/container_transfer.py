@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from tempfile import SpooledTemporaryFile
@@ -50,14 +50,17 @@ class Outgoing:
 
 
 class Progress:
-    """Counts, and tells at most some times a second; always from the thread that asked for the transfer."""
+    """Counts, and tells at most some times a second; always from the thread that asked for the transfer.
+
+    Without `sizes` nobody knows how much there is: then there is always one file to come, until the end.
+    """
 
     def __init__(
         self,
         tell: Callable[[TransferProgress], object],
         direction: Literal["upload", "download"],
         container_id: str,
-        sizes: Sequence[int],
+        sizes: Sequence[int] | None,
         *,
         session_id: str | None = None,
         clock: Clock = SYSTEM_CLOCK,
@@ -68,7 +71,7 @@ class Progress:
         self._session_id = session_id
         self._clock = clock
         self._files, self._bytes = 0, 0
-        self._total_files, self._total_bytes = len(sizes), sum(sizes)
+        self._totals = None if sizes is None else (len(sizes), sum(sizes))
         self._lock = Lock()
         self._last = clock.monotonic()
 
@@ -90,18 +93,21 @@ class Progress:
     def tick(self, *, last: bool = False) -> None:
         """Tell, if it is time."""
         now = self._clock.monotonic()
-        if (now - self._last < _TICK and not last) or not self._total_files:
+        if now - self._last < _TICK and not last:
             return
         self._last = now
         with self._lock:
-            files = self._total_files if last else min(self._files, self._total_files - 1)
+            most, size = self._totals or (self._files + (not last), self._bytes)
+            if not most:
+                return
+            files = most if last else min(self._files, most - 1)
             told = TransferProgress(
                 direction=self._direction,
                 container_id=self._container_id,
                 files=files,
                 bytes=self._bytes,
-                total_files=self._total_files,
-                total_bytes=self._total_bytes,
+                total_files=most,
+                total_bytes=size,
                 session_id=self._session_id,
             )
         self._tell(told)
@@ -198,17 +204,17 @@ class Archive:
 
     @staticmethod
     def fetch(
-        api: ContainerApi, container_id: str, wanted: Mapping[str, Entry], sink: Sink, progress: Progress
+        api: ContainerApi, container_id: str, wanted: Callable[[str], str | None], sink: Sink, progress: Progress
     ) -> Refused:
-        """One tar down. `wanted` are the entries to hand over, by their places; the others are passed over."""
+        """One tar down. `wanted` tells the path of a place; what has none is passed over."""
         refused: Refused = []
         with api.pack(container_id) as pieces:
             for member in unpack(pieces):
                 place = member.name.removeprefix("./")
                 if member.kind == "other":
                     refused.append((place, "it is a link or a device; only files and directories are taken"))
-                elif member.kind == "file" and place in wanted:
-                    _hand_over(sink, wanted[place].path, _watched(member, progress), refused)
+                elif member.kind == "file" and (path := wanted(place)) is not None:
+                    _hand_over(sink, path, _watched(member, progress), refused)
                     progress.finished()
                 progress.tick()
         progress.tick(last=True)

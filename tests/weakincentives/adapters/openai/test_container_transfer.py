@@ -99,7 +99,11 @@ def test_an_archive_with_links_in_it_has_none_afterwards(api, tmp_path, kind):
     assert len(synced.added) == 9
     assert [name for name, _ in synced.refused] == ["evil"]
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(name for name, _, _ in good)
+    files.expect_changes()
+    whole = files.download_all(tmp_path / "in/all")
+    assert (len(whole.added), sorted(name for name, _ in whole.refused)) == (10, ["../up", "evil"])
     assert not (tmp_path.parent / "up").exists()
+    assert not (tmp_path / "in/up").exists()
 
 
 def test_an_archive_that_breaks_off_is_an_error_and_no_loss(api, tmp_path):
@@ -146,9 +150,26 @@ def test_progress_is_told_some_times_a_second_and_at_the_end():
     assert (told[-1].files, told[-1].bytes, told[-1].total_bytes, told[-1].session_id) == (100, 1000, 1000, "s")
 
 
+def test_where_nobody_knows_how_much_there_is_one_more_is_to_come():
+    told: list[TransferProgress] = []
+    clock = ManualClock()
+    progress = Progress(told.append, "download", "cntr_1", None, clock=clock)
+    for _ in range(3):
+        progress.moved(10)
+        progress.finished()
+        clock.advance(1)
+        progress.tick()
+    progress.tick(last=True)
+
+    assert [(event.files, event.total_files, event.done) for event in told] == [
+        *((1, 2, False), (2, 3, False), (3, 4, False), (3, 3, True))
+    ]
+
+
 def test_of_nothing_there_is_no_progress():
     told: list[TransferProgress] = []
-    Progress(told.append, "upload", "cntr_1", []).tick(last=True)
+    for sizes in ([], None):
+        Progress(told.append, "upload", "cntr_1", sizes).tick(last=True)
 
     assert told == []
 
