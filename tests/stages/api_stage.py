@@ -11,7 +11,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -65,7 +65,7 @@ class Asked:
 
 @dataclass
 class Answer:
-    """What to answer: JSON, or bytes as they are; after `delay` seconds; or nothing at all, and hang up."""
+    """What to answer: JSON, or bytes as they are, or piece by piece; after `delay` seconds; or nothing, and hang up."""
 
     body: Any = b""
     status: int = 200
@@ -142,6 +142,9 @@ class FakeApi:
                 if answer.hang_up:
                     self.close_connection = True
                     return
+                if isinstance(answer.body, Iterator):
+                    _send_pieces(self, answer)
+                    return
                 plain = answer.body if isinstance(answer.body, bytes) else json.dumps(answer.body).encode()
                 self.send_response(answer.status)
                 kind = "application/octet-stream" if isinstance(answer.body, bytes) else "application/json"
@@ -164,6 +167,17 @@ class FakeApi:
                 pass
 
         return Handler
+
+
+def _send_pieces(handler: BaseHTTPRequestHandler, answer: Answer) -> None:
+    handler.close_connection = True
+    handler.send_response(answer.status)
+    for name, value in {**answer.headers, "connection": "close"}.items():
+        handler.send_header(name, value)
+    handler.end_headers()
+    with suppress(OSError):  # whoever asked has gone
+        for piece in answer.body:
+            handler.wfile.write(piece)
 
 
 @contextmanager

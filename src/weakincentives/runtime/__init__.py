@@ -10,6 +10,7 @@ from weakincentives.runtime.dispatcher import (
 )
 from weakincentives.runtime.events import (
     ContainerRecreated,
+    ModelProgress,
     ModelResponded,
     PromptExecuted,
     PromptRendered,
@@ -38,6 +39,7 @@ __all__ = [
     "DispatchResult",
     "Dispatcher",
     "InProcessDispatcher",
+    "ModelProgress",
     "ModelResponded",
     "NullDispatcher",
     "PromptExecuted",

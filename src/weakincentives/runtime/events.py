@@ -26,6 +26,7 @@ __all__ = [
     "Dispatcher",
     "InProcessDispatcher",
     "InProcessEventBus",
+    "ModelProgress",
     "ModelResponded",
     "NullDispatcher",
     "NullEventBus",
@@ -57,6 +58,25 @@ class PromptRendered:
     tool_names: tuple[str, ...] = ()
     native_tool_names: tuple[str, ...] = ()
     descriptor: PromptDescriptor | None = None
+    session_id: str | None = None
+    created_at: datetime = field(default_factory=SYSTEM_CLOCK.now)
+    event_id: str = field(default_factory=_event_id)
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelProgress:
+    """A piece of an answer that is still being written, where an adapter streams. It is told, and not kept.
+
+    `kind` is what it is a piece of: what the model thinks, says, wants to run, or gives a tool; `output` is what code
+    that ran at the provider has printed. A request that is tried again begins anew, with other item ids.
+    """
+
+    prompt_name: str
+    adapter: str
+    kind: Literal["reasoning", "text", "code", "arguments", "output"]
+    text: str
+    item_id: str
     session_id: str | None = None
     created_at: datetime = field(default_factory=SYSTEM_CLOCK.now)
     event_id: str = field(default_factory=_event_id)

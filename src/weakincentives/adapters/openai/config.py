@@ -25,6 +25,7 @@ class OpenAIModelConfig:
     conversation in which nobody has asked anything.
     `native_tools` says which tools of the provider's a model has, such as
     `{"my-model": {"code_interpreter"}}`; a model that is not listed is asked, and its refusal told.
+    `stream=True` has answers sent as they are written, and tells the session's subscribers: `ModelProgress`.
     `extra` are parameters that have no name here.
     """
 
@@ -42,6 +43,7 @@ class OpenAIModelConfig:
     prompt_cache_key: str | None = None
     safety_identifier: str | None = None
     store: bool | None = None
+    stream: bool = False
     prompt_role: Role = "user"
     native_tools: Mapping[str, Collection[str]] = field(default_factory=dict[str, Collection[str]], hash=False)
     extra: Mapping[str, Any] = field(default_factory=dict[str, Any], hash=False)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast
 from urllib.parse import quote
 
 from weakincentives.adapters.openai.transport import faults, http_library, shorter
-from weakincentives.adapters.openai.wire import Malformed, Wire, as_object, objects_in, text_in
+from weakincentives.adapters.openai.wire import STREAMED, Malformed, Wire, as_object, objects_in, text_in
 from weakincentives.adapters.throttle import ThrottlePolicy, with_backoff
 from weakincentives.clock import SYSTEM_CLOCK, Clock
 from weakincentives.deadlines import Deadline
@@ -32,7 +32,6 @@ _BAD_REQUEST, _NOT_FOUND = 400, 404
 _NO_SUCH_ROUTE = frozenset({400, 404, 405, 415, 501})
 _EMPTY_TAR = bytes(1024)
 _LOST = "antwort:lost"
-_STREAMED = {"X-Stainless-Raw-Response": "stream"}  # how the SDK is told to leave a body where it is
 
 
 class ContainerGone(ProviderFault):
@@ -195,7 +194,7 @@ class ContainerApi:
 
     @contextmanager
     def _streaming(self, path: str, container_id: str, file_id: str | None = None) -> Generator[Iterator[bytes]]:
-        response = self._ask(lambda more: self._get(path, more, headers=_STREAMED), container_id, file_id)
+        response = self._ask(lambda more: self._get(path, more, headers=STREAMED), container_id, file_id)
         try:
             yield _pieces(response)
         finally:

@@ -16,6 +16,7 @@ from weakincentives.adapters.openai.native_tools.capability import ConfigError
 from weakincentives.adapters.openai.offer import Offer, Offered, make_offer, refusal
 from weakincentives.adapters.openai.reading import read_reply
 from weakincentives.adapters.openai.replay import Replay, encode, ran_in
+from weakincentives.adapters.openai.streaming import Kind
 from weakincentives.adapters.openai.transport import Transport
 from weakincentives.adapters.openai.uploads import Uploads, plan_uploads
 from weakincentives.adapters.openai.wire import (
@@ -32,6 +33,7 @@ from weakincentives.adapters.openai.wire import (
 from weakincentives.adapters.turn import ModelReply, ModelRequest, ToolChoice
 from weakincentives.errors import NativeToolError, PromptEvaluationError, ProviderFault
 from weakincentives.prompt import RenderedPrompt, output_schema
+from weakincentives.runtime import ModelProgress
 
 if TYPE_CHECKING:
     from weakincentives.adapters.core import Evaluation
@@ -184,11 +186,27 @@ class Conversation:
         key = (request.tool_choice, container)
         if key not in self._tools.heads:
             self._tools.heads[key] = encode(self._head(request, offer, seconds))
-        return self._transport.send(self._replay.body(self._tools.heads[key]), seconds=seconds)
+        tell = self._tell if self._config.stream else None
+        return self._transport.send(self._replay.body(self._tools.heads[key]), seconds=seconds, tell=tell)
+
+    def _tell(self, kind: Kind, item_id: str, text: str) -> None:
+        session, adapter = self._evaluation.session, self._evaluation.adapter.provider
+        session.tell(
+            ModelProgress(
+                prompt_name=self._prompt_name,
+                adapter=adapter,
+                kind=kind,
+                text=text,
+                item_id=item_id,
+                session_id=session.session_id,
+            )
+        )
 
     def _head(self, request: ModelRequest, offer: Offer, seconds: float | None) -> Wire:
         """Everything in a request but what was said."""
         head: Wire = {"model": self._model, **self._config.parameters()}
+        if self._config.stream:
+            head["stream"] = True
         if tools := [*offer.functions, *(self._declared(one, seconds) for one in offer.natives)]:
             head |= {"tools": tools, "tool_choice": offer.choice(request.tool_choice)}
         if include := [*offer.includes, *([INCLUDE_REASONING] if self._config.store is False else [])]:

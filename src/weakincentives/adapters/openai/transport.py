@@ -6,18 +6,17 @@ exactly as it came, and nobody pays for models of every item. The SDK does what 
 
 from __future__ import annotations
 
-import json
 import logging
-from collections.abc import Generator
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, contextmanager
 from importlib import import_module
 from threading import Lock
 from typing import TYPE_CHECKING, Any, cast
 
-import msgspec
-
 from weakincentives.adapters.openai.config import OpenAIClientConfig
-from weakincentives.adapters.openai.wire import PATH, Malformed, Wire, as_object
+from weakincentives.adapters.openai.streaming import Tell, read_stream
+from weakincentives.adapters.openai.wire import PATH, STREAMED, Wire, as_object, decode
 from weakincentives.adapters.throttle import retry_after
 from weakincentives.errors import MissingExtraError, ProviderFault
 
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 _HTTPX2_SINCE = 3
+_EVENTS = "text/event-stream"
 _NO_QUOTA = "insufficient_quota"
 
 
@@ -50,26 +50,50 @@ class Transport:
                     self._client = self._given.with_options(max_retries=0)
             return cast("OpenAI", self._client)
 
-    def send(self, body: bytes, *, seconds: float | None) -> Wire:
-        """Post a request; no longer than `seconds` is waited for its answer. Raises `ProviderFault` or `Malformed`."""
+    def send(self, body: bytes, *, seconds: float | None, tell: Tell | None = None) -> Wire:
+        """Post a request; no longer than `seconds` is waited for its answer. Raises `ProviderFault` or `Malformed`.
+
+        With `tell` the request asks for a stream, and its pieces are told as they come.
+        """
         client = self.client
         options: dict[str, Any] = {} if seconds is None else {"timeout": shorter(client, seconds)}
+        if tell is not None:
+            options["headers"] = STREAMED
         kind = http_library().Response
+        late = _alarm(seconds)
         with faults():
             response: Any = client.post(PATH, content=body, cast_to=kind, options=cast("Any", options))
         _logger.debug("answered %s with request id %s", response.status_code, response.headers.get("x-request-id"))
-        return as_object(_decode(response.content), "the answer")
+        if tell is None:
+            return as_object(decode(response.content), "the answer")
+        with closing(response):
+            lines = _lines(response, late)
+            if _EVENTS in response.headers.get("content-type", ""):
+                return read_stream(lines, tell)
+            return as_object(decode(b"\n".join(lines)), "the answer")  # from a server that does not stream
 
 
-def _decode(content: bytes) -> object:
+def _alarm(seconds: float | None) -> Callable[[], bool]:
+    """Says whether these seconds are over."""
+    end = None if seconds is None else time.monotonic() + seconds
+    return lambda: end is not None and time.monotonic() > end
+
+
+def _lines(response: Any, late: Callable[[], bool]) -> Iterator[bytes]:  # noqa: ANN401 - what the SDK has is generated
+    """The lines of an answer as they come, no longer than there is time."""
+    rest = b""
     try:
-        return cast("object", msgspec.json.decode(content))
-    except (msgspec.DecodeError, UnicodeError):
-        pass  # it is strict, and models print what is no Unicode; the other is slower and takes it
-    try:
-        return json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise Malformed(f"it is no JSON: {error}") from error
+        with faults():
+            for piece in response.iter_bytes():
+                *lines, rest = (rest + piece).split(b"\n")
+                yield from lines
+                if late():
+                    raise ProviderFault("the request timed out")
+    except http_library().TimeoutException as error:
+        raise ProviderFault("the request timed out") from error
+    except http_library().HTTPError as error:
+        raise ProviderFault(f"the answer broke off: {error}") from error
+    yield from (rest, b"")
 
 
 @contextmanager

@@ -6,9 +6,12 @@ an answer may come from any server that says it speaks this API; `Malformed` say
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, Final, Literal, TypeAlias, cast
+
+import msgspec
 
 from weakincentives.budget import TokenUsage
 from weakincentives.prompt import OutputSchema, ToolSpec
@@ -27,6 +30,8 @@ FINAL_PHASE = "final_answer"
 
 _BAD_REQUEST, _NOT_FOUND = 400, 404
 
+STREAMED: Final = {"X-Stainless-Raw-Response": "stream"}
+"""How the SDK is told to leave a body where it is."""
 INCLUDE_REASONING = "reasoning.encrypted_content"
 RESERVED = frozenset({"model", "input", "tools", "tool_choice", "text", "include", "stream", "background", "store"})
 """What the adapter settles itself, so that nobody else does behind its back."""
@@ -91,6 +96,18 @@ def is_expiry(status: int | None, text: str, container_id: str) -> bool:
 
 
 # ── answers ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def decode(content: bytes) -> object:
+    """What some JSON says, or `Malformed`."""
+    try:
+        return cast("object", msgspec.json.decode(content))
+    except (msgspec.DecodeError, UnicodeError):
+        pass  # it is strict, and models print what is no Unicode; the other is slower and takes it
+    try:
+        return json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise Malformed(f"it is no JSON: {error}") from error
 
 
 def as_object(value: object, what: str) -> Wire:
