@@ -13,7 +13,7 @@ import statistics
 from collections import Counter
 from dataclasses import dataclass
 
-from task import Task
+from tasks.task import Task
 
 _rng = random.Random(11)  # noqa: S311 - made-up data
 
@@ -99,7 +99,7 @@ _CODE = (
     Task("divisor", "code", ("What is the greatest common divisor of 123456 and 7890?",),
          says=(math.gcd(123456, 7890),)),
     Task("interest", "code",
-         ("I put 1000 into an account with 5 % compound interest a year. What is it worth in 10 years? Round to cents.",),
+         ("I put 1000 into an account with 5 % compound interest a year. What is it worth after 10? Round to cents.",),
          says=(round(1000 * 1.05**10, 2),)),
     Task("hash", "code", ('What are the first 8 hex digits of the SHA-256 hash of the text "antwort"?',),
          says=(hashlib.sha256(b"antwort").hexdigest()[:8],)),

@@ -21,7 +21,7 @@ _NUMBER = re.compile(r"-?\d[\d,_]*(?:\.\d+)?(?:[eE][+-]?\d+)?")
 class Task:
     """One thing to ask, or several in one container, and what has to come of it.
 
-    `says` has to be in the last answer: words as they are, numbers however they are written. `gives` is the answer itself,
+    `says` has to be in the last answer: words as they are, numbers however they are written. `gives` is the answer,
     where that is typed. `draws` are pictures that have to be there at the end, with something on them.
     """
 
@@ -38,7 +38,7 @@ class Task:
             raise ValueError(f"{self.name}: nothing is checked")
 
 
-def faults(task: Task, text: str, output: object, files: Mapping[str, bytes]) -> list[str]:
+def faults(task: Task, text: str, output: object, files: Mapping[str, bytes | None]) -> list[str]:
     """What is wrong with an answer, in words; nothing, if it is right."""
     wrong = [f"does not say {wanted!r}" for wanted in task.says if not _said(wanted, text)]
     if task.gives is not None and output != task.gives:

@@ -27,7 +27,7 @@ def model_at_hand(*answers: dict[str, Any]) -> Iterator[str]:
         return
     print("OPENAI_MODEL is not set: starting antwort here, with a model that plays a script.\n")
     before = dict(os.environ)
-    with tempfile.TemporaryDirectory(prefix="antwort-example-") as place, _serving(Path(place), answers) as url:
+    with tempfile.TemporaryDirectory(prefix="antwort-example-") as place, _playing(Path(place), answers) as url:
         os.environ.update(OPENAI_BASE_URL=url, OPENAI_API_KEY="none")
         try:
             yield MODEL
@@ -51,10 +51,17 @@ LAST_OUTPUT = {"reply": [{"text": "<<output>>"}]}
 
 
 @contextmanager
-def _serving(place: Path, answers: tuple[dict[str, Any], ...]) -> Iterator[str]:
+def _playing(place: Path, answers: tuple[dict[str, Any], ...]) -> Iterator[str]:
     (place / "script.yaml").write_text(json.dumps({"answers": answers}), encoding="utf-8")
-    config = {"models": {MODEL: {"kind": "scripted", "script": "script.yaml"}}, "log": {"level": "error"}}
-    (place / "antwort.yaml").write_text(json.dumps(config), encoding="utf-8")  # JSON is YAML too
+    model = {"kind": "scripted", "script": "script.yaml"}
+    with serving(place, {"models": {MODEL: model}, "log": {"level": "error"}}) as url:
+        yield url
+
+
+@contextmanager
+def serving(place: Path, settings: dict[str, Any]) -> Iterator[str]:
+    """An `antwort` of our own, which keeps what it keeps in `place`. Gives its address."""
+    (place / "antwort.yaml").write_text(json.dumps(settings), encoding="utf-8")  # JSON is YAML too
     command = [sys.executable, "-m", "antwort", "serve", "--config", "antwort.yaml", "--port", "0"]
     with subprocess.Popen(command, cwd=place, stdout=subprocess.PIPE, text=True) as server:
         try:

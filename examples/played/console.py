@@ -1,0 +1,54 @@
+"""An agent at work, on a terminal: what the model thinks, the code it writes, what that prints, files on their way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.text import Text
+
+from played.progress import show_transfers
+from weakincentives.runtime import ModelProgress, Session, ToolInvoked
+
+_HEADS = {
+    "reasoning": ("the model thinks", "dim"),
+    "text": ("the model answers", "bold"),
+    "code": ("the model writes Python", "cyan"),
+    "arguments": ("the model calls a tool", "cyan"),
+    "output": ("the container ran it, and it printed", "green"),
+}
+
+
+@contextmanager
+def show_work(session: Session, console: Console) -> Iterator[None]:
+    """Show what this session does while it does it."""
+    show_transfers(session)
+    waiting = console.status("the model reads …")
+    shown: list[tuple[str, str]] = []  # what is being written, and of which item
+
+    def piece(event: ModelProgress) -> None:
+        if not event.text:
+            return
+        head, style = _HEADS[event.kind]
+        if shown[-1:] != [(event.kind, event.item_id)]:
+            waiting.stop()
+            console.print(Text(("\n" if shown else "") + f"── {head}", style="bold magenta"))
+            shown.append((event.kind, event.item_id))
+        console.print(Text(event.text, style=style), end="", soft_wrap=True)
+        if event.kind == "output":
+            waiting.start()
+
+    def invoked(event: ToolInvoked) -> None:
+        if not event.success:
+            console.print(Text(f"\n── {event.name} failed", style="bold red"))
+
+    session.dispatcher.subscribe(ModelProgress, piece)
+    session.dispatcher.subscribe(ToolInvoked, invoked)
+    with waiting:
+        try:
+            yield
+        finally:
+            session.dispatcher.unsubscribe(ModelProgress, piece)
+            session.dispatcher.unsubscribe(ToolInvoked, invoked)
+            console.print()

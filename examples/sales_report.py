@@ -1,0 +1,134 @@
+"""Half a year of sales in, a typed report and a chart out.
+
+A folder of CSV files is mounted into a container; the model writes Python that runs there, and answers with a
+`SalesReport`. `make demo` runs this against a server and a model of your own machine. Against OpenAI, or any server
+that speaks its API, it is the same file:
+
+    OPENAI_API_KEY=… OPENAI_MODEL=gpt-5.1 python examples/sales_report.py
+    OPENAI_BASE_URL=http://127.0.0.1:8080/v1 OPENAI_API_KEY=none OPENAI_MODEL=… python examples/sales_report.py
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from played.console import show_work
+from rich.console import Console
+from rich.table import Table
+
+from weakincentives import MarkdownSection, Prompt, PromptTemplate, Session
+from weakincentives.adapters import PromptResponse
+from weakincentives.adapters.openai import (
+    OpenAIAdapter,
+    OpenAIContainerWorkspaceSection,
+    OpenAIHostedToolsConfig,
+    OpenAIModelConfig,
+)
+from weakincentives.errors import WinkError
+from weakincentives.tools import HostMount
+
+DATA = Path(__file__).parent / "sales"
+RESULTS = Path("sales_report")
+
+TASK = """\
+The folder `/mnt/data/sales` has one CSV file for each month, with the columns date, region, product, units and price.
+The revenue of a row is units times price.
+
+1. Read all the files, and print the total revenue, the revenue of each region, and the region with the most revenue.
+2. Draw the revenue of each region as a bar chart, with a title, and save it as `/mnt/data/chart.png`.
+3. Then report."""
+
+
+@dataclass(frozen=True)
+class SalesReport:
+    """What the sales files say."""
+
+    total_revenue: Annotated[float, "The revenue of all rows together, with cents."]
+    best_region: Annotated[str, "The region with the most revenue."]
+    best_region_revenue: Annotated[float, "The revenue of that region, with cents."]
+
+
+def create_report(model: str, session: Session) -> PromptResponse[SalesReport]:
+    """The agent. What it leaves in the container comes back into `RESULTS`."""
+    adapter = OpenAIAdapter(
+        model=model,
+        model_config=OpenAIModelConfig(stream=True),
+        hosted_tools=OpenAIHostedToolsConfig(code_interpreter=True),
+    )
+    workspace = OpenAIContainerWorkspaceSection(
+        session=session,
+        mounts=(HostMount(DATA, mount_path="sales"),),
+        allowed_host_roots=(DATA.parent,),
+        sync_on_cleanup=True,
+        results_dir=RESULTS,
+    )
+    task = MarkdownSection(title="Task", key="task", template=TASK)
+    with workspace:
+        prompt = Prompt(PromptTemplate[SalesReport](ns="examples", key="sales-report", sections=[workspace, task]))
+        return adapter.evaluate(prompt, session=session)
+
+
+def calculated() -> SalesReport:
+    """The same figures, without a model."""
+    revenue: Counter[str] = Counter()
+    for path in sorted(DATA.glob("*.csv")):
+        with path.open(encoding="utf-8", newline="") as lines:
+            for row in csv.DictReader(lines):
+                revenue[row["region"]] += round(100 * float(row["price"])) * int(row["units"])
+    ((best, most),) = revenue.most_common(1)
+    return SalesReport(revenue.total() / 100, best, most / 100)
+
+
+def faults(report: SalesReport, chart: Path) -> list[str]:
+    """What is wrong with a report, by our own calculation."""
+    right = calculated()
+    wrong: list[str] = []
+    for name in ("total_revenue", "best_region_revenue"):
+        said, meant = getattr(report, name), getattr(right, name)
+        if abs(said - meant) > 0.01:  # noqa: PLR2004 - a cent
+            wrong.append(f"{name} is {meant:,.2f}, not {said:,.2f}")
+    if report.best_region != right.best_region:
+        wrong.append(f"best_region is {right.best_region}, not {report.best_region}")
+    if not (chart.is_file() and chart.read_bytes().startswith(b"\x89PNG")):
+        wrong.append(f"there is no chart at {chart}")
+    return wrong
+
+
+def main() -> None:
+    """Have the report written, check it, and say so."""
+    console = Console()
+    model = os.environ.get("OPENAI_MODEL")
+    if not model:
+        sys.exit("Say which model: OPENAI_MODEL=… (and OPENAI_API_KEY, or OPENAI_BASE_URL). `make demo` brings one.")
+    session = Session()
+    begun = time.monotonic()
+    try:
+        with show_work(session, console):
+            response = create_report(model, session)
+    except WinkError as error:
+        sys.exit(f"\nThere is no report: {error}")
+    seconds = time.monotonic() - begun
+
+    chart, report, usage = RESULTS / "chart.png", response.output, response.usage
+    table = Table("field", "value", title="The typed answer: SalesReport")
+    for name, value in vars(report).items():
+        table.add_row(name, f"{value:,.2f}" if isinstance(value, float) else value)
+    console.print(table)
+    wrong = faults(report, chart)
+    console.print(f"chart    {chart.resolve()}", soft_wrap=True)
+    console.print(f"tokens   {usage.input_tokens:,} in ({usage.cached_tokens:,} cached), {usage.output_tokens:,} out")
+    console.print(f"time     {seconds:.1f} s")
+    if wrong:
+        sys.exit("checked  WRONG: " + "; ".join(wrong))
+    console.print("checked  the figures are right, by our own calculation from the same files")
+
+
+if __name__ == "__main__":
+    main()
