@@ -31,10 +31,15 @@ def server(tmp_path_factory):
 
 
 @pytest.fixture
-def make(server, tmp_path) -> Any:
+def client(server):
+    with server.client() as sdk:
+        yield sdk
+
+
+@pytest.fixture
+def make(client, tmp_path) -> Any:
     """Makes a workspace below an allowed root; all are cleaned up, and no container is left."""
     made: list[OpenAIContainerWorkspaceSection] = []
-    client = server.client()
 
     def make(*mounts: HostMount, roots: tuple[Path, ...] = (tmp_path / "root",), archives: bool = True) -> Any:
         section = OpenAIContainerWorkspaceSection(
@@ -67,7 +72,8 @@ def refused(server: Server, workspace: OpenAIContainerWorkspaceSection, kind: ty
         with pytest.raises(kind, match=match):
             use()
     assert workspace.container_id is None
-    assert list(server.client().containers.list()) == []
+    with server.client() as client:
+        assert list(client.containers.list()) == []
     assert workspace.session[TransferProgress].all() == ()
 
 

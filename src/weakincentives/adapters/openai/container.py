@@ -79,7 +79,7 @@ class ContainerManager:
     ) -> None:
         self.config = config or ContainerConfig()
         self.lock = RLock()
-        self._given = client
+        self._transport = Transport(client, None)
         self._throttle = throttle
         self._clock = clock
         self._session: Callable[[], Session | None] = (lambda: None) if session is None else ref(session)
@@ -107,7 +107,7 @@ class ContainerManager:
         """The way to the server."""
         if self._api is None:
             with faults():
-                client = Transport(self._given, None).client
+                client = self._transport.client
             self._api = ContainerApi(client, throttle=self._throttle, clock=self._clock)
         return self._api
 
@@ -221,6 +221,7 @@ class ContainerManager:
             if self._is_ours and not keep:
                 self._delete()
             self._container = None
+            self._transport.close()
 
     # ── how that is done ─────────────────────────────────────────────────────────────────────────────────────────────
 
