@@ -23,6 +23,7 @@ SCENES = {
         "import os; os.makedirs('/mnt/data/out', exist_ok=True); open('/mnt/data/out/new.txt', 'w').write('made')",
         "open('/mnt/data/project/a.py', 'a').write('# seen'); os.remove('/mnt/data/project/src/b.py'); print('ok')",
     ],
+    "swap": ["open('/mnt/data/project/a.py', 'w').write('print(2)\\n'); print('swapped')"],
     "remember": ["x = 41; print('noted')"],
     "recall": ["print(x + 1)"],
     "names": ["import os; print(sorted(os.listdir('/mnt/data/odd')))"],
@@ -148,6 +149,17 @@ def test_what_code_does_is_seen_after_the_turn_and_comes_back(server, workspace,
     assert (project / "a.py").read_text() == "print(1)\n"
     assert workspace.sync().render() == "2 unchanged"
     assert "Also there by now, below `/mnt/data`:\n- `out/new.txt`" in scene("sum", workspace).render().text
+
+
+def test_a_change_that_leaves_the_size_as_it_was_is_seen(server, workspace):
+    assert workspace.mount_previews[0].bytes_copied == 18
+    evaluate(server, workspace, "swap")
+
+    assert workspace.filesystem.read_text("project/a.py") == "print(2)\n"
+    assert workspace.filesystem.unsaved() == ("project/a.py",)
+    evaluate(server, workspace, "remember")
+    assert workspace.sync().changed == ("project/a.py",)
+    assert (workspace.temp_dir / "project/a.py").read_text() == "print(2)\n"
 
 
 def test_variables_live_from_one_evaluation_to_the_next(server, workspace):

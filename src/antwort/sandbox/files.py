@@ -175,7 +175,7 @@ class Tree:
     def settle(self, draft: Draft) -> None:
         """Put a draft in its place. A rename: what stands there may be a link, a FIFO or a file open elsewhere.
 
-        Directories without a file in them give way: nobody outside sees them, so nobody could remove them.
+        Directories without a file in them give way: whoever is shown files alone could never remove them.
         """
         with self._as_owner():
             try:

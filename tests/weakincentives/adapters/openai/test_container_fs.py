@@ -173,6 +173,15 @@ def test_an_answer_of_another_api_is_an_error_that_says_so(api):
         files.write_text("a", "1")
 
 
+def test_whatever_goes_wrong_is_the_filesystems_error(api, tmp_path):
+    files = files_of(api)
+    files.write_text("a.txt", "1")
+    api.routes[r"GET /containers/([^/?]+)"] = lambda _: error(403, "Not for you.")
+    for use in (files.sync, lambda: files.download_all(tmp_path)):
+        with pytest.raises(FilesystemError, match="Not for you"):
+            use()
+
+
 def test_a_download_that_breaks_off_begins_again(api):
     files = files_of(api)
     files.ensure_container()
