@@ -117,7 +117,9 @@ class ContainerApi:
             yield from (file for file in found if file is not None)
             if not page.get("has_more") or not data:
                 return
-            after = str(data[-1].get("id"))
+            before, after = after, str(data[-1].get("id"))
+            if after == before:
+                raise ProviderFault(f"the listing of {container_id} does not go on behind {after}", should_retry=False)
 
     def upload(self, container_id: str, name: str, source: Callable[[], BinaryIO]) -> RemoteFile:
         """Put a file there; `source` opens it, once for each try. Where it lies then is the server's to say."""

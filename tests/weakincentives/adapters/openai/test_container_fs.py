@@ -107,6 +107,15 @@ def test_every_page_of_a_listing_is_followed(api):
     assert api.asked_for("GET", r".*/files\?.*") == 3
 
 
+def test_a_listing_that_never_ends_is_an_error(api):
+    files = files_of(api)
+    files.write_text("a.txt", "1")
+    page = {"object": "list", "data": [api._file(next(iter(api.box.files.values())), api.box)], "has_more": True}
+    api.routes[r"GET /containers/([^/?]+)/files(\?.*)?"] = lambda _: Answer(page)
+    with pytest.raises(FilesystemError, match="does not go on"):
+        files.refresh()
+
+
 def test_a_file_is_replaced_by_the_new_one_before_the_old_one_goes(api):
     files = files_of(api)
     files.write_text("a.txt", "old")
