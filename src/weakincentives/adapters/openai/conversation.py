@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
-_MOST_CONTAINERS = 3  # for one request; where the third is dead too, another will not help
+_MOST_CONTAINERS = 2  # for one request; where the one in its place is dead too, another will not help
 _TRIED_AGAIN = {"server_error": 500, "vector_store_timeout": 503, "rate_limit_exceeded": 429}
 
 

@@ -196,7 +196,7 @@ def test_a_download_that_breaks_off_begins_again(api):
     files.ensure_container()
     api.put("made.bin", b"x" * 100_000)
     files.refresh()
-    api.faults = [Answer(b"x" * 10, headers={"content-length": "100000"}, hang_up=False)]
+    api.faults = [Answer(b"x" * 10, headers={"content-length": "100000", "connection": "close"})]
 
     assert files.read_bytes("made.bin") == b"x" * 100_000
 
