@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from code_stage import sandbox_pid
 from workspace_stage import adapter_for, call, playing_scenes, scene, write_files
 
 from weakincentives.adapters.openai import ContainerConfig, OpenAIContainerWorkspaceSection
@@ -160,6 +163,19 @@ def test_a_change_that_leaves_the_size_as_it_was_is_seen(server, workspace):
     evaluate(server, workspace, "remember")
     assert workspace.sync().changed == ("project/a.py",)
     assert (workspace.temp_dir / "project/a.py").read_text() == "print(2)\n"
+
+
+def test_files_that_went_with_a_sandbox_are_missed_and_put_back(server, workspace):
+    """Long before the container would be asked after for its age: what is listed after a turn tells."""
+    evaluate(server, workspace, "sum")
+    first = workspace.container_id
+    os.kill(sandbox_pid(server), signal.SIGKILL)
+    evaluate(server, workspace, "remember")  # played in a sandbox with nothing in it
+
+    assert evaluate(server, workspace, "sum").text == "18\n"
+    (told,) = workspace.session[ContainerRecreated].all()
+    assert (told.old_id, told.new_id, told.lost) == (first, workspace.container_id, ())
+    assert told.restored == ("project/a.py", "project/src/b.py")
 
 
 def test_variables_live_from_one_evaluation_to_the_next(server, workspace):

@@ -237,7 +237,8 @@ class ContainerManager:
         if found.is_alive:
             self._seen = self._clock.monotonic()
             return None
-        return ContainerGone(container_id, found.lost or f"its status is {found.status!r}")
+        why = found.lost or f"its status is {found.status!r}"
+        return ContainerGone(container_id, why, is_a_rest=found.status == "running")
 
     def _let_go(self) -> None:
         """Give up a container that is gone, and remember what was in it until that is told."""
@@ -248,6 +249,8 @@ class ContainerManager:
             raise _not_ours(gone)
         unsaved = tuple(sorted({path for lodger in self._settled for path in lodger.unsaved()}))
         self._lost = self._lost or _Lost(gone, unsaved)
+        if self._is_ours:
+            self._delete()
         self._container, self._gone, self._settled = None, None, []
 
     def _fill(self) -> None:
@@ -340,7 +343,7 @@ class ContainerManager:
 
     def _delete(self) -> None:
         """As far as that is possible: what stays expires by itself."""
-        if self._container is None or self._gone is not None:
+        if self._container is None or (self._gone is not None and not self._gone.is_a_rest):
             return
         try:
             self.api.delete(self._container.id)

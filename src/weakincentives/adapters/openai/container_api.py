@@ -36,11 +36,12 @@ _STREAMED = {"X-Stainless-Raw-Response": "stream"}  # how the SDK is told to lea
 
 
 class ContainerGone(ProviderFault):
-    """The provider no longer has a container, or has lost what was in it."""
+    """The provider no longer has a container, or has lost what was in it: then there `is_a_rest` of it."""
 
-    def __init__(self, container_id: str, why: str, status: int | None = None) -> None:
+    def __init__(self, container_id: str, why: str, status: int | None = None, *, is_a_rest: bool = False) -> None:
         super().__init__(why, status=status, should_retry=False)
         self.container_id = container_id
+        self.is_a_rest = is_a_rest
 
 
 class FileGone(ProviderFault):
