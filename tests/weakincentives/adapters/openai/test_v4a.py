@@ -68,6 +68,13 @@ def test_hunks_follow_one_another_and_the_next_is_looked_for_below_the_last():
     assert update(CODE, diff).text == CODE.replace("wait(3)", "wait(4)", 1).replace("wait(3)", "wait(5)")
 
 
+def test_hunks_may_name_the_same_class_one_after_the_other():
+    text = "class Tea:\n    heat = 80\n    wait = 3\n"
+    diff = "@@ class Tea:\n-    heat = 80\n+    heat = 90\n@@ class Tea:\n-    wait = 3\n+    wait = 4\n"
+
+    assert update(text, diff).text == "class Tea:\n    heat = 90\n    wait = 4\n"
+
+
 def test_white_space_at_the_ends_is_forgiven_and_the_files_own_is_kept():
     text = "def f():  \n\treturn 1\n"
 
