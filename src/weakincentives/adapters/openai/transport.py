@@ -88,7 +88,9 @@ def faults() -> Generator[None]:
 
 
 def shorter(client: OpenAI, seconds: float) -> float:
-    """The client's own patience, or what time is left where that is less."""
+    """The client's own patience, or what time is left where that is less; a fault where none is."""
+    if seconds <= 0:
+        raise ProviderFault("no time is left for the request")
     timeout: Any = client.timeout  # a number, a Timeout of either HTTP library, or None
     known = timeout if isinstance(timeout, int | float) else getattr(timeout, "read", None)
     return seconds if known is None else min(float(known), seconds)
