@@ -10,6 +10,7 @@ from typing import Any, cast
 from weakincentives.adapters.openai.native_tools.capability import Capability, ConfigError
 from weakincentives.adapters.openai.native_tools.registry import capabilities
 from weakincentives.adapters.openai.projection import misfit
+from weakincentives.adapters.openai.replay import encode
 from weakincentives.adapters.openai.wire import Wire, function_choice, function_tool
 from weakincentives.adapters.turn import NamedTool, ToolChoice
 from weakincentives.errors import NativeToolError
@@ -140,8 +141,11 @@ def _natives(
         capability = find_capability(one, prompt_name, allowed)
         try:
             wire = capability.declare(one.config)
+            encode(wire)
         except ConfigError as error:
             raise refusal(one, str(error), prompt_name) from error
+        except TypeError as error:
+            raise refusal(one, f"its config holds what JSON cannot: {error}", prompt_name) from error
         if one.tool is not None and (why := misfit(one.tool, capability.example)):
             raise refusal(one, why, prompt_name)
         if wire is None:

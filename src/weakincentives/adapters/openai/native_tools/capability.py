@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, TypeAlias, TypeVar, cast
 
+from weakincentives.adapters.openai.native_tools.fitting import misfit_in
 from weakincentives.adapters.openai.wire import Wire
 from weakincentives.adapters.turn import ToolOutput
 from weakincentives.errors import PromptValidationError
@@ -89,6 +90,8 @@ class Capability(ABC):
             config = self.defaults()
         if not isinstance(config, self.config_type):
             raise ConfigError(f"its config must be a {self.config_type.__name__}, not {config!r}")
+        if (why := misfit_in(config)) is not None:
+            raise ConfigError(why)
         return {"type": self.name, **fields} if (fields := self.write(config)) is not None else None
 
     def defaults(self) -> object:

@@ -62,7 +62,7 @@ def test_the_wire_has_other_names():
 
 @pytest.mark.parametrize("stores", ["vs_1", ("",), (7,)])
 def test_stores_go_by_their_ids(stores):
-    with pytest.raises(ConfigError, match="vector_store_ids must be ids"):
+    with pytest.raises(ConfigError, match="vector_store_ids must be"):
         CAPABILITY.declare(FileSearchConfig(stores))
 
 
