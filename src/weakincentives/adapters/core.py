@@ -188,11 +188,11 @@ class Evaluation:
                 match step:
                     case AskModel(request):
                         step = loop.send(self._ask(connection, request))
-                    case Record(NativeCall() as call, turn):
-                        self.audit.heard(handle_provider_call(call, self), turn)
+                    case Record(NativeCall() as call):
+                        self.audit.provider_ran(*handle_provider_call(call, self))
                         step = loop.send(None)
-                    case Record(heard, turn):
-                        self.audit.heard(heard, turn)
+                    case Record(ModelReply() as reply, turn):
+                        self.audit.heard(reply, turn)
                         step = loop.send(None)
                     case RunTool(call):
                         ran = run_tool(call, self)
