@@ -98,7 +98,7 @@ class ProviderAdapter(ABC):
         if not self.native_tools:
             return rendered
         complete = replace(rendered, native_tools=(*rendered.native_tools, *self.native_tools))
-        _refuse_collisions(complete, prompt.name)
+        _refuse_collisions(complete, prompt)
         return complete
 
     def choose(self, evaluation: Evaluation) -> ToolChoice:
@@ -253,15 +253,16 @@ class Evaluation:
         return PromptEvaluationError(message, prompt_name=self.prompt.name, phase="request", provider_payload=payload)
 
 
-def _refuse_collisions(rendered: RenderedPrompt[Any], prompt_name: str) -> None:
-    owners = {tool.name: "the prompt" for tool in rendered.tools}
+def _refuse_collisions(rendered: RenderedPrompt[Any], prompt: Prompt[Any]) -> None:
+    sections = {tool.name: f"section {node.path!r}" for node in prompt.template.nodes for tool in node.section.tools()}
+    owners = {tool.name: sections.get(tool.name, "the prompt") for tool in rendered.tools}
     slots: dict[str, str] = {}
     for declared in rendered.native_tools:
         for taken, name in ((owners, declared.name), (slots, declared.slot)):
             if name in taken:
                 raise NativeToolError(
                     f"tool {name!r} is declared by {taken[name]} and by {declared.origin}: remove one of them",
-                    prompt_name=prompt_name,
+                    prompt_name=prompt.name,
                     phase="request",
                 )
             taken[name] = declared.origin

@@ -158,7 +158,7 @@ def with_tool(tool: Tool[Any, Any]) -> Section[Any]:
         (
             [with_tool(Tool[Topic, str](name="web_search", description="Mine.", handler=look_up))],
             {"hosted_tools": OpenAIHostedToolsConfig(web_search=True)},
-            "'web_search' is declared by the prompt and by hosted_tools.web_search",
+            "'web_search' is declared by section 'more' and by hosted_tools.web_search",
         ),
         (
             [with_tool(OpenAICodeInterpreterTool(name="python"))],
