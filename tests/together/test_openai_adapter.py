@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -43,6 +43,7 @@ from weakincentives.adapters.openai.native_tools import (
     McpResult,
     WebSearchCall,
 )
+from weakincentives.adapters.openai.native_tools.registry import capabilities
 from weakincentives.budget import Budget, BudgetTracker
 from weakincentives.clock import ManualClock
 from weakincentives.deadlines import Deadline
@@ -58,7 +59,15 @@ from weakincentives.filesystem import Filesystem, InMemoryFilesystem
 from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, Section, Tool, ToolContext, ToolResult
 from weakincentives.resources import ResourceRegistry
 from weakincentives.runtime import InProcessDispatcher, ModelResponded, PromptExecuted, Session, ToolInvoked
-from weakincentives.tools import CodeInterpreterCall, CodeInterpreterResult, ContainerFile, JailedShell, ShellResult
+from weakincentives.serde import dump
+from weakincentives.tools import (
+    CodeInterpreterCall,
+    CodeInterpreterResult,
+    CommandOutput,
+    ContainerFile,
+    JailedShell,
+    ShellResult,
+)
 
 RECORDED = Path(__file__).parents[2].parent / "shared" / "reference"
 
@@ -454,6 +463,59 @@ def test_mcp(stage: Stage):
     assert [event.success for event in (good, bad, worse)] == [True, False, False]
     assert "mcp_tool_execution_error" in bad.rendered_output
     assert "http_error 401" in worse.rendered_output
+
+
+DOCS = McpConfig(server_label="docs", server_url="https://docs.example/mcp", approve=lambda asked, context: True)
+TOLD = {
+    "code_interpreter": (OpenAICodeInterpreterSection(), "ci_1 + provider, call_1 + client, ci_2 + provider"),
+    "code_interpreter_failures": (OpenAICodeInterpreterSection(), "ci_1 - provider, ci_2 - provider"),
+    "file_search": (OpenAIFileSearchSection(default_params=FileSearchConfig(("vs_1",))), "fs_1 + provider"),
+    "file_search_failure": (OpenAIFileSearchSection(default_params=FileSearchConfig(("vs_1",))), "fs_1 - provider"),
+    "web_search": (OpenAIWebSearchSection(), "ws_1 + provider, ws_2 + provider, ws_3 + provider"),
+    "web_search_failure": (OpenAIWebSearchSection(), "ws_1 - provider"),
+    "shell_hosted": (
+        OpenAIShellSection(default_params=ShellConfig(container={"type": "auto"})),
+        "call_1 - provider, call_2 - provider",
+    ),
+    "shell_local": (
+        OpenAIShellSection(default_params=ShellConfig(executor=lambda call, *, context: [CommandOutput("tea")] * 2)),
+        "call_1 + client",
+    ),
+    "apply_patch": (OpenAIApplyPatchSection(), "call_1 + client, call_2 + client, call_3 + client, call_4 - client"),
+    "mcp": (
+        OpenAIMcpSection(default_params=DOCS),
+        "mcpr_1 + client, mcp_1 + provider, mcp_2 - provider, mcp_3 - provider",
+    ),
+}
+
+
+@pytest.mark.parametrize("scene", TOLD)
+def test_whoever_runs_a_tool_its_calls_are_told_whole_and_alike(api: FakeApi, scene: str):
+    """Call id, success and origin in order; and the transcript has all that the event has, beside a typed answer."""
+    section, told = TOLD[scene]
+    session, files = Session(), InMemoryFilesystem()
+    files.write_text("src/app.py", 'def main():\n    print("old")\n')
+    files.write_text("old.txt", "old")
+    resources = ResourceRegistry.build({Filesystem: files})
+    answer = (
+        WireStage(api).adapter(scene).evaluate(verdict_prompt("Judge.", section), session=session, resources=resources)
+    )
+
+    assert isinstance(answer.output, Verdict)
+    events = session[ToolInvoked].all()
+    assert ", ".join(f"{one.call_id} {'+' if one.success else '-'} {one.origin}" for one in events) == told
+    entries = [entry for entry in session.transcript() if entry.kind == "tool"]
+    for event, entry in zip(events, entries, strict=True):
+        assert is_dataclass(event.params)
+        assert (entry.name, entry.call_id, entry.success) == (event.name, event.call_id, event.success)
+        assert (entry.origin, entry.provider, entry.capability) == (event.origin, event.provider, event.capability)
+        assert (entry.params, entry.value) == (dump(event.params), dump(event.result.value))
+        assert entry.text == event.rendered_output
+        assert event.rendered_output
+
+
+def test_every_tool_is_among_them():
+    assert {section.capability.name for section, _ in TOLD.values()} == capabilities().keys()
 
 
 def test_two_messages_are_both_kept(stage: Stage):
