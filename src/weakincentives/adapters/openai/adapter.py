@@ -81,9 +81,9 @@ class OpenAIAdapter(ProviderAdapter):
         return self.model_config.native_tools.get(self.model)
 
     def choose(self, evaluation: Evaluation) -> ToolChoice:
-        if self.tool_choice in PLAIN_CHOICES:
-            return self.tool_choice
         rendered = evaluation.rendered
+        if self.tool_choice in PLAIN_CHOICES and (self.tool_choice != "required" or rendered.tools):
+            return self.tool_choice
         natives = offer_natives(rendered, prompt_name=evaluation.prompt.name, allowed=self._allowed)
         try:
             return resolve_choice(self.tool_choice, [tool.name for tool in rendered.tools], natives)

@@ -106,6 +106,8 @@ def resolve_choice(choice: object, functions: Collection[str], natives: Collecti
     if isinstance(choice, Mapping):
         choice = NamedTool(_chosen(choice))  # pyright: ignore[reportUnknownArgumentType] - any JSON
     if not isinstance(choice, NamedTool):
+        if choice == "required" and not functions and not natives:
+            raise ValueError("tool_choice is 'required', but no tool is offered: give the prompt one, or choose 'auto'")
         if choice in PLAIN_CHOICES:
             return cast("ToolChoice", choice)
         raise ValueError(f"tool_choice must be 'auto', 'none', 'required', or name a tool, and is {choice!r}")
