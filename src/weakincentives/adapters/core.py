@@ -188,11 +188,8 @@ class Evaluation:
                 match step:
                     case AskModel(request):
                         step = loop.send(self._ask(connection, request))
-                    case Record(NativeCall() as call):
-                        self.audit.provider_ran(*handle_provider_call(call, self))
-                        step = loop.send(None)
-                    case Record(ModelReply() as reply, turn):
-                        self.audit.heard(reply, turn)
+                    case Record(heard, turn):
+                        self._record(heard, turn)
                         step = loop.send(None)
                     case RunTool(call):
                         ran = run_tool(call, self)
@@ -200,6 +197,12 @@ class Evaluation:
                         step = loop.send(ran)
         except StopIteration as stop:
             return stop.value
+
+    def _record(self, heard: NativeCall | ModelReply, turn: int) -> None:
+        if isinstance(heard, NativeCall):
+            self.audit.provider_ran(*handle_provider_call(heard, self))
+        else:
+            self.audit.heard(heard, turn)
 
     def _ask(self, connection: Connection, request: ModelRequest) -> ModelReply:
         try:

@@ -125,7 +125,7 @@ def texts_in(holder: Mapping[str, Any], key: str) -> tuple[str, ...]:
     if value is None:
         return ()
     if not isinstance(value, list) or not all(isinstance(one, str) for one in cast("list[object]", value)):
-        raise Malformed(f"{key!r} is no list of texts but {_shown(value)}")
+        raise Malformed(f"{key!r} is no list of texts but {_shown(cast('object', value))}")
     return tuple(cast("list[str]", value))
 
 

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Generic, TypeAlias, TypeVar, cast
 from weakincentives.adapters.openai.native_tools.fitting import misfit_in
 from weakincentives.adapters.openai.wire import Wire
 from weakincentives.adapters.turn import ToolOutput
-from weakincentives.errors import PromptValidationError
+from weakincentives.errors import NativeToolError
 from weakincentives.prompt import NativeDeclaration, Section, SupportsDataclass, ToolContext, ToolResult
 from weakincentives.prompt.native import BUILT_IN
 from weakincentives.resources import ResourceRegistry
@@ -153,7 +153,7 @@ class Capability(ABC):
         try:
             self.declare(config)
         except ConfigError as error:
-            raise PromptValidationError(f"section {key!r}: {error}") from error
+            raise NativeToolError(f"section {key!r}: {error}", prompt_name="", phase="request") from error
 
     def declaration(self, config: object, *, origin: str = "") -> NativeDeclaration:
         """The declaration that every way of asking for this becomes."""
