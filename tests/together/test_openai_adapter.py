@@ -6,6 +6,9 @@ With `OPENAI_API_KEY` set, `make test-openai` runs it against OpenAI too; `OPENA
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, is_dataclass
 from pathlib import Path
@@ -13,7 +16,7 @@ from typing import Annotated, Any
 
 import pytest
 from adapter_stage import AntwortStage, OpenAIStage, Stage, WireStage, antwort_stage
-from api_stage import FakeApi, error, playing
+from api_stage import FakeApi, error, message, playing, response
 
 from weakincentives.adapters import NamedTool
 from weakincentives.adapters.openai import (
@@ -90,7 +93,24 @@ def api() -> Iterator[FakeApi]:
 def stage(request) -> Stage:
     if request.param == "wire":
         return WireStage(request.getfixturevalue("api"))
-    return OpenAIStage() if request.param == "openai" else request.getfixturevalue("antwort")
+    if request.param == "antwort":
+        return request.getfixturevalue("antwort")
+    if request.config.option.markexpr != "openai":  # a key in the environment is no leave to spend money
+        pytest.skip("asks OpenAI, which `make test-openai` does")
+    return OpenAIStage()
+
+
+@pytest.mark.parametrize("chosen, asked", [([], 0), (["-m", "openai"], 1)])
+def test_openai_is_asked_only_by_who_says_so(api: FakeApi, chosen: list[str], asked: int):
+    """In a process of its own, with a key, and with a fake in OpenAI's place."""
+    api.answers = FakeApi.answers_of([response(message("Hello."))])
+    one = f"{__file__}::test_a_text_is_answered[openai]"
+    environment = {**os.environ, "OPENAI_API_KEY": "none", "OPENAI_BASE_URL": api.url}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *chosen, one]
+    ran = subprocess.run(command, env=environment, check=False, capture_output=True, text=True)
+
+    assert len(api.asked) == asked, ran.stdout
+    assert ("1 passed" if asked else "make test-openai") in ran.stdout
 
 
 @dataclass(frozen=True)
