@@ -124,8 +124,10 @@ def _place(hunk: _Hunk, lines: Sequence[str], start: int) -> int:
     if hunk.at_end and (found := _find(before, lines, max(start, len(lines) - len(before)))) is not None:
         return found
     found = _find(before, lines, after)
-    if found is None and after > start:  # the line of `@@` was written once more as the hunk's first
-        found = _find(before, lines, after - 1)
+    if found is None and after > start:
+        passed = any(_find([anchor], lines[:start], 0) is not None for anchor in hunk.anchors)
+        # Either we were in the right place already, or the line of `@@` was written once more as the hunk's first.
+        found = _find(before, lines, start if passed else after - 1)
     if found is None:
         shown = "\n".join(before[:_SHOWN]) + ("\n…" if len(before) > _SHOWN else "")
         raise PatchError(f"these lines are not in the file below line {after}; read it again:\n{shown}")

@@ -75,6 +75,13 @@ def test_hunks_may_name_the_same_class_one_after_the_other():
     assert update(text, diff).text == "class Tea:\n    heat = 90\n    wait = 4\n"
 
 
+def test_a_line_that_comes_again_below_does_not_lead_away():
+    text = "class A:\n  def f():\n    a = 1\n    b = 1\nclass B:\n  def f():\n    c = 1\n"
+    diff = "@@   def f():\n-    a = 1\n+    a = 2\n@@   def f():\n-    b = 1\n+    b = 2\n"
+
+    assert update(text, diff).text == text.replace("a = 1", "a = 2").replace("b = 1", "b = 2")
+
+
 def test_white_space_at_the_ends_is_forgiven_and_the_files_own_is_kept():
     text = "def f():  \n\treturn 1\n"
 
