@@ -94,7 +94,7 @@ def _decode(content: bytes) -> object:
 
 @contextmanager
 def faults() -> Generator[None]:
-    """What the SDK raises inside becomes a `ProviderFault`."""
+    """What the SDK raises inside, or the HTTP library below it, becomes a `ProviderFault`."""
     sdk = _sdk()
     try:
         yield
@@ -106,10 +106,14 @@ def faults() -> Generator[None]:
         raise ProviderFault(f"no connection: {error.__cause__ or error}") from error
     except sdk.OpenAIError as error:
         raise ProviderFault(str(error), should_retry=False) from error
+    except http_library().TransportError as error:  # in the middle of a body, where the SDK does not look
+        raise ProviderFault(f"the connection broke: {error}") from error
 
 
 def shorter(client: OpenAI, seconds: float) -> float:
-    """The client's own patience, or what time is left where that is less."""
+    """The client's own patience, or what time is left where that is less; a fault where none is."""
+    if seconds <= 0:
+        raise ProviderFault("no time is left for the request")
     timeout: Any = client.timeout  # a number, a Timeout of either HTTP library, or None
     known = timeout if isinstance(timeout, int | float) else getattr(timeout, "read", None)
     return seconds if known is None else min(float(known), seconds)
