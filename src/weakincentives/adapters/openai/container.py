@@ -230,13 +230,17 @@ class ContainerManager:
         return self._clock.monotonic() - self._seen > (lifetime or _USUAL_LIFETIME) / 2
 
     def _found_gone(self, container_id: str) -> ContainerGone | None:
+        found = self._found(container_id)
+        return found if isinstance(found, ContainerGone) else None
+
+    def _found(self, container_id: str) -> Container | ContainerGone:
         try:
             found = self.api.retrieve(container_id)
         except ContainerGone as gone:
             return gone
         if found.is_alive:
             self._seen = self._clock.monotonic()
-            return None
+            return found
         why = found.lost or f"its status is {found.status!r}"
         return ContainerGone(container_id, why, is_a_rest=found.status == "running")
 
@@ -295,10 +299,10 @@ class ContainerManager:
     def _given_container(self) -> Container | None:
         if self.config.container_id is None:
             return None
-        gone = self._found_gone(self.config.container_id)
-        if gone is not None:
-            raise _not_ours(gone)
-        return self.api.retrieve(self.config.container_id)
+        found = self._found(self.config.container_id)
+        if isinstance(found, ContainerGone):
+            raise _not_ours(found)
+        return found
 
     def _reused(self) -> Container | None:
         """A container of this session that can be used: of those that its code ran in, the newest that is alive."""
