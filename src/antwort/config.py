@@ -151,6 +151,7 @@ class CodeInterpreterSettings(_Section):
     sandbox_namespace: str | None = None
     execution_timeout: Seconds = 60.0
     claim_timeout: Seconds = 30.0
+    """To wait for a sandbox, and for room where an owner has as many containers as there may be."""
     max_output_size: Positive = 10 * 1024 * 1024
     """Bytes of what one run prints and shows; what is more is cut."""
     outputs: Literal["asked", "always"] = "asked"

@@ -7,10 +7,24 @@ import json
 import os
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import openai
 import pytest
-from code_stage import AUTO, OUTPUTS, PLACES, calls_of, coding, logs_of, meanwhile, metric, run, sandbox_pid
+from code_stage import (
+    AUTO,
+    OUTPUTS,
+    PLACES,
+    SCRIPT,
+    call,
+    calls_of,
+    coding,
+    logs_of,
+    meanwhile,
+    metric,
+    run,
+    sandbox_pid,
+)
 from pydantic import BaseModel
 from server_stage import make_key
 
@@ -415,6 +429,31 @@ def test_whoever_chains_nothing_never_runs_out_of_containers(place, tmp_path):
         assert made == ["expired"] * 4 + ["running"] * 2
         assert status[kept.id] == "running"
         assert metric(server, "antwort_sandboxes") == 2
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_many_more_at_once_than_there_may_be_containers_are_all_run(place, tmp_path):
+    with coding(place, tmp_path, containers={"max_containers": 4}) as server, server.client() as client:
+        with ThreadPoolExecutor(20) as many:
+            answers = list(many.map(lambda number: run(client, f"{number} * 2"), range(20)))
+
+        assert [answer.output_text for answer in answers] == [str(number * 2) for number in range(20)]
+        assert [one.status for one in client.containers.list(limit=100)].count("running") == 4
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_container_does_not_expire_while_the_model_of_its_response_thinks(place, tmp_path):
+    think = [
+        {"when": {"text": "think", "turn": 1}, "reply": [call("x = 20")]},
+        {"when": {"text": "think", "turn": 2}, "reply": [{"delay": 5}, call("x + 1")]},
+        {"when": {"text": "think", "turn": 3}, "reply": [{"text": "<<output>>"}]},
+    ]
+    settings = {"script": {**SCRIPT, "answers": think}, "containers": {"expires_after": 0.04}}
+    with coding(place, tmp_path, **settings) as server, server.client() as client:
+        response = client.responses.create(model="scripted", input="think", tools=[AUTO])
+
+        assert response.output_text == "21"
+        assert len({item.container_id for item in calls_of(response)}) == 1
 
 
 @pytest.mark.parametrize("place", PLACES)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
-from contextlib import aclosing, asynccontextmanager
+from contextlib import AbstractContextManager, aclosing, asynccontextmanager, suppress
 
 from msgspec import Struct
 
@@ -88,6 +88,7 @@ class Containers:
         self._store = store
         self._settings = settings
         self._timeout = interpreter.execution_timeout
+        self._claim_timeout = interpreter.claim_timeout
         self._metrics = metrics
         self._clock = clock
         self._most = ContainerUse(settings.max_containers, settings.max_memory, settings.max_disk)
@@ -116,21 +117,33 @@ class Containers:
         return record
 
     async def _write(self, owner: Owner, record: ContainerRecord) -> None:
-        """Write it down. One that a tool makes for itself takes the place of those, where there is none left."""
+        """Write it down. One that a tool makes for itself takes the place of those, where there is none left.
+
+        Where all of them are in use it waits for one that is not, as long as for a sandbox.
+        """
+        deadline = asyncio.get_running_loop().time() + self._claim_timeout
         while True:
+            freed = self._holdings.freed  # before anything is asked, so that nothing is missed
             try:
                 return await self._store.create_container(owner, record, self._most, self._clock())
             except OverQuota as error:
-                if record.name != AUTO or not await self._make_room(owner):
+                fits = record.name == AUTO and record.memory <= self._most.memory
+                if not (fits and await self._make_room(owner, freed, deadline)):
                     raise over_quota(error, self._most) from error
 
-    async def _make_room(self, owner: Owner) -> bool:
+    async def _make_room(self, owner: Owner, freed: asyncio.Event, deadline: float) -> bool:
+        """Whether it is worth another try."""
         used = [held.id for held in self._holdings.in_use() if held.owner.tenant == owner.tenant]
         idlest = await self._store.expire_idlest(owner, AUTO, self._clock(), used)
-        if idlest is None:
+        if idlest is not None:
+            self._is_over(owner, idlest)
+            return True
+        if not used:
             return False
-        self._is_over(owner, idlest)
-        return True
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(deadline):
+                return await freed.wait()
+        return False
 
     async def get(self, owner: Owner, container_id: str) -> ContainerRecord:
         """One of the owner's, also an expired one; 404 otherwise."""
@@ -151,6 +164,10 @@ class Containers:
         found = await self._store.find_containers(owner, ids, self._clock()) if ids else {}
         living = (found[one] for one in reversed(ids) if one in found and found[one].status == "running")
         return next(living, None)
+
+    def using(self, owner: Owner, container_id: str) -> AbstractContextManager[object]:
+        """It is in use until this is left, also while nothing runs in it: it neither expires nor makes room."""
+        return self._holdings.use(owner, container_id)
 
     async def page(self, owner: Owner, query: PageQuery, name: str | None = None) -> Page:
         """A page of the owner's. Being listed is no use."""

@@ -6,8 +6,8 @@ is run: a response that never runs code costs nothing.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Sequence
+from contextlib import ExitStack, aclosing, contextmanager
 from typing import Any, Final
 
 import msgspec
@@ -18,6 +18,7 @@ from antwort.api.tools import AutoContainer, CodeInterpreterTool, ToolDeclaratio
 from antwort.config import CodeInterpreterSettings
 from antwort.containers.containers import AUTO, Containers, ContainerWish, Executed
 from antwort.containers.contents import Shelves
+from antwort.containers.holdings import gone
 from antwort.containers.sandboxes.port import Output, SandboxLost, SandboxRefused, SandboxTrouble
 from antwort.engine.attachments import decoded
 from antwort.engine.ports import (
@@ -88,7 +89,8 @@ class CodeInterpreter:
         self._check(wish, param)
         record = await self._found(tool, context)
         names = await self._expected(context, wish, param)
-        bench = CodeBench(self._containers, self._store, self._settings, context, wish, record)
+        named = isinstance(tool.container, str)
+        bench = CodeBench(self._containers, self._store, self._settings, context, None if named else wish, record)
         if record is not None:
             page = await self._store.list_container_files(context.owner, record.id, PageQuery(limit=_LISTED))
             bench.know(page.data if page else ())
@@ -139,9 +141,10 @@ class CodeBench:
         files: FileStore,
         settings: CodeInterpreterSettings,
         context: ToolContext,
-        wish: AutoContainer,
+        wish: AutoContainer | None,
         record: ContainerRecord | None,
     ) -> None:
+        """Without a `wish` the container was asked for by its id, and no other will do."""
         self._containers = containers
         self._uploads = files
         self._settings = settings
@@ -150,6 +153,9 @@ class CodeBench:
         self._record = record
         self._empty = record is None or record.sandbox is None
         """Nothing is in the container: no call has run there, or what it had is lost."""
+        self._kept = ExitStack()
+        self._renewed = False
+        """The container before this one is gone, and no call has told so yet."""
         self._filled = False
         self._anew = False
         """It was filled in the knowledge that nothing was in it."""
@@ -186,10 +192,20 @@ class CodeBench:
     def annotate(self, text: str) -> Sequence[ContainerFileCitation]:
         return cite(text, self._files.values(), list(self._made.values()))
 
-    async def run(self, arguments: Arguments) -> AsyncGenerator[Output | Result, None]:
+    @contextmanager
+    def at_work(self) -> Generator[None]:
+        """However long the model thinks, its container neither expires nor makes room for another."""
+        with ExitStack() as self._kept:
+            if self._record is not None:
+                self._kept.enter_context(self._containers.using(self._context.owner, self._record.id))
+            yield
+
+    async def run(self, container_id: str, arguments: Arguments) -> AsyncGenerator[Output | Result, None]:
         """What the code prints, then what it came to; whatever happens, the model can go on from it."""
+        record = self._record
         try:
-            record = await self._container()
+            if record is None or record.id != container_id:
+                raise gone(container_id)
             await self._fill(record)
             running = self._containers.execute(
                 self._context.owner, record.id, arguments.code, requirements=arguments.requirements
@@ -210,9 +226,16 @@ class CodeBench:
             yield could_not_run("The code may have run, but what came of it could not be kept. Try again later.")
 
     async def _container(self) -> ContainerRecord:
+        """For the next call. One that is gone by now, such as a deleted one, is replaced if any would do."""
+        owner = self._context.owner
+        kept = self._record
+        if kept and self._wish is not None and await self._containers.newest_live(owner, [kept.id]) is None:
+            self._forget()
+            self._record, self._renewed = None, True
         if self._record is None:
-            wish = ContainerWish(name=AUTO, memory_limit=self._wish.memory_limit)
-            self._record = await self._containers.create(self._context.owner, wish)
+            tier = None if self._wish is None else self._wish.memory_limit
+            self._record = await self._containers.create(owner, ContainerWish(name=AUTO, memory_limit=tier))
+            self._kept.enter_context(self._containers.using(owner, self._record.id))
         return self._record
 
     async def _fill(self, record: ContainerRecord) -> None:
@@ -231,7 +254,8 @@ class CodeBench:
     async def _file_ids(self) -> list[str]:
         """Uploaded files that were declared or attached. One that was deleted since is no reason to run nothing."""
         named = [one.file.file_id for one in attached(self._context.history) if one.file.file_id is not None]
-        ids = dict.fromkeys([*(self._wish.file_ids or ()), *named])
+        declared = self._wish.file_ids if self._wish is not None else None
+        ids = dict.fromkeys([*(declared or ()), *named])
         return [one for one in ids if await self._uploads.get_file(self._context.owner, one) is not None]
 
     async def _put(self, record: ContainerRecord, attachment: Attachment) -> None:
@@ -250,13 +274,14 @@ class CodeBench:
             self._files[file.path] = self._made[file.path] = file
         if not executed.outcome.alive:
             self._forget()
+        renewed, self._renewed = self._renewed, False
         return came_to(
             executed.outcome,
             executed.files,
             seconds=self._settings.execution_timeout,
             tier=record.memory_limit,
             most=self._settings.max_output_size,
-            restarted=executed.replaced,
+            restarted=executed.replaced or renewed,
         )
 
     def _forget(self) -> None:
