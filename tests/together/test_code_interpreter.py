@@ -322,13 +322,18 @@ def test_very_much_output_is_cut_and_the_model_reads_less_of_it(client):
     assert len(response.output_text) < 60_000
 
 
-def test_a_sandbox_server_that_is_killed_in_the_middle_of_a_call(tmp_path):
-    with coding("local", tmp_path) as server, server.client() as client:
+@pytest.mark.parametrize("place, why", [("local", "was lost"), ("sandbox_url", "did not run to its end")])
+def test_a_sandbox_server_that_is_killed_in_the_middle_of_a_call(place, why, tmp_path):
+    with coding(place, tmp_path) as server, server.client() as client:
         sleeps = "import time; time.sleep(60)"
         response = meanwhile(client, sleeps, lambda: os.kill(sandbox_pid(server), signal.SIGKILL))
         (item,) = calls_of(response)
         assert (response.status, item.status) == ("completed", "failed")
-        assert "lost" in logs_of(item)
+        assert logs_of(item).startswith("begun\n")
+        assert why in logs_of(item)
+        if server.sandbox is not None:
+            server.sandbox.kill()  # it is dead, and now it is waited for too
+            server.sandbox.start()
         again = run(client, "1 + 1", previous_response_id=response.id)
         assert logs_of(calls_of(again)[0]) == "2"
         assert calls_of(again)[0].container_id == item.container_id

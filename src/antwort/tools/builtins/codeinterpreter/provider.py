@@ -40,7 +40,7 @@ from antwort.tools.builtins.codeinterpreter.attachments import (
 )
 from antwort.tools.builtins.codeinterpreter.call import CodeCall
 from antwort.tools.builtins.codeinterpreter.citations import cite
-from antwort.tools.builtins.codeinterpreter.results import Result, came_to, could_not_run
+from antwort.tools.builtins.codeinterpreter.results import Result, broke_off, came_to, could_not_run
 from antwort.tools.builtins.codeinterpreter.types import NAME, SPEC, Arguments
 
 LIVE: Final = "antwort:code_interpreter_call.live_output"
@@ -202,7 +202,7 @@ class CodeBench:
 
     async def run(self, container_id: str, arguments: Arguments) -> AsyncGenerator[Output | Result, None]:
         """What the code prints, then what it came to; whatever happens, the model can go on from it."""
-        record = self._record
+        record, printed = self._record, list[str]()
         try:
             if record is None or record.id != container_id:
                 raise gone(container_id)
@@ -212,14 +212,20 @@ class CodeBench:
             )
             async with aclosing(running) as steps:
                 async for step in steps:
-                    yield step if isinstance(step, Output) else self._result(step, record)
+                    if isinstance(step, Output):
+                        printed.append(step.text)
+                        yield step
+                    else:
+                        yield self._result(step, record)
         except SandboxLost as lost:
             self._forget()
-            yield could_not_run(f"The sandbox was lost before the code had ended. {lost} {_LOST}")
+            reason = f"The sandbox was lost before the code had ended. {lost} {_LOST}"
+            yield broke_off("".join(printed), reason, self._settings.max_output_size)
         except SandboxRefused as refused:
             yield could_not_run(f"The code was not run: {refused}")
         except SandboxTrouble as trouble:
-            yield could_not_run(f"The code was not run: {trouble} Try again later, or answer without running code.")
+            reason = f"The code did not run to its end: {trouble} Try again later, or answer without running code."
+            yield broke_off("".join(printed), reason, self._settings.max_output_size)
         except ApiError as error:
             yield could_not_run(f"The code was not run: {error.message}")
         except StoreFault:
