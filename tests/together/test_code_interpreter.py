@@ -25,6 +25,7 @@ from code_stage import (
     run,
     sandbox_pid,
 )
+from container_stage import execute
 from pydantic import BaseModel
 from server_stage import make_key
 
@@ -493,6 +494,17 @@ def test_time_and_size_are_as_the_configuration_has_them(place, tmp_path):
         assert logs_of(item).startswith("begun\n")
         assert "more than 1 s" in logs_of(item)
         assert run(client, "x", previous_response_id=slow.id).output_text == "1"
+
+        container = client.containers.create(name="x")
+        pictures = "import matplotlib.pyplot as plt\nplt.plot([1, 2]); plt.show()\n"
+        ran = execute(client, container.id, f"{pictures}print('y' * 100_000)\n'z' * 1000")
+        assert ran["images"] == []
+        assert len(ran["result"] + "".join(one["text"] for one in ran["output"])) < 2200
+        assert ran["cut_bytes"] > 98_000
+        with server.http() as http:
+            body = {"code": "print('y' * 100_000)", "stream": True}
+            streamed = http.post(f"/v1/containers/{container.id}/exec", json=body).text
+        assert len(streamed) < 6000
 
         long = run(client, "print('y' * 100_000)", include=[])
         assert len(logs_of(calls_of(long)[0])) < 2100

@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import AbstractContextManager, aclosing, asynccontextmanager, suppress
 
+import msgspec
 from msgspec import Struct
 
 from antwort.api.errors import ApiError, invalid
@@ -89,6 +90,7 @@ class Containers:
         self._settings = settings
         self._timeout = interpreter.execution_timeout
         self._claim_timeout = interpreter.claim_timeout
+        self._max_output = interpreter.max_output_size
         self._metrics = metrics
         self._clock = clock
         self._most = ContainerUse(settings.max_containers, settings.max_memory, settings.max_disk)
@@ -262,12 +264,15 @@ class Containers:
                 async with aclosing(self._run(held, record, code, requirements, seconds)) as steps:
                     async for step in steps:
                         if isinstance(step, Output):
+                            shown = step.text[: max(0, self._max_output - printed)]
                             printed += len(step.text)
+                            if shown:
+                                yield msgspec.structs.replace(step, text=shown)
                         else:
                             status = step.outcome.status
                             work.ended(status, printed=printed, files=len(step.files))
                             await self._store.touch_container(owner, container_id, self._clock())
-                        yield step
+                            yield step
             except SandboxTrouble as trouble:
                 status = kind_of(trouble)
                 work.failed(status)
