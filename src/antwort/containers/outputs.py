@@ -13,7 +13,7 @@ import msgspec
 from antwort.containers.sandboxes.port import Figure, Outcome, Output
 from antwort.engine.excerpt import fitting
 
-Stream: TypeAlias = Literal["stdout", "stderr"]
+_Piece: TypeAlias = tuple[Literal["stdout", "stderr"], bytes]
 
 _THREE: Final = 3  # bytes become four characters in a data URL
 
@@ -39,17 +39,18 @@ def cut_to(outcome: Outcome, most: int) -> Outcome:
 
 def _ends(output: tuple[Output, ...], most: int) -> tuple[tuple[Output, ...], int]:
     """The beginning and the end, and how many bytes are missing between them."""
-    pieces = [(one.stream, one.text.encode()) for one in output]
+    pieces: list[_Piece] = [(one.stream, one.text.encode()) for one in output]
     cut = sum(len(data) for _, data in pieces) - most
     if cut <= 0:
         return output, 0
-    backwards = [(stream, data[::-1]) for stream, data in reversed(pieces)]
-    tail = [(stream, data[::-1]) for stream, data in _first(backwards, most - most // 2)]
-    shown = [*_first(pieces, most // 2), (pieces[-1][0], f"\n[... {cut} bytes cut ...]\n".encode()), *reversed(tail)]
+    backwards: list[_Piece] = [(stream, data[::-1]) for stream, data in reversed(pieces)]
+    tail: list[_Piece] = [(stream, data[::-1]) for stream, data in _first(backwards, most - most // 2)]
+    mark: _Piece = (pieces[-1][0], f"\n[... {cut} bytes cut ...]\n".encode())
+    shown = [*_first(pieces, most // 2), mark, *reversed(tail)]
     return tuple(Output(stream, data.decode(errors="ignore")) for stream, data in shown), cut
 
 
-def _first(pieces: Iterable[tuple[Stream, bytes]], most: int) -> Iterator[tuple[Stream, bytes]]:
+def _first(pieces: Iterable[_Piece], most: int) -> Iterator[_Piece]:
     for stream, data in pieces:
         if most <= 0:
             return
