@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import base64
 import json
 import os
@@ -116,6 +117,22 @@ def test_attached_files_are_there_however_they_are_attached(client):
     response = client.responses.create(input=[{"role": "user", "content": parts}], **request)
 
     assert logs_of(calls_of(response)[0]) == "{'a b.csv': 1, 'given.csv': 2}"
+
+
+def test_files_of_one_name_do_not_take_each_others_place(client):
+    uploads = [client.files.create(file=("a.csv", content), purpose="user_data").id for content in (b"1", b"2")]
+    inline = [(b"3", "a.csv"), (b"4", "there/a.csv"), (b"5", "b.csv")]
+    parts = [
+        {"type": "input_text", "text": "# run\nimport os\n[open(name).read() for name in sorted(os.listdir())]"},
+        *({"type": "input_file", "file_id": one} for one in uploads),
+        *(
+            {"type": "input_file", "file_data": base64.b64encode(content).decode(), "filename": name}
+            for content, name in inline
+        ),
+    ]
+    response = run(client, "", input=[{"role": "user", "content": parts}])
+
+    assert sorted(ast.literal_eval(logs_of(calls_of(response)[0]))) == ["1", "2", "3", "4", "5"]
 
 
 def test_a_file_that_the_model_cannot_read_is_for_the_code_to_read(client):

@@ -13,17 +13,19 @@ from typing import Any, Final
 import msgspec
 
 from antwort.api.errors import ApiError, invalid
-from antwort.api.items import ContainerFileCitation
+from antwort.api.items import ContainerFileCitation, Item
 from antwort.api.tools import AutoContainer, CodeInterpreterTool, ToolDeclaration
 from antwort.config import CodeInterpreterSettings
 from antwort.containers.containers import AUTO, Containers, ContainerWish, Executed
 from antwort.containers.contents import Shelves
+from antwort.containers.files import place_for
 from antwort.containers.holdings import gone
 from antwort.containers.sandboxes.port import Output, SandboxLost, SandboxRefused, SandboxTrouble
 from antwort.engine.attachments import decoded
 from antwort.engine.ports import (
     ContainerFileRecord,
     ContainerRecord,
+    FileRecord,
     FileStore,
     FunctionSpec,
     HostedCall,
@@ -35,7 +37,7 @@ from antwort.tools.builtins.codeinterpreter.attachments import (
     Attachment,
     attached,
     containers_of,
-    name_for,
+    named,
     since_last_use,
 )
 from antwort.tools.builtins.codeinterpreter.call import CodeCall
@@ -88,13 +90,16 @@ class CodeInterpreter:
         wish = tool.container if isinstance(tool.container, AutoContainer) else AutoContainer()
         self._check(wish, param)
         record = await self._found(tool, context)
-        names = await self._expected(context, wish, param)
-        named = isinstance(tool.container, str)
-        bench = CodeBench(self._containers, self._store, self._settings, context, None if named else wish, record)
+        by_id = isinstance(tool.container, str)
+        bench = CodeBench(self._containers, self._store, self._settings, context, None if by_id else wish, record)
+        declared = [await self._declared(context, one, f"{param}.file_ids") for one in wish.file_ids or ()]
+        known: Sequence[ContainerFileRecord] = ()
         if record is not None:
             page = await self._store.list_container_files(context.owner, record.id, PageQuery(limit=_LISTED))
-            bench.know(page.data if page else ())
-        bench.expect(names)
+            known = page.data if page else ()
+        bench.know(known)
+        coming = context.given if record is not None and record.sandbox is not None else context.history
+        bench.expect(_names(known, [*declared, *await self._attached(context, coming)], coming))
         return bench
 
     def _check(self, wish: AutoContainer, param: str) -> None:
@@ -115,19 +120,28 @@ class CodeInterpreter:
         wanted = tool.container.memory_limit
         return newest if newest is not None and wanted in (None, newest.memory_limit) else None
 
-    async def _expected(self, context: ToolContext, wish: AutoContainer, param: str) -> list[str]:
-        """Names of the files that this request brings. One that is declared and does not exist is an error."""
-        declared = [await self._name_of(context, one, f"{param}.file_ids") for one in wish.file_ids or ()]
-        given = [one.file for one in attached(context.given)]
-        records = [await self._store.get_file(context.owner, one.file_id) for one in given if one.file_id is not None]
-        inline = [name_for(one) for one in given if one.file_id is None and one.file_data is not None]
-        return [*declared, *(record.filename for record in records if record is not None), *inline]
+    async def _attached(self, context: ToolContext, items: Sequence[Item]) -> list[FileRecord]:
+        ids = [one.file.file_id for one in attached(items) if one.file.file_id is not None]
+        found = [await self._store.get_file(context.owner, one) for one in ids]
+        return [record for record in found if record is not None]
 
-    async def _name_of(self, context: ToolContext, file_id: str, param: str) -> str:
+    async def _declared(self, context: ToolContext, file_id: str, param: str) -> FileRecord:
         record = await self._store.get_file(context.owner, file_id)
         if record is None:
             raise invalid(f"File with id '{file_id}' not found.", param=param)
-        return record.filename
+        return record
+
+
+def _names(known: Sequence[ContainerFileRecord], uploads: Sequence[FileRecord], items: Sequence[Item]) -> list[str]:
+    """How the files will be called that are yet to come: first uploaded ones, then those that came with messages."""
+    there = {file.file_id for file in known}
+    taken = {file.path for file in known}
+    coming: list[str] = []
+    for record in {one.id: one for one in uploads if one.id not in there}.values():
+        coming.append(place_for(record, taken.__contains__))
+        taken.add(coming[-1])
+    uploaded = [*coming, *(file.path for file in known if file.file_id is not None)]
+    return [*coming, *(name for _, name in named(items, uploaded))]
 
 
 class CodeBench:
@@ -252,24 +266,23 @@ class CodeBench:
         if ids := await self._file_ids():
             brought = await self._containers.bring(self._context.owner, record.id, ids)
             self._files.update((file.path, file) for file in brought)
-        for attachment in attached(history if self._empty else since_last_use(history, record.id)):
-            if attachment.file.file_id is None and attachment.file.file_data is not None:
-                await self._put(record, attachment)
+        uploaded = [file.path for file in self._files.values() if file.file_id is not None]
+        for attachment, name in named(history if self._empty else since_last_use(history, record.id), uploaded):
+            await self._put(record, attachment, name)
         self._filled, self._anew, self._empty = True, self._empty, False
 
     async def _file_ids(self) -> list[str]:
         """Uploaded files that were declared or attached. One that was deleted since is no reason to run nothing."""
-        named = [one.file.file_id for one in attached(self._context.history) if one.file.file_id is not None]
+        given = [one.file.file_id for one in attached(self._context.history) if one.file.file_id is not None]
         declared = self._wish.file_ids if self._wish is not None else None
-        ids = dict.fromkeys([*(declared or ()), *named])
+        ids = dict.fromkeys([*(declared or ()), *given])
         return [one for one in ids if await self._uploads.get_file(self._context.owner, one) is not None]
 
-    async def _put(self, record: ContainerRecord, attachment: Attachment) -> None:
+    async def _put(self, record: ContainerRecord, attachment: Attachment, name: str) -> None:
         try:
             data = decoded(attachment.file.file_data or "", attachment.place)
         except ApiError:
             return  # of an earlier request, which was told
-        name = name_for(attachment.file)
         file = await self._containers.add_file(self._context.owner, record.id, name, _whole(data))
         self._files[file.path] = file
 

@@ -105,6 +105,23 @@ async def test_the_model_is_told_which_files_there_will_be_and_are(place):
     assert "made.txt" in (again.describe(SPEC).description or "")
 
 
+async def test_the_model_is_told_the_names_that_files_really_get(place):
+    uploads = [
+        await place.upload("a.csv", b"1"),
+        await place.upload("a.csv", b"22"),
+        await place.upload("../b", b"333"),
+    ]
+    earlier_one = message(*({"type": "input_file", "file_id": one} for one in uploads[:2]), inline("a.csv", b"old"))
+    given = message({"type": "input_file", "file_id": uploads[2]}, inline("a.csv", b"x"), inline("a.csv", b"y"))
+    bench = await prepared(place, given, history=(earlier_one,))
+    told = (bench.describe(SPEC).description or "").rpartition("now: ")[2].removesuffix(".").split(", ")
+    listed = await ran(bench, "import os\nprint(*sorted(os.listdir()), sep='\\n')")
+
+    assert listed.text.split() == sorted(told)
+    assert set(told) == {"a.csv", f"{uploads[1]}-a.csv", "b", "2-a.csv", "3-a.csv"}
+    assert (await ran(bench, "open('2-a.csv').read(), open('3-a.csv').read()")).text == "('x', 'y')"
+
+
 async def test_links_cite_the_users_own_files_too_and_names_only_what_was_made(place):
     uploaded = await place.upload("a.csv", b"1")
     bench = await prepared(place, message({"type": "input_file", "file_id": uploaded}, inline("b.csv", b"2")))
