@@ -586,7 +586,10 @@ class ContainerStore(Protocol):
     async def expire_idlest(
         self, owner: Owner, name: str, now: float, spared: Sequence[str] = ()
     ) -> ContainerRecord | None:
-        """Let the one of this name expire now that was not used for longest, but none of `spared`; None without one."""
+        """Let the one of this name expire now that was not used for longest; None without one.
+
+        None of `spared`, and none that was used after `now`: whoever asks has looked then for what is to be spared.
+        """
         ...
 
     async def forget_containers(self, before: float) -> int:

@@ -7,8 +7,8 @@ import pytest
 from container_place import THEM, US, pieces
 
 from antwort.api.errors import ApiError
-from antwort.config import CodeInterpreterSettings
-from antwort.containers import AUTO, ContainerWish, Executed
+from antwort.config import CodeInterpreterSettings, ContainersSettings
+from antwort.containers import AUTO, Containers, ContainerWish, Executed
 from antwort.containers.sandboxes import Output, SandboxFault, SandboxLost
 from antwort.engine.ports import PageQuery
 
@@ -110,6 +110,29 @@ async def test_room_that_does_not_come_is_not_waited_for_longer_than_for_a_sandb
         error = await refusal(containers.create(US, ContainerWish(name=AUTO)))
         assert "quota of containers" in error.message
     assert await status(place, used.id) == "running"
+
+
+async def test_many_newcomers_at_once_take_no_room_from_each_other(place):
+    settings = ContainersSettings(max_containers=2)
+    containers = Containers(place.store, place.sandboxes, settings, CodeInterpreterSettings(), place.metrics)
+
+    async def visit() -> str | None:
+        made = await containers.create(US, ContainerWish(name=AUTO))
+        with containers.using(US, made.id):
+            await asyncio.sleep(0)
+            return await status(place, made.id)
+
+    assert set(await asyncio.gather(*(visit() for _ in range(100)))) == {"running"}
+
+
+async def test_where_nobody_could_leave_nobody_waits(place):
+    containers = place.made(max_containers=1)
+    await containers.create(US, ContainerWish(name="mine"))
+    newcomers = [containers.create(US, ContainerWish(name=AUTO)) for _ in range(3)]
+    async with asyncio.timeout(10):
+        errors = await asyncio.gather(*newcomers, return_exceptions=True)
+
+    assert [getattr(error, "status", None) for error in errors] == [429] * 3
 
 
 async def test_a_wish_that_can_never_be_takes_no_room_of_others(place):
