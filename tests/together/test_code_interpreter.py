@@ -307,14 +307,14 @@ def test_broken_arguments_are_told_to_the_model_which_tries_again(client):
 
 
 def test_five_megabytes_of_code(client):
-    response = run(client, f"x = '{'a' * 5_000_000}'\nlen(x)")
+    response = run(client.with_options(timeout=300), f"x = '{'a' * 5_000_000}'\nlen(x)")  # a million fragments
 
     assert logs_of(calls_of(response)[0]) == "5000000"
     assert len(calls_of(response)[0].code) > 5_000_000
 
 
 def test_even_more_code_is_refused_and_the_model_reads_why(client):
-    response = run(client, f"x = '{'a' * 6_000_000}'\nlen(x)")
+    response = run(client.with_options(timeout=300), f"x = '{'a' * 6_000_000}'\nlen(x)")
 
     assert calls_of(response)[0].status == "failed"
     assert "more than" in response.output_text
