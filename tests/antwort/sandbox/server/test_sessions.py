@@ -8,6 +8,7 @@ import json
 import threading
 import time
 
+import package_indexes
 import pytest
 from patience import soon, until
 
@@ -103,6 +104,20 @@ def test_installation_and_run_share_the_time_and_can_be_interrupted(serve, index
         assert client.run(session, "x")["result"] == "2"
 
 
+def test_a_session_is_not_made_if_its_packages_take_longer_than_the_caller_waits(serve, index):
+    with serve("user", python_index=index.held, modules="json") as running:
+        wanted = {"requirements": ["tiny-thing"], "timeout_seconds": 1}
+        answer = running.client.post("/sessions", wanted)
+        assert answer.status == 400
+        assert answer.json["error"].startswith("package installation failed: it took longer than the ")
+        until(lambda: package_indexes.installers(running.process.pid) == [])
+        assert running.client.call("GET", "/sessions").json == {"sessions": []}
+        assert running.client.post("/sessions", {**wanted, "timeout_seconds": "1"}).status == 400
+        index.going_on.set()
+        session = running.client.session(**{**wanted, "timeout_seconds": 60})
+        assert running.client.run(session, "import tiny_thing; tiny_thing.ANSWER")["result"] == "42"
+
+
 @pytest.fixture
 def anyio_backend():
     return "asyncio"
@@ -118,7 +133,7 @@ async def opened(directory, **settings):
 
 
 async def create(sessions, *, expires_after: int = 600):
-    return await sessions.create(Limits(), tenant="", expires_after=expires_after, requirements=[])
+    return await sessions.create(Limits(), tenant="", expires_after=expires_after, requirements=[], seconds=30)
 
 
 @pytest.mark.anyio
