@@ -87,20 +87,20 @@ def test_installation_and_run_share_the_time_and_can_be_interrupted(serve, index
         seen = client.run(session, "1", requirements=["tiny-thing"], timeout_seconds=1)
         assert (seen["status"], seen["exit_code"]) == ("error", -1)
         assert "took longer than the 1 s" in seen["stderr"]
-        answers = []
+        answers = {}
         wanted = {"requirements": ["tiny-thing"], "timeout_seconds": 60}
         calls = [
-            threading.Thread(target=lambda: answers.append(client.run(session, "x = 1", **wanted))),
-            threading.Thread(target=lambda: answers.append(client.run(session, "x = 2"))),
+            threading.Thread(target=lambda: answers.update(first=client.run(session, "x = 1", **wanted))),
+            threading.Thread(target=lambda: answers.update(second=client.run(session, "x = 2"))),
         ]
         for call in calls:
             call.start()
             time.sleep(0.5)
-        assert answers == []  # in order: the second waits for the first, though that only installs
+        assert answers == {}  # in order: the second waits for the first, though that only installs
         assert client.post(f"/sessions/{session}/interrupt", {}).json == {"interrupted": True}
         for call in calls:
             call.join()
-        assert [answer["status"] for answer in answers] == ["interrupted", "success"]
+        assert (answers["first"]["status"], answers["second"]["status"]) == ("interrupted", "success")
         assert client.run(session, "x")["result"] == "2"
 
 
