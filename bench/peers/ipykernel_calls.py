@@ -15,7 +15,6 @@ from jupyter_client.blocking import BlockingKernelClient
 from jupyter_client.manager import KernelManager
 
 STARTS, CALLS, IMAGES = 5, 200, 10
-PATIENCE = 300  # a hundred may start at once
 IMPORTS = "import numpy, pandas, matplotlib.pyplot as plt\nprint(1)"
 PLOT = "plt.plot([1, 2, 3]); plt.show()"
 LARGE, SMALL_FILES = 100 << 20, 1_000
@@ -47,12 +46,12 @@ def until_idle(client: BlockingKernelClient, code: str) -> list[str]:
     asked = client.execute(code)
     kinds: list[str] = []
     while True:
-        message = client.get_iopub_msg(timeout=PATIENCE)
+        message = client.get_iopub_msg(timeout=60)
         if message["parent_header"].get("msg_id") != asked:
             continue
         kinds.append(message["msg_type"])
         if message["msg_type"] == "status" and message["content"]["execution_state"] == "idle":
-            client.get_shell_msg(timeout=PATIENCE)
+            client.get_shell_msg(timeout=60)
             return kinds
 
 
@@ -62,7 +61,7 @@ def start() -> tuple[KernelManager, BlockingKernelClient]:
     manager.start_kernel()
     client = manager.client()
     client.start_channels()
-    client.wait_for_ready(timeout=PATIENCE)
+    client.wait_for_ready(timeout=60)
     return manager, client
 
 
@@ -113,7 +112,7 @@ def attached(client: BlockingKernelClient, asked: str) -> int:
     """Wait until it is done; how many bytes were attached to what came back."""
     size = 0
     while True:
-        message = client.get_iopub_msg(timeout=PATIENCE)
+        message = client.get_iopub_msg(timeout=60)
         if message["parent_header"].get("msg_id") != asked:
             continue
         if message["msg_type"] == "error":
