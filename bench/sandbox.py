@@ -95,7 +95,7 @@ def _crowd_of_kernels(kernel: dict[str, Any] | str) -> dict[str, Reading | str]:
     if isinstance(kernel, str):
         return {"ipykernel": kernel}
     gigabytes = AT_ONCE * kernel["memory"] / 1024
-    return {"ipykernel": f"not tried: {AT_ONCE} kernels would hold {gigabytes:.0f} GB and keep the machine for minutes"}
+    return {"ipykernel": f"not tried: {AT_ONCE} kernels would hold {gigabytes:.0f} GB"}
 
 
 async def _in_the_jail(*, ahead: bool) -> Reading:
