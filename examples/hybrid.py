@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -103,7 +104,7 @@ def report(model: str) -> AnalysisResult:
         ToolInvoked, lambda event: print(f"{event.name} ({event.origin}): {event.rendered_output.split(chr(10))[0]}")
     )
     adapter = OpenAIAdapter(model=model, hosted_tools=OpenAIHostedToolsConfig(code_interpreter=True))
-    with OpenAIContainerWorkspaceSection(session=session) as workspace:
+    with OpenAIContainerWorkspaceSection(session=session) as workspace, closing(sales()) as database:
         template = PromptTemplate[AnalysisResult](
             ns="analytics",
             key="report",
@@ -117,7 +118,7 @@ def report(model: str) -> AnalysisResult:
                 workspace,
             ],
         )
-        resources = ResourceRegistry.build({sqlite3.Connection: sales()})
+        resources = ResourceRegistry.build({sqlite3.Connection: database})
         response = adapter.evaluate(Prompt(template), session=session, resources=resources)
         print(f"\nIn the container now: {workspace.filesystem.list_dir()}")
         return response.output

@@ -19,7 +19,7 @@ def show_transfers(session: Session) -> None:
             bars[key].add_task(event.direction, total=event.total_bytes, files=0, all=event.total_files)
             bars[key].start()
         (task,) = bars[key].task_ids
-        bars[key].update(task, completed=event.bytes, files=event.files)
+        bars[key].update(task, completed=event.bytes, total=event.total_bytes, files=event.files, all=event.total_files)
         if event.done:
             bars.pop(key).stop()
 

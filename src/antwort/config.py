@@ -25,7 +25,7 @@ _ADDRESS = re.compile(r"https?://[^\s/?#@]+/?")
 _PREFIX = "ANTWORT_"
 
 Positive: TypeAlias = Annotated[int, Meta(ge=1)]
-Seconds: TypeAlias = Annotated[float, Meta(gt=0)]
+Seconds: TypeAlias = Annotated[float, Meta(gt=0, le=31_536_000)]  # a year; without an end some of them would break
 
 
 class ConfigError(Exception):
@@ -151,6 +151,7 @@ class CodeInterpreterSettings(_Section):
     sandbox_namespace: str | None = None
     execution_timeout: Seconds = 60.0
     claim_timeout: Seconds = 30.0
+    """To wait for a sandbox, and for room where an owner has as many containers as there may be."""
     max_output_size: Positive = 10 * 1024 * 1024
     """Bytes of what one run prints and shows; what is more is cut."""
     outputs: Literal["asked", "always"] = "asked"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -166,6 +167,9 @@ class DatabaseConnection:
     def execute(self, sql: str) -> list[dict[str, Any]]:
         return [dict(row) for row in self._database.execute(sql)]
 
+    def close(self) -> None:
+        self._database.close()
+
 
 def test_story_3_hybrid_tools(run_block, server):
     """Our server has no web search yet and says so by name; without it, everything else runs."""
@@ -173,11 +177,11 @@ def test_story_3_hybrid_tools(run_block, server):
     workspace = OpenAIContainerWorkspaceSection(session=session)
     given = {"AnalysisResult": AnalysisResult, "DatabaseConnection": DatabaseConnection}
     defined = run_block("class QueryParams:", session=session, workspace=workspace, **given)
-    resources = ResourceRegistry.build({DatabaseConnection: DatabaseConnection()})
     prompt, refusal = Prompt(defined["template"]), ""
     adapter: OpenAIAdapter = defined["adapter"]
     assert [tool.name for tool in adapter.native_tools] == ["code_interpreter", "web_search"]
-    with workspace:
+    with workspace, closing(DatabaseConnection()) as database:
+        resources = ResourceRegistry.build({DatabaseConnection: database})
         try:
             response = adapter.evaluate(prompt, session=session, resources=resources)
         except PromptEvaluationError as error:

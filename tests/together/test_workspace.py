@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from code_stage import sandbox_pid
 from workspace_stage import adapter_for, call, playing_scenes, scene, write_files
 
 from weakincentives.adapters.openai import ContainerConfig, OpenAIContainerWorkspaceSection
@@ -23,6 +26,7 @@ SCENES = {
         "import os; os.makedirs('/mnt/data/out', exist_ok=True); open('/mnt/data/out/new.txt', 'w').write('made')",
         "open('/mnt/data/project/a.py', 'a').write('# seen'); os.remove('/mnt/data/project/src/b.py'); print('ok')",
     ],
+    "swap": ["open('/mnt/data/project/a.py', 'w').write('print(2)\\n'); print('swapped')"],
     "remember": ["x = 41; print('noted')"],
     "recall": ["print(x + 1)"],
     "names": ["import os; print(sorted(os.listdir('/mnt/data/odd')))"],
@@ -68,7 +72,13 @@ def project(tmp_path):
 
 
 @pytest.fixture
-def workspace(server, project, config):
+def client(server):
+    with server.client() as sdk:
+        yield sdk
+
+
+@pytest.fixture
+def workspace(client, project, config):
     with OpenAIContainerWorkspaceSection(
         session=Session(),
         mounts=(HostMount(project, "project", exclude_glob=(".git/*", "__pycache__/")),),
@@ -76,8 +86,7 @@ def workspace(server, project, config):
         container_config=config,
     ) as section:
         yield section
-    with server.client() as client:
-        assert list(client.containers.list()) == []
+    assert list(client.containers.list()) == []
 
 
 def evaluate(server, workspace, name, **options) -> Any:
@@ -98,12 +107,12 @@ def test_code_finds_the_files_where_the_prompt_says(server, workspace):
     assert ran.result.value.container_id == workspace.container_id
 
 
-def test_nothing_is_copied_or_made_before_it_is_needed(server, project, tmp_path, monkeypatch):
+def test_nothing_is_copied_or_made_before_it_is_needed(client, project, tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
     (tmp_path / "tmp").mkdir()
     mounts = (HostMount(project),)
     workspace = OpenAIContainerWorkspaceSection(
-        session=Session(), mounts=mounts, allowed_host_roots=(project.parent,), client=server.client()
+        session=Session(), mounts=mounts, allowed_host_roots=(project.parent,), client=client
     )
     assert (workspace.filesystem, workspace.container_id) == (workspace.resources().get(Filesystem), None)
     assert not any((tmp_path / "tmp").iterdir())
@@ -143,6 +152,30 @@ def test_what_code_does_is_seen_after_the_turn_and_comes_back(server, workspace,
     assert (project / "a.py").read_text() == "print(1)\n"
     assert workspace.sync().render() == "2 unchanged"
     assert "Also there by now, below `/mnt/data`:\n- `out/new.txt`" in scene("sum", workspace).render().text
+
+
+def test_a_change_that_leaves_the_size_as_it_was_is_seen(server, workspace):
+    assert workspace.mount_previews[0].bytes_copied == 18
+    evaluate(server, workspace, "swap")
+
+    assert workspace.filesystem.read_text("project/a.py") == "print(2)\n"
+    assert workspace.filesystem.unsaved() == ("project/a.py",)
+    evaluate(server, workspace, "remember")
+    assert workspace.sync().changed == ("project/a.py",)
+    assert (workspace.temp_dir / "project/a.py").read_text() == "print(2)\n"
+
+
+def test_files_that_went_with_a_sandbox_are_missed_and_put_back(server, workspace):
+    """Long before the container would be asked after for its age: what is listed after a turn tells."""
+    evaluate(server, workspace, "sum")
+    first = workspace.container_id
+    os.kill(sandbox_pid(server), signal.SIGKILL)
+    evaluate(server, workspace, "remember")  # played in a sandbox with nothing in it
+
+    assert evaluate(server, workspace, "sum").text == "18\n"
+    (told,) = workspace.session[ContainerRecreated].all()
+    assert (told.old_id, told.new_id, told.lost) == (first, workspace.container_id, ())
+    assert told.restored == ("project/a.py", "project/src/b.py")
 
 
 def test_variables_live_from_one_evaluation_to_the_next(server, workspace):
@@ -227,10 +260,9 @@ def test_cleanup_is_done_once_and_ends_everything(server, workspace):
 
 
 @pytest.fixture
-def unlucky(server, config, tmp_path):
+def unlucky(client, config, tmp_path):
     """A workspace whose results cannot be left where they were asked for."""
     (tmp_path / "file").touch()
-    client = server.client()
     yield OpenAIContainerWorkspaceSection(
         session=Session(),
         container_config=config,
@@ -242,7 +274,7 @@ def unlucky(server, config, tmp_path):
         client.containers.delete(container.id)
 
 
-def test_where_the_results_cannot_be_left_the_container_is(server, unlucky):
+def test_where_the_results_cannot_be_left_the_container_is(client, unlucky):
     unlucky.filesystem.write_text("a", "1")
     container, temp_dir = unlucky.container_id, unlucky.temp_dir
     with pytest.raises(WorkspaceError, match=f"still in container {container}"):
@@ -250,7 +282,7 @@ def test_where_the_results_cannot_be_left_the_container_is(server, unlucky):
     unlucky.cleanup()
 
     assert not temp_dir.exists()
-    assert [one.id for one in server.client().containers.list()] == [container]
+    assert [one.id for one in client.containers.list()] == [container]
 
 
 def test_an_error_in_the_block_is_not_hidden_by_one_of_cleaning_up(unlucky, caplog):
@@ -277,15 +309,15 @@ def test_progress_is_told(server, workspace, tmp_path):
     assert (down.files, down.bytes, down.container_id) == (2, 19, workspace.container_id)
 
 
-def test_many_threads_make_one_container(server, workspace):
-    workspace.filesystem.manager._follow(server.client())
+def test_many_threads_make_one_container(client, workspace):
+    shared = workspace.clone(client=client)
     begin = threading.Barrier(8)
     failures: list[BaseException] = []
 
     def work(number: int) -> None:
         try:
             begin.wait()
-            workspace.filesystem.write_text(f"thread/{number}", str(number))
+            shared.filesystem.write_text(f"thread/{number}", str(number))
         except BaseException as error:  # noqa: BLE001 - told below
             failures.append(error)
 
@@ -296,23 +328,24 @@ def test_many_threads_make_one_container(server, workspace):
         thread.join()
 
     assert failures == []
-    assert workspace.filesystem.list_dir("thread") == [str(number) for number in range(8)]
-    assert len(list(server.client().containers.list())) == 1
+    assert shared.filesystem.list_dir("thread") == [str(number) for number in range(8)]
+    assert [one.id for one in client.containers.list()] == [shared.container_id]
+    shared.cleanup()
 
 
 # ── whose container it is ────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def auto(server, session, **options) -> OpenAIContainerWorkspaceSection:
+def auto(client, session, **options) -> OpenAIContainerWorkspaceSection:
     config = ContainerConfig(memory_limit="1g", mode="auto")
-    return OpenAIContainerWorkspaceSection(session=session, container_config=config, client=server.client(), **options)
+    return OpenAIContainerWorkspaceSection(session=session, container_config=config, client=client, **options)
 
 
-def test_workspaces_of_one_session_can_share_a_container(server, project):
+def test_workspaces_of_one_session_can_share_a_container(client, project):
     session = Session()
-    one = auto(server, session, mounts=(HostMount(project, "one"),), allowed_host_roots=(project,))
-    two = auto(server, session, mounts=(HostMount(project, "two"),), allowed_host_roots=(project,))
-    stranger = auto(server, Session())
+    one = auto(client, session, mounts=(HostMount(project, "one"),), allowed_host_roots=(project,))
+    two = auto(client, session, mounts=(HostMount(project, "two"),), allowed_host_roots=(project,))
+    stranger = auto(client, Session())
     stranger.filesystem.write_text("theirs", "3")
 
     assert one.filesystem.list_dir() == ["one"]
@@ -325,7 +358,7 @@ def test_workspaces_of_one_session_can_share_a_container(server, project):
     assert two.filesystem.read_text("two/a.py") == "print(1)\n"
     two.cleanup()
     stranger.cleanup()
-    assert list(server.client().containers.list()) == []
+    assert list(client.containers.list()) == []
 
 
 def remembered(server, session) -> str:
@@ -337,30 +370,29 @@ def remembered(server, session) -> str:
     return ran.result.value.container_id
 
 
-def test_a_container_of_an_earlier_turn_is_used_again_and_left(server):
+def test_a_container_of_an_earlier_turn_is_used_again_and_left(server, client):
     session = Session()
     container = remembered(server, session)  # one that the server made
-    with auto(server, session) as workspace:
+    with auto(client, session) as workspace:
         assert evaluate(server, workspace, "recall").text == "42\n"
         assert workspace.container_id == container
 
-    (left,) = server.client().containers.list()
+    (left,) = client.containers.list()
     assert left.id == container
-    server.client().containers.delete(left.id)
+    client.containers.delete(left.id)
 
 
-def test_one_with_less_memory_than_asked_for_is_not(server):
+def test_one_with_less_memory_than_asked_for_is_not(server, client):
     session = Session()
     container = remembered(server, session)
     config = ContainerConfig(memory_limit="4g", mode="auto")
-    with OpenAIContainerWorkspaceSection(session=session, container_config=config, client=server.client()) as workspace:
+    with OpenAIContainerWorkspaceSection(session=session, container_config=config, client=client) as workspace:
         workspace.filesystem.ensure_container()
         assert workspace.container_id != container
-    server.client().containers.delete(container)
+    client.containers.delete(container)
 
 
-def test_a_container_that_was_given_is_used_and_left(server, project, config):
-    client = server.client()
+def test_a_container_that_was_given_is_used_and_left(client, project, config):
     given = client.containers.create(name="mine")
     client.containers.files.create(given.id, file=("before.txt", b"mine"))
     with OpenAIContainerWorkspaceSection(
@@ -378,8 +410,8 @@ def test_a_container_that_was_given_is_used_and_left(server, project, config):
     client.containers.delete(given.id)
 
 
-def test_a_clone_is_a_workspace_of_its_own(server, workspace):
-    other = workspace.clone(session=Session(), client=server.client(), title="Files", key="files")
+def test_a_clone_is_a_workspace_of_its_own(server, client, workspace):
+    other = workspace.clone(session=Session(), client=client, title="Files", key="files")
     other.filesystem.write_text("project/a.py", "changed")
 
     assert (other.title, other.key, other.mounts) == ("Files", "files", workspace.mounts)
@@ -388,7 +420,7 @@ def test_a_clone_is_a_workspace_of_its_own(server, workspace):
     assert evaluate(server, workspace, "sum").text == "18\n"
 
 
-def test_an_evaluation_at_another_server_takes_the_files_along(server, workspace, tmp_path):
+def test_an_evaluation_at_another_server_takes_the_files_along(server, client, workspace, tmp_path):
     evaluate(server, workspace, "work")
     first = workspace.container_id
     with playing_scenes(tmp_path / "other", SCENES) as other:
@@ -397,5 +429,5 @@ def test_an_evaluation_at_another_server_takes_the_files_along(server, workspace
         assert (moved.old_id, moved.new_id) == (first, workspace.container_id)
         assert moved.restored == ("project/a.py", "project/src/b.py")
         assert moved.lost == ("out/new.txt", "project/a.py")
-        assert list(server.client().containers.list()) == []
+        assert list(client.containers.list()) == []
         workspace.cleanup()

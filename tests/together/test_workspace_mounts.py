@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rights import rights_laid_down
 from server_stage import Server
 from workspace_stage import adapter_for, playing_scenes, scene, write_files
 
@@ -31,10 +31,15 @@ def server(tmp_path_factory):
 
 
 @pytest.fixture
-def make(server, tmp_path) -> Any:
+def client(server):
+    with server.client() as sdk:
+        yield sdk
+
+
+@pytest.fixture
+def make(client, tmp_path) -> Any:
     """Makes a workspace below an allowed root; all are cleaned up, and no container is left."""
     made: list[OpenAIContainerWorkspaceSection] = []
-    client = server.client()
 
     def make(*mounts: HostMount, roots: tuple[Path, ...] = (tmp_path / "root",), archives: bool = True) -> Any:
         section = OpenAIContainerWorkspaceSection(
@@ -67,7 +72,8 @@ def refused(server: Server, workspace: OpenAIContainerWorkspaceSection, kind: ty
         with pytest.raises(kind, match=match):
             use()
     assert workspace.container_id is None
-    assert list(server.client().containers.list()) == []
+    with server.client() as client:
+        assert list(client.containers.list()) == []
     assert workspace.session[TransferProgress].all() == ()
 
 
@@ -116,14 +122,11 @@ def test_one_bad_mount_spoils_them_all(server, make, tmp_path):
     refused(server, workspace, WorkspaceError, "does not exist")
 
 
-@pytest.mark.skipif(
-    os.geteuid() == 0, reason="nothing is unreadable to root; filesystem/test_mount_plan.py lays it down"
-)
 def test_what_cannot_be_read_is_named(server, make, tmp_path):
-    write_files(tmp_path / "root/data", {"secret": "x"})
+    write_files(tmp_path / "root/data", {"open": "x", "secret": "y"})
     (tmp_path / "root/data/secret").chmod(0)
-
-    refused(server, make(HostMount(tmp_path / "root/data")), WorkspaceError, "cannot read .*secret")
+    with rights_laid_down():
+        refused(server, make(HostMount(tmp_path / "root/data")), WorkspaceError, "cannot read .*secret")
 
 
 # ── what arrives ─────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -175,7 +175,7 @@ class Tree:
     def settle(self, draft: Draft) -> None:
         """Put a draft in its place. A rename: what stands there may be a link, a FIFO or a file open elsewhere.
 
-        Directories without a file in them give way: nobody outside sees them, so nobody could remove them.
+        Directories without a file in them give way: whoever is shown files alone could never remove them.
         """
         with self._as_owner():
             try:
@@ -184,7 +184,7 @@ class Tree:
                 except IsADirectoryError:
                     if not _is_hollow(draft.name, draft.directory, 0):
                         raise
-                    _remove_hollow(draft.name, draft.directory)
+                    _remove_hollow(draft.name, draft.directory, 0)
                     os.rename(draft.part, draft.name, src_dir_fd=draft.directory, dst_dir_fd=draft.directory)
             except OSError as error:
                 raise _refused(error, draft.path) from error
@@ -391,18 +391,19 @@ def _is_hollow(name: str, parent: int, depth: int) -> bool:
     directory = _open(name, _DIRECTORY, parent, name)
     try:
         with os.scandir(directory) as entries:
-            inside = list(entries)
-        return all(one.is_dir(follow_symlinks=False) and _is_hollow(one.name, directory, depth + 1) for one in inside)
+            return all(
+                one.is_dir(follow_symlinks=False) and _is_hollow(one.name, directory, depth + 1) for one in entries
+            )
     finally:
         os.close(directory)
 
 
-def _remove_hollow(name: str, parent: int) -> None:
-    """Remove it, from the bottom up. What code puts into it meanwhile makes that fail, and stays."""
+def _remove_hollow(name: str, parent: int, depth: int) -> None:
+    """Remove it, from the bottom up. What code has put into it meanwhile, or how deep, makes that fail, and stays."""
     directory = _open(name, _DIRECTORY, parent, name)
     try:
-        for child in os.listdir(directory):  # noqa: PTH208 - a descriptor has no pathlib
-            _remove_hollow(child, directory)
+        for child in os.listdir(directory) if depth <= _DEEPEST else ():  # noqa: PTH208 - a descriptor has no pathlib
+            _remove_hollow(child, directory, depth + 1)
     finally:
         os.close(directory)
     os.rmdir(name, dir_fd=parent)

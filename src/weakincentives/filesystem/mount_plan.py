@@ -99,6 +99,13 @@ class AllowedRoots:
         raise WorkspaceError(f"{host_path!r} does not exist in the allowed host roots ({self})")
 
 
+def listed_roots(roots: Sequence[str | os.PathLike[str]]) -> tuple[str | os.PathLike[str], ...]:
+    """Roots as they were given, unless that is one path alone: its letters would be the roots, and `/` is the first."""
+    if isinstance(roots, str | os.PathLike):
+        raise WorkspaceSecurityError(f"allowed_host_roots must be a list of directories, not one path: [{roots!r}]")
+    return tuple(roots)
+
+
 def check_mounts(mounts: Iterable[HostMount], roots: Sequence[str | os.PathLike[str]]) -> None:
     """Refuse what lies outside of the allowed roots as far as paths tell. What is really there is seen by the plan."""
     for mount in mounts:
@@ -217,7 +224,7 @@ def _resolved(roots: Sequence[str | os.PathLike[str]]) -> list[Path]:
         raise WorkspaceSecurityError(
             "allowed_host_roots is empty, so nothing may be mounted; name the directories that mounts may read"
         )
-    return [Path(os.path.realpath(root)) for root in roots]
+    return [Path(os.path.realpath(root)) for root in listed_roots(roots)]
 
 
 def _claims(host_path: str, roots: Sequence[Path]) -> list[Path]:

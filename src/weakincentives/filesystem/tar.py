@@ -143,6 +143,8 @@ class _Source:
         self._exactly(-size % _BLOCK)
 
     def _exactly(self, size: int, *, at_the_end: bool = False) -> bytes:
+        if len(self._rest) >= size > 0:  # nearly always, and there are many
+            return self._some(size)
         taken = bytearray()
         while len(taken) < size:
             if at_the_end and not taken and not self._fill():

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antwort.sandbox.errors import BadPath, NotFound, TooLarge
-from antwort.sandbox.files import Listing, Tree, is_plain, parts
+from antwort.sandbox.files import Listing, Tree, _remove_hollow, is_plain, parts
 
 
 @pytest.fixture
@@ -275,6 +275,23 @@ def test_directories_with_anything_in_them_do_not(tree, root):
     assert sorted(str(path.relative_to(root)) for path in root.rglob("*")) == [
         *("dir", "dir/empty", "dir/sub", "dir/sub/link")
     ]
+
+
+def test_directories_deeper_than_we_go_do_not_either(tree, root):
+    deep = root
+    for _ in range(80):
+        deep = deep / "d"
+        deep.mkdir()
+    with pytest.raises(BadPath, match="directory"):
+        tree.write("d", b"a file")
+    place = os.open(root, os.O_RDONLY)
+    try:
+        with pytest.raises(OSError, match="not empty"):  # code can put them there after they were looked at
+            _remove_hollow("d", place, 0)
+    finally:
+        os.close(place)
+
+    assert deep.is_dir()
 
 
 def test_what_the_code_does_to_a_draft_is_its_own_affair(tree, root):

@@ -65,6 +65,13 @@ def test_a_copy_that_is_refused_leaves_nothing_and_can_be_tried_again(tmp_path, 
     files.remove()
 
 
+@pytest.mark.parametrize("kind", [str, Path])
+def test_one_path_alone_is_no_list_of_roots(tmp_path, kind):
+    for mounts in ((HostMount("/etc/passwd"),), ()):
+        with pytest.raises(WorkspaceSecurityError, match="must be a list of directories, not one path"):
+            MountedFiles(mounts, kind(tmp_path))
+
+
 def test_outsiders_are_refused_at_once(tmp_path):
     with pytest.raises(WorkspaceSecurityError, match="outside"):
         MountedFiles([HostMount("/etc")], [tmp_path])

@@ -11,7 +11,8 @@ import inspect
 import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, cast
 
 from weakincentives.adapters.core import DEFAULT_MAX_TURNS, Connection, Evaluation, ProviderAdapter
 from weakincentives.adapters.openai.citations import FileCitation, download
@@ -20,7 +21,7 @@ from weakincentives.adapters.openai.conversation import Conversation
 from weakincentives.adapters.openai.native_tools.capability import PROVIDER
 from weakincentives.adapters.openai.offer import PLAIN_CHOICES, find_capability, offer_natives, resolve_choice
 from weakincentives.adapters.openai.transport import Transport, faults
-from weakincentives.adapters.throttle import ThrottlePolicy
+from weakincentives.adapters.throttle import ThrottlePolicy, with_backoff
 from weakincentives.adapters.turn import ToolChoice
 from weakincentives.clock import SYSTEM_CLOCK, Clock
 from weakincentives.errors import ProviderFault
@@ -38,6 +39,9 @@ class OpenAIAdapter(ProviderAdapter):
 
     Give either a `client` of OpenAI's SDK, or a `client_config` to make one from; without both, one is made from the
     environment when it is first needed. `hosted_tools` are offered to the model with every prompt.
+
+    `close`, or the end of a `with` block, closes the connections of a client that was made here; one of the caller's is
+    the caller's to close. A workspace that works with this client is cleaned up before.
     """
 
     provider = PROVIDER
@@ -81,9 +85,9 @@ class OpenAIAdapter(ProviderAdapter):
         return self.model_config.native_tools.get(self.model)
 
     def choose(self, evaluation: Evaluation) -> ToolChoice:
-        if self.tool_choice in PLAIN_CHOICES:
-            return self.tool_choice
         rendered = evaluation.rendered
+        if self.tool_choice in PLAIN_CHOICES and (self.tool_choice != "required" or rendered.tools):
+            return self.tool_choice
         natives = offer_natives(rendered, prompt_name=evaluation.prompt.name, allowed=self._allowed)
         try:
             return resolve_choice(self.tool_choice, [tool.name for tool in rendered.tools], natives)
@@ -106,5 +110,25 @@ class OpenAIAdapter(ProviderAdapter):
         return conversation
 
     def download(self, citation: ContainerFile | FileCitation, dest: str | os.PathLike[str]) -> Path:
-        """Write a file that an answer cites to `dest`, or into it where that is a directory."""
-        return download(self.client, citation, dest)
+        """Write a file that an answer cites to `dest`, or into it where that is a directory.
+
+        It is tried again as requests are; a `ProviderFault` says why it could not be had.
+        """
+
+        def once() -> Path:
+            with faults():
+                return download(self.client, citation, dest)
+
+        return with_backoff(once, policy=self.throttle, clock=self.clock)
+
+    def close(self) -> None:
+        """Close connections that are ours. What nobody closes goes with the adapter."""
+        self._transport.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

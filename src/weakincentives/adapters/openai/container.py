@@ -79,7 +79,7 @@ class ContainerManager:
     ) -> None:
         self.config = config or ContainerConfig()
         self.lock = RLock()
-        self._given = client
+        self._transport = Transport(client, None)
         self._throttle = throttle
         self._clock = clock
         self._session: Callable[[], Session | None] = (lambda: None) if session is None else ref(session)
@@ -107,7 +107,7 @@ class ContainerManager:
         """The way to the server."""
         if self._api is None:
             with faults():
-                client = Transport(self._given, None).client
+                client = self._transport.client
             self._api = ContainerApi(client, throttle=self._throttle, clock=self._clock)
         return self._api
 
@@ -221,6 +221,7 @@ class ContainerManager:
             if self._is_ours and not keep:
                 self._delete()
             self._container = None
+            self._transport.close()
 
     # ── how that is done ─────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -229,14 +230,19 @@ class ContainerManager:
         return self._clock.monotonic() - self._seen > (lifetime or _USUAL_LIFETIME) / 2
 
     def _found_gone(self, container_id: str) -> ContainerGone | None:
+        found = self._found(container_id)
+        return found if isinstance(found, ContainerGone) else None
+
+    def _found(self, container_id: str) -> Container | ContainerGone:
         try:
             found = self.api.retrieve(container_id)
         except ContainerGone as gone:
             return gone
         if found.is_alive:
             self._seen = self._clock.monotonic()
-            return None
-        return ContainerGone(container_id, found.lost or f"its status is {found.status!r}")
+            return found
+        why = found.lost or f"its status is {found.status!r}"
+        return ContainerGone(container_id, why, is_a_rest=found.status == "running")
 
     def _let_go(self) -> None:
         """Give up a container that is gone, and remember what was in it until that is told."""
@@ -247,6 +253,8 @@ class ContainerManager:
             raise _not_ours(gone)
         unsaved = tuple(sorted({path for lodger in self._settled for path in lodger.unsaved()}))
         self._lost = self._lost or _Lost(gone, unsaved)
+        if self._is_ours:
+            self._delete()
         self._container, self._gone, self._settled = None, None, []
 
     def _fill(self) -> None:
@@ -291,10 +299,10 @@ class ContainerManager:
     def _given_container(self) -> Container | None:
         if self.config.container_id is None:
             return None
-        gone = self._found_gone(self.config.container_id)
-        if gone is not None:
-            raise _not_ours(gone)
-        return self.api.retrieve(self.config.container_id)
+        found = self._found(self.config.container_id)
+        if isinstance(found, ContainerGone):
+            raise _not_ours(found)
+        return found
 
     def _reused(self) -> Container | None:
         """A container of this session that can be used: of those that its code ran in, the newest that is alive."""
@@ -339,7 +347,7 @@ class ContainerManager:
 
     def _delete(self) -> None:
         """As far as that is possible: what stays expires by itself."""
-        if self._container is None or self._gone is not None:
+        if self._container is None or (self._gone is not None and not self._gone.is_a_rest):
             return
         try:
             self.api.delete(self._container.id)

@@ -35,11 +35,12 @@ _LOST = "antwort:lost"
 
 
 class ContainerGone(ProviderFault):
-    """The provider no longer has a container, or has lost what was in it."""
+    """The provider no longer has a container, or has lost what was in it: then there `is_a_rest` of it."""
 
-    def __init__(self, container_id: str, why: str, status: int | None = None) -> None:
+    def __init__(self, container_id: str, why: str, status: int | None = None, *, is_a_rest: bool = False) -> None:
         super().__init__(why, status=status, should_retry=False)
         self.container_id = container_id
+        self.is_a_rest = is_a_rest
 
 
 class FileGone(ProviderFault):
@@ -116,7 +117,9 @@ class ContainerApi:
             yield from (file for file in found if file is not None)
             if not page.get("has_more") or not data:
                 return
-            after = str(data[-1].get("id"))
+            before, after = after, str(data[-1].get("id"))
+            if after == before:
+                raise ProviderFault(f"the listing of {container_id} does not go on behind {after}", should_retry=False)
 
     def upload(self, container_id: str, name: str, source: Callable[[], BinaryIO]) -> RemoteFile:
         """Put a file there; `source` opens it, once for each try. Where it lies then is the server's to say."""

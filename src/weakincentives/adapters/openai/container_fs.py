@@ -137,13 +137,11 @@ class ContainerFilesystem(FilesystemBase):
 
     def sync(self) -> WorkspaceSynced:
         """Bring everything in the container into the mirror, and say what is different there now."""
-        self.manager.check()
-        return self._told(self._run(".", partial(sync, self._contents, self._mirror)))
+        return self._told(self._run(".", partial(sync, self._contents, self._mirror), ask=True))
 
     def download_all(self, dest: Path) -> WorkspaceSynced:
         """Bring everything in the container into a directory, and say what is different there now."""
-        self.manager.check()
-        return self._told(self._run(".", partial(download_all, self._contents, self._mirror, Path(dest))))
+        return self._told(self._run(".", partial(download_all, self._contents, self._mirror, Path(dest)), ask=True))
 
     # ── reading ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -264,10 +262,13 @@ class ContainerFilesystem(FilesystemBase):
 
     # ── how anything is done ─────────────────────────────────────────────────────────────────────────────────────────
 
-    def _run(self, path: str, work: Callable[[str], T]) -> T:
+    def _run(self, path: str, work: Callable[[str], T], *, ask: bool = False) -> T:
+        """Do something in the container; where all of it counts, `ask` after the container first."""
         with self.manager.lock:
             self.manager.admit(self._contents)
             try:
+                if ask:
+                    self.manager.check()
                 return self.manager.run(work)
             except ProviderFault as fault:
                 raise FilesystemError(f"{path!r}: {fault}", path=path) from fault

@@ -31,6 +31,7 @@ from weakincentives.adapters.openai.wire import (
     text_in,
 )
 from weakincentives.adapters.turn import ModelReply, ModelRequest, ToolChoice
+from weakincentives.deadlines import Deadline
 from weakincentives.errors import NativeToolError, PromptEvaluationError, ProviderFault
 from weakincentives.prompt import RenderedPrompt, output_schema
 from weakincentives.runtime import ModelProgress
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
-_MOST_CONTAINERS = 3  # for one request; where the third is dead too, another will not help
+_MOST_CONTAINERS = 2  # for one request; where the one in its place is dead too, another will not help
 _TRIED_AGAIN = {"server_error": 500, "vector_store_timeout": 503, "rate_limit_exceeded": 429}
 
 
@@ -182,10 +183,10 @@ class Conversation:
             raise self._evaluation.error(f"container {container} could not be looked at: {fault}") from fault
 
     def _send(self, request: ModelRequest, offer: Offer, container: str | None) -> Wire:
-        seconds = None if request.deadline is None else request.deadline.remaining
         key = (request.tool_choice, container)
         if key not in self._tools.heads:
-            self._tools.heads[key] = encode(self._head(request, offer, seconds))
+            self._tools.heads[key] = encode(self._head(request, offer))
+        seconds = None if request.deadline is None else request.deadline.remaining  # after the uploads of the head
         tell = self._tell if self._config.stream else None
         return self._transport.send(self._replay.body(self._tools.heads[key]), seconds=seconds, tell=tell)
 
@@ -202,12 +203,12 @@ class Conversation:
             )
         )
 
-    def _head(self, request: ModelRequest, offer: Offer, seconds: float | None) -> Wire:
+    def _head(self, request: ModelRequest, offer: Offer) -> Wire:
         """Everything in a request but what was said."""
         head: Wire = {"model": self._model, **self._config.parameters()}
         if self._config.stream:
             head["stream"] = True
-        if tools := [*offer.functions, *(self._declared(one, seconds) for one in offer.natives)]:
+        if tools := [*offer.functions, *(self._declared(one, request.deadline) for one in offer.natives)]:
             head |= {"tools": tools, "tool_choice": offer.choice(request.tool_choice)}
         if include := [*offer.includes, *([INCLUDE_REASONING] if self._config.store is False else [])]:
             head["include"] = include
@@ -217,11 +218,11 @@ class Conversation:
         _logger.debug("asking %s with tools %s", self._model, [_described(one) for one in offer.natives])
         return head | ({"text": text} if text else {})
 
-    def _declared(self, one: Offered, seconds: float | None) -> Wire:
+    def _declared(self, one: Offered, deadline: Deadline | None) -> Wire:
         uploads = self._uploads
         if uploads is None or one.declared.config is not uploads.config:
             return one.wire
-        return {**one.wire, "container": uploads.declare(self._transport.client, seconds)}
+        return {**one.wire, "container": uploads.declare(self._transport.client, deadline)}
 
     # ── understanding ────────────────────────────────────────────────────────────────────────────────────────────────
 

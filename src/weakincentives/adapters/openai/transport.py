@@ -13,6 +13,7 @@ from contextlib import closing, contextmanager
 from importlib import import_module
 from threading import Lock
 from typing import TYPE_CHECKING, Any, cast
+from weakref import finalize
 
 from weakincentives.adapters.openai.config import OpenAIClientConfig
 from weakincentives.adapters.openai.streaming import Tell, read_stream
@@ -45,10 +46,17 @@ class Transport:
         with self._lock:
             if self._client is None:
                 if self._given is None:
-                    self._client = _sdk().OpenAI(**self._config.arguments(), max_retries=0)
+                    self._client = _made(self._config)
                 else:
                     self._client = self._given.with_options(max_retries=0)
-            return cast("OpenAI", self._client)
+            return self._client
+
+    def close(self) -> None:
+        """Close the connections of a client that was made here. Whoever sends something afterwards gets another."""
+        with self._lock:
+            client, self._client = self._client, None
+        if client is not None and self._given is None:
+            client.close()
 
     def send(self, body: bytes, *, seconds: float | None, tell: Tell | None = None) -> Wire:
         """Post a request; no longer than `seconds` is waited for its answer. Raises `ProviderFault` or `Malformed`.
@@ -71,6 +79,18 @@ class Transport:
             if _EVENTS in response.headers.get("content-type", ""):
                 return read_stream(lines, tell)
             return as_object(decode(b"\n".join(lines)), "the answer")  # from a server that does not stream
+
+
+def _made(config: OpenAIClientConfig) -> OpenAI:
+    """A client that takes its connections along when nobody has it any more.
+
+    Clients refer to themselves, so the collector gets them together with their sockets, and may come to those first.
+    """
+    sdk = _sdk()
+    http = sdk.DefaultHttpxClient()
+    client = sdk.OpenAI(**config.arguments(), max_retries=0, http_client=http)
+    finalize(client, http.close)
+    return cast("OpenAI", client)
 
 
 def _alarm(seconds: float | None) -> Callable[[], bool]:
@@ -98,7 +118,7 @@ def _lines(response: Any, late: Callable[[], bool]) -> Iterator[bytes]:  # noqa:
 
 @contextmanager
 def faults() -> Generator[None]:
-    """What the SDK raises inside becomes a `ProviderFault`."""
+    """What the SDK raises inside, or the HTTP library below it, becomes a `ProviderFault`."""
     sdk = _sdk()
     try:
         yield
@@ -110,10 +130,14 @@ def faults() -> Generator[None]:
         raise ProviderFault(f"no connection: {error.__cause__ or error}") from error
     except sdk.OpenAIError as error:
         raise ProviderFault(str(error), should_retry=False) from error
+    except http_library().TransportError as error:  # in the middle of a body, where the SDK does not look
+        raise ProviderFault(f"the connection broke: {error}") from error
 
 
 def shorter(client: OpenAI, seconds: float) -> float:
-    """The client's own patience, or what time is left where that is less."""
+    """The client's own patience, or what time is left where that is less; a fault where none is."""
+    if seconds <= 0:
+        raise ProviderFault("no time is left for the request")
     timeout: Any = client.timeout  # a number, a Timeout of either HTTP library, or None
     known = timeout if isinstance(timeout, int | float) else getattr(timeout, "read", None)
     return seconds if known is None else min(float(known), seconds)

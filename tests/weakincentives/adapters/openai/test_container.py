@@ -351,7 +351,19 @@ def test_without_a_client_the_environment_names_one(api: PlainContainers, monkey
         ContainerManager().ensure()
     monkeypatch.setenv("OPENAI_API_KEY", "none")
     monkeypatch.setenv("OPENAI_BASE_URL", api.url)
-    manager = ContainerManager()
+    manager, tenant = ContainerManager(), Tenant()
+    manager.admit(tenant)
 
     assert manager.ensure() == api.box.id
-    manager.api.client.close()
+    made = manager.api.client
+    manager.release(tenant)
+    assert made.is_closed()
+
+
+def test_a_client_of_somebody_else_is_not_closed(api: PlainContainers, manager):
+    tenant = Tenant()
+    manager.admit(tenant)
+    manager.ensure()
+    manager.release(tenant)
+
+    assert not api.client.is_closed()

@@ -107,6 +107,15 @@ def test_every_page_of_a_listing_is_followed(api):
     assert api.asked_for("GET", r".*/files\?.*") == 3
 
 
+def test_a_listing_that_never_ends_is_an_error(api):
+    files = files_of(api)
+    files.write_text("a.txt", "1")
+    page = {"object": "list", "data": [api._file(next(iter(api.box.files.values())), api.box)], "has_more": True}
+    api.routes[r"GET /containers/([^/?]+)/files(\?.*)?"] = lambda _: Answer(page)
+    with pytest.raises(FilesystemError, match="does not go on"):
+        files.refresh()
+
+
 def test_a_file_is_replaced_by_the_new_one_before_the_old_one_goes(api):
     files = files_of(api)
     files.write_text("a.txt", "old")
@@ -173,12 +182,21 @@ def test_an_answer_of_another_api_is_an_error_that_says_so(api):
         files.write_text("a", "1")
 
 
+def test_whatever_goes_wrong_is_the_filesystems_error(api, tmp_path):
+    files = files_of(api)
+    files.write_text("a.txt", "1")
+    api.routes[r"GET /containers/([^/?]+)"] = lambda _: error(403, "Not for you.")
+    for use in (files.sync, lambda: files.download_all(tmp_path)):
+        with pytest.raises(FilesystemError, match="Not for you"):
+            use()
+
+
 def test_a_download_that_breaks_off_begins_again(api):
     files = files_of(api)
     files.ensure_container()
     api.put("made.bin", b"x" * 100_000)
     files.refresh()
-    api.faults = [Answer(b"x" * 10, headers={"content-length": "100000"}, hang_up=False)]
+    api.faults = [Answer(b"x" * 10, headers={"content-length": "100000", "connection": "close"})]
 
     assert files.read_bytes("made.bin") == b"x" * 100_000
 
