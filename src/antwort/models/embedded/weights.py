@@ -73,7 +73,9 @@ CATALOGUE: Final = {weights.name: weights for weights in _KNOWN}
 def known(name: str) -> Weights:
     """The weights of this name."""
     if name not in CATALOGUE:
-        raise WeightsError(f"There are no weights called {name!r}. Known: {', '.join(CATALOGUE)}; or name a .gguf file.")
+        raise WeightsError(
+            f"There are no weights called {name!r}. Known: {', '.join(CATALOGUE)}; or name a .gguf file."
+        )
     return CATALOGUE[name]
 
 

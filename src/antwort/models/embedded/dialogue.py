@@ -1,0 +1,146 @@
+"""What a small model is told: plain messages, in which calls are fenced blocks and results are what the user says. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from importlib import resources
+from typing import Any, Final, cast
+
+import msgspec
+import yaml
+from msgspec import Struct
+
+from antwort.api.requests import JsonSchemaFormat
+from antwort.engine.ports import FunctionSpec, ModelRequest
+from antwort.models.chat_messages import ChatDialect, ChatMessage, to_messages
+
+_DIALECT: Final = ChatDialect(images=False)
+_PYTHON: Final = "python"
+_JSON: Final = "json"
+
+_ABOUT_CODE: Final = (
+    "You can run Python. To compute something, read a file or draw, write one block and nothing else:\n"
+    "```python\nprint(1 + 1)\n```\n"
+    "You then get its output. Print what you want to know. Files are in /mnt/data. Variables are kept between blocks. "
+    "If the output is an error, write a corrected block. Never guess a number that code can compute. "
+    "Once the output tells the answer, give the answer in plain words without a block."
+)
+_ABOUT_TOOLS: Final = (
+    "You can use these tools. To use one, write one block with its name and JSON arguments and nothing else:"
+)
+
+
+class Example(Struct, frozen=True):
+    """A question, the code for it, its output, the answer."""
+
+    user: str
+    code: str
+    output: str
+    answer: str
+
+
+class Fence(Struct, frozen=True):
+    """How a tool is called: the word behind the fence, and whether plain code follows or JSON."""
+
+    word: str
+    spec: FunctionSpec
+    code: bool
+
+    @property
+    def opening(self) -> str:
+        return f"```{self.word}\n"
+
+
+@cache
+def examples() -> tuple[Example, ...]:
+    """The examples that are kept beside this file."""
+    text = resources.files(__package__).joinpath("examples.yaml").read_text(encoding="utf-8")
+    return tuple(msgspec.convert(yaml.safe_load(text), type=list[Example]))
+
+
+def fences(tools: Sequence[FunctionSpec]) -> tuple[Fence, ...]:
+    """How each tool is called. The first that takes `code` is called by Python itself."""
+    found: list[Fence] = []
+    for spec in tools:
+        code = _takes_code(spec) and not any(fence.code for fence in found)
+        found.append(Fence(_PYTHON if code else spec.name, spec, code))
+    return tuple(found)
+
+
+def messages(request: ModelRequest) -> list[ChatMessage]:
+    """The whole dialogue."""
+    calls = fences(request.tools)
+    plain = to_messages(request.items, None, _DIALECT)
+    words = {fence.spec.name: fence for fence in calls}
+    shown = [message for example in examples() for message in _shown(example)] if any(f.code for f in calls) else []
+    told = [_flat(message, words) for message in plain]
+    return [{"role": "system", "content": _instructions(request, calls)}, *shown, *_merged(told)]
+
+
+def _instructions(request: ModelRequest, calls: Sequence[Fence]) -> str:
+    others = [fence for fence in calls if not fence.code]
+    parts = [request.instructions or "You are a helpful assistant."]
+    if any(fence.code for fence in calls):
+        parts.append(_ABOUT_CODE)
+    if others:
+        parts.append("\n".join([_ABOUT_TOOLS, *map(_described, others)]))
+    if isinstance(request.format, JsonSchemaFormat):
+        schema = msgspec.json.encode(request.format.schema).decode()
+        parts.append(f"Give the final answer as JSON of this schema, in a ```json block:\n{schema}")
+    return "\n\n".join(parts)
+
+
+def _described(fence: Fence) -> str:
+    parameters = msgspec.json.encode(fence.spec.parameters or {}).decode()
+    return f"```{fence.word}``` {fence.spec.description or ''} Arguments: {parameters}"
+
+
+def _takes_code(spec: FunctionSpec) -> bool:
+    properties = (spec.parameters or {}).get("properties", {})
+    return isinstance(properties, dict) and "code" in cast("dict[str, object]", properties)
+
+
+def _shown(example: Example) -> list[ChatMessage]:
+    return [
+        {"role": "user", "content": example.user},
+        {"role": "assistant", "content": f"```python\n{example.code}\n```"},
+        {"role": "user", "content": f"Output:\n{example.output}"},
+        {"role": "assistant", "content": example.answer},
+    ]
+
+
+def _flat(message: ChatMessage, words: dict[str, Fence]) -> ChatMessage:
+    """A message without tools in it."""
+    if message["role"] == "tool":
+        return {"role": "user", "content": f"Output:\n{message['content']}"}
+    blocks = [_block(call["function"], words) for call in message.get("tool_calls", ())]
+    content = "\n".join(filter(None, [str(message.get("content") or ""), *blocks]))
+    return {"role": message["role"], "content": content}
+
+
+def _block(function: dict[str, Any], words: dict[str, Fence]) -> str:
+    name, arguments = str(function["name"]), str(function["arguments"])
+    fence = words.get(name)
+    if (fence is not None and fence.code) or name == "code_interpreter":
+        return f"```python\n{_code(arguments)}\n```"
+    return f"```{name}\n{arguments}\n```"
+
+
+def _code(arguments: str) -> str:
+    try:
+        decoded = msgspec.json.decode(arguments)
+    except msgspec.MsgspecError:
+        return arguments
+    return str(cast("dict[str, object]", decoded).get("code", "")) if isinstance(decoded, dict) else arguments
+
+
+def _merged(told: Sequence[ChatMessage]) -> list[ChatMessage]:
+    """Neighbours of one role are one message: templates want turns."""
+    merged: list[ChatMessage] = []
+    for message in told:
+        if merged and merged[-1]["role"] == message["role"]:
+            merged[-1] = {**message, "content": f"{merged[-1]['content']}\n\n{message['content']}"}
+        else:
+            merged.append(message)
+    return merged
