@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BENCH_VENV ?= .venv-bench
+LITELLM_VENV ?= .venv-litellm
 
 # The environment is always named and never activated, so it does not matter which one the caller has active.
 RUN := $(VENV)/bin/python
@@ -18,7 +19,7 @@ COMPILE := $(RUN) -m uv pip compile --quiet --universal --python-version 3.11 --
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-print-directory
 
-.PHONY: help setup demo test test-all test-sandbox check static suite bench lock clean
+.PHONY: help setup demo test test-all test-faults test-openai test-sandbox check static suite bench lock clean
 
 help: ## List the targets (the default)
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -30,6 +31,12 @@ test: static suite ## Run every check and every test, but for the slow suites th
 
 test-sandbox: $(READY) ## Test the sandbox, and attack it from inside as an ordinary user and as root (some minutes)
 	$(RUN) -m pytest -q tests/antwort/sandbox
+
+test-faults: $(READY) ## Kill the server fifty times at work, and see that nothing is lost or stuck (some minutes)
+	KILLS=50 $(RUN) -m pytest -q tests/together/test_server_kills.py
+
+test-openai: $(READY) ## Run the adapter's suite against OpenAI itself (needs OPENAI_API_KEY, and costs money)
+	$(RUN) -m pytest -q -m openai tests/together/test_openai_adapter.py
 
 test-all: static ## Run the tests on each of Python 3.11, 3.12 and 3.13 that this machine has
 	@$(PYTHON) scripts/interpreters.py > $(VENV)/.interpreters
@@ -51,8 +58,8 @@ static: $(READY)
 suite: $(READY)
 	$(RUN) -m pytest -q --ignore tests/antwort/sandbox $(PYTEST_ARGS)
 
-bench: $(READY) $(BENCH_VENV)/.locked ## Measure us, and our peers beside us
-	@BENCH_PEERS_PYTHON=$(BENCH_VENV)/bin/python $(RUN) bench/run.py $(BENCH_ARGS)
+bench: $(READY) $(BENCH_VENV)/.locked $(LITELLM_VENV)/.locked ## Measure us, and our peers beside us
+	@BENCH_PEERS_PYTHON=$(BENCH_VENV)/bin/python BENCH_LITELLM=$(LITELLM_VENV)/bin/litellm $(RUN) bench/run.py $(BENCH_ARGS)
 
 setup: $(READY) ## Create .venv and install what the lock pins (the others do it when needed)
 
@@ -60,9 +67,10 @@ lock: $(READY) ## Write requirements/*.lock anew (UPGRADE=1: with the newest ver
 	$(COMPILE) --output-file requirements/uv.lock requirements/uv.in
 	$(COMPILE) --output-file requirements/dev.lock --constraints requirements/uv.lock --extra dev pyproject.toml
 	$(COMPILE) --output-file requirements/bench.lock requirements/bench.in
+	$(COMPILE) --output-file requirements/litellm.lock requirements/litellm.in
 
 clean: ## Remove the environments, and all else that can be made again
-	rm -rf .venv .venv-* .pytest_cache .ruff_cache .import_linter_cache .hypothesis build dist
+	rm -rf .venv .venv-* .pytest_cache .ruff_cache .import_linter_cache .hypothesis .schemathesis build dist
 	find $(CODE) -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Two steps, so that a change of pyproject.toml alone does not touch what the lock pins.
@@ -81,4 +89,9 @@ $(READY): $(VENV)/.locked pyproject.toml
 $(BENCH_VENV)/.locked: requirements/bench.lock requirements/uv.lock scripts/set_up.py
 	@echo "Setting up $(BENCH_VENV), once …"
 	@$(PYTHON) scripts/set_up.py $(BENCH_VENV) requirements/bench.lock
+	@touch $@
+
+$(LITELLM_VENV)/.locked: requirements/litellm.lock requirements/uv.lock scripts/set_up.py
+	@echo "Setting up $(LITELLM_VENV), once …"
+	@$(PYTHON) scripts/set_up.py $(LITELLM_VENV) requirements/litellm.lock
 	@touch $@

@@ -9,7 +9,7 @@ from statistics import median
 from time import perf_counter
 from typing import Literal, TypeAlias
 
-Unit: TypeAlias = Literal["s", "x", "MB"]
+Unit: TypeAlias = Literal["s", "x", "MB", "/s"]
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Reading:
 
     @classmethod
     def of(cls, samples: list[float], unit: Unit = "s") -> Reading:
-        return cls(median(samples), min(samples), unit)
+        return cls(median(samples), max(samples) if unit == "/s" else min(samples), unit)
 
     def per(self, other: Reading) -> Reading:
         """How many times the other this is."""

@@ -14,10 +14,13 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import adapter_calls
+import code_calls
 import events
 import imports
 import rendering
 import sandbox
+import server
 import storage
 import table
 import tool_calls
@@ -28,8 +31,11 @@ SUITES: dict[str, Callable[[], Suite]] = {
     "rendering": rendering.suite,
     "events": events.suite,
     "tool-calls": tool_calls.suite,
+    "adapter": adapter_calls.suite,
     "sandbox": sandbox.suite,
     "storage": storage.suite,
+    "server": server.suite,
+    "code": code_calls.suite,
 }
 """Every suite, in the order of the table. A new one is a module beside this file, and a line here."""
 

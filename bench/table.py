@@ -24,9 +24,9 @@ def show(suites: Mapping[str, Suite]) -> None:
         console = Console(width=WIDTH)
     table = Table(title=f"weakincentives, and peers beside it ({machine()})", title_justify="left")
     table.add_column("what", no_wrap=True)
-    table.add_column("ours: p50 (min)", justify="right", no_wrap=True)
+    table.add_column("ours: p50 (best)", justify="right", no_wrap=True)
     table.add_column("target", justify="right", no_wrap=True)
-    table.add_column("peers: p50 (min)", justify="right")
+    table.add_column("peers: p50 (best)", justify="right")
     table.add_column("peer ÷ ours", justify="right", no_wrap=True)
     for suite in suites.values():
         for row in suite.rows:
@@ -38,6 +38,8 @@ def show(suites: Mapping[str, Suite]) -> None:
     console.print(table)
     for note in (note for suite in suites.values() for note in suite.notes):
         console.print(f"· {note}", highlight=False, markup=False)
+    load = ", ".join(f"{average:.1f}" for average in os.getloadavg())
+    console.print(f"· Load of the machine, over the last 1, 5 and 15 minutes: {load}", highlight=False)
 
 
 def dump(suites: Mapping[str, Suite]) -> str:
@@ -62,7 +64,7 @@ def machine() -> str:
 
 
 def reading(measured: Reading) -> str:
-    """The middle, and the least."""
+    """The middle, and the best."""
     return f"{quantity(measured.p50, measured)} ({quantity(measured.least, measured)})"
 
 
@@ -70,8 +72,10 @@ def quantity(value: float, measured: Reading) -> str:
     """A number that a person reads at once."""
     if measured.unit == "x":
         return f"{value:.2f}x"
+    if measured.unit == "/s":
+        return f"{value:,.0f}/s"
     if measured.unit == "MB":
-        return f"{value:.3g} MB"
+        return f"{value:.3g} MB" if value >= 1 else f"{value * 1024:.3g} kB"
     return f"{value:.2f} s" if value >= 1 else f"{value / MILLISECOND:.3g} ms"
 
 

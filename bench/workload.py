@@ -21,6 +21,12 @@ SHAPES: dict[str, Callable[[int], tuple[int, int]]] = {
     "in as many turns": lambda count: (count, 1),
 }
 
+Counts: TypeAlias = dict[str, tuple[int, int]]
+"""How many are few and how many are many, for each shape."""
+
+OVER_HTTP: Counts = {"in one turn": (FEW, MANY), "in as many turns": (50, 200)}
+"""Fewer turns, because some of the peers' grow so fast that a thousand of them take many minutes."""
+
 Samples: TypeAlias = dict[str, list[float]]
 """Seconds, for each count of calls; its keys are strings because JSON's are."""
 
@@ -44,30 +50,35 @@ class Tally:
         return Doubled(2 * number)
 
 
-def sample_or_reason(run: Callable[[int, int], object], tally: Tally) -> dict[str, Samples | str]:
+def sample_or_reason(
+    run: Callable[[int, int], object], tally: Tally, counts: Counts | None = None
+) -> dict[str, Samples | str]:
     """Time every shape; where one cannot be had, say why."""
-    return {shape: _sample_or_reason(run, tally, shape) for shape in SHAPES}
+    return {shape: _sample_or_reason(run, tally, shape, counts) for shape in SHAPES}
 
 
-def _sample_or_reason(run: Callable[[int, int], object], tally: Tally, shape: str) -> Samples | str:
+def _sample_or_reason(
+    run: Callable[[int, int], object], tally: Tally, shape: str, counts: Counts | None
+) -> Samples | str:
     try:
-        return sample(run, tally, shape)
+        return sample(run, tally, shape, counts)
     except Exception as error:  # noqa: BLE001 - whatever keeps a peer from it is what its cell says
         return f"{type(error).__name__}: {error}"
 
 
-def sample(run: Callable[[int, int], object], tally: Tally, shape: str) -> Samples:
+def sample(run: Callable[[int, int], object], tally: Tally, shape: str, counts: Counts | None = None) -> Samples:
     """Time `run(turns, calls)` with few calls and with many.
 
     These take turns, so that a noisy moment hits both. Whoever is slow is measured less often.
     """
-    samples: Samples = {str(FEW): [], str(MANY): []}
+    few, many = (counts or {}).get(shape, (FEW, MANY))
+    samples: Samples = {str(few): [], str(many): []}
     started = perf_counter()
-    _sample_once(run, tally, *SHAPES[shape](FEW))  # warms up
+    _sample_once(run, tally, *SHAPES[shape](few))  # warms up
     for rounds in range(MOST_ROUNDS):
         if rounds >= FEWEST_ROUNDS and perf_counter() - started > PATIENCE:
             break
-        for count in (FEW, MANY):
+        for count in (few, many):
             samples[str(count)].append(_sample_once(run, tally, *SHAPES[shape](count)))
     return samples
 

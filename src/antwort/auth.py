@@ -167,7 +167,10 @@ def _revoked(key: Key) -> Key:
 
 
 class Door:
-    """Lets callers in. Without keys everybody is `LOCAL`, and whoever starts the server sees to it that this is so."""
+    """Lets callers in. Without keys everybody is of this machine, and whoever starts the server sees to it.
+
+    `defaults` are the limits of keys that have none of their own, and of that local caller.
+    """
 
     def __init__(self, keys: list[Key] | None, *, defaults: Caller = LOCAL) -> None:
         self._defaults = defaults
@@ -192,7 +195,7 @@ class Door:
     def admit(self, authorization: str | None) -> Caller:
         """The caller behind an `Authorization` header; `ApiError` 401 for one without a good key."""
         if self._keys is None:
-            return LOCAL
+            return self._defaults
         scheme, _, given = (authorization or "").partition(" ")
         found = _KEY.fullmatch(given.strip()) if scheme.lower() == "bearer" else None
         key = self._keys.get(found["id"]) if found else None
@@ -200,6 +203,16 @@ class Door:
         right = hmac.compare_digest(_digest(found["secret"] if found else ""), key.sha256 if key else _NOBODY)
         if key is None or not right:
             raise _unauthorized(authorization)
+        return self._caller(key)
+
+    def holder(self, key_id: str) -> Caller | None:
+        """Who has this key; None where it opens nothing any more."""
+        if self._keys is None:
+            return self._defaults if key_id == self._defaults.key_id else None
+        key = self._keys.get(key_id)
+        return None if key is None else self._caller(key)
+
+    def _caller(self, key: Key) -> Caller:
         return Caller(
             key.tenant,
             key.id,
@@ -210,7 +223,7 @@ class Door:
 
 def _unauthorized(authorization: str | None) -> ApiError:
     message = "Incorrect API key provided." if authorization else "You didn't provide an API key: send it as a Bearer."
-    return ApiError(401, message, kind="authentication_error", code="invalid_api_key")
+    return ApiError(401, message, code="invalid_api_key")
 
 
 def is_loopback(host: str) -> bool:
@@ -268,9 +281,13 @@ class Limits:
         limit = caller.concurrent_responses
         if limit is None:
             return lambda: None
-        use = self._use(caller)
-        if use.running >= limit:
+        if self._use(caller).running >= limit:
             raise _too_many(f"Too many responses at once: {limit} may run at a time.", 1)
+        return self.resume(caller)
+
+    def resume(self, caller: Caller) -> Callable[[], None]:
+        """The same for one that was let in before: it counts, also where it is one too many."""
+        use = self._use(caller)
         use.running += 1
         left = [use]
 

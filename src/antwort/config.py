@@ -11,14 +11,17 @@ import difflib
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias, cast, get_type_hints
+from typing import Annotated, Any, Literal, TypeAlias, cast, get_args, get_type_hints
 
 import msgspec
 import yaml
 from msgspec import Meta, Struct, field
 
+from antwort.api.tools import MemoryLimit
+
 _WHERE = re.compile(r"^(?P<what>.*?)(?: - at `(?P<path>\$[^`]*)`)?$", re.DOTALL)
 _UNKNOWN = re.compile(r"Object contains unknown field `(?P<name>[^`]+)`")
+_ADDRESS = re.compile(r"https?://[^\s/?#@]+/?")
 _PREFIX = "ANTWORT_"
 
 Positive: TypeAlias = Annotated[int, Meta(ge=1)]
@@ -38,12 +41,16 @@ class ServerSettings(_Section):
 
     host: str = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65535)] = 8080
+    max_head: Positive = 64 * 1024
+    """Bytes of a request's first line and headers."""
+    head_timeout: Seconds = 10.0
+    """They have so long to arrive."""
     max_body: Positive = 32 * 1024 * 1024
     """Bytes of a JSON body."""
     max_file: Positive = 512 * 1024 * 1024
     """Bytes of an uploaded file."""
     body_timeout: Seconds = 60.0
-    """The longest silence while a body is on its way."""
+    """The longest silence while a body is on its way, and after so long it must come with a kilobyte a second."""
     keep_alive: Seconds = 15.0
     """After so long a silence a stream gets a comment, so that nobody in between takes it for dead."""
     stall_timeout: Seconds = 120.0
@@ -72,6 +79,8 @@ class ChatCompletionsModel(_Section, tag_field="kind", tag="chat_completions"):
     replay_reasoning: Literal["drop", "reasoning_content", "reasoning"] = "drop"
     max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
     images: bool = True
+    files: bool = False
+    """Whether the server takes files as parts of messages; else only their text is shown, where they have any."""
     tokenizer: Literal["auto", "vllm", "llama_cpp", "estimate"] = "auto"
     extra: dict[str, Any] = field(default_factory=dict[str, Any])
 
@@ -117,7 +126,7 @@ class AuthSettings(_Section):
 
     keys_file: str | None = None
     requests_per_minute: Positive | None = None
-    """For keys that have no limit of their own."""
+    """For keys that have no limit of their own; without keys, for all callers together."""
     concurrent_responses: Positive | None = None
 
 
@@ -125,18 +134,47 @@ class EngineSettings(_Section):
     """How far a response goes."""
 
     max_turns: Positive = 32
+    max_attached: Positive = 50 * 1024 * 1024
+    """Bytes of uploaded files that one request may show to its model."""
 
 
 class CodeInterpreterSettings(_Section):
-    """Python in sandboxes."""
+    """Python in sandboxes: of this machine's jail, unless an address or a template says otherwise."""
 
-    enabled: bool = False
+    enabled: bool | None = None
+    """Unless it is said, it is on where code can be run, and off where it cannot; `true` refuses to start there."""
     sandbox_url: str | None = None
+    """A sandbox server that runs somewhere."""
+    sandbox_token_env: str | None = None
+    """The variable that holds its token."""
     sandbox_template: str | None = None
     sandbox_namespace: str | None = None
     execution_timeout: Seconds = 60.0
     claim_timeout: Seconds = 30.0
     max_output_size: Positive = 10 * 1024 * 1024
+    """Bytes of what one run prints and shows; what is more is cut."""
+    outputs: Literal["asked", "always"] = "asked"
+    """Whether callers get them only where `include` asks for them, as OpenAI does, or always."""
+
+
+class ContainersSettings(_Section):
+    """How long an idle container lives, and what all running containers of one owner may take."""
+
+    expires_after: Annotated[float, Meta(gt=0, le=10_080)] = 20
+    """Minutes of idleness, where a request says nothing."""
+    max_expires_after: Annotated[int, Meta(ge=1, le=10_080)] = 20
+    """The most minutes that a request may ask for."""
+    forget_after: Annotated[float, Meta(gt=0)] = 30
+    """Days after which what is known of an expired one is forgotten."""
+    max_containers: Positive = 32
+    max_memory: Positive = 64 * 1024**3
+    """Bytes: their memory limits together."""
+    max_disk: Positive = 16 * 1024**3
+    """Bytes: all files in them together."""
+    tiers: Annotated[list[MemoryLimit], Meta(min_length=1)] = field(
+        default_factory=lambda: list[MemoryLimit](get_args(MemoryLimit))
+    )
+    """The memory limits that a request may ask for. The first is the usual one."""
 
 
 class ProvidersSettings(_Section):
@@ -161,6 +199,7 @@ class Config(_Section):
     storage: StorageSettings = field(default_factory=StorageSettings)
     auth: AuthSettings = field(default_factory=AuthSettings)
     engine: EngineSettings = field(default_factory=EngineSettings)
+    containers: ContainersSettings = field(default_factory=ContainersSettings)
     providers: ProvidersSettings = field(default_factory=ProvidersSettings)
     log: LogSettings = field(default_factory=LogSettings)
 
@@ -199,10 +238,19 @@ def _check(config: Config, document: _Document) -> None:
         raise document.error(("models", "default"), f"there is no model {models.default!r} under `models`")
     if models.default_for_unknown and not models.named:
         raise document.error(("models", "default_for_unknown"), "there is no model that could be the default")
+    containers = config.containers
+    if containers.expires_after > containers.max_expires_after:
+        raise document.error(("containers", "expires_after"), "must not be more than `containers.max_expires_after`")
     interpreter = config.providers.code_interpreter
     if interpreter.sandbox_url is not None and interpreter.sandbox_template is not None:
         where = ("providers", "code_interpreter", "sandbox_template")
         raise document.error(where, "give either `sandbox_url` or `sandbox_template`, or neither")
+    if interpreter.sandbox_url is not None and not _ADDRESS.fullmatch(interpreter.sandbox_url):
+        where = ("providers", "code_interpreter", "sandbox_url")
+        raise document.error(where, "must be an address like `http://127.0.0.1:8090`")
+    if interpreter.sandbox_namespace is not None and interpreter.sandbox_template is None:
+        where = ("providers", "code_interpreter", "sandbox_namespace")
+        raise document.error(where, "there is no `sandbox_template` that it could be for")
 
 
 # ── the file ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -291,10 +339,11 @@ def _with_variables(data: dict[str, Any], environment: Mapping[str, str]) -> dic
 
 
 def _key_variables(data: Mapping[str, Any]) -> set[object]:
-    """Variables that hold keys of upstreams, whatever they are called."""
-    models = data.get("models")
-    entries = cast("dict[str, object]", models).values() if isinstance(models, dict) else ()
-    return {cast("dict[str, object]", entry).get("api_key_env") for entry in entries if isinstance(entry, dict)}
+    """Variables that hold keys of upstreams and tokens of sandbox servers, whatever they are called."""
+    sections = [data.get(name) for name in ("models", "providers")]
+    entries = [entry for one in sections if isinstance(one, dict) for entry in cast("dict[str, object]", one).values()]
+    named = [cast("dict[str, object]", entry) for entry in entries if isinstance(entry, dict)]
+    return {entry.get(key) for entry in named for key in ("api_key_env", "sandbox_token_env")}
 
 
 def _put(data: Mapping[str, Any], path: tuple[str, ...], value: object) -> dict[str, Any]:

@@ -12,8 +12,13 @@
     ├── PromptEvaluationError       an evaluation ended without an answer: `phase` says where
     │   ├── BudgetExceededError     …more tokens than the budget allows
     │   ├── DeadlineExceededError   …no time left
-    │   └── TurnLimitError          …the model never stopped calling tools
+    │   ├── TurnLimitError          …the model never stopped calling tools
+    │   ├── NativeToolError         …a provider-run tool cannot be declared like this (also a ValueError)
+    │   ├── RefusalError            …the model would not answer
+    │   ├── ContentFilteredError    …the provider withheld the answer
+    │   └── IncompleteAnswerError   …the answer was cut off
     ├── ProviderFault               the provider or the way to it failed; may be worth a retry
+    ├── MissingExtraError           an optional dependency is not installed (also an ImportError)
     ├── SessionError
     │   └── ReducerError            a reducer raised; its slice is as it was before
     ├── ResourceError               a resource is missing or of the wrong type
@@ -122,6 +127,25 @@ class TurnLimitError(PromptEvaluationError):
     """The model was still calling tools when the turn limit was reached."""
 
 
+class NativeToolError(PromptEvaluationError, ValueError):
+    """A tool that the provider runs was declared in a way that it would not take. Found before anything was sent.
+
+    Also raised by an adapter's constructor; `prompt_name` is empty then.
+    """
+
+
+class RefusalError(PromptEvaluationError):
+    """The model said that it will not answer; the message has its words."""
+
+
+class ContentFilteredError(PromptEvaluationError):
+    """The provider's filter stopped the answer. What there was of it is in `provider_payload`."""
+
+
+class IncompleteAnswerError(PromptEvaluationError):
+    """The answer ended before it was complete. What there was of it is in `provider_payload`."""
+
+
 class ProviderFault(WinkError):
     """The provider, or the way to it, failed.
 
@@ -144,6 +168,10 @@ class ProviderFault(WinkError):
         self.retry_after = retry_after
         self.should_retry = should_retry
         self.payload = payload
+
+
+class MissingExtraError(WinkError, ImportError):
+    """Something was used that needs an extra of this package; the message says which to install."""
 
 
 class SessionError(WinkError):

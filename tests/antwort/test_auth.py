@@ -75,6 +75,12 @@ def test_without_keys_everybody_is_local():
     assert not Door(None).locked
 
 
+def test_without_keys_all_share_the_usual_limits():
+    usual = Caller(LOCAL.tenant, LOCAL.key_id, 2, 1)
+
+    assert Door(None, defaults=usual).admit(None) == usual
+
+
 def test_keys_that_others_may_read_are_refused(file):
     file.create("me", "acme")
     file.path.chmod(0o640)
@@ -155,3 +161,25 @@ def test_so_many_at_once_and_each_ends_once():
     with pytest.raises(ApiError):
         limits.begin(caller)
     limits.begin(Caller("t", "free"))()
+
+
+def test_what_was_let_in_before_counts_also_where_it_is_one_too_many():
+    limits, caller = Limits(), Caller("t", "k", concurrent_responses=1)
+    ends = [limits.resume(caller), limits.resume(caller)]
+    with pytest.raises(ApiError, match="at a time"):
+        limits.begin(caller)
+    for end in ends:
+        end()
+    limits.begin(caller)
+
+
+def test_who_has_a_key_is_known_until_it_is_revoked(file):
+    key, _ = file.create("ours", "a", concurrent_responses=3)
+    door = Door(file.read())
+
+    assert door.holder(key.id) == Caller("a", key.id, None, 3)
+    file.revoke(key.id)
+    door.replace(file.read())
+    assert door.holder(key.id) is None
+    assert Door(None).holder(LOCAL.key_id) == LOCAL
+    assert Door(None).holder(key.id) is None

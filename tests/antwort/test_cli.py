@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -51,6 +53,8 @@ def test_the_doctor_looks_at_everything(run):
 
     assert told.exit_code == 0
     assert "models         m" in told.output
+    assert "storage        made on the first start: sqlite:///.antwort/antwort.db" in told.output
+    assert not Path(".antwort").exists()
     Path("script.yaml").write_text("answer: []")
     assert "models.m.script" in run("doctor", "--config", "antwort.yaml").output
 
@@ -68,7 +72,15 @@ def test_the_doctor_looks_at_everything(run):
             "models: {m: {kind: responses, base_url: 'http://127.0.0.1:1', api_key_env: NOT_SET}}",
             "NOT_SET is not set",
         ),
-        ((), "providers: {code_interpreter: {enabled: true}}", "not part of this installation"),
+        ((), "providers: {code_interpreter: {sandbox_template: x}}", "not part of this installation"),
+        ((), "providers: {code_interpreter: {sandbox_url: 'x', sandbox_template: y}}", "give either"),
+        ((), "providers: {code_interpreter: {sandbox_url: x}}", "must be an address"),
+        (
+            (),
+            "providers: {code_interpreter: {sandbox_url: 'http://127.0.0.1:1', sandbox_token_env: NOT_SET}}",
+            "NOT_SET is not set",
+        ),
+        ((), "providers: {code_interpreter: {sandbox_token_env: NOT_SET}}", "no `sandbox_url`"),
     ],
 )
 def test_a_server_that_cannot_start_says_why(run, arguments, config, said):
@@ -77,6 +89,17 @@ def test_a_server_that_cannot_start_says_why(run, arguments, config, said):
 
     assert told.exit_code == 1
     assert said in told.output
+
+
+def test_a_server_whose_database_is_locked_says_so(run):
+    Path("antwort.yaml").write_text("storage: {url: 'sqlite:///antwort.db', blobs: blobs}")
+    with closing(sqlite3.connect("antwort.db", isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        told = run("serve", "--config", "antwort.yaml", "--port", "0")
+
+    assert told.exit_code == 1
+    assert "locked by another process. Mend that" in told.output
+    assert "Traceback" not in told.output
 
 
 def test_asking_for_help_imports_no_server():

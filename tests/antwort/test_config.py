@@ -65,6 +65,30 @@ def test_the_whole_of_it():
             "providers:\n  code_interpreter: {sandbox_url: a, sandbox_template: b}",
             "antwort.yaml, line 2: providers.code_interpreter.sandbox_template: give either",
         ),
+        ("containers:\n  tiers: [8g]", "antwort.yaml, line 2: containers.tiers: invalid enum value '8g'"),
+        ("containers:\n  tiers: []", "antwort.yaml, line 2: containers.tiers: expected `array` of length >= 1"),
+        ("containers:\n  max_disk: 0", "antwort.yaml, line 2: containers.max_disk: expected `int` >= 1"),
+        ("containers:\n  expires_after: 30", "antwort.yaml, line 2: containers.expires_after: must not be more than"),
+        ("containers:\n  quota: 3", "antwort.yaml, line 2: containers.quota: unknown key"),
+        *(
+            (
+                f"providers:\n  code_interpreter:\n    sandbox_url: {address}",
+                "antwort.yaml, line 3: providers.code_interpreter.sandbox_url: must be an address like",
+            )
+            for address in ("nowhere", "ftp://a", "http://", "http://user@host", "https://a/b/c")
+        ),
+        (
+            "providers:\n  code_interpreter: {sandbox_namespace: a}",
+            "antwort.yaml, line 2: providers.code_interpreter.sandbox_namespace: there is no `sandbox_template`",
+        ),
+        (
+            "providers:\n  code_interpreter: {outputs: never}",
+            "antwort.yaml, line 2: providers.code_interpreter.outputs: invalid enum value 'never'",
+        ),
+        (
+            "providers:\n  code_interpreter: {execution_timeout: 0}",
+            "antwort.yaml, line 2: providers.code_interpreter.execution_timeout: expected `float` > 0",
+        ),
     ],
 )
 def test_what_is_wrong_is_named_with_its_line(text, said):
@@ -77,6 +101,8 @@ def test_variables_go_before_the_file():
         "ANTWORT_AUTH_KEYS_FILE": "other.json",
         "ANTWORT_PROVIDERS_CODE_INTERPRETER_SANDBOX_URL": "http://127.0.0.1:1",
         "ANTWORT_MODELS_DEFAULT_FOR_UNKNOWN": "true",
+        "ANTWORT_CONTAINERS_EXPIRES_AFTER": "0.5",
+        "ANTWORT_PROVIDERS_CODE_INTERPRETER_ENABLED": "true",
         "ANTWORT_UPSTREAM_KEY": "secret",
         "ANTWORT_CONFIG": "x",
         "HOME": "/",
@@ -86,7 +112,17 @@ def test_variables_go_before_the_file():
     assert config.server.port == 9000
     assert config.auth.keys_file == "other.json"
     assert config.providers.code_interpreter.sandbox_url == "http://127.0.0.1:1"
+    assert config.providers.code_interpreter.enabled is True
     assert config.models.default_for_unknown
+    assert config.containers.expires_after == 0.5
+
+
+def test_the_token_of_a_sandbox_server_may_be_called_like_one_of_our_variables():
+    text = (
+        "providers: {code_interpreter: {sandbox_url: 'http://127.0.0.1:1', sandbox_token_env: ANTWORT_SANDBOX_TOKEN}}"
+    )
+
+    assert parse(text, {"ANTWORT_SANDBOX_TOKEN": "secret"}).providers.code_interpreter.sandbox_token_env
 
 
 def test_a_variable_that_is_misspelled_is_an_error_with_a_hint():

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from antwort.telemetry import Metrics, ModelCall, told_without_content
+from antwort.telemetry import Metrics, ModelCall, SandboxWork, told_without_content
 
 LOGS = """
 import logging, structlog
@@ -49,12 +49,12 @@ def test_an_exception_is_told_by_type_and_place():
 
 def test_a_call_of_a_model_is_counted():
     metrics = Metrics()
-    call = ModelCall(metrics, "mine", "upstream", "scripted")
+    call = ModelCall(metrics, "mine", "upstream", "scripted", {})
     call.piece()
     call.piece()
     call.finished("stop", 10, 5)
     call.close()
-    failed = ModelCall(metrics, "mine", "upstream", "scripted")
+    failed = ModelCall(metrics, "mine", "upstream", "scripted", {})
     failed.failed("server_error")
     failed.close()
     page, kind = metrics.page()
@@ -64,6 +64,23 @@ def test_a_call_of_a_model_is_counted():
     assert b'antwort_model_first_piece_seconds_count{model="mine"} 1.0' in page
     assert b'antwort_model_seconds_count{model="mine"} 2.0' in page
     assert b'antwort_model_faults_total{code="server_error",model="mine"} 1.0' in page
+
+
+def test_the_work_of_a_sandbox_is_counted_by_how_it_ended():
+    metrics = Metrics()
+    done = SandboxWork(metrics, "execute", "cntr_1", "1g")
+    done.ended("ok", printed=3)
+    assert done.close() >= 0
+    failed = SandboxWork(metrics, "acquire", "cntr_1", "1g")
+    failed.failed("fault")
+    failed.close()
+    SandboxWork(metrics, "execute", "cntr_1", "1g").close()
+    page = metrics.page()[0]
+
+    assert b'antwort_sandbox_seconds_count{status="ok",work="execute"} 1.0' in page
+    assert b'antwort_sandbox_seconds_count{status="abandoned",work="execute"} 1.0' in page
+    assert b'antwort_sandbox_seconds_count{status="fault",work="acquire"} 1.0' in page
+    assert b"cntr_1" not in page
 
 
 def test_registries_do_not_know_of_each_other():

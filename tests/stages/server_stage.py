@@ -6,17 +6,20 @@ import json
 import os
 import queue
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx2
 import yaml
 from openai import OpenAI
+from sandbox_stage import SandboxProcess
 
 ROOT = Path(__file__).parents[2]
 
@@ -58,14 +61,34 @@ SCRIPT = {
 
 
 class Server:
-    """A server process. `stop` asks it to end, `kill` does not ask."""
+    """A server process. `stop` asks it to end, `kill` does not ask.
 
-    def __init__(self, place: Path, config: dict | None = None, environment: dict[str, str] | None = None) -> None:
+    `program` is what to run instead of `antwort serve`, `before` what to run it with, such as `unshare`.
+    """
+
+    def __init__(
+        self,
+        place: Path,
+        config: dict | None = None,
+        environment: dict[str, str] | None = None,
+        *,
+        script: dict | None = None,
+        program: Path | None = None,
+        before: Sequence[str] = (),
+    ) -> None:
         place.mkdir(parents=True, exist_ok=True)
-        (place / "script.yaml").write_text(json.dumps(SCRIPT), encoding="utf-8")
-        settings = {"models": {"scripted": {"kind": "scripted", "script": "script.yaml"}}, **(config or {})}
+        (place / "script.yaml").write_text(json.dumps(script or SCRIPT, ensure_ascii=False), encoding="utf-8")
+        settings = {
+            "models": {"scripted": {"kind": "scripted", "script": "script.yaml"}},
+            "providers": {"code_interpreter": {"enabled": False}},  # most tests run no code
+            **(config or {}),
+            "server": {"port": 0, **(config or {}).get("server", {})},
+        }
+        serve = ["-m", "antwort", "serve", "--config", "antwort.yaml"] if program is None else [str(program)]
+        self._command = [*before, sys.executable, *serve]
         (place / "antwort.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
         self.place = place
+        self.sandbox: SandboxProcess | None = None
         self.keys: dict[str, str] = {}
         self._environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("ANTWORT_")},
@@ -76,21 +99,30 @@ class Server:
 
     def start(self) -> None:
         """Start it, and wait until it says that it is ready."""
-        self.log = (self.place / "log").open("ab")
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "antwort", "serve", "--config", "antwort.yaml", "--port", "0"],
-            cwd=self.place,
-            env=self._environment,
-            stdout=subprocess.PIPE,
-            stderr=self.log,
-            text=True,
-        )
+        self._begin()
         try:
             self.screen = _read_screen(self.process)
         except BaseException:
             self._end(signal.SIGKILL)
             raise
         self.url = self.screen.split()[1].removesuffix("/v1")
+
+    def start_and_kill(self, after: float) -> None:
+        """Start it, and kill it so many seconds later, whatever it is about."""
+        self._begin()
+        time.sleep(after)
+        self._end(signal.SIGKILL)
+
+    def _begin(self) -> None:
+        self.log = (self.place / "log").open("ab")
+        self.process = subprocess.Popen(
+            self._command,
+            cwd=self.place,
+            env=self._environment,
+            stdout=subprocess.PIPE,
+            stderr=self.log,
+            text=True,
+        )
 
     def client(self, key: str = "none") -> Any:
         """The real SDK, in front of it. Untyped: its unions of all events and items would need a cast at every step."""
@@ -148,9 +180,9 @@ def _read_screen(process: subprocess.Popen[str]) -> str:
 
 
 @contextmanager
-def serving(place: Path, config: dict | None = None, environment: dict[str, str] | None = None) -> Iterator[Server]:
+def serving(place: Path, config: dict | None = None, **options) -> Iterator[Server]:
     """A server for a while."""
-    server = Server(place, config, environment)
+    server = Server(place, config, **options)
     try:
         yield server
     finally:
@@ -167,3 +199,19 @@ def make_key(place: Path, name: str, *options: str) -> str:
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     made = subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True, check=True)
     return made.stdout.strip()
+
+
+def eventually(condition: Callable[[], Any], seconds: float = 10.0, step: float = 0.05) -> Any:
+    """What a condition gives once it gives something."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if found := condition():
+            return found
+        time.sleep(step)
+    raise AssertionError("it never came true")
+
+
+def stored(server: Server) -> dict[str, str]:
+    """Ids and states of responses, as they are in the database."""
+    with closing(sqlite3.connect(server.place / ".antwort" / "antwort.db")) as database:
+        return dict(database.execute("SELECT id, status FROM responses").fetchall())

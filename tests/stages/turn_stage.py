@@ -15,14 +15,15 @@ from antwort.api.responses import Response, Usage, begin
 from antwort.api.tools import FileSearchTool, ToolDeclaration
 from antwort.engine.classify import classify
 from antwort.engine.ports import (
-    CallContext,
     Finished,
     FunctionSpec,
     HostedCall,
     ModelRequest,
     Piece,
     Progress,
+    ToolContext,
     ToolDone,
+    Workbench,
 )
 from antwort.engine.turn import Ask, Command, Emit, Job, NextPiece, NextStep, Open, Run, turn
 
@@ -60,12 +61,11 @@ class EchoCall:
     def failed(self, reason: str) -> ToolDone:
         return ToolDone({**self.item, "status": "failed"}, reason)
 
-    def annotate(self, text: str) -> Sequence[Annotation]:
-        return []
-
 
 class EchoToolbox:
     """`file_search` is run here; nothing else is."""
+
+    takes_files = False
 
     def __init__(self) -> None:
         self.opened = 0
@@ -75,7 +75,16 @@ class EchoToolbox:
             return None
         return [FunctionSpec("file_search", "Search.", {"type": "object", "properties": {}})]
 
-    async def open(self, name: str, call_id: str, context: CallContext) -> HostedCall:
+    async def prepare(self, tool: ToolDeclaration, param: str, context: ToolContext) -> Workbench:
+        return self
+
+    def describe(self, spec: FunctionSpec) -> FunctionSpec:
+        return spec
+
+    def annotate(self, text: str) -> Sequence[Annotation]:
+        return []
+
+    async def open(self, name: str, call_id: str) -> HostedCall:
         return self.open_now()
 
     def open_now(self) -> EchoCall:

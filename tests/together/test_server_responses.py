@@ -1,4 +1,4 @@
-"""The real process and the real SDK: responses in all their forms."""
+"""The real process with everything on, and the real SDK, sync and async: responses in all their forms."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import time
 
 import openai
 import pytest
-from openai import AsyncOpenAI
 from pydantic import BaseModel
-from server_stage import serving
+from sdk_stage import KINDS, sdk
+from server_stage import ROOT, make_key, serving
 
 TOOL = {
     "type": "function",
@@ -31,24 +31,25 @@ class Weather(BaseModel):
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    with serving(tmp_path_factory.mktemp("server")) as running:
+    place = tmp_path_factory.mktemp("server")
+    key = make_key(place, "everything")
+    config = {"auth": {"keys_file": "keys.json", "requests_per_minute": 100_000, "concurrent_responses": 100}}
+    with serving(place, config, program=ROOT / "tests" / "stages" / "echo_stage.py") as running:
+        running.keys["ours"] = key
         yield running
 
 
-@pytest.fixture
-def client(server):
-    with server.client() as client:
+@pytest.fixture(params=KINDS)
+def client(request, server):
+    with sdk(server.url, request.param, server.keys["ours"]) as client:
         yield client
-
-
-@pytest.fixture
-def anyio_backend():
-    return "asyncio"
 
 
 def test_the_screen_says_what_is_on(server):
     assert "scripted (scripted, the default)" in server.screen
-    assert "only this machine" in server.screen
+    assert "auth       1 keys" in server.screen
+    assert "100000 requests a minute, 100 responses at once" in server.screen
+    assert "tools      echo" in server.screen
     assert len(server.screen.splitlines()) < 24
 
 
@@ -209,6 +210,20 @@ def test_background_is_cancelled(client):
     assert client.responses.cancel(response.id).status == "cancelled"
 
 
+def test_whoever_follows_a_cancelled_response_is_told(client):
+    with client.responses.create(model="scripted", input="forever", background=True, stream=True) as stream:
+        identifier = next(iter(stream)).response.id
+        assert client.responses.cancel(identifier).status == "cancelled"
+        last = list(stream)[-1]
+    with client.responses.retrieve(identifier, stream=True) as stream:
+        events = list(stream)
+
+    assert (last.type, last.response.status) == ("response.incomplete", "cancelled")
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    assert events[-1] == last
+    assert client.responses.retrieve(identifier).to_dict() == last.response.to_dict()
+
+
 def test_background_is_cancelled_before_it_has_begun(client):
     for _ in range(20):
         response = client.responses.create(model="scripted", input="forever", background=True)
@@ -286,16 +301,30 @@ def test_the_models_are_listed(client):
         client.models.retrieve("other")
 
 
-@pytest.mark.anyio
-async def test_the_async_client_does_it_too(server):
-    async with AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
-        response = await client.responses.create(model="scripted", input="hello")
-        async with client.responses.stream(model="scripted", input="again", previous_response_id=response.id) as stream:
-            kinds = [event.type async for event in stream]
-            final = await stream.get_final_response()
-        items = [item async for item in client.responses.input_items.list(final.id)]
-
-    assert response.output_text == "You said: hello"
-    assert kinds[0] == "response.created"
-    assert final.output_text == "You said: again"
-    assert len(items) == 1
+@pytest.mark.parametrize("wrong", ["resp_0", "conv_0", "file-0", "msg_0", "nonsense", "ä b", "x" * 300])
+def test_wrong_ids_are_not_found(client, wrong):
+    conversation = client.conversations.create()
+    for ask in (
+        lambda: client.responses.retrieve(wrong),
+        lambda: list(client.responses.retrieve(wrong, stream=True)),
+        lambda: client.responses.delete(wrong),
+        lambda: client.responses.cancel(wrong),
+        lambda: client.responses.input_items.list(wrong),
+        lambda: client.conversations.retrieve(wrong),
+        lambda: client.conversations.update(wrong, metadata={}),
+        lambda: client.conversations.delete(wrong),
+        lambda: client.conversations.items.list(wrong),
+        lambda: client.conversations.items.retrieve(wrong, conversation_id=conversation.id),
+        lambda: client.conversations.items.delete(wrong, conversation_id=conversation.id),
+        lambda: client.files.retrieve(wrong),
+        lambda: client.files.content(wrong),
+        lambda: client.files.delete(wrong),
+        lambda: client.models.retrieve(wrong),
+        lambda: client.responses.create(input="x", conversation=wrong),
+        lambda: client.responses.create(input=[{"type": "item_reference", "id": wrong}]),
+    ):
+        with pytest.raises(openai.NotFoundError):
+            ask()
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.responses.create(input="x", previous_response_id=wrong)
+    assert caught.value.code == "previous_response_not_found"

@@ -9,9 +9,11 @@ import stat
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 
 import openai
 import pytest
+from sdk_stage import KINDS, sdk
 from server_stage import ROOT, make_key, serving
 
 
@@ -23,6 +25,7 @@ def server(tmp_path_factory):
         "colleague": make_key(place, "colleague", "--tenant", "a"),
         "theirs": make_key(place, "theirs", "--tenant", "b"),
         "few": make_key(place, "few", "--requests-per-minute", "2"),
+        "as few": make_key(place, "as few", "--requests-per-minute", "2"),
         "one": make_key(place, "one", "--concurrent-responses", "1"),
         "fired": make_key(place, "fired"),
     }
@@ -31,16 +34,21 @@ def server(tmp_path_factory):
         yield running
 
 
-@pytest.fixture
-def ours(server):
-    with server.client(server.keys["ours"]) as client:
-        yield client
+@pytest.fixture(params=KINDS)
+def client(request, server):
+    """Makes clients of one kind: of the SDK for code that waits, or of the one for code that does not."""
+    with ExitStack() as stack:
+        yield lambda name: stack.enter_context(sdk(server.url, request.param, server.keys[name]))
 
 
 @pytest.fixture
-def theirs(server):
-    with server.client(server.keys["theirs"]) as client:
-        yield client
+def ours(client):
+    return client("ours")
+
+
+@pytest.fixture
+def theirs(client):
+    return client("theirs")
 
 
 # ── who comes in ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -147,36 +155,38 @@ def test_what_is_not_the_callers_is_not_there(ours, theirs):
     assert ours.files.content(file.id).read() == b"content"
 
 
-def test_keys_of_one_tenant_see_the_same(server, ours):
+def test_keys_of_one_tenant_see_the_same(client, ours):
     response = ours.responses.create(input="hello")
-    with server.client(server.keys["colleague"]) as colleague:
-        assert colleague.responses.retrieve(response.id).id == response.id
+
+    assert client("colleague").responses.retrieve(response.id).id == response.id
 
 
 # ── how much ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_key_has_its_own_rate(server, ours):
-    with server.client(server.keys["few"]) as few:
+@pytest.mark.parametrize("kind, name", [("sync", "few"), ("async", "as few")])
+def test_a_key_has_its_own_rate(server, kind, name):
+    with sdk(server.url, kind, server.keys[name]) as few:
         answer = few.models.with_raw_response.list()
         assert answer.headers["x-ratelimit-limit-requests"] == "2"
         few.models.list()
         with pytest.raises(openai.RateLimitError) as caught:
             few.models.list()
     assert 1 <= int(caught.value.response.headers["retry-after"]) <= 30
-    assert ours.models.list().data
+    with sdk(server.url, kind, server.keys["ours"]) as ours:
+        assert ours.models.list().data
 
 
-def test_a_key_has_so_many_responses_at_once(server):
-    with server.client(server.keys["one"]) as one:
-        running = one.responses.create(input="forever", background=True)
-        with pytest.raises(openai.RateLimitError):
-            one.responses.create(input="hello")
-        one.responses.cancel(running.id)
-        assert one.responses.create(input="hello").status == "completed"
-        with one.responses.create(input="hello", stream=True) as stream:
-            assert len(list(stream)) > 3
-        assert one.responses.create(input="hello").status == "completed"
+def test_a_key_has_so_many_responses_at_once(client):
+    one = client("one")
+    running = one.responses.create(input="forever", background=True)
+    with pytest.raises(openai.RateLimitError):
+        one.responses.create(input="hello")
+    one.responses.cancel(running.id)
+    assert one.responses.create(input="hello").status == "completed"
+    with one.responses.create(input="hello", stream=True) as stream:
+        assert len(list(stream)) > 3
+    assert one.responses.create(input="hello").status == "completed"
 
 
 # ── files ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -258,3 +268,36 @@ def test_the_log_says_who_changed_what_and_not_what_was_said(server, ours):
     assert audits["response.delete"]["request_id"].startswith("req_")
     assert "a secret of ours" not in server.lines()
     assert not any(key.split("-", 3)[3] in server.lines() for key in server.keys.values())
+
+
+def test_every_change_has_a_line_that_says_who_made_it(server, client):
+    theirs = client("theirs")
+    response = theirs.responses.create(input="hello")
+    background = theirs.responses.create(input="forever", background=True)
+    theirs.responses.cancel(background.id)
+    theirs.responses.delete(response.id)
+    conversation = theirs.conversations.create()
+    item = theirs.conversations.items.create(conversation.id, items=[{"role": "user", "content": "x"}]).data[0]
+    theirs.conversations.items.delete(item.id, conversation_id=conversation.id)
+    theirs.conversations.update(conversation.id, metadata={})
+    theirs.conversations.delete(conversation.id)
+    file = theirs.files.create(file=("a", b"x"), purpose="user_data")
+    theirs.files.delete(file.id)
+    made = {response.id, background.id, conversation.id, file.id}
+    audits = [line for line in map(json.loads, server.lines().splitlines()) if line.get("object_id") in made]
+
+    assert [line["action"] for line in audits] == [
+        "response.create",
+        "response.create",
+        "response.cancel",
+        "response.delete",
+        "conversation.create",
+        "conversation.items.create",
+        "conversation.items.delete",
+        "conversation.update",
+        "conversation.delete",
+        "file.create",
+        "file.delete",
+    ]
+    assert {line["tenant"] for line in audits} == {"b"}
+    assert len({line["request_id"] for line in audits}) == len(audits)

@@ -6,19 +6,26 @@ marked as needing them are skipped without.
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
+import json
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
+from adapter_stage import RUNS_CODE
+from api_stage import Answer, FakeApi, message, playing, response
+from server_stage import Server, serving
 
+from weakincentives.adapters.openai import OpenAIAdapter
 from weakincentives.adapters.openai.native_tools.file_search_section import OpenAIFileSearchSection
-from weakincentives.adapters.scripted import ScriptedAdapter, call, native, say
+from weakincentives.adapters.scripted import ScriptedAdapter, call, native
+from weakincentives.errors import NativeToolError
 from weakincentives.prompt import (
     MarkdownSection,
     NativeDeclaration,
@@ -51,11 +58,17 @@ PATHS = {
     "weakincentives.prompt.tool": "NativeTool",
     "weakincentives.prompt.tool_result": "ToolResult",
     "weakincentives.prompt._types": "SupportsDataclass",
-    "weakincentives.tools": "HostMount VfsPath VfsToolsSection",
+    "weakincentives.tools": "HostMount VfsPath VfsToolsSection OpenAICodeInterpreterTool",
     "weakincentives.runtime.events": "InProcessDispatcher InProcessEventBus NullEventBus ToolInvoked PromptRendered "
     "PromptExecuted",
     "weakincentives.runtime.session": "Session",
+    "weakincentives.adapters.openai": "OpenAIAdapter OpenAIModelConfig OpenAIClientConfig OpenAIHostedToolsConfig "
+    "FileSearchConfig citations download",
     "weakincentives.adapters.openai.native_tools.file_search_section": "OpenAIFileSearchSection",
+    "weakincentives.adapters.openai.native_tools.web_search_section": "OpenAIWebSearchSection",
+    "weakincentives.adapters.openai.native_tools.code_interpreter_section": "OpenAICodeInterpreterSection",
+    "weakincentives.adapters.openai.native_tools.shell_section": "OpenAIShellSection",
+    "weakincentives.adapters.openai.native_tools.apply_patch_section": "OpenAIApplyPatchSection",
 }
 
 
@@ -74,21 +87,52 @@ def test_a_name_is_the_same_wherever_it_is_imported_from():
 
 
 @pytest.fixture
-def run_block(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
-    """Runs the one block of a specification that holds a certain line, and returns what it defined."""
+def run_block(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., dict[str, Any]]:
+    """Puts the one block of a specification that holds a certain line into a file, runs it, and returns its names.
 
-    def run(spec: str, line: str, *, replace: str = "", **names: object) -> dict[str, Any]:
+    What is impossible in it is changed by `replace`: what to look for, and what to write instead.
+    """
+
+    def run(spec: str, line: str, *, replace: Mapping[str, str] | None = None) -> dict[str, Any]:
         (path,) = SPECS.glob(f"{spec}*")
         (source,) = (block for block in BLOCK.findall(path.read_text(encoding="utf-8")) if line in block)
-        assert not replace or source.count(replace) == 1
-        module = ModuleType("specification")
-        monkeypatch.setitem(sys.modules, module.__name__, module)  # dataclasses look their annotations up there
-        vars(module).update(names)
-        code = compile(source.replace(replace, "") if replace else source, str(path), "exec", dont_inherit=True)
-        exec(code, vars(module))  # noqa: S102 - our own specification
+        for written, instead in (replace or {}).items():
+            assert source.count(written) == 1
+            source = source.replace(written, instead)
+        file = tmp_path / "specification.py"
+        file.write_text(source, encoding="utf-8")
+        monkeypatch.chdir(tmp_path)  # an example that writes a file does so in nobody's way
+        description = spec_from_file_location(file.stem, file)
+        assert description is not None
+        assert description.loader is not None
+        module = module_from_spec(description)
+        monkeypatch.setitem(sys.modules, file.stem, module)  # dataclasses look their annotations up there
+        description.loader.exec_module(module)
         return vars(module)
 
     return run
+
+
+RESEARCH = {
+    "answers": [
+        {
+            "when": {"text": "findings about LLM safety", "turn": 1, "tool": "echo"},
+            "reply": [{"call": {"name": "echo", "arguments": {"text": "hello"}}}],
+        },
+        {"when": {"output": "hello"}, "reply": [{"text": "Summary."}]},
+    ]
+}
+
+
+@pytest.fixture
+def antwort(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    """Our server, where the examples expect OpenAI, with a model of the name that they ask for."""
+    place = tmp_path_factory.mktemp("antwort")
+    (place / "research.yaml").write_text(json.dumps(RESEARCH), encoding="utf-8")
+    with serving(place, {"models": {"gpt-4.1": {"kind": "scripted", "script": "research.yaml"}}}) as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", f"{server.url}/v1")
+        monkeypatch.setenv("OPENAI_API_KEY", "none")
+        yield server
 
 
 @needs_the_specs
@@ -116,19 +160,8 @@ def test_a_prompt_with_a_native_section_is_built_as_written(run_block):
 
 
 @needs_the_specs
-def test_the_mixed_prompt_is_evaluated_as_written(run_block):
-    """All but one line: the adapter is a scripted one under the same name, since no server is asked here."""
-
-    def scripted(*, model: str) -> ScriptedAdapter:
-        assert model == "gpt-4.1"
-        return ScriptedAdapter([call("echo", text="hello"), say("Summary.")], provider="openai")
-
-    defined = run_block(
-        "002",
-        "bus=bus,",
-        replace="from weakincentives.adapters.openai import OpenAIAdapter\n",
-        OpenAIAdapter=scripted,
-    )
+def test_the_mixed_prompt_is_evaluated_as_written(run_block, antwort):
+    defined = run_block("002", "bus=bus,")
 
     assert defined["response"].text == "Summary."
     (invoked,) = defined["session"][ToolInvoked].all()
@@ -137,10 +170,7 @@ def test_the_mixed_prompt_is_evaluated_as_written(run_block):
         defined["EchoParams"]("hello"),
         defined["EchoParams"]("hello"),
     )
-    (first, _) = defined["adapter"].requests
-    assert first.rendered.text.endswith("Summarize the latest findings about LLM safety.")
-    assert [tool.name for tool in first.rendered.tools] == ["echo"]
-    assert [declared.capability for declared in first.rendered.native_tools] == ["file_search"]
+    assert [entry.kind for entry in defined["session"].transcript()] == ["prompt", "model", "tool", "model", "answer"]
 
 
 @needs_the_specs
@@ -153,6 +183,150 @@ def test_a_native_tool_is_declared_as_written(run_block):
     section = MarkdownSection(title="Task", key="task", template="Search.", tools=(tool,))
     rendered = Prompt(ns="test", key="web", sections=(section,)).render()
     assert rendered.native_tools == (NativeDeclaration("web_search", "web_search", tool=tool, origin="section 'task'"),)
+
+
+DOWNLOAD = """for content in response.output or []:
+    for item in content.get("annotations", []) or []:
+        if item["type"] == "container_file_citation":
+            downloaded = client.container_files.content(
+                container_id=item["container_id"],
+                file_id=item["file_id"],
+            )
+            Path(item["filename"]).write_bytes(downloaded)
+"""
+INSTEAD = """from weakincentives.adapters.openai import citations, download
+
+for citation in citations(response):
+    download(client, citation, Path(citation.filename))
+"""
+PLOT = """
+import pandas as pd
+table = pd.read_csv("/mnt/data/input.csv")
+table.plot.hist().figure.savefig("/mnt/data/histogram.png")
+print(table["value"].mean())
+"""
+CODE = {
+    "id": "ci_1",
+    "type": "code_interpreter_call",
+    "status": "completed",
+    "code": "print(3)",
+    "container_id": "cntr_1",
+    "outputs": [{"type": "logs", "logs": "3"}],
+}
+CITED = {
+    "type": "container_file_citation",
+    "container_id": "cntr_1",
+    "file_id": "cfile_1",
+    "filename": "histogram.png",
+    "start_index": 0,
+    "end_index": 3,
+}
+
+
+@pytest.fixture
+def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeApi]:
+    """Written answers, where the examples expect OpenAI."""
+    with playing(*[response(CODE, message("The mean is 3.", CITED))] * 2) as fake:
+        fake.routes["GET /containers/cntr_1/files/cfile_1/content"] = lambda asked: Answer(b"PNG")
+        monkeypatch.setenv("OPENAI_BASE_URL", fake.url)
+        monkeypatch.setenv("OPENAI_API_KEY", "none")
+        yield fake
+
+
+@needs_the_specs
+def test_code_interpreter_is_used_as_written(run_block, api, capsys):
+    """All but the loop that downloads, whose lines no SDK has; what we offer instead stands in its place."""
+    defined = run_block("000", "OpenAICodeInterpreterTool(", replace={DOWNLOAD: INSTEAD})
+
+    assert capsys.readouterr().out == "The mean is 3.\n"
+    assert Path("histogram.png").read_bytes() == b"PNG"
+    (sent,) = api.bodies
+    assert sent["tools"] == [
+        {
+            "type": "code_interpreter",
+            "container": {"type": "auto", "memory_limit": "4g", "file_ids": ["file_csv_upload"]},
+        }
+    ]
+    tool = defined["code_interpreter_tool"]
+    assert (tool.name, tool.provider, tool.handle_provider_output) == (
+        "openai_python",
+        "openai",
+        defined["identity_provider_output"],
+    )
+
+
+ANALYSIS = {
+    "answers": [
+        {
+            "when": {"text": "histogram", "turn": 1},
+            "reply": [{"call": {"name": "code_interpreter", "arguments": {"code": PLOT}}}],
+        },
+        {"when": {"text": "histogram", "turn": 2}, "reply": [{"text": "The mean is <<output>> See histogram.png."}]},
+    ]
+}
+
+
+@needs_the_specs
+@pytest.mark.skipif(not RUNS_CODE, reason="our server runs no code yet")
+def test_code_interpreter_is_used_as_written_on_our_server(run_block, tmp_path_factory, monkeypatch, capsys):
+    """As above, and with the id that our server gave to the file: ids come from prior uploads, as the example says."""
+    place = tmp_path_factory.mktemp("antwort")
+    (place / "analysis.yaml").write_text(json.dumps(ANALYSIS), encoding="utf-8")
+    models = {"gpt-4.1": {"kind": "scripted", "script": "analysis.yaml"}}
+    with serving(place, {"models": models, "providers": {"code_interpreter": {"enabled": True}}}) as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", f"{server.url}/v1")
+        monkeypatch.setenv("OPENAI_API_KEY", "none")
+        with server.client() as client:
+            uploaded = client.files.create(file=("input.csv", b"value\n2\n4\n"), purpose="user_data")
+        run_block("000", "OpenAICodeInterpreterTool(", replace={DOWNLOAD: INSTEAD, "file_csv_upload": uploaded.id})
+
+    assert capsys.readouterr().out.startswith("The mean is 3.0")
+    assert Path("histogram.png").read_bytes().startswith(b"\x89PNG")
+
+
+@needs_the_specs
+def test_the_tool_of_the_example_works_in_a_prompt_too(run_block, api):
+    """Its mount is read below the roots that the orchestrator allows; the example leaves that to it."""
+    tool = run_block("000", "OpenAICodeInterpreterTool(", replace={DOWNLOAD: ""})["code_interpreter_tool"]
+    Path("sunfish").mkdir()
+    Path("sunfish", "readme.md").write_text("Chess.", encoding="utf-8")
+    section = MarkdownSection(title="Task", key="task", template="Compute.", tools=(tool,))
+    with pytest.raises(NativeToolError, match="allowed_host_roots is empty"):
+        OpenAIAdapter(model="gpt-4.1").evaluate(Prompt(ns="n", key="k", sections=(section,)), session=Session())
+
+    api.routes["POST /files"] = lambda asked: Answer({"id": "file_1", "object": "file"})
+    api.routes["DELETE /files/file_1"] = lambda asked: Answer({"id": "file_1", "deleted": True})
+    allowed = dataclasses.replace(tool, config=dataclasses.replace(tool.config, allowed_host_roots=(Path.cwd(),)))
+    session = Session()
+    prompt = Prompt(ns="n", key="k", sections=(section.clone(tools=(allowed,)),))
+    answer = OpenAIAdapter(model="gpt-4.1", tool_choice="required").evaluate(prompt, session=session)
+
+    assert answer.text == "The mean is 3."
+    (event,) = session[ToolInvoked].all()
+    assert (event.name, event.capability, event.result.message) == ("openai_python", "code_interpreter", "3")
+    assert isinstance(event.result.value, dict)
+    assert event.result.value["outputs"] == CODE["outputs"]
+    assert api.bodies[-1]["tools"][0]["container"]["file_ids"] == ["file_csv_upload", "file_1"]
+
+
+@needs_the_specs
+def test_a_native_tool_is_evaluated_as_declared(run_block, api):
+    tool = run_block("003", "web_search_tool = NativeTool[")["web_search_tool"]
+    search = {
+        "id": "ws_1",
+        "type": "web_search_call",
+        "status": "completed",
+        "action": {"type": "search", "query": "x"},
+    }
+    api.answers = FakeApi.answers_of([response(search, message("Sunny."))])
+    section = MarkdownSection(title="Task", key="task", template="Search.", tools=(tool,))
+    session = Session()
+    OpenAIAdapter(model="gpt-4.1").evaluate(Prompt(ns="n", key="k", sections=(section,)), session=session)
+
+    (event,) = session[ToolInvoked].all()
+    assert event.params == tool.params_type(query="x")
+    assert event.result.value == tool.result_type(payload=search)
+    assert api.bodies[0]["tools"] == [{"type": "web_search"}]
 
 
 # ── In our own words ─────────────────────────────────────────────────────────────────────────────────────────────────

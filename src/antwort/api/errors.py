@@ -1,8 +1,7 @@
 """Errors as the wire has them: one envelope, and whose fault it is.
 
 ApiError
-  status 4xx   invalid_request_error   the caller's: fix the request
-  status 401   authentication_error    no key, or a wrong one
+  status 4xx   invalid_request_error   the caller's: fix the request (401: no key, or a wrong one)
   status 429   rate_limit_error        later
   status 5xx   server_error            ours
 """
@@ -10,15 +9,33 @@ ApiError
 from __future__ import annotations
 
 import re
-from typing import Any
 
 import msgspec
+from msgspec import Struct
 
-# msgspec ends its messages with where it was: "Expected `int`, got `str` - at `$.input[0].role`".
-_WHERE = re.compile(r"^(?P<what>.*?)(?: - at `(?P<path>(?:key in )?`?\$[^`]*)`)?$", re.DOTALL)
+# msgspec ends its messages with where it was: "Expected `int`, got `str` - at `$.input[0].role`". The keys of a mapping
+# it does not name: "… - at `key` in `$.metadata`", "… - at `$.metadata[...]`".
+_WHERE = re.compile(r"^(?P<what>.*?)(?: - at (?:`key` in )?`(?P<path>\$[^`]*)`)?$", re.DOTALL)
 _MISSING = re.compile(r"Object missing required field `(?P<name>[^`]+)`")
 _UNKNOWN = re.compile(r"Object contains unknown field `(?P<name>[^`]+)`")
 _BOUND = re.compile(r"Expected `(?:int|float)` (?P<sign>[<>]=?) (?P<bound>-?[\d.]+)")
+_TYPE = re.compile(r"Expected `[^`]*`(?:, got `[^`]*`)?")
+_LONGEST = 200
+
+
+class ErrorDetail(Struct, kw_only=True):
+    """What is wrong; `param` is the path of the field that is."""
+
+    message: str
+    type: str
+    param: str | None = None
+    code: str | None = None
+
+
+class ErrorEnvelope(Struct, kw_only=True):
+    """The body of every answer that is an error."""
+
+    error: ErrorDetail
 
 
 class ApiError(Exception):
@@ -44,9 +61,9 @@ class ApiError(Exception):
         self.retry_after = retry_after
         self.should_retry = should_retry
 
-    def envelope(self) -> dict[str, Any]:
+    def envelope(self) -> ErrorEnvelope:
         """The body."""
-        return {"error": {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}}
+        return ErrorEnvelope(error=ErrorDetail(message=self.message, type=self.kind, param=self.param, code=self.code))
 
     def headers(self) -> dict[str, str]:
         """What an SDK decides by whether to try again."""
@@ -63,9 +80,9 @@ def invalid(message: str, *, param: str | None = None, code: str | None = "inval
     return ApiError(400, message, code=code, param=param)
 
 
-def not_found(what: str, identifier: str) -> ApiError:
+def not_found(what: str, identifier: str, *, param: str | None = None) -> ApiError:
     """404: it does not exist, or it is not the caller's, which is none of the caller's business."""
-    return ApiError(404, f"{what} with id '{identifier}' not found.", code="not_found")
+    return ApiError(404, f"{what} with id '{identifier}' not found.", code="not_found", param=param)
 
 
 def unavailable(message: str, *, retry_after: int | None = None, should_retry: bool | None = None) -> ApiError:
@@ -88,14 +105,14 @@ def malformed(error: msgspec.MsgspecError, *, root: str = "") -> ApiError:
         return invalid(f"We could not parse the JSON body of your request: {error}", code="invalid_json")
     found = _WHERE.match(str(error))
     what, where = (found["what"], found["path"] or "$") if found else (str(error), "$")
-    param = (root + where.rpartition("$")[2]).lstrip(".")
+    param = (root + where.removeprefix("$").partition("[...]")[0]).lstrip(".")
     if missing := _MISSING.search(what):
         param = _join(param, missing["name"])
         return invalid(f"Missing required parameter: '{param}'.", param=param, code="missing_required_parameter")
     if unknown := _UNKNOWN.search(what):
-        param = _join(param, unknown["name"])
+        param = _join(param, unknown["name"])[:_LONGEST]
         return invalid(f"Unknown parameter: '{param}'.", param=param, code="unknown_parameter")
-    return invalid(f"Invalid value for '{param or 'body'}': {what}.", param=param or None, code=_code(what))
+    return invalid(f"Invalid value for '{param or 'body'}': {what[:_LONGEST]}.", param=param or None, code=_code(what))
 
 
 def _join(path: str, name: str) -> str:
@@ -105,4 +122,4 @@ def _join(path: str, name: str) -> str:
 def _code(what: str) -> str:
     if bound := _BOUND.search(what):
         return "integer_above_max_value" if bound["sign"].startswith("<") else "integer_below_min_value"
-    return "invalid_type" if what.startswith("Expected `") and "got" in what else "invalid_value"
+    return "invalid_type" if _TYPE.fullmatch(what) else "invalid_value"

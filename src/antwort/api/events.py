@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, TypeAlias
 
 import msgspec
 from msgspec import Struct, field
 
+from antwort.api.errors import ErrorDetail
 from antwort.api.items import Annotation, OutputText, ReasoningText, Refusal, SummaryText
 from antwort.api.responses import Response
 from antwort.api.sse import frame
@@ -60,7 +62,7 @@ class ResponseFailed(Event, tag="response.failed"):
 class ErrorEvent(Event, tag="error"):
     """Comes before `response.failed`. Nested as OpenAI sends it: SDKs raise it."""
 
-    error: dict[str, Any]
+    error: ErrorDetail
 
 
 # ── items and their parts ────────────────────────────────────────────────────────────────────────────────────────────
@@ -216,6 +218,16 @@ class ToolProgress(Struct, kw_only=True):
 
 
 AnyEvent: TypeAlias = Event | ToolProgress
+
+
+def _named(base: type[Event]) -> Iterator[type[Event]]:
+    for event in base.__subclasses__():
+        yield from () if event.__name__.startswith("_") else (event,)
+        yield from _named(event)
+
+
+EVENTS = tuple(_named(Event))
+"""All of them, but for those of tools that are run here."""
 
 ENDINGS = (ResponseCompleted, ResponseIncomplete, ResponseFailed)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import secrets
 from typing import Literal, TypeAlias
 
@@ -11,14 +10,7 @@ Prefix: TypeAlias = Literal[
     "cntr_", "cfile_", "file-", "vs_", "conv_", "req_",
 ]  # fmt: skip
 
-_SHAPE = re.compile(r"[a-z]+[_-][0-9a-zA-Z]{1,128}")
-
 
 def new_id(prefix: Prefix) -> str:
     """An id that was never given before."""
     return f"{prefix}{secrets.token_hex(16)}"
-
-
-def well_formed(value: str) -> bool:
-    """Whether a string could be an id of anybody's at all; worth asking before looking it up."""
-    return _SHAPE.fullmatch(value) is not None

@@ -6,13 +6,15 @@ goes on: stored, listed and replayed with every field it had, known to us or not
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
-from msgspec import UNSET, Struct, UnsetType, field
+from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 Status: TypeAlias = Literal["in_progress", "completed", "incomplete"]
 Raw: TypeAlias = dict[str, Any]
+GivenItem: TypeAlias = Annotated[Raw, Meta(extra_json_schema={"$ref": "#/components/schemas/GivenItem"})]
+"""An item as a request has it. `read` says what it must be, and the OpenAPI document repeats it."""
 
 
 # ── annotations ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -182,7 +184,13 @@ class InputFile(Struct, tag_field="type", tag="input_file"):
     filename: str | None = None
 
 
-Part: TypeAlias = InputText | InputImage | InputFile | OutputText | Refusal
+class GivenText(Struct, tag_field="type", tag="output_text"):
+    """What a model said before. Its annotations may be of any kind, and are not ours to judge."""
+
+    text: str
+
+
+Part: TypeAlias = InputText | InputImage | InputFile | GivenText | Refusal
 
 
 class GivenMessage(Struct):
@@ -245,7 +253,7 @@ class ItemReference(Struct):
     id: str
 
 
-_READERS: dict[str, type[Struct]] = {
+READERS: dict[str, type[Struct]] = {
     "message": GivenMessage,
     "function_call": GivenFunctionCall,
     "function_call_output": FunctionCallOutput,
@@ -255,6 +263,17 @@ _READERS: dict[str, type[Struct]] = {
     "code_interpreter_call": GivenCodeCall,
     "item_reference": ItemReference,
 }
+"""The types of which we need to know something. All others go through as they are."""
+
+
+class Paired(Struct):
+    """What is asked of an item of any type: calls and their outputs are paired by this."""
+
+    call_id: str | None = None
+
+
+UNTYPED = ("message", "item_reference")
+"""Those that may leave out their `type`: what else they have tells which they are."""
 
 
 class Item(Struct, frozen=True):
@@ -271,20 +290,25 @@ class Item(Struct, frozen=True):
     def type(self) -> str:
         return kind_of(self.raw)
 
+    @property
+    def call_id(self) -> str | None:
+        """What pairs a call with its output. Of an item that was stored without being read it may be anything."""
+        call_id = self.raw.get("call_id")
+        if call_id is None and self.type == "local_shell_call_output":  # the wire calls it `id` there
+            call_id = self.id
+        return call_id if isinstance(call_id, str) else None
+
 
 def kind_of(raw: Raw) -> str:
     """The type of an item, also of those that may leave it out."""
-    if "type" in raw:
-        return str(raw["type"])
+    if isinstance(raw.get("type"), str):
+        return raw["type"]
     return "message" if "role" in raw else "item_reference"
 
 
 def read(raw: Raw) -> Item:
     """Read an item from outside. A known type with wrong fields is a `msgspec.ValidationError`."""
-    reader = _READERS.get(kind_of(raw))
+    if not isinstance(raw.get("type", ""), str):
+        raise msgspec.ValidationError(f"Expected `str`, got `{type(raw['type']).__name__}` - at `$.type`")
+    reader = READERS.get(kind_of(raw))
     return Item(raw, msgspec.convert(raw, reader) if reader else None)
-
-
-def write(item: OutputItem | Raw) -> Raw:
-    """An item of ours as plain data."""
-    return item if isinstance(item, dict) else msgspec.to_builtins(item)

@@ -9,12 +9,13 @@ from msgspec import Meta, Struct, field
 
 from antwort.api import items
 from antwort.api.errors import ApiError, invalid, malformed
-from antwort.api.items import Item
-from antwort.api.tools import Chosen, ToolDeclaration, tool_name, tool_type
+from antwort.api.items import GivenItem, Item, Paired
+from antwort.api.tools import Chosen, McpTool, ToolDeclaration, tool_name, tool_type
 
 T = TypeVar("T")
 
 Include: TypeAlias = Literal[
+    "antwort:code_interpreter_call.live_output",
     "code_interpreter_call.outputs",
     "computer_call_output.output.image_url",
     "file_search_call.results",
@@ -28,6 +29,10 @@ Include: TypeAlias = Literal[
 Metadata: TypeAlias = Annotated[
     dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]], Meta(max_length=16)
 ]
+
+ServiceTier: TypeAlias = Literal["auto", "default", "flex", "scale", "priority", "fast", "ultrafast"]
+Input: TypeAlias = Annotated[list[GivenItem], Meta(max_length=8192)]
+Penalty: TypeAlias = Annotated[float, Meta(ge=-2, le=2)]
 
 ToolChoice: TypeAlias = Literal["none", "auto", "required"] | Chosen
 
@@ -89,7 +94,7 @@ class CreateResponse(Struct, forbid_unknown_fields=True, kw_only=True):
     """`POST /v1/responses`. Everything OpenAI takes is taken; what has no meaning here is stored and echoed."""
 
     model: str | None = None
-    input: str | list[dict[str, Any]] | None = None
+    input: str | Input | None = None
     instructions: str | None = None
     tools: Annotated[list[ToolDeclaration], Meta(max_length=2048)] | None = None
     tool_choice: ToolChoice | None = None
@@ -115,14 +120,14 @@ class CreateResponse(Struct, forbid_unknown_fields=True, kw_only=True):
     prompt_cache_key: str | None = None
     safety_identifier: str | None = None
     user: str | None = None
-    service_tier: str | None = None
+    service_tier: ServiceTier | None = None
     prompt_cache_options: dict[str, Any] | None = None
     prompt_cache_retention: str | None = None
     moderation: Any = None
     access_programs: Any = None
     image: Any = None
-    frequency_penalty: float | None = None
-    presence_penalty: float | None = None
+    frequency_penalty: Penalty | None = None
+    presence_penalty: Penalty | None = None
 
     @property
     def conversation_id(self) -> str | None:
@@ -133,7 +138,7 @@ class CountTokens(Struct, forbid_unknown_fields=True, kw_only=True):
     """`POST /v1/responses/input_tokens`. What of a request decides on the length of its input."""
 
     model: str | None = None
-    input: str | list[dict[str, Any]] | None = None
+    input: str | Input | None = None
     instructions: str | None = None
     tools: Annotated[list[ToolDeclaration], Meta(max_length=2048)] | None = None
     tool_choice: ToolChoice | None = None
@@ -151,7 +156,7 @@ class CountTokens(Struct, forbid_unknown_fields=True, kw_only=True):
         return CreateResponse(**fields, store=False)
 
 
-GivenItems: TypeAlias = Annotated[list[dict[str, Any]], Meta(max_length=20)]
+GivenItems: TypeAlias = Annotated[list[GivenItem], Meta(max_length=20)]
 
 
 class CreateConversation(Struct, forbid_unknown_fields=True):
@@ -199,13 +204,14 @@ def read_items(given: list[dict[str, Any]], param: str) -> list[Item]:
 
 def _read_item(raw: dict[str, Any], where: str) -> Item:
     try:
+        msgspec.convert(raw, Paired)
         return items.read(raw)
     except msgspec.ValidationError as error:
         raise malformed(error, root=where) from error
 
 
 def check(request: CreateResponse) -> None:
-    """What the types alone do not say."""
+    """What the types alone do not say. Whether there is any input is asked apart: not all need one."""
     if request.previous_response_id is not None and request.conversation is not None:
         raise invalid(
             "Mutually exclusive parameters: 'previous_response_id' and 'conversation'. Give only one of them.",
@@ -214,12 +220,24 @@ def check(request: CreateResponse) -> None:
         )
     if request.background and request.store is False:
         raise invalid("Background mode needs 'store' to be true.", param="background")
-    if request.input is None and request.previous_response_id is None and request.conversation is None:
-        raise _missing("input")
-    if isinstance(request.input, list) and not request.input and request.previous_response_id is None:
-        raise invalid("Invalid 'input': empty array. Give at least one item.", param="input", code="empty_array")
+    if request.prompt is not None:
+        raise invalid(
+            "Unsupported parameter: 'prompt'. There are no stored prompts here: send 'instructions' and 'input'.",
+            param="prompt",
+            code="unsupported_parameter",
+        )
     _check_tools(request.tools or [])
     _check_choice(request.tool_choice, request.tools or [])
+
+
+def check_input(request: CreateResponse) -> None:
+    """There is something to answer, here or in the history."""
+    if request.input or request.previous_response_id is not None or request.conversation is not None:
+        return
+    if request.input is None:
+        raise _missing("input")
+    if not isinstance(request.input, str):
+        raise invalid("Invalid 'input': empty array. Give at least one item.", param="input", code="empty_array")
 
 
 def _missing(param: str) -> ApiError:
@@ -239,12 +257,25 @@ def _check_tools(tools: list[ToolDeclaration]) -> None:
 
 
 def _check_choice(choice: ToolChoice | None, tools: list[ToolDeclaration]) -> None:
-    for one in named_by(choice):
-        if not any(matches(one, tool) for tool in tools):
-            named = one.name or one.server_label or one.type
-            raise invalid(f"Tool choice '{named}' not found in 'tools' parameter.", param="tool_choice")
+    if isinstance(choice, Chosen) and choice.several:
+        for name in ("mode", "tools"):
+            if getattr(choice, name) is None:
+                raise _missing(f"tool_choice.{name}")
+    for at, one in enumerate(named_by(choice)):
+        several = isinstance(choice, Chosen) and choice.several
+        _check_named(one, f"tool_choice.tools[{at}]" if several else "tool_choice", tools)
     if choice == "required" and not tools:
         raise invalid("Tool choice 'required' must be specified with 'tools' parameter.", param="tool_choice")
+
+
+def _check_named(one: Chosen, param: str, tools: list[ToolDeclaration]) -> None:
+    if one.type in ("function", "custom") and one.name is None:
+        raise _missing(f"{param}.name")
+    if one.type == "mcp" and one.server_label is None:
+        raise _missing(f"{param}.server_label")
+    if not any(matches(one, tool) for tool in tools):
+        named = one.name or one.server_label or one.type
+        raise invalid(f"Tool choice '{named}' not found in 'tools' parameter.", param="tool_choice")
 
 
 def named_by(choice: ToolChoice | None) -> list[Chosen]:
@@ -258,4 +289,6 @@ def matches(wanted: Chosen, tool: ToolDeclaration) -> bool:
     """Whether a choice names this tool."""
     if wanted.type in ("function", "custom"):
         return tool_type(tool) == wanted.type and tool_name(tool) == wanted.name
+    if isinstance(tool, McpTool) and wanted.type == "mcp":
+        return tool.server_label == wanted.server_label
     return tool_type(tool) == wanted.type.removesuffix("_preview")

@@ -7,6 +7,7 @@ from typing import Any, Literal, TypeAlias
 from msgspec import Struct, field
 
 from antwort.api.requests import CreateResponse, ReasoningOptions, Text, ToolChoice
+from antwort.api.secrets import without_secrets
 from antwort.api.tools import ToolDeclaration
 
 ResponseStatus: TypeAlias = Literal["queued", "in_progress", "completed", "failed", "incomplete", "cancelled"]
@@ -17,6 +18,12 @@ class InputDetails(Struct):
     """Of the input tokens."""
 
     cached_tokens: int = 0
+    cache_write_tokens: int = 0
+
+    def __add__(self, other: InputDetails) -> InputDetails:
+        return InputDetails(
+            self.cached_tokens + other.cached_tokens, self.cache_write_tokens + other.cache_write_tokens
+        )
 
 
 class OutputDetails(Struct):
@@ -37,7 +44,7 @@ class Usage(Struct):
     def __add__(self, other: Usage) -> Usage:
         return Usage(
             self.input_tokens + other.input_tokens,
-            InputDetails(self.input_tokens_details.cached_tokens + other.input_tokens_details.cached_tokens),
+            self.input_tokens_details + other.input_tokens_details,
             self.output_tokens + other.output_tokens,
             OutputDetails(self.output_tokens_details.reasoning_tokens + other.output_tokens_details.reasoning_tokens),
             self.total_tokens + other.total_tokens,
@@ -108,7 +115,10 @@ class Response(Struct, kw_only=True):
 
 
 def begin(request: CreateResponse, *, identifier: str, model: str, created_at: int) -> Response:
-    """The response to a request, before anything has happened. Echoes what was asked, with defaults filled in."""
+    """The response to a request, before anything has happened.
+
+    Echoes what was asked, with defaults filled in and without secrets.
+    """
     conversation = request.conversation_id
     return Response(
         id=identifier,
@@ -127,11 +137,12 @@ def begin(request: CreateResponse, *, identifier: str, model: str, created_at: i
         prompt_cache_retention=request.prompt_cache_retention,
         reasoning=request.reasoning or ReasoningOptions(),
         safety_identifier=request.safety_identifier,
+        service_tier="default" if request.service_tier in (None, "auto") else request.service_tier,
         store=request.store is not False,
         temperature=1.0 if request.temperature is None else request.temperature,
         text=request.text or Text(),
         tool_choice=request.tool_choice or "auto",
-        tools=request.tools or [],
+        tools=without_secrets(request.tools or []),
         top_logprobs=request.top_logprobs or 0,
         top_p=1.0 if request.top_p is None else request.top_p,
         presence_penalty=request.presence_penalty or 0.0,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypeAlias
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 
 MemoryLimit: TypeAlias = Literal["1g", "4g", "16g", "64g"]
 Name: TypeAlias = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_-]{1,128}$")]
@@ -24,6 +24,18 @@ class FunctionTool(_Tool, tag="function"):
     defer_loading: bool | None = None
     output_schema: dict[str, Any] | None = None
     allowed_callers: list[str] | None = None
+    is_async: bool | None = field(name="async", default=None)
+
+
+class TextFormat(Struct, tag_field="type", tag="text", forbid_unknown_fields=True):
+    """Any text."""
+
+
+class GrammarFormat(Struct, tag_field="type", tag="grammar", forbid_unknown_fields=True):
+    """Text that a grammar allows."""
+
+    syntax: Literal["lark", "regex"]
+    definition: str
 
 
 class CustomTool(_Tool, tag="custom"):
@@ -31,8 +43,9 @@ class CustomTool(_Tool, tag="custom"):
 
     name: Name
     description: str | None = None
-    format: dict[str, Any] | None = None
+    format: TextFormat | GrammarFormat | None = None
     defer_loading: bool | None = None
+    is_async: bool | None = field(name="async", default=None)
 
 
 class NetworkPolicy(Struct, forbid_unknown_fields=True):
@@ -43,7 +56,7 @@ class NetworkPolicy(Struct, forbid_unknown_fields=True):
     domain_secrets: list[dict[str, str]] | None = None
 
 
-class AutoContainer(Struct, tag_field="type", tag="auto", forbid_unknown_fields=True):
+class AutoContainer(Struct, tag_field="type", tag="auto", forbid_unknown_fields=True, omit_defaults=True):
     """A container of this history, or a new one."""
 
     file_ids: Annotated[list[str], Meta(max_length=50)] | None = None
@@ -51,7 +64,7 @@ class AutoContainer(Struct, tag_field="type", tag="auto", forbid_unknown_fields=
     network_policy: NetworkPolicy | None = None
 
 
-class CodeInterpreterTool(_Tool, tag="code_interpreter"):
+class CodeInterpreterTool(_Tool, tag="code_interpreter", omit_defaults=True):
     """Python in a container."""
 
     container: str | AutoContainer

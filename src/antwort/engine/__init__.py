@@ -1,4 +1,4 @@
-"""What happens between a request and its response: the turn, its folds, and the one driver. No HTTP, no SQL."""
+"""What happens between a request and its response: the turn, its fold, and the one driver. No HTTP, no SQL."""
 
 from __future__ import annotations
 

@@ -6,17 +6,12 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
-from antwort.api.events import to_sse
+from antwort.api.events import ENDINGS
 from antwort.engine.engine import Work
 from antwort.engine.ports import Owner, Store, StoreFault
 
 _logger = logging.getLogger(__name__)
-
-_BATCH = 64
-
-Frames: TypeAlias = "asyncio.Queue[tuple[int, bytes] | None]"
 
 
 @dataclass
@@ -24,8 +19,16 @@ class _Running:
     work: Work
     news: asyncio.Condition = field(default_factory=asyncio.Condition)
     task: asyncio.Task[None] | None = None
+    begun: asyncio.Event = field(default_factory=asyncio.Event)
     sent: int = -1  # the last sequence number that is in the store
+    ending: bool = False
     done: bool = False
+
+    def stop(self) -> None:
+        """Cancel it, once: what it does at its end must not be cut short."""
+        if self.task is not None and not self.ending:
+            self.ending = True
+            self.task.cancel()
 
 
 @dataclass
@@ -40,16 +43,16 @@ class Background:
         """Let it go on by itself; `ended` is called when it is over."""
         running = self._running[work.response.id] = _Running(work)
         running.task = asyncio.create_task(self._run(work, running), name=work.response.id)
-        running.task.add_done_callback(lambda _: ended())
+        running.task.add_done_callback(lambda _: (running.begun.set(), ended()))
 
     async def cancel(self, response_id: str) -> bool:
-        """Stop it and wait until it has stopped; False where nothing runs."""
+        """Stop it and wait until it has stopped; False where nothing runs. Whoever follows it is told the end."""
         running = self._running.get(response_id)
         if running is None or running.task is None:
             return False
-        running.task.cancel()
+        await running.begun.wait()  # what has no beginning has no end that could be told
+        running.stop()
         await asyncio.wait([running.task])
-        self._running.pop(response_id, None)  # a task that had not begun leaves this to us
         return True
 
     async def follow(self, owner: Owner, response_id: str, after: int) -> AsyncGenerator[bytes]:
@@ -61,6 +64,8 @@ class Background:
             for number, frame in kept:
                 yield frame
                 after = number
+            if kept and not self._closing:
+                continue  # there may be more, of what is read at a time
             if over or running is None or self._closing:
                 return
             async with running.news:
@@ -81,47 +86,36 @@ class Background:
         for running in self._running.values():
             running.work.abandoned = True
             if running.task is not None:
-                running.task.cancel()
+                running.stop()
                 tasks.append(running.task)
         if tasks:
             await asyncio.wait(tasks)
 
     async def _run(self, work: Work, running: _Running) -> None:
-        """Do the work, and keep its events as fast as the store takes them: never more than a batch waits."""
-        frames: Frames = asyncio.Queue(_BATCH)
-        keeper = asyncio.create_task(self._keep(work, running, frames))
+        """Do the work and keep its events, as fast as the store takes them."""
+
+        async def kept(number: int) -> None:
+            running.sent = number
+            await _tell(running)
+
+        work.journal.begin(kept)
         events = work.events()
         try:
             async for event in events:
-                await frames.put((event.sequence_number, to_sse(event)))
+                if not isinstance(event, ENDINGS):  # those are kept with the response that they are the end of
+                    await work.journal.add(event)
+                running.begun.set()
         except StoreFault:
             _logger.warning("background response %s is not written yet", work.response.id)
         except Exception:  # the outermost loop of a task that nobody awaits
             _logger.exception("background response %s failed", work.response.id)
         finally:
+            running.ending = True
             await events.aclose()
-            await frames.put(None)
-            await keeper
+            await work.journal.close()
             running.done = True
             self._running.pop(work.response.id, None)
             await _tell(running)
-
-    async def _keep(self, work: Work, running: _Running, frames: Frames) -> None:
-        while (first := await frames.get()) is not None:
-            batch, over = [first], False
-            while not frames.empty() and not over:
-                more = frames.get_nowait()
-                over = more is None
-                if more is not None:
-                    batch.append(more)
-            try:
-                await self.store.append_events(work.owner, work.response.id, batch)
-            except StoreFault:  # a gap in what followers see; the response itself is written later
-                _logger.warning("events of background response %s are lost", work.response.id)
-            running.sent = batch[-1][0]
-            await _tell(running)
-            if over:
-                return
 
 
 async def _tell(running: _Running) -> None:

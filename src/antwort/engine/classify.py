@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from antwort.api.errors import invalid
 from antwort.api.requests import ToolChoice, matches, named_by
-from antwort.api.tools import Chosen, CustomTool, FunctionTool, ToolDeclaration, tool_type
-from antwort.engine.ports import Choice, FunctionSpec, Must, Toolbox
-
-_FREE_TEXT = {
-    "type": "object",
-    "properties": {"input": {"type": "string"}},
-    "required": ["input"],
-    "additionalProperties": False,
-}
+from antwort.api.tools import Chosen, CustomTool, FunctionTool, GrammarFormat, ToolDeclaration, tool_type
+from antwort.engine.ports import FREE_TEXT, Choice, FunctionSpec, Must, Toolbox, Workbench
 
 
 @dataclass(frozen=True)
@@ -28,9 +21,9 @@ class Clients:
 
 @dataclass(frozen=True)
 class Ours:
-    """The call is run here."""
+    """The call is run here. `at` is the place of the tool among those declared."""
 
-    declaration: ToolDeclaration
+    at: int
 
 
 Whose: TypeAlias = Clients | Ours
@@ -38,20 +31,29 @@ Whose: TypeAlias = Clients | Ours
 
 @dataclass(frozen=True)
 class Offer:
-    """What the model may call, and whose each function is."""
+    """What the model is told of, whose each function is, and which of them it must not call, told or not."""
 
     specs: tuple[FunctionSpec, ...] = ()
     whose: dict[str, Whose] = field(default_factory=dict[str, Whose])
     choice: Choice = "auto"
+    forbidden: frozenset[str] = frozenset()
 
     def without_ours(self) -> Offer:
         """Only what goes back to the client, once no more calls may be run here."""
         specs = tuple(spec for spec in self.specs if isinstance(self.whose[spec.name], Clients))
-        return Offer(specs, self.whose, "auto" if specs else "none")
+        return replace(self, specs=specs, choice="auto" if specs else "none")
+
+    def described(self, benches: Mapping[int, Workbench]) -> Offer:
+        """The same, with what the tools that are run here say of themselves once they are ready."""
+        specs = tuple(
+            benches[whose.at].describe(spec) if isinstance(whose := self.whose[spec.name], Ours) else spec
+            for spec in self.specs
+        )
+        return replace(self, specs=specs)
 
     def relaxed(self) -> Offer:
         """A call that was demanded has been made, so it is demanded no more."""
-        return Offer(self.specs, self.whose, "auto")
+        return replace(self, choice="auto")
 
 
 def classify(tools: Sequence[ToolDeclaration], choice: ToolChoice, toolbox: Toolbox) -> Offer:
@@ -67,7 +69,8 @@ def classify(tools: Sequence[ToolDeclaration], choice: ToolChoice, toolbox: Tool
             whose[spec.name] = owner
         if allowed is None or any(matches(one, tool) for one in allowed):
             specs += offered
-    return Offer(tuple(specs), whose, _choice(choice, tools, toolbox))
+    may = set[str]() if choice == "none" else {spec.name for spec in specs}
+    return Offer(tuple(specs), whose, _choice(choice, tools, toolbox), frozenset(whose.keys() - may))
 
 
 def _offer(tool: ToolDeclaration, at: int, toolbox: Toolbox) -> tuple[Sequence[FunctionSpec], Whose]:
@@ -76,11 +79,13 @@ def _offer(tool: ToolDeclaration, at: int, toolbox: Toolbox) -> tuple[Sequence[F
             custom=False
         )
     if isinstance(tool, CustomTool):
-        return [FunctionSpec(tool.name, tool.description, _FREE_TEXT, free_text=True)], Clients(custom=True)
+        grammar = tool.format if isinstance(tool.format, GrammarFormat) else None
+        spec = FunctionSpec(tool.name, tool.description, FREE_TEXT, free_text=True, grammar=grammar)
+        return [spec], Clients(custom=True)
     offered = toolbox.offer(tool)
     if offered is None:
         raise invalid(f"Tool type '{tool_type(tool)}' is not available on this server.", param=f"tools[{at}].type")
-    return offered, Ours(tool)
+    return offered, Ours(at)
 
 
 def _choice(choice: ToolChoice, tools: Sequence[ToolDeclaration], toolbox: Toolbox) -> Choice:

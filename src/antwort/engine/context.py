@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable, Sized
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from antwort.api import items
 from antwort.api.errors import ApiError, invalid, not_found
 from antwort.api.ids import Prefix, new_id
-from antwort.api.items import Item, ItemReference
+from antwort.api.items import GivenReasoning, Item, ItemReference
 from antwort.api.requests import CreateResponse, read_input
+from antwort.api.secrets import item_without_secrets
 from antwort.engine.ports import Owner, Store
+
+T = TypeVar("T")
+
+_AT_ONCE = 256
+"""Items that are read where they came. To read more takes long enough that others would notice."""
 
 _PREFIXES: dict[str, Prefix] = {
     "message": "msg_",
@@ -45,13 +53,21 @@ class Context:
 async def gather(request: CreateResponse, owner: Owner, store: Store) -> Context:
     """Put the history together. What is missing or not the owner's is an error that says which."""
     before = await _before(request, owner, store)
-    given = await take_in(read_input(request.input), owner, store)
-    return Context([items.read(raw) for raw in before], given)
+    said = request.input if isinstance(request.input, list) else ()
+    read = await _aside(said, lambda: read_input(request.input))
+    given = await take_in(read, owner, store, "input")
+    return Context(await _aside(before, lambda: [items.read(raw) for raw in before]), given)
 
 
-async def take_in(given: list[Item], owner: Owner, store: Store) -> list[Item]:
-    """Items as they are stored: references resolved, each with an id, messages with parts."""
-    return [_whole(item) for item in await _resolved(given, owner, store)]
+async def take_in(given: list[Item], owner: Owner, store: Store, param: str) -> list[Item]:
+    """Items as they are stored: references resolved, each with an id, messages with parts. They came as `param`."""
+    resolved = await _resolved(given, owner, store, param)
+    return await _aside(resolved, lambda: [_whole(item) for item in resolved])
+
+
+async def _aside(many: Sized, work: Callable[[], T]) -> T:
+    """Do something with each of these; in a thread, where they are many."""
+    return work() if len(many) <= _AT_ONCE else await asyncio.to_thread(work)
 
 
 async def _before(request: CreateResponse, owner: Owner, store: Store) -> list[dict[str, Any]]:
@@ -68,38 +84,44 @@ async def _before(request: CreateResponse, owner: Owner, store: Store) -> list[d
     if (conversation := request.conversation_id) is not None:
         said = await store.all_items(owner, conversation)
         if said is None:
-            raise not_found("Conversation", conversation)
+            raise not_found("Conversation", conversation, param="conversation")
         return said
     return []
 
 
-async def _resolved(given: list[Item], owner: Owner, store: Store) -> list[Item]:
+async def _resolved(given: list[Item], owner: Owner, store: Store, param: str) -> list[Item]:
     """Items in the place of references to them."""
-    wanted = [item.known.id for item in given if isinstance(item.known, ItemReference)]
-    if not wanted:
+    wanted = [_referred_to(item) for item in given]
+    ids = [identifier for identifier in wanted if identifier is not None]
+    if not ids:
         return given
-    found = await store.find_items(owner, wanted)
-    resolved: list[Item] = []
-    for at, item in enumerate(given):
-        if not isinstance(item.known, ItemReference):
-            resolved.append(item)
-        elif item.known.id in found:
-            resolved.append(items.read(found[item.known.id]))
-        else:
+    found = await store.find_items(owner, ids)
+    for at, identifier in enumerate(wanted):
+        if identifier is not None and identifier not in found:
             raise ApiError(
                 404,
-                f"Item with id '{item.known.id}' not found. Items are not persisted when `store` is set to false.",
-                param=f"input[{at}]",
+                f"Item with id '{identifier}' not found. Items are not persisted when `store` is set to false.",
+                param=f"{param}[{at}]",
             )
-    return resolved
+    return [item if i is None else items.read(found[i]) for item, i in zip(given, wanted, strict=True)]
+
+
+def _referred_to(item: Item) -> str | None:
+    """The id of the stored item that this one stands for: a reference does, and reasoning that holds nothing."""
+    known = item.known
+    if isinstance(known, ItemReference):
+        return known.id
+    if isinstance(known, GivenReasoning) and not (known.summary or known.content or known.encrypted_content):
+        return item.id if isinstance(item.id, str) else None
+    return None
 
 
 def _whole(item: Item) -> Item:
     """Every stored item has an id, also one that came without, and every message has parts and a status."""
-    raw = item.raw
+    raw = item_without_secrets(item.raw)
     if item.type == "message" and isinstance(raw.get("content"), str):
         raw = {**raw, "status": "completed", "content": [_part(raw["role"], raw["content"])]}
-    if not isinstance(raw.get("id"), str):
+    if not isinstance(raw.get("id"), str) or not raw["id"]:
         raw = {**raw, "id": new_id(_PREFIXES.get(item.type, "msg_"))}
     return item if raw is item.raw else items.read({**raw, "type": item.type})
 
@@ -112,12 +134,12 @@ def _part(role: str, text: str) -> dict[str, Any]:
 
 def check_outputs(context: Context) -> None:
     """An answer to a call that nobody made would only confuse the model."""
-    made = {item.raw.get("call_id") for item in context.history if item.type.endswith("_call")}
+    made = {item.call_id for item in context.history if item.type.endswith("_call")}
     for item in context.given:
-        if item.type.endswith("_call_output") and item.raw.get("call_id") not in made:
+        if item.type.endswith("_call_output") and item.call_id not in made:
             kind = item.type.removesuffix("_output").replace("_", " ")
             raise invalid(
-                f"No tool call found for {kind} output with call_id {item.raw.get('call_id')}.",
+                f"No tool call found for {kind} output with call_id {item.call_id}.",
                 param="input",
                 code=None,
             )

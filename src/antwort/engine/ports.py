@@ -6,6 +6,7 @@ Each port has a conformance suite: `antwort.models.conformance`, `antwort.storag
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from http import HTTPStatus
 from typing import Any, Literal, Protocol, TypeAlias
 
 from msgspec import Struct, field
@@ -13,7 +14,7 @@ from msgspec import Struct, field
 from antwort.api.items import Annotation, Item
 from antwort.api.requests import JsonObjectFormat, JsonSchemaFormat, ReasoningOptions, TextFormat
 from antwort.api.responses import Response, Usage
-from antwort.api.tools import ToolDeclaration
+from antwort.api.tools import GrammarFormat, ToolDeclaration
 
 
 class Owner(Struct, frozen=True):
@@ -24,6 +25,15 @@ class Owner(Struct, frozen=True):
 
 
 # ── models ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+FREE_TEXT: dict[str, Any] = {
+    "type": "object",
+    "properties": {"input": {"type": "string"}},
+    "required": ["input"],
+    "additionalProperties": False,
+}
+"""The parameters of a tool that takes free text, for a model that can only write JSON."""
 
 
 class FunctionSpec(Struct, frozen=True):
@@ -38,6 +48,8 @@ class FunctionSpec(Struct, frozen=True):
     parameters: dict[str, Any] | None
     strict: bool = False
     free_text: bool = False
+    grammar: GrammarFormat | None = None
+    """What of free text is allowed."""
 
 
 class Must(Struct, frozen=True):
@@ -64,6 +76,7 @@ class ModelRequest(Struct, frozen=True, kw_only=True):
     temperature: float | None = None
     top_p: float | None = None
     top_logprobs: int | None = None
+    """How many likely tokens to tell beside each that was chosen; None where logprobs are not asked for at all."""
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     reasoning: ReasoningOptions | None = None
@@ -140,6 +153,13 @@ class ModelFault(Exception):
         self.retry_after = retry_after
         self.retryable = retryable
 
+    @property
+    def kind(self) -> str:
+        """Whose fault it is, as the wire says it."""
+        if self.status == HTTPStatus.TOO_MANY_REQUESTS:
+            return "rate_limit_error"
+        return "server_error" if self.status >= HTTPStatus.INTERNAL_SERVER_ERROR else "invalid_request_error"
+
 
 class Model(Protocol):
     """Something that continues a conversation."""
@@ -166,6 +186,8 @@ class ChosenModel(Struct, frozen=True):
     name: str
     model: Model
     upstream: str
+    reads_files: bool = True
+    """Whether it takes files of any kind; else it is shown what is text, and images."""
 
 
 class Models(Protocol):
@@ -191,24 +213,32 @@ class Progress(Struct, frozen=True):
 
 
 class ToolDone(Struct, frozen=True):
-    """A hosted call is over: its item for the client, and the text that the model reads."""
+    """A hosted call is over: its item for the client, and the text that the model reads.
+
+    The item is whole: what of it a client sees, `api.shown` decides.
+    """
 
     item: dict[str, Any]
     text: str
 
 
-class CallContext(Struct, frozen=True, kw_only=True):
-    """What a hosted call may know."""
+class ToolContext(Struct, frozen=True, kw_only=True):
+    """What a hosted tool may know of the response that it is made ready for."""
 
     owner: Owner
     response_id: str
-    declaration: ToolDeclaration
     history: Sequence[Item]
+    given: Sequence[Item]
+    """The end of the history: what this request has brought."""
     include: frozenset[str]
 
 
 class HostedCall(Protocol):
-    """One call of a tool that is run here, from the moment the model begins to write it."""
+    """One call of a tool that is run here, from the moment the model begins to write it.
+
+    What it cannot do is told by `ToolDone`. One that raises ends the whole response, so the
+    registry lets none of its providers' calls do that.
+    """
 
     @property
     def item(self) -> dict[str, Any]:
@@ -231,8 +261,25 @@ class HostedCall(Protocol):
         """How it looks when it could not be run."""
         ...
 
+
+class Workbench(Protocol):
+    """A hosted tool that was made ready for one response: what its calls share."""
+
+    @property
+    def takes_files(self) -> bool:
+        """Whether its calls can read the files of this history, also those that the model cannot be shown."""
+        ...
+
+    def describe(self, spec: FunctionSpec) -> FunctionSpec:
+        """What the model is told of an offered function, now that more is known."""
+        ...
+
+    async def open(self, name: str, call_id: str) -> HostedCall:
+        """Begin a call of one of the offered functions."""
+        ...
+
     def annotate(self, text: str) -> Sequence[Annotation]:
-        """What a later answer of the model cites of this call's results."""
+        """What an answer of the model cites of what its calls have made."""
         ...
 
 
@@ -243,8 +290,11 @@ class Toolbox(Protocol):
         """What a model is told of a declared tool; None where that tool is not run here."""
         ...
 
-    async def open(self, name: str, call_id: str, context: CallContext) -> HostedCall:
-        """Begin a call of one of the offered functions."""
+    async def prepare(self, tool: ToolDeclaration, param: str, context: ToolContext) -> Workbench:
+        """Make an offered tool ready for a response; an `ApiError` that names the field, below `param`, if it cannot.
+
+        Nothing is taken yet that would have to be given back: the model may never call it.
+        """
         ...
 
 
@@ -252,7 +302,11 @@ class Toolbox(Protocol):
 
 
 class StoredResponse(Struct, frozen=True, kw_only=True):
-    """A response and what it was asked with. `input` is the request's own items, each with an id."""
+    """A response and what it was asked with.
+
+    `input` is the request's own items, each with an id; `request` is the rest, as far as it
+    may be written down.
+    """
 
     response: Response
     input: list[dict[str, Any]]
@@ -291,6 +345,10 @@ class UnknownCursor(ValueError):
         self.value = value
 
 
+EVENTS_AT_ONCE = 1024 * 1024
+"""Bytes of events that are read at a time: a follower who does not read on must not cost memory."""
+
+
 class ResponseStore(Protocol):
     """Where responses live. What is not the owner's is not there, and nothing tells the two apart."""
 
@@ -299,11 +357,17 @@ class ResponseStore(Protocol):
         ...
 
     async def finish_response(
-        self, owner: Owner, response: Response, *, appended: Sequence[dict[str, Any]] = ()
+        self,
+        owner: Owner,
+        response: Response,
+        *,
+        appended: Sequence[dict[str, Any]] = (),
+        events: Sequence[tuple[int, bytes]] = (),
     ) -> None:
         """Write how it stands now, usually how it ended. Durable when this returns. A deleted one stays deleted.
 
-        `appended` goes to its conversation, if that is still there: with the response or not at all.
+        `appended` goes to its conversation, if that is still there, and `events` are kept as `append_events` keeps
+        them: with the response or not at all.
         """
         ...
 
@@ -334,7 +398,10 @@ class ResponseStore(Protocol):
         ...
 
     async def read_events(self, owner: Owner, response_id: str, after: int) -> list[tuple[int, bytes]]:
-        """Those with a higher sequence number, in order; -1 for all."""
+        """Those with a higher sequence number, in order; -1 for all.
+
+        As many as come to about `EVENTS_AT_ONCE` bytes, and at least one: for more, ask again behind the last.
+        """
         ...
 
     async def unfinished(self) -> list[tuple[Owner, StoredResponse]]:
@@ -413,8 +480,134 @@ class FileStore(Protocol):
         ...
 
 
-class Store(ResponseStore, ConversationStore, FileStore, Protocol):
+class ContainerRecord(Struct, frozen=True, kw_only=True):
+    """A container, without what is in it. One that was idle for `expires_after` seconds has expired, swept or not."""
+
+    id: str
+    name: str
+    created_at: int
+    last_active_at: float
+    expires_after: float
+    memory_limit: str
+    memory: int
+    """Bytes that the limit stands for."""
+    status: Literal["running", "expired"] = "running"
+    sandbox: str | None = None
+    """The sandbox that it has now, as logs call it; None before its first use, and when it has lost one."""
+    lost: str | None = None
+    """Why what was in it once is gone, where that ever happened."""
+
+
+class ContainerFileRecord(Struct, frozen=True, kw_only=True):
+    """A file in a container, as it was when it was last looked at. Another content is another file, with another id."""
+
+    id: str
+    container_id: str
+    path: str
+    """Below `/mnt/data`, without a slash in front."""
+    bytes: int
+    created_at: int
+    source: Literal["user", "assistant"]
+    modified: int
+    """Nanoseconds, by the clock of the sandbox: to see that it was written again."""
+    file_id: str | None = None
+    """The uploaded file that was copied to this place, if one was."""
+
+
+class ContainerUse(Struct, frozen=True):
+    """What an owner's running containers take: how many, their memory, and the bytes of their files."""
+
+    containers: int
+    memory: int
+    disk: int
+
+
+class OverQuota(Exception):
+    """An owner would have more than is allowed: the caller's to mend. Says of what."""
+
+    def __init__(self, what: Literal["containers", "memory", "disk"]) -> None:
+        super().__init__(f"over the quota of {what}")
+        self.what: Literal["containers", "memory", "disk"] = what
+
+
+class ContainerStore(Protocol):
+    """Where containers are written down, and which files are in them; never what is in the files.
+
+    `now` decides on what has expired. One that `expire_containers` has told of keeps the
+    records of its files and changes no more; it is only deleted or forgotten.
+    """
+
+    async def create_container(self, owner: Owner, record: ContainerRecord, most: ContainerUse, now: float) -> None:
+        """Write it; `OverQuota` where the owner's running ones would then be more than `most` (disk is not looked at).
+
+        Two that come at once cannot both be the last.
+        """
+        ...
+
+    async def get_container(self, owner: Owner, container_id: str, now: float) -> ContainerRecord | None: ...
+
+    async def find_containers(self, owner: Owner, ids: Sequence[str], now: float) -> dict[str, ContainerRecord]:
+        """Those of the owner's that there are, by id."""
+        ...
+
+    async def list_containers(self, owner: Owner, query: PageQuery, now: float, name: str | None = None) -> Page: ...
+
+    async def touch_container(self, owner: Owner, container_id: str, now: float) -> ContainerRecord | None:
+        """It is being used: idleness begins anew, unless it has expired. As it is then; None where there is none."""
+        ...
+
+    async def give_sandbox(self, owner: Owner, container_id: str, sandbox: str) -> bool:
+        """It has this sandbox now, and no files. False where there is no such container, or it was told of."""
+        ...
+
+    async def lose_sandbox(self, owner: Owner, container_id: str, why: str) -> None:
+        """What was in it is gone, with the records of its files."""
+        ...
+
+    async def lose_sandboxes(self, why: str) -> list[tuple[Owner, ContainerRecord]]:
+        """Everybody's: for a start, when those of the process before are gone. The containers, as they are now."""
+        ...
+
+    async def delete_container(self, owner: Owner, container_id: str) -> bool:
+        """Forget it and its files; whether it was there."""
+        ...
+
+    async def container_use(self, owner: Owner, now: float) -> ContainerUse: ...
+
+    async def expire_containers(self, now: float) -> list[tuple[Owner, ContainerRecord]]:
+        """Write down which of everybody's have expired since it was last asked; these are they."""
+        ...
+
+    async def expire_idlest(
+        self, owner: Owner, name: str, now: float, spared: Sequence[str] = ()
+    ) -> ContainerRecord | None:
+        """Let the one of this name expire now that was not used for longest, but none of `spared`; None without one."""
+        ...
+
+    async def forget_containers(self, before: float) -> int:
+        """Delete everybody's that expired before this moment; how many they were."""
+        ...
+
+    async def change_container_files(
+        self, owner: Owner, container_id: str, *, put: Sequence[ContainerFileRecord], dropped: Sequence[str] = ()
+    ) -> bool:
+        """Drop some by id and add others, each in the place of the one that had its path; all of it or nothing.
+
+        False where there is no such container, or it was told of as expired.
+        """
+        ...
+
+    async def list_container_files(self, owner: Owner, container_id: str, query: PageQuery) -> Page | None: ...
+
+    async def get_container_file(self, owner: Owner, container_id: str, file_id: str) -> ContainerFileRecord | None: ...
+
+
+class Store(ResponseStore, ConversationStore, FileStore, ContainerStore, Protocol):
     """All of it."""
+
+    async def try_to_write(self) -> None:
+        """Write something that changes nothing; `StoreFault` where nothing could be written."""
+        ...
 
     async def aclose(self) -> None:
         """Finish what is under way and let go."""

@@ -10,27 +10,29 @@
     Emit(event)         ->  None            tell whoever listens
 
 and returns the response as it ended. A `ModelFault` is thrown in where the model failed,
-`Cancelled` where nobody wants the answer any more. Whoever drives it decides how the
-world is reached: see `engine`.
+`Cancelled` where nobody wants the answer any more, and any other exception where what was
+asked for broke; from then on it only emits. Whatever happens, the last event tells how the
+response ended. Whoever drives it decides how the world is reached: see `driver`.
 """
 
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, cast
 
 from antwort.api import events as wire
 from antwort.api import items
+from antwort.api.errors import ErrorDetail
 from antwort.api.events import AnyEvent
 from antwort.api.ids import new_id
-from antwort.api.items import Annotation, Item
+from antwort.api.items import Item
 from antwort.api.requests import CreateResponse
 from antwort.api.responses import IncompleteDetails, Response, ResponseError, ResponseStatus, Usage
-from antwort.api.tools import ToolDeclaration
 from antwort.engine.classify import Clients, Offer, Ours
-from antwort.engine.json_field import FieldReader
+from antwort.engine.json_field import FreeTextReader
 from antwort.engine.ports import (
     CallPiece,
     Finished,
@@ -41,7 +43,13 @@ from antwort.engine.ports import (
     Progress,
     ToolDone,
 )
-from antwort.engine.writer import OpenCall, Writer
+from antwort.engine.shorten import TOO_LONG, shortened
+from antwort.engine.writer import Annotate, OpenCall, Writer
+
+_logger = logging.getLogger(__name__)
+
+_LOGPROBS = "message.output_text.logprobs"
+_FEWEST_TOKENS = 16  # that can be asked for: we take no smaller limit, and neither does a Responses upstream
 
 
 @dataclass(frozen=True)
@@ -62,15 +70,16 @@ class Open:
 
     name: str
     call_id: str
-    declaration: ToolDeclaration
-    history: Sequence[Item]
+    at: int
 
 
 @dataclass(frozen=True)
 class Run:
-    """Begin to run it."""
+    """Begin to run it. The name and the id are those that the model knows."""
 
     call: HostedCall
+    name: str
+    call_id: str
 
 
 @dataclass(frozen=True)
@@ -106,6 +115,9 @@ class Job:
     offer: Offer
     now: Callable[[], int]
     max_turns: int = 32
+    annotate: Annotate = lambda _: ()
+    fault: ModelFault | None = None
+    """Why it failed, if it did."""
 
 
 @dataclass
@@ -118,20 +130,33 @@ class _Written:
     theirs: OpenCall | None = None
     index: int = -1
     arguments: list[str] = field(default_factory=list[str])
-    unwrap: FieldReader | None = None  # custom tools: the text inside of the JSON that the model writes
+    unwrap: FreeTextReader | None = None  # custom tools: the text in what the model writes
+    refusal: str = ""  # why nobody makes it: the model is told, and the client never hears of it
+
+    @property
+    def is_made(self) -> bool:
+        return not self.refusal
 
 
 def turn(job: Job) -> Generator[Command, Any, Response]:
     """Drive a response to its end, whichever that is."""
     state = _Turn(job)
     try:
+        yield from _played(state)
+    except Exception as error:  # a defect, ours or a tool's: such a response has an end too, and it is told
+        _logger.exception("response %s broke off", job.response.id)
+        yield from state.break_off(error)
+    return state.response
+
+
+def _played(state: _Turn) -> Steps:
+    try:
         yield from state.begin()
         yield from state.work()
     except ModelFault as fault:
-        yield from state.fail(fault.code, fault.message)
+        yield from state.fail(fault)
     except Cancelled:
-        state.settle("cancelled")
-    return state.response
+        yield from state.cancel()
 
 
 def first_request(job: Job) -> ModelRequest:
@@ -145,14 +170,12 @@ class _Turn:
     def __init__(self, job: Job) -> None:
         self.job = job
         self.response = job.response
-        self.writer = Writer(self._annotate)
+        self.writer = Writer(job.annotate)
         self.history = list(job.history)
         self.offer = job.offer
         self.usage = Usage()
+        self.counted = False
         self.hosted: list[HostedCall] = []
-
-    def _annotate(self, text: str) -> list[Annotation]:
-        return [annotation for call in self.hosted for annotation in call.annotate(text)]
 
     # ── from beginning to end ────────────────────────────────────────────────────────────────────────────────────────
 
@@ -179,10 +202,13 @@ class _Turn:
             if any(call.theirs is not None for call in calls) or not calls:
                 yield from self._complete()
                 return
+            if (left := self._tokens_left()) is not None and left < _FEWEST_TOKENS:
+                yield from self._end_incomplete("max_output_tokens")
+                return
             if any(call.ours is not None for call in calls):
                 self.offer = self.offer.relaxed()
             self._stop_offering_when_spent()
-        yield from self._end_incomplete("max_turns")
+        yield from self._end_incomplete("max_messages")
 
     def _complete(self) -> Steps:
         self.settle("completed")
@@ -194,13 +220,31 @@ class _Turn:
         self.response.incomplete_details = IncompleteDetails(reason)
         yield Emit(wire.ResponseIncomplete(response=self.response))
 
-    def fail(self, code: str, message: str) -> Steps:
+    def fail(self, fault: ModelFault) -> Steps:
         yield from self._emit(self.writer.close("incomplete"))
+        yield from self._end_failed(fault)
+
+    def break_off(self, error: Exception) -> Steps:
+        """Something is broken, so nothing is closed any more; items stay as far as they are."""
+        if self.response.ended:  # only the last word is missing
+            yield Emit(wire.ResponseFailed(response=self.response))
+            return
+        fault = ModelFault("The server failed while it worked on this response.", status=500)
+        fault.__cause__ = error
+        yield from self._end_failed(fault)
+
+    def _end_failed(self, fault: ModelFault) -> Steps:
+        self.job.fault = fault
         self.settle("failed")
-        self.response.error = ResponseError(code, message)
-        error = {"type": "server_error", "code": code, "message": message, "param": None}
-        yield Emit(wire.ErrorEvent(error=error))
+        self.response.error = ResponseError(fault.code, fault.message)
+        yield Emit(wire.ErrorEvent(error=ErrorDetail(type=fault.kind, code=fault.code, message=fault.message)))
         yield Emit(wire.ResponseFailed(response=self.response))
+
+    def cancel(self) -> Steps:
+        """The wire has no event for this end: `response.incomplete` is one that every client takes for an end."""
+        yield from self._emit(self.writer.close("incomplete"))
+        self.settle("cancelled")
+        yield Emit(wire.ResponseIncomplete(response=self.response))
 
     def settle(self, status: ResponseStatus) -> None:
         """Write into the response how it stands."""
@@ -209,16 +253,15 @@ class _Turn:
             {**item, "status": "incomplete"} if item.get("status") == "in_progress" else item
             for item in self.writer.output
         ]
-        self.response.usage = self.usage
+        self.response.usage = self.usage if self.counted else None
 
     # ── the model ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _ask(self, written: dict[int, _Written]) -> Generator[Command, Any, Finished]:
-        yield Ask(self.model_request())
+        piece = yield from self._first_piece()
         while True:
-            piece = cast("Piece", (yield NextPiece()))
             if isinstance(piece, Finished):
-                self.usage += piece.usage
+                self.usage, self.counted = self.usage + piece.usage, True
                 status = "incomplete" if piece.reason in ("length", "content_filter") else "completed"
                 yield from self._emit(self.writer.close(status))
                 return piece
@@ -226,12 +269,23 @@ class _Turn:
                 yield from self._call_piece(piece, written)
             else:
                 yield from self._emit(self.writer.write(piece))
+            piece = cast("Piece", (yield NextPiece()))
+
+    def _first_piece(self) -> Generator[Command, Any, Piece]:
+        """Ask, with less and less of the history where it is too long and may be cut."""
+        while True:
+            yield Ask(self.model_request())
+            try:
+                return cast("Piece", (yield NextPiece()))
+            except ModelFault as fault:
+                shorter = shortened(self.history) if self.response.truncation == "auto" else None
+                if fault.code != TOO_LONG or shorter is None:
+                    raise
+                self.history = shorter
 
     def model_request(self) -> ModelRequest:
         """What the model is asked next."""
         request = self.job.request
-        spent = self.usage.output_tokens
-        left = None if request.max_output_tokens is None else max(1, request.max_output_tokens - spent)
         return ModelRequest(
             model=self.job.model,
             items=[*self.history],
@@ -240,10 +294,10 @@ class _Turn:
             choice=self.offer.choice,
             parallel=self.response.parallel_tool_calls,
             format=self.response.text.format,
-            max_output_tokens=left,
+            max_output_tokens=self._tokens_left(),
             temperature=request.temperature,
             top_p=request.top_p,
-            top_logprobs=request.top_logprobs,
+            top_logprobs=(request.top_logprobs or 0) if _LOGPROBS in (request.include or ()) else None,
             presence_penalty=request.presence_penalty,
             frequency_penalty=request.frequency_penalty,
             reasoning=request.reasoning,
@@ -251,12 +305,17 @@ class _Turn:
             user=request.user,
         )
 
+    def _tokens_left(self) -> int | None:
+        most = self.job.request.max_output_tokens
+        return None if most is None else most - self.usage.output_tokens
+
     def _call_piece(self, piece: CallPiece, written: dict[int, _Written]) -> Steps:
         call = written.get(piece.index)
         if call is None:
             yield from self._emit(self.writer.close())
+            alone = not any(one.is_made for one in written.values())
             call = written[piece.index] = _Written(piece.name, piece.call_id or new_id("call_"))
-            yield from self._begin_call(call)
+            yield from self._begin_call(call, alone=alone)
         call.arguments.append(piece.arguments)
         if call.theirs is not None:
             text = call.unwrap.feed(piece.arguments) if call.unwrap else piece.arguments
@@ -264,21 +323,27 @@ class _Turn:
         elif call.ours is not None and piece.arguments:
             yield from self._progress(call, call.ours.write(piece.arguments))
 
-    def _begin_call(self, call: _Written) -> Steps:
+    def _begin_call(self, call: _Written, *, alone: bool) -> Steps:
         call.index = self.writer.next_index
         match self.offer.whose.get(call.name):
+            case _ if not (alone or self.response.parallel_tool_calls):
+                call.refusal = "Only one tool call at a time is allowed. Make this one again, alone."
+            case _ if call.name in self.offer.forbidden:  # some models call what they were told not to
+                call.refusal = f"Tool '{call.name}' must not be called in this response. Answer without it."
             case Clients(custom):
                 call.theirs = OpenCall(call.index, name=call.name, call_id=call.call_id, custom=custom)
-                call.unwrap = FieldReader("input") if custom else None
+                call.unwrap = FreeTextReader() if custom else None
                 yield Emit(self.writer.begin(call.theirs.item()))
-            case Ours(declaration) if self._may_run_more():
-                opened = cast("HostedCall", (yield Open(call.name, call.call_id, declaration, self.history)))
+            case Ours(at) if self._may_run_more():
+                opened = cast("HostedCall", (yield Open(call.name, call.call_id, at)))
                 call.ours = opened
                 self.hosted.append(opened)
                 yield Emit(self.writer.begin(opened.item))
                 yield from self._progress(call, opened.opening())
+            case Ours():
+                call.refusal = "No more tool calls are allowed in this response. Answer with what you have."
             case _:
-                pass  # nobody's, or one too many: the model is told, and the client never hears of it
+                call.refusal = f"There is no tool '{call.name}'."
 
     # ── tools ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -294,6 +359,8 @@ class _Turn:
         cut = finished.reason in ("length", "content_filter")
         for call in calls:
             if call.theirs is not None:
+                if call.unwrap is not None:
+                    yield from self._emit(call.theirs.write(call.unwrap.rest(cut=cut)))
                 yield Emit(call.theirs.close())
                 yield Emit(self.writer.end(call.index, call.theirs.item("incomplete" if cut else "completed")))
             elif call.ours is not None and cut:
@@ -306,18 +373,16 @@ class _Turn:
         for call in calls:
             if call.theirs is not None:
                 continue
-            text = f"There is no tool '{call.name}'."
+            text = call.refusal
             if call.ours is not None:
                 done = yield from self._run(call.ours, call)
                 text = done.text
-            elif call.name in self.offer.whose:
-                text = "No more tool calls are allowed in this response. Answer with what you have."
             self.history.append(_made(call))
             answers.append(_answered(call, text))
         self.history += answers  # behind all calls: a model that called several at once reads them so
 
     def _run(self, ours: HostedCall, call: _Written) -> Generator[Command, Any, ToolDone]:
-        yield Run(ours)
+        yield Run(ours, call.name, call.call_id)
         while True:
             step = cast("Progress | ToolDone", (yield NextStep(ours)))
             if isinstance(step, ToolDone):

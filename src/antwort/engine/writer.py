@@ -48,6 +48,7 @@ class OpenMessage:
         self._annotate = annotate
         self._message = Message(id=new_id("msg_"))
         self._chunks: list[str] = []
+        self._logprobs: list[Raw] = []
 
     def item(self) -> Raw:
         return msgspec.to_builtins(self._message)
@@ -61,8 +62,11 @@ class OpenMessage:
             content.append(kind())
             yield wire.ContentPartAdded(**self._where(), part=kind())
         self._chunks.append(piece.text)
-        delta = wire.OutputTextDelta if kind is OutputText else wire.RefusalDelta
-        yield delta(**self._where(), delta=piece.text)
+        if isinstance(piece, TextPiece):
+            self._logprobs += piece.logprobs
+            yield wire.OutputTextDelta(**self._where(), delta=piece.text, logprobs=list(piece.logprobs))
+        else:
+            yield wire.RefusalDelta(**self._where(), delta=piece.text)
 
     def close(self, status: Status) -> Iterator[AnyEvent]:
         """The message is whole, or stays as far as it is."""
@@ -79,10 +83,11 @@ class OpenMessage:
             yield wire.RefusalDone(**self._where(), refusal=text)
         else:
             part.text = text
+            part.logprobs, self._logprobs = self._logprobs, []
             part.annotations = list(self._annotate(text))
             for at, annotation in enumerate(part.annotations):
                 yield wire.OutputTextAnnotationAdded(**self._where(), annotation_index=at, annotation=annotation)
-            yield wire.OutputTextDone(**self._where(), text=text)
+            yield wire.OutputTextDone(**self._where(), text=text, logprobs=part.logprobs)
         yield wire.ContentPartDone(**self._where(), part=part)
 
     def _where(self) -> Raw:
@@ -221,7 +226,7 @@ class Writer:
 
     def write(self, piece: Speech | Thought) -> Iterator[AnyEvent]:
         """What the model says or thinks. An empty piece says nothing, and begins nothing."""
-        if not isinstance(piece, SealedReasoning) and not piece.text:
+        if not (isinstance(piece, SealedReasoning) or piece.text or self._goes_on(piece)):
             return
         if isinstance(piece, (TextPiece, RefusalPiece)):
             if not isinstance(self._open, OpenMessage):
@@ -233,6 +238,10 @@ class Writer:
                 yield from self._replace(OpenReasoning(self.next_index))
             assert isinstance(self._open, OpenReasoning)  # noqa: S101 - just opened
             yield from self._open.write(piece)
+
+    def _goes_on(self, piece: Speech | Thought) -> bool:
+        """Whether an empty piece tells more of what is being said: a token may be half a character."""
+        return isinstance(piece, TextPiece) and bool(piece.logprobs) and isinstance(self._open, OpenMessage)
 
     def close(self, status: Status = "completed") -> Iterator[AnyEvent]:
         """Close what is open."""

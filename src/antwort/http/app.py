@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -15,10 +15,12 @@ from starlette.middleware import Middleware
 
 from antwort.auth import LOCAL, Caller, Door, KeyFile, KeyFileError, is_loopback
 from antwort.config import AuthSettings, Config, ConfigError
+from antwort.containers import Containers
+from antwort.containers.sandboxes import Place, open_place
 from antwort.engine.background import Background
-from antwort.engine.engine import Engine
-from antwort.engine.ports import StoreFault
-from antwort.http import conversations, files, health, models, openapi, responses
+from antwort.engine.engine import Engine, Work
+from antwort.engine.ports import Store, StoreFault
+from antwort.http import containers, conversations, files, health, models, openapi, responses
 from antwort.http.errors import router_error
 from antwort.http.gate import Gate
 from antwort.http.services import Services
@@ -26,7 +28,9 @@ from antwort.models.directory import open_models
 from antwort.storage import open_store
 from antwort.telemetry import Metrics, log
 from antwort.tools import FunctionProvider, Registry
+from antwort.tools.builtins.codeinterpreter import CodeInterpreter
 
+RESOURCES: Sequence[Any] = (responses, conversations, containers, files, models, health, openapi)
 _LOOK_AT_KEYS = 2.0
 _SWEEP = 600.0
 
@@ -34,9 +38,8 @@ _SWEEP = 600.0
 def make_app(services: Services) -> Starlette:
     """The application over what is open."""
     provided = [route for provider in services.registry.providers for route in provider.routes()]
-    resources: Sequence[Any] = (responses, conversations, files, models, health, openapi)
     app = Starlette(
-        routes=[*(route for resource in resources for route in resource.routes), *provided],
+        routes=[*(route for resource in RESOURCES for route in resource.routes), *provided],
         middleware=[Middleware(Gate, services=services)],
         exception_handlers={HTTPException: router_error},
     )
@@ -46,31 +49,67 @@ def make_app(services: Services) -> Starlette:
 
 
 @asynccontextmanager
-async def opened(config: Config, environment: Mapping[str, str] = os.environ) -> AsyncGenerator[Services]:
-    """Open everything that the configuration names, do again what a process that is gone has left, and close it all."""
-    door = open_door(config)
+async def opened(
+    config: Config, environment: Mapping[str, str] = os.environ, also: Iterable[FunctionProvider] = ()
+) -> AsyncGenerator[Services]:
+    """Open everything that the configuration names, do again what a process that is gone has left, and close it all.
+
+    `also` are tools of the caller's own, to be run beside those that the configuration switches on.
+    """
+    door = await asyncio.to_thread(
+        open_door, config
+    )  # this and the next read files, and the loop may be another's, too
     metrics = Metrics()
-    directory = open_models(config.models, metrics, environment)
+    directory = await asyncio.to_thread(open_models, config.models, metrics, environment)
     store = await open_store(config.storage.url, Path(config.storage.blobs))
-    registry = Registry(providers(config))
-    engine = Engine(directory, registry, store, config.engine.max_turns)
-    services = Services(config, door, store, directory, registry, engine, Background(store), metrics)
-    chores = asyncio.create_task(_chores(services))
     try:
+        # A sandbox server of our own keeps its packages beside the store's files.
+        state = Path(config.storage.blobs).parent / "sandbox"
+        place = await open_place(config.providers.code_interpreter, state, environment)
+    except BaseException:
+        await directory.aclose()
+        await store.aclose()
+        raise
+    running = _containers(config, store, place, metrics)
+    registry = Registry()
+    engine = Engine(directory, registry, store, config.engine.max_turns, config.engine.max_attached)
+    services = Services(
+        config, door, store, directory, registry, engine, Background(store), metrics, running, place.told
+    )
+    chores = [asyncio.create_task(chore) for chore in _chores(services)]
+    try:
+        for provider in (*_providers(config, store, running), *also):
+            registry.register(provider)
+        registry.show_metrics(metrics.registry)
+        if running is not None:
+            await running.recover()
         for work in await engine.recover():
-            services.background.launch(work)
+            _resume(services, work)
         yield services
     finally:
-        chores.cancel()
-        await asyncio.gather(chores, return_exceptions=True)
+        for chore in chores:
+            chore.cancel()
+        await asyncio.gather(*chores, return_exceptions=True)
         await services.aclose()
 
 
-def providers(config: Config) -> Sequence[FunctionProvider]:
-    """The tools that are run here. What is on and cannot be is an error now."""
-    if config.providers.code_interpreter.enabled:
-        raise ConfigError("providers.code_interpreter.enabled: the code interpreter is not part of this installation")
-    return ()
+def _resume(services: Services, work: Work) -> None:
+    """It counts like any other, and towards the limits of who asked for it, where that key still opens anything."""
+    holder = services.door.holder(work.owner.key_id)
+    over = services.limits.resume(holder) if holder is not None else lambda: None
+    services.background.launch(work, ended=responses.counted(services, work, over))
+
+
+def _containers(config: Config, store: Store, place: Place, metrics: Metrics) -> Containers | None:
+    if place.sandboxes is None:
+        return None
+    return Containers(store, place.sandboxes, config.containers, config.providers.code_interpreter, metrics)
+
+
+def _providers(config: Config, store: Store, running: Containers | None) -> Iterator[FunctionProvider]:
+    """The tools that are run here."""
+    if running is not None:
+        yield CodeInterpreter(running, store, config.providers.code_interpreter, config.containers.tiers)
 
 
 def open_door(config: Config) -> Door:
@@ -83,15 +122,22 @@ def open_door(config: Config) -> Door:
             f"server.host: {config.server.host} can be reached by others, and there are no keys. Make one with "
             "`antwort keys create` and name the file in auth.keys_file, or listen on 127.0.0.1."
         )
-    return Door(None)
+    return Door(None, defaults=_limits(auth))
 
 
 def _limits(auth: AuthSettings) -> Caller:
     return Caller(LOCAL.tenant, LOCAL.key_id, auth.requests_per_minute, auth.concurrent_responses)
 
 
-async def _chores(services: Services) -> None:
-    """What has to be done now and then: see which keys are revoked, let go of expired files."""
+def _chores(services: Services) -> Iterator[Coroutine[Any, Any, None]]:
+    """What has to be done now and then."""
+    yield _look_after_keys_and_files(services)
+    if services.containers is not None:
+        yield _look_after_containers(services.containers)
+
+
+async def _look_after_keys_and_files(services: Services) -> None:
+    """See which keys are revoked, let go of expired files."""
     keys_file = services.config.auth.keys_file
     loop = asyncio.get_running_loop()
     swept = loop.time()
@@ -105,6 +151,18 @@ async def _chores(services: Services) -> None:
                 await services.store.sweep_files()
             except StoreFault:
                 log.warning("expired files are swept later")
+
+
+async def _look_after_containers(running: Containers) -> None:
+    """Let go of those that have expired."""
+    while True:
+        await asyncio.sleep(running.beat)
+        try:
+            await running.sweep()
+        except StoreFault:
+            log.warning("expired containers are swept later")
+        except Exception:  # noqa: BLE001 - the outermost loop: if it ended, no container would ever expire
+            log.exception("containers could not be swept")
 
 
 async def _look_at_keys(door: Door, path: Path) -> None:

@@ -24,7 +24,8 @@ _CONFIG = click.option(
 @click.option("--port", type=click.IntRange(0, 65535), help="0 takes any that is free.  [default: 8080]")
 def serve(config: Path | None, host: str | None, port: int | None) -> None:
     """Serve the Responses API."""
-    from antwort.http.server import run  # noqa: PLC0415 - slow to import, and only this command needs it
+    from antwort.engine.ports import StoreFault  # noqa: PLC0415 - slow to import, and only this command needs it
+    from antwort.http.server import run  # noqa: PLC0415 - likewise slow
     from antwort.storage import UnusableStore  # noqa: PLC0415 - likewise slow
     from antwort.telemetry import set_up_logging  # noqa: PLC0415 - likewise slow
 
@@ -34,6 +35,8 @@ def serve(config: Path | None, host: str | None, port: int | None) -> None:
         run(settings, os.environ, click.echo)
     except (ConfigError, KeyFileError, UnusableStore) as error:
         raise click.ClickException(str(error)) from error
+    except StoreFault as fault:
+        raise click.ClickException(f"{fault} Mend that, or change `storage`, and start again.") from fault
 
 
 def _with_options(config: Config, host: str | None, port: int | None) -> Config:
@@ -111,17 +114,15 @@ def revoke(file: KeyFile, key_id: str) -> None:
 @_CONFIG
 @click.pass_context
 def doctor(context: click.Context, config: Path | None) -> None:
-    """Open what the server would open, try a container, and say what works. Nothing of it is changed."""
+    """Look at what the server would open, try a container, and say what works. Nothing is made or changed."""
     from antwort.http.app import open_door  # noqa: PLC0415 - slow to import, and only this command needs it
     from antwort.models.directory import open_models  # noqa: PLC0415 - likewise slow
-    from antwort.storage import UnusableStore, open_store  # noqa: PLC0415 - likewise slow
+    from antwort.storage import UnusableStore, look_at_store  # noqa: PLC0415 - likewise slow
     from antwort.telemetry import Metrics  # noqa: PLC0415 - likewise slow
 
     async def look(settings: Config) -> str:
         open_door(settings)
         models = open_models(settings.models, Metrics(), os.environ)
-        store = await open_store(settings.storage.url, Path(settings.storage.blobs))
-        await store.aclose()
         await models.aclose()
         return ", ".join(models.names()) or "none"
 
@@ -129,10 +130,11 @@ def doctor(context: click.Context, config: Path | None) -> None:
         settings = load(config, os.environ)
         click.echo("configuration  ok")
         names = asyncio.run(look(settings))
+        storage = look_at_store(settings.storage.url, Path(settings.storage.blobs))
     except (ConfigError, KeyFileError, UnusableStore) as error:
         raise click.ClickException(str(error)) from error
     click.echo(f"models         {names}")
-    click.echo(f"storage        ok: {settings.storage.url}")
+    click.echo(f"storage        {storage}: {settings.storage.url}")
     click.echo(f"keys           {settings.auth.keys_file or 'none: loopback only'}")
     from antwort.sandbox.command import doctor as isolation  # noqa: PLC0415 - likewise slow
 

@@ -5,30 +5,32 @@ from __future__ import annotations
 import asyncio
 import tempfile
 import time
-from collections.abc import AsyncIterator, Generator
+from collections.abc import AsyncGenerator, AsyncIterator, Generator
 from contextlib import contextmanager
-from typing import IO, Any, TypeAlias
+from typing import IO, TypeAlias
 from urllib.parse import quote
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response as Answer
-from starlette.responses import StreamingResponse
 from starlette.routing import Route
 
 from antwort.api.errors import ApiError, invalid, not_found
 from antwort.api.ids import new_id
+from antwort.api.objects import Deleted, FileObject, FilePage
 from antwort.engine.ports import FileRecord
 from antwort.http.bodies import json_answer
 from antwort.http.multipart import Upload, receive_upload
-from antwort.http.paging import listed, page_query
+from antwort.http.paging import ends, page_query
 from antwort.http.services import owner_of, services_of
+from antwort.http.streams import ByteStream
+from antwort.storage.faults import faults_told
 from antwort.telemetry import audit
 
-_PURPOSES = ("assistants", "batch", "fine-tune", "vision", "user_data", "evals")
-_SOONEST, _LATEST = 3600, 2_592_000
-_LONGEST_NAME = 255
-_MOST = 10_000
+PURPOSES = ("assistants", "batch", "fine-tune", "vision", "user_data", "evals")
+SOONEST, LATEST = 3600, 2_592_000
+LONGEST_NAME = 255
+MOST = 10_000
 _SPOOL = 1024 * 1024
 
 Fields: TypeAlias = dict[str, str]
@@ -50,7 +52,7 @@ async def create(request: Request) -> Answer:
 
 
 async def _set_aside(request: Request, upload: Upload, filename: str) -> FileRecord:
-    with _spool() as spool:
+    with faults_told(), _spool() as spool:
         async for chunk in upload.content():
             await asyncio.to_thread(spool.write, chunk)
         record = _record(upload.fields, filename)
@@ -71,9 +73,11 @@ async def _chunks(file: IO[bytes]) -> AsyncIterator[bytes]:
 
 async def list_files(request: Request) -> Answer:
     """A page of them."""
-    query = page_query(request, most=_MOST, usual=_MOST)
+    query = page_query(request, most=MOST, usual=MOST)
     page = await services_of(request).store.list_files(owner_of(request), query, request.query_params.get("purpose"))
-    return json_answer(listed(page, _shown))
+    shown = [_shown(record) for record in page.data]
+    first, last = ends([file.id for file in shown])
+    return json_answer(FilePage(data=shown, first_id=first, last_id=last, has_more=page.has_more))
 
 
 async def retrieve(request: Request) -> Answer:
@@ -87,12 +91,18 @@ async def content(request: Request) -> Answer:
     chunks = await services_of(request).store.read_file(owner_of(request), record.id)
     if chunks is None:
         raise not_found("File", record.id)
-    headers = {
-        "content-disposition": f"attachment; filename*=UTF-8''{quote(record.filename, safe='')}",
-        "content-length": str(record.bytes),
-        "content-security-policy": "sandbox; default-src 'none'",
-    }
-    return StreamingResponse(chunks, headers=headers, media_type="application/octet-stream")
+    return ByteStream(
+        _pieces(chunks),
+        name=quote(record.filename, safe=""),
+        media_type="application/octet-stream",
+        stall_timeout=services_of(request).config.server.stall_timeout,
+        size=record.bytes,
+    )
+
+
+async def _pieces(chunks: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
+    async for chunk in chunks:
+        yield chunk
 
 
 async def delete(request: Request) -> Answer:
@@ -101,7 +111,7 @@ async def delete(request: Request) -> Answer:
     if not await services_of(request).store.delete_file(owner_of(request), identifier):
         raise not_found("File", identifier)
     audit("file.delete", identifier)
-    return json_answer({"id": identifier, "object": "file", "deleted": True})
+    return json_answer(Deleted(id=identifier, object="file"))
 
 
 async def _found(request: Request) -> FileRecord:
@@ -116,11 +126,11 @@ def _record(fields: Fields, filename: str) -> FileRecord:
     purpose = fields.get("purpose")
     if purpose is None:
         raise _missing("purpose")
-    if purpose not in _PURPOSES:
-        raise invalid(f"Invalid value: '{purpose}'. Supported values are: {', '.join(_PURPOSES)}.", param="purpose")
+    if purpose not in PURPOSES:
+        raise invalid(f"Invalid value: '{purpose}'. Supported values are: {', '.join(PURPOSES)}.", param="purpose")
     name = "".join(character for character in filename if character.isprintable())
-    if not name or len(name) > _LONGEST_NAME:
-        raise invalid(f"A file's name has between 1 and {_LONGEST_NAME} characters.", param="file")
+    if not name or len(name) > LONGEST_NAME:
+        raise invalid(f"A file's name has between 1 and {LONGEST_NAME} characters.", param="file")
     now = int(time.time())
     return FileRecord(
         id=new_id("file-"),
@@ -138,8 +148,8 @@ def _expires_at(fields: Fields, now: int) -> int | None:
         return None
     if anchor != "created_at":
         raise invalid("'expires_after[anchor]' must be 'created_at'.", param="expires_after[anchor]")
-    if not (seconds and seconds.isascii() and seconds.isdecimal() and _SOONEST <= int(seconds[:9]) <= _LATEST):
-        message = f"'expires_after[seconds]' must be an integer from {_SOONEST} to {_LATEST}."
+    if not (seconds and seconds.isascii() and seconds.isdecimal() and SOONEST <= int(seconds[:9]) <= LATEST):
+        message = f"'expires_after[seconds]' must be an integer from {SOONEST} to {LATEST}."
         raise invalid(message, param="expires_after[seconds]")
     return now + int(seconds)
 
@@ -148,8 +158,8 @@ def _missing(param: str) -> ApiError:
     return invalid(f"Missing required parameter: '{param}'.", param=param, code="missing_required_parameter")
 
 
-def _shown(record: FileRecord) -> dict[str, Any]:
-    return {"object": "file", **msgspec.to_builtins(record)}
+def _shown(record: FileRecord) -> FileObject:
+    return FileObject(**msgspec.structs.asdict(record))
 
 
 routes = [

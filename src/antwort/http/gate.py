@@ -16,14 +16,16 @@ import structlog
 from opentelemetry.trace import use_span
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect
+from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from antwort.api.errors import ApiError
+from antwort.api.errors import ApiError, unavailable
 from antwort.api.ids import new_id
 from antwort.auth import Allowance, Caller, is_loopback
 from antwort.http.errors import answer, explained
+from antwort.http.protocol import CROWDED
 from antwort.http.services import Services
-from antwort.telemetry import log, request_span
+from antwort.telemetry import RequestSpan, log
 
 _OPEN = frozenset({"/healthz", "/readyz", "/openapi.json"})
 _GONE = 499  # what nginx calls a caller who went away; never sent, only logged
@@ -44,9 +46,10 @@ class Gate:
         visit = _Visit(scope, send)
         structlog.contextvars.clear_contextvars()
         structlog.contextvars.bind_contextvars(request_id=visit.id)
-        span = request_span(scope["method"])
+        told = RequestSpan(_method(scope))
         try:
-            with use_span(span, end_on_exit=False):
+            # What an exception says may be content, so it is not recorded; that there was one, the status tells.
+            with use_span(told.span, record_exception=False, set_status_on_exception=False):
                 await self._pass(scope, receive, visit)
         except ClientDisconnect:
             visit.status = visit.status or _GONE
@@ -54,17 +57,17 @@ class Gate:
             visit.status = visit.status or HTTPStatus.SERVICE_UNAVAILABLE
             raise
         except Exception as error:  # noqa: BLE001 - the outermost loop: everything becomes an envelope
-            told = explained(error)
+            explanation = explained(error)
             if not visit.status:
-                await answer(told)(scope, receive, visit.send)
+                await answer(explanation)(scope, receive, visit.send)
         finally:
             self._tell(visit, scope)
-            span.update_name(f"{scope['method']} {visit.route(scope)}")
-            span.set_attribute("http.response.status_code", visit.status)
-            span.end()
+            told.end(lambda: _path(scope), visit.status)
 
     async def _pass(self, scope: Scope, receive: Receive, visit: _Visit) -> None:
         if scope["path"] not in _OPEN:
+            if CROWDED in scope:
+                raise unavailable("The server has too many connections. Try again.", retry_after=1)
             headers = Headers(scope=scope)
             self._refuse_strangers(headers)
             visit.caller = self._services.door.admit(headers.get("authorization"))
@@ -137,7 +140,14 @@ class _Visit:
 
 def _method(scope: Scope) -> str:
     method = scope["method"]
-    return method if method in ("GET", "POST", "DELETE", "PUT", "PATCH", "HEAD", "OPTIONS") else "other"
+    return method if method in ("GET", "POST", "DELETE", "PUT", "PATCH", "HEAD", "OPTIONS") else "_OTHER"
+
+
+def _path(scope: Scope) -> str | None:
+    """The path of the route that was taken, with names in the place of ids; None where there was none."""
+    endpoint = scope.get("endpoint")
+    routes = (route for route in scope["app"].routes if isinstance(route, Route)) if endpoint else ()
+    return next((route.path for route in routes if route.endpoint is endpoint), None)
 
 
 def _host(authority: str) -> str:

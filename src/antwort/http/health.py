@@ -7,26 +7,24 @@ from starlette.responses import Response as Answer
 from starlette.routing import Route
 
 from antwort.api.errors import unavailable
-from antwort.engine.ports import Owner
+from antwort.api.objects import Health
 from antwort.http.bodies import json_answer
 from antwort.http.services import services_of
-
-_NOBODY = Owner("", "")
 
 
 async def healthz(request: Request) -> Answer:
     """The process answers."""
     del request
-    return json_answer({"status": "ok"})
+    return json_answer(Health(status="ok"))
 
 
 async def readyz(request: Request) -> Answer:
-    """It can take requests: it is not about to stop, and its store answers."""
+    """It can take requests: it is not about to stop, and its store can be written to."""
     services = services_of(request)
     if services.stopping:
         raise unavailable("The server is about to stop.")
-    await services.store.get_response(_NOBODY, "resp_0")
-    return json_answer({"status": "ready"})
+    await services.trial.of(services.store.try_to_write)
+    return json_answer(Health(status="ready"))
 
 
 async def metrics(request: Request) -> Answer:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from starlette.requests import Request
 from starlette.responses import Response as Answer
 from starlette.routing import Route
 
 from antwort.api.errors import ApiError
+from antwort.api.objects import ModelList, ModelObject
 from antwort.http.bodies import json_answer
 from antwort.http.services import services_of
 
@@ -16,7 +15,7 @@ from antwort.http.services import services_of
 async def list_models(request: Request) -> Answer:
     """All of them."""
     names = services_of(request).models.names()
-    return json_answer({"object": "list", "data": [_shown(name) for name in names]})
+    return json_answer(ModelList(data=[ModelObject(id=name) for name in names]))
 
 
 async def retrieve(request: Request) -> Answer:
@@ -24,11 +23,7 @@ async def retrieve(request: Request) -> Answer:
     name = request.path_params["model"]
     if name not in services_of(request).models.names():
         raise ApiError(404, f"The model '{name}' does not exist.", code="model_not_found", param="model")
-    return json_answer(_shown(name))
-
-
-def _shown(name: str) -> dict[str, Any]:
-    return {"id": name, "object": "model", "created": 0, "owned_by": "antwort"}
+    return json_answer(ModelObject(id=name))
 
 
 routes = [

@@ -1,17 +1,23 @@
-"""Pages of lists, as the wire has them."""
+"""What a query may ask: which page of a list, and what of its items."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Sequence
+from typing import get_args
 
 from starlette.requests import Request
 
 from antwort.api.errors import invalid
+from antwort.api.objects import ItemPage
+from antwort.api.requests import Include
+from antwort.api.shown import View
 from antwort.engine.ports import Page, PageQuery
 
+MOST, USUAL = 100, 20
+"""How many a page has, unless a list says otherwise."""
 
-def page_query(request: Request, *, most: int = 100, usual: int = 20) -> PageQuery:
+
+def page_query(request: Request, *, most: int = MOST, usual: int = USUAL) -> PageQuery:
     """Which part of a list is asked for."""
     given = request.query_params
     order = given.get("order", "desc")
@@ -44,21 +50,33 @@ def whole_number(request: Request, param: str, usual: int) -> int:
     return int(text)
 
 
-def flag(request: Request, param: str) -> bool:
+def flag(request: Request, param: str, *, usual: bool = False) -> bool:
     """A yes or no in the query."""
-    text = request.query_params.get(param, "false").lower()
+    text = request.query_params.get(param, "").lower()
     if text not in ("true", "false", "1", "0", ""):
         raise invalid(f"Invalid type for '{param}': expected a boolean.", param=param, code="invalid_type")
-    return text in ("true", "1")
+    return text in ("true", "1") if text else usual
 
 
-def listed(page: Page, render: Callable[[Any], dict[str, Any]] = lambda one: one) -> dict[str, Any]:
-    """A page as the wire has it."""
-    data = [render(one) for one in page.data]
-    return {
-        "object": "list",
-        "data": data,
-        "first_id": data[0].get("id") if data else None,
-        "last_id": data[-1].get("id") if data else None,
-        "has_more": page.has_more,
-    }
+def included(request: Request) -> frozenset[str]:
+    """What the query asks to be shown of items. SDKs write `include[]` once for each."""
+    given = [*request.query_params.getlist("include[]"), *request.query_params.getlist("include")]
+    known = get_args(Include)
+    for at, value in enumerate(given):
+        if value not in known:
+            raise invalid(
+                f"Invalid value: '{value}'. Supported values are: {', '.join(map(repr, known))}.",
+                param=f"include[{at}]",
+            )
+    return frozenset(given)
+
+
+def listed(page: Page, view: View) -> ItemPage:
+    """A page of items, as the wire has it and the caller wants to see it."""
+    first, last = ends([item["id"] for item in page.data])
+    return ItemPage(data=[view.item(item) for item in page.data], first_id=first, last_id=last, has_more=page.has_more)
+
+
+def ends(ids: Sequence[str]) -> tuple[str | None, str | None]:
+    """The ids on a page that more is asked for with."""
+    return (ids[0], ids[-1]) if ids else (None, None)

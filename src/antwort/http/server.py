@@ -3,28 +3,66 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import signal
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import FrameType
 
+import msgspec
 import uvicorn
 
 from antwort.config import Config, ConfigError
 from antwort.http.app import make_app, open_door, opened
+from antwort.http.protocol import protocol_for
 from antwort.http.services import Services
 from antwort.models.directory import kind_of
+from antwort.telemetry import log
+from antwort.tools import FunctionProvider
 
 _BACKLOG = 2048
+_OTHER_FILES = 256
 
 
-def run(config: Config, environment: Mapping[str, str], say: Callable[[str], None]) -> None:
-    """Serve until told to stop. `say` is given the screen, once requests are taken."""
+def run(
+    config: Config,
+    environment: Mapping[str, str],
+    say: Callable[[str], None],
+    also: Iterable[FunctionProvider] = (),
+) -> None:
+    """Serve until told to stop. `say` is given the screen, once requests are taken.
+
+    A program that brings tools of its own calls this with them (`also`) instead of `antwort serve`.
+    """
     open_door(config)  # before anybody could connect
+    config = _with_room(config)
     with listen(config) as listener:
         runner = asyncio.Runner(loop_factory=_loop)
         with runner:
-            runner.run(_serve(config, environment, listener, say))
+            runner.run(_serve(config, environment, listener, say, also))
+
+
+def _with_room(config: Config) -> Config:
+    """No more connections than this process may have: whoever is one too many is told so, and nobody else suffers."""
+    wanted = config.server.max_connections
+    granted = make_room(wanted)
+    if granted < wanted:
+        log.warning("fewer_connections", max_connections=granted, wanted=wanted, why="the hard limit of open files")
+    return msgspec.structs.replace(config, server=msgspec.structs.replace(config.server, max_connections=granted))
+
+
+def make_room(connections: int) -> int:
+    """Let this process open the files for so many connections, and how many it has room for.
+
+    Each may need a second connection, to a model. The soft limit is 1,024 on most hosts, and asking for more is what
+    it is soft for.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = 2 * connections + _OTHER_FILES
+    limit = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+    if soft != resource.RLIM_INFINITY and soft < limit:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+    return max(1, min(connections, (limit - _OTHER_FILES) // 2))
 
 
 def listen(config: Config) -> socket.socket:
@@ -44,9 +82,13 @@ def _loop() -> asyncio.AbstractEventLoop:
 
 
 async def _serve(
-    config: Config, environment: Mapping[str, str], listener: socket.socket, say: Callable[[str], None]
+    config: Config,
+    environment: Mapping[str, str],
+    listener: socket.socket,
+    say: Callable[[str], None],
+    also: Iterable[FunctionProvider],
 ) -> None:
-    async with opened(config, environment) as services:
+    async with opened(config, environment, also) as services:
         server = _Server(services, lambda: say(screen(services, listener)))
         await server.serve(sockets=[listener])
 
@@ -59,14 +101,13 @@ class _Server(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 make_app(services),
-                http="httptools",
+                http=protocol_for(settings),
                 ws="none",
                 lifespan="off",
                 log_config=None,
                 access_log=False,
                 server_header=False,
                 date_header=False,
-                limit_concurrency=settings.max_connections,
                 timeout_graceful_shutdown=settings.shutdown_timeout,
             )
         )
@@ -105,6 +146,7 @@ def screen(services: Services, listener: socket.socket) -> str:
         f"storage    {config.storage.url.partition('?')[0]}, files in {config.storage.blobs}",
         f"auth       {auth}",
         f"limits     {_limits(config)}",
+        f"code       {_code(services)}",
         f"tools      {', '.join(tools) or 'none are run here: functions go back to the client'}",
         "metrics    /metrics; documents: /openapi.json; health: /healthz, /readyz",
     ]
@@ -121,6 +163,14 @@ def _models(services: Services) -> str:
     ]
     unknown = "; unknown names get the default" if models.default_for_unknown else ""
     return ", ".join(shown) + unknown
+
+
+def _code(services: Services) -> str:
+    if services.containers is None:
+        return services.place
+    settings = services.config.containers
+    limits = f"{settings.max_containers} of one owner at a time, idle for {settings.expires_after:g} min at most"
+    return f"{services.place}; containers: {limits}"
 
 
 def _limits(config: Config) -> str:

@@ -2,18 +2,46 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 
 from starlette.requests import Request
 
+from antwort.api.shown import View
 from antwort.auth import Caller, Door, Limits
 from antwort.config import Config
+from antwort.containers import Containers
 from antwort.engine.background import Background
 from antwort.engine.engine import Engine, Work
-from antwort.engine.ports import Owner, Store
+from antwort.engine.ports import Owner, Store, StoreFault
 from antwort.models.directory import Directory
 from antwort.telemetry import Metrics
 from antwort.tools import Registry
+
+
+@dataclass
+class Trial:
+    """Whether the store can be written to. Everybody may ask, so it is tried now and then, for all who asked since."""
+
+    every: float = 2.0
+    _one_at_a_time: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _again_at: float = 0.0
+    _fault: StoreFault | None = None
+
+    async def of(self, write: Callable[[], Awaitable[None]]) -> None:
+        """`StoreFault` where it cannot."""
+        async with self._one_at_a_time:
+            if time.monotonic() >= self._again_at:
+                try:
+                    await write()
+                    self._fault = None
+                except StoreFault as fault:
+                    self._fault = fault
+                self._again_at = time.monotonic() + self.every
+            if self._fault is not None:
+                raise StoreFault(str(self._fault)) from self._fault
 
 
 @dataclass
@@ -28,10 +56,20 @@ class Services:
     engine: Engine
     background: Background
     metrics: Metrics
+    containers: Containers | None = None
+    """None where no code is run here."""
+    place: str = "off"
+    """Where it is, or why it is not."""
     limits: Limits = field(default_factory=Limits)
     attended: dict[str, Work] = field(default_factory=dict[str, Work])
     """The responses that somebody waits for."""
+    trial: Trial = field(default_factory=Trial)
     stopping: bool = False
+
+    def view(self, include: Iterable[str] = (), *, obfuscation: bool = False) -> View:
+        """What a caller who asks for this is shown: that, and what the configuration shows to everybody."""
+        always = ["code_interpreter_call.outputs"] if self.config.providers.code_interpreter.outputs == "always" else []
+        return View(frozenset([*include, *always]), obfuscation)
 
     async def stop(self) -> None:
         """The server is told to stop: nothing new, and whoever only watches is let go."""
@@ -45,6 +83,8 @@ class Services:
         await self.background.aclose()
         await self.engine.late.aclose()
         await self.registry.aclose()
+        if self.containers is not None:
+            await self.containers.aclose()
         await self.models.aclose()
         await self.store.aclose()
 

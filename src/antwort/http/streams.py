@@ -1,4 +1,4 @@
-"""Events out, at the reader's pace: nothing is made until the event before has gone out.
+"""Events and files out, at the reader's pace: nothing is made until what was before has gone out.
 
 A reader who goes away ends the work behind the stream; one who takes nothing for too long
 is taken for gone. While there is nothing to send, comments keep the connection alive.
@@ -7,14 +7,15 @@ is taken for gone. While there is nothing to send, comments keep the connection 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from contextlib import aclosing
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
+from antwort.api.errors import ApiError
 from antwort.api.events import ErrorEvent, to_sse
 from antwort.api.sse import KEEP_ALIVE
 from antwort.http.errors import explained
@@ -28,8 +29,16 @@ _HEADERS = {
 }
 
 
+def broken_off(told: ApiError) -> Iterable[bytes]:
+    """Only what went wrong. It has no number: a reader who can come back goes on behind the last that had one."""
+    yield to_sse(ErrorEvent(error=told.envelope().error))
+
+
 class EventStream(Response):
-    """Sends frames as they come. `closed` is called when it is over, however it ends."""
+    """Sends frames as they come. `closed` is called when it is over, however it ends.
+
+    Where something goes wrong, the last frames are those that `broken` makes of it.
+    """
 
     def __init__(
         self,
@@ -38,6 +47,7 @@ class EventStream(Response):
         keep_alive: float,
         stall_timeout: float,
         closed: Callable[[], None] = lambda: None,
+        broken: Callable[[ApiError], Iterable[bytes]] = broken_off,
     ) -> None:
         super().__init__(status_code=200, headers=_HEADERS)
         del self.headers["content-length"]
@@ -45,6 +55,7 @@ class EventStream(Response):
         self._keep_alive = keep_alive
         self._stall = stall_timeout
         self._closed = closed
+        self._broken = broken
         self._busy = False
         self._quiet = True
 
@@ -65,8 +76,8 @@ class EventStream(Response):
             except (ClientDisconnect, OSError):
                 raise
             except Exception as error:  # noqa: BLE001 - the status is out: all that can be told goes into the stream
-                told = explained(error).envelope()["error"]
-                await self._send(send, to_sse(ErrorEvent(error=told)))
+                for frame in self._broken(explained(error)):
+                    await self._send(send, frame)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _send(self, send: Send, frame: bytes) -> None:
@@ -84,6 +95,56 @@ class EventStream(Response):
         if self._quiet and not self._busy:
             await send({"type": "http.response.body", "body": KEEP_ALIVE, "more_body": True})
         self._quiet = True
+
+
+class Pieces(Protocol):
+    """Bytes that come piece by piece, and have to be closed."""
+
+    def __aiter__(self) -> AsyncIterator[bytes]: ...
+
+    def aclose(self) -> Awaitable[None]: ...
+
+
+class ByteStream(Response):
+    """Sends a file as something to save, at the reader's pace. What feeds it is closed, however it ends.
+
+    One that breaks off ends the connection without an end of the answer, so that nobody takes half for the whole.
+    """
+
+    def __init__(
+        self, pieces: Pieces, *, name: str, media_type: str, stall_timeout: float, size: int | None = None
+    ) -> None:
+        headers = {
+            "content-type": media_type,
+            "content-disposition": f"attachment; filename*=UTF-8''{name}",
+            "content-security-policy": "sandbox; default-src 'none'",
+            "cache-control": "no-store",
+        }
+        super().__init__(status_code=200, headers=headers)
+        del self.headers["content-length"]
+        if size is not None:
+            self.headers["content-length"] = str(size)
+        self._pieces = pieces
+        self._stall = stall_timeout
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send everything, unless the reader goes."""
+        del scope
+        async with aclosing(self._pieces):
+            await attended(receive, self._send_all(send))
+
+    async def _send_all(self, send: Send) -> None:
+        await self._send(send, {"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        async for piece in self._pieces:
+            await self._send(send, {"type": "http.response.body", "body": piece, "more_body": True})
+        await self._send(send, {"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _send(self, send: Send, message: Message) -> None:
+        try:
+            async with asyncio.timeout(self._stall):
+                await send(message)
+        except TimeoutError as error:
+            raise ClientDisconnect from error
 
 
 async def _nothing() -> None:

@@ -6,7 +6,7 @@ and `chat_messages`, what comes is understood in `chat_stream` and `calls`.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from typing import Any, Literal, TypeAlias, cast
 
@@ -49,16 +49,14 @@ class ChatCompletions:
 
     async def generate(self, request: ModelRequest) -> AsyncGenerator[Piece, None]:
         """Ask, and pass on what comes."""
-        stream = ChatStream(model=request.model, taken=_call_ids(request))
+        stream = ChatStream(model=request.model, logprobs=request.top_logprobs, taken=_call_ids(request))
         meter = Meter()
-        async with aclosing(self._events(request)) as events:
+        async with aclosing(self._events(request, lambda: stream.done)) as events:
             try:
                 async for event in events:
                     for piece in stream.read(event):
                         meter.add(text_of(piece))
                         yield piece
-                    if stream.done:
-                        break
             except ModelFault:
                 if not stream.complete:  # a connection that breaks after the last word has done its work
                     raise
@@ -79,14 +77,14 @@ class ChatCompletions:
     async def aclose(self) -> None:
         await self._upstream.aclose()
 
-    async def _events(self, request: ModelRequest) -> AsyncGenerator[ServerEvent, None]:
+    async def _events(self, request: ModelRequest, over: Callable[[], bool]) -> AsyncGenerator[ServerEvent, None]:
         """Ask; once more without `stream_options` where the server takes offence at them, and never with them again."""
         options = self._include_usage
         while True:
             model = self._model or request.model
             body = to_body(request, model=model, dialect=self._dialect, include_usage=options)
             try:
-                async with aclosing(self._upstream.stream("chat/completions", body)) as events:
+                async with aclosing(self._upstream.stream("chat/completions", body, over)) as events:
                     async for event in events:
                         yield event
             except Refusal as refusal:

@@ -47,6 +47,8 @@ class ChatDialect(Struct, frozen=True, kw_only=True):
     max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
     images: bool = True
     """Whether pictures are sent; else the model reads that there was one."""
+    files: bool = False
+    """Whether files are sent that are no text; else the model reads that there was one."""
     extra: dict[str, Any] = field(default_factory=dict[str, Any])
     """Sent with every request, unless the request says otherwise: `chat_template_kwargs`, `top_k` and the like."""
 
@@ -128,16 +130,15 @@ class _Writer:
 
     def _settle(self) -> None:
         """Put the results behind the message with their calls, and end it."""
-        pictures: list[InputImage] = []
+        shown: list[ChatMessage] = []
         for call_id in self._due:
             waiting = self._outputs.get(call_id)
             content = waiting.popleft() if waiting else NOT_KEPT
-            pictures += _pictures(content)
+            shown += _shown(content, self._dialect)
             self._messages.append({"role": "tool", "tool_call_id": call_id, "content": _plain(content)})
-        # A tool's message holds text only; its pictures come as if the user showed them.
-        shown = [_image(picture) for picture in pictures if picture.image_url and self._dialect.images]
+        # A tool's message holds text only; its pictures and files come as if the user showed them.
         if shown:
-            self._messages.append({"role": "user", "content": [_text_part("Images from the tools:"), *shown]})
+            self._messages.append({"role": "user", "content": [_text_part("From the tools:"), *shown]})
         self._due, self._assistant = [], None
 
     def _orphan(self, call_id: str) -> None:
@@ -201,16 +202,23 @@ def _mention(part: Part) -> str:
 
 
 def _user_content(content: Content, dialect: ChatDialect) -> str | list[ChatMessage]:
-    if isinstance(content, str) or not (dialect.images and any(part.image_url for part in _pictures(content))):
+    if isinstance(content, str) or not _shown(content, dialect):
         return _plain(content)
-    return [
-        _image(part) if isinstance(part, InputImage) and part.image_url else _text_part(_mention(part))
-        for part in content
-    ]
+    return [_show(part, dialect) or _text_part(_mention(part)) for part in content]
 
 
-def _pictures(content: Content) -> list[InputImage]:
-    return [] if isinstance(content, str) else [part for part in content if isinstance(part, InputImage)]
+def _shown(content: Content, dialect: ChatDialect) -> list[ChatMessage]:
+    """What of some content is more than text."""
+    parts = () if isinstance(content, str) else content
+    return [shown for part in parts if (shown := _show(part, dialect)) is not None]
+
+
+def _show(part: Part, dialect: ChatDialect) -> ChatMessage | None:
+    if isinstance(part, InputImage) and part.image_url and dialect.images:
+        return _image(part)
+    if isinstance(part, InputFile) and part.file_data and dialect.files and _text_of(part.file_data) is None:
+        return {"type": "file", "file": {"filename": part.filename or "file", "file_data": part.file_data}}
+    return None
 
 
 def _image(picture: InputImage) -> ChatMessage:

@@ -5,18 +5,12 @@ from __future__ import annotations
 from typing import Any, TypeAlias
 
 from antwort.api.requests import JsonObjectFormat, JsonSchemaFormat
-from antwort.engine.ports import FunctionSpec, ModelRequest, Must
+from antwort.engine.ports import FREE_TEXT, FunctionSpec, ModelRequest, Must
 from antwort.models.chat_messages import ChatDialect, to_messages
 
 Body: TypeAlias = dict[str, Any]
 
 _NOTHING: Body = {"type": "object", "properties": {}}
-_FREE_TEXT: Body = {
-    "type": "object",
-    "properties": {"input": {"type": "string"}},
-    "required": ["input"],
-    "additionalProperties": False,
-}
 
 
 def to_body(request: ModelRequest, *, model: str, dialect: ChatDialect, include_usage: bool = True) -> Body:
@@ -40,10 +34,13 @@ def to_tools(request: ModelRequest) -> list[Body]:
 def _function(spec: FunctionSpec) -> Body:
     function: Body = {
         "name": spec.name,
-        "parameters": spec.parameters or (_FREE_TEXT if spec.free_text else _NOTHING),
+        "parameters": spec.parameters or (FREE_TEXT if spec.free_text else _NOTHING),
     }
-    if spec.description:
-        function["description"] = spec.description
+    told = [spec.description] if spec.description else []
+    if spec.grammar is not None:  # chat servers know no grammars of tools, so the model is asked to keep to it
+        told.append(f"The input must be allowed by this {spec.grammar.syntax} grammar:\n{spec.grammar.definition}")
+    if told:
+        function["description"] = "\n\n".join(told)
     if spec.strict:
         function["strict"] = True
     return {"type": "function", "function": function}
@@ -73,8 +70,8 @@ def _sampling(request: ModelRequest, dialect: ChatDialect) -> Body:
         "verbosity": None if request.verbosity == "medium" else request.verbosity,
         "user": request.user,
     }
-    if request.top_logprobs:
-        given |= {"logprobs": True, "top_logprobs": request.top_logprobs}
+    if request.top_logprobs is not None:
+        given |= {"logprobs": True, "top_logprobs": request.top_logprobs or None}
     return {name: value for name, value in given.items() if value is not None}
 
 

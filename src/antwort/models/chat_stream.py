@@ -7,7 +7,7 @@ read as a stream of one chunk.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, cast
 
 import msgspec
 from msgspec import Struct
@@ -17,6 +17,7 @@ from antwort.api.responses import InputDetails, OutputDetails, Usage
 from antwort.engine.ports import Finished, Piece, ReasoningPiece, RefusalPiece, TextPiece
 from antwort.models import faults
 from antwort.models.calls import CallAssembler, CallDelta, FunctionDelta, NamelessCall
+from antwort.models.logprobs import Logprob, read_logprobs
 from antwort.models.sse import ServerEvent
 
 DONE = b"[DONE]"
@@ -37,16 +38,12 @@ class _Delta(Struct):
     function_call: FunctionDelta | None = None
 
 
-class _Logprobs(Struct):
-    content: list[dict[str, Any]] | None = None
-
-
 class _Choice(Struct):
     index: int | None = 0
     delta: _Delta | None = None
     message: _Delta | None = None
     finish_reason: Any = None
-    logprobs: _Logprobs | None = None
+    logprobs: Any = None
 
 
 class _Cached(Struct):
@@ -75,12 +72,18 @@ _decoder = msgspec.json.Decoder(_Chunk)
 
 
 class ChatStream:
-    """One answer under way."""
+    """One answer under way. `logprobs` is how many likely tokens were asked for beside each, if any were."""
 
     def __init__(
-        self, *, model: str, taken: Iterable[str] = (), mint: Callable[[], str] = lambda: new_id("call_")
+        self,
+        *,
+        model: str,
+        logprobs: int | None = None,
+        taken: Iterable[str] = (),
+        mint: Callable[[], str] = lambda: new_id("call_"),
     ) -> None:
         self._model = model
+        self._logprobs = logprobs
         self._calls = CallAssembler(taken=taken, mint=mint)
         self._reason: str | None = None
         self.usage: Usage | None = None
@@ -122,7 +125,7 @@ class ChatStream:
         delta = choice.delta or choice.message
         if delta is not None:
             yield from _thoughts(delta)
-            yield from _speech(delta, choice.logprobs)
+            yield from _speech(delta, read_logprobs(_content(choice.logprobs), self._logprobs))
             for call in _call_deltas(delta):
                 yield from self._calls.add(call)
         if choice.finish_reason:
@@ -147,11 +150,15 @@ def _thoughts(delta: _Delta) -> Iterator[Piece]:
         yield ReasoningPiece(text)
 
 
-def _speech(delta: _Delta, logprobs: _Logprobs | None) -> Iterator[Piece]:
+def _content(logprobs: object) -> object:
+    return cast("dict[str, object]", logprobs).get("content") if isinstance(logprobs, dict) else None
+
+
+def _speech(delta: _Delta, logprobs: tuple[Logprob, ...]) -> Iterator[Piece]:
     content = delta.content
     text = content if isinstance(content, str) else "".join(_texts(content or ()))
-    if text:
-        yield TextPiece(text, tuple(logprobs.content or ()) if logprobs else ())
+    if text or (logprobs and content is not None):
+        yield TextPiece(text, logprobs)
     if delta.refusal:
         yield RefusalPiece(delta.refusal)
 

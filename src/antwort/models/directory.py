@@ -6,6 +6,8 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+import msgspec
+
 from antwort.api.errors import ApiError
 from antwort.config import (
     ChatCompletionsModel,
@@ -43,8 +45,7 @@ class Directory:
         if found is not None:
             return found
         if self._default_for_unknown and self._default is not None:
-            default = self._models[self._default]
-            return ChosenModel(wanted, default.model, default.upstream)
+            return msgspec.structs.replace(self._models[self._default], name=wanted)
         message = f"The requested model '{wanted}' does not exist."
         raise ApiError(400, message, code="model_not_found", param="model")
 
@@ -65,7 +66,10 @@ def open_models(settings: ModelsSettings, metrics: Metrics, environment: Mapping
     """Make every model that is configured. What cannot work is an error now, not with the first request."""
     models = {
         name: ChosenModel(
-            name, Observed(_make(name, one, environment), metrics, name=name, kind=kind_of(one)), _upstream(name, one)
+            name,
+            Observed(_make(name, one, environment), metrics, name=name, kind=kind_of(one)),
+            _upstream(name, one),
+            reads_files=one.files if isinstance(one, ChatCompletionsModel) else True,
         )
         for name, one in settings.named.items()
     }
@@ -90,7 +94,7 @@ def _make(name: str, settings: ModelSettings, environment: Mapping[str, str]) ->
         model = _remote(settings, _api_key(name, settings.api_key_env, environment))
         return Resilient(model, policy=RetryPolicy(attempts=settings.attempts), total_timeout=settings.timeout)
     try:
-        return Scripted(load_script(Path(settings.script)))
+        return Scripted(load_script(Path(settings.script)), remembered=0)  # a server lives longer than a test
     except (OSError, UnicodeError, ScriptError) as error:
         raise ConfigError(f"models.{name}.script: {error}") from error
 
@@ -109,6 +113,7 @@ def _remote(settings: ChatCompletionsModel | ResponsesModel, api_key: str | None
         replay_reasoning=settings.replay_reasoning,
         max_tokens_field=settings.max_tokens_field,
         images=settings.images,
+        files=settings.files,
         extra=settings.extra,
     )
     return ChatCompletions(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
+from antwort.api.requests import TextFormat
 from antwort.engine.ports import Finished, Model, ModelFault, ModelRequest, Piece
 from antwort.telemetry import Metrics, ModelCall
 
@@ -20,7 +21,7 @@ class Observed:
 
     async def generate(self, request: ModelRequest) -> AsyncGenerator[Piece, None]:
         """The inner model's answer, as it comes."""
-        call = ModelCall(self._metrics, self._name, request.model, self._kind)
+        call = ModelCall(self._metrics, self._name, request.model, self._kind, _asked(request))
         try:
             async with aclosing(self._model.generate(request)) as pieces:
                 async for piece in pieces:
@@ -39,3 +40,14 @@ class Observed:
 
     async def aclose(self) -> None:
         await self._model.aclose()
+
+
+def _asked(request: ModelRequest) -> dict[str, str | float | None]:
+    return {
+        "gen_ai.output.type": "text" if isinstance(request.format, TextFormat) else "json",
+        "gen_ai.request.max_tokens": request.max_output_tokens,
+        "gen_ai.request.temperature": request.temperature,
+        "gen_ai.request.top_p": request.top_p,
+        "gen_ai.request.frequency_penalty": request.frequency_penalty,
+        "gen_ai.request.presence_penalty": request.presence_penalty,
+    }

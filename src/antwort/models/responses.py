@@ -42,15 +42,13 @@ class Responses:
 
     async def generate(self, request: ModelRequest) -> AsyncGenerator[Piece, None]:
         """Ask, and pass on what comes."""
-        stream = ResponsesStream(model=request.model)
+        stream = ResponsesStream(model=request.model, logprobs=request.top_logprobs)
         body = to_body(request, model=self._model or request.model, reasoning=self._replay)
         try:
-            async with aclosing(self._upstream.stream("responses", body)) as events:
+            async with aclosing(self._upstream.stream("responses", body, lambda: stream.done)) as events:
                 async for event in events:
                     for piece in stream.read(event):
                         yield piece
-                    if stream.done:
-                        break
         except Refusal as refusal:
             raise self._upstream.fault(refusal, model=request.model) from refusal
         for piece in stream.close():

@@ -8,7 +8,7 @@ calls of functions, because their containers and stores mean nothing there eithe
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, cast
 
 import msgspec
 
@@ -47,11 +47,24 @@ def to_input(items: Sequence[Item], reasoning: ReplayReasoning) -> Iterator[Raw]
     """The history, without what only this server understands. What nobody knows is left out."""
     for item in items:
         if item.type in _PASSED_ON:
-            yield {"type": item.type, **{name: value for name, value in item.raw.items() if name not in _OURS}}
+            yield {"type": item.type, **{name: _data(value) for name, value in item.raw.items() if name not in _OURS}}
         elif isinstance(item.known, GivenReasoning):
             yield from _reasoning(item, item.known, reasoning)
         else:
             yield from _retold(item)
+
+
+def _data(value: Any) -> Any:  # noqa: ANN401 - any JSON
+    """Parts with their data, and without the ids of files that are here: they mean nothing there either."""
+    if not isinstance(value, list):
+        return value
+    return [_without_file_id(part) for part in cast("list[Any]", value)]
+
+
+def _without_file_id(part: Any) -> Any:  # noqa: ANN401 - any JSON
+    if not isinstance(part, dict) or "file_id" not in part:
+        return cast("object", part)
+    return {name: value for name, value in cast("Raw", part).items() if name != "file_id"}
 
 
 def _reasoning(item: Item, known: GivenReasoning, replay: ReplayReasoning) -> Iterator[Raw]:
@@ -87,7 +100,8 @@ def _tools(request: ModelRequest) -> Body:
 def _tool(spec: FunctionSpec) -> Body:
     named: Body = {"name": spec.name} | ({"description": spec.description} if spec.description else {})
     if spec.free_text:
-        return {"type": "custom", **named}
+        allowed: Body = {"format": msgspec.to_builtins(spec.grammar)} if spec.grammar else {}
+        return {"type": "custom", **named, **allowed}
     return {"type": "function", **named, "parameters": spec.parameters, "strict": spec.strict}
 
 
@@ -105,7 +119,7 @@ def _sampling(request: ModelRequest) -> Body:
 
 def _include(request: ModelRequest) -> list[str]:
     sealed = ["reasoning.encrypted_content"]
-    return [*sealed, "message.output_text.logprobs"] if request.top_logprobs else sealed
+    return sealed if request.top_logprobs is None else [*sealed, "message.output_text.logprobs"]
 
 
 def _options(request: ModelRequest) -> Body | None:

@@ -7,7 +7,7 @@ or leaves something out of its deltas, the rest is passed on from there.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, cast
 
@@ -27,6 +27,7 @@ from antwort.engine.ports import (
     TextPiece,
 )
 from antwort.models import faults
+from antwort.models.logprobs import read_logprobs
 from antwort.models.sse import ServerEvent
 
 Raw: TypeAlias = dict[str, Any]
@@ -48,11 +49,12 @@ class _Event(Struct):
     input: str | None = None
     item: Raw | None = None
     response: Raw | None = None
-    logprobs: list[Raw] | None = None
+    logprobs: Any = None
 
 
 class _Details(Struct):
     cached_tokens: int | None = 0
+    cache_write_tokens: int | None = 0
     reasoning_tokens: int | None = 0
 
 
@@ -102,10 +104,13 @@ class _Call:
 
 
 class ResponsesStream:
-    """One answer under way."""
+    """One answer under way. `logprobs` is how many likely tokens were asked for beside each, if any were."""
 
-    def __init__(self, *, model: str, mint: Callable[[], str] = lambda: new_id("call_")) -> None:
+    def __init__(
+        self, *, model: str, logprobs: int | None = None, mint: Callable[[], str] = lambda: new_id("call_")
+    ) -> None:
         self._model = model
+        self._logprobs = logprobs
         self._mint = mint
         self._calls: dict[int, _Call] = {}
         self._spoken: dict[tuple[str, int, int], int] = {}
@@ -154,19 +159,20 @@ class ResponsesStream:
         piece, repeated = _SPEECH[stem]
         part = event.summary_index if piece is SummaryPiece else event.content_index
         if step == "delta":
-            yield from self._say(stem, event.output_index, part, event.delta or "", event.logprobs or ())
+            yield from self._say(stem, event.output_index, part, event.delta or "", event.logprobs)
         elif step == "done":
             yield from self._say_rest(stem, event.output_index, part, getattr(event, repeated))
 
-    def _say(self, stem: str, index: int, part: int, text: str, logprobs: Iterable[Raw] = ()) -> Iterator[Piece]:
-        if not text:
+    def _say(self, stem: str, index: int, part: int, text: str, logprobs: object = None) -> Iterator[Piece]:
+        told = read_logprobs(logprobs, self._logprobs)
+        if not (text or told):
             return
         piece, _ = _SPEECH[stem]
         place = (stem, index, part)
         if place not in self._spoken and piece is SummaryPiece and part:
             yield SummaryPiece("\n\n")  # several summaries of one thought are one text here
         self._spoken[place] = self._spoken.get(place, 0) + len(text)
-        yield TextPiece(text, tuple(logprobs)) if piece is TextPiece else piece(text)
+        yield TextPiece(text, told) if piece is TextPiece else piece(text)
 
     def _say_rest(self, stem: str, index: int, part: int, whole: object) -> Iterator[Piece]:
         if isinstance(whole, str):
@@ -252,6 +258,7 @@ def _usage(given: object) -> Usage:
     except msgspec.ValidationError as error:
         raise faults.garbled() from error
     read, written = usage.input_tokens or 0, usage.output_tokens or 0
-    cached = usage.input_tokens_details.cached_tokens if usage.input_tokens_details else 0
+    details = usage.input_tokens_details or _Details()
+    cached = InputDetails(details.cached_tokens or 0, details.cache_write_tokens or 0)
     thought = usage.output_tokens_details.reasoning_tokens if usage.output_tokens_details else 0
-    return Usage(read, InputDetails(cached or 0), written, OutputDetails(thought or 0), read + written)
+    return Usage(read, cached, written, OutputDetails(thought or 0), read + written)

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from antwort.api.ids import new_id
-from antwort.api.items import CustomToolCallOutput, FunctionCallOutput, GivenMessage, InputText, Item, OutputText
+from antwort.api.items import CustomToolCallOutput, FunctionCallOutput, GivenMessage, GivenText, InputText, Item
 from antwort.api.responses import InputDetails, OutputDetails, Usage
 from antwort.engine.ports import (
     CallPiece,
@@ -46,8 +46,14 @@ _CALLS = ("function_call", "custom_tool_call")
 class Scripted:
     """A model that answers from a script. `requests` keeps the last of what it was asked, for tests to look at."""
 
-    def __init__(self, script: Script, *, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
-        self.requests: deque[ModelRequest] = deque(maxlen=_REMEMBERED)
+    def __init__(
+        self,
+        script: Script,
+        *,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        remembered: int = _REMEMBERED,
+    ) -> None:
+        self.requests: deque[ModelRequest] = deque(maxlen=remembered)
         self._script = script
         self._sleep = sleep
         self._given: Counter[int] = Counter()
@@ -67,7 +73,7 @@ class Scripted:
             else:
                 for piece in _pieces(step, scene, size, calls):
                     meter.add(text_of(piece))
-                    yield piece
+                    yield _certain(piece, request.top_logprobs)
                     await asyncio.sleep(0)  # a real model's pieces do not come without others having their turn
                 calls += isinstance(step.call, ScriptedCall)
         usage = _usage(answer.usage) if answer.usage else estimate_usage(request, meter.tokens)
@@ -130,7 +136,7 @@ def _text(item: Item) -> str:
     content = item.known.content if isinstance(item.known, GivenMessage) else ""
     if isinstance(content, str):
         return content
-    return "\n".join(part.text for part in content if isinstance(part, (InputText, OutputText)))
+    return "\n".join(part.text for part in content if isinstance(part, (InputText, GivenText)))
 
 
 def _result(item: Item) -> str | None:
@@ -154,6 +160,14 @@ def _pieces(step: Step, scene: Scene, size: int, index: int) -> Iterator[Piece]:
         first, *rest = list(_cut(_arguments(step.call, scene), size)) or [""]
         yield CallPiece(index, step.call.name, step.call.id or new_id("call_"), first)
         yield from (CallPiece(index, arguments=part) for part in rest)
+
+
+def _certain(piece: Piece, likely: int | None) -> Piece:
+    """With logprobs, where they are asked for: a script has no doubts, so each fragment is a token that is certain."""
+    if likely is None or not isinstance(piece, TextPiece):
+        return piece
+    token: dict[str, Any] = {"token": piece.text, "bytes": list(piece.text.encode()), "logprob": 0.0}
+    return TextPiece(piece.text, ({**token, "top_logprobs": [token][:likely]},))
 
 
 def _cut(text: str, size: int) -> Iterator[str]:

@@ -6,9 +6,11 @@ is read without a limit.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Generator, Mapping
-from contextlib import contextmanager
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any
+from urllib.request import getproxies
 
 import httpx2
 import msgspec
@@ -19,11 +21,13 @@ from antwort.engine.ports import ModelFault
 from antwort.models import faults
 from antwort.models.faults import Said
 from antwort.models.sse import EventReader, EventTooLong, ServerEvent
+from antwort.models.transport import Transport
 
 _log = structlog.get_logger(__name__)
 _OK = range(200, 300)
 _ERROR_BODY = 64 * 1024
 _LOGGED = 500
+_TO_END = 0.05
 
 
 class Timeouts(Struct, frozen=True, kw_only=True):
@@ -67,11 +71,14 @@ class Upstream:
                 **(headers or {}),
             },
             timeout=httpx2.Timeout(connect=limits.connect, read=limits.read, write=limits.write, pool=limits.connect),
-            limits=httpx2.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=30.0),
+            transport=None if _proxied() else Transport(),
+            limits=httpx2.Limits(max_connections=None, max_keepalive_connections=16, keepalive_expiry=30.0),
         )
 
-    async def stream(self, path: str, body: dict[str, Any]) -> AsyncGenerator[ServerEvent, None]:
-        """Ask, and read the answer as events; `Refusal` where it is none."""
+    async def stream(
+        self, path: str, body: dict[str, Any], over: Callable[[], bool] = lambda: False
+    ) -> AsyncGenerator[ServerEvent, None]:
+        """Ask, and read the answer as events until it is `over`; `Refusal` where it is none."""
         request = self._client.build_request(
             "POST",
             f"{self.base_url}/{path}",
@@ -88,9 +95,13 @@ class Upstream:
                     yield ServerEvent("", await _read(response, self._max_event))
                     return
                 reader = EventReader(self._max_event)
-                async for chunk in response.aiter_raw():
+                chunks = response.aiter_raw()
+                async for chunk in chunks:
                     for event in reader.feed(chunk):
                         yield event
+                        if over():
+                            await _let_end(chunks)
+                            return
                 for event in reader.close():
                     yield event
             finally:
@@ -124,6 +135,11 @@ class Upstream:
         return (message.replace(self._key, "[key]") if self._key else message)[:_LOGGED]
 
 
+def _proxied() -> bool:
+    """Whether this machine reaches others through a proxy. httpx2's own transport knows how; ours does not."""
+    return any(scheme != "no" for scheme in getproxies())
+
+
 async def _read(response: httpx2.Response, limit: int, *, cut: bool = False) -> bytes:
     """A body, up to a limit."""
     body = bytearray()
@@ -134,6 +150,14 @@ async def _read(response: httpx2.Response, limit: int, *, cut: bool = False) -> 
                 break
             raise EventTooLong
     return bytes(body[:limit])
+
+
+async def _let_end(chunks: AsyncIterator[bytes]) -> None:
+    """Read what is left, mostly nothing but the end: only then the connection can serve another request."""
+    with suppress(TimeoutError, httpx2.TransportError):
+        async with asyncio.timeout(_TO_END):
+            async for _ in chunks:
+                pass
 
 
 def _decode(body: bytes) -> object:

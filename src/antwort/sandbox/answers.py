@@ -7,14 +7,15 @@ travels as a blob. So however hostile the other side is, a frame costs the serve
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, cast, get_args
+from typing import Any, Final, Literal, TypeGuard, cast, get_args
 
 from .jail import figures, wire
 
 Status = Literal["success", "error", "exit", "interrupted"]
 
 LARGEST_HEADER: Final = 1 << 16
-_LARGEST_TEXT: Final = 5 << 20  # what the runner itself sends is shorter
+_MOST_LEFT_OUT: Final = 1_000_000
+_LARGEST_TEXT: Final = 7 << 20  # what the runner itself sends is shorter
 _LARGEST_EXIT_CODE: Final = 255
 _STATUSES: Final = frozenset(get_args(Status))
 _TEXTS: Final = ("echo", "name", "message")
@@ -37,6 +38,8 @@ class Answer:
     echo: str | None
     error: dict[str, str] | None
     images: list[Image] = field(default_factory=list[Image])
+    left_out: int = 0
+    """Images that were too many or too large."""
 
 
 def read(frame: wire.Frame, token: str) -> Answer | None:
@@ -48,10 +51,14 @@ def read(frame: wire.Frame, token: str) -> Answer | None:
         return None
     if not isinstance(status, str) or status not in _STATUSES:
         return None
-    if type(exit_code) is not int or not 0 <= exit_code <= _LARGEST_EXIT_CODE:
+    left_out = header.get("left_out", 0)
+    if not _is_number(exit_code, _LARGEST_EXIT_CODE) or not _is_number(left_out, _MOST_LEFT_OUT):
         return None
     texts = {kind: blob for kind, blob in zip(kinds, blobs, strict=True) if kind in _TEXTS}
     if any(len(blob) > _LARGEST_TEXT for blob in texts.values()) or ("name" in texts) != ("message" in texts):
+        return None
+    images = [Image(kind, blob) for kind, blob in zip(kinds, blobs, strict=True) if kind == figures.PNG]
+    if sum(len(image.data) for image in images) > figures.MOST_BYTES:
         return None
     # Bytes that are no text become marks, so that what is handed on can be written down anywhere.
     words = {kind: blob.decode(errors="replace") for kind, blob in texts.items()}
@@ -60,8 +67,13 @@ def read(frame: wire.Frame, token: str) -> Answer | None:
         exit_code=exit_code,
         echo=words.get("echo"),
         error={"name": words["name"], "message": words["message"]} if "name" in words else None,
-        images=[Image(kind, blob) for kind, blob in zip(kinds, blobs, strict=True) if kind == figures.PNG],
+        images=images,
+        left_out=left_out,
     )
+
+
+def _is_number(value: object, most: int) -> TypeGuard[int]:
+    return type(value) is int and 0 <= value <= most
 
 
 def _kinds(parts: object, blobs: int) -> list[str] | None:

@@ -41,10 +41,9 @@ def _unpack_one(tree: Tree, source: IO[bytes], member: tar.Member, prefix: str) 
     if member.kind == "other":
         message = f"member {member.name!r} is neither file nor directory; only those are taken"
         raise BadPath(message)
-    descriptor = tree.open_write(prefix + name, 0o755 if member.executable else 0o644)
-    with os.fdopen(descriptor, "wb", buffering=0) as file:
+    with tree.draft(prefix + name, 0o755 if member.executable else 0o644) as draft:
         for piece in tar.content(source, member.size):
-            tree.write_all(file.fileno(), piece, name)
+            draft.write(piece)
 
 
 def pack(tree: Tree, sink: IO[bytes], below: str, *, limit: int) -> int:
@@ -52,7 +51,11 @@ def pack(tree: Tree, sink: IO[bytes], below: str, *, limit: int) -> int:
     prefix = f"{'/'.join(parts(below))}/" if below else ""
     count, total = 0, 0
     with tarfile.open(fileobj=sink, mode="w|", format=tarfile.PAX_FORMAT) as archive:
-        for entry in tree.list(below, limit=MOST_MEMBERS):
+        listing = tree.list(below, limit=MOST_MEMBERS)
+        if listing.has_more:
+            message = f"the tree holds more than {MOST_MEMBERS} members"
+            raise TooLarge(message)
+        for entry in listing.entries:
             member = tarfile.TarInfo(entry.path.removeprefix(prefix))
             member.mtime = int(entry.modified)
             member.mode = 0o755 if entry.kind == "directory" else 0o644

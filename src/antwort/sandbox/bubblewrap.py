@@ -74,7 +74,7 @@ def zygote(stack: Stack, command: int, layers: frozenset[str], packages: Path | 
         tree.add("--dir", mounts.PACKAGES)
     else:
         tree.read_only(packages, mounts.PACKAGES)
-    tree.add("--dir", mounts.SITE, "--dir", mounts.DATA)
+    tree.add("--dir", mounts.SITE, "--dir", mounts.ANNEX, "--dir", mounts.DATA)
     environment = {"PATH": "/usr/bin:/bin", "HOME": "/tmp", "LANG": "C.UTF-8", "MPLCONFIGDIR": "/tmp/matplotlib"}  # noqa: S108 - its own
     environment |= stack.environment | {"PYTHONPATH": STACK, "OPENBLAS_NUM_THREADS": "1", "MPLBACKEND": "agg"}
     inside = [python, "-s", "-P", "-c", _BOOT, CODE, *_arguments(stack, command, layers)]

@@ -1,20 +1,26 @@
 """A conformance suite for any server that speaks the sandbox protocol: `python -m antwort.sandbox.conformance URL`.
 
-Standard library only, over HTTP only. Each check is a function whose name is the promise it tests; it returns, or
-raises `AssertionError` with what was seen. Checks of the base protocol come first, those of sessions (which
-other servers may lack) after.
+Standard library only, over HTTP only, and one file, so that it can be copied to wherever such a server is. Each check
+is a function whose name is the promise it tests; it returns, or raises `AssertionError` with what was seen. Checks of
+the base protocol come first, those of sessions (which other servers may lack) after.
 """
 
 from __future__ import annotations
 
+import argparse
 import base64
+import contextlib
+import http.client
 import io
 import json
+import os
+import secrets
 import sys
 import tarfile
 import threading
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -42,6 +48,10 @@ class Client:
 
     url: str
     token: str | None = None
+    slow_package: str | None = None
+    """A package that its index is slow to hand out, if there is one."""
+    body_limit: int = 64 << 20
+    """Bytes of the largest body it takes."""
 
     def call(self, method: str, path: str, body: bytes | None = None, headers: dict[str, str] | None = None) -> Answer:
         request = urllib.request.Request(f"{self.url}{path}", data=body, method=method, headers=headers or {})  # noqa: S310 - the caller's URL
@@ -53,6 +63,21 @@ class Client:
         except urllib.error.HTTPError as error:
             with error:
                 return Answer(error.code, {k.lower(): v for k, v in error.headers.items()}, error.read())
+
+    def call_too_large(self, path: str, body: bytes) -> Answer:
+        """Send a body that may be refused before it is read to its end: the answer counts, not the sending."""
+        address = urllib.parse.urlsplit(self.url)
+        kind = http.client.HTTPSConnection if address.scheme == "https" else http.client.HTTPConnection
+        connection = kind(address.netloc, timeout=_SECONDS)
+        headers = {"Content-Type": "application/json", "Content-Length": str(len(body))}
+        try:
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                authorization = {"Authorization": f"Bearer {self.token}"} if self.token else {}
+                connection.request("POST", f"{address.path}{path}", body, headers | authorization)
+            answer = connection.getresponse()
+            return Answer(answer.status, {k.lower(): v for k, v in answer.headers.items()}, answer.read())
+        finally:
+            connection.close()
 
     def post(self, path: str, value: Any) -> Answer:
         return self.call("POST", path, json.dumps(value).encode(), {"Content-Type": "application/json"})
@@ -127,6 +152,14 @@ def bad_requests_are_refused(client: Client) -> None:
         assert isinstance(answer.json["error"], str), answer
 
 
+def a_body_over_the_limit_is_413(client: Client) -> None:
+    body = b'{"code": "print(1)", "files": {"x": "' + b"A" * client.body_limit + b'"}}'
+    answer = client.call_too_large("/execute", body)
+    assert answer.status == 413, answer
+    assert isinstance(answer.json["error"], str), answer
+    assert client.execute("print(1)")["stdout"] == "1\n"
+
+
 def a_timeout_of_nothing_means_the_default(client: Client) -> None:
     assert client.execute("print(1)", timeout_seconds=0)["stdout"] == "1\n"
     assert client.execute("print(1)", timeout_seconds=-5)["stdout"] == "1\n"
@@ -190,6 +223,15 @@ def a_failed_installation_says_so(client: Client) -> None:
     seen = client.execute("print(1)", requirements=["surely-no-such-package-4711==0.0.1"], timeout_seconds=20)
     assert (seen["status"], seen["exit_code"], seen["stdout"]) == ("error", -1, ""), seen
     assert seen["stderr"].startswith("package installation failed: "), seen
+
+
+def installation_and_run_share_one_timeout(client: Client) -> None:
+    """Only a slow package shows it; with any other this still says that an installation ends in time."""
+    wanted = client.slow_package or f"surely-no-such-package-{secrets.token_hex(8)}"
+    started = time.monotonic()
+    seen = client.execute("import time; time.sleep(60)", requirements=[wanted], timeout_seconds=4)
+    assert time.monotonic() - started < 5.5, "installation and run were each given all of the time"
+    assert (seen["status"], seen["exit_code"]) == ("error", -1), seen
 
 
 def a_flood_of_output_is_cut_and_keeps_both_ends(client: Client) -> None:
@@ -372,6 +414,7 @@ BASE: Final[tuple[Callable[[Client], None], ...]] = (
     failing_code_is_a_result_not_an_error,
     files_go_in_and_come_out,
     bad_requests_are_refused,
+    a_body_over_the_limit_is_413,
     a_timeout_of_nothing_means_the_default,
     a_timeout_keeps_what_was_printed,
     a_timeout_cannot_be_ignored,
@@ -380,6 +423,7 @@ BASE: Final[tuple[Callable[[Client], None], ...]] = (
     the_environment_of_the_server_is_not_visible,
     options_urls_and_paths_are_no_requirements,
     a_failed_installation_says_so,
+    installation_and_run_share_one_timeout,
     a_flood_of_output_is_cut_and_keeps_both_ends,
     names_cannot_leave_the_working_directory,
     code_does_not_run_as_root,
@@ -401,18 +445,42 @@ SESSIONS: Final[tuple[Callable[[Client], None], ...]] = (
 )
 
 
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m antwort.sandbox.conformance",
+        description="Check a server against the sandbox protocol. Says what held; exits with 1 if anything did not.",
+    )
+    parser.add_argument("url", metavar="URL", help="where the server is, such as http://127.0.0.1:8080")
+    parser.add_argument("--base", action="store_true", help="leave out sessions, which other servers may lack")
+    parser.add_argument(
+        "--token",
+        default=os.environ.get("SANDBOX_TOKEN"),
+        help="sent as `Authorization: Bearer …`; SANDBOX_TOKEN keeps it out of the list of processes  [default: none]",
+    )
+    parser.add_argument(
+        "--slow-package",
+        metavar="NAME",
+        help="a package that takes two seconds or more to install and is not there yet: without one, whether "
+        "installation and run share one timeout cannot be told  [default: none]",
+    )
+    parser.add_argument(
+        "--body-limit", type=int, default=64 << 20, metavar="BYTES", help="its largest body  [default: %(default)s]"
+    )
+    return parser
+
+
 def main(arguments: list[str]) -> int:
-    """Run every check and say what held; `--base` leaves sessions out."""
-    urls = [argument for argument in arguments if not argument.startswith("--")]
-    if len(urls) != 1 or not __debug__:  # under -O assertions are gone and every check would pass
-        sys.stderr.write("usage: python -m antwort.sandbox.conformance [--base] URL\n")
-        return 2
-    client = Client(urls[0].rstrip("/"))
+    """Run every check and say what held."""
+    parser = _parser()
+    given = parser.parse_args(arguments)
+    if not __debug__:
+        parser.error("under -O assertions are gone and every check would pass")
+    client = Client(given.url.rstrip("/"), given.token, given.slow_package, given.body_limit)
     failed = 0
-    for check in BASE if "--base" in arguments else BASE + SESSIONS:
+    for check in BASE if given.base else BASE + SESSIONS:
         try:
             check(client)
-        except (AssertionError, OSError, ValueError, KeyError) as error:
+        except (AssertionError, OSError, ValueError, KeyError, http.client.HTTPException) as error:
             failed += 1
             sys.stdout.write(f"FAILED {check.__name__}: {str(error)[:500]}\n")
         else:

@@ -7,21 +7,26 @@ no step follows a link, and whatever is neither file nor directory is refused.
 from __future__ import annotations
 
 import contextlib
+import heapq
 import os
+import secrets
 import stat
 import threading
 import unicodedata
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, Self
 
 from .errors import BadPath, NotFound, TooLarge
 from .jail import syscalls
 
+MOST_LISTED: Final = 10_000
 _LONGEST_NAME: Final = 255
 _DEEPEST: Final = 64
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NO_BLOCKING: Final = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # opening a FIFO must not wait for its other end
+
+_UNFINISHED: Final = ".antwort-unfinished-"
 
 Kind = Literal["file", "directory", "other"]
 
@@ -34,6 +39,14 @@ class Entry:
     kind: Kind
     size: int
     modified: float
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What was found, and whether there is more behind it."""
+
+    entries: list[Entry]
+    has_more: bool
 
 
 def is_plain(name: str) -> bool:
@@ -69,6 +82,50 @@ def parts(path: str) -> list[str]:
     return names
 
 
+class Draft:
+    """A file on its way in, under a name that is never listed: it takes its place when it is whole, or is gone.
+
+    Left as a context manager it does the one or the other. To be closed either way.
+    """
+
+    def __init__(self, tree: Tree, path: str, directory: int, part: str, name: str, descriptor: int) -> None:
+        self.path = path
+        self.directory = directory
+        self.part = part
+        self.name = name
+        self._tree = tree
+        self._descriptor = descriptor
+
+    def write(self, data: bytes) -> None:
+        """Add to it; a full quota is `TooLarge`."""
+        view = memoryview(data)
+        while view:
+            try:
+                view = view[os.write(self._descriptor, view) :]
+            except OSError as error:
+                raise _refused(error, self.path) from error
+
+    def close(self, *, whole: bool) -> None:
+        """Put it in its place, or remove it."""
+        try:
+            if whole:
+                self._tree.settle(self)
+        except BaseException:
+            whole = False
+            raise
+        finally:
+            if not whole:
+                self._tree.drop(self)
+            os.close(self._descriptor)
+            os.close(self.directory)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
+        self.close(whole=kind is None)
+
+
 class Tree:
     """The directory `/mnt/data` of one container."""
 
@@ -102,14 +159,31 @@ class Tree:
             raise BadPath(message)
         return descriptor, info.st_size
 
-    def open_write(self, path: str, mode: int = 0o644) -> int:
-        """A descriptor of a new, empty file; directories above are made, what was there is replaced."""
+    def draft(self, path: str, mode: int = 0o644) -> Draft:
+        """A new file, to be written; directories above are made, what is there stays until it is whole."""
         *above, name = parts(path)
-        with self._as_owner(), self._walk(above, make=True) as directory:
-            # Never opened for truncation: what stands there may be a link, a FIFO or a file open elsewhere.
-            self._unlink(name, directory, path)
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_BLOCKING
-            return _open(name, flags, directory, path, mode & 0o777)
+        with self._as_owner():
+            directory = self._open_directory(above, make=True)
+            part = _UNFINISHED + secrets.token_hex(16)
+            try:
+                descriptor = _open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_BLOCKING, directory, path, mode)
+            except BaseException:
+                os.close(directory)
+                raise
+        return Draft(self, path, directory, part, name, descriptor)
+
+    def settle(self, draft: Draft) -> None:
+        """Put a draft in its place. A rename: what stands there may be a link, a FIFO or a file open elsewhere."""
+        with self._as_owner():
+            try:
+                os.rename(draft.part, draft.name, src_dir_fd=draft.directory, dst_dir_fd=draft.directory)
+            except OSError as error:
+                raise _refused(error, draft.path) from error
+
+    def drop(self, draft: Draft) -> None:
+        """Remove a draft, if the code has not done so."""
+        with self._as_owner(), contextlib.suppress(OSError):
+            os.unlink(draft.part, dir_fd=draft.directory)
 
     def make_directory(self, path: str) -> None:
         with self._as_owner(), self._walk(parts(path), make=True):
@@ -124,29 +198,28 @@ class Tree:
             return file.read(limit)
 
     def write(self, path: str, data: bytes) -> None:
-        descriptor = self.open_write(path)
-        with os.fdopen(descriptor, "wb", buffering=0) as file:
-            self.write_all(file.fileno(), data, path)
-
-    @staticmethod
-    def write_all(descriptor: int, data: bytes, path: str) -> None:
-        """Write to an open file; a full quota is `TooLarge`."""
-        view = memoryview(data)
-        while view:
-            view = view[_write(descriptor, view, path) :]
+        with self.draft(path) as draft:
+            draft.write(data)
 
     def stat(self, path: str) -> Entry:
         *above, name = parts(path)
         with self._as_owner(), self._walk(above) as directory:
             return _entry(path.rstrip("/"), _stat(name, directory, path))
 
-    def list(self, below: str = "", *, limit: int = 10_000) -> Iterator[Entry]:
-        """Every file and directory below, depth first, at most `limit`; links and odd names are left out."""
+    def list(self, below: str = "", *, limit: int = MOST_LISTED, after: str = "") -> Listing:
+        """Files and directories below, in order, a directory before what is in it; links and odd names are left out.
+
+        At most `limit` of them, and only what comes behind the path `after`: the last one listed asks for the rest.
+        """
+        prefix = f"{'/'.join(parts(below))}/" if below else ""
+        if after and not after.startswith(prefix):
+            raise BadPath(f"{after!r} is not below {below!r}: ask for what comes behind a path that was listed")
+        behind = parts(after.removeprefix(prefix)) if after else []
+        found: list[Entry] = []
         with self._as_owner():
             start = self._open_directory(parts(below)) if below else self._open_root()
-            prefix = f"{below.rstrip('/')}/" if below else ""
-            entries = list(_listed(start, prefix, limit, 0))
-        yield from entries
+            has_more = _fill(found, start, prefix, behind, limit)
+        return Listing(found, has_more)
 
     def delete(self, path: str) -> None:
         """Remove a file, or a directory with all that is in it."""
@@ -242,13 +315,6 @@ def _open(name: str, flags: int, directory: int, path: str, mode: int = 0) -> in
         raise _refused(error, path) from error
 
 
-def _write(descriptor: int, view: memoryview, path: str) -> int:
-    try:
-        return os.write(descriptor, view)
-    except OSError as error:
-        raise _refused(error, path) from error
-
-
 def _duplicate(descriptor: int) -> int:
     # Through openat rather than dup: a duplicate would share its reading position with every other listing.
     return os.open(".", _DIRECTORY, dir_fd=descriptor)
@@ -266,34 +332,47 @@ def _entry(path: str, info: os.stat_result) -> Entry:
     return Entry(path, kind, info.st_size if kind == "file" else 0, info.st_mtime)
 
 
-def _listed(directory: int, prefix: str, limit: int, depth: int) -> Iterator[Entry]:
-    """Closes the directory. Names come from hostile code: odd ones are not handed on."""
-    count = 0
+def _fill(found: list[Entry], directory: int, prefix: str, after: list[str], limit: int, depth: int = 0) -> bool:
+    """Add what comes behind `after`, up to the limit; answers whether there is more. Closes the directory."""
     try:
-        with os.scandir(directory) as entries:
-            for item in entries:
-                if count >= limit:
-                    return
-                if not is_plain(item.name):
-                    continue
-                try:
-                    info = os.stat(item.name, dir_fd=directory, follow_symlinks=False)
-                    entry = _entry(prefix + item.name, info)
-                    if entry.kind == "other":
-                        continue
-                    below = os.open(item.name, _DIRECTORY, dir_fd=directory) if entry.kind == "directory" else -1
-                except OSError:
-                    continue  # gone or replaced since it was listed
-                count += 1
-                yield entry
-                if below >= 0 and depth < _DEEPEST:
-                    for inner in _listed(below, f"{prefix}{item.name}/", limit - count, depth + 1):
-                        count += 1
-                        yield inner
-                elif below >= 0:
-                    os.close(below)
+        taken = limit - len(found) + 2  # one to know that there is more, and one that is `after` itself
+        names = _names(directory, after[0] if after else "", taken)
+        for name in names:
+            if len(found) >= limit:
+                return True
+            past = not after or name != after[0]
+            try:
+                entry = _entry(prefix + name, os.stat(name, dir_fd=directory, follow_symlinks=False))
+                descend = entry.kind == "directory" and depth < _DEEPEST
+                below = os.open(name, _DIRECTORY, dir_fd=directory) if descend else -1
+            except OSError:
+                continue  # gone or replaced since it was listed
+            if past and entry.kind != "other":
+                found.append(entry)
+            if below >= 0 and _fill(found, below, f"{entry.path}/", [] if past else after[1:], limit, depth + 1):
+                return True
+        return len(names) == taken
     finally:
         os.close(directory)
+
+
+def _names(directory: int, start: str, most: int) -> list[str]:
+    """The first so many names of files and directories, from `start` on, in order.
+
+    However many there are, no more than that is kept. Names come from hostile code: odd ones are not handed on.
+    """
+    with os.scandir(directory) as items:
+        return heapq.nsmallest(
+            most,
+            (
+                item.name
+                for item in items
+                if item.name >= start
+                and is_plain(item.name)
+                and not item.name.startswith(_UNFINISHED)
+                and (item.is_file(follow_symlinks=False) or item.is_dir(follow_symlinks=False))
+            ),
+        )
 
 
 def _remove_below(name: str, parent: int, depth: int) -> None:

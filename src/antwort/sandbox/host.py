@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -23,8 +23,8 @@ MEANING: Final = {
     "cgroups": "memory, processes and processor time are counted exactly by the kernel",
 }
 
-_NO_GROUPS: Final = (
-    "no: resource limits and a watchdog instead; processor time is not shared out, and the kernel's own memory "
+_WITHOUT_GROUPS: Final = (
+    "Resource limits and a watchdog instead: processor time is not shared out, and the kernel's own memory "
     "(page tables, pipes, epoll) is bounded per process but not counted"
 )
 
@@ -41,7 +41,9 @@ class Host:
     groups: cgroups.Groups | None
     root: bool
     memory_bytes: int
+    """Of the machine, or of the control group that the server was put into."""
     why_no_namespaces: str | None = None
+    why_no_groups: str = "only Linux has them"
 
     @property
     def missing(self) -> frozenset[str]:
@@ -55,10 +57,20 @@ class Host:
             message = "without namespaces code would run as root, since the server does: start it as an ordinary user"
             raise CannotStart(message)
 
+    def claimed(self) -> Host:
+        """The same, with control groups made ready for use, or without where that has become impossible."""
+        if self.groups is None:
+            return self
+        try:
+            self.groups.claim()
+        except cgroups.NoGroups as error:
+            return replace(self, groups=None, why_no_groups=str(error))
+        return self
+
     def lines(self) -> list[tuple[str, str, str]]:
         """Name, state and meaning of each protection, for people."""
         kernel = f"yes, ABI {self.landlock_abi}" if self.landlock_abi else "no"
-        groups = f"yes, {self.groups.kind}" if self.groups else _NO_GROUPS
+        groups = f"yes, {self.groups.kind}" if self.groups else f"no: {self.why_no_groups}. {_WITHOUT_GROUPS}"
         states = {
             "namespaces": "yes" if "namespaces" in self.walls else f"no: {self.why_no_namespaces}",
             "landlock": kernel,
@@ -71,12 +83,17 @@ class Host:
         return "; ".join(f"{name}: {state}" for name, state, _ in self.lines())
 
 
-def probe() -> Host:
-    """Try, rather than believe configuration files."""
+def probe(top: int | None = None) -> Host:
+    """Try, rather than believe configuration files; nothing is changed by it.
+
+    `top` is a parent that this process lives and dies with, whose control group may then be divided as our own.
+    """
     root = hasattr(os, "geteuid") and os.geteuid() == 0
     walls: set[str] = set()
     why: str | None = "only Linux has them"
     abi = 0
+    groups: cgroups.Groups | None = None
+    why_no_groups = "only Linux has them"
     if sys.platform == "linux":
         why = _why_no_namespaces(UIDS[-1] if root else None)
         abi = landlock.abi()
@@ -86,14 +103,25 @@ def probe() -> Host:
             walls.add("landlock")
         if _has_seccomp():
             walls.add("seccomp")
+        try:
+            groups = cgroups.here(top=top)
+        except cgroups.NoGroups as error:
+            why_no_groups = str(error)
     return Host(
         walls=frozenset(walls),
         landlock_abi=abi,
-        groups=cgroups.here() if sys.platform == "linux" else None,
+        groups=groups,
         root=root,
-        memory_bytes=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
+        memory_bytes=_memory_bytes(),
         why_no_namespaces=why,
+        why_no_groups=why_no_groups,
     )
+
+
+def _memory_bytes() -> int:
+    """What the server and all its containers can ever have together."""
+    installed = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return min(installed, cgroups.memory_limit() or installed)
 
 
 def _why_no_namespaces(uid: int | None) -> str | None:

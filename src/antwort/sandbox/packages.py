@@ -1,39 +1,39 @@
-"""Packages for a container: checked by name, installed by `uv` in a jail of its own, cached by what was asked.
+"""Packages for a container: checked by name, installed once, shared by what was asked for.
 
-The installer has the network and the container has not; neither sees the other's files. Only wheels are installed
-unless the operator says otherwise, since building a package means running its code.
+The way of a request: `check` says whether these are names; the `shelf` whether they are there already; if not, the
+`turnstile` when it is our turn, and the `installer` does it. What comes back is a lease: as long as somebody holds it
+the packages stay. A container that already runs is given them through its `annex`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import hashlib
 import json
-import os
 import re
-import shutil
-import signal
-import stat
 import sys
-import tempfile
-import time
-from collections.abc import Generator
+from collections.abc import AsyncGenerator, Coroutine
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from packaging.requirements import InvalidRequirement, Requirement
 
-from . import bubblewrap
-from .errors import BadRequirement, Refused
-from .host import UIDS, Host
+from .annex import Annex, Annexes
+from .errors import BadRequirement, TooLarge
+from .host import Host
+from .installer import Installer, InstallFailed
+from .limits import GIB
+from .quota import Quota
+from .shelf import Lease, Shelf
 from .stack import Stack
+from .turnstile import Turnstile
+from .workers import Workers
 
 MOST: Final = 50
 _LONGEST: Final = 200
 _PLAIN: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._,<>=!~*+ \[\]-]*")
-_WORDS: Final = 2_000
 # What `uv` takes for the path of a file, though it is a name as well as any.
 _ARCHIVES: Final = (
     ".whl",
@@ -50,11 +50,6 @@ _ARCHIVES: Final = (
     ".lzma",
     ".zst",
 )
-_CERTIFICATES: Final = ("SSL_CERT_FILE", "SSL_CERT_DIR")
-
-
-class InstallFailed(Refused):
-    """The installer could not do it; the message is its own."""
 
 
 def check(requirements: list[str]) -> list[str]:
@@ -79,158 +74,134 @@ def _check_one(line: str) -> str:
     return str(requirement)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allowance:
+    """What packages may take of the host."""
+
+    quota: Quota = field(default_factory=lambda: Quota(GIB, 100_000))
+    """Of one installation, while it runs and afterwards."""
+    seconds: float = 300.0
+    """For one installation, with its wait."""
+    at_once: int = 2
+    queue: int = 32
+    """How many may wait for those."""
+    shelf_bytes: int = 8 * GIB
+    """Of all that are kept."""
+
+
+@dataclass(slots=True)
+class _Job:
+    """An installation, and how many wait for it."""
+
+    task: asyncio.Task[None]
+    waiting: int = 0
+
+
 class Packages:
     """Installed sets of packages, shared by the hash of what was asked for."""
 
-    def __init__(self, directory: Path, host: Host, stack: Stack, *, index: str | None, builds: bool = False) -> None:
-        self._directory = directory
-        self._host = host
-        self._stack = stack
-        self._index = index
-        self._builds = builds
-        self._running: dict[str, asyncio.Task[Path]] = {}
-        directory.mkdir(mode=0o755, parents=True, exist_ok=True)
-        _sweep(directory)
+    def __init__(
+        self,
+        directory: Path,
+        host: Host,
+        stack: Stack,
+        *,
+        index: str | None,
+        builds: bool = False,
+        allowance: Allowance | None = None,
+    ) -> None:
+        self._allowance = allowance or Allowance()
+        self._asked = [f"{sys.version_info.major}.{sys.version_info.minor}", index, builds]
+        self._shelf = Shelf(directory, self._allowance.shelf_bytes)
+        self._annexes = Annexes(self._shelf)
+        self._workers = Workers(4, "packages")
+        self._watchers = Workers(self._allowance.at_once, "installer")  # of its own: looking must not have to wait
+        self._installer = Installer(
+            host, stack, self._watchers, index=index, builds=builds, limit=self._allowance.quota
+        )
+        self._turns = Turnstile(self._allowance.at_once, "installations of packages", queue=self._allowance.queue)
+        self._jobs: dict[str, _Job] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
 
-    async def install(self, requirements: list[str], *, seconds: float) -> Path:
-        """The directory with these packages, installed now or earlier."""
+    async def install(self, requirements: list[str], *, seconds: float, tenant: str = "") -> Lease:
+        """These packages, installed now or earlier; they stay until the lease is released."""
         wanted = check(requirements)
-        digest = self._digest(wanted)
-        place = self._directory / digest
-        if await asyncio.to_thread(place.is_dir):
-            return place
-        deadline = time.monotonic() + seconds
-        while (left := deadline - time.monotonic()) > 0:
-            task = self._running.get(digest)
-            if task is None:
-                task = asyncio.create_task(self._install(wanted, place, left))
-                self._running[digest] = task
-                task.add_done_callback(lambda _: self._running.pop(digest, None))
-            with contextlib.suppress(TimeoutError):  # ours, or that of somebody with less time: then it is tried again
-                return await asyncio.wait_for(asyncio.shield(task), left)
-        message = f"it took longer than the {seconds:.0f} s that were left"
-        raise InstallFailed(message)
-
-    def _digest(self, wanted: list[str]) -> str:
-        version = f"{sys.version_info.major}.{sys.version_info.minor}"
-        asked = json.dumps([version, self._index, self._builds, wanted])
-        return hashlib.sha256(asked.encode()).hexdigest()
-
-    async def _install(self, wanted: list[str], place: Path, seconds: float) -> Path:
-        staging = Path(await asyncio.to_thread(tempfile.mkdtemp, dir=self._directory, prefix="."))
-        with _held(staging):
-            try:
-                await self._run(wanted, staging, seconds)
-                await asyncio.to_thread(_publish, staging, place)
-            finally:
-                await asyncio.to_thread(shutil.rmtree, staging, ignore_errors=True)
-        return place
-
-    async def _run(self, wanted: list[str], staging: Path, seconds: float) -> None:
-        launch = self._launch(wanted, staging)
+        name = hashlib.sha256(json.dumps([*self._asked, wanted]).encode()).hexdigest()
+        seconds = min(seconds, self._allowance.seconds)
         try:
-            process = await asyncio.create_subprocess_exec(
-                *launch.argv,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.DEVNULL,
-                stderr=asyncio.subprocess.PIPE,
-                pass_fds=launch.descriptors,
-                start_new_session=True,
-                env={},
-                cwd="/",
-            )
+            async with asyncio.timeout(seconds):
+                while (lease := self._shelf.lease(name)) is None:  # more than once only if it is evicted at once
+                    await self._installed(name, wanted, tenant)
+        except TimeoutError:
+            raise InstallFailed(f"it took longer than the {seconds:.3g} s that were left for it") from None
+        return lease
+
+    async def _installed(self, name: str, wanted: list[str], tenant: str) -> None:
+        """Wait until it is there. It is done once for all who want it, and stopped when nobody does any more."""
+        job = self._jobs.get(name)
+        if job is None:
+            job = self._jobs[name] = _Job(self._do(self._install(name, wanted, tenant)))
+            job.task.add_done_callback(lambda _: self._forget(name, job))
+        job.waiting += 1
+        try:
+            await asyncio.shield(job.task)
         finally:
-            launch.close()
+            job.waiting -= 1
+            if not job.waiting and not job.task.done():
+                self._forget(name, job)
+                job.task.cancel()
+
+    def _forget(self, name: str, job: _Job | None) -> None:
+        if self._jobs.get(name) is job:
+            del self._jobs[name]
+
+    async def _install(self, name: str, wanted: list[str], tenant: str) -> None:
+        async with self._turns.place(tenant), self._workshop() as place:
+            try:
+                usage = await self._installer.fill(place / "out", wanted)
+                await self._workers.run(lambda: self._shelf.put(name, place / "out", usage))
+            except TooLarge as error:
+                raise InstallFailed(str(error)) from error
+
+    @contextlib.asynccontextmanager
+    async def _workshop(self) -> AsyncGenerator[Path]:
+        """The shelf's, left in a thread, since there may be much to remove."""
+        stack = contextlib.ExitStack()
         try:
-            _, words = await asyncio.wait_for(process.communicate(), seconds)
-        except (TimeoutError, asyncio.CancelledError):
-            with contextlib.suppress(ProcessLookupError):
-                process.send_signal(signal.SIGKILL)
-            await process.wait()
-            raise
-        if process.returncode != 0:
-            raise InstallFailed(words.decode(errors="replace").strip()[-_WORDS:] or "uv failed without a word")
+            yield stack.enter_context(self._shelf.workshop())
+        finally:
+            await self._workers.run(stack.close)
 
-    def _launch(self, wanted: list[str], staging: Path) -> bubblewrap.Launch:
-        from uv import find_uv_bin  # noqa: PLC0415 - only servers that install packages need it
+    def annex(self) -> Annex:
+        """For a container that may ask for packages later; `retire` it when the container is gone."""
+        return self._annexes.open()
 
-        uv = Path(find_uv_bin())
-        options = ["--target", "/out", "--link-mode", "copy", "--no-cache", "--no-progress", "--quiet"]
-        if not self._builds:
-            options += ["--only-binary", ":all:"]
-        if self._index is not None:
-            options += ["--default-index", self._index]
-        certificates = {name: os.environ[name] for name in _CERTIFICATES if name in os.environ}
-        if "namespaces" not in self._host.walls:
-            options[1] = str(staging / "out")
-            command = [str(uv), "pip", "install", "--python", sys.executable, *options, "--", *wanted]
-            return bubblewrap.Launch(["/usr/bin/env", "-i", *(f"{k}={v}" for k, v in certificates.items()), *command])
-        uid = UIDS[-2] if self._host.root else None
-        for directory in (staging / "out", staging / "out" / ".tmp"):
-            directory.mkdir(mode=0o700)
-            if uid is not None:
-                os.chown(directory, uid, uid)
-        tree, python = bubblewrap.system(self._stack)
-        for name in ("/etc/resolv.conf", "/etc/ssl", "/usr/share/ca-certificates", "/etc/uv"):
-            tree.read_only(Path(name), name)
-        for name in certificates.values():
-            tree.read_only(Path(name), name)
-        tree.read_only(uv, "/opt/uv")
-        tree.writable(staging / "out", "/out")
-        environment = {"PATH": "/usr/bin:/bin", "HOME": "/out/.tmp", "TMPDIR": "/out/.tmp"}
-        environment |= certificates | self._stack.environment
-        command = ["/opt/uv", "pip", "install", "--python", python, *options, "--", *wanted]
-        return tree.launch(command, environment, uid, network=True)
+    async def add(self, annex: Annex, requirements: list[str], *, seconds: float, tenant: str = "") -> str:
+        """Put these packages into the annex; answers the name of the set in it."""
+        lease = await self.install(requirements, seconds=seconds, tenant=tenant)
+        try:
+            return await self._workers.run(lambda: annex.add(lease))
+        except TooLarge as error:
+            raise InstallFailed(str(error)) from error
+        except OSError as error:
+            raise InstallFailed(f"the packages could not be handed over: {error.strerror}") from error
 
+    def retire(self, annex: Annex) -> None:
+        """Remove it, in the background."""
+        self._do(self._workers.run(annex.close))
 
-@contextlib.contextmanager
-def _held(staging: Path) -> Generator[bool]:
-    """Whether nobody else works in this directory; until it is let go, nobody does. A killed server lets go, too."""
-    descriptor = os.open(staging, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    try:
-        yield _locked(descriptor)
-    finally:
-        os.close(descriptor)
+    async def aclose(self) -> None:
+        """The server stops, and every container has ended."""
+        for job in self._jobs.values():
+            job.task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._workers.run(self._annexes.close)
+        self._watchers.close()
+        self._workers.close()
 
-
-def _locked(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-def _sweep(directory: Path) -> None:
-    """Remove what a server left half installed when it was killed."""
-    for staging in directory.glob(".*"):
-        with contextlib.suppress(OSError), _held(staging) as ours:
-            if ours:
-                shutil.rmtree(staging, ignore_errors=True)
-
-
-def _publish(staging: Path, place: Path) -> None:
-    """Take write permission away and give the set its name, in one step."""
-    out = staging / "out"
-    shutil.rmtree(out / ".tmp", ignore_errors=True)
-    for directory, _, files in os.walk(out):
-        _seal(Path(directory), 0o555)
-        for name in files:
-            file = Path(directory, name)
-            if file.is_symlink():
-                file.unlink()  # wheels have none; whoever put it there meant no good
-            else:
-                _seal(file, 0o555 if file.stat().st_mode & stat.S_IXUSR else 0o444)
-    out.chmod(0o755)  # a directory must be writable to be renamed
-    try:
-        out.rename(place)
-    except OSError:
-        if not place.is_dir():  # else another server with the same state was faster
-            raise
-    place.chmod(0o555)
-
-
-def _seal(path: Path, mode: int) -> None:
-    if os.geteuid() == 0:
-        os.chown(path, 0, 0)
-    path.chmod(mode)
+    def _do(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())  # seen: whoever waits is told
+        return task

@@ -54,6 +54,15 @@ class _Nest:
     used: float = field(default_factory=time.monotonic)
 
 
+@dataclass(frozen=True, slots=True)
+class _Room:
+    """What a container finds besides its own files."""
+
+    packages: Path | None
+    annex: Path | None
+    output: str | None
+
+
 class Pool:
     """Makes containers. `async with` it; leaving ends everything it made."""
 
@@ -78,6 +87,7 @@ class Pool:
         self._chores: set[asyncio.Task[Any]] = set()
 
     async def __aenter__(self) -> Self:
+        self._host = await asyncio.to_thread(self._host.claimed)
         if self._host.groups is not None:
             await asyncio.to_thread(self._host.groups.sweep)
         counted = self._host.groups is not None
@@ -95,10 +105,14 @@ class Pool:
             await _drop_spare(nest)
         zygotes = [n.zygote for n in self._nests.values() if n.zygote] + self._retired
         if self._reserve is not None:
-            made = await asyncio.gather(self._reserve, return_exceptions=True)
-            zygotes += [zygote for zygote in made if isinstance(zygote, Zygote)]
+            await _stop_made(self._reserve)
         await asyncio.gather(*(zygote.stop() for zygote in zygotes))
         await asyncio.gather(*self._chores, return_exceptions=True)  # directories of containers that have just ended
+
+    @property
+    def host(self) -> Host:
+        """What the host gives, as it turned out when the pool was opened."""
+        return self._host
 
     @property
     def containers(self) -> int:
@@ -117,22 +131,27 @@ class Pool:
         *,
         tenant: str = "",
         packages: Path | None = None,
+        annex: Path | None = None,
         output: str | None = None,
     ) -> Container:
-        """A fresh container for this tenant, told by `OUTPUT_DIR` where below its files to leave what it makes."""
+        """A fresh container for this tenant, told by `OUTPUT_DIR` where below its files to leave what it makes.
+
+        It sees `packages`, a set, and `annex`, where it may be given more; both lie below the pool's own packages.
+        """
         key = (tenant, self._stack.modules)
         if key not in self._nests:
             await self._make_room()
         nest = self._nests.setdefault(key, _Nest(self._stack))
         nest.used = time.monotonic()
+        room = _Room(packages, annex, output)
         try:
-            container = await self._settled(nest, limits or Limits(), packages, output)
+            container = await self._settled(nest, limits or Limits(), room)
         except CannotStart:  # its zygote may have died in this very moment: once more, from another
-            container = await self._settled(nest, limits or Limits(), packages, output)
+            container = await self._settled(nest, limits or Limits(), room)
         self._keep_spare(nest)
         return container
 
-    async def _settled(self, nest: _Nest, limits: Limits, packages: Path | None, output: str | None) -> Container:
+    async def _settled(self, nest: _Nest, limits: Limits, room: _Room) -> Container:
         container = await self._fork(nest)
         self._containers.add(container)
         place: str | None = None
@@ -140,7 +159,7 @@ class Pool:
         limited = self._host.groups is not None
         try:
             place = None if self._walled else tempfile.mkdtemp(prefix="antwort-")
-            settings = self._settings(packages, output, place)
+            settings = self._settings(room, place)
             await container.settle(limits, settings, limited=limited)
         except BaseException:
             await container.end("it did not start")
@@ -190,6 +209,7 @@ class Pool:
                 return nest.zygote
             if nest.zygote is not None and worn:
                 self._retired.append(nest.zygote)  # its containers live on; it goes with the last of them
+                nest.zygote = None
             nest.zygote = await self._take_reserve()
             return nest.zygote
 
@@ -200,6 +220,9 @@ class Pool:
                 zygote = await asyncio.shield(reserve)
             except CannotStart:
                 pass  # tried again below, and this time the error is told
+            except asyncio.CancelledError:
+                self._give_back(reserve)
+                raise
             else:
                 if zygote.alive:
                     self._keep_reserve()
@@ -207,6 +230,13 @@ class Pool:
         made = await self._new_zygote()
         self._keep_reserve()
         return made
+
+    def _give_back(self, reserve: asyncio.Task[Zygote]) -> None:
+        """It comes up all the same: somebody must know of it to end it."""
+        if self._reserve is None:
+            self._reserve = reserve
+        else:
+            self._do(_stop_made(reserve))
 
     def _keep_reserve(self) -> None:
         if self._reserve is None:
@@ -223,29 +253,37 @@ class Pool:
     def _walled(self) -> bool:
         return "namespaces" in self._host.walls
 
-    def _settings(self, packages: Path | None, output: str | None, place: str | None) -> Settings:
+    def _settings(self, room: _Room, place: str | None) -> Settings:
         data = mounts.DATA if place is None else f"{place}/data"
-        extra = {} if output is None else {"OUTPUT_DIR": f"{data}/{output}"}
+        extra = {} if room.output is None else {"OUTPUT_DIR": f"{data}/{room.output}"}
         if place is None:
-            digest = packages.name if packages is not None else None
-            path = (mounts.SITE,) if packages is not None else ()
+            path = (mounts.SITE,) if room.packages is not None else ()
             own = {"HOME": mounts.TMP, "TMPDIR": mounts.TMP, "MPLCONFIGDIR": f"{mounts.TMP}/matplotlib"}
             own["PYTHONPATH"] = ":".join((bubblewrap.STACK, *path))
             return Settings(
-                packages=digest, path=path, environment=_ENVIRONMENT | self._stack.environment | own | extra
+                packages=self._below(room.packages),
+                annex=self._below(room.annex),
+                path=path,
+                environment=_ENVIRONMENT | self._stack.environment | own | extra,
             )
         temporary = f"{place}/temporary"
         for directory in (data, temporary):
             Path(directory).mkdir(mode=0o700)
-        path = (str(packages),) if packages is not None else ()
+        path = (str(room.packages),) if room.packages is not None else ()
+        annex = (str(room.annex),) if room.annex is not None else ()
         own = {"HOME": temporary, "TMPDIR": temporary, "MPLCONFIGDIR": f"{temporary}/matplotlib"}
         return Settings(
             place=data,
+            annex_place="".join(annex),
             path=path,
             environment=_ENVIRONMENT | own | extra,
-            readable=(str(self._stack.prefix), *map(str, self._stack.entries), *path),
+            readable=(str(self._stack.prefix), *map(str, self._stack.entries), *path, *annex),
             writable=(place,),
         )
+
+    def _below(self, place: Path | None) -> str | None:
+        """Where it lies below the packages, all of which a zygote sees and none of which a container does."""
+        return None if place is None or self._packages is None else str(place.relative_to(self._packages))
 
     # -- tidying ------------------------------------------------------------------------------------------------
 
@@ -286,15 +324,20 @@ class Pool:
         return [key for _, key in sorted(found)]
 
     async def _discard(self, key: tuple[str, tuple[str, ...]]) -> None:
-        nest = self._nests.pop(key)
-        await _drop_spare(nest)
-        if nest.zygote is not None:
-            await nest.zygote.stop()
+        """Whoever waits for this may give up waiting; it goes on all the same."""
+        await asyncio.shield(self._do(_clear(self._nests.pop(key))))
 
-    def _do(self, chore: Coroutine[Any, Any, Any]) -> None:
+    def _do(self, chore: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         task = asyncio.create_task(chore)
         self._chores.add(task)
         task.add_done_callback(self._chores.discard)
+        return task
+
+
+async def _clear(nest: _Nest) -> None:
+    await _drop_spare(nest)
+    if nest.zygote is not None:
+        await nest.zygote.stop()
 
 
 async def _drop_spare(nest: _Nest) -> None:
@@ -303,6 +346,12 @@ async def _drop_spare(nest: _Nest) -> None:
         made = (await asyncio.gather(spare, return_exceptions=True))[0]
         if isinstance(made, Container):
             await made.end("it was not needed")
+
+
+async def _stop_made(making: asyncio.Task[Zygote]) -> None:
+    made = (await asyncio.gather(making, return_exceptions=True))[0]
+    if isinstance(made, Zygote):
+        await made.stop()
 
 
 def _look(task: asyncio.Task[Any]) -> None:

@@ -15,6 +15,7 @@ from typing import Final
 
 from .container import Container
 from .errors import SandboxError
+from .process import descendants
 
 TICK_SECONDS: Final = 0.1
 _IDLE_TICKS: Final = 5
@@ -42,7 +43,7 @@ def _over(containers: list[Container], *, counted: bool) -> list[tuple[Container
         try:
             if container.starved if counted else _takes_too_much(container):
                 over.append((container, "oom"))
-            elif _sockets(container) > MOST_SOCKETS:
+            elif container.walled and _sockets(container) > MOST_SOCKETS:
                 over.append((container, f"it had more than {MOST_SOCKETS} sockets open"))
         except (SandboxError, OSError, IndexError, ValueError):
             continue  # it ended meanwhile; the others are still to be looked at
@@ -57,25 +58,10 @@ def _sockets(container: Container) -> int:
 
 def _takes_too_much(container: Container) -> bool:
     pids = container.pids()
-    limit = container.limits.memory_bytes - container.files.usage()
+    limit = container.limits.memory_bytes - (container.files.usage() if container.walled else 0)
     family = descendants(pids[0]) if pids else []
     # The sum counts shared pages once per process: too much, but cheap. Only if that is over, ask for the truth.
     return sum(map(_rough, family)) > limit and sum(map(_exact, family)) > limit
-
-
-def descendants(pid: int) -> list[int]:
-    """The process and everything below it; orphans go to their namespace's init, so none is missed."""
-    found: list[int] = []
-    waiting = [pid]
-    while waiting:
-        current = waiting.pop()
-        found.append(current)
-        try:
-            for task in Path(f"/proc/{current}/task").iterdir():
-                waiting += [int(child) for child in (task / "children").read_text().split()]
-        except OSError:
-            continue  # ended meanwhile
-    return found
 
 
 def _rough(pid: int) -> int:

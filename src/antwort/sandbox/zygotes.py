@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 import signal
 import socket
 import sys
@@ -15,6 +14,7 @@ from typing import Any, Final
 
 from . import bubblewrap
 from .errors import CannotStart
+from .process import Process
 from .stack import Stack
 
 _START_SECONDS: Final = 60.0
@@ -33,7 +33,7 @@ class Zygote:
         self.uid = uid
         """The user it and its containers run as, if that is not our own."""
         self._commands = commands
-        self._forks: dict[str, asyncio.Future[int]] = {}
+        self._forks: dict[str, asyncio.Future[Process]] = {}
         self._listeners: dict[str, Ended] = {}
         self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.alive = True
@@ -84,12 +84,12 @@ class Zygote:
     def containers(self) -> int:
         return len(self._listeners)
 
-    async def fork(self, name: str, descriptors: list[int], ended: Ended) -> int:
-        """Fork a container that gets these descriptors; answers a pidfd (or -1 where the system has none)."""
+    async def fork(self, name: str, descriptors: list[int], ended: Ended) -> Process:
+        """Fork a container that gets these descriptors; answers its first process."""
         if not self.alive:
             message = "the zygote has ended"
             raise CannotStart(message)
-        answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[Process] = asyncio.get_running_loop().create_future()
         self._forks[name] = answer
         self._listeners[name] = ended
         self.forked += 1
@@ -102,8 +102,8 @@ class Zygote:
                 self._gone(str(error))  # or whoever tries again would be sent here again
             raise CannotStart(f"a container could not be forked: {error}") from error
         except asyncio.CancelledError:
-            if answer.done() and not answer.cancelled() and answer.exception() is None and answer.result() >= 0:
-                os.close(answer.result())  # it came at the same moment
+            if answer.done() and not answer.cancelled() and answer.exception() is None:
+                answer.result().close()  # it came at the same moment
             raise
         finally:
             self._forks.pop(name, None)
@@ -141,12 +141,12 @@ class Zygote:
             case {"failed": str(why)}:
                 self._gone(why)
             case {"forked": str(name)}:
-                pidfd = descriptors.pop() if descriptors else -1
+                process = Process(descriptors.pop()) if descriptors else Process(pid=message.get("pid", -1))
                 answer = self._forks.get(name)
                 if answer is not None and not answer.done():
-                    answer.set_result(pidfd)
-                elif pidfd >= 0:
-                    os.close(pidfd)  # nobody waits for it any more
+                    answer.set_result(process)
+                else:
+                    process.close()  # nobody waits for it any more
             case {"refused": str(name), "why": str(why)}:
                 answer = self._forks.get(name)
                 if answer is not None and not answer.done():

@@ -1,12 +1,13 @@
-"""Where responses, conversations and files live: the doors to the stores, and what every store must do.
+"""Where responses, conversations, files and containers are kept: the doors to the stores, and what every store must do.
 
-`open_store` opens one by its address. `conformance` holds the tests that each of them passes, and a stranger's too.
+`open_store` opens one by its address, `look_at_store` only looks at it. `conformance` holds the tests
+that each of them passes, and a stranger's too.
 """
 
 from __future__ import annotations
 
-from antwort.storage.address import open_store
+from antwort.storage.address import look_at_store, open_store
 from antwort.storage.faults import UnusableStore
 from antwort.storage.sqlite import SqliteStore
 
-__all__ = ["SqliteStore", "UnusableStore", "open_store"]
+__all__ = ["SqliteStore", "UnusableStore", "look_at_store", "open_store"]

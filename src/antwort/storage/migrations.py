@@ -98,7 +98,49 @@ _FILES = (
     "CREATE INDEX files_by_expiry ON files (expires_at) WHERE expires_at IS NOT NULL",
 )
 
-MIGRATIONS: tuple[Sequence[str], ...] = ((*_RESPONSES, *_CONVERSATIONS, *_FILES),)
+_CONTAINERS = (
+    """
+    CREATE TABLE containers (
+        key INTEGER PRIMARY KEY,
+        tenant TEXT NOT NULL,
+        key_id TEXT NOT NULL,
+        id TEXT NOT NULL,
+        name TEXT NOT NULL,
+        created_at INTEGER NOT NULL,
+        last_active_at REAL NOT NULL,
+        expires_after REAL NOT NULL,
+        memory_limit TEXT NOT NULL,
+        memory INTEGER NOT NULL,
+        status TEXT NOT NULL,
+        sandbox TEXT,
+        lost TEXT,
+        disk INTEGER NOT NULL DEFAULT 0, -- the bytes of its files, so that a quota need not add them up
+        UNIQUE (tenant, id)
+    )
+    """,
+    "CREATE INDEX containers_in_order ON containers (tenant, key)",
+    "CREATE INDEX running_containers ON containers (tenant) WHERE status = 'running'",
+    "CREATE INDEX containers_by_expiry ON containers (status, last_active_at + expires_after)",
+    """
+    CREATE TABLE container_files (
+        key INTEGER PRIMARY KEY,
+        tenant TEXT NOT NULL,
+        container INTEGER NOT NULL REFERENCES containers (key) ON DELETE CASCADE,
+        id TEXT NOT NULL,
+        path TEXT NOT NULL,
+        bytes INTEGER NOT NULL,
+        created_at INTEGER NOT NULL,
+        source TEXT NOT NULL,
+        modified INTEGER NOT NULL,
+        file_id TEXT,
+        UNIQUE (container, path),
+        UNIQUE (container, id)
+    )
+    """,
+    "CREATE INDEX container_files_in_order ON container_files (container, key)",
+)
+
+MIGRATIONS: tuple[Sequence[str], ...] = ((*_RESPONSES, *_CONVERSATIONS, *_FILES), _CONTAINERS)
 """The statements of each step. The first makes version 1 of an empty file."""
 
 
@@ -138,6 +180,11 @@ def refuse_strangers(connection: sqlite3.Connection, newest: int = len(MIGRATION
             f"This database has version {version}, and this antwort knows versions up to {newest}. "
             "Start the antwort that wrote it, or a newer one; or name another file in `storage.url`."
         )
+
+
+def write_again(connection: sqlite3.Connection) -> None:
+    """Write the version that is there. SQLite does not look whether it is the same, so this has to reach the disk."""
+    connection.execute(f"PRAGMA user_version = {_number(connection, 'user_version')}")
 
 
 def _number(connection: sqlite3.Connection, pragma: str) -> int:

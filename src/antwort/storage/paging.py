@@ -25,6 +25,12 @@ class Listing(Struct, frozen=True):
 
 def page(rows: Rows, listing: Listing, column: str, query: PageQuery) -> tuple[list[Any], bool]:
     """One column of the rows that a query asks for, and whether there are more in the direction that it looks."""
+    found, more = page_of_rows(rows, listing, column, query)
+    return [value for (value,) in found], more
+
+
+def page_of_rows(rows: Rows, listing: Listing, columns: str, query: PageQuery) -> tuple[list[tuple[Any, ...]], bool]:
+    """The same, with several columns."""
     ascending = query.order == "asc"
     after = _key(rows, listing, "after", query.after)
     before = _key(rows, listing, "before", query.before)
@@ -33,7 +39,7 @@ def page(rows: Rows, listing: Listing, column: str, query: PageQuery) -> tuple[l
     direction = "ASC" if ascending != backwards else "DESC"
     found = rows.run(
         listing.select(
-            column,
+            columns,
             "(:low IS NULL OR key > :low) AND (:high IS NULL OR key < :high)",
             f"ORDER BY key {direction} LIMIT :limit",
         ),
@@ -43,7 +49,7 @@ def page(rows: Rows, listing: Listing, column: str, query: PageQuery) -> tuple[l
         limit=max(query.limit, 0) + 1,
     ).fetchall()
     more = len(found) > query.limit
-    data = [value for (value,) in found[: query.limit]]
+    data = found[: query.limit]
     return (data[::-1] if backwards else data), more
 
 

@@ -10,7 +10,7 @@ import msgspec
 
 from antwort.api.items import Raw
 from antwort.api.responses import Response
-from antwort.engine.ports import Owner, Page, PageQuery, StoredResponse
+from antwort.engine.ports import EVENTS_AT_ONCE, Owner, Page, PageQuery, StoredResponse
 from antwort.storage.bodies import Column, item_columns, read_items
 from antwort.storage.conversations import append
 from antwort.storage.database import Rows
@@ -55,8 +55,10 @@ def beginning(stored: StoredResponse) -> Callable[[Rows], None]:
     return begin
 
 
-def finishing(response: Response, appended: Sequence[Raw]) -> Callable[[Rows], None]:
-    """The change that writes how a response stands, and adds to its conversation. Taken down now."""
+def finishing(
+    response: Response, appended: Sequence[Raw], events: Sequence[tuple[int, bytes]]
+) -> Callable[[Rows], None]:
+    """The change that writes how a response stands, and adds to its conversation and events. Taken down now."""
     row, made, said = _columns(response), item_columns(response.output), item_columns(appended)
     conversation = response.conversation.id if response.conversation else None
 
@@ -71,6 +73,7 @@ def finishing(response: Response, appended: Sequence[Raw]) -> Callable[[Rows], N
             part=_OUTPUT,
         )
         _insert(rows, key, _OUTPUT, made)
+        _insert_events(rows, key, events)
         if conversation is not None:
             append(rows, conversation, said)
 
@@ -143,16 +146,20 @@ def append_events(rows: Rows, response_id: str, events: Sequence[tuple[int, byte
     """Keep events, where there is still a response that they are of."""
     key = _key(rows, response_id)
     if key is not None:
-        rows.run_each(
-            "INSERT OR REPLACE INTO events (tenant, response, sequence, frame)"
-            " VALUES (:tenant, :response, :sequence, :frame)",
-            ({"response": key, "sequence": sequence, "frame": frame} for sequence, frame in events),
-        )
+        _insert_events(rows, key, events)
+
+
+def _insert_events(rows: Rows, key: int, events: Sequence[tuple[int, bytes]]) -> None:
+    rows.run_each(
+        "INSERT OR REPLACE INTO events (tenant, response, sequence, frame)"
+        " VALUES (:tenant, :response, :sequence, :frame)",
+        ({"response": key, "sequence": sequence, "frame": frame} for sequence, frame in events),
+    )
 
 
 def read_events(rows: Rows, response_id: str, after: int) -> list[tuple[int, bytes]]:
-    """Events behind a sequence number."""
-    return rows.run(
+    """Events behind a sequence number, as many as are read at a time."""
+    found = rows.run(
         """
         SELECT sequence, frame FROM events
         WHERE tenant = :tenant AND sequence > :after
@@ -161,7 +168,16 @@ def read_events(rows: Rows, response_id: str, after: int) -> list[tuple[int, byt
         """,
         id=response_id,
         after=after,
-    ).fetchall()
+    )
+    events: list[tuple[int, bytes]] = []
+    size = 0
+    for number, frame in found:
+        events.append((number, frame))
+        size += len(frame)
+        if size >= EVENTS_AT_ONCE:
+            break
+    found.close()
+    return events
 
 
 def unfinished(connection: sqlite3.Connection) -> list[tuple[Owner, StoredResponse]]:

@@ -15,6 +15,9 @@ import msgspec
 
 from antwort.api.responses import Response
 from antwort.engine.ports import (
+    ContainerFileRecord,
+    ContainerRecord,
+    ContainerUse,
     ConversationRecord,
     FileRecord,
     Owner,
@@ -23,12 +26,13 @@ from antwort.engine.ports import (
     StoredResponse,
     StoreFault,
 )
-from antwort.storage import conversations, files, responses
+from antwort.storage import containers, conversations, files, responses
 from antwort.storage.blobs import Blobs
 from antwort.storage.bodies import item_columns
 from antwort.storage.database import Database, connect
 from antwort.storage.faults import UnusableStore, faults_told
-from antwort.storage.migrations import migrate, refuse_strangers
+from antwort.storage.lock import StoreLock
+from antwort.storage.migrations import migrate, refuse_strangers, write_again
 
 PATIENCE = 5.0
 """Seconds to wait for a database that another process has locked."""
@@ -37,16 +41,20 @@ PATIENCE = 5.0
 class SqliteStore:
     """A `Store`. Made by `opened`, which waits for the disk."""
 
-    def __init__(self, database: Database, blobs: Blobs, clock: Callable[[], float]) -> None:
+    def __init__(self, database: Database, blobs: Blobs, lock: StoreLock, clock: Callable[[], float]) -> None:
         self._database = database
         self._blobs = blobs
+        self._lock = lock
         self._clock = clock
 
     @classmethod
     async def opened(
         cls, path: Path, blobs: Path, *, patience: float = PATIENCE, clock: Callable[[], float] = time.time
     ) -> SqliteStore:
-        """Open what is there, or make it; bring it up to date, and sweep up after a process that was killed."""
+        """Open what is there, or make it; bring it up to date, and sweep up after a process that was killed.
+
+        `UnusableStore` where another process has it open.
+        """
         return await asyncio.to_thread(cls._open, path, blobs, patience, clock)
 
     @classmethod
@@ -55,20 +63,29 @@ class SqliteStore:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))  # SQLite's own files get the same permissions
             blobs = Blobs(folder)
+            with faults_told(), closing(sqlite3.connect(path, timeout=patience)) as connection:
+                refuse_strangers(connection)  # before anything is written beside it
+            lock = StoreLock(path, folder)
         except OSError as error:
             raise UnusableStore(f"The store cannot be opened: {error}. Mend that, or change `storage`.") from error
-        with faults_told():
-            with closing(sqlite3.connect(path, timeout=patience)) as connection:
-                refuse_strangers(connection)
-            with closing(connect(path, patience)) as connection:
-                migrate(connection)
-                blobs.sweep(lambda name: files.is_needed(connection, name))
-            return cls(Database(path, patience=patience), blobs, clock)
+        try:
+            with faults_told():
+                with closing(connect(path, patience)) as connection:
+                    migrate(connection)
+                    blobs.sweep(lambda name: files.is_needed(connection, name))
+                return cls(Database(path, patience=patience), blobs, lock, clock)
+        except BaseException:
+            lock.release()
+            raise
+
+    async def try_to_write(self) -> None:
+        await self._database.write_everybodys(write_again)
 
     async def aclose(self) -> None:
         """Finish what is under way and let go."""
         await asyncio.to_thread(self._blobs.close)
         await asyncio.to_thread(self._database.close)
+        self._lock.release()
 
     # ── responses ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -76,9 +93,14 @@ class SqliteStore:
         await self._database.write(owner, responses.beginning(stored))
 
     async def finish_response(
-        self, owner: Owner, response: Response, *, appended: Sequence[dict[str, Any]] = ()
+        self,
+        owner: Owner,
+        response: Response,
+        *,
+        appended: Sequence[dict[str, Any]] = (),
+        events: Sequence[tuple[int, bytes]] = (),
     ) -> None:
-        await self._database.write(owner, responses.finishing(response, appended))
+        await self._database.write(owner, responses.finishing(response, appended, list(events)))
 
     async def get_response(self, owner: Owner, response_id: str) -> StoredResponse | None:
         return await self._database.read(owner, lambda rows: responses.get(rows, response_id))
@@ -183,6 +205,62 @@ class SqliteStore:
 
     def _now(self) -> int:
         return int(self._clock())
+
+    # ── containers ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def create_container(self, owner: Owner, record: ContainerRecord, most: ContainerUse, now: float) -> None:
+        await self._database.write(owner, lambda rows: containers.create(rows, record, most, now))
+
+    async def get_container(self, owner: Owner, container_id: str, now: float) -> ContainerRecord | None:
+        return await self._database.read(owner, lambda rows: containers.get(rows, container_id, now))
+
+    async def find_containers(self, owner: Owner, ids: Sequence[str], now: float) -> dict[str, ContainerRecord]:
+        return await self._database.read(owner, lambda rows: containers.find(rows, ids, now))
+
+    async def list_containers(self, owner: Owner, query: PageQuery, now: float, name: str | None = None) -> Page:
+        return await self._database.read(owner, lambda rows: containers.container_page(rows, query, name, now))
+
+    async def touch_container(self, owner: Owner, container_id: str, now: float) -> ContainerRecord | None:
+        return await self._database.write(owner, lambda rows: containers.touch(rows, container_id, now))
+
+    async def give_sandbox(self, owner: Owner, container_id: str, sandbox: str) -> bool:
+        return await self._database.write(owner, lambda rows: containers.give_sandbox(rows, container_id, sandbox))
+
+    async def lose_sandbox(self, owner: Owner, container_id: str, why: str) -> None:
+        await self._database.write(owner, lambda rows: containers.lose_sandbox(rows, container_id, why))
+
+    async def lose_sandboxes(self, why: str) -> list[tuple[Owner, ContainerRecord]]:
+        return await self._database.write_everybodys(lambda connection: containers.lose_sandboxes(connection, why))
+
+    async def delete_container(self, owner: Owner, container_id: str) -> bool:
+        return await self._database.write(owner, lambda rows: containers.delete(rows, container_id))
+
+    async def container_use(self, owner: Owner, now: float) -> ContainerUse:
+        return await self._database.read(owner, lambda rows: containers.use(rows, now))
+
+    async def expire_containers(self, now: float) -> list[tuple[Owner, ContainerRecord]]:
+        return await self._database.write_everybodys(lambda connection: containers.expire(connection, now))
+
+    async def expire_idlest(
+        self, owner: Owner, name: str, now: float, spared: Sequence[str] = ()
+    ) -> ContainerRecord | None:
+        kept = list(spared)
+        return await self._database.write(owner, lambda rows: containers.expire_idlest(rows, name, now, kept))
+
+    async def forget_containers(self, before: float) -> int:
+        return await self._database.write_everybodys(lambda connection: containers.forget(connection, before))
+
+    async def change_container_files(
+        self, owner: Owner, container_id: str, *, put: Sequence[ContainerFileRecord], dropped: Sequence[str] = ()
+    ) -> bool:
+        added, gone = list(put), list(dropped)
+        return await self._database.write(owner, lambda rows: containers.change_files(rows, container_id, added, gone))
+
+    async def list_container_files(self, owner: Owner, container_id: str, query: PageQuery) -> Page | None:
+        return await self._database.read(owner, lambda rows: containers.file_page(rows, container_id, query))
+
+    async def get_container_file(self, owner: Owner, container_id: str, file_id: str) -> ContainerFileRecord | None:
+        return await self._database.read(owner, lambda rows: containers.get_file(rows, container_id, file_id))
 
 
 class _Doomed:

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from antwort.tools.registry import FunctionProvider, Registry
+from antwort.tools.registry import FunctionProvider, ProviderCollision, Registry
 
-__all__ = ["FunctionProvider", "Registry"]
+__all__ = ["FunctionProvider", "ProviderCollision", "Registry"]

@@ -6,15 +6,22 @@ A provider that raises becomes a failed call that the model reads about, never a
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Iterable, Sequence
-from typing import Any, Protocol
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterable, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any, Protocol, TypeAlias
 
+from prometheus_client import CollectorRegistry
+from prometheus_client.registry import Collector
+
+from antwort.api.errors import ApiError, invalid, unavailable
 from antwort.api.ids import Prefix, new_id
 from antwort.api.items import Annotation
 from antwort.api.tools import ToolDeclaration, tool_type
-from antwort.engine.ports import CallContext, FunctionSpec, HostedCall, Progress, ToolDone
+from antwort.engine.ports import FunctionSpec, HostedCall, Progress, StoreFault, ToolContext, ToolDone, Workbench
 
 _logger = logging.getLogger(__name__)
+
+_Step: TypeAlias = Progress | ToolDone
 
 _PREFIXES: dict[str, Prefix] = {
     "code_interpreter": "ci_",
@@ -33,16 +40,25 @@ class FunctionProvider(Protocol):
         """How logs and metrics call it."""
         ...
 
-    def offer(self, tool: ToolDeclaration) -> Sequence[FunctionSpec] | None:
-        """What a model is told of a declared tool; None where that is another provider's."""
+    @property
+    def tools(self) -> Sequence[str]:
+        """The types of the tools that it runs, as requests declare them. No other provider may run one of them."""
         ...
 
-    async def open(self, name: str, call_id: str, context: CallContext) -> HostedCall:
-        """Begin a call of one of the offered functions."""
+    def offer(self, tool: ToolDeclaration) -> Sequence[FunctionSpec] | None:
+        """What a model is told of a declared tool, of one of these types; None where this one is not run."""
+        ...
+
+    async def prepare(self, tool: ToolDeclaration, param: str, context: ToolContext) -> Workbench:
+        """Make an offered tool ready for a response; `ApiError` where that cannot be."""
         ...
 
     def routes(self) -> Sequence[Any]:
         """HTTP routes of its own, for the server to mount."""
+        ...
+
+    def metrics(self) -> Sequence[Collector]:
+        """Numbers of its own, for `/metrics` to show. Asked once, at start."""
         ...
 
     async def aclose(self) -> None:
@@ -51,55 +67,161 @@ class FunctionProvider(Protocol):
 
 
 class ProviderCollision(Exception):
-    """Two providers claim the same name."""
+    """Two providers claim the same name, tool or metric."""
 
 
 class Registry:
-    """All providers. What one of them offers, no other may."""
+    """All providers. What one of them runs, no other may: an error at start, not a surprise later."""
 
     def __init__(self, providers: Iterable[FunctionProvider] = ()) -> None:
         self._providers: dict[str, FunctionProvider] = {}
+        self._running: dict[str, FunctionProvider] = {}
         for provider in providers:
             self.register(provider)
 
     def register(self, provider: FunctionProvider) -> None:
-        """Add one. A name that is taken is an error at start, not a surprise later."""
+        """Add one. A name that is taken, or a tool, is a `ProviderCollision`."""
         if provider.name in self._providers:
             raise ProviderCollision(f"two tool providers are called {provider.name!r}")
+        for tool in provider.tools:
+            if (other := self._running.get(tool)) is not None:
+                raise ProviderCollision(f"both {other.name!r} and {provider.name!r} run {tool!r}: enable one of them")
         self._providers[provider.name] = provider
+        self._running |= dict.fromkeys(provider.tools, provider)
 
     @property
     def providers(self) -> tuple[FunctionProvider, ...]:
         return tuple(self._providers.values())
 
+    def show_metrics(self, page: CollectorRegistry) -> None:
+        """Let a page show the numbers of all providers. A name that is there already is a `ProviderCollision`."""
+        for provider in self.providers:
+            for collector in provider.metrics():
+                try:
+                    page.register(collector)
+                except ValueError as error:
+                    raise ProviderCollision(f"metrics of {provider.name!r}: {error}") from error
+
     def offer(self, tool: ToolDeclaration) -> Sequence[FunctionSpec] | None:
-        found = self._offering(tool)
-        return found[1] if found else None
+        provider = self._running.get(tool_type(tool))
+        if provider is None:
+            return None
+        with _guarded(provider.name, "say what it offers"):
+            return provider.offer(tool)
+        raise unavailable(f"Tool type '{tool_type(tool)}' is not available now.")
 
-    def _offering(self, tool: ToolDeclaration) -> tuple[FunctionProvider, Sequence[FunctionSpec]] | None:
-        offers = [(one, offered) for one in self.providers if (offered := one.offer(tool)) is not None]
-        if len(offers) > 1:
-            names = " and ".join(repr(one.name) for one, _ in offers)
-            raise ProviderCollision(f"both {names} offer {tool_type(tool)!r}: enable one of them")
-        return offers[0] if offers else None
-
-    async def open(self, name: str, call_id: str, context: CallContext) -> HostedCall:
-        found = self._offering(context.declaration)
-        if found is None:
-            return BrokenCall(context.declaration, "The tool is not available.")
-        try:
-            return await found[0].open(name, call_id, context)
-        except Exception:  # a provider's own code; the log knows what happened, the model that it did
-            _logger.exception("provider %s could not begin a call", found[0].name)
-            return BrokenCall(context.declaration, "The tool could not be started. Answer without it, or try again.")
+    async def prepare(self, tool: ToolDeclaration, param: str, context: ToolContext) -> Workbench:
+        provider, bench = self._running.get(tool_type(tool)), None
+        if provider is None:
+            raise invalid(f"Tool type '{tool_type(tool)}' is not available on this server.", param=f"{param}.type")
+        with _guarded(provider.name, "get ready", but=(ApiError, StoreFault)):
+            bench = await provider.prepare(tool, param, context)
+        return Guarded(provider.name, tool, bench)
 
     async def aclose(self) -> None:
         """Close every provider, also when some of them fail at it."""
         for provider in self.providers:
-            try:
+            with _guarded(provider.name, "close"):
                 await provider.aclose()
-            except Exception:  # a provider's own code, and the others are to be closed too
-                _logger.exception("provider %s did not close", provider.name)
+
+
+@contextmanager
+def _guarded(provider: str, what: str, but: tuple[type[Exception], ...] = ()) -> Generator[None]:
+    """What a provider's own code raises in here is logged, and ends no response; the caller goes on behind it."""
+    try:
+        yield
+    except but:
+        raise
+    except Exception:  # the one place where foreign code is kept from doing harm
+        _logger.exception("provider %s could not %s", provider, what)
+
+
+class Guarded:
+    """The bench of a provider; None where it could not be got ready. What it fails at has failed, or is left out."""
+
+    def __init__(self, name: str, tool: ToolDeclaration, bench: Workbench | None) -> None:
+        self._name = name
+        self._tool = tool
+        self._bench = bench
+
+    @property
+    def takes_files(self) -> bool:
+        with _guarded(self._name, "say whether it takes files"):
+            return self._bench is not None and self._bench.takes_files
+        return False
+
+    def describe(self, spec: FunctionSpec) -> FunctionSpec:
+        with _guarded(self._name, "describe itself"):
+            return spec if self._bench is None else self._bench.describe(spec)
+        return spec
+
+    async def open(self, name: str, call_id: str) -> HostedCall:
+        with _guarded(self._name, "begin a call"):
+            if self._bench is not None:
+                return GuardedCall(self._name, await self._bench.open(name, call_id))
+        return BrokenCall(self._tool, "The tool could not be started. Answer without it, or try again.")
+
+    def annotate(self, text: str) -> Sequence[Annotation]:
+        with _guarded(self._name, "annotate an answer"):
+            return () if self._bench is None else tuple(self._bench.annotate(text))
+        return ()
+
+
+class GuardedCall:
+    """A call of a provider. One that raises, at whatever it does, has failed, and is not run if it has not been."""
+
+    def __init__(self, name: str, call: HostedCall) -> None:
+        self._name = name
+        self._call = call
+        self._item = {**call.item}
+        self._whole = True
+        """Nothing of it has failed yet."""
+        if not all(isinstance(self._item.get(field), str) for field in ("id", "type")):
+            raise TypeError("the item of a call needs an `id` and a `type`")
+
+    @property
+    def item(self) -> dict[str, Any]:
+        return self._item
+
+    def opening(self) -> Sequence[Progress]:
+        return self._steps("open a call", self._call.opening)
+
+    def write(self, delta: str) -> Sequence[Progress]:
+        return self._steps("read arguments", lambda: self._call.write(delta)) if self._whole else ()
+
+    def _steps(self, what: str, do: Callable[[], Sequence[Progress]]) -> Sequence[Progress]:
+        with _guarded(self._name, what):
+            return tuple(do())
+        self._whole = False
+        return ()
+
+    async def run(self) -> AsyncGenerator[Progress | ToolDone]:
+        reason = "The tool failed. Try another way, or answer without it."
+        with _guarded(self._name, "run a call"):
+            if self._whole:
+                async with _closing(self._name, self._call.run()) as steps:
+                    async for step in steps:
+                        yield step
+                        if isinstance(step, ToolDone):
+                            return
+                reason = "The tool ended without a result."
+        yield self.failed(reason)
+
+    def failed(self, reason: str) -> ToolDone:
+        with _guarded(self._name, "say that a call has failed"):
+            return self._call.failed(reason)
+        return ToolDone({**self._item, "status": "failed"}, reason)
+
+
+@asynccontextmanager
+async def _closing(name: str, steps: AsyncIterator[_Step]) -> AsyncGenerator[AsyncIterator[_Step]]:
+    """Generators hold sandboxes and connections; let them go now and not when they are collected."""
+    try:
+        yield steps
+    finally:
+        with _guarded(name, "close a call"):
+            if isinstance(steps, AsyncGenerator):
+                await steps.aclose()
 
 
 class BrokenCall:
@@ -126,7 +248,3 @@ class BrokenCall:
 
     def failed(self, reason: str) -> ToolDone:
         return ToolDone({**self._item, "status": "failed"}, reason)
-
-    def annotate(self, text: str) -> Sequence[Annotation]:
-        _ = text
-        return ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from weakincentives.adapters.turn import ModelReply, NativeCall, ToolCall
+from weakincentives.adapters.turn import ClientRunCall, ModelReply, NativeCall, ToolCall
 from weakincentives.clock import Clock
 from weakincentives.prompt import Prompt, RenderedPrompt, ToolResult
 from weakincentives.runtime import ModelResponded, PromptExecuted, PromptRendered, Session, ToolInvoked
@@ -77,7 +77,8 @@ class Audit:
         )
 
     def we_ran(self, call: ToolCall, params: object, result: ToolResult[Any], text: str) -> None:
-        """We ran one of our tools, or refused to."""
+        """We ran a tool, or refused to: one of ours, or one that the provider leaves to us."""
+        native = call if isinstance(call, ClientRunCall) else None
         self.session.dispatch(
             ToolInvoked(
                 prompt_name=self.prompt.name,
@@ -89,6 +90,8 @@ class Audit:
                 rendered_output=text,
                 session_id=self.session.session_id,
                 created_at=self.clock.now(),
+                provider=native and native.provider,
+                capability=native and native.capability,
             )
         )
 

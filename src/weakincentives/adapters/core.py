@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from weakincentives.adapters.audit import Audit
@@ -30,8 +31,16 @@ from weakincentives.adapters.turn import (
 from weakincentives.budget import Budget, BudgetTracker, TokenUsage
 from weakincentives.clock import SYSTEM_CLOCK, Clock
 from weakincentives.deadlines import Deadline
-from weakincentives.errors import OutputParseError, PromptEvaluationError, ProviderFault
-from weakincentives.prompt import Prompt, RenderedPrompt, SupportsDataclass, ToolContext, parse_output
+from weakincentives.errors import NativeToolError, OutputParseError, PromptEvaluationError, ProviderFault
+from weakincentives.prompt import (
+    NativeDeclaration,
+    Prompt,
+    RenderedPrompt,
+    SessionProtocol,
+    SupportsDataclass,
+    ToolContext,
+    parse_output,
+)
 from weakincentives.resources import ResourceRegistry
 from weakincentives.runtime import Dispatcher, Session
 
@@ -56,9 +65,13 @@ class PromptResponse(Generic[OutputT]):
 
 
 class ProviderAdapter(ABC):
-    """The base of all adapters. `provider` is the name by which provider tools ask for it."""
+    """The base of all adapters. `provider` is the name by which provider tools ask for it.
+
+    `native_tools` are provider-run tools that it adds to those of every prompt.
+    """
 
     provider: str
+    native_tools: tuple[NativeDeclaration, ...] = ()
 
     def __init__(
         self,
@@ -78,6 +91,26 @@ class ProviderAdapter(ABC):
     @abstractmethod
     def connect(self, evaluation: Evaluation) -> Connection:
         """Get ready for one evaluation. Refuse here what the provider cannot do, before anything is sent."""
+
+    def render(self, prompt: Prompt[OutputT], *, session: SessionProtocol) -> RenderedPrompt[OutputT]:
+        """The prompt as it is now, with this adapter's own tools. Two of a name, or of a kind, are refused."""
+        rendered = prompt.render(session=session)
+        if not self.native_tools:
+            return rendered
+        complete = replace(rendered, native_tools=(*rendered.native_tools, *self.native_tools))
+        _refuse_collisions(complete, prompt.name)
+        return complete
+
+    def choose(self, evaluation: Evaluation) -> ToolChoice:
+        """What `tool_choice` means for this evaluation; refused where it can mean nothing."""
+        choice = self.tool_choice
+        known = {tool.name for tool in (*evaluation.rendered.tools, *evaluation.rendered.native_tools)}
+        if isinstance(choice, NamedTool) and choice.name not in known:
+            raise evaluation.error(
+                f"tool_choice names {choice.name!r}, which the prompt does not have. Tools: "
+                f"{', '.join(sorted(known)) or 'none'}"
+            )
+        return choice
 
     def evaluate(
         self,
@@ -106,23 +139,27 @@ class ProviderAdapter(ABC):
         evaluation = Evaluation(
             adapter=self,
             prompt=prompt,
-            rendered=prompt.render(session=session),
+            rendered=self.render(prompt, session=session),
             session=session,
             resources=prompt.resources().merge(resources or ResourceRegistry()),
             limits=Limits(prompt.name, self.max_turns, deadline, tracker),
             audit=Audit(prompt, self.provider, session, self.clock),
         )
-        with session.forwarding(bus):
+        with session.forwarding(bus), evaluation.cleanup:
             evaluation.check()
+            choice = self.choose(evaluation)
             connection = self.connect(evaluation)
             evaluation.audit.rendered(evaluation.rendered)
-            ending = evaluation.run(connection)
+            ending = evaluation.run(connection, choice)
             return evaluation.conclude(ending, parse=parse_output)
 
 
 @dataclass
 class Evaluation:
-    """One evaluation under way: what it was asked, what it may use, whom it tells."""
+    """One evaluation under way: what it was asked, what it may use, whom it tells.
+
+    What an adapter puts into `cleanup` is done when the evaluation ends, however it ends.
+    """
 
     adapter: ProviderAdapter
     prompt: Prompt[Any]
@@ -131,16 +168,10 @@ class Evaluation:
     resources: ResourceRegistry
     limits: Limits
     audit: Audit
+    cleanup: ExitStack = field(default_factory=ExitStack)
 
     def check(self) -> None:
-        """Refuse, before the model hears of it, a tool of another provider and a demand that cannot be met."""
-        choice = self.adapter.tool_choice
-        known = {tool.name for tool in (*self.rendered.tools, *self.rendered.native_tools)}
-        if isinstance(choice, NamedTool) and choice.name not in known:
-            raise self.error(
-                f"tool_choice names {choice.name!r}, which the prompt does not have. Tools: "
-                f"{', '.join(sorted(known)) or 'none'}"
-            )
+        """Refuse a tool of another provider, before the model hears of it."""
         for declared in self.rendered.native_tools:
             if declared.provider not in (None, self.adapter.provider):
                 raise self.error(
@@ -148,9 +179,9 @@ class Evaluation:
                     f"but this adapter is {self.adapter.provider!r}: remove it, or use that provider's adapter"
                 )
 
-    def run(self, connection: Connection) -> Ending:
+    def run(self, connection: Connection, choice: ToolChoice) -> Ending:
         """Serve the loop until it ends."""
-        loop = turns(self.rendered, limits=self.limits, tool_choice=self.adapter.tool_choice)
+        loop = turns(self.rendered, limits=self.limits, tool_choice=choice)
         step = next(loop)
         try:
             while True:
@@ -179,6 +210,8 @@ class Evaluation:
                 clock=self.adapter.clock,
             )
         except ProviderFault as fault:
+            if self.limits.deadline is not None and self.limits.deadline.expired:
+                raise self.limits.too_late(request.turn) from fault
             raise self.error(f"{self.adapter.provider} did not answer: {fault}", payload=fault.payload) from fault
         if self.limits.tracker is not None:
             self.limits.tracker.record(reply.usage)
@@ -189,7 +222,7 @@ class Evaluation:
         output = None
         if parse and self.rendered.output_type is not None:
             try:
-                output = parse_output(ending.text, self.rendered)
+                output = parse_output(ending.text if ending.answer is None else ending.answer, self.rendered)
             except OutputParseError as error:
                 raise PromptEvaluationError(
                     f"{error}. The raw text is in provider_payload",
@@ -218,6 +251,20 @@ class Evaluation:
     def error(self, message: str, *, payload: object = None) -> PromptEvaluationError:
         """An error of building or sending a request."""
         return PromptEvaluationError(message, prompt_name=self.prompt.name, phase="request", provider_payload=payload)
+
+
+def _refuse_collisions(rendered: RenderedPrompt[Any], prompt_name: str) -> None:
+    owners = {tool.name: "the prompt" for tool in rendered.tools}
+    slots: dict[str, str] = {}
+    for declared in rendered.native_tools:
+        for taken, name in ((owners, declared.name), (slots, declared.slot)):
+            if name in taken:
+                raise NativeToolError(
+                    f"tool {name!r} is declared by {taken[name]} and by {declared.origin}: remove one of them",
+                    prompt_name=prompt_name,
+                    phase="request",
+                )
+            taken[name] = declared.origin
 
 
 def _tracker(budget: Budget | None, tracker: BudgetTracker | None) -> BudgetTracker | None:

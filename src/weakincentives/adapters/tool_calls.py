@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
-from weakincentives.adapters.turn import NativeCall, ToolCall, ToolOutput, ToolRan
+from weakincentives.adapters.turn import ClientRunCall, NativeCall, ToolCall, ToolOutput, ToolRan
 from weakincentives.errors import ParseError, PromptEvaluationError
 from weakincentives.prompt import ProviderTool, RenderedPrompt, Tool, ToolResult
 from weakincentives.prompt.disclosure import OPEN_SECTION
@@ -25,11 +25,15 @@ def run_tool(call: ToolCall, evaluation: Evaluation) -> ToolRan:
     """Whatever goes wrong is a failed result for the model to read; the audit event is dispatched either way."""
     params, result, text = _attempt(call, evaluation)
     evaluation.audit.we_ran(call, params, result, text)
-    output = ToolOutput(call.call_id, call.name, text, result.success)
+    output = ToolOutput(call.call_id, call.name, text, result.success, result.value)
     return ToolRan(output, _reopened(call, result, evaluation))
 
 
 def _attempt(call: ToolCall, evaluation: Evaluation) -> tuple[object, ToolResult[Any], str]:
+    if isinstance(call, ClientRunCall):
+        run = partial(call.run, evaluation.tool_context())
+        guarded = _in_transaction if call.undone_on_failure else _as_it_comes
+        return call.params, *guarded(call.name, run, evaluation)
     tool = evaluation.rendered.find_tool(call.name)
     if tool is None:
         known = ", ".join(tool.name for tool in evaluation.rendered.tools) or "none"
@@ -39,7 +43,8 @@ def _attempt(call: ToolCall, evaluation: Evaluation) -> tuple[object, ToolResult
     except ParseError as error:
         return call.arguments, *_failed(f"Wrong arguments for {call.name}: {error}. Correct them and try again.")
     assert tool.handler is not None  # noqa: S101 - a Tool without one cannot be built
-    return params, *_in_transaction(tool, partial(tool.handler, params, context=evaluation.tool_context()), evaluation)
+    handle = partial(tool.handler, params, context=evaluation.tool_context())
+    return params, *_in_transaction(tool.name, handle, evaluation)
 
 
 def handle_provider_call(call: NativeCall, evaluation: Evaluation) -> NativeCall:
@@ -47,6 +52,8 @@ def handle_provider_call(call: NativeCall, evaluation: Evaluation) -> NativeCall
     declared = next((one for one in evaluation.rendered.native_tools if one.name == call.name), None)
     if declared is None or not isinstance(declared.tool, ProviderTool):
         return call
+    if call.result.value is None and not call.result.success:
+        return call  # the provider itself failed: there is no output to handle
     tool = cast("ProviderTool[Any, Any, Any]", declared.tool)
     context = evaluation.tool_context()
     if tool.handle_provider_output is not None:
@@ -55,7 +62,7 @@ def handle_provider_call(call: NativeCall, evaluation: Evaluation) -> NativeCall
         handle = partial(tool.handler, cast("Any", call.params), context=context)
     else:
         return call
-    result, _ = _in_transaction(tool, handle, evaluation)
+    result, _ = _in_transaction(tool.name, handle, evaluation)
     return dataclasses.replace(call, result=result)
 
 
@@ -65,8 +72,16 @@ def _params(tool: Tool[Any, Any], arguments: str) -> object:
     return parse_strict(arguments or "{}", tool.params_type)
 
 
+def _as_it_comes(
+    tool: str, handle: Callable[[], ToolResult[Any]], evaluation: Evaluation
+) -> tuple[ToolResult[Any], str]:
+    """What was done stays done."""
+    _ = evaluation
+    return _call(tool, handle)
+
+
 def _in_transaction(
-    tool: Tool[Any, Any], handle: Callable[[], ToolResult[Any]], evaluation: Evaluation
+    tool: str, handle: Callable[[], ToolResult[Any]], evaluation: Evaluation
 ) -> tuple[ToolResult[Any], str]:
     """A failure leaves session and resources as if the tool had never been called."""
     session_before = evaluation.session.snapshot()
@@ -82,7 +97,7 @@ def _in_transaction(
     return result, text
 
 
-def _put_back(resources: list[tuple[Snapshotable, object]], tool: Tool[Any, Any], evaluation: Evaluation) -> None:
+def _put_back(resources: list[tuple[Snapshotable, object]], tool: str, evaluation: Evaluation) -> None:
     """All of them, as far as that is possible; no model can act on a resource in a state that nobody knows."""
     stuck: list[tuple[str, Exception]] = []
     for resource, before in resources:
@@ -94,24 +109,24 @@ def _put_back(resources: list[tuple[Snapshotable, object]], tool: Tool[Any, Any]
     if stuck:
         told = "; ".join(f"{name} ({type(error).__name__}: {error})" for name, error in stuck)
         raise PromptEvaluationError(
-            f"tool {tool.name} failed, and what it had changed could not be undone in {told}. See what is left of it "
+            f"tool {tool} failed, and what it had changed could not be undone in {told}. See what is left of it "
             f"before you go on",
             prompt_name=evaluation.prompt.name,
             phase="tool",
         ) from stuck[0][1]
 
 
-def _call(tool: Tool[Any, Any], handle: Callable[[], ToolResult[Any]]) -> tuple[ToolResult[Any], str]:
+def _call(tool: str, handle: Callable[[], ToolResult[Any]]) -> tuple[ToolResult[Any], str]:
     """The result and its text: a value renders itself, so that too is the tool's own code."""
     try:
         result = handle()
         if isinstance(result, ToolResult):  # pyright: ignore[reportUnnecessaryIsInstance] - annotations are not enforced
             return result, result.render()
     except Exception as error:  # a stranger's code; the model is told, and the log has the traceback
-        _logger.warning("tool %s failed", tool.name, exc_info=True)
-        return _failed(f"Tool {tool.name} failed: {type(error).__name__}: {error}")
-    _logger.error("tool %s returned %r, not a ToolResult", tool.name, result)
-    return _failed(f"Tool {tool.name} failed: its handler returned {type(result).__name__}, no ToolResult.")
+        _logger.warning("tool %s failed", tool, exc_info=True)
+        return _failed(f"Tool {tool} failed: {type(error).__name__}: {error}")
+    _logger.error("tool %s returned %r, not a ToolResult", tool, result)
+    return _failed(f"Tool {tool} failed: its handler returned {type(result).__name__}, no ToolResult.")
 
 
 def _failed(message: str) -> tuple[ToolResult[Any], str]:
@@ -122,5 +137,5 @@ def _reopened(call: ToolCall, result: ToolResult[Any], evaluation: Evaluation) -
     """After a section was opened: the prompt with its tools, but the text that was sent, which caches rely on."""
     if call.name != OPEN_SECTION or not result.success:
         return None
-    rendered = evaluation.prompt.render(session=evaluation.session)
+    rendered = evaluation.adapter.render(evaluation.prompt, session=evaluation.session)
     return dataclasses.replace(rendered, text=evaluation.rendered.text)

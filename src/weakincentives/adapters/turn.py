@@ -11,14 +11,14 @@ and returns an `Ending`. Whoever drives it decides how the world is reached; see
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, cast
 
 from weakincentives.budget import BudgetTracker, TokenUsage
 from weakincentives.deadlines import Deadline
 from weakincentives.errors import BudgetExceededError, DeadlineExceededError, PromptEvaluationError, TurnLimitError
-from weakincentives.prompt import RenderedPrompt, ToolResult
+from weakincentives.prompt import RenderedPrompt, ToolContext, ToolResult
 from weakincentives.runtime.slices import SliceView
 
 
@@ -42,6 +42,23 @@ class ToolCall:
     arguments: str = "{}"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientRunCall(ToolCall):
+    """A call of a provider's tool that the provider leaves to us to run, along with how.
+
+    `params` are for the event. `answer` puts the output into the provider's own form.
+    `undone_on_failure` is False where a failure is news rather than a mishap: a command that
+    exits with 1 has done what it did.
+    """
+
+    capability: str
+    provider: str
+    params: object
+    run: Callable[[ToolContext], ToolResult[Any]]
+    answer: Callable[[ToolOutput], object]
+    undone_on_failure: bool = True
+
+
 @dataclass(frozen=True, slots=True)
 class NativeCall:
     """A call that the provider has already run."""
@@ -56,24 +73,31 @@ class NativeCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelReply:
-    """What came back from one request. `items` are the provider's own, to be sent again untouched."""
+    """What came back from one request. `items` are the provider's own, to be sent again untouched.
+
+    `answer` is the part of the text that is the answer, where that is not all of it. `error` ends the
+    evaluation, once everything else in the reply has been recorded.
+    """
 
     text: str | None = None
+    answer: str | None = None
     calls: tuple[ToolCall, ...] = ()
     native_calls: tuple[NativeCall, ...] = ()
     usage: TokenUsage = field(default_factory=TokenUsage)
     items: tuple[object, ...] = ()
     citations: tuple[object, ...] = ()
+    error: PromptEvaluationError | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ToolOutput:
-    """What the model is told about a call."""
+    """What the model is told about a call; `value` is the result's, for providers that want more than text."""
 
     call_id: str
     name: str
     text: str
     success: bool
+    value: object = None
 
 
 HistoryItem: TypeAlias = ModelReply | ToolOutput
@@ -129,12 +153,13 @@ Step: TypeAlias = AskModel | Record | RunTool
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How the loop ended."""
+    """How the loop ended. `citations` are those of all replies, in order."""
 
     text: str
     usage: TokenUsage
     turns: int
     citations: tuple[object, ...]
+    answer: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,9 +180,13 @@ class Limits:
     def check_time(self, turn: int, said: str | None) -> None:
         """Raise where there is no time left to start anything."""
         if self.deadline is not None and self.deadline.expired:
-            until = self.deadline.expires_at.isoformat()
-            message = f"the deadline ({until}) passed after {turn} turns. Allow more time, or ask for less"
-            raise self._error(DeadlineExceededError, message, said)
+            raise self.too_late(turn, said)
+
+    def too_late(self, turn: int, said: str | None = None) -> PromptEvaluationError:
+        """The error of a deadline that has passed."""
+        until = self.deadline.expires_at.isoformat() if self.deadline else "none"
+        message = f"the deadline ({until}) passed after {turn} turns. Allow more time, or ask for less"
+        return self._error(DeadlineExceededError, message, said)
 
     def check_request(self, turn: int, said: str | None) -> None:
         """Raise where another request is one too many."""
@@ -177,6 +206,7 @@ def turns(
     """Drive one evaluation to its end."""
     history: SliceView[HistoryItem] = SliceView()
     usage = TokenUsage()
+    citations: list[object] = []
     text: str | None = None
     turn = 0
     while True:
@@ -188,10 +218,13 @@ def turns(
         turn += 1
         usage += reply.usage
         text = reply.text
+        citations += reply.citations
         history = history.appended(reply)
+        if reply.error is not None:
+            raise reply.error
         limits.check_tokens(said=text)
         if not reply.calls:
-            return Ending(text or "", usage, turn, reply.citations)
+            return Ending(text or "", usage, turn, tuple(citations), reply.answer)
         tool_choice = relaxed(tool_choice, reply)
         for call in reply.calls:
             limits.check_time(turn, said=text)

@@ -53,6 +53,8 @@ class RenderedPrompt(Generic[OutputT]):
     descriptor: PromptDescriptor
     sections: tuple[RenderedSection, ...] = ()
     summarized: frozenset[str] = frozenset()
+    active: tuple[Section[Any], ...] = ()
+    """The sections that take part, in reading order: neither disabled nor only summarized."""
 
     def section_text(self, path: str) -> str:
         """The text of a section and everything below it."""
@@ -84,7 +86,7 @@ def declarations(
     """Every provider-run tool of a section, in whichever way it was declared."""
     from_tools = (tool.declaration() for tool in tools)
     declared = [one for one in from_tools if one is not None]
-    declared += section.native_tools(params)
+    declared += map(NativeDeclaration.of, section.native_tools(params))
     return tuple(one if one.origin else replace(one, origin=f"section {path!r}") for one in declared)
 
 
@@ -117,6 +119,7 @@ def render(
         descriptor=descriptor,
         sections=tuple(walk.parts),
         summarized=frozenset(walk.summarized),
+        active=tuple(walk.active),
     )
 
 
@@ -132,6 +135,7 @@ class _Walk:
     tools: list[Tool[Any, Any]] = field(default_factory=list[Tool[Any, Any]])
     native_tools: list[NativeDeclaration] = field(default_factory=list[NativeDeclaration])
     summarized: list[str] = field(default_factory=list[str])
+    active: list[Section[Any]] = field(default_factory=list[Section[Any]])
 
     def sections(self, siblings: Sequence[Section[Any]], *, above: str, depth: int, prefix: str) -> None:
         """Number only what leaves a trace in the text, so that the model sees no gaps."""
@@ -150,6 +154,7 @@ class _Walk:
             shown = f"{section.summary}\n\n(Summary only. Call `{OPEN_SECTION}` with path `{path}` for the rest.)"
             self.parts.append(RenderedSection(path, f"{_heading(section, path, depth, number)}\n\n{shown}", depth))
             return True
+        self.active.append(section)
         self._gather_tools(section, path, params)
         body = self._overridden(section, path).render(params, depth, number).strip()
         at = len(self.parts)

@@ -6,7 +6,7 @@ import copy
 import inspect
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import Any, Generic, Self, TypeVar, cast
@@ -118,8 +118,10 @@ class Section(Parametric, ABC, Generic[ParamsT]):
         """The tools that come with this section, whoever runs them."""
         return self._tools
 
-    def native_tools(self, params: SupportsDataclass | None = None) -> tuple[NativeDeclaration, ...]:
-        """Provider-run tools that this section declares without a `Tool`."""
+    def native_tools(
+        self, params: SupportsDataclass | None = None
+    ) -> tuple[NativeDeclaration | Mapping[str, Any], ...]:
+        """Provider-run tools that this section declares without a `Tool`; a mapping is the provider's own form."""
         _ = params
         return ()
 

@@ -92,7 +92,7 @@ class PromptTemplate(Parametric, Generic[OutputT]):
 
     def _check_tools(self) -> None:
         names = Origins("tool name")
-        capabilities = Origins("provider-run tool")
+        slots = Origins("provider-run tool")
         if any(node.section.visibility is SectionVisibility.SUMMARY for node in self.nodes):
             names.claim(OPEN_SECTION, "the tool that opens summarized sections")
         for node in self.nodes:
@@ -105,7 +105,7 @@ class PromptTemplate(Parametric, Generic[OutputT]):
                     names.claim(tool.name, f"section {node.path!r}")
             for declared in declarations(node.section, node.section.tools(), node.path, node.section.default_params):
                 names.claim(declared.name, declared.origin)
-                capabilities.claim(declared.capability, declared.origin)
+                slots.claim(declared.slot, declared.origin)
 
     @cached_property
     def descriptor(self) -> PromptDescriptor:

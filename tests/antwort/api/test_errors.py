@@ -10,7 +10,7 @@ from antwort.api.requests import CreateResponse
 def refusal(body: bytes) -> dict[str, object]:
     with pytest.raises(msgspec.MsgspecError) as caught:
         msgspec.json.decode(body, type=CreateResponse)
-    return malformed(caught.value).envelope()["error"]
+    return msgspec.to_builtins(malformed(caught.value).envelope().error)
 
 
 @pytest.mark.parametrize(
@@ -27,6 +27,10 @@ def refusal(body: bytes) -> dict[str, object]:
         (b'{"top_logprobs": 21}', "integer_above_max_value", "top_logprobs"),
         (b'{"max_tool_calls": 0}', "integer_below_min_value", "max_tool_calls"),
         (b'{"tool_choice": "must"}', "invalid_value", "tool_choice"),
+        (b'{"tools": [{"type": 3}]}', "invalid_type", "tools[0].type"),
+        (b'{"metadata": {"' + b"k" * 65 + b'": "v"}}', "invalid_value", "metadata"),
+        (b'{"metadata": {"k": 3}}', "invalid_type", "metadata"),
+        (b'{"input": [{"x": {"y": 1e999}}]}', "invalid_value", "input[0]"),
         (b"[]", "invalid_type", None),
         (b'{"model": ', "invalid_json", None),
         (b"\xff", "invalid_json", None),
@@ -43,12 +47,17 @@ def test_a_part_of_a_body_is_named_by_where_it_lies():
     with pytest.raises(msgspec.ValidationError) as caught:
         msgspec.convert({"a": "x"}, dict[str, int])
 
-    assert malformed(caught.value, root="input[2]").param == "input[2][...]"
+    assert malformed(caught.value, root="input[2]").param == "input[2]"
+
+
+@pytest.mark.parametrize("body", [b'{"%s": 1}' % (b"x" * 100_000), b'{"tools": [{"type": "%s"}]}' % (b"x" * 100_000)])
+def test_what_is_wrong_is_not_repeated_at_length(body: bytes):
+    assert len(str(refusal(body))) < 1000
 
 
 def test_whose_fault_it_is_shows_in_the_status():
     assert invalid("no").status == 400
-    assert not_found("Response", "resp_1").envelope()["error"]["message"] == "Response with id 'resp_1' not found."
+    assert not_found("Response", "resp_1").envelope().error.message == "Response with id 'resp_1' not found."
     assert (internal().status, internal().kind) == (500, "server_error")
     assert unavailable("full").status == 503
 

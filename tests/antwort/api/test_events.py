@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 
 from antwort.api.events import OutputTextDelta, ToolProgress, kind_of, to_json, to_sse
-from antwort.api.sse import KEEP_ALIVE, frame
 
 
 def test_an_event_is_one_frame_without_an_id():
@@ -39,8 +38,3 @@ def test_an_event_of_a_tool_has_its_own_name_and_fields():
         "delta": "x",
         "sequence_number": 2,
     }
-
-
-def test_keep_alives_are_comments():
-    assert KEEP_ALIVE.startswith(b":")
-    assert frame("a", b"{}") == b"event: a\ndata: {}\n\n"

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antwort.api import items
-from antwort.api.items import CodeInterpreterCall, GivenMessage, Logs, Message, OutputText
+from antwort.api.items import CodeInterpreterCall, GivenMessage, GivenText, Logs, Message, OutputText
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),
@@ -44,11 +44,17 @@ def test_types_may_be_left_out_where_the_wire_allows_it():
     ],
 )
 def test_every_output_item_is_accepted_as_input_nulls_included(item: items.OutputItem):
-    assert items.read(items.write(item)).known is not None
+    assert items.read(msgspec.to_builtins(item)).known is not None
+
+
+def test_what_another_server_wrote_on_a_text_is_no_reason_to_refuse_it():
+    part = {"type": "output_text", "text": "hi", "annotations": [{"type": "from_the_future"}], "logprobs": None}
+
+    assert items.read({"role": "assistant", "content": [part]}).known == GivenMessage("assistant", [GivenText("hi")])
 
 
 def test_what_a_message_looks_like_on_the_wire():
-    assert items.write(Message(id="msg_1")) == {
+    assert msgspec.to_builtins(Message(id="msg_1")) == {
         "type": "message",
         "id": "msg_1",
         "content": [],

@@ -4,9 +4,10 @@ import msgspec
 import pytest
 
 from antwort.api.errors import ApiError
-from antwort.api.requests import CreateResponse, check, decode, read_input
+from antwort.api.requests import CreateResponse, check, check_input, decode, read_input
 
 FUNCTION = {"type": "function", "name": "add"}
+MCP = {"type": "mcp", "server_label": "a", "server_url": "https://x.example"}
 
 
 def request(**fields: object) -> CreateResponse:
@@ -19,13 +20,20 @@ def request(**fields: object) -> CreateResponse:
         ({"previous_response_id": "resp_1", "conversation": "conv_1"}, "previous_response_id",
          "mutually_exclusive_parameters"),
         ({"background": True, "store": False}, "background", "invalid_value"),
-        ({"input": None}, "input", "missing_required_parameter"),
-        ({"input": []}, "input", "empty_array"),
         ({"tools": [FUNCTION, FUNCTION]}, "tools[1].name", "invalid_value"),
         ({"tool_choice": "required"}, "tool_choice", "invalid_value"),
         ({"tool_choice": {"type": "function", "name": "sub"}, "tools": [FUNCTION]}, "tool_choice", "invalid_value"),
         ({"tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "file_search"}]}},
          "tool_choice", "invalid_value"),
+        ({"tool_choice": {"type": "function"}}, "tool_choice.name", "missing_required_parameter"),
+        ({"tool_choice": {"type": "mcp", "name": "x"}}, "tool_choice.server_label", "missing_required_parameter"),
+        ({"tool_choice": {"type": "mcp", "server_label": "b"}, "tools": [MCP]}, "tool_choice", "invalid_value"),
+        ({"tool_choice": {"type": "allowed_tools", "tools": []}}, "tool_choice.mode", "missing_required_parameter"),
+        ({"tool_choice": {"type": "allowed_tools", "mode": "auto"}}, "tool_choice.tools",
+         "missing_required_parameter"),
+        ({"tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "custom"}]}},
+         "tool_choice.tools[0].name", "missing_required_parameter"),
+        ({"prompt": {"id": "pmpt_1"}}, "prompt", "unsupported_parameter"),
     ],
 )  # fmt: skip
 def test_what_the_types_do_not_say_is_checked(fields: dict[str, object], param: str, code: str):
@@ -40,6 +48,43 @@ def test_what_is_right_passes():
     check(request(input=None, previous_response_id="resp_1"))
     check(request(tools=[FUNCTION], tool_choice={"type": "function", "name": "add"}))
     check(request(tools=[{"type": "web_search"}], tool_choice={"type": "web_search_preview"}))
+    check(request(tools=[MCP], tool_choice={"type": "mcp", "server_label": "a"}))
+    check(request(input=None))
+
+
+@pytest.mark.parametrize("given, code", [(None, "missing_required_parameter"), ([], "empty_array")])
+def test_there_has_to_be_something_to_answer(given: object, code: str):
+    with pytest.raises(ApiError) as caught:
+        check_input(request(input=given))
+
+    assert (caught.value.param, caught.value.code) == ("input", code)
+    check_input(request(input=given, previous_response_id="resp_1"))
+    check_input(request(input=given, conversation="conv_1"))
+    check_input(request(input=""))
+
+
+@pytest.mark.parametrize(
+    "fields, param",
+    [
+        ({"service_tier": "gold"}, "service_tier"),
+        ({"presence_penalty": 3}, "presence_penalty"),
+        ({"truncation": "sometimes"}, "truncation"),
+        ({"tools": [{"type": "custom", "name": "f", "format": {"type": "grammar", "syntax": "bnf"}}]},
+         "tools[0].format.syntax"),
+        ({"tools": [{"type": "function", "name": "f", "is_async": True}]}, "tools[0].is_async"),
+    ],
+)  # fmt: skip
+def test_values_outside_of_what_the_wire_has_are_named(fields: dict[str, object], param: str):
+    with pytest.raises(ApiError) as caught:
+        request(**fields)
+
+    assert (caught.value.status, caught.value.param) == (400, param)
+
+
+def test_what_the_wire_calls_async_is_taken_and_given_back():
+    tool = {**FUNCTION, "async": True}
+
+    assert msgspec.to_builtins(request(tools=[tool]).tools)[0]["async"] is True
 
 
 def test_a_string_is_a_users_message():

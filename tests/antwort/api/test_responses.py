@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
+import pytest
 from openai.types.responses import Response as SdkResponse
 
 from antwort.api.requests import CreateResponse, decode
@@ -36,7 +39,14 @@ def test_a_response_echoes_what_was_asked():
     assert (plain["status"], response.ended) == ("queued", False)
 
 
-def test_usage_adds_up():
-    one = Usage(10, InputDetails(4), 5, OutputDetails(2), 15)
+@pytest.mark.parametrize("asked, told", [(None, "default"), ("auto", "default"), ("flex", "flex")])
+def test_there_is_one_tier_unless_another_was_asked_for(asked: Any, told: str):
+    response = begin(CreateResponse(service_tier=asked), identifier="resp_1", model="m", created_at=1)
 
-    assert one + one == Usage(20, InputDetails(8), 10, OutputDetails(4), 30)
+    assert response.service_tier == told
+
+
+def test_usage_adds_up():
+    one = Usage(10, InputDetails(4, 1), 5, OutputDetails(2), 15)
+
+    assert one + one == Usage(20, InputDetails(8, 2), 10, OutputDetails(4), 30)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antwort.engine.json_field import FieldReader
+from antwort.engine.json_field import FieldReader, FreeTextReader
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=8),
@@ -51,3 +51,37 @@ def test_where_there_is_no_such_string_there_is_nothing(text: str):
 
 def test_broken_escapes_are_passed_over():
     assert read('{"code": "a\\uZZZZb\\qc\\ud800d"}', []) == "abc\ufffdd"
+
+
+@pytest.mark.parametrize(
+    "written, text",
+    [
+        ('{"input": "hey"}', "hey"),
+        ('  {"input": "hey"}', "hey"),
+        ('{"input": ""}', ""),
+        ("{}", ""),
+        ("", ""),
+        ("  ", ""),
+        ("hey", "hey"),
+        (" hey", " hey"),
+        ('print({"input": "x"})', 'print({"input": "x"})'),
+        ("[1]", "[1]"),
+        ('"hey"', "hey"),
+        ('"hey" she said', '"hey" she said'),
+        ("{a} and {b}", "{a} and {b}"),
+        ('{"text": "hey"}', '{"text": "hey"}'),
+        ('{"input": 3}', '{"input": 3}'),
+    ],
+)
+@pytest.mark.parametrize("size", [1, 2, 100])
+def test_free_text_is_found_in_json_and_without(written, text, size):
+    reader = FreeTextReader()
+    read = [reader.feed(written[at : at + size]) for at in range(0, len(written), size)]
+
+    assert "".join([*read, reader.rest(cut=False)]) == text
+
+
+def test_json_that_was_cut_off_is_no_text():
+    reader = FreeTextReader()
+
+    assert (reader.feed('{"inp'), reader.rest(cut=True)) == ("", "")

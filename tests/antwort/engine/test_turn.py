@@ -5,7 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from turn_stage import Stage, check_grammar, used
 
+from antwort.api import events as wire
 from antwort.api.errors import ApiError
+from antwort.api.items import OutputText
 from antwort.engine.fold import fold
 from antwort.engine.ports import (
     CallPiece,
@@ -46,6 +48,38 @@ def test_text_has_the_order_of_the_wire():
     assert (response.status, response.completed_at) == ("completed", 2)
     assert response.usage is not None
     assert response.usage.total_tokens == 11
+
+
+def test_logprobs_come_with_deltas_parts_and_the_whole_where_they_are_included():
+    one, two, half = ({"token": token, "logprob": -1.0} for token in ("Hel", "lo", ""))
+    include = {"include": ["message.output_text.logprobs"], "top_logprobs": 2}
+    spoken = [TextPiece("", (half,)), TextPiece("Hel", (one,)), TextPiece("", (half,)), TextPiece("lo", (two,)), used()]
+    stage = Stage(include, spoken)
+    response = stage.play()
+
+    deltas = [event.logprobs for event in stage.events if isinstance(event, wire.OutputTextDelta)]
+    assert deltas == [[one], [half], [two]]
+    [done] = [event for event in stage.events if isinstance(event, wire.OutputTextDone)]
+    [part] = [event.part for event in stage.events if isinstance(event, wire.ContentPartDone)]
+    assert isinstance(part, OutputText)
+    assert done.logprobs == part.logprobs == response.output[0]["content"][0]["logprobs"] == [one, half, two]
+    assert stage.asked[0].top_logprobs == 2
+
+
+@pytest.mark.parametrize(
+    "given, asked",
+    [
+        ({}, None),
+        ({"top_logprobs": 2}, None),
+        ({"include": ["message.output_text.logprobs"]}, 0),
+        ({"include": ["message.output_text.logprobs"], "top_logprobs": 5}, 5),
+    ],
+)
+def test_logprobs_are_asked_of_the_model_only_where_they_are_included(given, asked):
+    stage = Stage(given, [used()])
+    stage.play()
+
+    assert stage.asked[0].top_logprobs == asked
 
 
 def test_reasoning_refusal_and_summary_have_theirs():
@@ -96,6 +130,17 @@ def test_a_clients_calls_end_the_response_and_may_be_written_side_by_side():
     assert (custom["type"], custom["input"]) == ("custom_tool_call", "hey")
     assert "function_call_arguments.done" in stage.kinds
     assert "custom_tool_call_input.delta" in stage.kinds
+
+
+def test_a_custom_tool_gets_the_text_of_a_model_that_writes_no_json():
+    said = [CallPiece(0, "shout", "c", "hey "), CallPiece(0, arguments="you"), Finished("calls")]
+    stage = Stage({"tools": [CUSTOM]}, said)
+    response = stage.play()
+
+    check_grammar(stage.events)
+    assert response.output[0]["input"] == "hey you"
+    deltas = [event.delta for event in stage.events if isinstance(event, wire.CustomInputDelta)]
+    assert deltas == ["hey ", "you"]
 
 
 def test_a_tool_of_ours_runs_and_the_model_reads_its_result():
@@ -160,7 +205,7 @@ def test_an_endless_loop_of_calls_is_ended():
     check_grammar(stage.events)
     assert response.status == "incomplete"
     assert response.incomplete_details is not None
-    assert response.incomplete_details.reason == "max_turns"
+    assert response.incomplete_details.reason == "max_messages"
     assert len(stage.asked) == 3
 
 
@@ -176,6 +221,20 @@ def test_output_tokens_are_counted_over_all_requests():
     check_grammar(stage.events)
 
 
+@pytest.mark.parametrize("spent, asked", [(84, [100, 16]), (85, [100]), (100, [100]), (120, [100])])
+def test_when_hardly_a_token_is_left_the_model_is_not_asked_again(spent, asked):
+    call = [CallPiece(0, "file_search", "c", "{}"), used(spent)]
+    stage = Stage({"tools": [SEARCH], "max_output_tokens": 100}, call, [Finished("length")])
+    response = stage.play()
+
+    check_grammar(stage.events)
+    assert [request.max_output_tokens for request in stage.asked] == asked
+    assert response.status == "incomplete"
+    assert response.incomplete_details is not None
+    assert response.incomplete_details.reason == "max_output_tokens"
+    assert [item["status"] for item in response.output] == ["completed"]
+
+
 def test_a_models_fault_fails_the_response_and_keeps_what_was_said():
     fault = ModelFault("The model is overloaded.", code="rate_limit_exceeded")
     stage = Stage({}, [TextPiece("Half a"), fault])
@@ -189,12 +248,77 @@ def test_a_models_fault_fails_the_response_and_keeps_what_was_said():
     assert fold(stage.events) == response
 
 
-def test_a_cancelled_turn_ends_quietly_with_nothing_in_progress():
+@pytest.mark.parametrize(
+    "status, kind", [(429, "rate_limit_error"), (400, "invalid_request_error"), (502, "server_error")]
+)
+def test_the_error_says_whose_fault_it_is(status, kind):
+    stage = Stage({}, [ModelFault("No.", status=status)])
+    stage.play()
+
+    [error] = [event.error for event in stage.events if isinstance(event, wire.ErrorEvent)]
+    assert error.type == kind
+
+
+LONG = {"input": [{"role": "user", "content": f"{at}"} for at in range(9)]}
+TOO_LONG = ModelFault("Too long.", code="context_length_exceeded", status=400)
+
+
+def test_a_history_that_is_too_long_is_cut_until_it_fits_where_that_is_allowed():
+    stage = Stage({**LONG, "truncation": "auto"}, [TOO_LONG], [TOO_LONG], [TextPiece("ok"), used()])
+    response = stage.play()
+
+    check_grammar(stage.events)
+    assert (response.status, response.truncation) == ("completed", "auto")
+    assert [len(request.items) for request in stage.asked] == [9, 5, 3]
+    assert stage.history()[-1].raw["content"] == "8"
+
+
+def test_a_history_that_is_too_long_is_an_error_where_nothing_may_go():
+    for fields in (LONG, {"truncation": "auto"}):
+        stage = Stage(fields, [TOO_LONG])
+        response = stage.play()
+
+        assert response.error is not None
+        assert (response.status, response.error.code) == ("failed", "context_length_exceeded")
+
+
+def test_another_fault_or_one_in_the_middle_cuts_nothing():
+    for says in ([ModelFault("No.")], [TextPiece("Half"), TOO_LONG]):
+        stage = Stage({**LONG, "truncation": "auto"}, says)
+
+        assert stage.play().status == "failed"
+        assert len(stage.asked) == 1
+
+
+@pytest.mark.parametrize("tool, made", [(FUNCTION, "function_call"), (SEARCH, "file_search_call")])
+def test_without_parallel_calls_only_one_is_made_at_a_time(tool, made):
+    name = tool.get("name", "file_search")
+    calls = [CallPiece(at, name, f"c{at}", "{}") for at in range(3)]
+    stage = Stage({"tools": [tool], "parallel_tool_calls": False}, [*calls, Finished("calls")], [used()])
+    response = stage.play()
+
+    check_grammar(stage.events)
+    assert [item["type"] for item in response.output] == [made]
+    if tool is SEARCH:
+        told = [item.raw["output"] for item in stage.history() if item.type == "function_call_output"]
+        assert [text.startswith("Only one tool call at a time") for text in told] == [False, True, True]
+
+
+def test_a_cancelled_turn_says_so_and_leaves_nothing_in_progress():
     stage = Stage({"tools": [FUNCTION]}, [TextPiece("Half"), CallPiece(0, "add", "c"), Cancelled()])
     response = stage.play()
 
-    assert response.status == "cancelled"
+    check_grammar(stage.events)
+    assert (response.status, response.usage, stage.kinds[-1]) == ("cancelled", None, "incomplete")
     assert [item["status"] for item in response.output] == ["completed", "incomplete"]
+    assert fold(stage.events) == response
+
+
+def test_a_message_that_is_cancelled_is_closed_as_far_as_it_came():
+    stage = Stage({}, [TextPiece("Half"), Cancelled()])
+    stage.play()
+
+    assert stage.kinds[-4:] == ["output_text.done", "content_part.done", "output_item.done", "incomplete"]
 
 
 def test_allowed_tools_are_all_that_the_model_hears_of():
@@ -204,6 +328,26 @@ def test_allowed_tools_are_all_that_the_model_hears_of():
 
     assert [spec.name for spec in stage.asked[0].tools] == ["add"]
     assert stage.asked[0].choice == "required"
+
+
+ONLY_ADD = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "add"}]}
+
+
+@pytest.mark.parametrize(
+    "choice, name",
+    [("none", "file_search"), ("none", "add"), (ONLY_ADD, "file_search"), (ONLY_ADD, "shout")],
+)
+def test_a_call_that_the_request_forbids_is_not_made_whatever_the_model_does(choice, name):
+    call = [CallPiece(0, name, "c", "{}"), Finished("calls")]
+    tools = [FUNCTION, CUSTOM, SEARCH]
+    stage = Stage({"tools": tools, "tool_choice": choice}, call, [TextPiece("ok"), used()])
+    response = stage.play()
+
+    check_grammar(stage.events)
+    assert [item["type"] for item in response.output] == ["message"]
+    assert stage.toolbox.opened == 0
+    assert "must not be called" in stage.history()[-1].raw["output"]
+    assert stage.asked[1].choice == stage.asked[0].choice
 
 
 def test_a_tool_that_nobody_here_runs_is_refused_by_name():

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from starlette.requests import ClientDisconnect
 
-from antwort.http.streams import EventStream, attended
+from antwort.http.streams import ByteStream, EventStream, attended
 
 pytestmark = pytest.mark.anyio
 
@@ -125,3 +125,73 @@ async def test_signs_of_life_come_only_while_there_is_nothing_else():
     await stream(frames(), keep_alive=0.1)({}, stay, send)
     assert b": keep-alive\n\n" not in sent[:9]
     assert sent.count(b": keep-alive\n\n") >= 1
+
+
+# ── files ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Pieces:
+    """A file on its way, which knows whether it was closed."""
+
+    def __init__(self, *pieces: bytes | Exception) -> None:
+        self.left = list(pieces)
+        self.closed = False
+
+    def __aiter__(self):
+        return self
+
+    async def __anext__(self) -> bytes:
+        if not self.left:
+            raise StopAsyncIteration
+        piece = self.left.pop(0)
+        if isinstance(piece, Exception):
+            raise piece
+        return piece
+
+    async def aclose(self) -> None:
+        self.closed = True
+
+
+def download(pieces, stall_timeout=60.0):
+    return ByteStream(pieces, name="n%C3%A4me", media_type="application/octet-stream", stall_timeout=stall_timeout)
+
+
+async def test_a_file_goes_out_whole_and_is_closed():
+    sent: list[Any] = []
+
+    async def send(message):
+        sent.append(message)
+
+    pieces = Pieces(b"a", b"b")
+    await download(pieces)({}, stay, send)
+
+    headers = dict(sent[0]["headers"])
+    assert headers[b"content-disposition"] == b"attachment; filename*=UTF-8''n%C3%A4me"
+    assert b"content-length" not in headers
+    assert [message["body"] for message in sent[1:]] == [b"a", b"b", b""]
+    assert [message["more_body"] for message in sent[1:]] == [True, True, False]
+    assert pieces.closed
+
+
+async def test_a_file_that_breaks_off_has_no_end():
+    sent: list[Any] = []
+
+    async def send(message):
+        sent.append(message)
+
+    pieces = Pieces(b"a", ValueError("broke off"))
+    with pytest.raises(ValueError, match="broke off"):
+        await download(pieces)({}, stay, send)
+    assert sent[-1]["more_body"]
+    assert pieces.closed
+
+
+@pytest.mark.parametrize("receive", [go, stay])
+async def test_a_file_that_nobody_takes_is_closed(receive):
+    async def send(message):
+        await stay()
+
+    pieces = Pieces(b"a")
+    with pytest.raises(ClientDisconnect):
+        await download(pieces, stall_timeout=0.05)({}, receive, send)
+    assert pieces.closed

@@ -48,6 +48,18 @@ async def test_what_is_sent(upstream, model):
     assert (asked.body["model"], asked.body["stream"]) == ("theirs", True)
 
 
+async def test_logprobs_are_asked_for_and_come_back(upstream, model):
+    told = {"token": "Hi", "logprob": -0.25, "top_logprobs": [{"token": "Hi", "logprob": -0.25}] * 20}
+    choice = {"index": 0, "delta": {"content": "Hi"}, "logprobs": {"content": [told]}, "finish_reason": "stop"}
+    upstream.plays(upstream.sse({"choices": [choice]}, "[DONE]"))
+    pieces = await collect(model, ModelRequest(model="m", items=[], top_logprobs=2))
+    await model.aclose()
+
+    assert (upstream.asked[0].body["logprobs"], upstream.asked[0].body["top_logprobs"]) == (True, 2)
+    likely = {"token": "Hi", "bytes": [72, 105], "logprob": -0.25}
+    assert pieces[0] == TextPiece("Hi", ({**likely, "top_logprobs": [likely, likely]},))
+
+
 async def test_without_a_name_of_its_own_the_clients_is_used(upstream):
     upstream.plays(upstream.chat(HELLO))
     await ask(ChatCompletions(upstream.url, headers={"x-team": "a"}))

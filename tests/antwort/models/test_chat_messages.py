@@ -162,6 +162,20 @@ def test_files_with_text_are_shown_and_others_mentioned():
     assert shown == "[attached file: a.txt]\ngrüße\n[end of a.txt]\n[attached file: a.pdf]\n[attached file: b.txt]"
 
 
+def test_files_without_text_are_sent_where_the_server_takes_them():
+    text = {"type": "input_file", "filename": "a.txt", "file_data": "data:text/plain;base64,YQ=="}
+    pdf = {"type": "input_file", "filename": "a.pdf", "file_data": "data:application/pdf;base64,AAAA"}
+    sent = {"type": "file", "file": {"filename": "a.pdf", "file_data": "data:application/pdf;base64,AAAA"}}
+
+    assert messages(user([text, pdf]), files=True)[0]["content"] == [
+        {"type": "text", "text": "[attached file: a.txt]\na\n[end of a.txt]"},
+        sent,
+    ]
+    of_a_tool = messages(call("a"), output("a", [pdf]), files=True)
+    assert [one["role"] for one in of_a_tool] == ["assistant", "tool", "user"]
+    assert of_a_tool[2]["content"][1] == sent
+
+
 def test_reasoning_is_dropped_or_sent_back():
     thought = {"type": "reasoning", "id": "rs_1", "summary": [], "content": [{"type": "reasoning_text", "text": "Hm."}]}
 

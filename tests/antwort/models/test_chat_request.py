@@ -4,6 +4,7 @@ import pytest
 
 from antwort.api.items import read
 from antwort.api.requests import JsonObjectFormat, JsonSchemaFormat, ReasoningOptions
+from antwort.api.tools import GrammarFormat
 from antwort.engine.ports import FunctionSpec, ModelRequest, Must
 from antwort.models.chat_messages import ChatDialect
 from antwort.models.chat_request import to_body
@@ -86,6 +87,25 @@ def test_sampling():
     expected |= {"reasoning_effort": "low", "verbosity": "high", "user": "me", "logprobs": True, "top_logprobs": 3}
     assert {name: sent[name] for name in expected} == expected
     assert "verbosity" not in body(verbosity="medium")
+
+
+def test_logprobs_are_asked_for_alone_or_with_likely_ones():
+    asked = [
+        {name: body(top_logprobs=most).get(name) for name in ("logprobs", "top_logprobs")} for most in (None, 0, 2)
+    ]
+
+    assert asked == [
+        {"logprobs": None, "top_logprobs": None},
+        {"logprobs": True, "top_logprobs": None},
+        {"logprobs": True, "top_logprobs": 2},
+    ]
+
+
+def test_a_grammar_is_told_in_words():
+    spec = FunctionSpec("sql", "Runs.", None, free_text=True, grammar=GrammarFormat("lark", "start: /a/"))
+    [tool] = body(tools=[spec])["tools"]
+
+    assert tool["function"]["description"] == "Runs.\n\nThe input must be allowed by this lark grammar:\nstart: /a/"
 
 
 def test_dialects():

@@ -8,14 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antwort.api.responses import Usage
-from antwort.engine.ports import ModelFault, TextPiece
+from antwort.engine.ports import ModelFault, ReasoningPiece, TextPiece
 from antwort.models.chat_stream import ChatStream
 from antwort.models.conformance import Called, WholeAnswer, fold
 from antwort.models.sse import EventReader, ServerEvent
 
 
-def read(*payloads, mint=lambda: "minted", name=""):
-    stream = ChatStream(model="mine", mint=mint)
+def read(*payloads, mint=lambda: "minted", name="", logprobs=None):
+    stream = ChatStream(model="mine", mint=mint, logprobs=logprobs)
     pieces = []
     for payload in payloads:
         data = payload if isinstance(payload, bytes) else json.dumps(payload).encode()
@@ -114,10 +114,24 @@ def test_other_choices_are_not_ours():
 
 
 def test_logprobs_come_with_their_text():
-    one = {"token": "x", "logprob": -0.5, "top_logprobs": []}
+    one = {"token": "x", "bytes": [120], "logprob": -0.5, "top_logprobs": []}
     first = {"choices": [{"index": 0, "delta": {"content": "x"}, "logprobs": {"content": [one]}}]}
 
-    assert read(first, STOP)[0] == TextPiece("x", (one,))
+    assert read(first, STOP, logprobs=0)[0] == TextPiece("x", (one,))
+    assert read(first, STOP)[0] == TextPiece("x")
+
+
+def test_logprobs_of_no_text_or_of_an_odd_form_begin_nothing():
+    thought = {"delta": {"reasoning_content": "Hm"}, "logprobs": {"content": [{"token": "Hm", "logprob": -1}]}}
+    odd = {"delta": {"content": "x"}, "logprobs": [0.5]}
+    half = {"delta": {"content": ""}, "logprobs": {"content": [{"token": "\ufffd", "logprob": -1, "bytes": [195]}]}}
+    pieces = read({"choices": [thought]}, {"choices": [odd]}, {"choices": [half]}, STOP, logprobs=0)[:-1]
+
+    assert [type(piece) for piece in pieces] == [ReasoningPiece, TextPiece, TextPiece]
+    assert pieces[1:] == [
+        TextPiece("x"),
+        TextPiece("", ({"token": "\ufffd", "bytes": [195], "logprob": -1.0, "top_logprobs": []},)),
+    ]
 
 
 @pytest.mark.parametrize(

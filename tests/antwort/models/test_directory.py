@@ -52,6 +52,16 @@ def test_upstreams_get_their_own_names_for_models(tmp_path):
     assert (models.find("c").upstream, models.find("d").upstream) == ("theirs", "d")
 
 
+def test_a_chat_server_reads_files_only_where_that_is_said(tmp_path):
+    chat = "{kind: chat_completions, base_url: 'http://127.0.0.1:1/v1'"
+    models = directory(
+        tmp_path,
+        f", c: {chat}}}, d: {chat}, files: true}}, e: {{kind: responses, base_url: 'http://127.0.0.1:1/v1'}}",
+    )
+
+    assert [models.find(name).reads_files for name in "acde"] == [True, False, True, True]
+
+
 def test_what_cannot_work_is_an_error_at_start(tmp_path):
     for more in (", c: {kind: embedded}", ", c: {kind: scripted, script: nowhere.yaml}"):
         with pytest.raises(ConfigError, match=r"models\.c"):

@@ -80,3 +80,12 @@ def test_everything_else_is_none_of_this():
     for raw in ({"role": "user", "content": "hi"}, {"type": "compaction", "encrypted_content": "x"}, {"type": "new"}):
         assert (retell_call(read(raw)), retell_output(read(raw))) == (None, None)
     assert retell_output(read({"type": "shell_call_output", "output": [7, {"outcome": 7}]})) == "(exit code None)"
+
+
+def test_of_very_long_output_a_model_reads_both_ends():
+    outputs = [{"type": "logs", "logs": "a" * 100_000 + "z" * 100_000}]
+    call = retold(type="code_interpreter_call", id="ci_1", container_id="cntr_1", code="1", outputs=outputs)
+
+    assert call.output is not None
+    assert (call.output[0], call.output[-1]) == ("a", "z")
+    assert "150000 characters cut" in call.output

@@ -4,6 +4,7 @@ import pytest
 
 from antwort.api.items import read
 from antwort.api.requests import JsonSchemaFormat, ReasoningOptions
+from antwort.api.tools import GrammarFormat
 from antwort.engine.ports import FunctionSpec, ModelRequest, Must
 from antwort.models.responses_request import ReplayReasoning, to_body, to_input
 
@@ -109,6 +110,16 @@ def test_options():
     }
     assert (options["temperature"], options["max_output_tokens"], options["top_logprobs"]) == (0.0, 64, 2)
     assert options["include"] == ["reasoning.encrypted_content", "message.output_text.logprobs"]
+    assert body(top_logprobs=0)["include"] == options["include"]
+    assert body()["include"] == ["reasoning.encrypted_content"]
+
+
+def test_a_grammar_goes_along():
+    spec = FunctionSpec("sql", None, None, free_text=True, grammar=GrammarFormat("regex", "a+"))
+
+    assert body(tools=[spec])["tools"] == [
+        {"type": "custom", "name": "sql", "format": {"type": "grammar", "syntax": "regex", "definition": "a+"}}
+    ]
 
 
 @pytest.mark.parametrize("name", ["stream", "store", "include", "temperature"])
@@ -116,3 +127,23 @@ def test_counting_asks_for_the_input_alone(name):
     request = ModelRequest(model="ours", items=[read(HELLO)], tools=[LOOK], temperature=0.5)
 
     assert name not in to_body(request, model="theirs", stream=False)
+
+
+def test_the_data_of_files_goes_along_and_their_ids_do_not():
+    parts = [
+        {"type": "input_image", "file_id": "file-1", "image_url": "data:image/png;base64,AAAA"},
+        {"type": "input_file", "file_id": "file-2", "file_data": "data:,x", "filename": "x"},
+        {"type": "input_image", "image_url": "https://x.example"},
+    ]
+    sent = [
+        {"type": "input_image", "image_url": "data:image/png;base64,AAAA"},
+        {"type": "input_file", "file_data": "data:,x", "filename": "x"},
+        {"type": "input_image", "image_url": "https://x.example"},
+    ]
+    message = {"type": "message", "role": "user", "content": parts}
+    output = {"type": "function_call_output", "call_id": "a", "output": parts}
+
+    assert list(to_input([read(message), read(output)], "drop")) == [
+        {"type": "message", "role": "user", "content": sent},
+        {"type": "function_call_output", "call_id": "a", "output": sent},
+    ]

@@ -6,14 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antwort.engine.ports import ModelFault, TextPiece
+from antwort.api.responses import InputDetails, OutputDetails, Usage
+from antwort.engine.ports import Finished, ModelFault, TextPiece
 from antwort.models.conformance import Called, fold
 from antwort.models.responses_stream import ResponsesStream
 from antwort.models.sse import ServerEvent
 
 
-def read(*payloads, name=""):
-    stream, pieces = ResponsesStream(model="mine", mint=lambda: "minted"), []
+def read(*payloads, name="", logprobs=None):
+    stream, pieces = ResponsesStream(model="mine", mint=lambda: "minted", logprobs=logprobs), []
     for payload in payloads:
         data = payload if isinstance(payload, bytes) else json.dumps(payload).encode()
         pieces += stream.read(ServerEvent(name, data))
@@ -63,8 +64,11 @@ def test_reasoning_of_all_kinds():
 
 
 def test_logprobs_come_with_their_text():
-    one = {"token": "x", "logprob": -0.5}
-    assert read(delta("output_text", "x", logprobs=[one]), COMPLETED)[0] == TextPiece("x", (one,))
+    one = {"token": "x", "bytes": [120], "logprob": -0.5, "top_logprobs": []}
+    told = delta("output_text", "x", logprobs=[{"token": "x", "logprob": -0.5}])
+
+    assert read(told, COMPLETED, logprobs=2)[0] == TextPiece("x", (one,))
+    assert read(told, COMPLETED)[0] == TextPiece("x")
 
 
 def test_how_it_ends():
@@ -143,3 +147,16 @@ def test_free_text_becomes_json_however_it_is_cut(fragments):
     for end in (ends, ends[:1], ends[1:]):
         [call] = fold(read(added(item), *deltas, *end, COMPLETED)).calls
         assert json.loads(call.arguments) == {"input": whole}
+
+
+def test_usage_is_told_in_all_its_details():
+    usage = {
+        "input_tokens": 10,
+        "input_tokens_details": {"cached_tokens": 4, "cache_write_tokens": 3},
+        "output_tokens": 5,
+        "output_tokens_details": {"reasoning_tokens": 2},
+    }
+    [finished] = read({"type": "response.completed", "response": {"status": "completed", "usage": usage}})
+
+    assert isinstance(finished, Finished)
+    assert finished.usage == Usage(10, InputDetails(4, 3), 5, OutputDetails(2), 15)

@@ -119,6 +119,15 @@ async def test_fragments():
     assert (await collect(whole, asking()))[0] == TextPiece("hello")
 
 
+async def test_a_script_is_certain_of_its_words():
+    model = scripted("{fragment: 3, answers: [{reply: [{text: hello}]}]}")
+    sure = {"token": "hel", "bytes": [104, 101, 108], "logprob": 0.0}
+    asked = ModelRequest(model="m", items=[read(user("hi"))], top_logprobs=1)
+
+    assert (await collect(model, asked))[0] == TextPiece("hel", ({**sure, "top_logprobs": [sure]},))
+    assert (await collect(model, request(user("hi"))))[0] == TextPiece("hel")
+
+
 async def test_faults_and_answers_that_are_used_up():
     model = scripted(
         """
@@ -137,3 +146,10 @@ async def test_faults_and_answers_that_are_used_up():
 
     with pytest.raises(ModelFault, match="no answer"):
         await collect(model, asking())
+
+
+async def test_what_it_was_asked_is_kept_only_where_somebody_looks():
+    model = Scripted(parse_script("answers: [{reply: [{text: x}]}]"), remembered=0)
+    await collect(model, asking("Hi"))
+
+    assert not model.requests

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 import structlog
 
@@ -25,6 +27,31 @@ async def test_events_come_as_they_are(upstream, way):
     upstream.plays(upstream.sse({"a": 1}, "[DONE]"))
 
     assert await events(way) == [ServerEvent("", b'{"a": 1}'), ServerEvent("", b"[DONE]")]
+    await way.aclose()
+
+
+async def until_done(way):
+    seen = []
+    async for event in way.stream("responses", {"model": "m"}, over=lambda: seen[-1].data == b"[DONE]"):
+        seen.append(event)  # noqa: PERF401 - `over` looks at what has come so far
+    return [event.data for event in seen]
+
+
+async def test_a_connection_that_has_told_all_is_used_again(upstream, way):
+    upstream.plays(upstream.sse("1", "[DONE]", "2"))
+
+    assert await until_done(way) == await until_done(way) == [b"1", b"[DONE]"]
+    await way.aclose()
+
+    first, second = upstream.asked
+    assert first.port == second.port
+
+
+async def test_a_server_that_has_told_all_and_does_not_hang_up_is_not_waited_for(upstream, way):
+    upstream.plays(upstream.sse("[DONE]", pause=60.0))
+
+    assert await until_done(way) == [b"[DONE]"]
+    assert await asyncio.to_thread(upstream.left_early.wait, 10)
     await way.aclose()
 
 
@@ -64,4 +91,14 @@ async def test_one_answer(upstream, way):
 
     with pytest.raises(Refusal, match="404"):
         await way.post(f"{upstream.root}/elsewhere", {})
+    await way.aclose()
+
+
+async def test_whoever_needs_a_proxy_gets_one(upstream, monkeypatch):
+    monkeypatch.setenv("http_proxy", upstream.root)
+    upstream.plays(upstream.sse("1"))
+    way = Upstream("http://model.invalid/v1", max_event=1000)
+
+    assert await events(way) == [ServerEvent("", b"1")]
+    assert upstream.asked[0].headers["host"] == "model.invalid"
     await way.aclose()

@@ -17,13 +17,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import package_indexes
 import pytest
 
+from antwort.sandbox import cgroups
 from antwort.sandbox.conformance import Client
-from antwort.sandbox.watchdog import descendants
+from antwort.sandbox.process import descendants
 
 ORDINARY_USER = 54321
 ON_THE_WAY = Counter(descriptors=8, processes=4, groups=4)
+ANSWER_SECONDS = 15
+"""The longest that a sibling may wait for `6 * 7`: generous, for a busy machine, and yet no standstill."""
 ROOT = Path(__file__).parents[3]
 IDENTITIES = ["user", "root"] if os.geteuid() == 0 else ["user"]
 
@@ -42,16 +46,27 @@ class Running:
     def traces(self) -> Counter[str]:
         """Everything that a container could leave behind, counted."""
         pid = self.process.pid
-        descriptors = Path(f"/proc/{pid}/fd")
+        descriptors, mounts = Path(f"/proc/{pid}/fd"), Path(f"/proc/{pid}/mountinfo")
         return Counter(
             {
                 "processes": len(descendants(pid)),
                 "descriptors": len(list(descriptors.iterdir())) if os.access(descriptors, os.R_OK) else 0,
-                "groups": len(list(Path("/sys/fs/cgroup").glob(f"*/antwort-{pid}-*"))),
-                "mounts": Path("/proc/self/mountinfo").read_text().count("\n"),
-                "files": sum(not path.name.endswith(".pyc") for path in self.state.rglob("*")),
+                "groups": sum(
+                    name.startswith(f"{cgroups.PREFIX}{pid}-")
+                    for _, below, _ in os.walk(cgroups.ROOT)  # however deep ours is
+                    for name in below
+                ),
+                "mounts": mounts.read_text(encoding="utf-8").count("\n"),
+                "files": sum(self._files()),
             }
         )
+
+    def _files(self) -> Iterator[int]:
+        """How many in each directory, without installed packages: those are kept on purpose, and bounded."""
+        for directory, below, files in os.walk(self.state):  # which does not mind what goes meanwhile
+            if directory == str(self.state / "packages"):
+                below[:] = [name for name in below if name.startswith(".")]
+            yield len(below) + sum(not name.endswith(".pyc") for name in files)
 
     def left_over(self, before: Counter[str] | None = None, *, seconds: float = 20) -> Counter[str]:
         """What there is more of than before, or than when the server was at rest, once things have had time to go.
@@ -80,6 +95,7 @@ def start(identity: str, **settings: str) -> Iterator[Running]:
             command = [sys.executable, str(script), str(ORDINARY_USER), *map(str, shown), "--", *command]
         secret = "the-servers-own-secret-4711"
         environment = {"PATH": os.environ["PATH"], "SANDBOX_STATE": state, "SECRET_OF_THE_SERVER": secret}
+        environment["PYTHONPATH"] = str(ROOT / "src")  # the tree that these tests belong to, whichever is installed
         environment |= {f"SANDBOX_{name.upper()}": value for name, value in settings.items()}
         log = Path(state, "log").open("wb")  # noqa: SIM115 - closed below
         process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, cwd=ROOT)
@@ -112,13 +128,13 @@ def _wait(client: Client, process: subprocess.Popen[bytes], log: Path) -> None:
 @pytest.fixture(scope="session", params=IDENTITIES)
 def server(request) -> Iterator[Running]:
     with start(request.param) as running:
-        running.client.destroy(running.client.session())  # the zygote is assigned and a spare forked
         running.at_rest = _at_rest(running)
         yield running
 
 
 def _at_rest(server: Running) -> Counter[str]:
     """Wait until nothing has changed for a while: the reserve is being filled in the background."""
+    server.client.destroy(server.client.session())  # the zygote is assigned and a spare forked
     before, since, deadline = server.traces(), time.monotonic(), time.monotonic() + 30
     while time.monotonic() - since < 1.5 and time.monotonic() < deadline:
         time.sleep(0.1)
@@ -127,13 +143,27 @@ def _at_rest(server: Running) -> Counter[str]:
     return before
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def serve():
     """Start a server of one's own: `with serve("user", setting="value") as running`."""
     return start
 
 
 @pytest.fixture
+def package_index(tmp_path) -> Iterator[package_indexes.Index]:
+    with package_indexes.running(tmp_path) as index:
+        yield index
+
+
+@pytest.fixture(params=["user", "root"])
+def identity(request) -> str:
+    """Who starts the server."""
+    if request.param not in IDENTITIES:
+        pytest.skip("this needs root")
+    return request.param
+
+
+@pytest.fixture(scope="session")
 def identities() -> list[str]:
     return IDENTITIES
 
@@ -162,9 +192,10 @@ class Arena:
         return seen["result"] if seen["result"] is not None else seen
 
 
-@pytest.fixture
-def arena(server: Running, request) -> Iterator[Arena]:
-    limits = getattr(request, "param", {})
+@contextlib.contextmanager
+def beside(server: Running, **limits) -> Iterator[Arena]:
+    """An arena on this server; afterwards the sibling must have answered all along, and nothing may be left."""
+    server.at_rest = server.at_rest or _at_rest(server)
     before = server.traces()
     client = server.client
     small = {"memory_bytes": 256 << 20, "disk_bytes": 32 << 20, "disk_files": 500, "processes": 32}
@@ -193,4 +224,17 @@ def arena(server: Running, request) -> Iterator[Arena]:
         client.destroy(arena.sibling)
     assert arena.lost == []
     assert arena.answers
+    assert max(arena.answers) < ANSWER_SECONDS
     assert server.left_over(before) == {}
+
+
+@pytest.fixture
+def arena(server: Running, request) -> Iterator[Arena]:
+    with beside(server, **getattr(request, "param", {})) as arena:
+        yield arena
+
+
+@pytest.fixture
+def arena_on():
+    """An arena on a server of one's own: `with arena_on(running) as arena`."""
+    return beside

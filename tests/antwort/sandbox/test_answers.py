@@ -12,7 +12,7 @@ from antwort.sandbox import answers
 from antwort.sandbox.answers import Answer, Image
 
 HEADER = {"call": "t", "status": "success", "exit_code": 0, "parts": []}
-TEXT = (5 << 20) + 1
+TEXT = (7 << 20) + 1
 
 ANYTHING = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
@@ -36,6 +36,12 @@ def test_nothing_but_the_status_is_an_answer_too():
     assert answers.read((HEADER, []), "t") == Answer(status="success", exit_code=0, echo=None, error=None)
 
 
+def test_what_was_left_out_is_told():
+    found = answers.read((HEADER | {"left_out": 3, "parts": ["image/png"]}, [b"i"]), "t")
+    assert found
+    assert (found.left_out, len(found.images)) == (3, 1)
+
+
 def test_bytes_that_are_no_text_become_marks():
     found = answers.read((HEADER | {"parts": ["echo"]}, [b"\xed\xa0\x80"]), "t")
     assert found
@@ -56,6 +62,10 @@ def test_bytes_that_are_no_text_become_marks():
         ({"exit_code": 256}, []),
         ({"exit_code": True}, []),
         ({"exit_code": 1.0}, []),
+        ({"left_out": -1}, []),
+        ({"left_out": True}, []),
+        ({"left_out": 10**300}, []),
+        ({"left_out": [1]}, []),
         ({"parts": "echo"}, [b""] * 4),
         ({"parts": ["echo"]}, []),
         ({"parts": []}, [b"x"]),
@@ -66,6 +76,7 @@ def test_bytes_that_are_no_text_become_marks():
         ({"parts": [["image/png"]]}, [b""]),
         ({"parts": ["image/png"] * 101}, [b""] * 101),
         ({"parts": ["echo"]}, [b"x" * TEXT]),
+        ({"parts": ["image/png"] * 2}, [b"x" * (8 << 20), b"x" * ((8 << 20) + 1)]),
     ],
     ids=lambda value: str(value)[:40],
 )

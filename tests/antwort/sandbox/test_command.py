@@ -11,6 +11,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from antwort.sandbox import bubblewrap
 from antwort.sandbox.conformance import Client
 
@@ -21,7 +23,13 @@ CONTAINERFILE = ROOT / "deploy" / "sandbox" / "Containerfile"
 def antwort(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "antwort", *arguments]
     return subprocess.run(
-        command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=60, check=False
+        command,
+        env={**os.environ, **environment},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
 
 
@@ -41,6 +49,33 @@ def test_beyond_loopback_it_does_not_start_without_a_token():
     seen = antwort("sandbox", "--host", "0.0.0.0")  # noqa: S104 - what must be refused
     assert seen.returncode == 1
     assert "SANDBOX_TOKEN" in seen.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments, setting, complaint",
+    [
+        (["--port", "99999"], {}, "--port"),
+        (["--uds", "/nowhere/socket", "--port", "1"], {}, "choose one place to listen"),
+        (["--with-parent"], {}, "pipe as standard input"),
+        ([], {"SANDBOX_OUTPUT_DIR": "../out"}, "SANDBOX_OUTPUT_DIR"),
+        ([], {"SANDBOX_MAX_CONCURRENT": "0"}, "SANDBOX_MAX_CONCURRENT=0"),
+        ([], {"SANDBOX_PORT": "http"}, "SANDBOX_PORT='http' must be a number"),
+    ],
+    ids=str,
+)
+def test_what_makes_no_sense_is_refused_before_anything_is_tried(arguments, setting, complaint):
+    seen = antwort("sandbox", *arguments, **setting)
+    assert seen.returncode in {1, 2}
+    assert complaint in seen.stderr
+    assert "Traceback" not in seen.stderr
+
+
+def test_an_address_that_is_taken_is_told():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        seen = antwort("sandbox", "--port", str(port))
+    assert seen.returncode == 1
+    assert f"cannot listen on 127.0.0.1, port {port}" in seen.stderr
 
 
 def test_the_command_line_starts_without_the_server():
@@ -78,6 +113,7 @@ def test_the_entry_point_is_healthy_within_five_seconds_in_a_bare_tree(tmp_path)
     for place in (sys.base_prefix, sys.prefix, str(ROOT / "src"), "/etc/ld.so.cache"):
         tree += ["--ro-bind", place, place]
     settings = {"SANDBOX_PORT": str(port), "SANDBOX_STATE": "/var/lib/sandbox", "PATH": "/usr/bin:/bin"}
+    settings["PYTHONPATH"] = str(ROOT / "src")
     words = [word for name, value in settings.items() for word in ("--setenv", name, value)]
     command = [str(found), "--unshare-user", "--unshare-pid", "--uid", "10001", "--gid", "10001", "--clearenv", *words]
     command += [*tree, "--bind", str(tmp_path / "state"), "/var/lib/sandbox", "--die-with-parent"]

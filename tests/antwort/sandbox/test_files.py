@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antwort.sandbox.errors import BadPath, NotFound, TooLarge
-from antwort.sandbox.files import Tree, is_plain, parts
+from antwort.sandbox.files import Listing, Tree, is_plain, parts
 
 
 @pytest.fixture
@@ -47,7 +49,7 @@ def test_a_path_is_refused_or_means_what_it_says(path):
 )
 def test_names_that_other_systems_give_are_names(tree, name):
     tree.write(name, b"x")
-    assert name in [entry.path for entry in tree.list()]
+    assert name in [entry.path for entry in tree.list().entries]
 
 
 @pytest.mark.parametrize(
@@ -71,14 +73,14 @@ def test_names_that_are_no_names_are_refused_everywhere(tree, path, what):
 def test_what_is_written_is_read_back_and_listed(tree):
     tree.write("a/b/c.txt", b"data")
     assert tree.read("a/b/c.txt", 4) == b"data"
-    assert [(entry.path, entry.kind, entry.size) for entry in tree.list()] == [
+    assert [(entry.path, entry.kind, entry.size) for entry in tree.list().entries] == [
         ("a", "directory", 0),
         ("a/b", "directory", 0),
         ("a/b/c.txt", "file", 4),
     ]
     tree.move("a/b/c.txt", "d")
     tree.delete("a")
-    assert [entry.path for entry in tree.list()] == ["d"]
+    assert [entry.path for entry in tree.list().entries] == ["d"]
     with pytest.raises(NotFound):
         tree.read("a/b/c.txt", 4)
     with pytest.raises(TooLarge):
@@ -97,8 +99,8 @@ def test_no_link_is_followed_by_anything(tree, root, target):
     with pytest.raises((BadPath, NotFound)):
         tree.delete("link/outside")
     with pytest.raises((BadPath, NotFound)):
-        list(tree.list("link"))
-    assert list(tree.list()) == []
+        tree.list("link")
+    assert tree.list().entries == []
     tree.write("link", b"mine")
     assert (root / "link").read_bytes() == b"mine"
     assert (root.parent / "outside").read_text() == "secret"
@@ -119,7 +121,7 @@ def test_what_is_no_file_is_refused_at_once(tree, root):
         with pytest.raises(BadPath):
             tree.read(name, 1)
         assert tree.stat(name).kind == "other"
-    assert list(tree.list()) == []
+    assert tree.list() == Listing([], has_more=False)
 
 
 def test_a_write_replaces_what_stood_there_and_not_its_content(tree, root):
@@ -139,13 +141,64 @@ def test_odd_names_are_not_handed_on(tree, root):
     for name in (b"\xff", b"a\nb", b"a\\b", b"\x1b[0m", "\u202ex".encode()):
         Path(os.fsdecode(os.fsencode(root) + b"/" + name)).touch()
     (root / "good").touch()
-    assert [entry.path for entry in tree.list()] == ["good"]
+    assert [entry.path for entry in tree.list().entries] == ["good"]
 
 
-def test_a_listing_has_an_end(tree, root):
-    for i in range(30):
-        (root / str(i)).touch()
-    assert len(list(tree.list(limit=10))) == 10
+def pages(tree, limit: int, below: str = "") -> list[list[str]]:
+    found: list[list[str]] = []
+    after, more = "", True
+    while more:
+        listing = tree.list(below, limit=limit, after=after)
+        found.append([entry.path for entry in listing.entries])
+        after, more = found[-1][-1] if found[-1] else "", listing.has_more
+    return found
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 7, 8, 9, 30])
+def test_a_listing_says_whether_there_is_more_and_goes_on_behind_any_of_its_paths(tree, root, limit):
+    for path in ("a/b/c", "a/b/d", "a.txt", "b/a", "link-is-none/x", "z"):
+        tree.write(path, b"")
+    (root / "link").symlink_to("a")
+    (root / "odd\\name").touch()
+    whole = ["a", "a/b", "a/b/c", "a/b/d", "a.txt", "b", "b/a", "link-is-none", "link-is-none/x", "z"]
+    found = pages(tree, limit)
+    assert [path for page in found for path in page] == whole
+    assert all(len(page) == limit for page in found[:-1])
+    assert [path for page in pages(tree, limit, "a") for path in page] == ["a/b", "a/b/c", "a/b/d"]
+
+
+def test_a_listing_goes_on_though_what_it_came_to_is_gone(tree):
+    for name in "abcd":
+        tree.write(name, b"")
+    tree.delete("b")
+    listing = tree.list(after="b")
+    assert ([entry.path for entry in listing.entries], listing.has_more) == (["c", "d"], False)
+    for name in "xyz":
+        tree.write(f"e/{name}", b"")
+    tree.delete("e")
+    assert tree.list(after="e/y") == Listing([], has_more=False)
+
+
+@pytest.mark.parametrize(
+    "below, after", [("a", "b"), ("a", "ab"), ("", "../x"), ("", "/x"), ("a", "a/../b"), ("a", "a/")]
+)
+def test_a_listing_goes_on_only_behind_what_it_can_have_listed(tree, below, after):
+    tree.write("a/x", b"")
+    with pytest.raises(BadPath):
+        tree.list(below, after=after)
+
+
+@given(st.lists(st.text("ab./", min_size=1, max_size=6), max_size=12), st.integers(1, 5))
+def test_pages_of_any_size_make_the_same_whole(paths, limit):
+    with tempfile.TemporaryDirectory() as place:
+        tree = Tree([os.open(place, os.O_RDONLY | os.O_DIRECTORY)], None)
+        for path in paths:
+            with contextlib.suppress(BadPath, NotFound):
+                tree.write(path, b"")
+        whole = [entry.path for entry in tree.list().entries]
+        assert len(set(whole)) == len(whole) == sum(len(d) + len(f) for _, d, f in os.walk(place))
+        assert [path for page in pages(tree, limit) for path in page] == whole
+        tree.close()
 
 
 def test_a_tree_too_deep_costs_no_more_descriptors_than_it_may(tree, root):
@@ -157,7 +210,7 @@ def test_a_tree_too_deep_costs_no_more_descriptors_than_it_may(tree, root):
             os.chdir("d")
     finally:
         os.chdir("/")
-    assert len(list(tree.list())) <= 66
+    assert len(tree.list().entries) <= 66
     before = len(list(Path("/proc/self/fd").iterdir()))
     with pytest.raises(TooLarge):
         tree.delete("d")
@@ -168,3 +221,47 @@ def test_after_its_end_there_is_nothing(tree):
     tree.close()
     with pytest.raises(NotFound):
         tree.read("x", 1)
+
+
+# ── files on their way in ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_file_takes_its_place_when_it_is_whole(tree, root):
+    tree.write("dir/a.txt", b"old")
+    with tree.draft("dir/a.txt", 0o755) as draft:
+        draft.write(b"new")
+        draft.write(b"er")
+        assert [entry.path for entry in tree.list().entries] == ["dir", "dir/a.txt"]
+        assert tree.read("dir/a.txt", 10) == b"old"
+    assert tree.read("dir/a.txt", 10) == b"newer"
+    assert (root / "dir" / "a.txt").stat().st_mode & 0o777 == 0o755
+    assert len(list((root / "dir").iterdir())) == 1
+
+
+def test_one_that_breaks_off_leaves_what_was_there(tree, root):
+    tree.write("a.txt", b"old")
+    draft = tree.draft("a.txt")
+    draft.write(b"half of the n")
+    draft.close(whole=False)
+    assert tree.read("a.txt", 10) == b"old"
+    assert [path.name for path in root.iterdir()] == ["a.txt"]
+
+
+def test_a_directory_is_not_replaced_and_nothing_is_left(tree, root):
+    (root / "d" / "inner").mkdir(parents=True)
+    with pytest.raises(BadPath):
+        tree.write("d", b"x")
+    assert [path.name for path in root.iterdir()] == ["d"]
+
+
+def test_what_the_code_does_to_a_draft_is_its_own_affair(tree, root):
+    draft = tree.draft("a.txt")
+    (root / draft.part).unlink()
+    with pytest.raises(NotFound):
+        draft.close(whole=True)
+    with tree.draft("b.txt") as draft:
+        (root / draft.part).unlink()
+        (root / draft.part).symlink_to(root.parent / "outside")
+    with pytest.raises(BadPath):
+        tree.read("b.txt", 10)
+    assert (root.parent / "outside").read_text() == "secret"

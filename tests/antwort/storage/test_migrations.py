@@ -29,7 +29,26 @@ def test_an_empty_file_becomes_the_newest_version(connection):
     migrate(connection)
 
     assert version(connection) == len(MIGRATIONS)
-    assert tables(connection) >= {"responses", "response_items", "events", "conversations", "files"}
+    assert tables(connection) >= {
+        "responses",
+        "response_items",
+        "events",
+        "conversations",
+        "files",
+        "containers",
+        "container_files",
+    }
+
+
+def test_a_database_from_before_there_were_containers_keeps_what_it_has(connection):
+    migrate(connection, MIGRATIONS[:1])
+    connection.execute(
+        "INSERT INTO conversations (tenant, key_id, id, created_at, metadata) VALUES ('t', 'k', 'c', 1, '{}')"
+    )
+    migrate(connection)
+
+    assert connection.execute("SELECT id FROM conversations").fetchall() == [("c",)]
+    assert connection.execute("SELECT * FROM containers").fetchall() == []
 
 
 def test_every_table_says_whose_its_rows_are(connection):

@@ -4,7 +4,15 @@ from dataclasses import dataclass
 
 import pytest
 
-from weakincentives.adapters import ModelReply, NamedTool, PromptResponse, ScriptedAdapter, ThrottlePolicy
+from weakincentives.adapters import (
+    Connection,
+    Evaluation,
+    ModelReply,
+    NamedTool,
+    PromptResponse,
+    ScriptedAdapter,
+    ThrottlePolicy,
+)
 from weakincentives.adapters.scripted import call, native, say
 from weakincentives.budget import Budget, BudgetTracker, TokenUsage
 from weakincentives.clock import ManualClock
@@ -12,6 +20,7 @@ from weakincentives.deadlines import Deadline
 from weakincentives.errors import (
     BudgetExceededError,
     DeadlineExceededError,
+    NativeToolError,
     PromptEvaluationError,
     PromptRenderError,
     ProviderFault,
@@ -21,6 +30,7 @@ from weakincentives.errors import (
 from weakincentives.filesystem import Filesystem, InMemoryFilesystem
 from weakincentives.prompt import (
     MarkdownSection,
+    NativeDeclaration,
     NativeTool,
     Prompt,
     PromptTemplate,
@@ -337,3 +347,73 @@ def test_a_named_choice_that_the_prompt_cannot_meet_is_refused_before_anything_i
         adapter.evaluate(Prompt(TEMPLATE), Topic("x"), session=Session())
     assert caught.value.phase == "request"
     assert adapter.requests == []
+
+
+SEARCH = NativeDeclaration("web_search", "web_search", "scripted", origin="the adapter")
+
+
+def test_an_adapters_own_tools_are_offered_with_every_prompt_and_stay_when_a_section_is_opened():
+    secret = MarkdownSection(
+        title="Details", key="details", template="More.", summary="More.", visibility=SectionVisibility.SUMMARY
+    )
+    adapter = ScriptedAdapter([call("open_section", path="details"), say("done")])
+    adapter.native_tools = (SEARCH,)
+    session = Session()
+    adapter.evaluate(Prompt[str](ns="n", key="k", sections=[secret]), session=session)
+
+    assert [request.rendered.native_tools for request in adapter.requests] == [(SEARCH,), (SEARCH,)]
+    assert session[PromptRendered].all()[0].native_tool_names == ("web_search",)
+
+
+@pytest.mark.parametrize(
+    "tool, told",
+    [
+        (NativeTool[None, dict](name="web_search", description="Search."), "by section 'task' and by the adapter"),
+        (Tool[None, None](name="web_search", description="Mine.", handler=ping), "by the prompt and by the adapter"),
+    ],
+)
+def test_an_adapters_own_tool_may_not_collide_with_the_prompts(tool, told):
+    adapter = ScriptedAdapter([])
+    adapter.native_tools = (SEARCH,)
+    section = MarkdownSection(title="Task", key="task", template="x", tools=[tool])
+    with pytest.raises(NativeToolError, match=f"'web_search' is declared {told}") as caught:
+        adapter.evaluate(Prompt[str](ns="n", key="k", sections=[section]), session=Session())
+
+    assert (caught.value.prompt_name, caught.value.phase) == ("k", "request")
+
+
+def test_a_fault_after_the_deadline_is_the_deadlines():
+    clock = ManualClock()
+
+    def slow(request: object) -> ModelReply:
+        clock.advance(10)
+        raise ProviderFault("timed out")
+
+    adapter = ScriptedAdapter([slow], clock=clock)
+    with pytest.raises(DeadlineExceededError, match="after 0 turns") as caught:
+        adapter.evaluate(Prompt(TEMPLATE), Topic("x"), session=Session(), deadline=Deadline.after(5, clock=clock))
+
+    assert isinstance(caught.value.__cause__, ProviderFault)
+
+
+def test_what_an_adapter_wants_cleaned_up_is_cleaned_up_however_it_ends():
+    class Tidy(ScriptedAdapter):
+        def connect(self, evaluation: Evaluation) -> Connection:
+            evaluation.cleanup.callback(tidied.append, evaluation.prompt.name)
+            return super().connect(evaluation)
+
+    tidied: list[str] = []
+    adapter = Tidy([say(Verdict("a"))])
+    adapter.evaluate(Prompt(TEMPLATE), Topic("x"), session=Session())
+    with pytest.raises(PromptEvaluationError, match="has no reply"):
+        adapter.evaluate(Prompt(TEMPLATE), Topic("x"), session=Session())
+
+    assert tidied == ["judge_it", "judge_it"]
+
+
+def test_the_answer_is_read_from_the_part_that_is_the_answer():
+    reply = ModelReply(text='Well.\n\n{"summary": "good"}', answer='{"summary": "good"}')
+    response = ScriptedAdapter([reply]).evaluate(Prompt(TEMPLATE), Topic("x"), session=Session())
+
+    assert response.output == Verdict("good")
+    assert response.text == 'Well.\n\n{"summary": "good"}'

@@ -7,7 +7,7 @@ import pytest
 
 from weakincentives.adapters import ScriptedAdapter, ToolOutput
 from weakincentives.adapters.scripted import call, calls, native, say
-from weakincentives.adapters.turn import ModelReply, ToolCall
+from weakincentives.adapters.turn import ClientRunCall, ModelReply, ToolCall
 from weakincentives.errors import PromptEvaluationError
 from weakincentives.filesystem import Filesystem, InMemoryFilesystem
 from weakincentives.prompt import MarkdownSection, Prompt, ProviderTool, Tool, ToolContext, ToolResult
@@ -98,7 +98,7 @@ def test_a_tool_runs_with_typed_params_and_its_result_reaches_the_model():
     assert event.params == Note("hello", urgent=False)  # null stands for the default
     assert event.result.value == Stored(1)
     assert (event.origin, event.call_id) == ("client", "call_0_store")
-    assert run.outputs == [ToolOutput("call_0_store", "store", 'Stored.\n\n{"count":1}', success=True)]
+    assert run.outputs == [ToolOutput("call_0_store", "store", 'Stored.\n\n{"count":1}', success=True, value=Stored(1))]
     assert event.rendered_output == run.outputs[0].text
 
 
@@ -269,3 +269,50 @@ def test_a_hook_that_fails_is_a_failed_result_and_is_rolled_back():
     assert not run.events[0].success
     assert "ValueError: odd" in run.events[0].rendered_output
     assert run.session[Note].all() == ()
+
+
+def left_to_us(run: Any, *, undone: bool = True) -> ModelReply:
+    made = ClientRunCall(
+        call_id="c1",
+        name="shell",
+        capability="shell",
+        provider="acme",
+        params=Note("ls"),
+        run=run,
+        answer=lambda output: {},
+        undone_on_failure=undone,
+    )
+    return ModelReply(calls=(made,))
+
+
+def write(context: ToolContext, result: ToolResult[Any]) -> ToolResult[Any]:
+    context.filesystem.write_text("notes.txt", "after")
+    return result
+
+
+def test_a_providers_tool_that_is_left_to_us_runs_here_and_says_whose_it_is():
+    run = Run(left_to_us(lambda context: write(context, ToolResult("ok", Stored(3))))).go()
+
+    (event,) = run.events
+    assert (event.origin, event.provider, event.capability) == ("client", "acme", "shell")
+    assert (event.name, event.params, event.call_id) == ("shell", Note("ls"), "c1")
+    assert run.outputs == [ToolOutput("c1", "shell", 'ok\n\n{"count":3}', success=True, value=Stored(3))]
+    assert run.filesystem.read_text("notes.txt") == "after"
+
+
+@pytest.mark.parametrize("undone, content", [(True, "before"), (False, "after")])
+def test_its_failure_is_undone_unless_it_is_no_mishap(undone: bool, content: str):
+    run = Run(left_to_us(lambda context: write(context, ToolResult.error("exit 1")), undone=undone)).go()
+
+    assert [event.success for event in run.events] == [False]
+    assert run.filesystem.read_text("notes.txt") == content
+
+
+def test_what_it_raises_is_told_to_the_model():
+    def explode(context: ToolContext) -> ToolResult[Any]:
+        raise RuntimeError("boom")
+
+    run = Run(left_to_us(explode, undone=False)).go()
+
+    assert run.outputs[0].text == "Tool shell failed: RuntimeError: boom"
+    assert run.outputs[0].value is None

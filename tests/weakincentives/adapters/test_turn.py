@@ -22,7 +22,7 @@ from weakincentives.adapters.turn import (
 from weakincentives.budget import Budget, BudgetTracker, TokenUsage
 from weakincentives.clock import ManualClock
 from weakincentives.deadlines import Deadline
-from weakincentives.errors import BudgetExceededError, DeadlineExceededError, TurnLimitError
+from weakincentives.errors import BudgetExceededError, DeadlineExceededError, PromptEvaluationError, TurnLimitError
 from weakincentives.prompt import MarkdownSection, Prompt, RenderedPrompt, ToolResult
 
 LIMITS = Limits("p", max_turns=10)
@@ -162,3 +162,30 @@ def test_an_exceeded_budget_ends_the_loop_but_keeps_what_was_said():
     with pytest.raises(BudgetExceededError, match="max_total_tokens is 10, used 21") as caught:
         loop.send(None)
     assert caught.value.provider_payload == "a long answer"
+
+
+def test_citations_of_all_replies_and_the_part_that_is_the_answer_are_kept():
+    loop = turns(rendered(), limits=LIMITS)
+    next(loop)
+    call = ToolCall("c1", "ls")
+    loop.send(ModelReply(calls=(call,), citations=("first",)))
+    loop.send(None)
+    loop.send(ran(call))
+    loop.send(ModelReply(text="Well.\n\nDone.", answer="Done.", citations=("second",)))
+    with pytest.raises(StopIteration) as stop:
+        loop.send(None)
+
+    assert stop.value.value == Ending("Well.\n\nDone.", TokenUsage(), 2, ("first", "second"), "Done.")
+
+
+def test_a_reply_that_amounts_to_an_error_is_recorded_before_it_ends_the_loop():
+    loop = turns(rendered(), limits=LIMITS)
+    next(loop)
+    error = PromptEvaluationError("cut off", prompt_name="p", phase="response")
+    reply = ModelReply(text="half", native_calls=(NATIVE,), calls=(ToolCall("c1", "ls"),), error=error)
+
+    assert loop.send(reply) == Record(NATIVE, 0)
+    assert loop.send(None) == Record(reply, 0)
+    with pytest.raises(PromptEvaluationError) as caught:
+        loop.send(None)
+    assert caught.value is error

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import FrozenInstanceError, dataclass
+from typing import Any
 
 import pytest
 
@@ -61,3 +63,35 @@ def test_a_declaration_can_be_kept_in_a_set_whatever_its_config():
 
     assert {declared, PROVIDED.declaration()} == {declared}
     assert NativeDeclaration("a", "a", config=[1]) != NativeDeclaration("a", "a", config=[2])
+
+
+def test_a_declaration_takes_the_slot_of_its_capability_unless_there_may_be_several():
+    assert NativeDeclaration("web_search", "mine").slot == "web_search"
+    assert NativeDeclaration("mcp", "docs", slot="mcp:docs").slot == "mcp:docs"
+
+
+def test_the_providers_own_form_is_a_declaration_too():
+    declared = NativeDeclaration.of({"type": "web_search", "filters": {}})
+
+    assert (declared.capability, declared.name) == ("web_search", "web_search")
+    assert declared.config == {"type": "web_search", "filters": {}}
+    assert NativeDeclaration.of({"type": "built_in", "name": "file_search"}).capability == "file_search"
+    assert NativeDeclaration.of({}).capability == ""
+    assert NativeDeclaration.of(declared) is declared
+
+
+class Plain(Section[None]):
+    def render(self, params: object, depth: int, number: str) -> str:
+        return ""
+
+    def native_tools(self, params: object = None) -> tuple[Mapping[str, Any], ...]:
+        return ({"type": "built_in", "name": "shell"}, {"type": "web_search"})
+
+
+def test_a_section_may_declare_in_the_providers_own_form():
+    rendered = Prompt(ns="test", key="plain", sections=[Plain(title="Plain", key="plain")]).render()
+
+    assert [(one.capability, one.origin) for one in rendered.native_tools] == [
+        ("shell", "section 'plain'"),
+        ("web_search", "section 'plain'"),
+    ]

@@ -15,6 +15,7 @@ from weakincentives.prompt import (
     Prompt,
     PromptTemplate,
     Section,
+    SectionVisibility,
     SupportsDataclass,
     Tool,
     ToolContext,
@@ -215,6 +216,16 @@ def test_a_disabled_section_takes_its_subtree_and_its_tools_away():
     assert rendered.text == "## 1. On (on)\n\nx"
     assert [one.name for one in rendered.tools] == ["there"]
     assert rendered.native_tools == ()
+
+
+def test_the_sections_that_take_part_are_known_also_where_they_say_nothing():
+    silent = Invisible(title="Files", key="files")
+    off = plain("off", plain("kid"), enabled=lambda: False)
+    closed = plain("closed", plain("inner"), summary="More.", visibility=SectionVisibility.SUMMARY)
+    kid = plain("kid")
+    on = plain("on", kid)
+
+    assert prompt(silent, off, closed, on).render().active == (silent, on, kid)
 
 
 def test_whether_a_section_is_enabled_may_depend_on_params_and_session():

@@ -2,7 +2,8 @@
 
     zygote ── fork into namespaces ──▶ init ── fork ──▶ interpreter
                                         │                 waits for its limits, settles in, locks the door, serves
-                                        └ reaps; when the interpreter ends it ends, and the kernel ends all the rest
+                                        └ reaps; when the interpreter ends it says how and ends, and the kernel ends
+                                          all the rest
 
 Up to `_lock` the code here is ours alone. After it, nothing can be undone from inside.
 """
@@ -30,8 +31,12 @@ Seats = tuple[socket.socket, int, int]
 """The channel, and where standard output and standard error go."""
 
 
-def build(seats: Seats, layers: frozenset[str]) -> NoReturn:
-    """In the first process of the new namespaces: lay out the container, fork the interpreter, stay as init."""
+def build(seats: Seats, layers: frozenset[str], verdict: int) -> NoReturn:
+    """In the first process of the new namespaces: lay out the container, fork the interpreter, stay as init.
+
+    The verdict, how the interpreter ended, goes through a pipe that no other process in here ever holds: init's own
+    exit code has no room to tell `exit(137)` from a kill.
+    """
     try:
         namespaces.become_somebody(USER, USER)
         namespaces.name_host(HOST_NAME)
@@ -44,18 +49,21 @@ def build(seats: Seats, layers: frozenset[str]) -> NoReturn:
     interpreter = os.fork()
     if interpreter == 0:
         live(seats, layers)
-    os.closerange(0, rlimits.out_of_the_way())
+    place = rlimits.out_of_the_way()
+    os.dup2(verdict, place)
+    os.closerange(0, place)
     privileges.hide_memory()
     privileges.drop()
-    os._exit(_reap_until(interpreter))
+    os.write(place, str(_reap_until(interpreter)).encode())
+    os._exit(0)
 
 
 def _reap_until(interpreter: int) -> int:
+    """Answers its exit code, or the number of the signal that ended it below zero."""
     while True:
         pid, status = os.wait()
         if pid == interpreter:
-            code = os.waitstatus_to_exitcode(status)
-            return code if code >= 0 else 128 - code
+            return os.waitstatus_to_exitcode(status)
 
 
 def live(seats: Seats, layers: frozenset[str]) -> NoReturn:
@@ -74,7 +82,7 @@ def live(seats: Seats, layers: frozenset[str]) -> NoReturn:
     except (OSError, ValueError, KeyError) as error:
         _fail(channel, error)
     try:
-        serving = runner.Runner(channel)
+        serving = runner.Runner(channel, limits["annex_place"])
         _forget()
         serving.serve()
     finally:
@@ -118,7 +126,7 @@ def _settle(limits: dict[str, Any], layers: frozenset[str]) -> None:
     if "namespaces" in layers:
         for place in (mounts.DATA, mounts.TMP, mounts.SHM):
             mounts.size(place, limits["disk_bytes"], limits["disk_files"])
-        mounts.show_packages(limits["packages"])
+        mounts.show_packages(limits["packages"], limits["annex"])
         if limits["memory_bytes"] is not None:
             mounts.make_zero_unmappable()
     os.environ.clear()
@@ -136,8 +144,7 @@ def _settle(limits: dict[str, Any], layers: frozenset[str]) -> None:
 
 def _lock(limits: dict[str, Any], layers: frozenset[str]) -> None:
     """Every wall that a process puts up around itself, the most powerful tool given up last."""
-    memory = None if limits["memory_bytes"] is None else limits["memory_bytes"] + _preloaded_bytes()
-    rlimits.apply(processes=limits["processes"], file_bytes=limits["disk_bytes"], data_bytes=memory)
+    rlimits.apply(processes=limits["processes"], file_bytes=limits["disk_bytes"], data_bytes=_data_bytes(limits))
     if limits["memory_bytes"] is not None:
         os.nice(_BEHIND_THE_SERVER)
     if "namespaces" in layers:
@@ -153,10 +160,12 @@ def _lock(limits: dict[str, Any], layers: frozenset[str]) -> None:
         seccomp.install(counted=limits["memory_bytes"] is None)
 
 
-def _preloaded_bytes() -> int:
-    """What the zygote's stack already takes of the limit on data."""
-    pages = int(Path("/proc/self/statm").read_text().split()[5])
-    return pages * os.sysconf("SC_PAGE_SIZE")
+def _data_bytes(limits: dict[str, Any]) -> int | None:
+    """The limit on data, and what the zygote's stack already takes of it; none where that is not told (macOS)."""
+    told = Path("/proc/self/statm")
+    if limits["memory_bytes"] is None or not told.exists():
+        return None
+    return limits["memory_bytes"] + int(told.read_text().split()[5]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def _forget() -> None:

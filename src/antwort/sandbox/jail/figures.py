@@ -10,68 +10,65 @@ Image = tuple[str, bytes]
 
 PNG: Final = "image/png"
 MOST_IMAGES: Final = 100
-MOST_BYTES: Final = 48 << 20
-_shown: list[Image] = []
+MOST_BYTES: Final = 16 << 20
+"""Of all images of one call: the server holds them in memory, and many calls run at once."""
 
 
-def prepare() -> None:
-    """`show()` collects at once, so that images come in the order in which they were shown."""
-    pyplot = sys.modules.get("matplotlib.pyplot")
-    if pyplot is not None:
-        pyplot.__dict__["show"] = _show
+class Gallery:
+    """The images of one call after the other, as many of each as one answer can carry."""
+
+    def __init__(self) -> None:
+        self._images: list[Image] = []
+        self._bytes = 0
+        self._left_out = 0
+        pyplot = sys.modules.get("matplotlib.pyplot")
+        if pyplot is not None:
+            # `show()` collects at once, so that images come in the order in which they were shown.
+            pyplot.__dict__["show"] = self._show
+
+    def take(self) -> tuple[list[Image], int]:
+        """Every figure shown or still open, in order, and how many were too many; all are closed and forgotten."""
+        self._show()
+        images, left_out = self._images, self._left_out
+        self._images, self._bytes, self._left_out = [], 0, 0
+        return images, left_out
+
+    def add_value(self, value: object) -> None:
+        """What draws itself (a Pillow image, say) as the last expression."""
+        draw: Any = getattr(type(value), "_repr_png_", None)
+        data = None if draw is None else draw(value)
+        if isinstance(data, bytes):
+            self._add(data)
+
+    def discard(self) -> None:
+        """Forget every figure; the code failed."""
+        self._images, self._bytes, self._left_out = [], 0, 0
+        pyplot = sys.modules.get("matplotlib.pyplot")
+        if pyplot is not None:
+            pyplot.__dict__["close"]("all")
+
+    def _show(self, *_: object, **__: object) -> None:
+        # By sys.modules: code that imported pyplot itself, in a stack without it, is served as well.
+        pyplot: Any = sys.modules.get("matplotlib.pyplot")
+        if pyplot is None:
+            return
+        for number in pyplot.get_fignums():
+            if len(self._images) < MOST_IMAGES:
+                canvas = io.BytesIO()
+                pyplot.figure(number).savefig(canvas, format="png", bbox_inches="tight")
+                self._add(canvas.getvalue())
+            else:
+                self._left_out += 1  # drawing takes long, and it would be for nothing
+        pyplot.close("all")
+
+    def _add(self, data: bytes) -> None:
+        if len(self._images) == MOST_IMAGES or self._bytes + len(data) > MOST_BYTES:
+            self._left_out += 1
+        else:
+            self._images.append((PNG, data))
+            self._bytes += len(data)
 
 
-def collect() -> list[Image]:
-    """Every figure shown or still open, in order; all are closed."""
-    images = [*_shown, *_render_open()]
-    _shown.clear()
-    return images[:MOST_IMAGES]
-
-
-def affordable(images: list[Image]) -> list[Image]:
-    """The first of them, as many as one answer can carry."""
-    fitting: list[Image] = []
-    room = MOST_BYTES
-    for mime, data in images[:MOST_IMAGES]:
-        room -= len(data)
-        if room < 0:
-            sys.stderr.write(f"[an image of {len(data)} bytes was left out: too large]\n")
-            break
-        fitting.append((mime, data))
-    return fitting
-
-
-def discard() -> None:
-    """Forget every figure; the code failed."""
-    _shown.clear()
-    pyplot = sys.modules.get("matplotlib.pyplot")
-    if pyplot is not None:
-        pyplot.__dict__["close"]("all")
-
-
-def from_value(value: object) -> list[Image]:
-    """What draws itself (a Pillow image, say) as the last expression."""
-    draw: Any = getattr(type(value), "_repr_png_", None)
-    if draw is None:
-        return []
-    data = draw(value)
-    return [(PNG, data)] if isinstance(data, bytes) else []
-
-
-def _show(*_: object, **__: object) -> None:
-    if len(_shown) < MOST_IMAGES:
-        _shown.extend(_render_open())
-
-
-def _render_open() -> list[Image]:
-    # By sys.modules: code that imported pyplot itself, in a stack without it, is served as well.
-    pyplot: Any = sys.modules.get("matplotlib.pyplot")
-    if pyplot is None:
-        return []
-    images: list[Image] = []
-    for number in pyplot.get_fignums():
-        canvas = io.BytesIO()
-        pyplot.figure(number).savefig(canvas, format="png", bbox_inches="tight")
-        images.append((PNG, canvas.getvalue()))
-    pyplot.close("all")
-    return images
+def note(left_out: int) -> str:
+    """What stands in the output for images that are not there."""
+    return f"[{left_out} images were left out: an answer carries {MOST_IMAGES} images and {MOST_BYTES} bytes of them]\n"

@@ -56,6 +56,7 @@ RULES: Final[tuple[tuple[str, int], ...]] = (
         for path in ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc", "/opt/python", "/opt/stack")
     ),
     (mounts.SITE, READ),
+    (mounts.ANNEX, READ),
     *((path, OWN) for path in (mounts.DATA, mounts.TMP, mounts.SHM)),
     *((f"/dev/{name}", DEVICE) for name in ("null", "zero", "full", "random", "urandom", "tty")),
     ("/dev/pts", DEVICE | READ_DIR),

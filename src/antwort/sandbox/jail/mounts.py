@@ -24,6 +24,7 @@ TMP: Final = "/tmp"  # noqa: S108 - the container's own, a fresh tmpfs
 SHM: Final = "/dev/shm"  # noqa: S108 - the same reason
 PACKAGES: Final = "/opt/packages"
 SITE: Final = "/opt/site"
+ANNEX: Final = "/opt/annex"
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -59,9 +60,10 @@ def make_zero_unmappable() -> None:
     mount("/dev/full", "/dev/zero", "", MS_BIND)
 
 
-def show_packages(digest: str | None) -> None:
-    """Show this container its own installed packages, read-only, and hide everybody else's."""
-    if digest is not None:
-        mount(f"{PACKAGES}/{digest}", SITE, "", MS_BIND)
-        mount("none", SITE, "", MS_BIND | MS_REMOUNT | MS_RDONLY | MS_NOSUID | MS_NODEV)
+def show_packages(digest: str | None, annex: str | None) -> None:
+    """Show this container its own packages, those it has and those it may get, read-only; hide everybody else's."""
+    for source, target in ((digest, SITE), (annex, ANNEX)):
+        if source is not None:
+            mount(f"{PACKAGES}/{source}", target, "", MS_BIND)
+            mount("none", target, "", MS_BIND | MS_REMOUNT | MS_RDONLY | MS_NOSUID | MS_NODEV)
     mount("tmpfs", PACKAGES, "tmpfs", MS_RDONLY | MS_NOSUID | MS_NODEV, "size=4k,nr_inodes=2,mode=0555")

@@ -30,20 +30,23 @@ def apply(*, processes: int, file_bytes: int, data_bytes: int | None) -> None:
     watchdog. The preloaded stack is counted in it, so the caller adds what the zygote already had.
     """
     limits = {
-        resource.RLIMIT_NPROC: processes,
-        resource.RLIMIT_NOFILE: min(OPEN_FILES, out_of_the_way()),
-        resource.RLIMIT_FSIZE: file_bytes,  # a sparse file of a terabyte costs nothing, but breaks what copies it
-        resource.RLIMIT_CORE: 0,  # a core dump is a copy of memory where nobody expects it
+        "NPROC": processes,
+        "NOFILE": min(OPEN_FILES, out_of_the_way()),
+        "FSIZE": file_bytes,  # a sparse file of a terabyte costs nothing, but breaks what copies it
+        "CORE": 0,  # a core dump is a copy of memory where nobody expects it
         # Timers and queued signals: counted per user too, so without a limit here one container could take all.
-        resource.RLIMIT_SIGPENDING: 1024,
-        resource.RLIMIT_MSGQUEUE: 0,
-        resource.RLIMIT_MEMLOCK: 8 << 20,
-        resource.RLIMIT_RTPRIO: 0,
-        resource.RLIMIT_NICE: 0,
+        "SIGPENDING": 1024,
+        "MSGQUEUE": 0,
+        "MEMLOCK": 8 << 20,
+        "RTPRIO": 0,
+        "NICE": 0,
     }
     if data_bytes is not None:
-        limits[resource.RLIMIT_DATA] = data_bytes
-    for which, value in limits.items():
+        limits["DATA"] = data_bytes
+    for name, value in limits.items():
+        which: int | None = getattr(resource, f"RLIMIT_{name}", None)
+        if which is None:
+            continue  # only Linux has all of them
         hard = resource.getrlimit(which)[1]
         bound = value if hard == resource.RLIM_INFINITY else min(value, hard)
         resource.setrlimit(which, (bound, bound))

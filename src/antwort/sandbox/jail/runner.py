@@ -14,6 +14,7 @@ import builtins
 import contextlib
 import ctypes
 import fcntl
+import importlib
 import inspect
 import io
 import linecache
@@ -40,8 +41,9 @@ _OURS: Final = str(Path(__file__).parent)
 class Runner:
     """The loop: read a question, run it, answer."""
 
-    def __init__(self, channel: socket.socket) -> None:
+    def __init__(self, channel: socket.socket, annex: str) -> None:
         self._channel = channel
+        self._annex = annex
         self._frames = wire.Decoder()
         self._pid = os.getpid()
         self._calls = 0
@@ -52,7 +54,7 @@ class Runner:
         sys.modules["__main__"] = self._main
         sys.argv = [""]
         builtins.input = no_input
-        figures.prepare()
+        self._gallery = figures.Gallery()
 
     def serve(self) -> None:
         signal.signal(signal.SIGINT, self._interrupted)
@@ -64,7 +66,7 @@ class Runner:
 
     def _answer(self, question: dict[str, Any]) -> None:
         self._calls += 1
-        answer, images = self._run(question["code"], echo=question["echo"])
+        answer, images = self._run(question["code"], echo=question["echo"], packages=question["packages"])
         _flush()
         if os.getpid() != self._pid:
             os._exit(0)  # the code forked and this is the copy: only the original may answer
@@ -73,19 +75,20 @@ class Runner:
         header = {"call": question["call"], **answer, "parts": [kind for kind, _ in parts]}
         self._channel.sendall(wire.encode(header, tuple(data for _, data in parts)))
 
-    def _run(self, code: str, *, echo: bool) -> tuple[dict[str, Any], list[figures.Image]]:
-        answer: dict[str, Any] = {"status": "success", "exit_code": 0, "texts": {}}
+    def _run(self, code: str, *, echo: bool, packages: str | None) -> tuple[dict[str, Any], list[figures.Image]]:
+        answer: dict[str, Any] = {"status": "success", "exit_code": 0, "left_out": 0, "texts": {}}
         images: list[figures.Image] = []
         try:
             try:
                 self._executing = True
+                if packages is not None:
+                    self._show(packages)
                 value = self._evaluate(code, f"<cell {self._calls}>", echo=echo)
                 if value is not None:
                     self._main.__dict__["_"] = value
                     answer["texts"] = {"echo": shorten(repr(value))}
-                    images += figures.from_value(value)
-                images += figures.collect()
-                images = figures.affordable(images)
+                    self._gallery.add_value(value)
+                images, answer["left_out"] = self._gallery.take()
             finally:
                 self._executing = False
         except SystemExit as leaving:
@@ -95,8 +98,18 @@ class Runner:
         except BaseException as error:  # noqa: BLE001 - whatever the user's code raises is its result
             answer |= failure(error)
             _complain(clean_traceback(error))
-            figures.discard()
+            self._gallery.discard()
+        if answer["left_out"]:
+            _complain(figures.note(answer["left_out"]))
         return answer, images
+
+    def _show(self, packages: str) -> None:
+        """Make a set that was put into the annex importable, here and in programs started from now on."""
+        place = f"{self._annex}/{packages}"
+        if place not in sys.path:
+            sys.path.append(place)
+            os.environ["PYTHONPATH"] = ":".join(filter(None, (os.environ.get("PYTHONPATH"), place)))
+            importlib.invalidate_caches()
 
     def _evaluate(self, code: str, filename: str, *, echo: bool) -> object:
         linecache.cache[filename] = (len(code), None, code.splitlines(keepends=True), filename)

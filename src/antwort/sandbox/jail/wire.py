@@ -13,7 +13,8 @@ from typing import Any, Final, cast
 
 _PREFIX: Final = struct.Struct(">II")
 LARGEST_HEADER: Final = 32 << 20
-LARGEST_BLOBS: Final = 64 << 20
+LARGEST_BLOBS: Final = 32 << 20
+"""Together, of one frame: all of it waits in the memory of whoever reads it."""
 
 Frame = tuple[dict[str, Any], list[bytes]]
 

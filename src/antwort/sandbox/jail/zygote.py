@@ -21,6 +21,7 @@ from typing import Any, Final, NoReturn
 from . import cell, namespaces, rlimits, seccomp
 
 _DESCRIPTORS: Final = 3
+_VERDICT_BYTES: Final = 16
 _LOST: Final = 72
 
 
@@ -63,6 +64,16 @@ def _wake(number: int, frame: object) -> None:
     del number, frame
 
 
+def _read(verdict: int) -> int:
+    """How the interpreter ended, if init lived to write it; else 0, and init's own end is all that is known."""
+    try:
+        return int(os.read(verdict, _VERDICT_BYTES) or 0)
+    except BlockingIOError:
+        return 0
+    finally:
+        os.close(verdict)
+
+
 class Zygote:
     """Forks on command, reports deaths."""
 
@@ -73,7 +84,8 @@ class Zygote:
         if "seccomp" in layers:
             for counted in (False, True):
                 seccomp.assembled(counted=counted)
-        self._alive: dict[int, str] = {}
+        self._alive: dict[int, tuple[str, int]] = {}
+        """By process id: the name, and where init writes how the interpreter ended."""
         # Deaths arrive as a byte on a pipe, so that one poll waits for both.
         self._deaths, wakeup = os.pipe()
         os.set_blocking(self._deaths, False)
@@ -110,20 +122,31 @@ class Zygote:
 
     def _fork(self, name: str, descriptors: list[int]) -> None:
         channel, output, errors = descriptors
-        if "namespaces" in self._layers:
-            pid, pidfd = namespaces.fork()
-            become = cell.build
-        else:
-            pid = os.fork()
-            pidfd = os.pidfd_open(pid) if pid and hasattr(os, "pidfd_open") else -1
-            become = cell.live
+        walled = "namespaces" in self._layers
+        verdict, theirs = os.pipe()
+        os.set_blocking(verdict, False)
+        try:
+            if walled:
+                pid, pidfd = namespaces.fork()
+            else:
+                pid = os.fork()
+                pidfd = os.pidfd_open(pid) if pid and hasattr(os, "pidfd_open") else -1
+        except OSError:
+            os.close(verdict)
+            os.close(theirs)
+            raise
         if pid == 0:
             try:
-                become((socket.socket(fileno=channel), output, errors), self._layers)
+                seats = socket.socket(fileno=channel), output, errors
+                if walled:
+                    cell.build(seats, self._layers, theirs)
+                cell.live(seats, self._layers)
             finally:
                 os._exit(_LOST)  # a child must never come back here and go on as a second zygote
-        self._alive[pid] = name
-        self._say({"forked": name, "pid": pid}, [pidfd] if pidfd >= 0 else [])
+        os.close(theirs)
+        self._alive[pid] = name, verdict
+        # Behind walls its number here means another process to the server.
+        self._say({"forked": name} if walled else {"forked": name, "pid": pid}, [pidfd] if pidfd >= 0 else [])
         if pidfd >= 0:
             os.close(pidfd)
 
@@ -134,9 +157,9 @@ class Zygote:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if pid == 0:
                 return
-            name = self._alive.pop(pid, None)
-            if name is not None:
-                self._say({"ended": name, "status": os.waitstatus_to_exitcode(status)})
+            if pid in self._alive:
+                name, verdict = self._alive.pop(pid)
+                self._say({"ended": name, "status": _read(verdict) or os.waitstatus_to_exitcode(status)})
 
     def _say(self, message: dict[str, Any], descriptors: list[int] | None = None) -> None:
         socket.send_fds(self._server, [json.dumps(message).encode()], descriptors or [])

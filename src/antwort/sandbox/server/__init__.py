@@ -1,6 +1,7 @@
 """The sandbox server: the base protocol (`/execute`, `/health`) and sessions, over HTTP.
 
-Follow one request: `app` (routes, token, errors) → `execute` or `sessions` → the pool → a container, and back.
+Follow one request: `connections` (how many, how long) → `door` (who is let in) → `app` (routes, errors) → `execute` or
+`sessions` → the pool → a container, and back.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""Routes, token, errors, life span: wires everybody together and is the only one that knows all."""
+"""Routes, errors, life span: wires everybody together and is the only one that knows all."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import hmac
 import platform
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine
@@ -16,24 +15,22 @@ from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from antwort.sandbox import host as hosts
 from antwort.sandbox.errors import AtCapacity, Ended, NotFound, Refused, SandboxError, TooLarge, Unavailable
 from antwort.sandbox.limits import Limits, tier
-from antwort.sandbox.packages import Packages
+from antwort.sandbox.packages import Packages, check
 from antwort.sandbox.pool import Pool
 from antwort.sandbox.stack import here
 
 from . import bodies, execute, transfers, tree
+from .door import Neighbours, Token
 from .gate import Gate
-from .sessions import Session, Sessions, report
+from .sessions import Order, Session, Sessions, report
 from .settings import Settings
-from .stream import disconnected, events
+from .stream import BROKEN, disconnected, events
 
 T = TypeVar("T")
-
-_LONGEST_TENANT: Final = 200
 
 _STATUS: Final[tuple[tuple[type[SandboxError], int], ...]] = (
     (AtCapacity, 429),
@@ -68,16 +65,18 @@ def make_app(settings: Settings, host: hosts.Host | None = None) -> Starlette:
     @contextlib.asynccontextmanager
     async def life(app: Starlette) -> AsyncGenerator[None]:
         modules = tuple(filter(None, settings.modules.split(",")))
+        ready = await asyncio.to_thread(found.claimed)
         store = await asyncio.to_thread(
             Packages,
             (settings.state / "packages").absolute(),
-            found,
+            ready,
             here(modules),
             index=settings.python_index,
             builds=settings.builds,
+            allowance=settings.allowance,
         )
         shown = (settings.state / "packages").absolute()
-        async with Pool(found, packages=shown, modules=modules) as pool:
+        async with contextlib.aclosing(store), Pool(ready, packages=shown, modules=modules) as pool:
             sessions = Sessions(pool, store, settings)
             gate = Gate(
                 settings.max_concurrent, "concurrent executions", queue=settings.queue, seconds=settings.queue_seconds
@@ -103,25 +102,11 @@ def make_app(settings: Settings, host: hosts.Host | None = None) -> Starlette:
         *tree.ROUTES,
     ]
     handlers = {SandboxError: _refused, ClientDisconnect: _gone, 500: _broken}
-    middleware = [Middleware(Token, token=settings.token)] if settings.token else []
-    return Starlette(routes=routes, lifespan=life, middleware=middleware, exception_handlers=handlers)
-
-
-class Token:
-    """Nothing but the health check is answered without the token."""
-
-    def __init__(self, app: ASGIApp, token: str) -> None:
-        self._app = app
-        self._expected = f"Bearer {token}".encode()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"] != "/health":
-            given = dict(scope["headers"]).get(b"authorization", b"")
-            if not hmac.compare_digest(given, self._expected):
-                answer = JSONResponse({"error": "send the server's token: Authorization: Bearer …"}, 401)
-                await answer(scope, receive, send)
-                return
-        await self._app(scope, receive, send)
+    if settings.token:
+        door = Middleware(Token, token=settings.token)
+    else:
+        door = Middleware(Neighbours, named=settings.uds is None)
+    return Starlette(routes=routes, lifespan=life, middleware=[door], exception_handlers=handlers)
 
 
 async def _refused(_: Request, error: Exception) -> Response:
@@ -142,7 +127,7 @@ async def _gone(_: Request, error: Exception) -> Response:
 async def _broken(_: Request, error: Exception) -> Response:
     """Our own fault. What went wrong is in the log, not in the answer."""
     del error
-    return JSONResponse({"error": "the sandbox server itself failed; see its log"}, 500)
+    return JSONResponse({"error": BROKEN}, 500)
 
 
 def server_of(request: Request) -> Server:
@@ -162,7 +147,7 @@ async def _health(request: Request) -> Response:
             "current_load": server.gate.taken,
             "uptime_seconds": int(time.monotonic() - server.started),
             "sessions": server.sessions.count,
-            "isolation": {name: state for name, state, _ in server.host.lines()},
+            "isolation": {name: state for name, state, _ in server.pool.host.lines()},
         }
     )
 
@@ -172,7 +157,7 @@ async def _execute(request: Request) -> Response:
     # Read before a place is taken: whoever sends one byte a second holds up nobody else.
     fields = bodies.Fields(await bodies.read(request, server.settings.max_body_bytes))
     order = execute.parse(fields, server.settings)
-    async with server.gate.place():
+    async with server.gate.place(order.tenant):
         running = execute.run(order, server.pool, server.packages, server.settings)
         return await _unless_disconnected(request, running, JSONResponse)
 
@@ -186,7 +171,7 @@ async def _create_session(request: Request) -> Response:
         tree.parts(name)
     creating = server.sessions.create(
         limits,
-        tenant=_tenant(fields),
+        tenant=fields.tenant(),
         expires_after=fields.number("expires_after_seconds", server.settings.session_seconds, 7 * 86_400),
         requirements=fields.texts("requirements"),
     )
@@ -203,14 +188,6 @@ async def _filled(server: Server, creating: Coroutine[Any, Any, Session], files:
         await server.sessions.destroy(session.id, "its files could not be written")
         raise
     return session
-
-
-def _tenant(fields: bodies.Fields) -> str:
-    name = fields.text("tenant", "")
-    if len(name) > _LONGEST_TENANT:
-        message = f"tenant must be at most {_LONGEST_TENANT} characters"
-        raise Refused(message)
-    return name
 
 
 def _limits(fields: bodies.Fields, server: Server) -> Limits:
@@ -242,32 +219,26 @@ async def _destroy_session(request: Request) -> Response:
 
 async def _interrupt(request: Request) -> Response:
     with server_of(request).sessions.using(request.path_params["session"]) as session:
-        return JSONResponse({"interrupted": session.container.interrupt()})
+        return JSONResponse({"interrupted": session.interrupt()})
 
 
 async def _execute_in_session(request: Request) -> Response:
     server = server_of(request)
     fields = bodies.Fields(await bodies.read(request, server.settings.max_body_bytes))
-    code = fields.code()
-    seconds = fields.number("timeout_seconds", execute.DEFAULT_SECONDS, server.settings.max_timeout_seconds)
-    echo = fields.flag("echo", default=True)
+    order = Order(
+        code=fields.code(),
+        seconds=fields.number("timeout_seconds", execute.DEFAULT_SECONDS, server.settings.max_timeout_seconds),
+        echo=fields.flag("echo", default=True),
+        requirements=check(fields.texts("requirements")),
+    )
     live = fields.flag("stream", default="text/event-stream" in request.headers.get("accept", ""))
     name = request.path_params["session"]
     if live:
         server.sessions.get(name)  # a wrong id is an answer, not an event
-        return events(server.sessions, name, code, seconds=seconds, echo=echo)
+        return events(server.sessions, name, order)
     with server.sessions.using(name) as session:
-        outcome = session.container.execute(code, timeout=seconds, echo=echo)
-        answer = await _unless_disconnected(request, outcome, lambda done: JSONResponse(report(done)))
-    await _let_go(server, session)
-    return answer
-
-
-async def _let_go(server: Server, session: Session) -> None:
-    """A container that ended in this call frees its place at once, not at the next sweep."""
-    if not session.container.alive:
-        with contextlib.suppress(SandboxError):
-            await server.sessions.destroy(session.id, session.container.reason or "ended")
+        outcome = server.sessions.execute(session, order)
+        return await _unless_disconnected(request, outcome, lambda done: JSONResponse(report(done)))
 
 
 async def _unless_disconnected(

@@ -13,8 +13,12 @@ from starlette.requests import Request
 
 from antwort.sandbox.errors import Refused, TooLarge
 
+LARGEST_CODE: Final = 5 << 20
+"""Written as JSON it may be six times as long, and must still be one frame for the container."""
+
 _MOST_THROWN_AWAY: Final = 256 << 20
 _STALLED_SECONDS: Final = 30.0
+_LONGEST_TENANT: Final = 200
 
 
 async def read(request: Request, limit: int) -> bytes:
@@ -77,10 +81,21 @@ class Fields:
             message = "code must be a string that is not empty"
             raise Refused(message)
         try:
-            code.encode()
+            size = len(code.encode())
         except UnicodeEncodeError as error:
             raise Refused(f"code is not valid text: {error}") from error
+        if size > LARGEST_CODE:
+            message = f"code has {size} bytes, more than the {LARGEST_CODE} allowed; send what is data as a file"
+            raise TooLarge(message)
         return code
+
+    def tenant(self) -> str:
+        """Whose code it is; those who do not say are one tenant, and share a zygote."""
+        name = self.text("tenant", "")
+        if len(name) > _LONGEST_TENANT:
+            message = f"tenant must be at most {_LONGEST_TENANT} characters"
+            raise Refused(message)
+        return name
 
     def number(self, name: str, default: int, most: int) -> int:
         """A positive whole number; absent, null or not positive means the default."""

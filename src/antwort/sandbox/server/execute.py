@@ -6,13 +6,16 @@ import asyncio
 import base64
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
-from antwort.sandbox.container import Container, Outcome
+from antwort.sandbox.call import Outcome
+from antwort.sandbox.container import Container
 from antwort.sandbox.errors import BadPath, CannotStart, NotFound, TooLarge
-from antwort.sandbox.files import Tree, parts
+from antwort.sandbox.files import MOST_LISTED, Tree, parts
+from antwort.sandbox.installer import InstallFailed
 from antwort.sandbox.limits import Limits
-from antwort.sandbox.packages import InstallFailed, Packages, check
+from antwort.sandbox.packages import Packages, check
 from antwort.sandbox.pool import Pool
 
 from .bodies import Fields
@@ -20,6 +23,11 @@ from .settings import Settings
 
 DEFAULT_SECONDS: Final = 30
 MOST_PRODUCED_BYTES: Final = 64 << 20
+_NAMED: Final = 10
+_TOO_MANY: Final = (
+    f"left out of files_produced: all that comes after the first {MOST_LISTED} files and directories; "
+    "put them into an archive"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +38,7 @@ class Run:
     seconds: int
     requirements: list[str]
     files: dict[str, bytes]
+    tenant: str
 
 
 def parse(fields: Fields, settings: Settings) -> Run:
@@ -42,20 +51,31 @@ def parse(fields: Fields, settings: Settings) -> Run:
         seconds=fields.number("timeout_seconds", DEFAULT_SECONDS, settings.max_timeout_seconds),
         requirements=check(fields.texts("requirements")),
         files=files,
+        tenant=fields.tenant(),
     )
 
 
 async def run(order: Run, pool: Pool, packages: Packages, settings: Settings) -> dict[str, Any]:
     """Install, create, run, collect, destroy; the caller's time counts for all of it."""
     deadline = time.monotonic() + order.seconds
+    lease = None
     try:
-        installed = await packages.install(order.requirements, seconds=order.seconds) if order.requirements else None
+        if order.requirements:
+            lease = await packages.install(order.requirements, seconds=order.seconds, tenant=order.tenant)
+        return await _run_with(lease.path if lease else None, order, pool, settings, deadline)
     except InstallFailed as error:
-        return _answer("error", -1, stderr=f"package installation failed: {error}")
+        return _answer("error", -1, stderr=str(error))
+    finally:
+        if lease is not None:
+            lease.release()
+
+
+async def _run_with(
+    packages: Path | None, order: Run, pool: Pool, settings: Settings, deadline: float
+) -> dict[str, Any]:
+    limits = Limits(output_bytes=settings.max_output_bytes)
     try:
-        container = await pool.create(
-            Limits(output_bytes=settings.max_output_bytes), packages=installed, output=settings.output_dir
-        )
+        container = await pool.create(limits, tenant=order.tenant, packages=packages, output=settings.output_dir)
     except CannotStart as error:
         return _answer("error", -1, stderr=f"the container did not start: {error}")
     try:
@@ -77,28 +97,36 @@ def _prepare(tree: Tree, files: dict[str, bytes], output: str) -> None:
 def _collect(container: Container, output: str) -> tuple[dict[str, str], list[str]]:
     """Regular files in the output directory, sub-directories too; links are not followed, and not sent."""
     produced: dict[str, str] = {}
-    notes: list[str] = []
+    too_large: list[str] = []
     left = MOST_PRODUCED_BYTES
     try:
         tree = container.files
-        entries = list(tree.list(output))
+        listing = tree.list(output)
     except (BadPath, NotFound, TooLarge):
         return {}, []
     except Exception as error:  # noqa: BLE001 - the code may have ended its container in any way
         return {}, [f"files could not be collected: {error}"]
-    for entry in entries:
+    for entry in listing.entries:
         if entry.kind != "file":
             continue
         try:
             data = tree.read(entry.path, left)
         except TooLarge:
-            notes.append(f"{entry.path} was left out: more than {MOST_PRODUCED_BYTES} bytes in all")
+            too_large.append(entry.path)
             continue
         except (BadPath, NotFound):
             continue
         left -= len(data)
         produced[entry.path.removeprefix(f"{output}/")] = base64.b64encode(data).decode()
-    return produced, notes
+    return produced, [*_left_out(too_large), *([_TOO_MANY] if listing.has_more else [])]
+
+
+def _left_out(paths: list[str]) -> list[str]:
+    if not paths:
+        return []
+    more = f" and {len(paths) - _NAMED} more" if len(paths) > _NAMED else ""
+    shown = ", ".join(paths[:_NAMED])
+    return [f"left out of files_produced: {shown}{more}: all files together may have {MOST_PRODUCED_BYTES} bytes"]
 
 
 def _report(outcome: Outcome, order: Run, produced: dict[str, str], notes: list[str]) -> dict[str, Any]:

@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import logging
 import secrets
 import time
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Literal
 
-from antwort.sandbox.container import Container, Outcome
+from antwort.sandbox.annex import Annex
+from antwort.sandbox.call import OnOutput, Outcome
+from antwort.sandbox.container import Container
 from antwort.sandbox.errors import AtCapacity, Ended, NotFound
+from antwort.sandbox.installer import InstallFailed
 from antwort.sandbox.limits import Limits
 from antwort.sandbox.packages import Packages
 from antwort.sandbox.pool import Pool
@@ -20,8 +24,21 @@ from antwort.sandbox.pool import Pool
 from .gate import Gate
 from .settings import Settings
 
+_logger = logging.getLogger(__name__)
+
 _SWEEP_SECONDS: Final = 1.0
 _REMEMBERED: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """What one request asks a session to do."""
+
+    code: str
+    seconds: float
+    """For installation and run together."""
+    echo: bool
+    requirements: list[str]
 
 
 @dataclass(slots=True)
@@ -31,10 +48,20 @@ class Session:
     id: str
     tenant: str
     container: Container
+    annex: Annex
     expires_after: int
     created: float = field(default_factory=time.time)
     used: float = field(default_factory=time.monotonic)
     users: int = 0
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Calls run in order, also where one of them installs packages first."""
+    installing: asyncio.Task[str] | None = None
+
+    def interrupt(self) -> bool:
+        """Stop what runs, or what is being installed for it; says whether there was anything."""
+        if self.installing is not None:
+            return self.installing.cancel()
+        return self.container.interrupt()
 
     def describe(self) -> dict[str, Any]:
         return {
@@ -71,19 +98,68 @@ class Sessions:
             raise AtCapacity(message, 5)
         self._tenants[tenant] += 1
         try:
-            await self._gate.enter()
+            await self._gate.enter(tenant)
             try:
-                installed = await self._packages.install(requirements, seconds=300) if requirements else None
-                container = await self._pool.create(limits, tenant=tenant, packages=installed)
+                container, annex = await self._furnished(limits, tenant, requirements)
             except BaseException:
                 self._gate.leave()
                 raise
         except BaseException:
             self._one_less(tenant)
             raise
-        session = Session(f"sess_{secrets.token_hex(16)}", tenant, container, expires_after)
+        session = Session(f"sess_{secrets.token_hex(16)}", tenant, container, annex, expires_after)
         self._live[session.id] = session
         return session
+
+    async def _furnished(self, limits: Limits, tenant: str, requirements: list[str]) -> tuple[Container, Annex]:
+        """A container with these packages, and with a place for more; both are kept until it is gone."""
+        annex, packages = self._packages.annex(), None
+        try:
+            if requirements:
+                lease = await self._packages.install(
+                    requirements, seconds=self._settings.max_install_seconds, tenant=tenant
+                )
+                annex.keep(lease)
+                packages = lease.path
+            container = await self._pool.create(limits, tenant=tenant, packages=packages, annex=annex.path)
+        except BaseException:
+            self._packages.retire(annex)
+            raise
+        container.when_gone(lambda: self._packages.retire(annex))
+        return container, annex
+
+    async def execute(self, session: Session, order: Order, on_output: OnOutput | None = None) -> Outcome:
+        """Install what the call needs, then run it; its time counts for both."""
+        try:
+            return await self._executed(session, order, on_output)
+        finally:
+            if not session.container.alive:  # it frees its place at once, not at the next sweep
+                await self._end(session, "ended")
+
+    async def _executed(self, session: Session, order: Order, on_output: OnOutput | None) -> Outcome:
+        async with session.turn:
+            deadline = time.monotonic() + order.seconds
+            try:
+                packages = await self._added(session, order) if order.requirements else None
+            except InstallFailed as error:
+                return _not_run("error", str(error), on_output)
+            if packages is None and order.requirements:
+                return _not_run("interrupted", "the installation of packages was interrupted", on_output)
+            left = max(0.001, deadline - time.monotonic())
+            return await session.container.execute(
+                order.code, timeout=left, echo=order.echo, packages=packages, on_output=on_output
+            )
+
+    async def _added(self, session: Session, order: Order) -> str | None:
+        """The name of the call's packages in the session's annex, or None if that was interrupted."""
+        adding = self._packages.add(session.annex, order.requirements, seconds=order.seconds, tenant=session.tenant)
+        session.installing = asyncio.create_task(adding)
+        try:
+            await asyncio.wait([session.installing])
+            return None if session.installing.cancelled() else session.installing.result()
+        finally:
+            session.installing.cancel()
+            session.installing = None
 
     def get(self, name: str) -> Session:
         session = self._live.get(name)
@@ -111,11 +187,16 @@ class Sessions:
         return list(self._live.values())
 
     async def destroy(self, name: str, reason: str = "destroyed") -> None:
-        session = self._live.pop(name, None)
-        if session is None:
-            self.get(name)
+        if name not in self._live:
+            self.get(name)  # says why not
             return
-        self._ended[name] = session.container.reason or reason
+        await self._end(self._live[name], reason)
+
+    async def _end(self, session: Session, reason: str) -> None:
+        """Whoever comes first ends it; to the others it is no news."""
+        if self._live.pop(session.id, None) is None:
+            return
+        self._ended[session.id] = session.container.reason or reason
         while len(self._ended) > _REMEMBERED:
             del self._ended[next(iter(self._ended))]
         try:
@@ -133,12 +214,25 @@ class Sessions:
         """End sessions that were idle for too long, and let go of those that have ended by themselves."""
         while True:
             await asyncio.sleep(_SWEEP_SECONDS)
-            now = time.monotonic()
             for session in self.all():
-                if not session.container.alive:
-                    await self.destroy(session.id, session.container.reason or "ended")
-                elif not session.users and now - session.used > session.expires_after:
-                    await self.destroy(session.id, "expired")
+                try:
+                    await self._sweep(session)
+                except Exception:  # one that cannot be ended must not keep all others for ever
+                    _logger.exception("a session could not be swept")
+
+    async def _sweep(self, session: Session) -> None:
+        """Looked at only now: while others were ended it may have been used, or have gone."""
+        if not session.container.alive:
+            await self._end(session, "ended")
+        elif not session.users and time.monotonic() - session.used > session.expires_after:
+            await self._end(session, "expired")
+
+
+def _not_run(status: Literal["error", "interrupted"], why: str, on_output: OnOutput | None) -> Outcome:
+    """The code was never started."""
+    if on_output is not None:
+        on_output("stderr", why)
+    return Outcome(status=status, exit_code=-1, stdout="", stderr=why, output=[("stderr", why)])
 
 
 def report(outcome: Outcome) -> dict[str, Any]:
@@ -152,6 +246,7 @@ def report(outcome: Outcome) -> dict[str, Any]:
         "result": outcome.echo,
         "error": outcome.error,
         "images": [{"mime": i.mime, "data": base64.b64encode(i.data).decode()} for i in outcome.images],
+        "images_left_out": outcome.images_left_out,
         "execution_time_ms": int(outcome.seconds * 1000),
         "reason": outcome.reason,
         "cut_bytes": outcome.cut_bytes,

@@ -3,12 +3,36 @@
 from __future__ import annotations
 
 import ipaddress
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from antwort.sandbox.errors import Refused
+from antwort.sandbox.errors import BadPath, Refused
+from antwort.sandbox.files import parts
+from antwort.sandbox.limits import GIB
+from antwort.sandbox.packages import Allowance
+from antwort.sandbox.quota import Quota
+
+_LAST_PORT: Final = 65_535
+_LEAST: Final = {
+    "max_concurrent": 1,
+    "queue": 0,
+    "queue_seconds": 0,
+    "max_sessions": 1,
+    "max_sessions_per_tenant": 1,
+    "session_seconds": 1,
+    "max_install_bytes": 1 << 20,
+    "max_install_files": 100,
+    "max_install_seconds": 1,
+    "max_installs": 1,
+    "install_queue": 0,
+    "max_packages_bytes": 1 << 20,
+    "max_body_bytes": 1 << 10,
+    "max_timeout_seconds": 1,
+    "max_output_bytes": 1 << 10,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,6 +41,8 @@ class Settings:
 
     host: str = "127.0.0.1"
     port: int = 8080
+    uds: str | None = None
+    """The path of a Unix socket to listen on, instead of host and port."""
     mode: str = "python"
     max_concurrent: int = 3
     """Executions of `/execute` at once."""
@@ -24,7 +50,8 @@ class Settings:
     """How many requests may wait for a place, in order; past it the answer is 429."""
     queue_seconds: float = 5.0
     max_sessions: int = 64
-    max_sessions_per_tenant: int = 64
+    max_sessions_per_tenant: int = 32
+    """Fewer than there are, so that nobody can take them all."""
     session_seconds: int = 1200
     """A session idle for longer is ended."""
     python_index: str | None = None
@@ -33,6 +60,16 @@ class Settings:
     state: Path = Path(".antwort/sandbox")
     builds: bool = False
     """Also install packages that must be built, which runs their code in the installer's jail."""
+    max_install_bytes: int = GIB
+    """What one installation of packages may take of the disk, while it runs and afterwards."""
+    max_install_files: int = 100_000
+    max_install_seconds: int = 300
+    max_installs: int = 2
+    """Installations at once."""
+    install_queue: int = 32
+    """How many may wait for those, one tenant's after another's; past it the answer is 429."""
+    max_packages_bytes: int = 8 * GIB
+    """All packages that are kept; past it those in no container go, the longest unused first."""
     modules: str = "numpy,pandas,matplotlib,matplotlib.pyplot"
     """What is imported ahead of time."""
     max_body_bytes: int = 64 << 20
@@ -43,26 +80,55 @@ class Settings:
     """Names of missing protections that the operator accepts, separated by commas."""
 
     @property
-    def loopback_only(self) -> bool:
-        if self.host == "localhost":
-            return True
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return False
+    def local(self) -> bool:
+        """Only this machine can reach it."""
+        return self.uds is not None or is_loopback(self.host)
 
     @property
     def waived(self) -> frozenset[str]:
         return frozenset(filter(None, self.allow_weaker_isolation.split(",")))
+
+    @property
+    def allowance(self) -> Allowance:
+        return Allowance(
+            quota=Quota(self.max_install_bytes, self.max_install_files),
+            seconds=self.max_install_seconds,
+            at_once=self.max_installs,
+            queue=self.install_queue,
+            shelf_bytes=self.max_packages_bytes,
+        )
 
     def check(self) -> None:
         """Refuse what would be unsafe or cannot work."""
         if self.mode != "python":
             message = f"SANDBOX_MODE={self.mode} is not there yet; use python"
             raise Refused(message)
-        if not self.loopback_only and not self.token:
+        if not self.local and not self.token:
             message = f"listening on {self.host} needs a token: set SANDBOX_TOKEN, or listen on 127.0.0.1"
             raise Refused(message)
+        if not 0 <= self.port <= _LAST_PORT:
+            raise Refused(
+                f"SANDBOX_PORT={self.port} is no port: choose one up to {_LAST_PORT}, or 0 for any that is free"
+            )
+        for name, least in _LEAST.items():
+            value = getattr(self, name)
+            if not least <= value < math.inf:
+                raise Refused(f"SANDBOX_{name.upper()}={value} makes no sense: it must be at least {least}")
+        try:
+            parts(self.output_dir)
+        except BadPath as error:
+            message = "a directory of the container's own, below its working directory"
+            raise Refused(f"SANDBOX_OUTPUT_DIR names {message}: {error}") from error
+
+
+def is_loopback(name: str) -> bool:
+    """A name or an address (without brackets) that means this machine, whoever is asked."""
+    if name == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
 
 
 def from_environment(environment: Mapping[str, str], **given: object) -> Settings:

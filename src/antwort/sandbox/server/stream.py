@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections import deque
 from collections.abc import AsyncIterator
 from typing import Any, Final
@@ -14,30 +15,37 @@ from starlette.responses import StreamingResponse
 from antwort.sandbox.capture import StreamName
 from antwort.sandbox.errors import SandboxError
 
-from .sessions import Sessions, report
+from .sessions import Order, Sessions, report
+
+_logger = logging.getLogger(__name__)
 
 _PING_SECONDS: Final = 15.0
 
+BROKEN: Final = "the sandbox server itself failed; see its log"
 
-def events(sessions: Sessions, name: str, code: str, *, seconds: float, echo: bool) -> StreamingResponse:
+
+def events(sessions: Sessions, name: str, order: Order) -> StreamingResponse:
     """Run the code and send what it prints as it prints it."""
     return StreamingResponse(
-        _events(sessions, name, code, seconds=seconds, echo=echo),
+        _events(sessions, name, order),
         media_type="text/event-stream",
         headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
     )
 
 
-async def _events(sessions: Sessions, name: str, code: str, *, seconds: float, echo: bool) -> AsyncIterator[str]:
+async def _events(sessions: Sessions, name: str, order: Order) -> AsyncIterator[str]:
     waiting = _Waiting()
 
     async def work() -> None:
         try:
             with sessions.using(name) as session:
-                outcome = await session.container.execute(code, timeout=seconds, echo=echo, on_output=waiting.output)
+                outcome = await sessions.execute(session, order, waiting.output)
             waiting.put("result", report(outcome))
         except SandboxError as error:
             waiting.put("error", {"error": str(error)})
+        except Exception:  # too late for a status of 500
+            _logger.exception("a streamed call failed")
+            waiting.put("error", {"error": BROKEN})
         finally:
             waiting.put("", None)
 

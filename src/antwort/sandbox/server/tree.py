@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any, Final
@@ -15,8 +14,8 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from antwort.sandbox import archive
-from antwort.sandbox.errors import SandboxError
-from antwort.sandbox.files import Entry, Tree, parts
+from antwort.sandbox.errors import Refused
+from antwort.sandbox.files import MOST_LISTED, Draft, Entry, parts
 
 from . import transfers
 from .bodies import Fields, pieces, read
@@ -39,39 +38,43 @@ def _described(entry: Entry) -> dict[str, Any]:
 
 async def _list(request: Request) -> Response:
     with _server(request).sessions.using(request.path_params["session"]) as session:
-        below = request.query_params.get("path", "")
-        entries = await asyncio.to_thread(lambda: list(session.container.files.list(below)))
-        return JSONResponse({"files": [_described(entry) for entry in entries]})
+        below, after = request.query_params.get("path", ""), request.query_params.get("after", "")
+        limit = _limit(request.query_params.get("limit", str(MOST_LISTED)))
+        listing = await asyncio.to_thread(session.container.files.list, below, limit=limit, after=after)
+        files = [_described(entry) for entry in listing.entries]
+        return JSONResponse({"files": files, "has_more": listing.has_more})
+
+
+def _limit(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= MOST_LISTED):
+        message = f"limit must be a whole number from 1 to {MOST_LISTED}"
+        raise Refused(message)
+    return int(text)
 
 
 async def _upload(request: Request) -> Response:
     path = request.path_params["path"]
     with _server(request).sessions.using(request.path_params["session"]) as session:
         files = session.container.files
-        descriptor = await asyncio.to_thread(files.open_write, path)
+        draft = await asyncio.to_thread(files.draft, path)
+        whole = False
         try:
-            await _receive(request, files, descriptor, path, session.container.limits.disk_bytes)
-        except BaseException:
-            await asyncio.to_thread(_discard, files, path)
-            raise
+            await _receive(request, draft, session.container.limits.disk_bytes)
+            whole = True
         finally:
-            os.close(descriptor)
+            # Shielded, so that a client that goes leaves no descriptor open.
+            await asyncio.shield(asyncio.ensure_future(asyncio.to_thread(draft.close, whole=whole)))
         return JSONResponse(_described(await asyncio.to_thread(files.stat, path)), 201)
 
 
-async def _receive(request: Request, files: Tree, descriptor: int, path: str, limit: int) -> None:
+async def _receive(request: Request, draft: Draft, limit: int) -> None:
     pending = bytearray()
-    async for piece in pieces(request, limit, repr(path)):
+    async for piece in pieces(request, limit, repr(draft.path)):
         pending += piece
         if len(pending) >= _CHUNK:
-            await asyncio.to_thread(files.write_all, descriptor, bytes(pending), path)
+            await asyncio.to_thread(draft.write, bytes(pending))
             pending.clear()
-    await asyncio.to_thread(files.write_all, descriptor, bytes(pending), path)
-
-
-def _discard(files: Tree, path: str) -> None:
-    with contextlib.suppress(SandboxError):  # the code may have taken it already
-        files.delete(path)
+    await asyncio.to_thread(draft.write, bytes(pending))
 
 
 async def _download(request: Request) -> Response:
@@ -135,6 +138,7 @@ async def _pack(request: Request) -> Response:
     server = _server(request)
     with server.sessions.using(request.path_params["session"]) as session:
         files, limit = session.container.files, 4 * session.container.limits.disk_bytes
+        await asyncio.to_thread(files.list, below, limit=1)  # once bytes are on their way there is no saying no
     headers = {**_INERT, "Content-Disposition": 'attachment; filename="files.tar"'}
     packed = transfers.send(lambda file: archive.pack(files, file, below, limit=limit))
     await server.archives.enter()

@@ -17,12 +17,19 @@ sides in the message.
 
 from __future__ import annotations
 
+from antwort.storage.conformance.containers import ContainerConformance
 from antwort.storage.conformance.conversations import ConversationConformance
 from antwort.storage.conformance.files import FileConformance
 from antwort.storage.conformance.responses import ResponseConformance
 
-__all__ = ["ConversationConformance", "FileConformance", "ResponseConformance", "StoreConformance"]
+__all__ = [
+    "ContainerConformance",
+    "ConversationConformance",
+    "FileConformance",
+    "ResponseConformance",
+    "StoreConformance",
+]
 
 
-class StoreConformance(ResponseConformance, ConversationConformance, FileConformance):
+class StoreConformance(ResponseConformance, ConversationConformance, FileConformance, ContainerConformance):
     """Subclass it, and let `open` open the store at a place."""

@@ -124,3 +124,11 @@ class ConversationConformance(Conformance):
             await store.create_conversation(THEIRS, RECORD, [message("msg_1", "theirs")])
             check(await store.delete_conversation(THEIRS, "conv_1"), "theirs is there")
             equal(await store.all_items(OURS, "conv_1"), [message("msg_1")])
+
+    async def test_a_trial_changes_nothing(self, tmp_path: Path) -> None:
+        async with self.store(tmp_path) as store:
+            await store.create_conversation(OURS, RECORD, [message("msg_1")])
+            await store.try_to_write()
+            equal(await store.all_items(OURS, "conv_1"), [message("msg_1")])
+        async with self.store(tmp_path) as store:
+            equal(await store.get_conversation(OURS, "conv_1"), RECORD)

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from antwort.api.responses import Conversation, Response, Usage
-from antwort.engine.ports import ConversationRecord, PageQuery, Store, StoredResponse
+from antwort.engine.ports import EVENTS_AT_ONCE, ConversationRecord, PageQuery, Store, StoredResponse
 from antwort.storage.conformance.base import (
     LISTED,
     OURS,
@@ -239,6 +239,31 @@ class ResponseConformance(Conformance):
             for after in range(-1, 4):
                 equal(await store.read_events(OURS, "resp_1", after), every[after + 1 :])
             equal(await store.read_events(OURS, "unknown", -1), [])
+
+    async def test_events_are_read_so_many_bytes_at_a_time(self, tmp_path: Path) -> None:
+        async with self.store(tmp_path) as store:
+            await store.begin_response(OURS, asked("resp_1"))
+            every = [(number, b"x" * (EVENTS_AT_ONCE * 2 // 5)) for number in range(6)]
+            every += [(6, b"y" * EVENTS_AT_ONCE * 2), (7, b"z")]
+            await store.append_events(OURS, "resp_1", every)
+            read: list[tuple[int, bytes]] = []
+            sizes: list[int] = []
+            while some := await store.read_events(OURS, "resp_1", read[-1][0] if read else -1):
+                read += some
+                sizes.append(len(some))
+            equal(read, every)
+            equal(sizes, [3, 3, 1, 1])
+
+    async def test_a_response_ends_together_with_its_last_events(self, tmp_path: Path) -> None:
+        async with self.store(tmp_path) as store:
+            stored = asked("resp_1")
+            await store.begin_response(OURS, stored)
+            await store.append_events(OURS, "resp_1", [(0, b"zero"), (1, b"one")])
+            for _ in range(2):  # the second time nothing is new
+                await store.finish_response(OURS, done(stored), events=[(1, b"one"), (2, b"two")])
+                equal(await store.read_events(OURS, "resp_1", -1), [(0, b"zero"), (1, b"one"), (2, b"two")])
+            await store.finish_response(OURS, done(asked("resp_0")), events=[(0, b"of nothing")])
+            equal(await store.read_events(OURS, "resp_0", -1), [])
 
     # ── After a restart ──────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -177,7 +177,9 @@ def test_a_client_that_walks_away_leaves_nothing_running(arena):
     host, port = arena.client.url.removeprefix("http://").split(":")
     body = json.dumps({"code": "import time\ntry: time.sleep(60)\nfinally: ended = True", "stream": True}).encode()
     with socket.create_connection((host, int(port))) as connection:
-        head = f"POST /sessions/{arena.session}/execute HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+        head = (
+            f"POST /sessions/{arena.session}/execute HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
+        )
         connection.sendall(head.encode() + body)
         time.sleep(0.5)
     seen = arena.run("ended", timeout_seconds=10)

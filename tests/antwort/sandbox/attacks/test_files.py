@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import io
+import lzma
 import tarfile
 import time
 from urllib.parse import quote
 
 import pytest
 
-BAD_NAMES = ["../x", "../../etc/passwd", "a/../../x", "a\\b", "a\nb", "a\x7fb", "x" * 256, "..", "a/./b", "\u202eevil"]
+BAD_NAMES = [
+    *("../x", "../../etc/passwd", "a/../../x", "a\\b", "a\nb", "a\x7fb", "x" * 256, "..", "a/./b", "\u202eevil"),
+    *("/etc/passwd", "//x", "a//b", "a\0b", "\0", "a\\..\\b", "\u0085", "\u2028", "d/" * 70 + "f", "ä" * 128, "C:\\x"),
+]
 
 
 def names_in_archive(arena) -> list[str]:
@@ -20,15 +26,69 @@ def names_in_archive(arena) -> list[str]:
 
 @pytest.mark.parametrize("name", BAD_NAMES)
 def test_bad_names_going_in(arena, name):
-    answer = arena.client.call("PUT", f"/sessions/{arena.session}/files/{quote(name, safe='')}", b"x")
-    assert answer.status in {400, 404}
-    assert arena.client.call("GET", f"/sessions/{arena.session}/files").json["files"] == []
+    """By every way there is: alone, with a run or a session, as the target of a move, in an archive, as its place."""
+    base = f"/sessions/{arena.session}"
+    answers = [
+        arena.client.call("PUT", f"{base}/files/{quote(name, safe='')}", b"x"),
+        arena.client.call("PUT", f"{base}/archive?path={quote(name, safe='')}", packed("good")),
+        arena.client.post("/execute", {"code": "1", "files": {name: ""}}),
+        arena.client.post("/sessions", {"files": {name: ""}}),
+    ]
+    if "\0" not in name:  # which ends a name in an archive
+        answers.append(arena.client.call("PUT", f"{base}/archive", packed(name)))
+    assert {answer.status for answer in answers} <= {400, 404}, answers
+    assert arena.client.call("GET", f"{base}/files").json["files"] == []
+    assert arena.client.call("PUT", f"{base}/files/good", b"x").status == 201
+    assert arena.client.post(f"{base}/move", {"from": "good", "to": name}).status == 400
+    assert arena.value("import os; os.listdir('/mnt/data')") == "['good']"
+
+
+def packed(*names: str, size: int = 0) -> bytes:
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode="w") as archive:
+        for name in names:
+            member = tarfile.TarInfo(name)
+            member.size = size
+            archive.addfile(member, io.BytesIO(b"\0" * size))
+    return data.getvalue()
+
+
+@pytest.mark.parametrize("squeeze", [gzip.compress, bz2.compress, lzma.compress], ids=["gzip", "bzip2", "xz"])
+def test_an_archive_that_would_unpack_to_a_thousand_times_its_size(arena, squeeze):
+    """Only plain archives are taken: they are as large as what is in them."""
+    bomb = squeeze(packed("bomb", size=100 << 20))
+    answer = arena.client.call("PUT", f"/sessions/{arena.session}/archive", bomb)
+    assert answer.status == 400
+    assert arena.value("import os; os.listdir()") == "[]"
+
+
+@pytest.mark.parametrize("count, size", [(40, 1 << 20), (3_000, 0)], ids=["bytes", "files"])
+def test_an_archive_over_the_quota(arena, count, size):
+    """It stops where the quota ends, and what the container has is still its own to remove."""
+    answer = arena.client.call("PUT", f"/sessions/{arena.session}/archive", packed(*map(str, range(count)), size=size))
+    assert answer.status == 413
+    code = "import os\nfor n in os.listdir(): os.unlink(n)\nopen('f', 'w').write('x' * 1000)"
+    assert arena.value(code) == "1000"
+
+
+@pytest.mark.parametrize(
+    "method, path", [("GET", "files/x"), ("HEAD", "files/x"), ("GET", "stat/x"), ("GET", "archive?path=x")]
+)
+@pytest.mark.parametrize("target", ["/etc/passwd", "/proc/1/root", "..", "/dev/zero"])
+def test_nothing_outside_is_reached_through_a_link(arena, method, path, target):
+    arena.run(f"import os; os.symlink({target!r}, 'x')")
+    answer = arena.client.call(method, f"/sessions/{arena.session}/{path}")
+    assert b"root:" not in answer.body
+    assert answer.status == 400 or (path.startswith("stat") and answer.json["kind"] == "other")
 
 
 def test_names_of_255_bytes_and_both_normal_forms_are_kept_apart(arena):
     for name in ("x" * 255, "\u00e9", "e\u0301"):
         assert arena.client.call("PUT", f"/sessions/{arena.session}/files/{quote(name)}", b"x").status == 201
     assert arena.value("import os; sorted(map(len, os.listdir()))") == "[1, 2, 255]"
+    listed = arena.client.call("GET", f"/sessions/{arena.session}/files").json["files"]
+    assert sorted(entry["path"] for entry in listed) == ["e\u0301", "x" * 255, "\u00e9"]
+    assert names_in_archive(arena) == ["e\u0301", "x" * 255, "\u00e9"]
 
 
 def test_bad_names_coming_out(arena):

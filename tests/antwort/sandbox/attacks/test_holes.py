@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import socket
 import time
+from pathlib import Path
 
 SOCKETS = """
 import os, stat
@@ -32,6 +35,28 @@ hits, os.getppid()
 
 def test_no_unix_socket_of_the_server_can_be_reached_by_a_path(arena):
     assert arena.value(SOCKETS) == "[]"
+
+
+def test_no_unix_socket_of_the_host_can_be_reached_by_a_path(arena, tmp_path):
+    """Landlock would not stop it, so no place where one may lie is in sight: not even the server's own directory."""
+    places = [arena.server.state, arena.server.state / "packages", tmp_path, Path("/tmp"), Path("/dev/shm")]  # noqa: S108 - the host's
+    with contextlib.ExitStack() as stack:
+        for place in places:
+            listening = stack.enter_context(socket.socket(socket.AF_UNIX))
+            path = place / f"attacked-{os.getpid()}"
+            listening.bind(str(path))
+            stack.callback(path.unlink)
+            path.chmod(0o777)
+            listening.listen()
+            code = f"""
+                import socket
+                found = []
+                for path in ({str(path)!r}, '/opt/packages/' + {path.name!r}, '/proc/1/root' + {str(path)!r}):
+                    try: socket.socket(socket.AF_UNIX).connect(path); found.append(path)
+                    except OSError: pass
+                found
+            """
+            assert arena.value(code) == "[]"
 
 
 def test_the_environment_of_parents_is_out_of_sight(arena):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import socket
+from pathlib import Path
 
 import pytest
 
@@ -22,6 +25,7 @@ UNREACHABLE = {f"('OSError', {number})" for number in (errno.ENETUNREACH, errno.
 
 LOOPBACK = [
     *("127.0.0.1", "127.1", "2130706433", "0x7f000001", "0177.0.0.1", "::1", "::ffff:127.0.0.1", "::ffff:7f00:1"),
+    *("0", "::"),
     "0.0.0.0",  # noqa: S104 - a target, not a bind
 ]
 ELSEWHERE = [
@@ -37,8 +41,27 @@ ELSEWHERE = [
         "192.0.2.1",
         "2001:db8::1",
     ),
+    *("167772161", "0x0a000001", "012.0.0.1", "10.1", "::ffff:10.0.0.1", "::ffff:a00:1", "3232235521", "0xc0.0xa8.0.1"),
+    *("::ffff:192.168.0.1", "2886729729", "169.254.0.1", "fe80::a9fe:a9fe", "2002:a9fe:a9fe::1"),
     *("255.255.255.255", "224.0.0.1", "ff02::1"),
 ]
+
+
+def own_addresses() -> list[str]:
+    """Those of this host, however it is called from outside."""
+    found = {info[4][0] for info in socket.getaddrinfo(socket.gethostname(), None)}
+    for family, anywhere in ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1")):
+        with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((anywhere, 9))  # sends nothing
+            found.add(probe.getsockname()[0])
+    return sorted(str(address) for address in found)
+
+
+def resolvers() -> list[str]:
+    with contextlib.suppress(OSError):
+        lines = Path("/etc/resolv.conf").read_text(encoding="utf-8").splitlines()
+        return [line.split()[1] for line in lines if line.startswith("nameserver ")]
+    return []
 
 
 @pytest.mark.parametrize("host", LOOPBACK)
@@ -56,6 +79,29 @@ def test_there_is_no_way_to_anywhere_else(arena, host):
 @pytest.mark.parametrize("name", ["example.com", "metadata.google.internal", "localhost.localdomain"])
 def test_no_name_resolves(arena, name):
     assert "gaierror" in arena.value(f"{CONNECT}go({name!r})")
+
+
+def test_the_host_is_not_reached_by_any_of_its_addresses(arena):
+    """Neither the server itself nor anything else that listens there."""
+    port = int(arena.client.url.rpartition(":")[2])
+    with socket.create_server(("", 0)) as everywhere:
+        for address in [*own_addresses(), "127.0.0.1"]:
+            for target in (port, everywhere.getsockname()[1]):
+                assert "connected" not in arena.value(f"{CONNECT}go({address!r}, {target})")
+
+
+def test_a_resolver_that_is_asked_directly_does_not_answer(arena):
+    query = b"\x12\x34\x01\x00\x00\x01" + b"\x00" * 6 + b"\x07example\x03com\x00\x00\x01\x00\x01"
+    for address in {*resolvers(), "127.0.0.53", "127.0.0.1", "192.0.2.53"}:
+        code = f"""
+            import socket
+            s = socket.socket(socket.AF_INET6 if ':' in {address!r} else socket.AF_INET, socket.SOCK_DGRAM)
+            s.settimeout(0.3)
+            try: s.sendto({query!r}, ({address!r}, 53)); r = s.recv(512)
+            except OSError as e: r = None
+            r is None
+        """
+        assert arena.value(code) == "True"
 
 
 def test_only_loopback_exists(arena):

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
+import tarfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from patience import until
 
 FLOOD = """
 import os
@@ -10,6 +18,11 @@ os.write(1, b'first\\n')
 for _ in range(676): os.write(1, b'x' * (1 << 20))
 os.write(1, b'\\nlast\\n')
 """
+
+
+def peak_kilobytes(pid: int) -> int:
+    """The most memory that it ever had; never less than before."""
+    return int(Path(f"/proc/{pid}/status").read_text(encoding="utf-8").partition("VmHWM:")[2].split()[0])
 
 
 def test_676_megabytes(arena):
@@ -79,17 +92,31 @@ def test_an_answer_written_ahead_for_the_next_call(arena):
     assert answer.json["status"] == "ended"
 
 
+DESCRIPTORS = """
+import array, os, socket, struct, time
+channel = socket.socket(fileno=os.dup(4000))
+channel.sendall(struct.pack('>II', 1000, 0))
+sent = 0
+for _ in range(50):
+    rights = array.array('i', [0] * 200)
+    sent += channel.sendmsg([b' '], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+    time.sleep(0.01)
+os.write(1, str(sent).encode())
+time.sleep(1)
+os._exit(0)
+"""
+"""Each with a byte, since a stream carries none without; the bytes are the beginning of a frame that never ends."""
+
+
 def test_descriptors_sent_over_the_channel_do_not_pile_up_in_the_server(arena):
-    before = arena.server.traces()["descriptors"]
-    code = """
-        import socket, os, array
-        s = socket.socket(fileno=os.dup(4000))
-        for _ in range(50):
-            try: s.sendmsg([b''], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array('i', [0] * 200))])
-            except OSError: break
-    """
-    arena.run(code)
-    assert arena.server.traces()["descriptors"] - before <= 4
+    before, most = arena.server.traces()["descriptors"], 0
+    with ThreadPoolExecutor(1) as threads:
+        running = threads.submit(arena.run, DESCRIPTORS)
+        while not running.done():
+            most = max(most, arena.server.traces()["descriptors"])
+    assert running.result()["stdout"] == "50"
+    assert 0 < most <= before + 8  # even while they come; connections come and go as well
+    until(lambda: arena.server.traces()["descriptors"] - before <= 4)
 
 
 def test_closed_and_replaced_descriptors(arena):
@@ -108,7 +135,108 @@ def test_a_forked_copy_cannot_answer_twice(arena):
     assert arena.value("1 + 1") == "2"
 
 
+MILLION = """
+import os
+os.makedirs('output', exist_ok=True)
+made = 0
+try:
+    for made in range(1_000_000): os.close(os.open(f'output/{made:06}', os.O_CREAT | os.O_WRONLY))
+except OSError as error: print(error.errno, made)
+"""
+
+
+@pytest.mark.parametrize("arena", [{"memory_bytes": 1 << 30, "disk_files": 100_000}], indirect=True)
 def test_a_million_files(arena):
-    arena.run("import os\nfor i in range(400): open(f'/mnt/data/{i}', 'w').close()")
-    listed = arena.client.call("GET", f"/sessions/{arena.session}/files").json["files"]
-    assert len(listed) == 400
+    """As many as the quota lets it make; they come out page by page, or as one archive, and nobody waits meanwhile."""
+    seen = arena.run(MILLION, timeout_seconds=60)
+    number, made = map(int, seen["stdout"].split())
+    assert number == errno.ENOSPC
+    assert 90_000 < made < 100_000
+    base = f"/sessions/{arena.session}"
+    first = arena.client.call("GET", f"{base}/files?path=output").json
+    assert (len(first["files"]), first["has_more"]) == (10_000, True)
+    last = arena.client.call("GET", f"{base}/files?path=output&after=output/{made - 10:06}").json
+    assert (len(last["files"]), last["has_more"]) == (9, False)
+    before = peak_kilobytes(arena.server.process.pid)
+    packed = arena.client.call("GET", f"{base}/archive?path=output").body
+    with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
+        assert sum(1 for _ in archive) == made
+    assert peak_kilobytes(arena.server.process.pid) - before < 200_000
+    assert arena.client.call("DELETE", f"{base}/files/output").status == 204
+    assert arena.value("import os; os.listdir()") == "[]"
+
+
+def test_a_million_files_of_one_run(arena):
+    seen = arena.client.execute(MILLION, timeout_seconds=60)
+    assert seen["stdout"].startswith(f"{errno.ENOSPC} ")
+    assert 9_000 < len(seen["files_produced"]) <= 10_000
+    assert "left out of files_produced" in seen["stderr"]
+
+
+ENDLESS = "import os\nos.write(1, b'first ')\nwhile True: os.write(1, b'x' * 65536)"
+
+
+def test_an_endless_line(arena):
+    before = peak_kilobytes(arena.server.process.pid)
+    seen = arena.run(ENDLESS, timeout_seconds=2)
+    assert (seen["status"], seen["stdout"][:7]) == ("timeout", "first x")
+    assert len(seen["stdout"]) < 2 << 20
+    assert f"[... {seen['cut_bytes']} bytes cut ...]" in seen["stdout"]
+    assert peak_kilobytes(arena.server.process.pid) - before < 64_000
+    assert arena.value("'alive'") == "'alive'"
+
+
+def events(arena, code: str, **fields) -> list[tuple[str, dict]]:
+    body = json.dumps({"code": code, "stream": True, **fields}).encode()
+    answer = arena.client.call("POST", f"/sessions/{arena.session}/execute", body)
+    found = [frame.split("\n") for frame in answer.body.decode().strip().split("\n\n")]
+    assert all(len(frame) == 2 for frame in found)
+    return [(kind.removeprefix("event: "), json.loads(data.removeprefix("data: "))) for kind, data in found]
+
+
+def test_an_endless_line_as_events(arena):
+    found = events(arena, ENDLESS, timeout_seconds=1)
+    assert (found[-1][0], found[-1][1]["status"]) == ("result", "timeout")
+    sent = "".join(event["text"] for kind, event in found if kind == "output")
+    assert len(sent) < 2 << 20
+    assert "bytes cut" in sent
+
+
+def test_control_characters_invalid_utf8_and_nul_as_events(arena):
+    found = events(arena, r"import os; os.write(1, b'a\x00\x1b[31m\xff\xfe\r\n\r\n\n\xe2\x80\xa8data: b\xe2')")
+    text = "a\0\x1b[31m\ufffd\ufffd\r\n\r\n\n\u2028data: b\ufffd"
+    assert "".join(event["text"] for kind, event in found if kind == "output") == text
+    assert found[-1][1]["stdout"] == text
+
+
+def test_images_past_the_limit_are_left_out_and_that_is_said(arena):
+    before = peak_kilobytes(arena.server.process.pid)
+    seen = arena.run("""
+        class Image:
+            def _repr_png_(self): return b'x' * (40 << 20)
+        Image()
+    """)
+    assert (seen["status"], seen["images"], seen["images_left_out"]) == ("success", [], 1)
+    assert "1 images were left out" in seen["stderr"]
+    seen = arena.run(
+        """
+        import matplotlib.pyplot as plt
+        for i in range(105): plt.figure(figsize=(0.2, 0.2))
+    """,
+        timeout_seconds=60,
+    )
+    assert (len(seen["images"]), seen["images_left_out"]) == (100, 5)
+    assert arena.run("1")["images_left_out"] == 0
+    assert peak_kilobytes(arena.server.process.pid) - before < 64_000
+
+
+def test_an_answer_larger_than_any_may_be_ends_the_container_before_it_is_kept(arena):
+    before = peak_kilobytes(arena.server.process.pid)
+    seen = arena.run("""
+        import os, struct, time
+        os.write(4000, struct.pack('>II', 100, (32 << 20) + 1))
+        for _ in range(64): os.write(4000, b'x' * (1 << 20))
+    """)
+    assert seen["status"] == "ended"
+    assert "is too large" in seen["reason"]
+    assert peak_kilobytes(arena.server.process.pid) - before < 16_000

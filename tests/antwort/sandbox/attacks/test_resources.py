@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import secrets
 import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
+from patience import until
 
 from antwort.sandbox.jail import mounts
+from antwort.sandbox.pool import MOST_TENANTS
+from antwort.sandbox.process import descendants
+
+
+def resident_kilobytes(pid: int) -> int:
+    status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
+    return int(status.partition("VmRSS:")[2].split()[0])
 
 
 def test_fork_bomb(arena):
@@ -102,11 +114,14 @@ def test_disk_fill(arena, place):
     assert arena.value(code) == "True"
 
 
-def test_inode_fill(arena):
-    code = """
+@pytest.mark.parametrize("place", [mounts.DATA, mounts.TMP, mounts.SHM])
+@pytest.mark.parametrize("make", ["open(p, 'w').close()", "os.mkdir(p)", "os.symlink('x', p)", "os.mkfifo(p)"])
+def test_inode_fill(arena, place, make):
+    code = f"""
+        import os
         n = 0
         try:
-            while True: open(f'/mnt/data/{n}', 'w').close(); n += 1
+            while True: p = f'{place}/{{n}}'; {make}; n += 1
         except OSError as e: error = e
         n <= 500, error.errno
     """
@@ -125,15 +140,134 @@ def test_sparse_file_of_a_terabyte(arena):
     assert arena.value(code) == "True"
 
 
+DAEMON = """
+import os, signal, sys, time
+told, tell = os.pipe()
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        for number in range(1, 32):
+            try: signal.signal(number, signal.SIG_IGN)
+            except (OSError, ValueError): pass
+        os.dup2(tell, 0, inheritable=False)
+        os.closerange(1, 5000)
+        os.execv(sys.executable, [sys.executable, '-IS', '-c', 'import time; time.sleep(600)', 'MARK'])
+    os._exit(0)
+os.close(tell)
+os.read(told, 1)
+os.write(1, b'it runs')
+"""
+"""A double fork, a session of its own, no descriptor, deaf to every signal. The pipe ends when the program changes."""
+
+
+def daemon(then: str = "") -> tuple[str, str]:
+    """The code that leaves one behind, and what to know it by from outside."""
+    mark = f"daemon-{secrets.token_hex(8)}"
+    return f"{DAEMON.replace('MARK', mark)}{then}", mark
+
+
+def marked(mark: str) -> list[str]:
+    """Processes that have this among their arguments, wherever they are."""
+    found = []
+    for arguments in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if mark.encode() in arguments.read_bytes().split(b"\0"):
+                found.append(arguments.parent.name)
+    return found
+
+
 def test_daemons_that_outlive_a_timeout_die_with_the_container(arena):
-    code = """
-        import subprocess
-        subprocess.Popen(['setsid', 'sh', '-c', 'trap \"\" TERM INT HUP; while :; do sleep 1; done'])
-        import signal
-        signal.signal(2, signal.SIG_IGN)
-        while True: pass
-    """
-    assert arena.run(code, timeout_seconds=1)["status"] == "timeout"
+    session = arena.client.session()
+    code, mark = daemon("while True: pass")
+    seen = arena.client.run(session, code, timeout_seconds=5)
+    assert (seen["status"], seen["stdout"]) == ("timeout", "it runs")
+    assert len(marked(mark)) == 1
+    arena.client.destroy(session)
+    until(lambda: marked(mark) == [])
+
+
+def test_a_timeout_that_is_ignored_takes_the_daemons_along(arena):
+    code, mark = daemon("signal.signal(2, signal.SIG_IGN)\nwhile True: pass")
+    seen = arena.run(code, timeout_seconds=5)
+    assert (seen["status"], seen["stdout"]) == ("timeout", "it runs")
+    until(lambda: marked(mark) == [])
+
+
+@pytest.mark.parametrize("then", ["time.sleep(0.5)", "while True: pass", "time.sleep(0.5); os._exit(3)", "os.abort()"])
+def test_a_daemon_does_not_outlive_its_run(arena, then):
+    code, mark = daemon(then)
+    assert arena.client.execute(code, timeout_seconds=5)["stdout"] == "it runs"
+    until(lambda: marked(mark) == [])
+
+
+def test_a_daemon_does_not_outlive_its_session(arena):
+    session = arena.client.session()
+    code, mark = daemon()
+    assert arena.client.run(session, code)["stdout"] == "it runs"
+    assert len(marked(mark)) == 1
+    arena.client.destroy(session)
+    until(lambda: marked(mark) == [])
+
+
+def test_ten_thousand_creations(serve, arena_on, identity):
+    """From many at once, none of which ends what it made: so many are made, and all others are told when to ask."""
+    settings = {"max_sessions": "20", "queue_seconds": "0.02", "modules": "json"}
+    with serve(identity, **settings) as running, arena_on(running) as arena, ThreadPoolExecutor(32) as threads:
+        memory = resident_kilobytes(running.process.pid)
+        answers = list(threads.map(lambda _: arena.client.post("/sessions", {}), range(10_000)))
+        made = [answer.json["id"] for answer in answers if answer.status == 201]
+        refused = [answer for answer in answers if answer.status == 429]
+        assert (len(made), len(refused)) == (18, 9_982)  # two are the arena's own
+        assert all(int(answer.headers["retry-after"]) >= 1 for answer in refused)
+        assert resident_kilobytes(running.process.pid) - memory < 32_000
+        for session in made:
+            assert arena.client.run(session, "1 + 1")["result"] == "2"
+            arena.client.destroy(session)
+        arena.client.destroy(arena.client.session())  # there is room again
+
+
+def test_creations_under_ever_new_names(serve, identity):
+    """Each tenant has a zygote of its own, which costs memory even when idle: there are only so many."""
+    with serve(identity, modules="") as running, ThreadPoolExecutor(8) as threads:
+        client = running.client
+        sibling = client.session(tenant="was there first")
+        names = [f"tenant {i}" for i in range(100)]
+        answers = list(threads.map(lambda name: client.post("/sessions", {"tenant": name}), names))
+        made = [answer.json["id"] for answer in answers if answer.status == 201]
+        assert {answer.status for answer in answers} == {201, 429}
+        assert len(made) == MOST_TENANTS - 1
+        assert client.run(sibling, "6 * 7")["result"] == "42"
+        for session in [sibling, *made]:
+            client.destroy(session)
+        assert len(descendants(running.process.pid)) < 8 * MOST_TENANTS
+
+
+HUGE = {
+    "code": ({"code": "#" * (6 << 20)}, 413),
+    "code that grows when written down": ({"code": "x = '" + "\x01" * (5 << 20) + "'"}, 413),
+    "requirements": ({"code": "1", "requirements": ["x"] * 10_000}, 400),
+    "one requirement": ({"code": "1", "requirements": ["x" * 1_000_000]}, 400),
+    "files": ({"code": "1", "files": {f"{i}": "" for i in range(120_000)}}, 413),
+    "a path": ({"code": "1", "files": {"d/" * 100_000 + "f": ""}}, 400),
+    "a number": ({"code": "1", "timeout_seconds": 10**4_000}, 200),  # which means as long as may be
+    "nothing that is known": ({"code": 1, **{f"k{i}": [[]] * 10 for i in range(100_000)}}, 400),
+}
+
+
+@pytest.mark.parametrize("what", HUGE)
+def test_huge_requests(arena, what):
+    body, status = HUGE[what]
+    assert arena.client.post("/execute", body).status == status
+
+
+def test_the_longest_code_that_is_taken_runs(arena):
+    assert arena.value(f"'{chr(1) * 3_000_000}'.count(chr(1)) + len('{'ä' * 1_000_000}')") == "4000000"
+
+
+@pytest.mark.parametrize("path", ["/execute", "/sessions", "/sessions/x/execute"])
+@pytest.mark.parametrize("body", [b"[" * 1_000_000, b'{"code":' * 100_000, b'{"files":' + b'{"a":' * 50_000])
+def test_deeply_nested_json(arena, path, body):
+    assert arena.client.call("POST", path, body).status in {400, 404}
 
 
 def test_writing_everywhere_else(arena):

@@ -17,6 +17,21 @@ for name in ("NPROC", "FSIZE", "CORE", "NOFILE", "SIGPENDING", "MSGQUEUE"):
     print(name, hard)
 """
 
+ELSEWHERE = """
+import resource
+from antwort.sandbox.jail import rlimits
+for name in ("SIGPENDING", "MSGQUEUE", "RTPRIO", "NICE"):
+    delattr(resource, "RLIMIT_" + name)
+rlimits.apply(processes=33, file_bytes=1000, data_bytes=None)
+print(*resource.getrlimit(resource.RLIMIT_FSIZE))
+"""
+
+
+def test_where_some_limits_do_not_exist_the_others_hold():
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    seen = subprocess.check_output([sys.executable, "-c", ELSEWHERE], text=True, env=environment)
+    assert seen == "1000 1000\n"
+
 
 def test_every_limit_is_hard():
     # One file less than there may be: above it stands the channel.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from antwort.sandbox.jail import figures, runner
+from antwort.sandbox.jail import runner
 
 
 class Rude(Exception):
@@ -52,11 +52,3 @@ def test_a_traceback_of_an_error_that_cannot_be_printed():
 def test_input_fails_at_once_and_says_what_to_do():
     with pytest.raises(EOFError, match="Put the value into the code"):
         runner.no_input("Name? ")
-
-
-def test_images_are_as_many_as_one_answer_can_carry(capsys):
-    small = ("image/png", b"x")
-    large = ("image/png", bytes(figures.MOST_BYTES))
-    assert figures.affordable([small] * 200) == [small] * figures.MOST_IMAGES
-    assert figures.affordable([small, large, small]) == [small]
-    assert "left out" in capsys.readouterr().err

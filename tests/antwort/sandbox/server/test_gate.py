@@ -43,6 +43,21 @@ async def test_who_waits_longest_is_next_and_the_queue_is_bounded():
     assert (order, gate.taken) == (["first", "second"], 0)
 
 
+async def test_whoever_brings_a_crowd_does_not_keep_others_waiting():
+    gate, order = Gate(1, "runs", queue=9, seconds=5), []
+    await gate.enter("crowd")
+
+    async def wait(tenant: str) -> None:
+        async with gate.place(tenant):
+            order.append(tenant)
+
+    waiting = [asyncio.create_task(wait(tenant)) for tenant in ("crowd", "crowd", "crowd", "one", "other")]
+    await asyncio.sleep(0)
+    gate.leave()
+    await asyncio.gather(*waiting)
+    assert (order, gate.taken) == (["crowd", "one", "other", "crowd", "crowd"], 0)
+
+
 async def test_giving_up_gives_the_place_back():
     gate = Gate(1, "runs", queue=5, seconds=0.05)
     await gate.enter()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+from pathlib import Path
+
 import pytest
 
 from antwort.sandbox.errors import Refused
-from antwort.sandbox.server.settings import from_environment
+from antwort.sandbox.server.settings import Settings, from_environment
 
 
 def test_the_environment_is_read_and_the_command_line_wins():
@@ -27,5 +30,46 @@ def test_beyond_loopback_a_token_is_needed(host):
 
 
 def test_loopback_needs_none():
-    for host in ("127.0.0.1", "::1", "localhost"):
+    for host in ("127.0.0.1", "127.9.9.9", "::1", "localhost"):
         from_environment({}, host=host).check()
+
+
+def test_nor_does_a_unix_socket_whatever_the_host():
+    from_environment({"SANDBOX_HOST": "0.0.0.0", "SANDBOX_UDS": "/run/mine/socket"}).check()  # noqa: S104 - not used
+
+
+@pytest.mark.parametrize("name", ["..", "/tmp", "a/../b", "a\\b", "a\nb", ".", "a//b", "x" * 300])  # noqa: S108 - what must be refused
+def test_an_output_directory_is_one_of_the_containers_own(name):
+    with pytest.raises(Refused, match="SANDBOX_OUTPUT_DIR"):
+        from_environment({"SANDBOX_OUTPUT_DIR": name}).check()
+    from_environment({"SANDBOX_OUTPUT_DIR": "out/here"}).check()
+
+
+@pytest.mark.parametrize(
+    "name, value",
+    [
+        ("PORT", "-1"),
+        ("PORT", "65536"),
+        ("MAX_CONCURRENT", "0"),
+        ("QUEUE", "-1"),
+        ("QUEUE_SECONDS", "nan"),
+        ("QUEUE_SECONDS", "inf"),
+        ("MAX_SESSIONS", "0"),
+        ("SESSION_SECONDS", "0"),
+        ("MAX_TIMEOUT_SECONDS", "0"),
+        ("MAX_OUTPUT_BYTES", "-5"),
+    ],
+)
+def test_a_number_that_makes_no_sense_names_its_variable(name, value):
+    with pytest.raises(Refused, match=f"SANDBOX_{name}={value}"):
+        from_environment({f"SANDBOX_{name}": value}).check()
+
+
+def test_every_setting_is_explained_where_people_look():
+    text = (Path(__file__).parents[4] / "docs" / "sandbox.md").read_text(encoding="utf-8")
+    names = [f"SANDBOX_{field.name.upper()}" for field in dataclasses.fields(Settings)]
+    assert [name for name in names if f"`{name}`" not in text] == []
+
+
+def test_one_tenant_cannot_take_every_session():
+    assert Settings().max_sessions_per_tenant < Settings().max_sessions

@@ -14,7 +14,7 @@ MANY = 12  # more than the threads that everything else shares, on a small machi
 def connect(server, line: str, rest: bytes = b"") -> socket.socket:
     host, _, port = server.client.url.removeprefix("http://").partition(":")
     connection = socket.create_connection((host, int(port)))
-    connection.sendall(f"{line} HTTP/1.1\r\nHost: x\r\n".encode() + rest)
+    connection.sendall(f"{line} HTTP/1.1\r\nHost: localhost\r\n".encode() + rest)
     return connection
 
 

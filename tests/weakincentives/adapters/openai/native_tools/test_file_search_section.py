@@ -2,7 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from weakincentives.adapters.openai import FileSearchParams, OpenAIFileSearchSection
+from weakincentives.adapters.openai import FileSearchConfig, OpenAIFileSearchSection
+from weakincentives.adapters.openai.native_tools import FileHit, FileSearchCall, FileSearchResult
+from weakincentives.adapters.openai.native_tools.capability import ConfigError, Ran, Scene
+from weakincentives.adapters.openai.native_tools.file_search_section import CAPABILITY
 from weakincentives.errors import PromptValidationError
 from weakincentives.prompt import MarkdownSection, NativeDeclaration, Prompt
 
@@ -18,14 +21,14 @@ def test_it_declares_file_search_and_leaves_no_trace_in_the_text():
             capability="file_search",
             name="file_search",
             provider="openai",
-            config=FileSearchParams(),
+            config=FileSearchConfig(),
             origin="section 'openai_file_search'",
         ),
     )
 
 
 def test_bound_params_are_the_configuration():
-    params = FileSearchParams(vector_store_ids=("vs_1",), max_results=3)
+    params = FileSearchConfig(vector_store_ids=("vs_1",), max_results=3)
     prompt = Prompt(ns="n", key="k", sections=[OpenAIFileSearchSection()])
 
     assert prompt.bind(params).render().native_tools[0].config == params
@@ -36,10 +39,53 @@ def test_bound_params_are_the_configuration():
 @pytest.mark.parametrize("wrong", [0, 51, -1])
 def test_a_number_of_results_that_the_provider_refuses_is_refused_here(wrong: int):
     with pytest.raises(PromptValidationError, match="1 to 50"):
-        FileSearchParams(max_results=wrong)
+        OpenAIFileSearchSection(default_params=FileSearchConfig(max_results=wrong))
 
 
 def test_two_of_them_collide_with_both_origins_named():
     other = OpenAIFileSearchSection().clone(key="second")
     with pytest.raises(PromptValidationError, match="section 'openai_file_search' and by section 'second'"):
         Prompt(ns="n", key="k", sections=[OpenAIFileSearchSection(), other])
+
+
+def test_the_wire_has_other_names():
+    config = FileSearchConfig(("vs_1", "vs_2"), 5, filters={"type": "eq", "key": "year", "value": 2026})
+
+    assert CAPABILITY.declare(config) == {
+        "type": "file_search",
+        "vector_store_ids": ["vs_1", "vs_2"],
+        "max_num_results": 5,
+        "filters": {"type": "eq", "key": "year", "value": 2026},
+    }
+    assert CAPABILITY.declare(None) is None
+
+
+@pytest.mark.parametrize("stores", ["vs_1", ("",), (7,)])
+def test_stores_go_by_their_ids(stores):
+    with pytest.raises(ConfigError, match="vector_store_ids must be ids"):
+        CAPABILITY.declare(FileSearchConfig(stores))
+
+
+def read(**item) -> Ran:
+    reading = CAPABILITY.read({"id": "fs_1", "type": "file_search_call", **item}, Scene(), None)
+    assert isinstance(reading, Ran)
+    return reading
+
+
+def test_a_call_tells_queries_and_hits():
+    hit = {"file_id": "file-1", "filename": "tea.md", "score": 0.9, "text": "Tea.", "attributes": {"year": 2026}}
+    ran = read(status="completed", queries=["tea"], results=[hit, {"filename": "b.md", "score": "?"}])
+
+    assert ran.params == FileSearchCall(("tea",))
+    assert ran.result.value == FileSearchResult(
+        (FileHit("file-1", "tea.md", "Tea.", 0.9, {"year": 2026}), FileHit("", "b.md"))
+    )
+    assert ran.result.render() == "tea.md: Tea.\n\nb.md: "
+    assert read(queries=None, results=None).result.render() == "(nothing found)"
+
+
+def test_a_failure_has_the_providers_code_and_no_value():
+    ran = read(status="failed", queries=["tea"], error={"code": "vector_store_timeout", "message": "Too slow."})
+
+    assert (ran.result.success, ran.result.value) == (False, None)
+    assert ran.result.message == "file_search_call failed (vector_store_timeout): Too slow."

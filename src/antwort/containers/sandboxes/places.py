@@ -1,0 +1,87 @@
+"""Which place runs the code of containers, by what the configuration says. What cannot be is an error at start.
+
+Without a word in the configuration it is this machine's jail, if this machine has one; if
+not, no code is run here, and the server says why. Who asks for it in so many words
+(`enabled: true`) is told at once that it cannot be.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+
+from msgspec import Struct
+
+from antwort.config import CodeInterpreterSettings, ConfigError
+from antwort.containers.sandboxes.client import SandboxServer, WrongToken
+from antwort.containers.sandboxes.local import LocalSandboxes, NoJail
+from antwort.containers.sandboxes.port import Sandboxes, SandboxTrouble
+from antwort.containers.sandboxes.remote import RemoteSandboxes
+
+_WHERE = "providers.code_interpreter"
+_HOW = (
+    "`antwort doctor` says what this machine lacks. To run code here install the extra `sandbox`, "
+    f"or name a sandbox server in {_WHERE}.sandbox_url."
+)
+
+
+class Place(Struct, frozen=True):
+    """Where code is run, or None where it is not; and what to tell of that."""
+
+    sandboxes: Sandboxes | None
+    told: str
+
+
+async def open_place(settings: CodeInterpreterSettings, state: Path, environment: Mapping[str, str]) -> Place:
+    """The place to run code, ready to be used.
+
+    `state` is where a sandbox server of our own keeps what it installs.
+    """
+    if settings.enabled is False:
+        return Place(None, "off, as the configuration says")
+    if settings.sandbox_template is not None:
+        raise ConfigError(
+            f"{_WHERE}.sandbox_template: claims of Kubernetes are not part of this installation. Name a running "
+            "sandbox server in `sandbox_url`, or leave both out for the jail of this machine."
+        )
+    token = _token(settings, environment)
+    if settings.sandbox_url is not None:
+        return await _elsewhere(settings.sandbox_url, token)
+    return await _here(settings, state, environment)
+
+
+async def _here(settings: CodeInterpreterSettings, state: Path, environment: Mapping[str, str]) -> Place:
+    sandboxes = LocalSandboxes(state, max_output=settings.max_output_size, environment=environment)
+    try:
+        await sandboxes.start()
+    except NoJail as error:
+        await sandboxes.aclose()
+        if settings.enabled:
+            raise ConfigError(f"{_WHERE}.enabled: no code can be run on this machine: {error}. {_HOW}") from error
+        return Place(None, f"off: {error}. {_HOW}")
+    return Place(sandboxes, "in the jail of this machine")
+
+
+async def _elsewhere(url: str, token: str | None) -> Place:
+    """A server that does not answer yet may do so later, and is no reason not to start; a wrong token is."""
+    sandboxes = RemoteSandboxes(await asyncio.to_thread(SandboxServer, url, token=token))  # reads files
+    try:
+        await sandboxes.check()
+    except WrongToken as error:
+        await sandboxes.aclose()
+        raise ConfigError(f"{_WHERE}.sandbox_token_env: {error}") from error
+    except SandboxTrouble as trouble:
+        return Place(sandboxes, f"at {url}, which does not answer yet: {trouble}")
+    return Place(sandboxes, f"at {url}")
+
+
+def _token(settings: CodeInterpreterSettings, environment: Mapping[str, str]) -> str | None:
+    if settings.sandbox_token_env is None:
+        return None
+    if settings.sandbox_url is None:
+        raise ConfigError(f"{_WHERE}.sandbox_token_env: there is no `sandbox_url` that it could be for.")
+    token = environment.get(settings.sandbox_token_env)
+    if not token:
+        raise ConfigError(f"{_WHERE}.sandbox_token_env: the variable {settings.sandbox_token_env} is not set.")
+    return token

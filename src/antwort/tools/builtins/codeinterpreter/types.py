@@ -1,0 +1,82 @@
+"""The function that a model sees instead of the code interpreter, and what it may be called with. Pure.
+
+Small models write arguments that are nearly right. What can only mean one thing is taken;
+everything else is a `BadArguments` that tells the model what to write instead.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final, cast
+
+from msgspec import Struct
+
+from antwort.engine.ports import FunctionSpec
+
+NAME: Final = "code_interpreter"
+
+_DESCRIPTION: Final = """\
+Run Python, as in a notebook: variables, imports and files stay from call to call. You get what the code prints and \
+the value of its last expression; matplotlib figures are shown to the user.
+The working directory is /mnt/data. The user's files are there; save files for the user there too, and give them as \
+links such as [report.csv](sandbox:/mnt/data/report.csv).
+numpy, pandas and matplotlib are installed. There is no network; ask for other packages with `requirements`."""
+
+_PARAMETERS: Final[dict[str, Any]] = {
+    "type": "object",
+    "properties": {
+        "code": {"type": "string", "description": "The Python code to run."},
+        "requirements": {
+            "type": "array",
+            "items": {"type": "string"},
+            "description": "Packages to install before the code runs, such as openpyxl or scipy>=1.14. Usually none.",
+        },
+    },
+    "required": ["code"],
+    "additionalProperties": False,
+}
+
+SPEC: Final = FunctionSpec(NAME, _DESCRIPTION, _PARAMETERS)
+
+
+class BadArguments(ValueError):
+    """The model has to write its call again. Says how."""
+
+
+class Arguments(Struct, frozen=True):
+    """What the model wants to be run."""
+
+    code: str
+    requirements: tuple[str, ...] = ()
+
+
+def read_arguments(written: str) -> Arguments:
+    """The arguments, as a model wrote them."""
+    try:
+        given: object = json.loads(written, strict=False)  # line breaks within strings are a common slip
+    except (ValueError, RecursionError) as error:
+        raise BadArguments(
+            f'The arguments are not valid JSON ({error}), so nothing was run. Write {{"code": "..."}} with line breaks '
+            "and quotation marks in the code escaped."
+        ) from error
+    if not isinstance(given, dict):
+        raise BadArguments('The arguments must be a JSON object with the Python code as "code". Nothing was run.')
+    fields = cast("dict[str, object]", given)
+    code = fields.get("code")
+    if not isinstance(code, str) or not code.strip():
+        raise BadArguments('There is no code to run: put the Python code into "code" as a string.')
+    return Arguments(_speakable(code), _requirements(fields.get("requirements")))
+
+
+def _requirements(given: object) -> tuple[str, ...]:
+    if given is None:
+        return ()
+    names = cast("list[object]", given) if isinstance(given, list) else [given]
+    if not all(isinstance(name, str) for name in names):
+        raise BadArguments('"requirements" must be a list of package names. Nothing was run.')
+    return tuple(name for name in cast("list[str]", names) if name.strip())
+
+
+def _speakable(code: str) -> str:
+    """Halves of characters, which escapes can spell and nothing can write, are replaced."""
+    return code.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

@@ -1,0 +1,33 @@
+"""Every capability of the provider's that we know: each is a file here whose name ends in `_section`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from importlib import import_module
+from pkgutil import iter_modules
+from types import MappingProxyType
+
+from weakincentives.adapters.openai.native_tools.capability import Capability
+
+_HOME = __name__.rpartition(".")[0]
+
+
+@cache
+def capabilities() -> Mapping[str, Capability]:
+    """By name, in alphabetical order."""
+    found = sorted(f"{_HOME}.{module.name}" for module in iter_modules(import_module(_HOME).__path__))
+    known: list[Capability] = [import_module(name).CAPABILITY for name in found if name.endswith("_section")]
+    return MappingProxyType({capability.name: capability for capability in known})
+
+
+@cache
+def by_item() -> Mapping[str, Capability]:
+    """By the types of the items that calls come back as."""
+    return MappingProxyType({kind: capability for capability in capabilities().values() for kind in capability.items})
+
+
+@cache
+def by_config() -> Mapping[type, Capability]:
+    """By the type of their configuration."""
+    return MappingProxyType({capability.config_type: capability for capability in capabilities().values()})

@@ -1,0 +1,127 @@
+"""The one door to OpenAI's SDK: its client, one request at a time, and its exceptions as our faults.
+
+The SDK is loaded on first use. Requests go out as bytes and come back as bytes: what a conversation holds is repeated
+exactly as it came, and nobody pays for models of every item. The SDK does what it is best at: keys, headers, timeouts.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Generator
+from contextlib import contextmanager
+from importlib import import_module
+from threading import Lock
+from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
+
+from weakincentives.adapters.openai.config import OpenAIClientConfig
+from weakincentives.adapters.openai.wire import PATH, Malformed, Wire, as_object
+from weakincentives.adapters.throttle import retry_after
+from weakincentives.errors import MissingExtraError, ProviderFault
+
+if TYPE_CHECKING:
+    from openai import OpenAI
+
+_logger = logging.getLogger(__name__)
+
+_HTTPX2_SINCE = 3
+_NO_QUOTA = "insufficient_quota"
+
+
+class Transport:
+    """Sends requests. The SDK's own retries are off, so that nothing is tried twice as often as it should."""
+
+    def __init__(self, client: OpenAI | None, config: OpenAIClientConfig | None) -> None:
+        self._given = client
+        self._config = config or OpenAIClientConfig()
+        self._client: OpenAI | None = None
+        self._lock = Lock()
+
+    @property
+    def client(self) -> OpenAI:
+        """The client, made when it is first needed."""
+        with self._lock:
+            if self._client is None:
+                if self._given is None:
+                    self._client = _sdk().OpenAI(**self._config.arguments(), max_retries=0)
+                else:
+                    self._client = self._given.with_options(max_retries=0)
+            return cast("OpenAI", self._client)
+
+    def send(self, body: bytes, *, seconds: float | None) -> Wire:
+        """Post a request; no longer than `seconds` is waited for its answer. Raises `ProviderFault` or `Malformed`."""
+        client = self.client
+        options: dict[str, Any] = {} if seconds is None else {"timeout": shorter(client, seconds)}
+        with faults():
+            response: Any = client.post(PATH, content=body, cast_to=_response_type(), options=cast("Any", options))
+        _logger.debug("answered %s with request id %s", response.status_code, response.headers.get("x-request-id"))
+        return as_object(_decode(response.content), "the answer")
+
+
+def _decode(content: bytes) -> object:
+    try:
+        return cast("object", msgspec.json.decode(content))
+    except (msgspec.DecodeError, UnicodeError):
+        pass  # it is strict, and models print what is no Unicode; the other is slower and takes it
+    try:
+        return json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise Malformed(f"it is no JSON: {error}") from error
+
+
+@contextmanager
+def faults() -> Generator[None]:
+    """What the SDK raises inside becomes a `ProviderFault`."""
+    sdk = _sdk()
+    try:
+        yield
+    except sdk.APIStatusError as error:
+        raise _status_fault(error) from error
+    except sdk.APITimeoutError as error:
+        raise ProviderFault("the request timed out") from error
+    except sdk.APIConnectionError as error:
+        raise ProviderFault(f"no connection: {error.__cause__ or error}") from error
+    except sdk.OpenAIError as error:
+        raise ProviderFault(str(error), should_retry=False) from error
+
+
+def shorter(client: OpenAI, seconds: float) -> float:
+    """The client's own patience, or what time is left where that is less."""
+    timeout: Any = client.timeout  # a number, a Timeout of either HTTP library, or None
+    known = timeout if isinstance(timeout, int | float) else getattr(timeout, "read", None)
+    return seconds if known is None else min(float(known), seconds)
+
+
+def _sdk() -> Any:  # noqa: ANN401 - a module that may not be there
+    try:
+        return import_module("openai")
+    except ImportError as error:
+        raise MissingExtraError(
+            "the OpenAI adapter needs OpenAI's SDK: pip install 'weakincentives[openai]'"
+        ) from error
+
+
+def _response_type() -> Any:  # noqa: ANN401 - the same
+    """The class of plain HTTP answers; which library they are from depends on the SDK."""
+    modern = int(_sdk().__version__.split(".")[0]) >= _HTTPX2_SINCE
+    return import_module("httpx2" if modern else "httpx").Response
+
+
+def _status_fault(error: Any) -> ProviderFault:  # noqa: ANN401 - an exception of a module that may not be there
+    headers = error.response.headers
+    told = {"true": True, "false": False}.get(headers.get("x-should-retry", "").lower())
+    body = cast("Wire", error.body) if isinstance(error.body, dict) else {}
+    if told is None and body.get("code") == _NO_QUOTA:
+        told = False  # a 429 that no waiting cures
+    said = body.get("message") or error.message
+    code = f" ({body['code']})" if body.get("code") else ""
+    message = f"{error.status_code}{code}: {said}"
+    return ProviderFault(
+        message,
+        status=error.status_code,
+        retry_after=retry_after(headers),
+        should_retry=told,
+        payload=cast("object", error.body),
+    )

@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from contextlib import aclosing
+from pathlib import Path
+
+import pytest
+
+from antwort.containers.sandboxes.local import LocalSandboxes, NoJail
+from antwort.containers.sandboxes.port import Outcome, Sandbox, SandboxFault, SandboxLost
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend():
+    return "asyncio"
+
+
+@pytest.fixture
+async def local(tmp_path):
+    sandboxes = LocalSandboxes(tmp_path / "state", max_output=2000)
+    yield sandboxes
+    await sandboxes.aclose()
+    assert children() == []
+
+
+def children(of: int | None = None) -> list[int]:
+    """The processes that a process, ours unless another is named, has started and that still run."""
+    found = Path(f"/proc/{of or os.getpid()}/task").glob("*/children")
+    return [
+        int(pid)
+        for file in found
+        for pid in file.read_text(encoding="ascii").split()
+        if "(zombie)" not in status(int(pid))
+    ]
+
+
+def status(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/status").read_text(encoding="ascii")
+    except FileNotFoundError:
+        return "(zombie)"
+
+
+async def acquired(local: LocalSandboxes) -> Sandbox:
+    return await local.acquire(tenant="t", memory_limit="1g", timeout=30)
+
+
+async def echo(sandbox: Sandbox, code: str) -> str | None:
+    async with aclosing(sandbox.run(code, timeout=30)) as steps:
+        *_, last = [step async for step in steps]
+    assert isinstance(last, Outcome)
+    return last.echo
+
+
+async def test_nothing_runs_before_it_is_needed(local):
+    assert children() == []
+    await local.start()
+    assert len(children()) == 1
+
+
+async def test_several_that_need_it_at_once_start_it_once(local):
+    sandboxes = await asyncio.gather(*(acquired(local) for _ in range(4)))
+    assert len(children()) == 1
+    assert await echo(sandboxes[3], "1 + 1") == "2"
+
+
+async def test_a_child_that_dies_is_replaced_and_what_it_ran_is_lost(local):
+    before = await acquired(local)
+    await echo(before, "x = 1")
+    (pid,) = children()
+    os.kill(pid, signal.SIGKILL)
+    with pytest.raises(SandboxLost):
+        await echo(before, "x")
+    after = await acquired(local)
+    assert await echo(after, "'x' in globals()") == "False"
+    with pytest.raises(SandboxLost):
+        await echo(before, "x")
+    await local.release(before)
+    assert await echo(after, "1") == "1"
+
+
+async def test_a_child_that_dies_in_the_middle_of_a_run(local):
+    sandbox = await acquired(local)
+    (pid,) = children()
+    async with aclosing(sandbox.run("print('begun', flush=True)\nwhile True: pass", timeout=60)) as steps:
+        await anext(steps)
+        os.kill(pid, signal.SIGKILL)
+        with pytest.raises(SandboxLost):
+            await anext(steps)
+
+
+async def test_where_it_cannot_start_it_says_why(tmp_path):
+    environment = {**os.environ, "SANDBOX_MODE": "node"}
+    sandboxes = LocalSandboxes(tmp_path, max_output=2000, environment=environment)
+    for _ in range(2):
+        with pytest.raises(NoJail, match="SANDBOX_MODE=node is not there yet; use python"):
+            await sandboxes.start()
+    await sandboxes.aclose()
+    assert children() == []
+
+
+async def test_the_child_is_handed_no_secrets(tmp_path):
+    environment = {**os.environ, "OPENAI_API_KEY": "sk-secret", "ANTWORT_X": "y", "SANDBOX_MAX_SESSIONS": "7"}
+    sandboxes = LocalSandboxes(tmp_path, max_output=2000, environment=environment)
+    await sandboxes.start()
+    (pid,) = children()
+    handed = await asyncio.to_thread(Path(f"/proc/{pid}/environ").read_bytes)
+    await sandboxes.aclose()
+
+    assert b"sk-secret" not in handed
+    assert b"ANTWORT_X" not in handed
+    assert b"SANDBOX_MAX_SESSIONS=7" in handed
+
+
+async def test_output_is_limited_as_it_was_told(local):
+    sandbox = await acquired(local)
+    async with aclosing(sandbox.run("print('x' * 50_000)", timeout=30)) as steps:
+        *_, last = [step async for step in steps]
+    assert isinstance(last, Outcome)
+    assert last.cut_bytes > 40_000
+
+
+async def test_once_it_is_closed_nothing_is_started_any_more(tmp_path):
+    sandboxes = LocalSandboxes(tmp_path, max_output=2000)
+    await sandboxes.aclose()
+    with pytest.raises(SandboxFault):
+        await acquired(sandboxes)
+
+
+async def test_a_state_that_lies_deep_is_no_hindrance(tmp_path, monkeypatch):
+    deep = tmp_path / ("d" * 60) / ("e" * 60)
+    monkeypatch.setattr("tempfile.tempdir", str(deep))  # TMPDIR, as the standard library remembers it
+    sandboxes = LocalSandboxes(deep / "state", max_output=2000)
+    sandbox = await acquired(sandboxes)
+    assert await echo(sandbox, "1 + 1") == "2"
+    socket = sandboxes._socket()
+    assert await asyncio.to_thread(socket.exists)
+    await sandboxes.aclose()
+    assert children() == []
+    assert not await asyncio.to_thread(socket.parent.exists)

@@ -1,0 +1,173 @@
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import pytest
+
+from antwort.api import items
+from antwort.api.errors import ApiError
+from antwort.api.requests import CreateResponse
+from antwort.api.responses import begin
+from antwort.engine.context import Context, check_outputs, gather, take_in
+from antwort.engine.ports import ConversationRecord, Owner, Store, StoredResponse
+from antwort.storage import open_store
+
+pytestmark = pytest.mark.anyio
+
+US, THEM = Owner("us", "key"), Owner("them", "key")
+
+
+@pytest.fixture
+def anyio_backend():
+    return "asyncio"
+
+
+@asynccontextmanager
+async def a_store(place):
+    store = await open_store(f"sqlite:///{place}/antwort.db", place / "blobs")
+    try:
+        yield store
+    finally:
+        await store.aclose()
+
+
+@pytest.fixture
+async def store(tmp_path):
+    async with a_store(tmp_path) as store:
+        yield store
+
+
+def message(identifier: str, text: str, role: str = "user") -> dict:
+    kind = "output_text" if role == "assistant" else "input_text"
+    return {"id": identifier, "type": "message", "role": role, "content": [{"type": kind, "text": text}]}
+
+
+async def stored(store: Store, identifier: str, *given: dict, previous: str | None = None) -> None:
+    """A response that said its own name."""
+    request = CreateResponse(previous_response_id=previous)
+    response = begin(request, identifier=identifier, model="m", created_at=1)
+    await store.begin_response(US, StoredResponse(response=response, input=list(given)))
+    response.output, response.status = [message(f"msg_of_{identifier}", identifier, "assistant")], "completed"
+    await store.finish_response(US, response)
+
+
+def texts(given: list[items.Item]) -> list[str]:
+    return [item.raw["content"][0]["text"] for item in given]
+
+
+async def refusal(request: CreateResponse, owner: Owner, store: Store) -> ApiError:
+    with pytest.raises(ApiError) as caught:
+        await gather(request, owner, store)
+    return caught.value
+
+
+async def test_a_string_is_a_users_message_with_an_id_and_parts(store):
+    context = await gather(CreateResponse(input="hello"), US, store)
+
+    assert context.before == []
+    raw = context.given[0].raw
+    assert raw["id"].startswith("msg_")
+    assert {**raw, "id": ""} == {
+        "id": "",
+        "type": "message",
+        "role": "user",
+        "status": "completed",
+        "content": [{"type": "input_text", "text": "hello"}],
+    }
+
+
+async def test_a_chain_comes_first_and_in_order(store):
+    await stored(store, "resp_1", message("msg_1", "one"))
+    await stored(store, "resp_2", message("msg_2", "two"), previous="resp_1")
+    context = await gather(CreateResponse(input="three", previous_response_id="resp_2"), US, store)
+
+    assert texts(context.before) == ["one", "resp_1", "two", "resp_2"]
+    assert texts(context.history) == ["one", "resp_1", "two", "resp_2", "three"]
+
+
+async def test_a_conversation_comes_first_too(store):
+    await store.create_conversation(US, ConversationRecord("conv_1", 1, {}), [message("msg_1", "before")])
+    context = await gather(CreateResponse(input="now", conversation="conv_1"), US, store)
+
+    assert texts(context.history) == ["before", "now"]
+
+
+async def test_references_are_replaced_by_what_they_refer_to(store):
+    await stored(store, "resp_1", message("msg_1", "one"))
+    given = [{"type": "item_reference", "id": "msg_1"}, {"id": "msg_of_resp_1"}, {"role": "user", "content": "x"}]
+    context = await gather(CreateResponse(input=given), US, store)
+
+    assert texts(context.given) == ["one", "resp_1", "x"]
+    assert context.given[0].raw["id"] == "msg_1"
+
+
+async def test_what_is_missing_is_named_and_what_is_not_ours_is_missing(store):
+    await stored(store, "resp_1", message("msg_1", "one"))
+    await store.create_conversation(US, ConversationRecord("conv_1", 1, {}), [])
+    for owner, suffix in ((US, "_not"), (THEM, "")):
+        chain = await refusal(CreateResponse(input="x", previous_response_id="resp_1" + suffix), owner, store)
+        conversation = await refusal(CreateResponse(input="x", conversation="conv_1" + suffix), owner, store)
+        reference = await refusal(CreateResponse(input=[{"id": "msg_1" + suffix}]), owner, store)
+
+        assert (chain.status, chain.code, chain.param) == (400, "previous_response_not_found", "previous_response_id")
+        assert (conversation.status, conversation.code) == (404, "not_found")
+        assert (reference.status, reference.param) == (404, "input[0]")
+
+
+async def test_every_item_gets_an_id_of_its_kind_unless_it_has_one(store):
+    given = [
+        {"type": "message", "role": "user", "content": "x", "id": "mine"},
+        {"type": "message", "role": "assistant", "content": "x", "id": ""},
+        {"type": "reasoning", "summary": [], "encrypted_content": "sealed", "id": None},
+        {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
+        {"type": "of the future", "whatever": [1]},
+    ]
+    taken = await take_in([items.read(raw) for raw in given], US, store, "input")
+
+    assert [item.raw["id"].partition("_")[0] for item in taken] == ["mine", "msg", "rs", "fc", "msg"]
+    assert taken[1].raw["content"] == [{"type": "output_text", "text": "x", "annotations": [], "logprobs": []}]
+    assert taken[4].raw["whatever"] == [1]
+
+
+def called(call_id: str) -> items.Item:
+    return items.read({"type": "function_call", "call_id": call_id, "name": "f", "arguments": "{}"})
+
+
+def answered(call_id: str, kind: str = "function_call_output") -> items.Item:
+    return items.read({"type": kind, "call_id": call_id, "output": "x"})
+
+
+async def test_an_answer_needs_its_call_wherever_that_is():
+    check_outputs(Context([called("c")], [answered("c")]))
+    check_outputs(Context([], [called("c"), answered("c")]))
+    check_outputs(Context([answered("lost")], []))  # what was stored before is nobody's fault now
+
+    with pytest.raises(ApiError, match="No tool call found for shell call output with call_id d"):
+        check_outputs(Context([called("c")], [answered("c"), answered("d", "shell_call_output")]))
+
+
+async def test_an_output_without_a_call_id_is_one_that_nobody_called_for():
+    strange = items.read({"type": "shell_call", "call_id": [1], "action": {}})  # as it may have been stored
+    check_outputs(Context([strange], [called("c"), answered("c")]))
+
+    with pytest.raises(ApiError, match="No tool call found"):
+        check_outputs(Context([called("c")], [items.read({"type": "shell_call_output", "call_id": {}})]))
+
+
+async def test_others_go_on_while_many_items_are_read(store):
+    turns = []
+    asyncio.get_running_loop().call_soon(turns.append, 1)
+    context = await gather(CreateResponse(input=[{"role": "user", "content": "x"}] * 1000), US, store)
+
+    assert len(context.given) == 1000
+    assert turns == [1]
+
+
+async def test_the_answer_to_a_local_shell_call_names_it_by_its_id():
+    call = items.read({"type": "local_shell_call", "id": "lsh_1", "call_id": "c", "action": {"command": ["ls"]}})
+    for name in ("id", "call_id"):
+        check_outputs(Context([call], [items.read({"type": "local_shell_call_output", name: "c", "output": "x"})]))
+
+    with pytest.raises(ApiError, match="local shell call output with call_id d"):
+        check_outputs(Context([call], [items.read({"type": "local_shell_call_output", "id": "d", "output": "x"})]))

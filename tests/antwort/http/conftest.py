@@ -1,0 +1,34 @@
+"""What holds for every test of the server's face: nothing blocks the loop, not even to say what went wrong."""
+
+from __future__ import annotations
+
+import pytest
+import structlog
+from blockbuster import blockbuster_ctx
+from loop_stage import served
+
+from antwort.telemetry import told_without_content
+
+
+@pytest.fixture
+def anyio_backend():
+    return "asyncio"
+
+
+@pytest.fixture(autouse=True)
+def _lines_as_the_server_writes_them():
+    structlog.configure(processors=[told_without_content, structlog.processors.JSONRenderer()])
+    yield
+    structlog.reset_defaults()
+
+
+@pytest.fixture(autouse=True)
+def _nothing_blocks_the_loop():
+    with blockbuster_ctx("antwort.http"):
+        yield
+
+
+@pytest.fixture
+async def stage(tmp_path):
+    async with served(tmp_path) as running:
+        yield running

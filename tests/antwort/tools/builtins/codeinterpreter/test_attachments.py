@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import pytest
+
+from antwort.api.items import InputFile, Item, read
+from antwort.tools.builtins.codeinterpreter.attachments import (
+    attached,
+    containers_of,
+    name_for,
+    since_last_use,
+)
+
+
+def message(*files: dict) -> Item:
+    return read({"type": "message", "role": "user", "content": [{"type": "input_text", "text": "x"}, *files]})
+
+
+def call(container: str) -> Item:
+    return read(
+        {"type": "code_interpreter_call", "id": "ci_1", "container_id": container, "code": "1", "outputs": None}
+    )
+
+
+def test_files_are_found_wherever_they_came_with():
+    answer = read(
+        {"type": "function_call_output", "call_id": "c", "output": [{"type": "input_file", "file_id": "file-3"}]}
+    )
+    plain = read({"type": "message", "role": "user", "content": "no files"})
+    history = [
+        message({"type": "input_file", "file_id": "file-1"}, {"type": "input_file", "file_id": "file-2"}),
+        plain,
+        answer,
+    ]
+
+    assert [(one.file.file_id, one.place.param) for one in attached(history)] == [
+        ("file-1", "input[0].content[1]"),
+        ("file-2", "input[0].content[2]"),
+        ("file-3", "input[2].output[0]"),
+    ]
+
+
+def test_containers_come_in_the_order_of_their_last_use():
+    shell = read({"type": "shell_call", "environment": {"type": "container_reference", "container_id": "c3"}})
+    local = read({"type": "shell_call", "environment": {"type": "local"}})
+
+    assert containers_of([call("c1"), call("c2"), shell, local, call("c1")]) == ["c2", "c3", "c1"]
+
+
+def test_files_from_before_the_last_use_of_a_container_are_in_it():
+    old, new = message(), message()
+
+    assert since_last_use([old, call("c1"), call("c2"), new], "c1")[-1] is new
+    assert len(since_last_use([old, call("c1"), call("c2"), new], "c1")) == 2
+    assert since_last_use([old, call("c1"), new], "c2") == [old, call("c1"), new]
+
+
+@pytest.mark.parametrize(
+    "given, name",
+    [
+        ("a b.csv", "a b.csv"),
+        ("../../etc/passwd", "passwd"),
+        ("C:\\data\\x.csv", "x.csv"),
+        ("数据.csv", "数据.csv"),
+        ("a\nb\x00.csv", "ab.csv"),
+        ("..", "file"),
+        ("", "file"),
+        (None, "file"),
+        ("x" * 300 + ".csv", "x" * 196 + ".csv"),
+    ],
+)
+def test_an_attached_file_gets_a_name_that_a_file_can_have(given, name):
+    assert name_for(InputFile(filename=given)) == name

@@ -1,0 +1,128 @@
+"""A stage for streams: what the wire demands of one, whatever is in it. Works on what was sent, and on nothing of ours.
+
+The order of an item's events is a word over the letters below, and each kind of item has
+a language of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import defaultdict
+from typing import Any, TypeAlias
+
+Sent: TypeAlias = dict[str, Any]
+
+LETTERS = {
+    "output_item.added": "A",
+    "output_item.done": "D",
+    "content_part.added": "(",
+    "content_part.done": ")",
+    "output_text.delta": "t",
+    "output_text.annotation.added": "n",
+    "output_text.done": "T",
+    "refusal.delta": "r",
+    "refusal.done": "R",
+    "reasoning_text.delta": "k",
+    "reasoning_text.done": "K",
+    "reasoning_summary_part.added": "[",
+    "reasoning_summary_part.done": "]",
+    "reasoning_summary_text.delta": "s",
+    "reasoning_summary_text.done": "S",
+    "function_call_arguments.delta": "f",
+    "function_call_arguments.done": "F",
+    "custom_tool_call_input.delta": "c",
+    "custom_tool_call_input.done": "C",
+    "file_search_call.in_progress": "i",
+    "file_search_call.searching": "q",
+    "file_search_call.completed": "Q",
+}
+
+LANGUAGES = {
+    "message": r"A(\(([tn]+T|r+R)\))*D",
+    "reasoning": r"A(\[s+S\]|\(k+K\))*D",
+    "function_call": r"Af*FD",
+    "custom_tool_call": r"Ac*CD",
+    "file_search_call": r"Ai(qQ?)?D",
+}
+
+TOLD = {
+    "output_text": "text",
+    "refusal": "refusal",
+    "reasoning_text": "text",
+    "reasoning_summary_text": "text",
+    "function_call_arguments": "arguments",
+    "custom_tool_call_input": "input",
+}
+"""What a `done` event calls the text that its deltas add up to."""
+
+ENDINGS = ("response.completed", "response.incomplete", "response.failed")
+
+
+def read_frames(stream: bytes) -> list[Sent]:
+    """The events of a stream. A frame is a name and one line of data, or a comment; anything else is wrong."""
+    events: list[Sent] = []
+    assert stream.endswith(b"\n\n")
+    for frame in stream.decode().removesuffix("\n\n").split("\n\n"):
+        if frame.startswith(":"):
+            continue
+        name, data = re.fullmatch(r"event: (\S+)\ndata: (\{.*\})", frame).groups()  # pyright: ignore[reportOptionalMemberAccess] - a frame that does not match is what the test is there to find
+        events.append(json.loads(data))
+        assert events[-1]["type"] == name
+    return events
+
+
+def check_stream(events: list[Sent], *, background: bool = False) -> None:
+    """All that has to hold: numbers, beginning and end, orders, ids, and texts that add up."""
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    kinds = [event["type"] for event in events]
+    opening = ["response.created", *(["response.queued"] if background else []), "response.in_progress"]
+    assert kinds[: len(opening)] == opening
+    assert all(event["response"]["output"] == [] for event in events[: len(opening)])
+    assert [kind for kind in kinds if kind in ENDINGS] == [kinds[-1]]
+    assert {event["response"]["id"] for event in events if "response" in event} == {events[0]["response"]["id"]}
+    final = events[-1]["response"]
+    items = _by_item(events)
+    assert list(items) == list(range(len(items)))
+    for index, told in items.items():
+        _check_item(told, final["output"][index], whole=final["status"] == "completed")
+    assert len(final["output"]) == len(items)
+
+
+def _by_item(events: list[Sent]) -> dict[int, list[Sent]]:
+    items: defaultdict[int, list[Sent]] = defaultdict(list)
+    for event in events:
+        if "output_index" in event:
+            items[event["output_index"]].append(event)
+    return dict(items)
+
+
+def _check_item(told: list[Sent], final: Sent, *, whole: bool) -> None:
+    added = told[0]["item"]
+    word = "".join(LETTERS[event["type"].removeprefix("response.")] for event in told)
+    ended = word.endswith("D")
+    assert ended or not whole
+    if ended:
+        assert re.fullmatch(LANGUAGES[added["type"]], word), (added["type"], word)
+        assert told[-1]["item"] == final
+    identity = [(item["type"], item["id"], item.get("call_id")) for item in (added, final)]
+    assert identity[0] == identity[1]
+    assert {event["item_id"] for event in told if "item_id" in event} <= {added["id"]}
+    assert added.get("status", "in_progress") == "in_progress"
+    assert final.get("status", "completed") != "in_progress"
+    _check_texts(told)
+
+
+def _check_texts(told: list[Sent]) -> None:
+    """Deltas add up to what is said to be whole; a part begins empty."""
+    so_far: defaultdict[tuple[str, int], str] = defaultdict(str)
+    for event in told:
+        kind, _, step = event["type"].removeprefix("response.").rpartition(".")
+        part = (kind, event.get("content_index", event.get("summary_index", 0)))
+        if step == "delta":
+            so_far[part] += event["delta"]
+        elif step == "done" and kind in TOLD:
+            assert event[TOLD[kind]] == so_far[part]
+        elif step == "added" and "part" in event:
+            assert not event["part"].get("text")
+            assert not event["part"].get("refusal")

@@ -1,0 +1,465 @@
+"""The real process, the real SDK and real sandboxes, at home and elsewhere: the code interpreter's stories."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import signal
+import time
+
+import openai
+import pytest
+from code_stage import AUTO, OUTPUTS, PLACES, calls_of, coding, logs_of, meanwhile, metric, run, sandbox_pid
+from pydantic import BaseModel
+from server_stage import make_key
+
+SALES = b"city,sold\nBerlin,3\nParis,4\n"
+WEATHER = {
+    "type": "function",
+    "name": "get_weather",
+    "parameters": {
+        "type": "object",
+        "properties": {"city": {"type": "string"}},
+        "required": ["city"],
+        "additionalProperties": False,
+    },
+    "strict": True,
+}
+
+
+class Weather(BaseModel):
+    degrees: int
+
+
+@pytest.fixture(scope="module", params=PLACES)
+def server(request, tmp_path_factory):
+    with coding(request.param, tmp_path_factory.mktemp("server"), containers={"max_containers": 500}) as running:
+        yield running
+
+
+@pytest.fixture
+def client(server):
+    with server.client() as client:
+        yield client
+
+
+# ── the story ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+def test_upload_analyse_chart_citation_download(client, stream):
+    uploaded = client.files.create(file=("sales.csv", SALES), purpose="user_data")
+    tool = {"type": "code_interpreter", "container": {"type": "auto", "file_ids": [uploaded.id]}}
+    request = {"model": "scripted", "input": "Please analyse it", "tools": [tool], "include": OUTPUTS}
+    if stream:
+        with client.responses.stream(**request) as events:
+            for _ in events:
+                pass
+            response = events.get_final_response()
+    else:
+        response = client.responses.create(**request)
+
+    (item,) = calls_of(response)
+    assert item.status == "completed"
+    assert item.outputs[0].logs == "7"
+    assert item.outputs[1].type == "image"
+    assert base64.b64decode(item.outputs[1].url.removeprefix("data:image/png;base64,")).startswith(b"\x89PNG")
+
+    (part,) = response.output[-1].content
+    cited = {one.filename: one for one in part.annotations}
+    assert {name: part.text[one.start_index : one.end_index] for name, one in cited.items()} == {
+        "chart.png": "sandbox:/mnt/data/chart.png",
+        "totals.csv": "totals.csv",
+    }
+    content = client.containers.files.content
+    chart = content.retrieve(cited["chart.png"].file_id, container_id=item.container_id).content
+    assert chart.startswith(b"\x89PNG")
+    totals = content.retrieve(cited["totals.csv"].file_id, container_id=item.container_id).content
+    assert totals == b"city,sold\nBerlin,3\nParis,4\n"
+    files = client.containers.files.list(item.container_id).data
+    assert {(file.path, file.source) for file in files} == {
+        ("/mnt/data/sales.csv", "user"),
+        ("/mnt/data/totals.csv", "assistant"),
+        ("/mnt/data/chart.png", "assistant"),
+    }
+    client.containers.delete(item.container_id)
+
+
+def test_attached_files_are_there_however_they_are_attached(client):
+    uploaded = client.files.create(file=("a b.csv", b"1"), purpose="user_data")
+    data = "data:text/csv;base64," + base64.b64encode(b"22").decode()
+    parts = [
+        {
+            "type": "input_text",
+            "text": "# run\nimport os\n{name: os.path.getsize(name) for name in sorted(os.listdir())}",
+        },
+        {"type": "input_file", "file_id": uploaded.id},
+        {"type": "input_file", "file_data": data, "filename": "given.csv"},
+    ]
+    request = {"model": "scripted", "tools": [AUTO], "include": OUTPUTS}
+    response = client.responses.create(input=[{"role": "user", "content": parts}], **request)
+
+    assert logs_of(calls_of(response)[0]) == "{'a b.csv': 1, 'given.csv': 2}"
+
+
+def test_a_file_that_the_model_cannot_read_is_for_the_code_to_read(client):
+    uploaded = client.files.create(file=("a.xlsx", b"PK\x00\xff"), purpose="user_data")
+    parts = [
+        {"type": "input_text", "text": "# run\nopen('a.xlsx', 'rb').read(), open('b.bin', 'rb').read()"},
+        {"type": "input_file", "file_id": uploaded.id},
+        {"type": "input_file", "file_data": base64.b64encode(b"\x00\xff").decode(), "filename": "b.bin"},
+    ]
+    response = run(client, "", input=[{"role": "user", "content": parts}])
+
+    assert logs_of(calls_of(response)[0]) == "(b'PK\\x00\\xff', b'\\x00\\xff')"
+
+
+def test_a_file_that_the_code_has_changed_stays_changed(client):
+    uploaded = client.files.create(file=("data.txt", b"old"), purpose="user_data")
+    data = base64.b64encode(b"old").decode()
+    parts = [
+        {"type": "input_text", "text": "# run\nfor name in ('data.txt', 'given.txt'): open(name, 'w').write('new')"},
+        {"type": "input_file", "file_id": uploaded.id},
+        {"type": "input_file", "file_data": data, "filename": "given.txt"},
+    ]
+    request = {"model": "scripted", "tools": [AUTO], "include": OUTPUTS}
+    first = client.responses.create(input=[{"role": "user", "content": parts}], **request)
+    second = run(client, "open('data.txt').read(), open('given.txt').read()", previous_response_id=first.id)
+
+    assert logs_of(calls_of(second)[0]) == "('new', 'new')"
+
+
+# ── state ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_calls_of_one_response_share_their_variables(client):
+    response = client.responses.create(model="scripted", input="twice", tools=[AUTO], include=OUTPUTS)
+
+    assert response.output_text == "(20, 21)"
+    assert len({item.container_id for item in calls_of(response)}) == 1
+    assert [item.code for item in calls_of(response)] == ["x = 20", "y = x + 1", "x, y"]
+
+
+def test_responses_share_a_container_that_they_name(client):
+    container = client.containers.create(name="ours")
+    tool = {"type": "code_interpreter", "container": container.id}
+    first = run(client, "x = 20; open('x.txt', 'w').write('kept')", tools=[tool])
+    second = run(client, "x + 1, open('x.txt').read()", tools=[tool])
+
+    assert second.output_text == "(21, 'kept')"
+    assert [calls_of(one)[0].container_id for one in (first, second)] == [container.id, container.id]
+
+
+def test_responses_share_the_container_of_their_history(client):
+    first = run(client, "x = 20")
+    chained = run(client, "x + 1", previous_response_id=first.id)
+    assert chained.output_text == "21"
+    assert calls_of(chained)[0].container_id == calls_of(first)[0].container_id
+
+    replayed = [*(item.to_dict() for item in first.output), {"role": "user", "content": "# run\nx + 2"}]
+    assert run(client, "", input=replayed).output_text == "22"
+
+    alone = run(client, "'x' in globals()")
+    assert alone.output_text == "False"
+    assert calls_of(alone)[0].container_id != calls_of(first)[0].container_id
+
+
+def test_a_conversation_keeps_its_container(client):
+    conversation = client.conversations.create()
+    run(client, "x = 20", conversation=conversation.id)
+
+    assert run(client, "x + 1", conversation=conversation.id).output_text == "21"
+
+
+def test_another_memory_limit_is_another_container(client):
+    first = run(client, "1")
+    larger = {"type": "code_interpreter", "container": {"type": "auto", "memory_limit": "4g"}}
+    second = run(client, "1", tools=[larger], previous_response_id=first.id)
+
+    assert calls_of(first)[0].container_id != calls_of(second)[0].container_id
+    assert client.containers.retrieve(calls_of(second)[0].container_id).memory_limit == "4g"
+
+
+def test_a_response_that_runs_no_code_makes_no_container(client):
+    before = {one.id for one in client.containers.list(limit=100)}
+    response = client.responses.create(model="scripted", input="nothing", tools=[AUTO])
+
+    assert response.output_text == "I need no code."
+    assert {one.id for one in client.containers.list(limit=100)} == before
+
+
+def test_what_was_printed_is_part_of_the_history_also_where_the_client_did_not_see_it(client):
+    first = run(client, "'a secret number: ' + str(6 * 7)", include=[])
+    assert calls_of(first)[0].outputs is None
+    kept = client.responses.retrieve(first.id, include=OUTPUTS)
+
+    assert logs_of(calls_of(kept)[0]) == "'a secret number: 42'"
+    assert calls_of(client.responses.retrieve(first.id))[0].outputs is None
+
+
+def test_a_function_and_code_and_structured_output_in_one_response(client):
+    asked = {"model": "scripted", "tools": [AUTO, WEATHER], "text_format": Weather, "include": OUTPUTS}
+    first = client.responses.parse(input="both", **asked)
+    assert [item.type for item in first.output] == ["code_interpreter_call", "function_call"]
+    assert logs_of(first.output[0]) == "42"
+    assert json.loads(first.output[1].arguments) == {"city": "Berlin"}
+
+    answer = {"type": "function_call_output", "call_id": first.output[1].call_id, "output": "21 degrees"}
+    second = client.responses.parse(input=[answer], previous_response_id=first.id, **asked)
+    assert second.output_parsed == Weather(degrees=21)
+    assert [item.type for item in second.output] == ["code_interpreter_call", "message"]
+    assert second.output[0].container_id == first.output[0].container_id
+
+
+def test_background_responses_run_code_too(client):
+    response = run(client, "6 * 7", background=True)
+    for _ in range(600):
+        response = client.responses.retrieve(response.id, include=OUTPUTS)
+        if response.status not in ("queued", "in_progress"):
+            break
+        time.sleep(0.05)
+
+    assert response.status == "completed"
+    assert logs_of(calls_of(response)[0]) == "42"
+
+
+def test_a_model_may_be_made_to_run_code_and_held_back_from_it(client):
+    forced = run(client, "1", tool_choice={"type": "code_interpreter"})
+    assert len(calls_of(forced)) == 1
+    capped = client.responses.create(model="scripted", input="twice", tools=[AUTO], max_tool_calls=1)
+    assert len(calls_of(capped)) == 1
+
+
+# ── when it goes wrong ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_an_exception_is_a_completed_call_with_its_traceback(client):
+    response = run(client, "print('before')\n1 / 0")
+    (item,) = calls_of(response)
+
+    assert item.status == "completed"
+    assert logs_of(item).startswith("before\n")
+    assert "ZeroDivisionError" in logs_of(item)
+    assert "ZeroDivisionError" in response.output_text
+
+
+def test_too_much_memory_is_a_failed_call_and_the_next_starts_anew(client):
+    response = run(client, "x = [bytearray(64 << 20) for _ in range(64)]")
+    (item,) = calls_of(response)
+    assert item.status == "failed"
+    assert "more memory" in response.output_text
+    assert response.status == "completed"
+
+    again = run(client, "'x' in globals()", previous_response_id=response.id)
+    assert calls_of(again)[0].container_id == item.container_id
+    assert logs_of(calls_of(again)[0]) == "False"
+    assert "started anew" in again.output_text
+
+
+def test_an_interpreter_that_ends_is_a_failed_call(client):
+    response = run(client, "import os\nprint('last words', flush=True)\nos._exit(3)")
+    (item,) = calls_of(response)
+
+    assert item.status == "failed"
+    assert logs_of(item).startswith("last words\n")
+    assert "code 3" in logs_of(item)
+
+
+def test_broken_arguments_are_told_to_the_model_which_tries_again(client):
+    response = client.responses.create(model="scripted", input="broken", tools=[AUTO], include=OUTPUTS)
+
+    assert [item.status for item in calls_of(response)] == ["failed", "completed"]
+    assert "not valid JSON" in logs_of(calls_of(response)[0])
+    assert response.output_text == "'repaired'"
+
+
+def test_five_megabytes_of_code(client):
+    response = run(client, f"x = '{'a' * 5_000_000}'\nlen(x)")
+
+    assert logs_of(calls_of(response)[0]) == "5000000"
+    assert len(calls_of(response)[0].code) > 5_000_000
+
+
+def test_even_more_code_is_refused_and_the_model_reads_why(client):
+    response = run(client, f"x = '{'a' * 6_000_000}'\nlen(x)")
+
+    assert calls_of(response)[0].status == "failed"
+    assert "more than" in response.output_text
+    assert response.status == "completed"
+
+
+def test_a_full_disk_is_the_codes_own_error(client):
+    response = run(client, "for n in range(2000): open(str(n), 'wb').write(bytes(1 << 20))")
+    (item,) = calls_of(response)
+
+    assert item.status == "completed"
+    assert "No space left" in logs_of(item)
+    assert logs_of(calls_of(run(client, "1 + 1", previous_response_id=response.id))[0]) == "2"
+
+
+def test_very_much_output_is_cut_and_the_model_reads_less_of_it(client):
+    response = run(client, "print('x' * 30_000_000)\n'the end'")
+    logs = logs_of(calls_of(response)[0])
+
+    assert 900_000 < len(logs) < 12_000_000
+    assert logs.endswith("'the end'")
+    assert "bytes cut" in logs
+    assert len(response.output_text) < 60_000
+
+
+def test_a_sandbox_server_that_is_killed_in_the_middle_of_a_call(tmp_path):
+    with coding("local", tmp_path) as server, server.client() as client:
+        sleeps = "import time; time.sleep(60)"
+        response = meanwhile(client, sleeps, lambda: os.kill(sandbox_pid(server), signal.SIGKILL))
+        (item,) = calls_of(response)
+        assert (response.status, item.status) == ("completed", "failed")
+        assert "lost" in logs_of(item)
+        again = run(client, "1 + 1", previous_response_id=response.id)
+        assert logs_of(calls_of(again)[0]) == "2"
+        assert calls_of(again)[0].container_id == item.container_id
+
+
+# ── what a request may not ask for ───────────────────────────────────────────────────────────────────────────────────
+
+
+def refused(client, container, **more) -> openai.APIStatusError:
+    tool = {"type": "code_interpreter", "container": container}
+    with pytest.raises(openai.APIStatusError) as caught:
+        client.responses.create(model="scripted", input="# run\n1", tools=[tool], stream=True, **more)
+    return caught.value
+
+
+def test_a_container_that_is_not_there(client):
+    error = refused(client, "cntr_00000000000000000000000000000000")
+    assert (error.status_code, error.code) == (404, "not_found")
+
+
+def test_a_container_that_was_deleted(client):
+    container = client.containers.create(name="short")
+    client.containers.delete(container.id)
+    assert refused(client, container.id).status_code == 404
+
+
+@pytest.mark.parametrize(
+    "container, param",
+    [
+        ({"type": "auto", "memory_limit": "2g"}, "tools[0].container"),
+        ({"type": "auto", "file_ids": ["file-unknown"]}, "tools[0].container.file_ids"),
+        ({"type": "auto", "file_ids": ["file-x"] * 51}, "tools[0].container.file_ids"),
+        (
+            {"type": "auto", "network_policy": {"type": "allowlist", "allowed_domains": ["a.example"]}},
+            "tools[0].container",
+        ),
+        ({"type": "auto", "host_mounts": []}, "tools[0].container"),
+        ({"type": "manual"}, "tools[0].container"),
+        (None, "tools[0].container"),
+        (7, "tools[0].container"),
+    ],
+)
+def test_a_wish_that_cannot_be(client, container, param):
+    error = refused(client, container)
+
+    assert error.status_code == 400
+    assert (error.param or "").startswith(param)
+
+
+def test_an_attached_file_that_is_not_there_or_is_none(client):
+    for part, where in (({"file_id": "file-x"}, "file_id"), ({"file_data": "!", "filename": "x"}, "file_data")):
+        content = [{"type": "input_file", **part}]
+        with pytest.raises(openai.APIStatusError) as caught:
+            client.responses.create(model="scripted", input=[{"role": "user", "content": content}], tools=[AUTO])
+        assert caught.value.status_code in (400, 404)
+        assert caught.value.param == f"input[0].content[0].{where}"
+
+
+# ── who, and for how long ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_two_tenants_never_meet(place, tmp_path):
+    keys = [make_key(tmp_path, name, "--tenant", name) for name in ("ours", "theirs")]
+    with (
+        coding(place, tmp_path, auth={"keys_file": "keys.json"}) as server,
+        server.client(keys[0]) as ours,
+        server.client(keys[1]) as theirs,
+    ):
+        first = run(ours, "x = 1; open('x.txt', 'w').write('x')")
+        (item,) = calls_of(first)
+        (file,) = ours.containers.files.list(item.container_id).data
+        assert refused(theirs, item.container_id).status_code == 404
+        with pytest.raises(openai.NotFoundError):
+            theirs.containers.retrieve(item.container_id)
+        with pytest.raises(openai.NotFoundError):
+            theirs.containers.files.content.retrieve(file.id, container_id=item.container_id)
+        replayed = [
+            *(one.to_dict() for one in first.output),
+            {"role": "user", "content": "# run\n'x' in globals()"},
+        ]
+        stranger = run(theirs, "", input=replayed)
+        assert stranger.output_text == "False"
+        assert calls_of(stranger)[0].container_id != item.container_id
+        uploaded = ours.files.create(file=("a.csv", b"1"), purpose="user_data")
+        assert refused(theirs, {"type": "auto", "file_ids": [uploaded.id]}).status_code == 400
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_whoever_chains_nothing_never_runs_out_of_containers(place, tmp_path):
+    with coding(place, tmp_path, containers={"max_containers": 3}) as server, server.client() as client:
+        kept = client.containers.create(name="mine")
+        answers = [run(client, f"{number} * 2") for number in range(6)]
+
+        assert [answer.output_text for answer in answers] == [str(number * 2) for number in range(6)]
+        status = {one.id: one.status for one in client.containers.list(order="asc")}
+        made = [status[calls_of(answer)[0].container_id] for answer in answers]
+        assert made == ["expired"] * 4 + ["running"] * 2
+        assert status[kept.id] == "running"
+        assert metric(server, "antwort_sandboxes") == 2
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_an_expired_container_is_refused_by_name_and_replaced_in_a_history(place, tmp_path):
+    with coding(place, tmp_path, containers={"expires_after": 0.03}) as server, server.client() as client:
+        first = run(client, "x = 1")
+        (item,) = calls_of(first)
+        deadline = time.monotonic() + 30
+        while client.containers.list().data[0].status != "expired":
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        error = refused(client, item.container_id)
+        assert (error.status_code, error.body) == (
+            400,
+            {"message": "Container is expired.", "type": "invalid_request_error", "param": None, "code": None},
+        )
+        again = run(client, "'x' in globals()", previous_response_id=first.id)
+        assert again.output_text == "False"
+        assert calls_of(again)[0].container_id != item.container_id
+
+
+# ── settings ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_time_and_size_are_as_the_configuration_has_them(place, tmp_path):
+    settings = {"execution_timeout": 1, "max_output_size": 2000, "outputs": "always"}
+    with coding(place, tmp_path, settings) as server, server.client() as client:
+        slow = run(client, "x = 1\nprint('begun', flush=True)\nwhile True: pass", include=[])
+        (item,) = calls_of(slow)
+        assert item.status == "failed"
+        assert logs_of(item).startswith("begun\n")
+        assert "more than 1 s" in logs_of(item)
+        assert run(client, "x", previous_response_id=slow.id).output_text == "1"
+
+        long = run(client, "print('y' * 100_000)", include=[])
+        assert len(logs_of(calls_of(long)[0])) < 2100
+        assert "bytes cut" in logs_of(calls_of(long)[0])
+
+
+def test_what_is_logged_has_neither_code_nor_data(server, client):
+    run(client, "secret = 'the-cats-name-is-4711'\nprint(secret)\nopen('4711.txt', 'w').write(secret)")
+    run(client, "raise ValueError('the-cats-name-is-4711')")
+
+    assert "4711" not in server.lines()
+    executed = [json.loads(line) for line in server.lines().splitlines() if '"container.execute"' in line]
+    assert executed
+    assert {"action", "object_id", "tier", "status", "ms", "printed"} <= executed[-1].keys()

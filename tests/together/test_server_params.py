@@ -1,0 +1,216 @@
+"""The real process and the real SDK: what each parameter of a request does, as OpenAI has it."""
+
+from __future__ import annotations
+
+import openai
+import pytest
+from server_stage import make_key, serving
+from upstream_stage import upstreaming
+
+from antwort.models.conformance import WholeAnswer
+
+HELLO = WholeAnswer(text="Hello.")
+TOO_LONG = {"error": {"message": "This model's maximum context length is 9 tokens", "code": "context_length_exceeded"}}
+TALK = [{"role": "user", "content": f"number {at}"} for at in range(9)]
+
+
+@pytest.fixture(scope="module")
+def upstream():
+    with upstreaming() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory, upstream):
+    models = {
+        "default": "scripted",
+        "scripted": {"kind": "scripted", "script": "script.yaml"},
+        "chat": {"kind": "chat_completions", "base_url": upstream.url, "tokenizer": "estimate"},
+    }
+    with serving(tmp_path_factory.mktemp("server"), {"models": models}) as running:
+        yield running
+
+
+@pytest.fixture
+def client(server, upstream):
+    upstream.forget()
+    upstream.plays(upstream.chat(HELLO))
+    with server.client() as client:
+        yield client
+
+
+# ── truncation ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_truncation_drops_the_oldest_until_it_fits(client, upstream, stream):
+    refused = upstream.json(TOO_LONG, 400)
+    upstream.plays(refused, refused, upstream.chat(HELLO))
+    answer = client.responses.create(model="chat", input=TALK, truncation="auto", stream=stream)
+    response = list(answer)[-1].response if stream else answer
+
+    assert (response.output_text, response.truncation) == ("Hello.", "auto")
+    assert [len(asked.body["messages"]) for asked in upstream.asked] == [9, 5, 3]
+    assert upstream.asked[-1].body["messages"][-1]["content"] == "number 8"
+    assert len(client.responses.input_items.list(response.id).data) == 9
+
+
+def test_without_truncation_too_long_is_a_400(client, upstream):
+    upstream.plays(upstream.json(TOO_LONG, 400))
+    for options in ({}, {"truncation": "disabled"}):
+        with pytest.raises(openai.BadRequestError) as caught:
+            client.responses.create(model="chat", input=TALK, **options)
+        assert caught.value.code == "context_length_exceeded"
+    with (
+        client.responses.create(model="chat", input=TALK, stream=True) as stream,
+        pytest.raises(openai.APIError) as failed,
+    ):
+        list(stream)
+    assert (failed.value.code, failed.value.type) == ("context_length_exceeded", "invalid_request_error")
+
+
+# ── what is stored and echoed ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_what_has_no_meaning_here_is_stored_and_echoed(client):
+    given = {
+        "prompt_cache_key": "a-key",
+        "safety_identifier": "somebody",
+        "user": "somebody",
+        "service_tier": "flex",
+        "metadata": {"a": "b"},
+        "max_tool_calls": 3,
+        "prompt_cache_retention": "24h",
+    }
+    response = client.responses.create(input="hello", **given)
+    kept = client.responses.retrieve(response.id)
+
+    for name, value in given.items():
+        assert getattr(response, name) == value
+        assert getattr(kept, name) == value
+    assert client.responses.create(input="hello", service_tier="auto").service_tier == "default"
+
+
+def test_instructions_are_not_carried_over(client, upstream):
+    first = client.responses.create(model="chat", input="hello", instructions="Be kind.")
+    second = client.responses.create(model="chat", input="again", previous_response_id=first.id)
+
+    assert (first.instructions, second.instructions) == ("Be kind.", None)
+    assert [message["role"] for message in upstream.asked[-1].body["messages"]] == ["user", "assistant", "user"]
+
+
+# ── what cannot be ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    "given, code, param",
+    [
+        ({"prompt": {"id": "pmpt_1"}}, "unsupported_parameter", "prompt"),
+        ({"background": True, "store": False}, "invalid_value", "background"),
+        (
+            {"conversation": "conv_1", "previous_response_id": "resp_1"},
+            "mutually_exclusive_parameters",
+            "previous_response_id",
+        ),
+        ({"previous_response_id": "resp_0"}, "previous_response_not_found", "previous_response_id"),
+        ({"service_tier": "gold"}, "invalid_value", "service_tier"),
+        ({"truncation": "some"}, "invalid_value", "truncation"),
+        ({"max_tool_calls": 0}, "integer_below_min_value", "max_tool_calls"),
+        ({"max_output_tokens": -1}, "integer_below_min_value", "max_output_tokens"),
+        ({"top_logprobs": 21}, "integer_above_max_value", "top_logprobs"),
+        ({"metadata": {"k" * 65: "v"}}, "invalid_value", "metadata"),
+        ({"metadata": {"k": "v" * 513}}, "invalid_value", "metadata"),
+        ({"tool_choice": {"type": "allowed_tools", "mode": "auto"}}, "missing_required_parameter", "tool_choice.tools"),
+        ({"tool_choice": "sometimes"}, "invalid_value", "tool_choice"),
+    ],
+)
+def test_what_cannot_be_is_a_400_that_says_which(client, given, code, param):
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.responses.create(input="hello", **given)
+
+    assert (caught.value.code, caught.value.param) == (code, param)
+
+
+def test_a_conversation_that_is_not_there_is_a_404(client):
+    with pytest.raises(openai.NotFoundError) as caught:
+        client.responses.create(input="hello", conversation="conv_0")
+    assert caught.value.param == "conversation"
+
+
+# ── references ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_reference_stands_for_a_stored_item(client, upstream):
+    first = client.responses.create(input="remember the xylophone")
+    items = client.responses.input_items.list(first.id).data
+    for reference in ({"type": "item_reference", "id": items[0].id}, {"id": items[0].id}):
+        client.responses.create(model="chat", input=[reference, {"role": "user", "content": "what?"}])
+        assert upstream.asked[-1].body["messages"][0]["content"] == "remember the xylophone"
+
+
+def test_a_reference_to_nothing_is_a_404_that_says_which(client):
+    gone = client.responses.create(input="hello", store=False).output[0].id
+    for identifier in ("msg_0", gone):
+        reference = {"type": "item_reference", "id": identifier}
+        with pytest.raises(openai.NotFoundError, match="not persisted when `store` is set to false") as caught:
+            client.responses.create(input=[{"role": "user", "content": "hello"}, reference])
+        assert caught.value.param == "input[1]"
+
+
+def test_reasoning_without_content_is_a_reference(client, upstream):
+    tool = {"type": "function", "name": "get_weather", "parameters": {"type": "object", "properties": {}}}
+    first = client.responses.create(input="the weather", tools=[tool])
+    reasoning = next(item for item in first.output if item.type == "reasoning")
+    bare = {"type": "reasoning", "id": reasoning.id, "summary": []}
+    second = client.responses.create(input=[bare, {"role": "user", "content": "hello"}])
+    kept = client.responses.input_items.list(second.id, order="asc").data[0]
+
+    assert kept.content[0].text == reasoning.content[0].text == "The user wants the weather."
+    with pytest.raises(openai.NotFoundError):
+        client.responses.create(input=[{**bare, "id": "rs_0"}, {"role": "user", "content": "hello"}])
+
+
+def test_what_another_server_said_can_be_replayed(client):
+    part = {"type": "output_text", "text": "hi", "annotations": [{"type": "from_the_future"}], "logprobs": None}
+    message = {
+        "type": "message",
+        "id": "msg_x",
+        "role": "assistant",
+        "status": "completed",
+        "content": [part],
+        "phase": None,
+    }
+
+    assert client.responses.create(input=[message, {"role": "user", "content": "hello"}]).status == "completed"
+
+
+# ── the rest ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_allowed_tools_are_all_that_the_model_hears_of(client, upstream):
+    tools = [{"type": "function", "name": name, "parameters": {"type": "object"}} for name in ("one", "two")]
+    choice = {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "two"}]}
+    response = client.responses.create(model="chat", input="hello", tools=tools, tool_choice=choice)
+
+    asked = upstream.asked[-1].body
+    assert [tool["function"]["name"] for tool in asked["tools"]] == ["two"]
+    assert asked["tool_choice"] == "required"
+    assert response.to_dict()["tool_choice"] == choice
+    assert [tool.name for tool in response.tools] == ["one", "two"]
+
+
+def test_tokens_are_counted_without_input_too(client):
+    counted = client.responses.input_tokens.count(instructions="word " * 100)
+
+    assert counted.input_tokens > 100
+
+
+def test_a_wrong_key_is_told_as_openai_tells_it(tmp_path):
+    make_key(tmp_path / "server", "me")
+    with (
+        serving(tmp_path / "server", {"auth": {"keys_file": "keys.json"}}) as server,
+        server.client("sk-wrong") as client,
+        pytest.raises(openai.AuthenticationError) as caught,
+    ):
+        client.models.list()
+    assert (caught.value.type, caught.value.code) == ("invalid_request_error", "invalid_api_key")

@@ -1,0 +1,182 @@
+"""The real process with OpenTelemetry's SDK: spans by the conventions for HTTP and for generative AI, no content."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import openai
+import pytest
+from opentelemetry.semconv._incubating.attributes import gen_ai_attributes as gen_ai
+from opentelemetry.semconv.attributes import error_attributes, http_attributes
+from server_stage import ROOT, eventually, serving
+from spans_stage import read_spans
+
+SEARCH = {"type": "file_search", "vector_store_ids": ["vs_1"]}
+SCRIPT = {
+    "answers": [
+        {"when": {"text": "break"}, "reply": [{"fault": {"code": "rate_limit_exceeded", "status": 429}}]},
+        {"when": {"text": "crash"}, "reply": [{"fault": {"code": "server_error", "status": 502}}]},
+        {"when": {"text": "forever"}, "reply": [{"text": "begun"}, {"delay": 600}]},
+        {
+            "when": {"text": "search", "turn": 1, "tool": "file_search"},
+            "reply": [{"call": {"name": "file_search", "arguments": {"query": "apples"}, "id": "call_1"}}],
+        },
+        {
+            "when": {"text": "raise", "turn": 1, "tool": "file_search"},
+            "reply": [{"call": {"name": "file_search", "arguments": {"query": "raise"}}}],
+        },
+        {"reply": [{"text": "You said: <<text>>"}], "usage": {"input_tokens": 12, "output_tokens": 7}},
+    ]
+}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    models = {"mine": {"kind": "scripted", "script": "script.yaml"}}
+    program = ROOT / "tests" / "stages" / "spans_stage.py"
+    with serving(tmp_path_factory.mktemp("server"), {"models": models}, script=SCRIPT, program=program) as running:
+        yield running
+
+
+@pytest.fixture
+def client(server):
+    with server.client() as client:
+        yield client
+
+
+@pytest.fixture
+def traced(server):
+    """The spans of the one request to make a response that a test sends, by name, once it has ended."""
+    before = len(read_spans(server.place))
+
+    def look() -> dict[str, dict[str, Any]] | None:
+        spans = read_spans(server.place)[before:]
+        request = next((span for span in spans if span["name"] == "POST /v1/responses"), None)
+        return request and {span["name"]: span for span in spans if trace_of(span) == trace_of(request)}
+
+    return lambda: eventually(look)
+
+
+def names_of(server) -> set[str]:
+    return {span["name"] for span in read_spans(server.place)}
+
+
+def trace_of(span: dict[str, Any]) -> str:
+    return span["context"]["trace_id"]
+
+
+def test_a_request_and_what_the_model_was_asked_for_it(client, traced):
+    client.responses.create(
+        input="a secret", max_output_tokens=100, temperature=0.5, top_p=0.9, text={"format": {"type": "json_object"}}
+    )
+    spans = traced()
+    request, asked = spans["POST /v1/responses"], spans["chat mine"]
+
+    assert (request["kind"], asked["kind"]) == ("SpanKind.SERVER", "SpanKind.CLIENT")
+    assert request["attributes"] == {
+        http_attributes.HTTP_REQUEST_METHOD: "POST",
+        http_attributes.HTTP_ROUTE: "/v1/responses",
+        http_attributes.HTTP_RESPONSE_STATUS_CODE: 200,
+    }
+    assert asked["parent_id"] == request["context"]["span_id"]
+    first_chunk = asked["attributes"].pop(gen_ai.GEN_AI_RESPONSE_TIME_TO_FIRST_CHUNK)
+    assert first_chunk > 0
+    assert asked["attributes"] == {
+        gen_ai.GEN_AI_OPERATION_NAME: "chat",
+        gen_ai.GEN_AI_PROVIDER_NAME: "scripted",
+        gen_ai.GEN_AI_REQUEST_MODEL: "mine",
+        gen_ai.GEN_AI_OUTPUT_TYPE: "json",
+        gen_ai.GEN_AI_REQUEST_MAX_TOKENS: 100,
+        gen_ai.GEN_AI_REQUEST_TEMPERATURE: 0.5,
+        gen_ai.GEN_AI_REQUEST_TOP_P: 0.9,
+        gen_ai.GEN_AI_RESPONSE_FINISH_REASONS: ["stop"],
+        gen_ai.GEN_AI_USAGE_INPUT_TOKENS: 12,
+        gen_ai.GEN_AI_USAGE_OUTPUT_TOKENS: 7,
+    }
+    assert request["status"]["status_code"] == asked["status"]["status_code"] == "UNSET"
+
+
+def test_a_streamed_request_lasts_until_its_last_event(client, traced):
+    with client.responses.create(input="hello", stream=True) as stream:
+        list(stream)
+    spans = traced()
+    request, asked = spans["POST /v1/responses"], spans["chat mine"]
+
+    assert request["start_time"] <= asked["start_time"]
+    assert asked["end_time"] <= request["end_time"]
+
+
+def test_a_tool_that_is_run_here_has_a_span(server, client, traced):
+    client.responses.create(input="search", tools=[SEARCH])
+    spans = traced()
+    tool = spans["execute_tool file_search"]
+
+    assert tool["kind"] == "SpanKind.INTERNAL"
+    assert tool["attributes"] == {
+        gen_ai.GEN_AI_OPERATION_NAME: "execute_tool",
+        gen_ai.GEN_AI_TOOL_NAME: "file_search",
+        gen_ai.GEN_AI_TOOL_CALL_ID: "call_1",
+        gen_ai.GEN_AI_TOOL_TYPE: "extension",
+    }
+    assert tool["parent_id"] == spans["POST /v1/responses"]["context"]["span_id"]
+    reasons = [
+        span["attributes"][gen_ai.GEN_AI_RESPONSE_FINISH_REASONS]
+        for span in read_spans(server.place)
+        if trace_of(span) == trace_of(tool) and span["name"] == "chat mine"
+    ]
+    assert reasons == [["tool_call"], ["stop"]]
+
+
+def test_a_tool_that_fails_says_so(client, traced):
+    client.responses.create(input="raise", tools=[SEARCH])
+    tool = traced()["execute_tool file_search"]
+
+    assert tool["status"]["status_code"] == "ERROR"
+    assert tool["attributes"][error_attributes.ERROR_TYPE] == "failed"
+
+
+@pytest.mark.parametrize(
+    "text, code, status", [("break", "rate_limit_exceeded", "UNSET"), ("crash", "server_error", "ERROR")]
+)
+def test_a_model_that_fails_says_so_and_the_request_where_it_is_our_fault(client, traced, text, code, status):
+    with pytest.raises(openai.APIStatusError):
+        client.responses.create(input=text)
+    spans = traced()
+    request, asked = spans["POST /v1/responses"], spans["chat mine"]
+
+    assert asked["status"]["status_code"] == "ERROR"
+    assert asked["attributes"][error_attributes.ERROR_TYPE] == code
+    assert request["status"]["status_code"] == status
+    assert request["attributes"].get(error_attributes.ERROR_TYPE) == ("502" if status == "ERROR" else None)
+
+
+def test_a_span_ends_also_when_the_caller_has_gone(client, traced):
+    with client.responses.create(input="forever", stream=True) as stream:
+        response = next(iter(stream)).response
+    spans = traced()
+
+    assert client.responses.retrieve(response.id).status == "cancelled"
+    assert gen_ai.GEN_AI_RESPONSE_FINISH_REASONS not in spans["chat mine"]["attributes"]
+
+
+def test_routes_are_told_without_ids_and_strangers_without_a_route(server, client):
+    response = client.responses.create(input="hello")
+    client.responses.retrieve(response.id)
+    with server.http() as http:
+        http.get("/v1/no/such/path")
+    names = eventually(lambda: (now := names_of(server)) >= {"GET", "GET /v1/responses/{response_id}"} and now)
+
+    assert not re.search(r"resp_[0-9a-f]{32}", json.dumps([*names]))
+
+
+def test_no_span_tells_what_was_said(server, client):
+    client.responses.create(input="xylophone", instructions="xylophone", user="xylophone", metadata={"x": "xylophone"})
+    with server.http() as http:
+        http.post("/v1/responses", json={"input": "x", "tools": [{"type": "function", "name": "xylophone !"}]})
+        http.post("/v1/responses", json={"input": "x", "previous_response_id": "xylophone"})
+        http.get("/v1/files/xylophone?after=xylophone")
+    eventually(lambda: "GET /v1/files/{file_id}" in names_of(server))
+
+    assert "xylophone" not in json.dumps(read_spans(server.place))

@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from weakincentives.adapters.openai import ApplyPatchConfig, OpenAIApplyPatchSection
+from weakincentives.adapters.openai.native_tools import ApplyPatchCall, ApplyPatchResult
+from weakincentives.adapters.openai.native_tools.apply_patch_section import CAPABILITY, apply
+from weakincentives.adapters.openai.native_tools.capability import ConfigError, LeftToUs, Scene
+from weakincentives.adapters.turn import ToolOutput
+from weakincentives.filesystem import Filesystem, HostFilesystem, InMemoryFilesystem
+from weakincentives.prompt import ToolContext
+from weakincentives.resources import ResourceRegistry
+
+
+@pytest.fixture(params=["memory", "host"])
+def files(request, tmp_path) -> Filesystem:
+    made: Filesystem = InMemoryFilesystem() if request.param == "memory" else HostFilesystem(tmp_path)
+    made.write_text("src/app.py", "def main():\n    pass\n")
+    made.write_bytes("logo.png", b"\x89PNG\xff")
+    return made
+
+
+def context(files: Filesystem) -> ToolContext:
+    nobody: Any = None
+    return ToolContext(nobody, nobody, None, nobody, resources=ResourceRegistry.build({Filesystem: files}))
+
+
+def state(files: Filesystem) -> dict[str, bytes]:
+    return {path: files.read_bytes(path) for path in files.glob("**")}
+
+
+def test_files_are_created_updated_and_deleted(files):
+    created = apply(ApplyPatchCall("create_file", "docs/a.md", "+Hello"), context(files))
+    updated = apply(ApplyPatchCall("update_file", "src/app.py", "-    pass\n+    run()\n+    end()"), context(files))
+    deleted = apply(ApplyPatchCall("delete_file", "logo.png"), context(files))
+
+    assert [result.render() for result in (created, updated, deleted)] == [
+        "Created docs/a.md (+1 -0 lines).",
+        "Updated src/app.py (+2 -1 lines).",
+        "Deleted logo.png.",
+    ]
+    assert updated.value == ApplyPatchResult("update_file", "src/app.py", 2, 1)
+    assert state(files) == {"docs/a.md": b"Hello\n", "src/app.py": b"def main():\n    run()\n    end()\n"}
+
+
+@pytest.mark.parametrize(
+    "operation, path, diff, told",
+    [
+        ("create_file", "src/app.py", "+x", "exists already; use update_file"),
+        ("create_file", "new.py", "x", "every line begins with"),
+        ("create_file", "../out.py", "+x", "it leaves the root"),
+        ("create_file", "/etc/out.py", "+x", "it is absolute"),
+        ("create_file", "src/app.py/x", "+x", "src/app.py"),
+        ("update_file", "missing.py", "-x", "missing.py"),
+        ("update_file", "src/app.py", "-    pass\n+    run()\n@@\n-    nowhere", "are not in the file"),
+        ("update_file", "logo.png", "-x", "is not UTF-8 text"),
+        ("update_file", "src", "-x", "src"),
+        ("delete_file", "missing.py", "", "missing.py"),
+        ("delete_file", "src", "", "only files can be deleted"),
+        ("delete_file", ".", "", "only files can be deleted"),
+        ("move_file", "src/app.py", "", "is no operation; use create_file, update_file or delete_file"),
+        ("", "", "", "is no operation"),
+    ],
+)
+def test_what_fails_changes_nothing_and_says_why(files, operation, path, diff, told):
+    before = state(files)
+    result = apply(ApplyPatchCall(operation, path, diff), context(files))
+
+    assert not result.success
+    assert told in result.message
+    assert state(files) == before
+
+
+def test_a_call_is_left_to_us_and_answered_by_its_status():
+    item = {
+        "id": "apc_1",
+        "type": "apply_patch_call",
+        "call_id": "call_1",
+        "operation": {"type": "delete_file", "path": "a"},
+    }
+    reading = CAPABILITY.read(item, Scene(), ApplyPatchConfig())
+
+    assert isinstance(reading, LeftToUs)
+    assert reading.params == ApplyPatchCall("delete_file", "a", "")
+    assert reading.undone_on_failure
+    assert reading.answer(ToolOutput("call_1", "apply_patch", "Deleted a.", success=True)) == {
+        "type": "apply_patch_call_output",
+        "call_id": "call_1",
+        "status": "completed",
+        "output": "Deleted a.",
+    }
+    assert reading.answer(ToolOutput("call_1", "apply_patch", "No.", success=False))["status"] == "failed"
+
+
+def test_it_is_declared_bare_and_needs_files():
+    assert CAPABILITY.declare(None) == {"type": "apply_patch"}
+    assert OpenAIApplyPatchSection().native_tools()[0].config == ApplyPatchConfig()
+    CAPABILITY.check_resources({}, None, ResourceRegistry.build({Filesystem: InMemoryFilesystem()}))
+    with pytest.raises(ConfigError, match="there are no files to patch"):
+        CAPABILITY.check_resources({}, None, ResourceRegistry())

@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from weakincentives.adapters.openai.native_tools.capability import (
+    Capability,
+    ConfigError,
+    NativeSection,
+    Ran,
+    Reading,
+    Scene,
+    failure,
+    one_of,
+    without_none,
+)
+from weakincentives.adapters.openai.wire import Wire
+from weakincentives.errors import PromptValidationError
+from weakincentives.prompt import NativeDeclaration, ToolResult
+from weakincentives.resources import ResourceRegistry
+
+
+@dataclass(frozen=True)
+class PaintConfig:
+    colour: str = "red"
+
+
+class Paint(Capability):
+    name = "paint"
+    items = frozenset({"paint_call"})
+    config_type = PaintConfig
+    fields = ("colour", "size")
+    example = Ran(None, ToolResult(""))
+
+    def write(self, config: PaintConfig) -> Wire | None:
+        one_of(config.colour, ("red", "none"), "colour")
+        return None if config.colour == "none" else {"colour": config.colour}
+
+    def read(self, item: Wire, scene: Scene, config: object) -> Reading:
+        return None
+
+
+class PaintSection(NativeSection[PaintConfig]):
+    capability = Paint()
+
+
+def test_a_configuration_becomes_a_declaration():
+    paint = Paint()
+
+    assert paint.declare(PaintConfig()) == paint.declare(None) == {"type": "paint", "colour": "red"}
+    assert paint.declare(PaintConfig("none")) is None
+    assert paint.declare({"type": "paint", "size": 3}) == {"type": "paint", "size": 3}
+    assert paint.declare({"type": "built_in", "name": "paint", "size": 3}) == {"type": "paint", "size": 3}
+
+
+@pytest.mark.parametrize(
+    "config, told",
+    [
+        (PaintConfig("blue"), "colour must be one of red, none, not 'blue'"),
+        (7, "its config must be a PaintConfig, not 7"),
+        ({"type": "paint", "name": "x"}, "'name' is no field of paint; allowed are: colour, size"),
+    ],
+)
+def test_a_wrong_configuration_names_what_is_allowed(config, told):
+    with pytest.raises(ConfigError, match=told):
+        Paint().declare(config)
+
+
+def test_what_most_tools_have_in_common():
+    paint = Paint()
+
+    assert (paint.slot({}), paint.slot_of({}), paint.choice({})) == ("paint", "paint", {"type": "paint"})
+    assert paint.place({}, "cntr_1") is None
+    paint.check_resources({}, None, ResourceRegistry())
+    assert paint.declaration(None, origin="here") == NativeDeclaration("paint", "paint", "openai", None, None, "here")
+
+
+def test_a_section_is_checked_when_it_is_built_and_when_it_is_changed():
+    section = PaintSection(title="Paint", key="paint", default_params=PaintConfig())
+
+    assert section.render(None, 0, "1") == ""
+    assert section.native_tools() == (NativeDeclaration("paint", "paint", "openai", PaintConfig()),)
+    assert section.native_tools(PaintConfig("none"))[0].config == PaintConfig("none")
+    with pytest.raises(PromptValidationError, match="section 'paint': colour must be one of"):
+        section.clone(default_params=PaintConfig("blue"))
+
+
+@pytest.mark.parametrize(
+    "item, told",
+    [
+        ({"type": "x_call", "status": "failed"}, "x_call failed (failed): no reason given"),
+        ({"type": "x_call", "status": "incomplete"}, "x_call failed (incomplete): no reason given"),
+        ({"type": "x_call", "error": "out of paint"}, "x_call failed (None): out of paint"),
+        ({"type": "x_call", "error": {"code": "e1", "message": "no"}}, "x_call failed (e1): no"),
+        ({"type": "x_call", "error": {"type": "http", "code": 401, "message": "no"}}, "x_call failed (http 401): no"),
+        ({"type": "x_call", "error": {"type": "t", "content": ["a"]}}, 'x_call failed (t): ["a"]'),
+    ],
+)
+def test_a_failure_says_the_providers_code(item, told):
+    result = failure(item)
+
+    assert result is not None
+    assert (result.message, result.success, result.value) == (told, False, None)
+
+
+def test_what_went_well_is_no_failure():
+    assert failure({"status": "completed", "error": None}) is None
+    assert failure({}) is None
+    assert without_none(a=1, b=None, c=0) == {"a": 1, "c": 0}

@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from api_stage import load
+
+from weakincentives.adapters.openai import McpConfig, OpenAIMcpSection
+from weakincentives.adapters.openai.native_tools import McpApproval, McpCall, McpDecision, McpResult
+from weakincentives.adapters.openai.native_tools.capability import ConfigError, LeftToUs, Ran, Scene
+from weakincentives.adapters.openai.native_tools.mcp_section import CAPABILITY
+from weakincentives.adapters.turn import ToolOutput
+from weakincentives.errors import PromptValidationError
+from weakincentives.prompt import Prompt
+
+NOBODY: Any = None
+DOCS = McpConfig(
+    server_label="docs", server_url="https://docs.example/mcp", authorization="secret", headers={"x": "secret"}
+)
+LISTED, ASKED = load("mcp")[0]["output"]
+CALLED, FAILED, DENIED, _ = load("mcp")[1]["output"]
+
+
+def test_a_server_is_declared_and_its_secrets_are_not_shown():
+    assert CAPABILITY.declare(DOCS) == {
+        "type": "mcp",
+        "server_label": "docs",
+        "server_url": "https://docs.example/mcp",
+        "authorization": "secret",
+        "headers": {"x": "secret"},
+    }
+    assert "secret" not in repr(DOCS)
+    narrow = McpConfig(server_label="a", connector_id="c", allowed_tools=("search",), require_approval="never")
+    assert CAPABILITY.declare(narrow) == {
+        "type": "mcp",
+        "server_label": "a",
+        "connector_id": "c",
+        "allowed_tools": ["search"],
+        "require_approval": "never",
+    }
+
+
+@pytest.mark.parametrize(
+    "config, told",
+    [
+        (None, "it needs a server: give McpConfig"),
+        (McpConfig(server_label="", server_url="x"), "server_label must name"),
+        (McpConfig(server_label="a"), "exactly one of server_url, connector_id and tunnel_id must be given, not none"),
+        (McpConfig(server_label="a", server_url="x", connector_id="y"), "not server_url and connector_id"),
+        (McpConfig(server_label="a", server_url="x", require_approval="sometimes"), "'always', 'never' or a filter"),
+        ({"type": "mcp", "server_url": "x"}, "server_label must name"),
+    ],
+)
+def test_a_wrong_configuration_is_refused(config, told):
+    with pytest.raises(ConfigError, match=told):
+        CAPABILITY.declare(config)
+
+
+def test_a_prompt_may_have_several_servers_but_each_once():
+    other = McpConfig(server_label="other", server_url="https://x/")
+    sections = [OpenAIMcpSection(default_params=config) for config in (DOCS, other)]
+    rendered = Prompt(ns="n", key="k", sections=sections).render()
+
+    assert [declared.name for declared in rendered.native_tools] == ["docs", "other"]
+    with pytest.raises(PromptValidationError, match="'docs' is declared by"):
+        Prompt(ns="n", key="k", sections=[sections[0], OpenAIMcpSection(default_params=DOCS, key="again")])
+
+
+def read(item: dict[str, Any], config: McpConfig = DOCS) -> Any:
+    return CAPABILITY.read(item, Scene(), config)
+
+
+def test_the_list_of_tools_is_no_call_unless_it_failed():
+    assert read(LISTED) is None
+    ran = read({**LISTED, "error": "the server is down"})
+    assert isinstance(ran, Ran)
+    assert (ran.params, ran.result.success) == (McpCall("docs", "list_tools"), False)
+    assert "the server is down" in ran.result.message
+
+
+def test_a_call_is_read_with_its_arguments_and_its_output():
+    ran = read(CALLED)
+
+    assert ran.params == McpCall("docs", "search", '{"q": "tea"}')
+    assert ran.result.value == McpResult("Tea is a drink.")
+    assert ran.result.render() == "Tea is a drink."
+    assert read({**CALLED, "output": None}).result.render() == "(no output)"
+
+
+def test_a_failure_has_the_kind_and_the_code():
+    assert read(FAILED).result.message == (
+        'mcp_call failed (mcp_tool_execution_error): [{"type":"text","text":"q is missing"}]'
+    )
+    assert read(DENIED).result.message == "mcp_call failed (http_error 401): Unauthorized"
+
+
+@pytest.mark.parametrize(
+    "approve, decision, reason",
+    [
+        (None, False, "nobody was asked: McpConfig has no `approve`"),
+        (lambda asked, context: asked.name == "search", True, None),
+        (lambda asked, context: False, False, None),
+        (lambda asked, context: McpDecision(approve=False, reason="too curious"), False, "too curious"),
+    ],
+)
+def test_approval_is_given_by_the_caller_and_never_by_default(approve, decision, reason):
+    config = McpConfig(server_label="docs", server_url="https://x/", approve=approve)
+    reading = read(ASKED, config)
+
+    assert isinstance(reading, LeftToUs)
+    assert reading.params == McpApproval("docs", "search", '{"q": "tea"}')
+    result = reading.run(NOBODY)
+    assert result.success
+    answer = reading.answer(ToolOutput("mcpr_1", "docs", result.render(), success=True, value=result.value))
+    assert answer == {
+        "type": "mcp_approval_response",
+        "approval_request_id": "mcpr_1",
+        "approve": decision,
+        **({"reason": reason} if reason else {}),
+    }
+
+
+def test_who_fails_to_decide_has_not_approved():
+    answer = read(ASKED).answer(ToolOutput("mcpr_1", "docs", "Tool docs failed: ValueError", success=False))
+
+    assert (answer["approve"], answer["reason"]) == (False, "Tool docs failed: ValueError")

@@ -1,0 +1,166 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from api_stage import load
+
+from weakincentives.adapters.openai import OpenAIShellSection, ShellConfig
+from weakincentives.adapters.openai.native_tools.capability import ConfigError, LeftToUs, Ran, Scene
+from weakincentives.adapters.openai.native_tools.shell_section import CAPABILITY, run
+from weakincentives.adapters.turn import ToolOutput
+from weakincentives.filesystem import Filesystem, HostMount, InMemoryFilesystem
+from weakincentives.resources import ResourceRegistry
+from weakincentives.tools import AutoContainerConfig, CommandOutput, JailedShell, ShellCall, ShellResult
+
+NOBODY: Any = None
+LOCAL = {"type": "shell", "environment": {"type": "local"}}
+
+
+def executor(call: ShellCall, /, *, context: object) -> list[CommandOutput]:
+    return [CommandOutput(f"ran {command}", "", 0) for command in call.commands]
+
+
+def local_call(**fields: Any) -> dict[str, Any]:
+    action = {"commands": ["ls", "false"], "timeout_ms": 500, "max_output_length": 10}
+    return {"id": "sh_1", "type": "shell_call", "call_id": "call_1", "action": action, **fields}
+
+
+@pytest.mark.parametrize(
+    "config, environment",
+    [
+        (ShellConfig(), {"type": "local"}),
+        (ShellConfig(executor=executor), {"type": "local"}),
+        (ShellConfig("cntr_1"), {"type": "container_reference", "container_id": "cntr_1"}),
+        (ShellConfig(AutoContainerConfig(memory_limit="4g")), {"type": "container_auto", "memory_limit": "4g"}),
+    ],
+)
+def test_where_commands_run_is_declared(config, environment):
+    assert CAPABILITY.declare(config) == {"type": "shell", "environment": environment}
+    assert OpenAIShellSection(default_params=config).native_tools()[0].config is config
+
+
+@pytest.mark.parametrize(
+    "config, told",
+    [
+        (ShellConfig("cntr_1", executor), "give one"),
+        (ShellConfig(AutoContainerConfig(memory_limit="8g")), "1g, 4g, 16g, 64g"),
+        (ShellConfig(AutoContainerConfig(host_mounts=(HostMount("x"),))), "host_mounts are for code interpreter"),
+    ],
+)
+def test_a_wrong_configuration_is_refused(config, told):
+    with pytest.raises(ConfigError, match=told):
+        CAPABILITY.declare(config)
+
+
+def test_only_a_container_of_its_own_is_replaced_by_one_that_a_section_brings():
+    auto = {"type": "shell", "environment": {"type": "container_auto"}}
+
+    assert CAPABILITY.place(auto, "cntr_2") == {
+        "type": "shell",
+        "environment": {"type": "container_reference", "container_id": "cntr_2"},
+    }
+    assert CAPABILITY.place(LOCAL, "cntr_2") is None
+    with pytest.raises(ConfigError, match="container is 'cntr_1', but a section of the prompt brings one"):
+        CAPABILITY.place({"environment": {"type": "container_reference", "container_id": "cntr_1"}}, "cntr_2")
+
+
+def test_commands_that_ran_at_the_provider_are_read_with_their_outputs():
+    (payload,) = load("shell_hosted")
+    items = payload["output"]
+    scene = Scene(outputs={"call_1": items[1], "call_2": items[3]})
+    first, second = (CAPABILITY.read(item, scene, ShellConfig("cntr_1")) for item in (items[0], items[2]))
+
+    assert isinstance(first, Ran)
+    assert first.params == ShellCall(("ls", "cat missing"), 1000, 4096)
+    assert first.result.value == ShellResult(
+        (CommandOutput("a.txt\n"), CommandOutput("", "cat: missing: No such file or directory\n", 1))
+    )
+    assert not first.result.success
+    assert first.result.render() == "a.txt\n(exit code 0)\ncat: missing: No such file or directory\n(exit code 1)"
+    assert isinstance(second, Ran)
+    assert second.result.value == ShellResult((CommandOutput(exit_code=None),))
+
+
+@pytest.mark.parametrize(
+    "config, fields",
+    [
+        (ShellConfig("cntr_1"), {}),
+        (ShellConfig(AutoContainerConfig()), {"environment": {"type": "local"}}),
+        (ShellConfig(executor=executor), {"environment": {"type": "container_reference", "container_id": "c"}}),
+        ({"type": "shell", "environment": {"type": "container_auto"}}, {}),
+    ],
+)
+def test_a_command_for_a_container_never_runs_here(config, fields):
+    reading = CAPABILITY.read(local_call(**fields), Scene(), config)
+
+    assert isinstance(reading, Ran)
+    assert not reading.result.success
+    assert "the provider sent no output" in reading.result.message
+
+
+def test_a_command_for_us_is_run_by_the_executor_and_answered_one_by_one():
+    reading = CAPABILITY.read(local_call(environment=None), Scene(), ShellConfig(executor=executor))
+
+    assert isinstance(reading, LeftToUs)
+    assert reading.params == ShellCall(("ls", "false"), 500, 10)
+    assert not reading.undone_on_failure
+    result = reading.run(NOBODY)
+    assert result.value == ShellResult((CommandOutput("ran ls"), CommandOutput("ran false")))
+    assert reading.answer(ToolOutput("call_1", "shell", "", success=True, value=result.value)) == {
+        "type": "shell_call_output",
+        "call_id": "call_1",
+        "output": [
+            {"stdout": "ran ls", "stderr": "", "outcome": {"type": "exit", "exit_code": 0}},
+            {"stdout": "ran false", "stderr": "", "outcome": {"type": "exit", "exit_code": 0}},
+        ],
+        "max_output_length": 10,
+    }
+
+
+def test_every_command_is_answered_also_where_none_was_run():
+    reading = CAPABILITY.read(local_call(action={"commands": ["a", "b"]}), Scene(), ShellConfig(executor=executor))
+
+    assert isinstance(reading, LeftToUs)
+    assert reading.answer(ToolOutput("call_1", "shell", "The executor is ill.", success=False)) == {
+        "type": "shell_call_output",
+        "call_id": "call_1",
+        "output": [{"stdout": "", "stderr": "The executor is ill.", "outcome": {"type": "exit", "exit_code": 1}}] * 2,
+    }
+
+
+def test_a_timeout_is_an_outcome_of_its_own():
+    reading = CAPABILITY.read(local_call(), Scene(), None)
+    assert isinstance(reading, LeftToUs)
+    value = ShellResult((CommandOutput("half", "", None),))
+
+    answer = reading.answer(ToolOutput("call_1", "shell", "", success=False, value=value))
+    assert answer["output"][0]["outcome"] == {"type": "timeout"}
+
+
+def test_an_executor_that_forgets_a_command_is_not_believed():
+    result = run(ShellCall(("a", "b")), lambda call, *, context: [CommandOutput()], NOBODY)
+
+    assert (result.success, result.message) == (False, "the executor answered 1 of 2 commands.")
+
+
+def test_what_a_hostile_action_holds_is_read_as_nothing():
+    reading = CAPABILITY.read(local_call(action={"commands": "rm", "timeout_ms": -1}), Scene(), ShellConfig())
+
+    assert isinstance(reading, LeftToUs)
+    assert reading.params == ShellCall()
+
+
+def test_here_means_an_executor_or_a_jail_with_files():
+    files = ResourceRegistry.build({Filesystem: InMemoryFilesystem()})
+    nothing = ResourceRegistry()
+
+    CAPABILITY.check_resources(LOCAL, ShellConfig(executor=executor), nothing)
+    CAPABILITY.check_resources({"environment": {"type": "container_auto"}}, ShellConfig("c"), nothing)
+    if JailedShell.why_not() is None:
+        CAPABILITY.check_resources(LOCAL, ShellConfig(), files)
+        with pytest.raises(ConfigError, match="on files that are not there"):
+            CAPABILITY.check_resources(LOCAL, ShellConfig(), nothing)
+    else:
+        with pytest.raises(ConfigError, match="cannot be jailed"):
+            CAPABILITY.check_resources(LOCAL, ShellConfig(), files)

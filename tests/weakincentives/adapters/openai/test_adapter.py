@@ -1,0 +1,313 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from api_stage import Answer, FakeApi, error, function_call, load, message, playing, response
+from openai import AsyncOpenAI, OpenAI
+
+from weakincentives.adapters import NamedTool
+from weakincentives.adapters.openai import (
+    ContainerFileCitation,
+    FileSearchConfig,
+    OpenAIAdapter,
+    OpenAIClientConfig,
+    OpenAICodeInterpreterSection,
+    OpenAIFileSearchSection,
+    OpenAIHostedToolsConfig,
+    OpenAIModelConfig,
+    OpenAIWebSearchSection,
+)
+from weakincentives.budget import Budget
+from weakincentives.deadlines import Deadline
+from weakincentives.errors import (
+    BudgetExceededError,
+    ContentFilteredError,
+    DeadlineExceededError,
+    IncompleteAnswerError,
+    NativeToolError,
+    PromptEvaluationError,
+    RefusalError,
+)
+from weakincentives.prompt import (
+    MarkdownSection,
+    NativeTool,
+    Prompt,
+    ProviderTool,
+    Section,
+    Tool,
+    ToolContext,
+    ToolResult,
+)
+from weakincentives.runtime import ModelResponded, PromptExecuted, Session, ToolInvoked
+from weakincentives.tools import (
+    AutoContainerConfig,
+    CodeInterpreterConfig,
+    ExistingContainerRef,
+    OpenAICodeInterpreterTool,
+)
+
+
+@dataclass(frozen=True)
+class Topic:
+    topic: str
+
+
+@dataclass(frozen=True)
+class Note:
+    text: str
+
+
+def look_up(params: Topic, *, context: ToolContext) -> ToolResult[str]:
+    if params.topic == "coffee":
+        context.session[Note].append(Note("half done"))
+        return ToolResult.error("We have no coffee.")
+    context.session[Note].append(Note(params.topic))
+    return ToolResult.ok(f"{params.topic} is a drink")
+
+
+LOOK_UP = Tool[Topic, str](name="look_up", description="Look it up.", handler=look_up)
+TASK = MarkdownSection(title="Task", key="task", template="Judge tea.", tools=[LOOK_UP])
+DONE = response(message("Done."))
+
+
+def prompt(*sections: Section[Any]) -> Prompt[Any]:
+    return Prompt(ns="n", key="judge", sections=[TASK, *sections])
+
+
+def test_an_adapter_takes_a_client_or_what_to_make_one_from():
+    with OpenAI(base_url="http://127.0.0.1:1/v1", api_key="none") as client:
+        given = OpenAIAdapter(model="m", client=client)
+        assert (given.client.base_url, given.client.max_retries) == (client.base_url, 0)
+        with pytest.raises(ValueError, match="client or client_config, not both"):
+            OpenAIAdapter(model="m", client=client, client_config=OpenAIClientConfig())
+    made = OpenAIAdapter(model="m", client_config=OpenAIClientConfig(base_url="http://127.0.0.1:2/v1", api_key="k"))
+    assert str(made.client.base_url) == "http://127.0.0.1:2/v1/"
+    assert made.client is made.client
+    with pytest.raises(ValueError, match="model is empty"):
+        OpenAIAdapter(model="")
+    with pytest.raises(ValueError, match="client is asynchronous"):
+        OpenAIAdapter(model="m", client=AsyncOpenAI(api_key="none"))  # pyright: ignore[reportArgumentType] - the point
+
+
+def test_without_a_key_nothing_is_sent_and_the_error_says_so(monkeypatch):
+    for name in ("OPENAI_API_KEY", "OPENAI_ADMIN_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(PromptEvaluationError, match=r"there is no client: .*OPENAI_API_KEY") as caught:
+        OpenAIAdapter(model="m").evaluate(prompt(), session=Session())
+
+    assert caught.value.phase == "request"
+
+
+def test_a_model_that_is_known_not_to_have_a_tool_fails_at_construction():
+    knows = OpenAIModelConfig(native_tools={"small": {"file_search"}})
+    tools = OpenAIHostedToolsConfig(code_interpreter=True)
+    with pytest.raises(NativeToolError, match=r"hosted_tools.code_interpreter.*It has: file_search") as caught:
+        OpenAIAdapter(model="small", model_config=knows, hosted_tools=tools)
+
+    assert isinstance(caught.value, ValueError)
+    assert (caught.value.phase, caught.value.prompt_name) == ("request", "")
+    assert OpenAIAdapter(model="unknown", model_config=knows, hosted_tools=tools).native_tools
+
+
+def test_a_model_that_is_known_not_to_have_a_tool_refuses_the_section_too():
+    knows = OpenAIModelConfig(native_tools={"a-model": {"file_search"}})
+    with playing() as api, pytest.raises(NativeToolError, match="this model does not have 'web_search'"):
+        api.adapter(model_config=knows).evaluate(prompt(OpenAIWebSearchSection()), session=Session())
+    assert api.asked == []
+
+
+# ── what is refused before anything is sent ──────────────────────────────────────────────────────────────────────────
+
+GOOGLE = ProviderTool[None, dict, None](name="search", description="Search.", provider="google", config=None)
+
+
+def with_tool(tool: Tool[Any, Any]) -> Section[Any]:
+    return MarkdownSection(title="More", key="more", template="Also.", tools=[tool])
+
+
+@pytest.mark.parametrize(
+    "sections, options, told",
+    [
+        (
+            [with_tool(OpenAICodeInterpreterTool(container={"type": "auto", "memory_limit": "8g"}))],
+            {},
+            "1g, 4g, 16g, 64g",
+        ),
+        ([with_tool(OpenAICodeInterpreterTool(container=ExistingContainerRef("")))], {}, "container.id must be the id"),
+        ([with_tool(OpenAICodeInterpreterTool(container={}))], {}, "needs type 'auto' or the id"),
+        ([with_tool(NativeTool[None, dict](name="telepathy", description="Think."))], {}, "no tool that OpenAI runs"),
+        ([with_tool(NativeTool[None, dict](name="apply_patch", description="Patch."))], {}, "there are no files"),
+        ([with_tool(GOOGLE)], {}, "is for provider 'google', but this adapter is 'openai'"),
+        ([], {"hosted_tools": OpenAIHostedToolsConfig(file_search=FileSearchConfig(("vs_1",), 99))}, "1 to 50, not 99"),
+        (
+            [],
+            {"hosted_tools": OpenAIHostedToolsConfig(CodeInterpreterConfig(AutoContainerConfig(memory_limit="2g")))},
+            "hosted_tools.code_interpreter.: container.memory_limit must be one of",
+        ),
+        ([], {"tool_choice": NamedTool("shell")}, "names 'shell', which is not offered. Tools: look_up"),
+        ([], {"tool_choice": {"type": "built_in", "name": "telepathy"}}, "names built_in 'telepathy'"),
+        ([OpenAIFileSearchSection()], {"tool_choice": {"type": "file_search"}}, "'file_search', which is not offered"),
+        ([], {"tool_choice": "sometimes"}, "must be 'auto', 'none', 'required'"),
+        (
+            [OpenAIWebSearchSection()],
+            {"hosted_tools": OpenAIHostedToolsConfig(web_search=True)},
+            "'web_search' is declared by section 'openai_web_search' and by hosted_tools.web_search",
+        ),
+        (
+            [with_tool(Tool[Topic, str](name="web_search", description="Mine.", handler=look_up))],
+            {"hosted_tools": OpenAIHostedToolsConfig(web_search=True)},
+            "'web_search' is declared by the prompt and by hosted_tools.web_search",
+        ),
+        (
+            [with_tool(OpenAICodeInterpreterTool(name="python"))],
+            {"hosted_tools": OpenAIHostedToolsConfig(code_interpreter=True)},
+            "'code_interpreter' is declared by section 'more' and by hosted_tools.code_interpreter",
+        ),
+    ],
+)
+def test_bad_input_is_refused_before_anything_is_sent(sections, options, told):
+    session = Session()
+    with playing(DONE) as api, pytest.raises(PromptEvaluationError, match=told) as caught:
+        api.adapter(**options).evaluate(prompt(*sections), session=session)
+
+    assert (caught.value.phase, caught.value.prompt_name) == ("request", "judge")
+    assert (api.asked, list(session.transcript())) == ([], [])
+
+
+# ── the loop ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_calls_of_every_response_are_told_in_order_before_the_next_turn():
+    session = Session()
+    with playing(*load("code_interpreter")) as api:
+        answer = api.adapter().evaluate(prompt(OpenAICodeInterpreterSection()), session=session)
+
+    told = [(entry.kind, entry.call_id, entry.origin) for entry in session.transcript()]
+    assert told == [
+        ("prompt", None, None),
+        ("tool", "ci_1", "provider"),
+        ("model", None, None),
+        ("tool", "call_1", "client"),
+        ("tool", "ci_2", "provider"),
+        ("model", None, None),
+        ("answer", None, None),
+    ]
+    assert answer.citations == (ContainerFileCitation("cntr_1", "cfile_1", "answer.txt", 13, 17),)
+    assert (answer.turns, answer.usage.total_tokens) == (2, 240)
+
+
+def test_citations_of_earlier_turns_are_kept():
+    cited = {"type": "url_citation", "url": "https://a/", "title": "A", "start_index": 0, "end_index": 1}
+    with playing(response(message("See.", cited), function_call("look_up", topic="tea")), DONE) as api:
+        answer = api.adapter().evaluate(prompt(), session=Session())
+
+    assert [one.url for one in answer.citations] == ["https://a/"]
+
+
+def test_a_failed_tool_is_undone_and_the_model_told():
+    session = Session()
+    with playing(load("function_tool")[0], DONE) as api:
+        api.adapter().evaluate(prompt(), session=session)
+
+    assert session[Note].all() == (Note("tea"),)
+    outputs = [item for item in api.bodies[1]["input"] if item["type"] == "function_call_output"]
+    assert [item["output"] for item in outputs] == ["tea is a drink", "We have no coffee."]
+    assert [event.success for event in session[ToolInvoked].all()] == [True, False]
+
+
+@pytest.mark.parametrize(
+    "choice, first",
+    [
+        ("required", "required"),
+        (NamedTool("look_up"), {"type": "function", "name": "look_up"}),
+        ({"type": "function", "name": "look_up"}, {"type": "function", "name": "look_up"}),
+    ],
+)
+def test_a_demand_is_over_once_it_was_met(choice, first):
+    with playing(response(function_call("look_up", topic="tea")), DONE) as api:
+        api.adapter(tool_choice=choice).evaluate(prompt(), session=Session())
+
+    assert [body["tool_choice"] for body in api.bodies] == [first, "auto"]
+
+
+def test_a_demand_for_a_tool_of_the_providers_is_met_by_it():
+    first = load("code_interpreter")[0]
+    with playing(first, DONE) as api:
+        api.adapter(tool_choice={"type": "built_in", "name": "code_interpreter"}).evaluate(
+            prompt(OpenAICodeInterpreterSection()), session=Session()
+        )
+
+    assert [body["tool_choice"] for body in api.bodies] == [{"type": "code_interpreter"}, "auto"]
+
+
+def test_a_demand_that_was_not_met_stands():
+    with playing(response(function_call("look_up", topic="tea")), DONE) as api:
+        api.adapter(tool_choice=NamedTool("web_search")).evaluate(prompt(OpenAIWebSearchSection()), session=Session())
+
+    assert [body["tool_choice"] for body in api.bodies] == [{"type": "web_search"}] * 2
+
+
+@pytest.mark.parametrize(
+    "name, kind",
+    [("refusal", RefusalError), ("content_filter", ContentFilteredError), ("cut_off", IncompleteAnswerError)],
+)
+def test_an_answer_that_is_none_raises_after_what_ran_was_told(name, kind):
+    session = Session()
+    with playing(*load(name)) as api, pytest.raises(kind) as caught:
+        api.adapter().evaluate(prompt(), session=session)
+
+    assert (caught.value.phase, caught.value.prompt_name) == ("response", "judge")
+    assert len(session[ToolInvoked].all()) == (1 if name == "content_filter" else 0)
+    assert len(session[ModelResponded].all()) == 1
+    assert session[PromptExecuted].all() == ()
+
+
+# ── limits ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_deadline_is_the_requests_timeout():
+    with playing(Answer(DONE, delay=10)) as api, pytest.raises(DeadlineExceededError) as caught:
+        api.adapter().evaluate(prompt(), session=Session(), deadline=Deadline.after(0.3))
+
+    assert caught.value.phase == "budget"
+    assert float(api.asked[0].headers["x-stainless-read-timeout"]) <= 0.3
+
+
+def test_the_budget_is_over_all_requests():
+    again = response(function_call("look_up", topic="tea"))
+    with playing(again, again, DONE) as api, pytest.raises(BudgetExceededError, match="used 240"):
+        api.adapter().evaluate(prompt(), session=Session(), budget=Budget(max_total_tokens=200))
+
+    assert len(api.bodies) == 2
+
+
+def test_the_budget_counts_an_answer_that_was_cut_off():
+    budget = Budget(max_total_tokens=1000)
+    from weakincentives.budget import BudgetTracker  # noqa: PLC0415 - beside its use
+
+    tracker = BudgetTracker(budget)
+    with playing(*load("cut_off")) as api, pytest.raises(IncompleteAnswerError):
+        api.adapter().evaluate(prompt(), session=Session(), budget_tracker=tracker)
+
+    assert tracker.usage.total_tokens == 120
+
+
+def test_nothing_is_retried_twice():
+    refused = error(500, "broken", x_should_retry="false")
+    with playing(refused, DONE) as api, pytest.raises(PromptEvaluationError, match="500: broken"):
+        api.adapter().evaluate(prompt(), session=Session())
+
+    assert len(api.asked) == 1
+
+
+def test_an_adapter_can_be_used_again_and_by_several_at_once():
+    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 - beside its use
+
+    def one(api: FakeApi) -> str:
+        return adapter.evaluate(prompt(), session=Session()).text
+
+    with playing(*[DONE] * 8) as api, ThreadPoolExecutor(4) as pool:
+        adapter = api.adapter()
+        assert list(pool.map(one, [api] * 8)) == ["Done."] * 8

@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from api_stage import Answer, FakeApi, error, load, message, playing, response
+from openai import APIStatusError, OpenAI
+from openai.types.responses import Response
+
+from weakincentives.adapters.core import PromptResponse
+from weakincentives.adapters.openai import (
+    ContainerFileCitation,
+    FileCitation,
+    UrlCitation,
+    citations,
+    download,
+)
+from weakincentives.adapters.openai.citations import read_citation
+from weakincentives.errors import WinkError
+
+RECORDED = Path(__file__).parents[4].parent / "shared" / "reference" / "openai-code-interpreter-response.json"
+FILE = ContainerFileCitation("cntr_1", "cfile_1", "answer.txt")
+
+
+def test_every_kind_is_read_and_an_unknown_one_left_out():
+    assert [one for name in ("code_interpreter", "file_search", "web_search") for one in citations(load(name)[-1])] == [
+        ContainerFileCitation("cntr_1", "cfile_1", "answer.txt", 13, 17),
+        FileCitation("file-1", "tea.md", 12),
+        UrlCitation("https://tea.example/prices", "Tea prices", 13, 17),
+    ]
+    assert citations(response(message("x", {"type": "file_path", "file_id": "file-1", "index": 3}))) == (
+        FileCitation("file-1", "", 3),
+    )
+    assert citations(load("unknown_items")[1]) == ()
+    assert read_citation({"type": "container_file_citation"}, 5) == ContainerFileCitation("", "", "", 5, 5)
+
+
+def test_an_answer_may_come_as_json_from_the_sdk_or_from_us():
+    plain = load("code_interpreter")[-1]
+    cited = citations(plain)
+
+    assert citations(Response.model_validate({**plain, "output": plain["output"][1:]})) == cited
+    assert citations(PromptResponse("p", "text", None, citations=cited)) == cited
+
+
+@pytest.mark.skipif(not RECORDED.is_file(), reason="the recorded answers do not lie beside this clone")
+def test_the_citation_of_a_recorded_answer_is_found():
+    (cited,) = citations(json.loads(RECORDED.read_text(encoding="utf-8")))
+
+    assert isinstance(cited, ContainerFileCitation)
+    assert (cited.filename, cited.start_index, cited.end_index) == ("two_dice_sums_10000.txt", 195, 236)
+
+
+@pytest.fixture
+def api():
+    with playing() as fake:
+        fake.routes["GET /containers/cntr_1/files/cfile_1/content"] = lambda asked: Answer(b"forty\0two")
+        fake.routes["GET /files/file-1/content"] = lambda asked: Answer(b"tea")
+        yield fake
+
+
+@pytest.fixture
+def client(api: FakeApi):
+    with OpenAI(base_url=api.url, api_key="none", max_retries=0) as made:
+        yield made
+
+
+def test_a_file_is_written_into_a_directory_under_its_own_name(client, tmp_path):
+    path = download(client, FILE, tmp_path)
+
+    assert path == tmp_path / "answer.txt"
+    assert path.read_bytes() == b"forty\0two"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["answer.txt"]
+
+
+def test_a_file_is_written_where_one_says_and_replaces_what_is_there(client, tmp_path):
+    target = tmp_path / "copy.bin"
+    target.write_bytes(b"old")
+
+    assert download(client, FILE, str(target)) == target
+    assert target.read_bytes() == b"forty\0two"
+    assert download(client, FileCitation("file-1", "tea.md"), tmp_path).read_bytes() == b"tea"
+
+
+def test_the_adapter_downloads_too(api, tmp_path):
+    assert api.adapter().download(FILE, tmp_path).read_bytes() == b"forty\0two"
+
+
+@pytest.mark.parametrize("name", ["../../evil.txt", "/etc/evil.txt", "..\\..\\evil.txt", "a/b/evil.txt", "evil.txt\0"])
+def test_a_name_cannot_lead_out_of_the_directory(client, tmp_path, name):
+    inside = tmp_path / "inside"
+    inside.mkdir()
+
+    assert download(client, ContainerFileCitation("cntr_1", "cfile_1", name), inside) == inside / "evil.txt"
+
+
+@pytest.mark.parametrize("name", ["..", ".", "a/..", "/"])
+def test_what_is_no_name_is_refused(client, tmp_path, name):
+    with pytest.raises(WinkError, match="is no name for a file"):
+        download(client, ContainerFileCitation("cntr_1", "cfile_1", name), tmp_path)
+
+
+def test_a_file_without_a_name_gets_its_id(client, tmp_path):
+    assert download(client, FileCitation("file-1", ""), tmp_path).name == "file-1"
+
+
+def test_a_failed_download_leaves_everything_as_it_was(api, client, tmp_path):
+    api.routes["GET /containers/.*"] = lambda asked: error(404, "gone")
+    api.routes = dict(reversed(api.routes.items()))
+    target = tmp_path / "answer.txt"
+    target.write_bytes(b"old")
+    with pytest.raises(APIStatusError):
+        download(client, FILE, tmp_path)
+
+    assert [(entry.name, entry.read_bytes()) for entry in tmp_path.iterdir()] == [("answer.txt", b"old")]
+
+
+def test_a_page_is_no_file(client, tmp_path):
+    with pytest.raises(WinkError, match="UrlCitation is no file to download"):
+        download(client, UrlCitation("https://x/", "X"), tmp_path)  # pyright: ignore[reportArgumentType] - the point

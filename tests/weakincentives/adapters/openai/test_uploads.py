@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from api_stage import Answer, Asked, FakeApi, error, function_call, message, playing, response
+
+from weakincentives.errors import NativeToolError, PromptEvaluationError
+from weakincentives.filesystem import HostMount
+from weakincentives.prompt import MarkdownSection, Prompt, SectionVisibility
+from weakincentives.runtime import Session
+from weakincentives.tools import AutoContainerConfig, OpenAICodeInterpreterTool
+
+
+@pytest.fixture
+def host(tmp_path) -> Path:
+    root = tmp_path / "host"
+    (root / "a").mkdir(parents=True)
+    (root / "b").mkdir()
+    (root / "a" / "data.csv").write_text("value\n1\n")
+    (root / "a" / "notes.md").write_text("notes")
+    (root / "b" / "data.csv").write_text("value\n2\n")
+    return root
+
+
+@pytest.fixture
+def api():
+    with playing(response(message("Done."))) as fake:
+        uploaded: list[str] = []
+
+        def upload(asked: Asked) -> Answer:
+            uploaded.append(re.findall(rb'filename="([^"]+)"', asked.raw)[0].decode())
+            made = {
+                "id": f"file-{len(uploaded)}",
+                "object": "file",
+                "bytes": 1,
+                "created_at": 1,
+                "purpose": "user_data",
+            }
+            return Answer({**made, "filename": uploaded[-1], "status": "processed"})
+
+        fake.routes["POST /files"] = upload
+        fake.routes["DELETE /files/.*"] = lambda asked: Answer(
+            {"id": asked.path.rpartition("/")[2], "object": "file", "deleted": True}
+        )
+        yield fake
+
+
+def prompt(*mounts: HostMount, roots: Any, **container: Any) -> Prompt[Any]:
+    tool = OpenAICodeInterpreterTool(
+        container=AutoContainerConfig(host_mounts=mounts, **container), allowed_host_roots=roots
+    )
+    return Prompt(ns="n", key="k", sections=[MarkdownSection(title="T", key="t", template="Add up.", tools=[tool])])
+
+
+def methods(api: FakeApi) -> list[str]:
+    return [f"{asked.method} {asked.path.removeprefix('/v1')}" for asked in api.asked]
+
+
+def test_files_are_uploaded_first_named_to_the_model_and_removed_in_the_end(api, host):
+    wanted = prompt(HostMount(str(host), "project"), roots=[host], file_ids=("file-x",))
+    api.adapter().evaluate(wanted, session=Session())
+
+    assert methods(api) == ["POST /files"] * 3 + ["POST /responses"] + [f"DELETE /files/file-{n}" for n in (1, 2, 3)]
+    (body,) = api.bodies
+    assert body["tools"][0]["container"] == {
+        "type": "auto",
+        "memory_limit": "1g",
+        "file_ids": ["file-x", "file-1", "file-2", "file-3"],
+    }
+    assert "host_mounts" not in api.asked[3].raw.decode()
+    note = body["input"][1]
+    assert note["role"] == "developer"
+    assert note["content"] == (
+        "Files in the container:\n"
+        "- /mnt/data/project__a__data.csv is /project/a/data.csv\n"
+        "- /mnt/data/notes.md is /project/a/notes.md\n"
+        "- /mnt/data/project__b__data.csv is /project/b/data.csv"
+    )
+    assert b"created_at" in api.asked[0].raw  # they expire, should nobody remove them
+
+
+def test_names_that_meet_are_kept_apart(api, host):
+    (host / "a__x.txt").write_text("1")
+    (host / "a" / "x.txt").write_text("2")
+    (host / "b" / "x.txt").write_text("3")
+    api.adapter().evaluate(prompt(HostMount(str(host), "."), roots=[host]), session=Session())
+
+    names = [re.findall(rb'filename="([^"]+)"', asked.raw)[0] for asked in api.asked if asked.path == "/v1/files"]
+    assert len(names) == len(set(names)) == 6
+    assert {b"a__x.txt", b"_a__x.txt"} <= set(names)
+
+
+def test_a_section_that_is_opened_brings_its_files(api, host):
+    tool = OpenAICodeInterpreterTool(
+        container=AutoContainerConfig(host_mounts=(HostMount(str(host / "a")),)), allowed_host_roots=[host]
+    )
+    closed = MarkdownSection(
+        title="T", key="t", template="Add up.", tools=[tool], summary="Sums.", visibility=SectionVisibility.SUMMARY
+    )
+    api.answers.insert(0, Answer(response(function_call("open_section", path="t"))))
+    api.adapter().evaluate(Prompt(ns="n", key="k", sections=[closed]), session=Session())
+
+    assert methods(api) == ["POST /responses"] + ["POST /files"] * 2 + ["POST /responses"] + [
+        f"DELETE /files/file-{n}" for n in (1, 2)
+    ]
+    assert api.bodies[1]["tools"][0]["container"]["file_ids"] == ["file-1", "file-2"]
+    assert api.bodies[1]["input"][-1]["content"].startswith("Files in the container:")
+
+
+def test_files_are_uploaded_once_however_often_the_model_is_asked(api, host):
+    api.answers.insert(0, error(500, "broken", retry_after_ms="1"))
+    api.adapter().evaluate(prompt(HostMount(str(host / "a")), roots=[host]), session=Session())
+
+    assert methods(api).count("POST /files") == 2
+    assert methods(api).count("POST /responses") == 2
+
+
+@pytest.mark.parametrize(
+    "change, told",
+    [
+        ({"roots": []}, "allowed_host_roots is empty"),
+        ({"roots": ["/usr"]}, "host_mounts"),
+        ({"max_bytes": 3}, "max_bytes"),
+        ({"file_ids": tuple("x" * 48)}, "has 3 files, and a container takes 2 more"),
+    ],
+)
+def test_mounts_that_cannot_be_are_refused_before_anything_is_sent(api, host, change, told):
+    mount = HostMount(str(host), "project", max_bytes=change.pop("max_bytes", None))
+    with pytest.raises(NativeToolError, match=told) as caught:
+        api.adapter().evaluate(prompt(mount, **{"roots": [host], **change}), session=Session())
+
+    assert (caught.value.phase, api.asked) == ("request", [])
+
+
+def test_an_upload_that_fails_ends_the_evaluation_and_leaves_nothing(api, host, tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    (tmp_path / "temporary").mkdir()
+    first = api.routes["POST /files"]
+    api.routes["POST /files"] = lambda asked: first(asked) if len(api.asked) == 1 else error(400, "no more")
+    with pytest.raises(PromptEvaluationError, match=r"file project__a__data.csv could not|file notes.md could not"):
+        api.adapter().evaluate(prompt(HostMount(str(host), "project"), roots=[host]), session=Session())
+
+    assert methods(api) == ["POST /files", "POST /files", "DELETE /files/file-1"]
+    assert list((tmp_path / "temporary").iterdir()) == []
+
+
+def test_a_file_that_cannot_be_removed_does_not_spoil_the_answer(api, host, caplog):
+    api.routes["DELETE /files/.*"] = lambda asked: error(404, "gone already")
+    answer = api.adapter().evaluate(prompt(HostMount(str(host / "a")), roots=[host]), session=Session())
+
+    assert answer.text == "Done."
+    assert "could not be deleted" in caplog.text
