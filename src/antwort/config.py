@@ -23,6 +23,7 @@ _WHERE = re.compile(r"^(?P<what>.*?)(?: - at `(?P<path>\$[^`]*)`)?$", re.DOTALL)
 _UNKNOWN = re.compile(r"Object contains unknown field `(?P<name>[^`]+)`")
 _ADDRESS = re.compile(r"https?://[^\s/?#@]+/?")
 _PREFIX = "ANTWORT_"
+_READ_ELSEWHERE = {"ANTWORT_CONFIG", "ANTWORT_MODEL_CACHE"}
 
 Positive: TypeAlias = Annotated[int, Meta(ge=1)]
 Seconds: TypeAlias = Annotated[float, Meta(gt=0)]
@@ -61,9 +62,18 @@ class ServerSettings(_Section):
 
 
 class EmbeddedModel(_Section, tag_field="kind", tag="embedded"):
-    """A small model inside of this process."""
+    """A small model of this machine, in a process beside the server."""
 
     model: str | None = None
+    """A name that `antwort model list` shows, or a `.gguf` file."""
+    context: Annotated[int, Meta(ge=512)] = 8192
+    """Tokens that a conversation and its answer may have."""
+    parallel: Positive = 2
+    """So many are answered at once; the others wait."""
+    threads: Positive | None = None
+    """As many as there are processors, unless it is said."""
+    timeout: Seconds = 600.0
+    attempts: Positive = 3
 
 
 class ChatCompletionsModel(_Section, tag_field="kind", tag="chat_completions"):
@@ -324,7 +334,7 @@ def _with_variables(data: dict[str, Any], environment: Mapping[str, str]) -> dic
     known = {_PREFIX + "_".join(path).upper(): (path, kind) for path, kind in _variables(Config)}
     named = _key_variables(data)
     for variable, value in sorted(environment.items()):
-        if not variable.startswith(_PREFIX) or variable == "ANTWORT_CONFIG" or variable in named:
+        if not variable.startswith(_PREFIX) or variable in _READ_ELSEWHERE or variable in named:
             continue
         if variable not in known:
             near = difflib.get_close_matches(variable, known, 1)

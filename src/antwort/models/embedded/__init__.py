@@ -11,8 +11,15 @@ to a person: an answer, or a fenced block, which becomes the call.
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 from antwort.models.embedded.model import Embedded
 from antwort.models.embedded.supervisor import Supervisor
-from antwort.models.embedded.weights import Cache, WeightsError, find
+from antwort.models.embedded.weights import DEFAULT, Cache, Missing, WeightsError, find
 
-__all__ = ["Cache", "Embedded", "Supervisor", "WeightsError", "find"]
+__all__ = ["DEFAULT", "Cache", "Embedded", "Missing", "Supervisor", "WeightsError", "available", "find"]
+
+
+def available() -> bool:
+    """Whether llama.cpp is installed. It is loaded in the model's own process, never here."""
+    return find_spec("xllamacpp") is not None

@@ -1,4 +1,4 @@
-"""What a small model is told: plain messages, in which calls are fenced blocks and results are what the user says. Pure."""
+"""What a small model is told: plain messages. Calls are fenced blocks, results are what the user says next. Pure."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from antwort.models.chat_messages import ChatDialect, ChatMessage, to_messages
 _DIALECT: Final = ChatDialect(images=False)
 _PYTHON: Final = "python"
 _JSON: Final = "json"
+_TAKEN: Final = {_PYTHON, _JSON}
 
 _ABOUT_CODE: Final = (
     "You can run Python. To compute something, read a file or draw, write one block and nothing else:\n"
@@ -26,6 +27,7 @@ _ABOUT_CODE: Final = (
     "If the output is an error, write a corrected block. Never guess a number that code can compute. "
     "Once the output tells the answer, give the answer in plain words without a block."
 )
+_NOBODY_SAID: Final = "You are a helpful assistant."
 _ABOUT_TOOLS: Final = (
     "You can use these tools. To use one, write one block with its name and JSON arguments and nothing else:"
 )
@@ -55,7 +57,7 @@ class Fence(Struct, frozen=True):
 @cache
 def examples() -> tuple[Example, ...]:
     """The examples that are kept beside this file."""
-    text = resources.files(__package__).joinpath("examples.yaml").read_text(encoding="utf-8")
+    text = resources.files("antwort.models.embedded").joinpath("examples.yaml").read_text(encoding="utf-8")
     return tuple(msgspec.convert(yaml.safe_load(text), type=list[Example]))
 
 
@@ -64,23 +66,35 @@ def fences(tools: Sequence[FunctionSpec]) -> tuple[Fence, ...]:
     found: list[Fence] = []
     for spec in tools:
         code = _takes_code(spec) and not any(fence.code for fence in found)
-        found.append(Fence(_PYTHON if code else spec.name, spec, code))
+        named = f"{spec.name}_tool" if spec.name in _TAKEN else spec.name
+        found.append(Fence(_PYTHON if code else named, spec, code))
     return tuple(found)
 
 
 def messages(request: ModelRequest) -> list[ChatMessage]:
-    """The whole dialogue."""
+    """The whole dialogue: what stays the same first, because what was read once is not read again."""
     calls = fences(request.tools)
-    plain = to_messages(request.items, None, _DIALECT)
     words = {fence.spec.name: fence for fence in calls}
+    told = to_messages(request.items, request.instructions, _DIALECT)
+    instructed = str(told.pop(0)["content"]) if told and told[0]["role"] == "system" else _NOBODY_SAID
     shown = [message for example in examples() for message in _shown(example)] if any(f.code for f in calls) else []
-    told = [_flat(message, words) for message in plain]
-    return [{"role": "system", "content": _instructions(request, calls)}, *shown, *_merged(told)]
+    system = {"role": "system", "content": _instructions(request, instructed, calls)}
+    noted = _noted(told, [fence.spec.now for fence in calls if fence.spec.now])
+    return [system, *shown, *_merged([_flat(message, words) for message in noted])]
 
 
-def _instructions(request: ModelRequest, calls: Sequence[Fence]) -> str:
+def _noted(told: Sequence[ChatMessage], notes: Sequence[str]) -> list[ChatMessage]:
+    """With what holds just now behind the last thing that the user has said."""
+    last = max((at for at, message in enumerate(told) if message["role"] == "user"), default=None)
+    if last is None or not notes:
+        return list(told)
+    noted = {**told[last], "content": "\n".join([str(told[last]["content"]), *notes])}
+    return [*told[:last], noted, *told[last + 1 :]]
+
+
+def _instructions(request: ModelRequest, instructed: str, calls: Sequence[Fence]) -> str:
     others = [fence for fence in calls if not fence.code]
-    parts = [request.instructions or "You are a helpful assistant."]
+    parts = [instructed]
     if any(fence.code for fence in calls):
         parts.append(_ABOUT_CODE)
     if others:

