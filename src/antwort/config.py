@@ -23,6 +23,7 @@ _WHERE = re.compile(r"^(?P<what>.*?)(?: - at `(?P<path>\$[^`]*)`)?$", re.DOTALL)
 _UNKNOWN = re.compile(r"Object contains unknown field `(?P<name>[^`]+)`")
 _ADDRESS = re.compile(r"https?://[^\s/?#@]+/?")
 _PREFIX = "ANTWORT_"
+_NO_MODELS = ("default", "default_for_unknown", "discover")
 _READ_ELSEWHERE = {"ANTWORT_CONFIG", "ANTWORT_MODEL_CACHE"}
 
 Positive: TypeAlias = Annotated[int, Meta(ge=1)]
@@ -121,6 +122,8 @@ class ModelsSettings(_Section):
 
     default: str | None = None
     default_for_unknown: bool = False
+    discover: bool = True
+    """Whether one is looked for where none is named."""
     named: dict[str, ModelSettings] = field(default_factory=dict[str, ModelSettings])
 
 
@@ -228,7 +231,7 @@ def parse(text: str, environment: Mapping[str, str], *, name: str = "configurati
     document = _Document(name, text)
     data = _with_variables(document.data, environment)
     models = _mapping(data.pop("models", {}), document, "models")
-    named = {key: value for key, value in models.items() if key not in ("default", "default_for_unknown")}
+    named = {key: value for key, value in models.items() if key not in _NO_MODELS}
     plain = {key: value for key, value in models.items() if key not in named}
     config = document.convert({**data, "models": plain}, Config, ())
     settings = {key: _model(value, key, document) for key, value in named.items()}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 from importlib import resources
 from typing import Any, Final, cast
 
@@ -54,11 +53,13 @@ class Fence(Struct, frozen=True):
         return f"```{self.word}\n"
 
 
-@cache
-def examples() -> tuple[Example, ...]:
-    """The examples that are kept beside this file."""
+def _examples() -> tuple[Example, ...]:
     text = resources.files("antwort.models.embedded").joinpath("examples.yaml").read_text(encoding="utf-8")
     return tuple(msgspec.convert(yaml.safe_load(text), type=list[Example]))
+
+
+EXAMPLES: Final = _examples()
+"""The examples that are kept beside this file."""
 
 
 def fences(tools: Sequence[FunctionSpec]) -> tuple[Fence, ...]:
@@ -77,7 +78,7 @@ def messages(request: ModelRequest) -> list[ChatMessage]:
     words = {fence.spec.name: fence for fence in calls}
     told = to_messages(request.items, request.instructions, _DIALECT)
     instructed = str(told.pop(0)["content"]) if told and told[0]["role"] == "system" else _NOBODY_SAID
-    shown = [message for example in examples() for message in _shown(example)] if any(f.code for f in calls) else []
+    shown = [message for example in EXAMPLES for message in _shown(example)] if any(f.code for f in calls) else []
     system = {"role": "system", "content": _instructions(request, instructed, calls)}
     noted = _noted(told, [fence.spec.now for fence in calls if fence.spec.now])
     return [system, *shown, *_merged([_flat(message, words) for message in noted])]

@@ -85,7 +85,7 @@ def _fetch(client: httpx2.Client, url: str, part: Path, size: int, report: Repor
         if not response.is_success:
             raise Unreachable(f"{_host(url)} answers {response.status_code}")
         with part.open("ab" if response.status_code == _PARTIAL else "wb") as file:
-            for chunk in response.iter_raw(_CHUNK):
+            for chunk in response.iter_raw():  # as it comes: chunks of a size would lose the last when it breaks
                 file.write(chunk)
                 report(min(size, file.tell()))
                 if file.tell() > size:

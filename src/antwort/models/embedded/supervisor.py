@@ -85,20 +85,21 @@ class Supervisor:
             raise ModelFault("The server is stopping.", status=503, retryable=True)
         _log.info("model_starts", weights=Path(self._settings.weights).name)
         self._said.clear()
-        self._process = process = await asyncio.create_subprocess_exec(
-            *self._command,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            start_new_session=True,  # an interrupt from a terminal is for the server, which ends it in good order
-        )
-        self._listener = asyncio.create_task(_listen(process, self._said))
         try:
             async with asyncio.timeout(_PATIENCE):
+                self._process = process = await asyncio.create_subprocess_exec(
+                    *self._command,
+                    stdin=asyncio.subprocess.PIPE,
+                    stdout=asyncio.subprocess.PIPE,
+                    stderr=asyncio.subprocess.PIPE,
+                    start_new_session=True,  # an interrupt from a terminal is for the server, which ends it in order
+                )
+                self._listener = asyncio.create_task(_listen(process, self._said))
                 ready = await self._greet(process)
-        except TimeoutError as error:
+        except (OSError, TimeoutError, msgspec.MsgspecError) as error:
             await self._end()
-            raise _did_not_start() from error
+            _log.error("model_did_not_start", error=str(error), said=list(self._said))
+            raise ModelFault("The embedded model did not start. The server's log says why.", status=503) from error
         except BaseException:
             await self._end()
             raise
@@ -109,13 +110,8 @@ class Supervisor:
         assert process.stdin is not None  # noqa: S101 - for the type checker: it was asked for
         assert process.stdout is not None  # noqa: S101 - likewise
         process.stdin.write(msgspec.json.encode(self._settings) + b"\n")
-        try:
-            await process.stdin.drain()
-            return msgspec.json.decode(await process.stdout.readline(), type=Ready)
-        except (OSError, msgspec.MsgspecError) as error:
-            code = await process.wait()
-            _log.error("model_did_not_start", exit_code=code, said=list(self._said))
-            raise _did_not_start() from error
+        await process.stdin.drain()
+        return msgspec.json.decode(await process.stdout.readline(), type=Ready)
 
     async def _end(self) -> None:
         process, self._process = self._process, None
@@ -134,14 +130,12 @@ class Supervisor:
             process.kill()
             await process.wait()
         if self._listener is not None:
+            await asyncio.wait(
+                [self._listener], timeout=_GRACE
+            )  # it ends with the process, and has heard its last words
             self._listener.cancel()
-            await asyncio.gather(self._listener, return_exceptions=True)
         if died is not None:
             _log.warning("model_died", exit_code=died, said=list(self._said))
-
-
-def _did_not_start() -> ModelFault:
-    return ModelFault("The embedded model did not start. The server's log says why.", status=503)
 
 
 async def _listen(process: asyncio.subprocess.Process, said: deque[str]) -> None:
