@@ -8,6 +8,7 @@ antwort does is passed by: it would ask us, and we would ask it.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 
@@ -152,22 +153,25 @@ def _default(names: Sequence[str], wanted: str | None) -> str:
 
 async def names_at(base_url: str, api_key: str | None, patience: float) -> list[str]:
     """The models of a server; `Silent` where there are none for us."""
-    headers = {"accept": "application/json", "user-agent": _OURS}
+    return await asyncio.to_thread(_ask, base_url, api_key, patience)  # to make a client reads files
+
+
+def _ask(base_url: str, api_key: str | None, patience: float) -> list[str]:
+    headers = {"accept": "application/json", "accept-encoding": "identity", "user-agent": _OURS}
     if api_key:
         headers["authorization"] = f"Bearer {api_key}"
+    until = time.monotonic() + patience
+    body = bytearray()
     try:
-        local = _is_loopback(base_url)
-        async with (
-            asyncio.timeout(patience),
-            httpx2.AsyncClient(headers=headers, timeout=patience, trust_env=not local) as client,
+        with (
+            httpx2.Client(headers=headers, timeout=patience, trust_env=not _is_loopback(base_url)) as client,
             client.stream("GET", f"{base_url}/models") as response,
         ):
-            body = bytearray()
-            async for chunk in response.aiter_bytes():
+            for chunk in response.iter_raw():
                 body += chunk
-                if len(body) > _MOST_BYTES:
-                    raise Silent("sends too much")
-    except (TimeoutError, httpx2.TransportError, httpx2.InvalidURL, httpx2.StreamError, httpx2.DecodingError) as error:
+                if len(body) > _MOST_BYTES or time.monotonic() > until:
+                    raise Silent("sends too much, or too slowly")
+    except (httpx2.TransportError, httpx2.InvalidURL, httpx2.StreamError) as error:
         raise Silent("does not answer") from error
     if not response.is_success:
         raise Silent(f"answers {response.status_code}")

@@ -63,6 +63,6 @@ def test_a_chat_server_reads_files_only_where_that_is_said(tmp_path):
 
 
 def test_what_cannot_work_is_an_error_at_start(tmp_path):
-    for more in (", c: {kind: embedded}", ", c: {kind: scripted, script: nowhere.yaml}"):
+    for more in (", c: {kind: embedded, model: nowhere.gguf}", ", c: {kind: scripted, script: nowhere.yaml}"):
         with pytest.raises(ConfigError, match=r"models\.c"):
             directory(tmp_path, more)
