@@ -70,11 +70,12 @@ class _Handler(BaseHTTPRequestHandler):
             return self._json({"error": {"message": "request exceeds the available context size"}}, reply.refuse)
         self.send_response(200)
         self.send_header("content-type", "text/event-stream")
-        self.send_header("connection", "close")
+        self.send_header("transfer-encoding", "chunked")
         self.end_headers()
-        self.close_connection = True
+        self.close_connection = True  # and says nothing of it, as llama.cpp does
         with suppress(ConnectionError):  # whoever asked may leave
             self._say(body, reply)
+            self.wfile.write(b"0\r\n\r\n")
         return None
 
     def _say(self, body: dict, reply: Reply) -> None:
@@ -90,7 +91,8 @@ class _Handler(BaseHTTPRequestHandler):
         self._event({"content": "", "stop": True, "stop_type": kind, "stopping_word": word, **numbers})
 
     def _event(self, payload: dict) -> None:
-        self.wfile.write(f"data: {json.dumps(payload)}\n\n".encode())
+        data = f"data: {json.dumps(payload)}\n\n".encode()
+        self.wfile.write(b"%x\r\n%b\r\n" % (len(data), data))
 
     def _json(self, payload: dict, status: int = 200) -> None:
         body = json.dumps(payload).encode()

@@ -28,7 +28,8 @@ _ABOUT_CODE: Final = (
 )
 _NOBODY_SAID: Final = "You are a helpful assistant."
 _ABOUT_TOOLS: Final = (
-    "You can use these tools. To use one, write one block with its name and JSON arguments and nothing else:"
+    "You can use these tools. To use one, write one block with its name and JSON arguments, and nothing else. "
+    "You then get its output."
 )
 
 
@@ -99,7 +100,7 @@ def _instructions(request: ModelRequest, instructed: str, calls: Sequence[Fence]
     if any(fence.code for fence in calls):
         parts.append(_ABOUT_CODE)
     if others:
-        parts.append("\n".join([_ABOUT_TOOLS, *map(_described, others)]))
+        parts.append("\n\n".join([_ABOUT_TOOLS, *map(_described, others)]))
     if isinstance(request.format, JsonSchemaFormat):
         schema = msgspec.json.encode(request.format.schema).decode()
         parts.append(f"Give the final answer as JSON of this schema, in a ```json block:\n{schema}")
@@ -107,8 +108,10 @@ def _instructions(request: ModelRequest, instructed: str, calls: Sequence[Fence]
 
 
 def _described(fence: Fence) -> str:
-    parameters = msgspec.json.encode(fence.spec.parameters or {}).decode()
-    return f"```{fence.word}``` {fence.spec.description or ''} Arguments: {parameters}"
+    parameters = fence.spec.parameters or {}
+    shape = msgspec.json.encode(dict.fromkeys(parameters.get("properties", {}), "…")).decode()
+    schema = msgspec.json.encode(parameters).decode()
+    return f"{fence.spec.description or fence.word}\n{fence.opening}{shape}\n```\nSchema of its arguments: {schema}"
 
 
 def _takes_code(spec: FunctionSpec) -> bool:

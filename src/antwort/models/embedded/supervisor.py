@@ -104,7 +104,9 @@ class Supervisor:
             await self._end()
             raise
         _log.info("model_ready", pid=process.pid)
-        return Upstream(ready.address, api_key=self._settings.key, direct=True)
+        # It hangs up after a streamed answer, though it does not say so: no connection is used twice.
+        once = {"connection": "close"}
+        return Upstream(ready.address, api_key=self._settings.key, headers=once, direct=True)
 
     async def _greet(self, process: asyncio.subprocess.Process) -> Ready:
         assert process.stdin is not None  # noqa: S101 - for the type checker: it was asked for

@@ -77,7 +77,7 @@ def test_other_tools_are_described_with_their_arguments_and_called_by_json():
     system, *_, shown, last = told([USER, call, output], WEATHER)
 
     assert "get_weather" in system["content"]
-    assert '"city"' in system["content"]
+    assert '```get_weather\n{"city":"…"}\n```' in system["content"]
     assert shown["content"] == '```get_weather\n{"city": "Rome"}\n```'
     assert last["content"] == "Output:\n21 degrees"
 
