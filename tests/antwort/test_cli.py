@@ -52,7 +52,7 @@ def test_the_doctor_looks_at_everything(run):
     told = run("doctor", "--config", "antwort.yaml")
 
     assert told.exit_code == 0
-    assert "models         m" in told.output
+    assert "m (scripted) answers from its script" in told.output
     assert "storage        made on the first start: sqlite:///.antwort/antwort.db" in told.output
     assert not Path(".antwort").exists()
     Path("script.yaml").write_text("answer: []")

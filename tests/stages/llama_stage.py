@@ -102,7 +102,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def log_message(self, *arguments) -> None:
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - as http.server calls it
         pass
 
 

@@ -152,7 +152,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("content-length", str(length))
         self.end_headers()
 
-    def log_message(self, *arguments) -> None:
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - as http.server calls it
         pass
 
 

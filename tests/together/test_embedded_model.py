@@ -73,7 +73,7 @@ def test_a_model_that_is_killed_in_the_middle_fails_one_response_and_the_next_wo
     with serving(tmp_path, settings(weights)) as server:
         client = client_of(server)
         assert children(server.process.pid) == []  # nothing is started before it is needed
-        failed = None
+        failed, last = None, None
         with client.responses.create(input="Count from one to a hundred in words.", stream=True) as stream:
             for event in stream:
                 if event.type == "response.output_text.delta" and failed is None:
@@ -81,6 +81,7 @@ def test_a_model_that_is_killed_in_the_middle_fails_one_response_and_the_next_wo
                     os.kill(model, signal.SIGKILL)
                     failed = model
                 last = event
+        assert last is not None
         assert last.type == "response.failed"
         assert "ended before it was whole" in last.response.error.message
 
@@ -121,9 +122,28 @@ def test_a_server_with_a_configured_model_that_is_not_here_says_three_ways_to_go
     )
 
 
-def test_the_screen_says_which_model_and_why_and_hints_can_be_followed(tmp_path):
-    with serving(tmp_path) as server:
-        assert "models     scripted (scripted, the default): as the configuration says" in server.screen
+def test_the_screen_says_which_model_and_why_and_the_hints_can_be_followed(tmp_path, bare):
+    (tmp_path / "script.yaml").write_text("answers: [{reply: [{text: The Rhine.}]}]")
+    (tmp_path / "antwort.yaml").write_text(
+        "models: {m: {kind: scripted, script: script.yaml}}\nproviders: {code_interpreter: {enabled: false}}"
+    )
+    command = [sys.executable, "-m", "antwort", "serve", "--config", "antwort.yaml", "--port", "0", "--hints"]
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=bare, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as server:
+        assert server.stdout is not None
+        screen = ""
+        while not screen.endswith("print(response.output_text)\n"):
+            line = server.stdout.readline()
+            assert line
+            screen += line
+        program = screen.partition("In Python:\n\n")[2]
+        told = subprocess.check_output([sys.executable, "-c", program], env=bare, text=True)
+        server.terminate()
+        assert server.wait(30) == 0
+
+    assert "models     m (scripted, the default): as the configuration says" in screen
+    assert told == "The Rhine.\n"
 
 
 def test_the_doctor_says_which_model_and_whether_it_answers(tmp_path, bare):

@@ -52,7 +52,7 @@ def listening() -> Iterator[Lister]:
             self.end_headers()
             self.wfile.write(lister.answer)
 
-        def log_message(self, *arguments) -> None:
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - as http.server calls it
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)

@@ -71,7 +71,7 @@ async def test_a_real_model_speaks_counts_calls_and_fills_schemas(weights):
         again = fold(await collect(model, asking("Say hello in one word.")))
         must = ModelRequest(model="m", items=asking("The weather in Rome?").items, tools=(WEATHER,), choice="required")
         called = fold(await collect(model, must))
-        code = fold(await collect(model, asking("What is 12345 * 6789?", CODE)))
+        code = fold(await collect(model, asking("What is the 30th prime number times 17?", CODE)))
         about = [read({"role": "user", "content": "Anna is 31 years old."})]
         wanted = JsonSchemaFormat(name="person", schema=SCHEMA)
         filled = fold(await collect(model, ModelRequest(model="m", items=about, format=wanted)))
@@ -86,7 +86,7 @@ async def test_a_real_model_speaks_counts_calls_and_fills_schemas(weights):
     assert again.text == spoken.text
     assert [(call.name, json.loads(call.arguments)["city"]) for call in called.calls] == [("get_weather", "Rome")]
     assert [call.name for call in code.calls] == ["code"]
-    assert "12345" in json.loads(code.calls[0].arguments)["code"]
+    assert "17" in json.loads(code.calls[0].arguments)["code"]
     assert json.loads(filled.text) == {"name": "Anna", "age": 31}
     assert (cut.reason, cut.usage.output_tokens) == ("length", 2)
     assert caught.value.code == "context_length_exceeded"
