@@ -8,10 +8,11 @@ _TOOLS = '[{"type": "code_interpreter", "container": {"type": "auto"}}]'
 def snippets(url: str, *, locked: bool, code: bool) -> str:
     """`curl` and the SDK, ready to be copied. `url` ends with `/v1`; `locked` where a key is needed."""
     question = "What is the 30th prime number times 17? Compute it." if code else "Name three rivers."
-    return f"In a shell:\n\n{_shell(url, question, locked, code)}\n\nIn Python:\n\n{_sdk(url, question, locked, code)}"
+    shell = _shell(url, question, locked=locked, code=code)
+    return f"In a shell:\n\n{shell}\n\nIn Python:\n\n{_sdk(url, question, locked=locked, code=code)}"
 
 
-def _shell(url: str, question: str, locked: bool, code: bool) -> str:  # noqa: FBT001 - the caller names them
+def _shell(url: str, question: str, *, locked: bool, code: bool) -> str:
     key = ' -H "authorization: Bearer $OPENAI_API_KEY"' if locked else ""
     tools = f', "tools": {_TOOLS}' if code else ""
     return f"""\
@@ -19,7 +20,7 @@ curl -s {url}/responses -H 'content-type: application/json'{key} \\
   -d '{{"input": "{question}"{tools}}}'"""
 
 
-def _sdk(url: str, question: str, locked: bool, code: bool) -> str:  # noqa: FBT001 - likewise
+def _sdk(url: str, question: str, *, locked: bool, code: bool) -> str:
     key = "" if locked else ', api_key="none"'  # the SDK reads OPENAI_API_KEY by itself
     tools = f", tools={_TOOLS}" if code else ""
     return f"""\

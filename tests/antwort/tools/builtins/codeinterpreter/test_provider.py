@@ -101,7 +101,7 @@ async def test_the_model_is_told_which_files_there_will_be_and_are(place):
     await ran(bench, "open('made.txt', 'w').write('x')")
     container = (await bench.open("", "")).item["container_id"]
     again = await prepared(place, history=(given, earlier(container)))
-    assert "made.txt" in (again.describe(SPEC).description or "")
+    assert "made.txt" in again.describe(SPEC).told
 
 
 async def test_links_cite_the_users_own_files_too_and_names_only_what_was_made(place):
