@@ -110,7 +110,7 @@ class Supervisor:
 
     async def _greet(self, process: asyncio.subprocess.Process) -> Ready:
         assert process.stdin is not None  # noqa: S101 - for the type checker: it was asked for
-        assert process.stdout is not None  # noqa: S101 - likewise
+        assert process.stdout is not None  # noqa: S101 - so was this
         process.stdin.write(msgspec.json.encode(self._settings) + b"\n")
         await process.stdin.drain()
         return msgspec.json.decode(await process.stdout.readline(), type=Ready)
