@@ -4,8 +4,9 @@ VENV ?= .venv
 BENCH_VENV ?= .venv-bench
 LITELLM_VENV ?= .venv-litellm
 
-# The weights that `make serve` uses: a name of `antwort model list`.
+# What `make serve` uses: weights by a name of `antwort model list`, and a port.
 MODEL ?= qwen2.5-coder-1.5b
+PORT ?= 8080
 
 # The environment is always named and never activated, so it does not matter which one the caller has active.
 RUN := $(VENV)/bin/python
@@ -30,8 +31,8 @@ help: ## List the targets (the default)
 demo: $(READY) ## Show a run, with a scripted model
 	@$(RUN) examples/demo.py
 
-serve: model ## Serve the embedded model on loopback, and show how to try it (MODEL=… another one)
-	@$(VENV)/bin/antwort serve --model $(MODEL) --hints
+serve: model ## Serve the embedded model on loopback, and show how to try it (MODEL=…, PORT=…)
+	@$(VENV)/bin/antwort serve --model $(MODEL) --port $(PORT) --hints
 
 model: $(READY) ## Fetch the weights of the embedded model, once (1.1 GB; MODEL=… others)
 	@$(VENV)/bin/antwort model pull $(MODEL)

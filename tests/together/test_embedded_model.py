@@ -32,6 +32,18 @@ def client_of(server):
     return server.client().with_options(timeout=600)
 
 
+def kill_in_the_middle(server, client, killed: dict[str, int]) -> None:
+    """Kill the model once it has begun to speak; `killed` gets the response, and the process."""
+    response = ""
+    with client.responses.create(input="Count from one to a hundred in words.", stream=True) as stream:
+        for event in stream:
+            if event.type == "response.created":
+                response = event.response.id
+            if event.type == "response.output_text.delta" and not killed:
+                (killed[response],) = children(server.process.pid)
+                os.kill(killed[response], signal.SIGKILL)
+
+
 @pytest.fixture
 def weights():
     return weights_here()
@@ -73,17 +85,11 @@ def test_a_model_that_is_killed_in_the_middle_fails_one_response_and_the_next_wo
     with serving(tmp_path, settings(weights)) as server:
         client = client_of(server)
         assert children(server.process.pid) == []  # nothing is started before it is needed
-        failed, last = None, None
-        with client.responses.create(input="Count from one to a hundred in words.", stream=True) as stream:
-            for event in stream:
-                if event.type == "response.output_text.delta" and failed is None:
-                    (model,) = children(server.process.pid)
-                    os.kill(model, signal.SIGKILL)
-                    failed = model
-                last = event
-        assert last is not None
-        assert last.type == "response.failed"
-        assert "ended before it was whole" in last.response.error.message
+        killed: dict[str, int] = {}
+        with pytest.raises(openai.APIError, match="ended before it was whole"):
+            kill_in_the_middle(server, client, killed)
+        ((response, failed),) = killed.items()
+        assert client.responses.retrieve(response).status == "failed"
 
         again = client.responses.create(input="Say hello in one word.")
         (model,) = children(server.process.pid)

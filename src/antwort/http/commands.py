@@ -135,7 +135,9 @@ def doctor(context: click.Context, config: Path | None) -> None:
     from antwort.models.directory import kind_of, open_models  # noqa: PLC0415 - likewise slow
     from antwort.models.discovery import find_models, look_at  # noqa: PLC0415 - likewise slow
     from antwort.storage import UnusableStore, look_at_store  # noqa: PLC0415 - likewise slow
-    from antwort.telemetry import Metrics  # noqa: PLC0415 - likewise slow
+    from antwort.telemetry import Metrics, set_up_logging  # noqa: PLC0415 - likewise slow
+
+    set_up_logging("error", "text")  # what matters is told below, but for why a model does not start
 
     async def look(settings: Config) -> bool:
         open_door(settings)

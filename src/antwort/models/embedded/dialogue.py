@@ -23,9 +23,12 @@ _ABOUT_CODE: Final = (
     "You can run Python. To compute something, read a file or draw, write one block and nothing else:\n"
     "```python\nprint(1 + 1)\n```\n"
     "You then get its output. Print what you want to know. Files are in /mnt/data. Variables are kept between blocks. "
+    "Beside the standard library there are numpy, pandas and matplotlib, and nothing else. "
     "If the output is an error, write a corrected block. Never guess a number that code can compute. "
     "Once the output tells the answer, give the answer in plain words without a block."
 )
+_TRACEBACK: Final = "Traceback (most recent call last)"
+_MEND: Final = "That failed. Do it in another way: write the whole block again, corrected."
 _NOBODY_SAID: Final = "You are a helpful assistant."
 _ABOUT_TOOLS: Final = (
     "You can use these tools. To use one, write one block with its name and JSON arguments, and nothing else. "
@@ -85,6 +88,21 @@ def messages(request: ModelRequest) -> list[ChatMessage]:
     return [system, *shown, *_merged([_flat(message, words) for message in noted])]
 
 
+def failures(request: ModelRequest) -> int:
+    """How many calls in a row have just failed."""
+    count = 0
+    for message in reversed(to_messages(request.items, None, _DIALECT)):
+        if message["role"] == "tool" and _failed(message):
+            count += 1
+        elif not message.get("tool_calls"):
+            break
+    return count
+
+
+def _failed(message: ChatMessage) -> bool:
+    return _TRACEBACK in str(message["content"])
+
+
 def _noted(told: Sequence[ChatMessage], notes: Sequence[str]) -> list[ChatMessage]:
     """With what holds just now behind the last thing that the user has said."""
     last = max((at for at, message in enumerate(told) if message["role"] == "user"), default=None)
@@ -131,7 +149,8 @@ def _shown(example: Example) -> list[ChatMessage]:
 def _flat(message: ChatMessage, words: dict[str, Fence]) -> ChatMessage:
     """A message without tools in it."""
     if message["role"] == "tool":
-        return {"role": "user", "content": f"Output:\n{message['content']}"}
+        mend = f"\n{_MEND}" if _failed(message) else ""
+        return {"role": "user", "content": f"Output:\n{message['content']}{mend}"}
     blocks = [_block(call["function"], words) for call in message.get("tool_calls", ())]
     content = "\n".join(filter(None, [str(message.get("content") or ""), *blocks]))
     return {"role": message["role"], "content": content}

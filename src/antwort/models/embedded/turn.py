@@ -17,11 +17,13 @@ from antwort.api.ids import new_id
 from antwort.api.requests import JsonObjectFormat, JsonSchemaFormat
 from antwort.api.responses import InputDetails, Usage
 from antwort.engine.ports import CallPiece, Finished, ModelRequest, Must, Piece, TextPiece
-from antwort.models.embedded.dialogue import Fence, fences
+from antwort.models.embedded.dialogue import Fence, failures, fences
 
 _ANSWER: Final = "```json\n"
 _CLOSING: Final = ("\n```", "```")
 _LONGEST: Final = 2048
+_REPAIRS: Final = 2
+"""So many times in a row a block that failed is written anew; then the model may also give up."""
 _ANYTHING: Final[dict[str, Any]] = {"type": "object"}
 
 State: TypeAlias = Literal["choose", "speak", "json", "code", "arguments", "over"]
@@ -70,6 +72,9 @@ class Turn:
             return self._open(next(fence for fence in self._fences if fence.spec.name == choice.name))
         if choice == "required" and len(self._fences) == 1:
             return self._open(self._fences[0])
+        code = next((fence for fence in self._fences if fence.code), None)
+        if code is not None and 0 < failures(self._request) <= _REPAIRS:
+            return self._open(code)  # left to itself it would rather make an answer up
         if self._fences and (choice == "required" or self._schema() is not None):
             return "choose"
         return "speak" if self._schema() is None else self._answer()

@@ -5,7 +5,7 @@ import json
 from antwort.api.items import read
 from antwort.api.requests import JsonSchemaFormat
 from antwort.engine.ports import FunctionSpec, ModelRequest
-from antwort.models.embedded.dialogue import EXAMPLES, fences, messages
+from antwort.models.embedded.dialogue import EXAMPLES, failures, fences, messages
 
 PARAMETERS = {"type": "object", "properties": {"code": {"type": "string"}}}
 CODE = FunctionSpec("code_interpreter", "Run Python.", PARAMETERS, now="In /mnt/data now: sales.csv.")
@@ -69,6 +69,16 @@ def test_calls_are_shown_as_they_are_written_and_results_as_if_the_user_said_the
     assert question["content"].startswith("How many rows?\nIn /mnt/data")
     assert call == {"role": "assistant", "content": '```python\nprint("1")\nprint(2)\n```'}
     assert output == {"role": "user", "content": "Output:\n1\n2"}
+
+
+def test_a_failure_is_shown_with_what_to_do_about_it():
+    failed = {**OUTPUT, "output": "Traceback (most recent call last):\nKeyError: 'city'"}
+    request = ModelRequest(model="m", items=[read(item) for item in (USER, CALL, failed)], tools=(CODE,))
+
+    assert messages(request)[-1]["content"].startswith("Output:\nTraceback")
+    assert messages(request)[-1]["content"].endswith("corrected.")
+    assert failures(request) == 1
+    assert failures(ModelRequest(model="m", items=[read(item) for item in (USER, CALL, OUTPUT)])) == 0
 
 
 def test_other_tools_are_described_with_their_arguments_and_called_by_json():

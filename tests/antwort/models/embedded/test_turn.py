@@ -15,8 +15,14 @@ WEATHER = FunctionSpec("get_weather", "The weather.", {"type": "object", "proper
 SCHEMA = {"type": "object", "properties": {"total": {"type": "integer"}}}
 
 
-def turn(*tools: FunctionSpec, **more) -> Turn:
-    request = ModelRequest(model="m", items=[read({"role": "user", "content": "Hi"})], tools=tools, **more)
+def turn(*tools: FunctionSpec, failed: int = 0, **more) -> Turn:
+    history = [{"role": "user", "content": "Hi"}]
+    for number in range(failed):
+        call = {"call_id": f"c{number}", "name": "code_interpreter", "arguments": '{"code": "1/0"}'}
+        error = "Traceback (most recent call last):\nZeroDivisionError: division by zero"
+        history += [{"type": "function_call", **call}]
+        history += [{"type": "function_call_output", "call_id": f"c{number}", "output": error}]
+    request = ModelRequest(model="m", items=[read(item) for item in history], tools=tools, **more)
     return Turn(request, "<prompt>", mint=lambda: "call_1")
 
 
@@ -106,6 +112,13 @@ def test_a_call_that_is_required_is_made():
 
     answer, (ask,) = play(turn(CODE, WEATHER, choice=Must("get_weather")), (["{}"], Ended()))
     assert (ask.prompt, [call.name for call in answer.calls]) == ("<prompt>```get_weather\n", ["get_weather"])
+
+
+def test_a_block_that_failed_is_written_anew_but_not_for_ever():
+    for failed, begins in ((0, False), (1, True), (2, True), (3, False)):
+        assert bool([*turn(CODE, failed=failed).opening()]) is begins
+    assert [*turn(WEATHER, failed=1).opening()] == []
+    assert [*turn(CODE, failed=1, choice="none").opening()] == []
 
 
 def test_where_no_call_is_allowed_none_is_made():
