@@ -69,7 +69,7 @@ static: $(READY)
 	$(RUN) scripts/dead_code.py $(CODE)
 
 suite: $(READY)
-	$(RUN) -m pytest -q -m "not model" --ignore tests/antwort/sandbox $(PYTEST_ARGS)
+	$(RUN) -m pytest -q -n 2 --dist loadfile -m "not model" --ignore tests/antwort/sandbox $(PYTEST_ARGS)
 
 bench: $(READY) $(BENCH_VENV)/.locked $(LITELLM_VENV)/.locked ## Measure us, and our peers beside us
 	@BENCH_PEERS_PYTHON=$(BENCH_VENV)/bin/python BENCH_LITELLM=$(LITELLM_VENV)/bin/litellm $(RUN) bench/run.py $(BENCH_ARGS)

@@ -12,7 +12,7 @@ from pathlib import Path
 from dummy_client import VARIABLE, address, bare_requests, plan
 from peer_process import PeerFailedError, ask
 from readings import Reading, Row, Suite, seconds
-from workload import MANY, OVER_HTTP, SHAPES, Doubled, Samples, Tally, sample
+from workload import LONG, LONGEST, MANY, OVER_HTTP, SHAPES, Doubled, Samples, Tally, sample
 
 from weakincentives.adapters.openai import OpenAIAdapter, OpenAIClientConfig
 from weakincentives.prompt import MarkdownSection, Prompt, Tool, ToolContext, ToolResult
@@ -38,12 +38,14 @@ def suite() -> Suite:
             Row(NAMES[shape].format(many), share, {peer: pair[0] for peer, pair in theirs.items()}),
             Row(f"  growth, {few} to {many:,}", growth, {peer: pair[1] for peer, pair in theirs.items()}),
         ]
-    rows.append(Row(NAMES["in as many turns"].format(MANY), Reading.of(ours["long"][str(MANY)]).over(MANY)))
+    long = {peer: one_of_many(samples[LONG]) for peer, samples in peers.items()}
+    rows.append(Row(NAMES["in as many turns"].format(MANY), Reading.of(ours[LONG][str(MANY)]).over(MANY), long))
     return Suite(
         rows,
         [
             f"Peers: {', '.join(versions)}, each with its own class for the Responses API; async tools, no tracing.",
             "The dummy is a process of its own that answers without looking. All send the whole conversation again.",
+            f"A peer's {MANY:,} turns are run once, where that takes less than {LONGEST / 60:.0f} minutes.",
         ],
     )
 
@@ -88,7 +90,7 @@ def sample_ours() -> dict[str, Samples]:
         adapter.evaluate(prompt, session=Session())
 
     sampled = {shape: sample(run, tally, shape, OVER_HTTP) for shape in SHAPES}
-    return {**sampled, "long": sample(run, tally, "in as many turns")}
+    return {**sampled, LONG: sample(run, tally, "in as many turns")}
 
 
 def ask_peers() -> tuple[dict[str, dict[str, Samples | str]], list[str]]:
@@ -99,7 +101,7 @@ def ask_peers() -> tuple[dict[str, dict[str, Samples | str]], list[str]]:
         try:
             answer = ask(module)
         except PeerFailedError as failure:
-            samples[peer] = dict.fromkeys(SHAPES, str(failure))
+            samples[peer] = dict.fromkeys((*SHAPES, LONG), str(failure))
             versions.append(f"{peer} (absent)")
         else:
             samples[peer] = answer["samples"]
@@ -110,6 +112,11 @@ def ask_peers() -> tuple[dict[str, dict[str, Samples | str]], list[str]]:
 def theirs_or_reason(samples: Samples | str, few: int, many: int) -> tuple[Reading | str, Reading | str]:
     """As `share_and_growth`; or the reason why there are none, for both."""
     return (samples, samples) if isinstance(samples, str) else share_and_growth(samples, few, many)
+
+
+def one_of_many(samples: Samples | str) -> Reading | str:
+    """The share of one; or the reason why there is none."""
+    return samples if isinstance(samples, str) else Reading.of(samples[str(MANY)]).over(MANY)
 
 
 def share_and_growth(samples: Samples, few: int, many: int) -> tuple[Reading, Reading]:

@@ -18,14 +18,14 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import httpx2
+import programs
 from peer_process import PeerFailedError, ask
 from readings import Reading, Row, Suite
 
-from antwort.sandbox import Pool, bubblewrap, probe
+from antwort.sandbox import Pool, probe
 from antwort.sandbox.process import descendants
 
 FIRST_IN_THE_JAIL, FIRST, WARM, IDLE_MEGABYTES = 0.015, 0.025, 0.0015, 8
@@ -43,34 +43,40 @@ def suite() -> Suite:
         kernel = ask("ipykernel_calls")
     except PeerFailedError as error:
         kernel = str(error)
-    plain, jailed = _programs()
+    started = programs.starts(IMPORTS)
+    large, small = _large(), _small()
+    passed = programs.files(large, small)
     theirs = _theirs(kernel)
     jail = asyncio.run(_in_the_jail(ahead=True))
     cold = asyncio.run(_in_the_jail(ahead=False))
     with _server() as (client, server):
         first, warm, image = _session_times(client)
-        large_in, large_out, small_in, small_out = _file_times(client)
+        large_in, large_out, small_in, small_out = _file_times(client, large, small)
         memory = _idle_megabytes(client, server)
         each = _executions(client)
         at_once = _at_once(client)
+    crowd = _crowd_of_kernels(kernel) | programs.at_once(IMPORTS, AT_ONCE)
     return Suite(
         [
-            Row("create → first output, jail alone", jail, theirs("start") | plain | jailed, FIRST_IN_THE_JAIL),
-            Row("the same, nothing forked ahead", cold, theirs("start") | plain | jailed),
-            Row("create → first output, HTTP", first, theirs("start") | plain | jailed, FIRST),
+            Row("create → first output, jail alone", jail, theirs("start") | started, FIRST_IN_THE_JAIL),
+            Row("the same, nothing forked ahead", cold, theirs("start") | started),
+            Row("create → first output, HTTP", first, theirs("start") | started, FIRST),
             Row("warm call, HTTP", warm, theirs("warm"), WARM),
             Row("image out, HTTP", image, theirs("image")),
-            Row("100 MB file in", large_in),
-            Row("100 MB file out", large_out),
-            Row(f"{SMALL_FILES:,} small files in, one tar", small_in),
-            Row(f"{SMALL_FILES:,} small files out, one tar", small_out),
+            Row("100 MB file in", large_in, theirs("large in") | passed["large in"]),
+            Row("100 MB file out", large_out, theirs("large out") | passed["large out"]),
+            Row(f"{SMALL_FILES:,} small files in, one tar", small_in, theirs("small in") | passed["small in"]),
+            Row(f"{SMALL_FILES:,} small files out, one tar", small_out, theirs("small out") | passed["small out"]),
             Row("own memory of an idle container", memory, theirs("memory"), IDLE_MEGABYTES),
-            Row("POST /execute, per run, all cores", each, plain | jailed),
-            Row(f"{AT_ONCE} containers created at once", at_once),
+            Row("POST /execute, per run, all cores", each, started),
+            Row(f"{AT_ONCE} containers created at once", at_once, crowd),
         ],
         [
             "Sandbox: numpy, pandas and matplotlib are imported by the first code in every case. The pool keeps one",
             "container forked ahead, and rounds are 50 ms apart: what a caller waits for, not all the work there is.",
+            "Files: a kernel takes and gives them as attachments of its messages, the programs through their pipes and",
+            "each time in a new Python; both on the host's own disk, and no name is checked. At once: each peer with",
+            "everything imported, and none ends before all are there.",
         ],
     )
 
@@ -85,20 +91,11 @@ def _theirs(kernel: dict[str, Any] | str) -> Callable[[str], dict[str, Reading |
     return of
 
 
-def _programs() -> tuple[dict[str, Reading | str], dict[str, Reading | str]]:
-    """Python with the imports, plain and in bubblewrap; bytecode is there already."""
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    command = [sys.executable, "-c", IMPORTS]
-    found = bubblewrap.find()
-    wrapped = [str(found), "--unshare-all", "--dev-bind", "/", "/", "--", *command]
-    samples: dict[str, list[float]] = {"plain": [], "wrapped": []}
-    for rounds in range(6):
-        for name, argv in (("plain", command), ("wrapped", wrapped)):
-            begun = time.perf_counter()
-            subprocess.run(argv, check=True, env=environment, stdout=subprocess.DEVNULL)
-            if rounds:
-                samples[name].append(time.perf_counter() - begun)
-    return {"python -c": Reading.of(samples["plain"])}, {"bubblewrap python -c": Reading.of(samples["wrapped"])}
+def _crowd_of_kernels(kernel: dict[str, Any] | str) -> dict[str, Reading | str]:
+    if isinstance(kernel, str):
+        return {"ipykernel": kernel}
+    gigabytes = AT_ONCE * kernel["memory"] / 1024
+    return {"ipykernel": f"not tried: {AT_ONCE} kernels would hold {gigabytes:.0f} GB"}
 
 
 async def _in_the_jail(*, ahead: bool) -> Reading:
@@ -180,20 +177,27 @@ def _timed(action: Callable[[], object]) -> float:
     return time.perf_counter() - begun
 
 
-def _file_times(client: httpx2.Client) -> tuple[Reading, Reading, Reading, Reading]:
-    session = _create(client)
-    file, archive = f"/sessions/{session}/files/large", f"/sessions/{session}/archive"
-    data = os.urandom(1 << 20) * (LARGE >> 20)
+def _large() -> bytes:
+    return os.urandom(1 << 20) * (LARGE >> 20)
+
+
+def _small() -> bytes:
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as tar:
         for i in range(SMALL_FILES):
             member = tarfile.TarInfo(f"small/{i}.txt")
             member.size = 1_000
             tar.addfile(member, io.BytesIO(b"x" * 1_000))
-    up = [_timed(lambda: client.put(file, content=data).raise_for_status()) for _ in range(3)]
+    return packed.getvalue()
+
+
+def _file_times(client: httpx2.Client, large: bytes, small: bytes) -> tuple[Reading, Reading, Reading, Reading]:
+    session = _create(client)
+    file, archive = f"/sessions/{session}/files/large", f"/sessions/{session}/archive"
+    up = [_timed(lambda: client.put(file, content=large).raise_for_status()) for _ in range(3)]
     down = [_timed(lambda: client.get(file).raise_for_status().read()) for _ in range(3)]
     client.delete(file)
-    many_up = [_timed(lambda: client.put(archive, content=packed.getvalue()).raise_for_status()) for _ in range(3)]
+    many_up = [_timed(lambda: client.put(archive, content=small).raise_for_status()) for _ in range(3)]
     many_down = [_timed(lambda: client.get(archive).raise_for_status().read()) for _ in range(3)]
     client.delete(f"/sessions/{session}")
     return Reading.of(up), Reading.of(down), Reading.of(many_up), Reading.of(many_down)
@@ -205,23 +209,10 @@ def _idle_megabytes(client: httpx2.Client, server: int) -> Reading:
     sessions = [_create(client) for _ in range(IDLE)]
     time.sleep(1)
     theirs = set(descendants(server)) - before
-    each = sum(map(_own_megabytes, theirs)) / IDLE
+    each = sum(map(programs.own_megabytes, theirs)) / IDLE
     for session in sessions:
         client.delete(f"/sessions/{session}")
     return Reading(each, each, "MB")
-
-
-def _own_megabytes(pid: int) -> float:
-    lines = f"{_text(pid, 'smaps_rollup')}{_text(pid, 'status')}".splitlines()
-    wanted = ("Private_Clean:", "Private_Dirty:", "VmPTE:")
-    return sum(int(line.split()[1]) for line in lines if line.startswith(wanted)) / 1024
-
-
-def _text(pid: int, name: str) -> str:
-    try:
-        return Path(f"/proc/{pid}/{name}").read_text(encoding="ascii")
-    except OSError:
-        return ""  # an ordinary user cannot read init, which hides itself
 
 
 def _executions(client: httpx2.Client) -> Reading:

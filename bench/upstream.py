@@ -22,7 +22,7 @@ import uvloop
 
 PACE = {"quick": 0.0, "paced": 0.002, "drip": 10.0}
 LENGTH = {"quick": 8, "paced": 100, "drip": 60}
-CODER, CODE = "coder", "print(sum(range(10)))"
+CODER, CODE, PRINTED = "coder", "print(sum(range(10)))", "45"
 BACKLOG = 4096
 
 _LENGTH = re.compile(rb"content-length: *(\d+)", re.IGNORECASE)
@@ -119,6 +119,9 @@ class Connection(asyncio.Protocol):
             if asked["messages"][-1]["role"] != "tool":
                 tool = asked["tools"][0]["function"]["name"]
                 self._transport.write(_STREAM + call_frames(tool) if asked.get("stream") else call(tool))
+                return
+            if PRINTED not in json.dumps(asked["messages"][-1]["content"]):  # nobody is quick by running nothing
+                self._transport.write(_NOTHING)
                 return
             model = "quick"
         pace = PACE[model]

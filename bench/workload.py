@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import log
+from statistics import median
 from time import perf_counter
 from typing import TypeAlias
 
@@ -25,7 +27,10 @@ Counts: TypeAlias = dict[str, tuple[int, int]]
 """How many are few and how many are many, for each shape."""
 
 OVER_HTTP: Counts = {"in one turn": (FEW, MANY), "in as many turns": (50, 200)}
-"""Fewer turns, because some of the peers' grow so fast that a thousand of them take many minutes."""
+"""Fewer turns, to see how they grow; `sample_over_http` then does as many as calls, where that ends in time."""
+
+LONG = "long"
+LONGEST = 300.0  # seconds for as many turns as calls, by whoever is slow
 
 Samples: TypeAlias = dict[str, list[float]]
 """Seconds, for each count of calls; its keys are strings because JSON's are."""
@@ -64,6 +69,23 @@ def _sample_or_reason(
         return sample(run, tally, shape, counts)
     except Exception as error:  # noqa: BLE001 - whatever keeps a peer from it is what its cell says
         return f"{type(error).__name__}: {error}"
+
+
+def sample_over_http(run: Callable[[int, int], object], tally: Tally) -> dict[str, Samples | str]:
+    """As `sample_or_reason`, with fewer turns; and as many turns as calls, once, or why not."""
+    samples = sample_or_reason(run, tally, OVER_HTTP)
+    return {**samples, LONG: _sample_long(run, tally, samples["in as many turns"])}
+
+
+def _sample_long(run: Callable[[int, int], object], tally: Tally, shorter: Samples | str) -> Samples | str:
+    if isinstance(shorter, str):
+        return shorter
+    (few, took_few), (some, took_some) = ((int(count), median(taken)) for count, taken in shorter.items())
+    growth = max(1.0, (took_some / some) / (took_few / few))
+    expected = took_some * (MANY / some) * growth ** (log(MANY / some) / log(some / few))
+    if expected > LONGEST:
+        return f"not run, would take {expected / 60:.0f} min: {some} turns took {took_some:.0f} s, and each grows"
+    return {str(MANY): [_sample_once(run, tally, MANY, 1)]}
 
 
 def sample(run: Callable[[int, int], object], tally: Tally, shape: str, counts: Counts | None = None) -> Samples:

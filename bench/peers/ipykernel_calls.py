@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
+import tarfile
+import tempfile
 from pathlib import Path
 from time import perf_counter
+from uuid import uuid4
 
 from jupyter_client.blocking import BlockingKernelClient
 from jupyter_client.manager import KernelManager
@@ -12,6 +17,28 @@ from jupyter_client.manager import KernelManager
 STARTS, CALLS, IMAGES = 5, 200, 10
 IMPORTS = "import numpy, pandas, matplotlib.pyplot as plt\nprint(1)"
 PLOT = "plt.plot([1, 2, 3]); plt.show()"
+LARGE, SMALL_FILES = 100 << 20, 1_000
+TAKERS = """
+import comm, io, os, tarfile
+os.chdir({place!r})
+
+def take_large(channel, opening):
+    with open('large', 'wb') as file: file.write(opening['buffers'][0])
+
+def take_small(channel, opening):
+    tarfile.open(fileobj=io.BytesIO(opening['buffers'][0]), mode='r|').extractall('.', filter='data')
+
+def give_large():
+    comm.create_comm(target_name='given', buffers=[open('large', 'rb').read()])
+
+def give_small():
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode='w|') as tar: tar.add('small')
+    comm.create_comm(target_name='given', buffers=[packed.getvalue()])
+
+for name, take in (('large', take_large), ('small', take_small)):
+    get_ipython().kernel.comm_manager.register_target(name, take)
+"""
 
 
 def until_idle(client: BlockingKernelClient, code: str) -> list[str]:
@@ -48,6 +75,53 @@ def timed(client: BlockingKernelClient, code: str, times: int) -> list[float]:
     return taken
 
 
+def files(client: BlockingKernelClient) -> dict[str, list[float]]:
+    """In and out as binary attachments of messages, as widgets send theirs: a kernel has no other way for files."""
+    large, small = os.urandom(1 << 20) * (LARGE >> 20), packed()
+    taken: dict[str, list[float]] = {}
+    with tempfile.TemporaryDirectory() as place:
+        attached(client, client.execute(TAKERS.format(place=place)))
+        for name, data in (("large", large), ("small", small)):
+            for _ in range(3):
+                begun = perf_counter()
+                opening = client.session.msg("comm_open", {"comm_id": uuid4().hex, "target_name": name, "data": {}})
+                client.session.send(client.shell_channel.socket, opening, buffers=[data])
+                attached(client, opening["header"]["msg_id"])
+                taken.setdefault(f"{name} in", []).append(perf_counter() - begun)
+            for _ in range(3):
+                begun = perf_counter()
+                size = attached(client, client.execute(f"give_{name}()"))
+                taken.setdefault(f"{name} out", []).append(perf_counter() - begun)
+                if size < len(data) - tarfile.RECORDSIZE:
+                    raise RuntimeError(f"{name}: {size} bytes came back")
+    return taken
+
+
+def packed() -> bytes:
+    """The small files as one tar."""
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w") as tar:
+        for i in range(SMALL_FILES):
+            member = tarfile.TarInfo(f"small/{i}.txt")
+            member.size = 1_000
+            tar.addfile(member, io.BytesIO(b"x" * 1_000))
+    return archive.getvalue()
+
+
+def attached(client: BlockingKernelClient, asked: str) -> int:
+    """Wait until it is done; how many bytes were attached to what came back."""
+    size = 0
+    while True:
+        message = client.get_iopub_msg(timeout=60)
+        if message["parent_header"].get("msg_id") != asked:
+            continue
+        if message["msg_type"] == "error":
+            raise RuntimeError(message["content"]["evalue"])
+        size += sum(map(len, message["buffers"]))
+        if message["msg_type"] == "status" and message["content"]["execution_state"] == "idle":
+            return size
+
+
 def own_megabytes(pid: int) -> float:
     """Its proportional share of memory."""
     text = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii")
@@ -71,9 +145,10 @@ def main() -> None:
     if "display_data" not in until_idle(client, PLOT):
         raise RuntimeError("no image came out")
     images = timed(client, PLOT, IMAGES)
+    passed = files(client)
     client.stop_channels()
     manager.shutdown_kernel(now=True)
-    print(json.dumps({"start": started, "warm": warm, "image": images, "memory": memory}))
+    print(json.dumps({"start": started, "warm": warm, "image": images, "memory": memory, **passed}))
 
 
 if __name__ == "__main__":

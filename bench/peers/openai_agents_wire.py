@@ -8,7 +8,7 @@ from importlib.metadata import version
 from agents import Agent, OpenAIResponsesModel, RunConfig, Runner, function_tool, set_tracing_disabled
 from dummy_client import address, plan
 from openai import AsyncOpenAI
-from workload import OVER_HTTP, Doubled, Tally, sample_or_reason
+from workload import Doubled, Tally, sample_over_http
 
 tally = Tally()
 
@@ -29,5 +29,5 @@ def run(turns: int, calls: int) -> None:
 
 if __name__ == "__main__":
     set_tracing_disabled(True)
-    samples = sample_or_reason(run, tally, OVER_HTTP)
+    samples = sample_over_http(run, tally)
     print(json.dumps({"version": version("openai-agents"), "samples": samples}))

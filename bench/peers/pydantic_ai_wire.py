@@ -11,7 +11,7 @@ from pydantic_ai import Agent
 from pydantic_ai.models.openai import OpenAIResponsesModel
 from pydantic_ai.providers.openai import OpenAIProvider
 from pydantic_ai.usage import UsageLimits
-from workload import OVER_HTTP, Doubled, Tally, sample_or_reason
+from workload import Doubled, Tally, sample_over_http
 
 UNLIMITED = UsageLimits(request_limit=None)
 
@@ -34,5 +34,5 @@ def run(turns: int, calls: int) -> None:
 
 
 if __name__ == "__main__":
-    samples = sample_or_reason(run, tally, OVER_HTTP)
+    samples = sample_over_http(run, tally)
     print(json.dumps({"version": version("pydantic-ai-slim"), "samples": samples}))

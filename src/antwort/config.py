@@ -27,7 +27,7 @@ _NO_MODELS = ("default", "default_for_unknown", "discover")
 _READ_ELSEWHERE = {"ANTWORT_CONFIG", "ANTWORT_MODEL_CACHE"}
 
 Positive: TypeAlias = Annotated[int, Meta(ge=1)]
-Seconds: TypeAlias = Annotated[float, Meta(gt=0)]
+Seconds: TypeAlias = Annotated[float, Meta(gt=0, le=31_536_000)]  # a year; without an end some of them would break
 
 
 class ConfigError(Exception):
@@ -164,6 +164,7 @@ class CodeInterpreterSettings(_Section):
     sandbox_namespace: str | None = None
     execution_timeout: Seconds = 60.0
     claim_timeout: Seconds = 30.0
+    """To wait for a sandbox, and for room where an owner has as many containers as there may be."""
     max_output_size: Positive = 10 * 1024 * 1024
     """Bytes of what one run prints and shows; what is more is cut."""
     outputs: Literal["asked", "always"] = "asked"

@@ -13,7 +13,8 @@
     │   ├── BudgetExceededError     …more tokens than the budget allows
     │   ├── DeadlineExceededError   …no time left
     │   ├── TurnLimitError          …the model never stopped calling tools
-    │   ├── NativeToolError         …a provider-run tool cannot be declared like this (also a ValueError)
+    │   ├── NativeToolError         …a provider-run tool cannot be declared like this
+    │   │                           (also a PromptValidationError, since it is the author's fault, and a ValueError)
     │   ├── RefusalError            …the model would not answer
     │   ├── ContentFilteredError    …the provider withheld the answer
     │   └── IncompleteAnswerError   …the answer was cut off
@@ -127,10 +128,10 @@ class TurnLimitError(PromptEvaluationError):
     """The model was still calling tools when the turn limit was reached."""
 
 
-class NativeToolError(PromptEvaluationError, ValueError):
+class NativeToolError(PromptEvaluationError, PromptValidationError, ValueError):
     """A tool that the provider runs was declared in a way that it would not take. Found before anything was sent.
 
-    Also raised by an adapter's constructor; `prompt_name` is empty then.
+    Also raised by the constructors of adapters and sections; `prompt_name` is empty then.
     """
 
 

@@ -99,6 +99,10 @@ def test_the_whole_of_it():
             "providers:\n  code_interpreter: {execution_timeout: 0}",
             "antwort.yaml, line 2: providers.code_interpreter.execution_timeout: expected `float` > 0",
         ),
+        (
+            "providers:\n  code_interpreter: {execution_timeout: .inf}",
+            "antwort.yaml, line 2: providers.code_interpreter.execution_timeout: expected `float` <= 31536000",
+        ),
     ],
 )
 def test_what_is_wrong_is_named_with_its_line(text, said):

@@ -141,7 +141,10 @@ def sandbox_pid(server: Server) -> int:
 
 
 def _parent(pid: int) -> int:
-    stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
+    except OSError:
+        return 0  # it has ended meanwhile
     return int(stat.rpartition(")")[2].split()[1])
 
 

@@ -11,6 +11,7 @@ import asyncio
 import json
 import os
 from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,9 @@ class EchoBench:
 
     def annotate(self, text: str) -> Sequence[Annotation]:
         return [annotation for call in self._calls for annotation in call.cited(text)]
+
+    def at_work(self) -> AbstractContextManager[object]:
+        return nullcontext()
 
 
 class EchoProvider:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Generator, Sequence
+from collections.abc import AsyncIterator, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
@@ -69,6 +70,7 @@ class EchoToolbox:
 
     def __init__(self) -> None:
         self.opened = 0
+        self.at_works = 0
 
     def offer(self, tool: ToolDeclaration) -> Sequence[FunctionSpec] | None:
         if not isinstance(tool, FileSearchTool):
@@ -83,6 +85,14 @@ class EchoToolbox:
 
     def annotate(self, text: str) -> Sequence[Annotation]:
         return []
+
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        self.at_works += 1
+        try:
+            yield
+        finally:
+            self.at_works -= 1
 
     async def open(self, name: str, call_id: str) -> HostedCall:
         return self.open_now()

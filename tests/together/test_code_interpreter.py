@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
+import ast
 import base64
 import json
 import os
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import openai
 import pytest
-from code_stage import AUTO, OUTPUTS, PLACES, calls_of, coding, logs_of, meanwhile, metric, run, sandbox_pid
+from code_stage import (
+    AUTO,
+    OUTPUTS,
+    PLACES,
+    SCRIPT,
+    call,
+    calls_of,
+    coding,
+    logs_of,
+    meanwhile,
+    metric,
+    run,
+    sandbox_pid,
+)
+from container_stage import execute
 from pydantic import BaseModel
 from server_stage import make_key
 
@@ -101,6 +117,22 @@ def test_attached_files_are_there_however_they_are_attached(client):
     response = client.responses.create(input=[{"role": "user", "content": parts}], **request)
 
     assert logs_of(calls_of(response)[0]) == "{'a b.csv': 1, 'given.csv': 2}"
+
+
+def test_files_of_one_name_do_not_take_each_others_place(client):
+    uploads = [client.files.create(file=("a.csv", content), purpose="user_data").id for content in (b"1", b"2")]
+    inline = [(b"3", "a.csv"), (b"4", "there/a.csv"), (b"5", "b.csv")]
+    parts = [
+        {"type": "input_text", "text": "# run\nimport os\n[open(name).read() for name in sorted(os.listdir())]"},
+        *({"type": "input_file", "file_id": one} for one in uploads),
+        *(
+            {"type": "input_file", "file_data": base64.b64encode(content).decode(), "filename": name}
+            for content, name in inline
+        ),
+    ]
+    response = run(client, "", input=[{"role": "user", "content": parts}])
+
+    assert sorted(ast.literal_eval(logs_of(calls_of(response)[0]))) == ["1", "2", "3", "4", "5"]
 
 
 def test_a_file_that_the_model_cannot_read_is_for_the_code_to_read(client):
@@ -275,14 +307,14 @@ def test_broken_arguments_are_told_to_the_model_which_tries_again(client):
 
 
 def test_five_megabytes_of_code(client):
-    response = run(client, f"x = '{'a' * 5_000_000}'\nlen(x)")
+    response = run(client.with_options(timeout=300), f"x = '{'a' * 5_000_000}'\nlen(x)")  # a million fragments
 
     assert logs_of(calls_of(response)[0]) == "5000000"
     assert len(calls_of(response)[0].code) > 5_000_000
 
 
 def test_even_more_code_is_refused_and_the_model_reads_why(client):
-    response = run(client, f"x = '{'a' * 6_000_000}'\nlen(x)")
+    response = run(client.with_options(timeout=300), f"x = '{'a' * 6_000_000}'\nlen(x)")
 
     assert calls_of(response)[0].status == "failed"
     assert "more than" in response.output_text
@@ -308,13 +340,18 @@ def test_very_much_output_is_cut_and_the_model_reads_less_of_it(client):
     assert len(response.output_text) < 60_000
 
 
-def test_a_sandbox_server_that_is_killed_in_the_middle_of_a_call(tmp_path):
-    with coding("local", tmp_path) as server, server.client() as client:
+@pytest.mark.parametrize("place, why", [("local", "was lost"), ("sandbox_url", "did not run to its end")])
+def test_a_sandbox_server_that_is_killed_in_the_middle_of_a_call(place, why, tmp_path):
+    with coding(place, tmp_path) as server, server.client() as client:
         sleeps = "import time; time.sleep(60)"
         response = meanwhile(client, sleeps, lambda: os.kill(sandbox_pid(server), signal.SIGKILL))
         (item,) = calls_of(response)
         assert (response.status, item.status) == ("completed", "failed")
-        assert "lost" in logs_of(item)
+        assert logs_of(item).startswith("begun\n")
+        assert why in logs_of(item)
+        if server.sandbox is not None:
+            server.sandbox.kill()  # it is dead, and now it is waited for too
+            server.sandbox.start()
         again = run(client, "1 + 1", previous_response_id=response.id)
         assert logs_of(calls_of(again)[0]) == "2"
         assert calls_of(again)[0].container_id == item.container_id
@@ -418,6 +455,31 @@ def test_whoever_chains_nothing_never_runs_out_of_containers(place, tmp_path):
 
 
 @pytest.mark.parametrize("place", PLACES)
+def test_many_more_at_once_than_there_may_be_containers_are_all_run(place, tmp_path):
+    with coding(place, tmp_path, containers={"max_containers": 4}) as server, server.client() as client:
+        with ThreadPoolExecutor(20) as many:
+            answers = list(many.map(lambda number: run(client, f"{number} * 2"), range(20)))
+
+        assert [answer.output_text for answer in answers] == [str(number * 2) for number in range(20)]
+        assert [one.status for one in client.containers.list(limit=100)].count("running") == 4
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_container_does_not_expire_while_the_model_of_its_response_thinks(place, tmp_path):
+    think = [
+        {"when": {"text": "think", "turn": 1}, "reply": [call("x = 20")]},
+        {"when": {"text": "think", "turn": 2}, "reply": [{"delay": 5}, call("x + 1")]},
+        {"when": {"text": "think", "turn": 3}, "reply": [{"text": "<<output>>"}]},
+    ]
+    settings = {"script": {**SCRIPT, "answers": think}, "containers": {"expires_after": 0.04}}
+    with coding(place, tmp_path, **settings) as server, server.client() as client:
+        response = client.responses.create(model="scripted", input="think", tools=[AUTO])
+
+        assert response.output_text == "21"
+        assert len({item.container_id for item in calls_of(response)}) == 1
+
+
+@pytest.mark.parametrize("place", PLACES)
 def test_an_expired_container_is_refused_by_name_and_replaced_in_a_history(place, tmp_path):
     with coding(place, tmp_path, containers={"expires_after": 0.03}) as server, server.client() as client:
         first = run(client, "x = 1")
@@ -449,6 +511,17 @@ def test_time_and_size_are_as_the_configuration_has_them(place, tmp_path):
         assert logs_of(item).startswith("begun\n")
         assert "more than 1 s" in logs_of(item)
         assert run(client, "x", previous_response_id=slow.id).output_text == "1"
+
+        container = client.containers.create(name="x")
+        pictures = "import matplotlib.pyplot as plt\nplt.plot([1, 2]); plt.show()\n"
+        ran = execute(client, container.id, f"{pictures}print('y' * 100_000)\n'z' * 1000")
+        assert ran["images"] == []
+        assert len(ran["result"] + "".join(one["text"] for one in ran["output"])) < 2200
+        assert ran["cut_bytes"] > 98_000
+        with server.http() as http:
+            body = {"code": "print('y' * 100_000)", "stream": True}
+            streamed = http.post(f"/v1/containers/{container.id}/exec", json=body).text
+        assert len(streamed) < 6000
 
         long = run(client, "print('y' * 100_000)", include=[])
         assert len(logs_of(calls_of(long)[0])) < 2100

@@ -85,6 +85,9 @@ def test_a_client_that_goes_away_stops_its_code(place, tmp_path):
         (container,) = client.containers.list().data
         stream.close()
         eventually(lambda: metric(server, "antwort_responses_running") == 0, "the response is given up")
+        kept = client.responses.retrieve(event_response(server))
+        assert (kept.status, calls_of(kept)[0].status) == ("cancelled", "incomplete")
+        assert calls_of(kept)[0].code.endswith("while True: time.sleep(0.01)")
         tool = {"type": "code_interpreter", "container": container.id}
         assert run(client, "'free again'", tools=[tool]).output_text == "'free again'"
 

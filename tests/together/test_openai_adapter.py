@@ -6,14 +6,17 @@ With `OPENAI_API_KEY` set, `make test-openai` runs it against OpenAI too; `OPENA
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
 from adapter_stage import AntwortStage, OpenAIStage, Stage, WireStage, antwort_stage
-from api_stage import FakeApi, error, playing
+from api_stage import FakeApi, error, message, playing, response
 
 from weakincentives.adapters import NamedTool
 from weakincentives.adapters.openai import (
@@ -43,6 +46,7 @@ from weakincentives.adapters.openai.native_tools import (
     McpResult,
     WebSearchCall,
 )
+from weakincentives.adapters.openai.native_tools.registry import capabilities
 from weakincentives.budget import Budget, BudgetTracker
 from weakincentives.clock import ManualClock
 from weakincentives.deadlines import Deadline
@@ -58,7 +62,15 @@ from weakincentives.filesystem import Filesystem, InMemoryFilesystem
 from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, Section, Tool, ToolContext, ToolResult
 from weakincentives.resources import ResourceRegistry
 from weakincentives.runtime import InProcessDispatcher, ModelResponded, PromptExecuted, Session, ToolInvoked
-from weakincentives.tools import CodeInterpreterCall, CodeInterpreterResult, ContainerFile, JailedShell, ShellResult
+from weakincentives.serde import dump
+from weakincentives.tools import (
+    CodeInterpreterCall,
+    CodeInterpreterResult,
+    CommandOutput,
+    ContainerFile,
+    JailedShell,
+    ShellResult,
+)
 
 RECORDED = Path(__file__).parents[2].parent / "shared" / "reference"
 
@@ -81,7 +93,22 @@ def api() -> Iterator[FakeApi]:
 def stage(request) -> Stage:
     if request.param == "wire":
         return WireStage(request.getfixturevalue("api"))
-    return OpenAIStage() if request.param == "openai" else request.getfixturevalue("antwort")
+    if request.param == "antwort":
+        return request.getfixturevalue("antwort")
+    return OpenAIStage(chosen=request.config.option.markexpr == "openai")
+
+
+@pytest.mark.parametrize("chosen, asked", [([], 0), (["-m", "openai"], 1)])
+def test_openai_is_asked_only_by_who_says_so(api: FakeApi, chosen: list[str], asked: int):
+    """In a process of its own, with a key, and with a fake in OpenAI's place."""
+    api.answers = FakeApi.answers_of([response(message("Hello."))])
+    one = f"{__file__}::test_a_text_is_answered[openai]"
+    environment = {**os.environ, "OPENAI_API_KEY": "none", "OPENAI_BASE_URL": api.url}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *chosen, one]
+    ran = subprocess.run(command, env=environment, check=False, capture_output=True, text=True)
+
+    assert len(api.asked) == asked, ran.stdout
+    assert ("1 passed" if asked else "make test-openai") in ran.stdout
 
 
 @dataclass(frozen=True)
@@ -454,6 +481,59 @@ def test_mcp(stage: Stage):
     assert [event.success for event in (good, bad, worse)] == [True, False, False]
     assert "mcp_tool_execution_error" in bad.rendered_output
     assert "http_error 401" in worse.rendered_output
+
+
+DOCS = McpConfig(server_label="docs", server_url="https://docs.example/mcp", approve=lambda asked, context: True)
+TOLD = {
+    "code_interpreter": (OpenAICodeInterpreterSection(), "ci_1 + provider, call_1 + client, ci_2 + provider"),
+    "code_interpreter_failures": (OpenAICodeInterpreterSection(), "ci_1 - provider, ci_2 - provider"),
+    "file_search": (OpenAIFileSearchSection(default_params=FileSearchConfig(("vs_1",))), "fs_1 + provider"),
+    "file_search_failure": (OpenAIFileSearchSection(default_params=FileSearchConfig(("vs_1",))), "fs_1 - provider"),
+    "web_search": (OpenAIWebSearchSection(), "ws_1 + provider, ws_2 + provider, ws_3 + provider"),
+    "web_search_failure": (OpenAIWebSearchSection(), "ws_1 - provider"),
+    "shell_hosted": (
+        OpenAIShellSection(default_params=ShellConfig(container={"type": "auto"})),
+        "call_1 - provider, call_2 - provider",
+    ),
+    "shell_local": (
+        OpenAIShellSection(default_params=ShellConfig(executor=lambda call, *, context: [CommandOutput("tea")] * 2)),
+        "call_1 + client",
+    ),
+    "apply_patch": (OpenAIApplyPatchSection(), "call_1 + client, call_2 + client, call_3 + client, call_4 - client"),
+    "mcp": (
+        OpenAIMcpSection(default_params=DOCS),
+        "mcpr_1 + client, mcp_1 + provider, mcp_2 - provider, mcp_3 - provider",
+    ),
+}
+
+
+@pytest.mark.parametrize("scene", TOLD)
+def test_whoever_runs_a_tool_its_calls_are_told_whole_and_alike(api: FakeApi, scene: str):
+    """Call id, success and origin in order; and the transcript has all that the event has, beside a typed answer."""
+    section, told = TOLD[scene]
+    session, files = Session(), InMemoryFilesystem()
+    files.write_text("src/app.py", 'def main():\n    print("old")\n')
+    files.write_text("old.txt", "old")
+    resources = ResourceRegistry.build({Filesystem: files})
+    answer = (
+        WireStage(api).adapter(scene).evaluate(verdict_prompt("Judge.", section), session=session, resources=resources)
+    )
+
+    assert isinstance(answer.output, Verdict)
+    events = session[ToolInvoked].all()
+    assert ", ".join(f"{one.call_id} {'+' if one.success else '-'} {one.origin}" for one in events) == told
+    entries = [entry for entry in session.transcript() if entry.kind == "tool"]
+    for event, entry in zip(events, entries, strict=True):
+        assert is_dataclass(event.params)
+        assert (entry.name, entry.call_id, entry.success) == (event.name, event.call_id, event.success)
+        assert (entry.origin, entry.provider, entry.capability) == (event.origin, event.provider, event.capability)
+        assert (entry.params, entry.value) == (dump(event.params), dump(event.result.value))
+        assert entry.text == event.rendered_output
+        assert event.rendered_output
+
+
+def test_every_tool_is_among_them():
+    assert {section.capability.name for section, _ in TOLD.values()} == capabilities().keys()
 
 
 def test_two_messages_are_both_kept(stage: Stage):

@@ -15,10 +15,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
-from adapter_stage import RUNS_CODE
 from api_stage import Answer, FakeApi, message, playing, response
 from server_stage import Server, serving
 
@@ -86,6 +85,34 @@ def test_a_name_is_the_same_wherever_it_is_imported_from():
 # ── As written ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+class Example(NamedTuple):
+    """One block of a specification, by a line that only it has."""
+
+    spec: str
+    line: str
+
+
+CODE_TOOL = Example("000", "OpenAICodeInterpreterTool(")
+NATIVE_SECTION = Example("002", "class OpenAIFileSearchSection(Section[FileSearchParams])")
+NATIVE_PROMPT = Example("002", "using the file search tool if needed")
+MIXED_PROMPT = Example("002", "bus=bus,")
+NATIVE_TOOL = Example("003", "web_search_tool = NativeTool[")
+EXAMPLES = (CODE_TOOL, NATIVE_SECTION, NATIVE_PROMPT, MIXED_PROMPT, NATIVE_TOOL)
+
+
+def blocks_of(spec: str) -> list[str]:
+    (path,) = SPECS.glob(f"{spec}*")
+    return BLOCK.findall(path.read_text(encoding="utf-8"))
+
+
+@needs_the_specs
+@pytest.mark.parametrize("spec", ["000", "002", "003"])
+def test_no_example_is_left_out(spec):
+    known = [example for example in EXAMPLES if example.spec == spec]
+
+    assert [sum(example.line in block for example in known) for block in blocks_of(spec)] == [1] * len(known)
+
+
 @pytest.fixture
 def run_block(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., dict[str, Any]]:
     """Puts the one block of a specification that holds a certain line into a file, runs it, and returns its names.
@@ -93,9 +120,8 @@ def run_block(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., 
     What is impossible in it is changed by `replace`: what to look for, and what to write instead.
     """
 
-    def run(spec: str, line: str, *, replace: Mapping[str, str] | None = None) -> dict[str, Any]:
-        (path,) = SPECS.glob(f"{spec}*")
-        (source,) = (block for block in BLOCK.findall(path.read_text(encoding="utf-8")) if line in block)
+    def run(example: Example, *, replace: Mapping[str, str] | None = None) -> dict[str, Any]:
+        (source,) = (block for block in blocks_of(example.spec) if example.line in block)
         for written, instead in (replace or {}).items():
             assert source.count(written) == 1
             source = source.replace(written, instead)
@@ -137,7 +163,7 @@ def antwort(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monkey
 
 @needs_the_specs
 def test_the_skeleton_of_a_native_section_runs_as_written(run_block):
-    defined = run_block("002", "class OpenAIFileSearchSection(Section[FileSearchParams])")
+    defined = run_block(NATIVE_SECTION)
     section_type, params_type = defined["OpenAIFileSearchSection"], defined["FileSearchParams"]
     section = section_type(default_params=params_type(corpus_ids=("c1",)))
 
@@ -149,7 +175,7 @@ def test_the_skeleton_of_a_native_section_runs_as_written(run_block):
 
 @needs_the_specs
 def test_a_prompt_with_a_native_section_is_built_as_written(run_block):
-    defined = run_block("002", "using the file search tool if needed")
+    defined = run_block(NATIVE_PROMPT)
     rendered = defined["prompt"].bind(defined["ContentParams"](topic="LLM safety")).render()
 
     assert rendered.text == (
@@ -161,7 +187,7 @@ def test_a_prompt_with_a_native_section_is_built_as_written(run_block):
 
 @needs_the_specs
 def test_the_mixed_prompt_is_evaluated_as_written(run_block, antwort):
-    defined = run_block("002", "bus=bus,")
+    defined = run_block(MIXED_PROMPT)
 
     assert defined["response"].text == "Summary."
     (invoked,) = defined["session"][ToolInvoked].all()
@@ -175,7 +201,7 @@ def test_the_mixed_prompt_is_evaluated_as_written(run_block, antwort):
 
 @needs_the_specs
 def test_a_native_tool_is_declared_as_written(run_block):
-    defined = run_block("003", "web_search_tool = NativeTool[")
+    defined = run_block(NATIVE_TOOL)
     tool = defined["web_search_tool"]
 
     assert (tool.name, tool.handler, tool.accepts_overrides) == ("web_search", None, False)
@@ -236,7 +262,7 @@ def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeApi]:
 @needs_the_specs
 def test_code_interpreter_is_used_as_written(run_block, api, capsys):
     """All but the loop that downloads, whose lines no SDK has; what we offer instead stands in its place."""
-    defined = run_block("000", "OpenAICodeInterpreterTool(", replace={DOWNLOAD: INSTEAD})
+    defined = run_block(CODE_TOOL, replace={DOWNLOAD: INSTEAD})
 
     assert capsys.readouterr().out == "The mean is 3.\n"
     assert Path("histogram.png").read_bytes() == b"PNG"
@@ -267,7 +293,6 @@ ANALYSIS = {
 
 
 @needs_the_specs
-@pytest.mark.skipif(not RUNS_CODE, reason="our server runs no code yet")
 def test_code_interpreter_is_used_as_written_on_our_server(run_block, tmp_path_factory, monkeypatch, capsys):
     """As above, and with the id that our server gave to the file: ids come from prior uploads, as the example says."""
     place = tmp_path_factory.mktemp("antwort")
@@ -278,7 +303,7 @@ def test_code_interpreter_is_used_as_written_on_our_server(run_block, tmp_path_f
         monkeypatch.setenv("OPENAI_API_KEY", "none")
         with server.client() as client:
             uploaded = client.files.create(file=("input.csv", b"value\n2\n4\n"), purpose="user_data")
-        run_block("000", "OpenAICodeInterpreterTool(", replace={DOWNLOAD: INSTEAD, "file_csv_upload": uploaded.id})
+        run_block(CODE_TOOL, replace={DOWNLOAD: INSTEAD, "file_csv_upload": uploaded.id})
 
     assert capsys.readouterr().out.startswith("The mean is 3.0")
     assert Path("histogram.png").read_bytes().startswith(b"\x89PNG")
@@ -287,7 +312,7 @@ def test_code_interpreter_is_used_as_written_on_our_server(run_block, tmp_path_f
 @needs_the_specs
 def test_the_tool_of_the_example_works_in_a_prompt_too(run_block, api):
     """Its mount is read below the roots that the orchestrator allows; the example leaves that to it."""
-    tool = run_block("000", "OpenAICodeInterpreterTool(", replace={DOWNLOAD: ""})["code_interpreter_tool"]
+    tool = run_block(CODE_TOOL, replace={DOWNLOAD: ""})["code_interpreter_tool"]
     Path("sunfish").mkdir()
     Path("sunfish", "readme.md").write_text("Chess.", encoding="utf-8")
     section = MarkdownSection(title="Task", key="task", template="Compute.", tools=(tool,))
@@ -311,7 +336,7 @@ def test_the_tool_of_the_example_works_in_a_prompt_too(run_block, api):
 
 @needs_the_specs
 def test_a_native_tool_is_evaluated_as_declared(run_block, api):
-    tool = run_block("003", "web_search_tool = NativeTool[")["web_search_tool"]
+    tool = run_block(NATIVE_TOOL)["web_search_tool"]
     search = {
         "id": "ws_1",
         "type": "web_search_call",

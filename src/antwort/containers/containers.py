@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
-from contextlib import aclosing, asynccontextmanager
+from contextlib import AbstractContextManager, aclosing, asynccontextmanager
 
+import msgspec
 from msgspec import Struct
 
 from antwort.api.errors import ApiError, invalid
@@ -88,10 +89,14 @@ class Containers:
         self._store = store
         self._settings = settings
         self._timeout = interpreter.execution_timeout
+        self._claim_timeout = interpreter.claim_timeout
+        self._max_output = interpreter.max_output_size
         self._metrics = metrics
         self._clock = clock
         self._most = ContainerUse(settings.max_containers, settings.max_memory, settings.max_disk)
         self._holdings = Holdings(store, sandboxes, metrics, interpreter.claim_timeout)
+        self._waiting: set[str] = set()
+        """Those that cannot be made before another makes room."""
         self._disk = Disk(store, self._most, metrics, clock)
         self._contents = Contents(store, self._holdings, self._disk, metrics, clock)
         self.beat = min(_SLOWEST_BEAT, settings.expires_after * 60 / 4)
@@ -104,7 +109,8 @@ class Containers:
         record = self._record(wish)
         files = await self._uploaded(owner, wish.file_ids, "file_ids")
         await self._disk.check(owner, sum(file.bytes for file in files))
-        await self._write(owner, record)
+        with self.using(owner, record.id):  # from the start, or another newcomer could let it expire at once
+            record = await self._write(owner, record)
         self._metrics.containers.labels("created", record.memory_limit).inc()
         audit("container.create", record.id, tier=record.memory_limit, files=len(files))
         if files:
@@ -115,22 +121,44 @@ class Containers:
                 raise
         return record
 
-    async def _write(self, owner: Owner, record: ContainerRecord) -> None:
-        """Write it down. One that a tool makes for itself takes the place of those, where there is none left."""
-        while True:
-            try:
-                return await self._store.create_container(owner, record, self._most, self._clock())
-            except OverQuota as error:
-                if record.name != AUTO or not await self._make_room(owner):
-                    raise over_quota(error, self._most) from error
+    async def _write(self, owner: Owner, record: ContainerRecord) -> ContainerRecord:
+        """Write it down. One that a tool makes for itself takes the place of those, where there is none left.
 
-    async def _make_room(self, owner: Owner) -> bool:
-        used = [held.id for held in self._holdings.in_use() if held.owner.tenant == owner.tenant]
-        idlest = await self._store.expire_idlest(owner, AUTO, self._clock(), used)
-        if idlest is None:
+        Where all of them are in use it waits for one that is not, as long as for a sandbox.
+        """
+        deadline = asyncio.get_running_loop().time() + self._claim_timeout
+        while True:
+            freed = self._holdings.freed  # before anything is asked, so that nothing is missed
+            fresh = msgspec.structs.replace(record, last_active_at=self._clock())
+            try:
+                await self._store.create_container(owner, fresh, self._most, fresh.last_active_at)
+            except OverQuota as error:
+                fits = record.name == AUTO and record.memory <= self._most.memory
+                if not (fits and await self._make_room(owner, record.id, freed, deadline)):
+                    raise over_quota(error, self._most) from error
+            else:
+                return fresh
+
+    async def _make_room(self, owner: Owner, newcomer: str, freed: asyncio.Event, deadline: float) -> bool:
+        """Whether it is worth another try."""
+        self._waiting.add(newcomer)
+        try:
+            idlest = await self._store.expire_idlest(owner, AUTO, self._clock(), self._used(owner))
+            if idlest is not None:
+                self._is_over(owner, idlest)
+            elif not freed.is_set() and self._waiting.issuperset(self._used(owner)):
+                return False  # there is nobody who could leave
+            else:
+                async with asyncio.timeout_at(deadline):
+                    await freed.wait()
+        except TimeoutError:
             return False
-        self._is_over(owner, idlest)
+        finally:
+            self._waiting.discard(newcomer)
         return True
+
+    def _used(self, owner: Owner) -> list[str]:
+        return [held.id for held in self._holdings.in_use() if held.owner.tenant == owner.tenant]
 
     async def get(self, owner: Owner, container_id: str) -> ContainerRecord:
         """One of the owner's, also an expired one; 404 otherwise."""
@@ -151,6 +179,10 @@ class Containers:
         found = await self._store.find_containers(owner, ids, self._clock()) if ids else {}
         living = (found[one] for one in reversed(ids) if one in found and found[one].status == "running")
         return next(living, None)
+
+    def using(self, owner: Owner, container_id: str) -> AbstractContextManager[object]:
+        """It is in use until this is left, also while nothing runs in it: it neither expires nor makes room."""
+        return self._holdings.use(owner, container_id)
 
     async def page(self, owner: Owner, query: PageQuery, name: str | None = None) -> Page:
         """A page of the owner's. Being listed is no use."""
@@ -245,12 +277,15 @@ class Containers:
                 async with aclosing(self._run(held, record, code, requirements, seconds)) as steps:
                     async for step in steps:
                         if isinstance(step, Output):
+                            shown = step.text[: max(0, self._max_output - printed)]
                             printed += len(step.text)
+                            if shown:
+                                yield msgspec.structs.replace(step, text=shown)
                         else:
                             status = step.outcome.status
                             work.ended(status, printed=printed, files=len(step.files))
                             await self._store.touch_container(owner, container_id, self._clock())
-                        yield step
+                            yield step
             except SandboxTrouble as trouble:
                 status = kind_of(trouble)
                 work.failed(status)

@@ -45,6 +45,8 @@ class Holdings:
         self._claim_timeout = claim_timeout
         self._held: dict[tuple[str, str], Held] = {}
         self._releasing: set[asyncio.Task[None]] = set()
+        self.freed = asyncio.Event()
+        """Set as soon as one is not used any more, or is over; then another event is here for the next time."""
 
     @contextmanager
     def use(self, owner: Owner, container_id: str) -> Generator[Held]:
@@ -56,6 +58,7 @@ class Holdings:
         finally:
             held.users -= 1
             self._drop_unused(held)
+            self._tell()
 
     def in_use(self) -> list[Held]:
         """Those that somebody uses right now."""
@@ -122,6 +125,7 @@ class Holdings:
 
     def let_go(self, owner: Owner, container_id: str) -> asyncio.Future[None] | None:
         """The container is over: so is its sandbox, and whatever runs in it. Who has time waits until it is gone."""
+        self._tell()
         held = self._held.pop((owner.tenant, container_id), None)
         if held is None:
             return None
@@ -151,6 +155,10 @@ class Holdings:
             await self._sandboxes.release(sandbox)
         except SandboxTrouble:
             log.warning("a sandbox could not be released", sandbox=sandbox.id)
+
+    def _tell(self) -> None:
+        freed, self.freed = self.freed, asyncio.Event()
+        freed.set()
 
     def _drop_unused(self, held: Held) -> None:
         key = (held.owner.tenant, held.id)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Generator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,7 +58,10 @@ class Drive:
         """The events, numbered. Closing the generator cancels the turn."""
         loop = turn(self.job)
         answer: object = None
+        kept = ExitStack()
         try:
+            for bench in self.benches.values():
+                kept.enter_context(bench.at_work())
             while True:
                 try:
                     command = loop.throw(answer) if isinstance(answer, Exception) else loop.send(answer)
@@ -76,6 +80,7 @@ class Drive:
             await _close(self._pieces)
             await _close(self._steps)
             self._end_tool("cancelled")
+            kept.close()
 
     def _numbered(self, event: AnyEvent) -> AnyEvent:
         event.sequence_number = self._sent

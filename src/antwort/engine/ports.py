@@ -6,6 +6,7 @@ Each port has a conformance suite: `antwort.models.conformance`, `antwort.storag
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import AbstractContextManager
 from http import HTTPStatus
 from typing import Any, Literal, Protocol, TypeAlias
 
@@ -287,6 +288,10 @@ class Workbench(Protocol):
 
     def annotate(self, text: str) -> Sequence[Annotation]:
         """What an answer of the model cites of what its calls have made."""
+        ...
+
+    def at_work(self) -> AbstractContextManager[object]:
+        """Around all of the work on the response: what its calls share is kept until then, and given back after it."""
         ...
 
 
@@ -588,7 +593,10 @@ class ContainerStore(Protocol):
     async def expire_idlest(
         self, owner: Owner, name: str, now: float, spared: Sequence[str] = ()
     ) -> ContainerRecord | None:
-        """Let the one of this name expire now that was not used for longest, but none of `spared`; None without one."""
+        """Let the one of this name expire now that was not used for longest; None without one.
+
+        None of `spared`, and none that was used after `now`: whoever asks has looked then for what is to be spared.
+        """
         ...
 
     async def forget_containers(self, before: float) -> int:

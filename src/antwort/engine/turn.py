@@ -176,6 +176,8 @@ class _Turn:
         self.usage = Usage()
         self.counted = False
         self.hosted: list[HostedCall] = []
+        self.begun: dict[int, _Written] = {}
+        """Calls whose items have begun and not ended, by their places."""
 
     # ── from beginning to end ────────────────────────────────────────────────────────────────────────────────────────
 
@@ -221,7 +223,7 @@ class _Turn:
         yield Emit(wire.ResponseIncomplete(response=self.response))
 
     def fail(self, fault: ModelFault) -> Steps:
-        yield from self._emit(self.writer.close("incomplete"))
+        yield from self._leave_off("The model failed before the call was whole.")
         yield from self._end_failed(fault)
 
     def break_off(self, error: Exception) -> Steps:
@@ -242,9 +244,15 @@ class _Turn:
 
     def cancel(self) -> Steps:
         """The wire has no event for this end: `response.incomplete` is one that every client takes for an end."""
-        yield from self._emit(self.writer.close("incomplete"))
+        yield from self._leave_off("The response was cancelled.")
         self.settle("cancelled")
         yield Emit(wire.ResponseIncomplete(response=self.response))
+
+    def _leave_off(self, reason: str) -> Steps:
+        """Whatever has begun stays as far as it came; of a call, what the model has written."""
+        yield from self._emit(self.writer.close("incomplete"))
+        for call in list(self.begun.values()):
+            yield from self._end_call(call, _left(call, reason))
 
     def settle(self, status: ResponseStatus) -> None:
         """Write into the response how it stands."""
@@ -333,11 +341,13 @@ class _Turn:
             case Clients(custom):
                 call.theirs = OpenCall(call.index, name=call.name, call_id=call.call_id, custom=custom)
                 call.unwrap = FreeTextReader() if custom else None
+                self.begun[call.index] = call
                 yield Emit(self.writer.begin(call.theirs.item()))
             case Ours(at) if self._may_run_more():
                 opened = cast("HostedCall", (yield Open(call.name, call.call_id, at)))
                 call.ours = opened
                 self.hosted.append(opened)
+                self.begun[call.index] = call
                 yield Emit(self.writer.begin(opened.item))
                 yield from self._progress(call, opened.opening())
             case Ours():
@@ -362,10 +372,13 @@ class _Turn:
                 if call.unwrap is not None:
                     yield from self._emit(call.theirs.write(call.unwrap.rest(cut=cut)))
                 yield Emit(call.theirs.close())
-                yield Emit(self.writer.end(call.index, call.theirs.item("incomplete" if cut else "completed")))
+                yield from self._end_call(call, call.theirs.item("incomplete" if cut else "completed"))
             elif call.ours is not None and cut:
-                done = call.ours.failed("The call was cut off before it was whole.")
-                yield Emit(self.writer.end(call.index, {**done.item, "status": "incomplete"}))
+                yield from self._end_call(call, _left(call, "The call was cut off before it was whole."))
+
+    def _end_call(self, call: _Written, item: dict[str, Any]) -> Steps:
+        self.begun.pop(call.index, None)
+        yield Emit(self.writer.end(call.index, item))
 
     def _run_ours(self, calls: Sequence[_Written]) -> Steps:
         """Run what is ours, in order, and let the history know of every call and its result."""
@@ -386,7 +399,7 @@ class _Turn:
         while True:
             step = cast("Progress | ToolDone", (yield NextStep(ours)))
             if isinstance(step, ToolDone):
-                yield Emit(self.writer.end(call.index, step.item))
+                yield from self._end_call(call, step.item)
                 return step
             yield from self._progress(call, [step])
 
@@ -402,6 +415,14 @@ class _Turn:
     def _emit(self, events: Iterable[AnyEvent]) -> Steps:
         for event in events:
             yield Emit(event)
+
+
+def _left(call: _Written, reason: str) -> dict[str, Any]:
+    """The item of a call that is not made to its end."""
+    if call.theirs is not None:
+        return call.theirs.item("incomplete")
+    done = {} if call.ours is None else call.ours.failed(reason).item
+    return {**done, "status": "incomplete"}
 
 
 def _made(call: _Written) -> Item:

@@ -34,6 +34,7 @@ from antwort.api.objects import Deleted
 from antwort.api.sse import frame
 from antwort.containers import Containers, ContainerWish, Executed
 from antwort.containers.files import DATA
+from antwort.containers.outputs import cut_to
 from antwort.containers.sandboxes import Output, SandboxFault, SandboxLost
 from antwort.engine.ports import ContainerFileRecord, ContainerRecord, Owner, StoreFault
 from antwort.http.bodies import json_answer, read_json, receive
@@ -159,13 +160,13 @@ async def execute(request: Request) -> Answer:
     if asked.stream:
         settings = services.config.server
         return EventStream(
-            _frames(_id(request), steps),
+            _frames(request, steps),
             keep_alive=settings.keep_alive,
             stall_timeout=settings.stall_timeout,
             closed=over,
         )
     try:
-        return json_answer(_execution(_id(request), await attended(request.receive, _last(steps))))
+        return json_answer(_execution(request, await attended(request.receive, _last(steps))))
     finally:
         over()
 
@@ -192,13 +193,13 @@ async def _last(steps: AsyncGenerator[Output | Executed, None]) -> Executed:
     raise internal()
 
 
-async def _frames(container_id: str, steps: AsyncGenerator[Output | Executed, None]) -> AsyncGenerator[bytes, None]:
+async def _frames(request: Request, steps: AsyncGenerator[Output | Executed, None]) -> AsyncGenerator[bytes, None]:
     async with aclosing(steps):
         async for step in steps:
             if isinstance(step, Output):
                 event = ExecOutput(stream=step.stream, text=step.text)
             else:
-                event = ExecCompleted(execution=_execution(container_id, step))
+                event = ExecCompleted(execution=_execution(request, step))
             yield frame(str(event.__struct_config__.tag), msgspec.json.encode(event))
 
 
@@ -235,10 +236,10 @@ def _file(record: ContainerFileRecord) -> ContainerFileObject:
     )
 
 
-def _execution(container_id: str, executed: Executed) -> Execution:
-    outcome = executed.outcome
+def _execution(request: Request, executed: Executed) -> Execution:
+    outcome = cut_to(executed.outcome, services_of(request).config.providers.code_interpreter.max_output_size)
     return Execution(
-        container_id=container_id,
+        container_id=_id(request),
         status=outcome.status,
         output=[{"stream": one.stream, "text": one.text} for one in outcome.output],
         result=outcome.echo,

@@ -7,7 +7,7 @@ _TOOLS = '[{"type": "code_interpreter", "container": {"type": "auto"}}]'
 
 def snippets(url: str, *, locked: bool, code: bool) -> str:
     """`curl` and the SDK, ready to be copied. `url` ends with `/v1`; `locked` where a key is needed."""
-    question = "What is the 30th prime number times 17? Compute it." if code else "Name three rivers."
+    question = "What is the sum of all multiples of 7 below 1000? Compute it." if code else "Name three rivers."
     shell = _shell(url, question, locked=locked, code=code)
     return f"In a shell:\n\n{shell}\n\nIn Python:\n\n{_sdk(url, question, locked=locked, code=code)}"
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import json
 from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal, TypeAlias
@@ -121,7 +122,7 @@ class _Writer:
         if call.output is not None:
             self._settle()
         message = self._assistant or self._speak("")
-        function = {"name": call.name, "arguments": call.arguments or "{}"}
+        function = {"name": call.name, "arguments": _as_object(call.arguments or "{}")}
         message.setdefault("tool_calls", []).append({"id": call.call_id, "type": "function", "function": function})
         self._due.append(call.call_id)
         if call.output is not None:
@@ -158,6 +159,15 @@ def _call(item: Item) -> Retold | None:
     if isinstance(known, GivenCustomToolCall):
         return Retold(known.call_id, known.name, msgspec.json.encode({"input": known.input}).decode())
     return retell_call(item)
+
+
+def _as_object(arguments: str) -> str:
+    """Many servers read old arguments again, for their templates: one slip of a model would end its conversation."""
+    try:
+        msgspec.json.decode(arguments, type=dict[str, Any])
+    except (msgspec.MsgspecError, RecursionError, UnicodeError):
+        return json.dumps({"not_json": arguments})
+    return arguments
 
 
 def _answered(item: Item) -> str | None:

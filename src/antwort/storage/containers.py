@@ -127,11 +127,11 @@ def expire(connection: sqlite3.Connection, now: float) -> list[tuple[Owner, Cont
 
 
 def expire_idlest(rows: Rows, name: str, now: float, spared: Sequence[str]) -> ContainerRecord | None:
-    """One of the owner's, before it is due."""
+    """One of the owner's, before it is due. Not one that was used since `now`: then the caller could not know."""
     found = rows.one(
         "UPDATE containers SET status = 'expired', sandbox = NULL WHERE tenant = :tenant AND key ="  # noqa: S608 — our own constants
         " (SELECT key FROM containers"
-        f" WHERE tenant = :tenant AND name = :name AND {_LIVING}"
+        f" WHERE tenant = :tenant AND name = :name AND {_LIVING} AND last_active_at <= :now"
         " AND id NOT IN (SELECT value FROM json_each(:spared))"
         f" ORDER BY last_active_at, key LIMIT 1) RETURNING {_COLUMNS}",
         name=name,

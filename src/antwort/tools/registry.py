@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterable, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from typing import Any, Protocol, TypeAlias
 
 from prometheus_client import CollectorRegistry
@@ -165,6 +165,18 @@ class Guarded:
         with _guarded(self._name, "annotate an answer"):
             return () if self._bench is None else tuple(self._bench.annotate(text))
         return ()
+
+    @contextmanager
+    def at_work(self) -> Generator[None]:
+        kept = ExitStack()
+        with _guarded(self._name, "begin its work"):
+            if self._bench is not None:
+                kept.enter_context(self._bench.at_work())
+        try:
+            yield
+        finally:
+            with _guarded(self._name, "end its work"):
+                kept.close()
 
 
 class GuardedCall:

@@ -40,11 +40,8 @@ class Audit:
             )
         )
 
-    def heard(self, heard: ModelReply | NativeCall, turn: int) -> None:
-        """The provider ran a tool, or the model answered."""
-        if isinstance(heard, NativeCall):
-            self._provider_ran(heard)
-            return
+    def heard(self, heard: ModelReply, turn: int) -> None:
+        """The model answered."""
         self.session.dispatch(
             ModelResponded(
                 prompt_name=self.prompt.name,
@@ -58,7 +55,8 @@ class Audit:
             )
         )
 
-    def _provider_ran(self, call: NativeCall) -> None:
+    def provider_ran(self, call: NativeCall, text: str) -> None:
+        """The provider ran a tool."""
         self.session.dispatch(
             ToolInvoked(
                 prompt_name=self.prompt.name,
@@ -67,7 +65,7 @@ class Audit:
                 params=call.params,
                 result=call.result,
                 call_id=call.call_id,
-                rendered_output=call.result.render(),
+                rendered_output=text,
                 session_id=self.session.session_id,
                 created_at=self.clock.now(),
                 origin="provider",

@@ -98,7 +98,7 @@ class ProviderAdapter(ABC):
         if not self.native_tools:
             return rendered
         complete = replace(rendered, native_tools=(*rendered.native_tools, *self.native_tools))
-        _refuse_collisions(complete, prompt.name)
+        _refuse_collisions(complete, prompt)
         return complete
 
     def choose(self, evaluation: Evaluation) -> ToolChoice:
@@ -188,11 +188,8 @@ class Evaluation:
                 match step:
                     case AskModel(request):
                         step = loop.send(self._ask(connection, request))
-                    case Record(NativeCall() as call, turn):
-                        self.audit.heard(handle_provider_call(call, self), turn)
-                        step = loop.send(None)
                     case Record(heard, turn):
-                        self.audit.heard(heard, turn)
+                        self._record(heard, turn)
                         step = loop.send(None)
                     case RunTool(call):
                         ran = run_tool(call, self)
@@ -200,6 +197,12 @@ class Evaluation:
                         step = loop.send(ran)
         except StopIteration as stop:
             return stop.value
+
+    def _record(self, heard: NativeCall | ModelReply, turn: int) -> None:
+        if isinstance(heard, NativeCall):
+            self.audit.provider_ran(*handle_provider_call(heard, self))
+        else:
+            self.audit.heard(heard, turn)
 
     def _ask(self, connection: Connection, request: ModelRequest) -> ModelReply:
         try:
@@ -253,15 +256,16 @@ class Evaluation:
         return PromptEvaluationError(message, prompt_name=self.prompt.name, phase="request", provider_payload=payload)
 
 
-def _refuse_collisions(rendered: RenderedPrompt[Any], prompt_name: str) -> None:
-    owners = {tool.name: "the prompt" for tool in rendered.tools}
+def _refuse_collisions(rendered: RenderedPrompt[Any], prompt: Prompt[Any]) -> None:
+    sections = {tool.name: f"section {node.path!r}" for node in prompt.template.nodes for tool in node.section.tools()}
+    owners = {tool.name: sections.get(tool.name, "the prompt") for tool in rendered.tools}
     slots: dict[str, str] = {}
     for declared in rendered.native_tools:
         for taken, name in ((owners, declared.name), (slots, declared.slot)):
             if name in taken:
                 raise NativeToolError(
                     f"tool {name!r} is declared by {taken[name]} and by {declared.origin}: remove one of them",
-                    prompt_name=prompt_name,
+                    prompt_name=prompt.name,
                     phase="request",
                 )
             taken[name] = declared.origin

@@ -31,9 +31,8 @@ def run_tool(call: ToolCall, evaluation: Evaluation) -> ToolRan:
 
 def _attempt(call: ToolCall, evaluation: Evaluation) -> tuple[object, ToolResult[Any], str]:
     if isinstance(call, ClientRunCall):
-        run = partial(call.run, evaluation.tool_context())
         guarded = _in_transaction if call.undone_on_failure else _as_it_comes
-        return call.params, *guarded(call.name, run, evaluation)
+        return call.params, *guarded(call.name, partial(_run_for_provider, call, evaluation), evaluation)
     tool = evaluation.rendered.find_tool(call.name)
     if tool is None:
         known = ", ".join(tool.name for tool in evaluation.rendered.tools) or "none"
@@ -47,23 +46,39 @@ def _attempt(call: ToolCall, evaluation: Evaluation) -> tuple[object, ToolResult
     return params, *_in_transaction(tool.name, handle, evaluation)
 
 
-def handle_provider_call(call: NativeCall, evaluation: Evaluation) -> NativeCall:
-    """What the prompt makes of a call that the provider ran: its hook's result, its handler's, or what came."""
-    declared = next((one for one in evaluation.rendered.native_tools if one.name == call.name), None)
+def _run_for_provider(call: ClientRunCall, evaluation: Evaluation) -> ToolResult[Any]:
+    result = call.run(evaluation.tool_context())
+    handle = _handling(call.name, call.params, result, evaluation)
+    return result if handle is None else handle()
+
+
+def handle_provider_call(call: NativeCall, evaluation: Evaluation) -> tuple[NativeCall, str]:
+    """What the prompt makes of a call that the provider ran, and its text.
+
+    That is its hook's result, or its handler's, or what came. Its types may render themselves, and fail at it.
+    """
+    handle = _handling(call.name, call.params, call.result, evaluation)
+    if handle is None:
+        result, text = _call(call.name, lambda: call.result)
+    else:
+        result, text = _in_transaction(call.name, handle, evaluation)
+    return dataclasses.replace(call, result=result), text
+
+
+def _handling(
+    name: str, params: object, result: ToolResult[Any], evaluation: Evaluation
+) -> Callable[[], ToolResult[Any]] | None:
+    """What a `ProviderTool` does with the outcome of a call of its own; None where it does nothing."""
+    declared = next((one for one in evaluation.rendered.native_tools if one.name == name), None)
     if declared is None or not isinstance(declared.tool, ProviderTool):
-        return call
-    if call.result.value is None and not call.result.success:
-        return call  # the provider itself failed: there is no output to handle
+        return None
+    if result.value is None and not result.success:
+        return None  # the call itself failed: there is no output to handle
     tool = cast("ProviderTool[Any, Any, Any]", declared.tool)
     context = evaluation.tool_context()
     if tool.handle_provider_output is not None:
-        handle = partial(tool.handle_provider_output, call.result.value, context)
-    elif tool.handler is not None:
-        handle = partial(tool.handler, cast("Any", call.params), context=context)
-    else:
-        return call
-    result, _ = _in_transaction(tool.name, handle, evaluation)
-    return dataclasses.replace(call, result=result)
+        return partial(tool.handle_provider_output, result.value, context)
+    return None if tool.handler is None else partial(tool.handler, cast("Any", params), context=context)
 
 
 def _params(tool: Tool[Any, Any], arguments: str) -> object:

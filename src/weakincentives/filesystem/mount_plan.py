@@ -77,6 +77,10 @@ class AllowedRoots:
             raise WorkspaceSecurityError(
                 "allowed_host_roots is empty, so nothing may be mounted; name the directories that mounts may read"
             )
+        if isinstance(
+            roots, str | os.PathLike
+        ):  # its letters would be the roots, and the first of them allows everything
+            raise WorkspaceSecurityError(f"allowed_host_roots must be a list of directories, not one path: [{roots!r}]")
         self._roots = [Path(os.path.realpath(root)) for root in roots]
         self._anchors: dict[Path, int] = {}
         for root in self._roots:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeAlias, TypeVar, cast, get_args, get_type_hints
 
-from weakincentives.errors import WorkspaceError
+from weakincentives.errors import PromptValidationError, WorkspaceError
 from weakincentives.filesystem import HostMount
 from weakincentives.prompt import ProviderTool, ToolContext, ToolExample, ToolHandler, ToolResult
 
@@ -136,7 +136,7 @@ class OpenAICodeInterpreterTool(ProviderTool[P, R, CodeInterpreterConfig], Gener
             "accepts_overrides": accepts_overrides,
             "provider": "openai",
             "capability": "code_interpreter",
-            "config": config or CodeInterpreterConfig(asked, tuple(allowed_host_roots)),
+            "config": config or CodeInterpreterConfig(asked, _roots(allowed_host_roots)),
             "handle_provider_output": handle_provider_output,
             "param_descriptions": {},
         }
@@ -156,6 +156,13 @@ class OpenAICodeInterpreterTool(ProviderTool[P, R, CodeInterpreterConfig], Gener
         return _first_hint(self.handler) or CodeInterpreterCall, taken or CodeInterpreterResult
 
 
+def _roots(given: Sequence[str | os.PathLike[str]]) -> tuple[str | os.PathLike[str], ...]:
+    """One path alone would fall into its letters, the first of which is the root of everything."""
+    if not _is_list(given):
+        raise PromptValidationError(f"allowed_host_roots must be a list of directories, not {given!r}")
+    return tuple(given)
+
+
 def container_of(given: ContainerLike) -> AutoContainerConfig | ExistingContainerRef:
     """Read what was asked for; a `ValueError` names the field and what it may be."""
     read = given if isinstance(given, AutoContainerConfig | ExistingContainerRef) else _read(given)
@@ -167,8 +174,9 @@ def container_of(given: ContainerLike) -> AutoContainerConfig | ExistingContaine
         return read
     _check_tier(read.memory_limit)
     _check_policy(read.network_policy)
-    if not all(isinstance(one, str) and one for one in read.file_ids):  # pyright: ignore[reportUnnecessaryIsInstance] - the same
-        raise ValueError(f"container.file_ids must be ids of uploaded files, not {list(read.file_ids)!r}")
+    _check_mounts(read.host_mounts)
+    if not _is_list(read.file_ids) or not all(isinstance(one, str) and one for one in read.file_ids):  # pyright: ignore[reportUnnecessaryIsInstance] - the same
+        raise ValueError(f"container.file_ids must be ids of uploaded files, not {read.file_ids!r}")
     if len(read.file_ids) > MOST_FILES:
         raise ValueError(f"container.file_ids may name at most {MOST_FILES} files, not {len(read.file_ids)}")
     return read
@@ -204,20 +212,27 @@ def _read(given: Mapping[str, Any] | str) -> AutoContainerConfig | ExistingConta
         return ExistingContainerRef(given["id"], given.get("memory_limit"))
     if given.get("type") != "auto":
         raise ValueError(f"container needs type 'auto' or the id of a container, and has {dict(given)!r}")
+    tier = given.get("memory_limit")
     return AutoContainerConfig(
-        memory_limit=given.get("memory_limit") or "1g",
-        file_ids=_names(given.get("file_ids"), "file_ids"),
+        memory_limit="1g" if tier is None else tier,
+        file_ids=_several(given, "file_ids"),
         network_policy=given.get("network_policy"),
-        host_mounts=tuple(map(_mount, given.get("host_mounts") or ())),
+        host_mounts=tuple(map(_mount, _several(given, "host_mounts"))),
     )
 
 
-def _names(given: object, name: str) -> tuple[str, ...]:
-    if given is None:
+def _several(given: Mapping[str, Any], name: str) -> tuple[Any, ...]:
+    value = given.get(name)
+    if value is None:
         return ()
-    if isinstance(given, str) or not isinstance(given, Iterable):
-        raise ValueError(f"container.{name} must be a list, not {given!r}")  # noqa: TRY004 - the same
-    return tuple(cast("Iterable[str]", given))
+    if not _is_list(value):
+        raise ValueError(f"container.{name} must be a list, not {value!r}")
+    return tuple(value)
+
+
+def _is_list(value: object) -> bool:
+    """A text is none, though it has letters, and neither is a mapping, though it has keys."""
+    return isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping)
 
 
 def _mount(given: HostMount | Mapping[str, Any]) -> HostMount:
@@ -229,6 +244,11 @@ def _mount(given: HostMount | Mapping[str, Any]) -> HostMount:
         raise ValueError(f"container.host_mounts has {given!r}, which is no HostMount: {error}") from error
 
 
+def _check_mounts(mounts: object) -> None:
+    if not _is_list(mounts) or not all(isinstance(one, HostMount) for one in cast("Iterable[object]", mounts)):
+        raise ValueError(f"container.host_mounts must be HostMounts, not {mounts!r}")
+
+
 def _check_tier(tier: object) -> None:
     if tier not in MEMORY_TIERS:
         raise ValueError(f"container.memory_limit must be one of {', '.join(MEMORY_TIERS)}, not {tier!r}")
@@ -238,13 +258,13 @@ def _check_policy(policy: Mapping[str, Any] | None) -> None:
     if policy is None:
         return
     kind = policy.get("type") if isinstance(policy, Mapping) else None  # pyright: ignore[reportUnnecessaryIsInstance] - not everybody checks types
-    if kind not in _POLICIES or policy.keys() - _POLICIES[kind]:
+    if not isinstance(kind, str) or kind not in _POLICIES or policy.keys() - _POLICIES[kind]:
         raise ValueError(
             "container.network_policy must be {'type': 'disabled'} or {'type': 'allowlist', 'allowed_domains': […]}, "
             f"not {policy!r}"
         )
-    if kind == "allowlist" and not policy.get("allowed_domains"):
-        raise ValueError("container.network_policy.allowed_domains must name at least one domain")
+    if kind == "allowlist" and not (_is_list(policy.get("allowed_domains")) and policy["allowed_domains"]):
+        raise ValueError("container.network_policy.allowed_domains must be a list that names at least one domain")
 
 
 def _first_hint(function: Callable[..., Any] | None) -> Any:  # noqa: ANN401 - any type form, or None

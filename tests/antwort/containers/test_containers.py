@@ -7,8 +7,8 @@ import pytest
 from container_place import THEM, US, pieces
 
 from antwort.api.errors import ApiError
-from antwort.config import CodeInterpreterSettings
-from antwort.containers import ContainerWish, Executed
+from antwort.config import CodeInterpreterSettings, ContainersSettings
+from antwort.containers import AUTO, Containers, ContainerWish, Executed
 from antwort.containers.sandboxes import Output, SandboxFault, SandboxLost
 from antwort.engine.ports import PageQuery
 
@@ -71,6 +71,77 @@ async def test_what_is_in_use_does_not_expire(place):
     place.now += 20 * 60
     await place.containers.sweep()
     assert await status(place, container_id) == "expired"
+
+
+async def test_what_somebody_keeps_in_use_does_not_expire_though_nothing_runs_in_it(place):
+    container_id = await place.create()
+    with place.containers.using(US, container_id):
+        for _ in range(4):
+            place.now += 15 * 60
+            await place.containers.sweep()
+        assert await status(place, container_id) == "running"
+    place.now += 20 * 60
+    await place.containers.sweep()
+    assert await status(place, container_id) == "expired"
+
+
+async def test_a_container_of_a_tools_own_waits_for_room_and_takes_none_that_is_used(place):
+    containers = place.containers = place.made(max_containers=2)
+    first, second = [(await containers.create(US, ContainerWish(name=AUTO))).id for _ in range(2)]
+    with containers.using(US, first):
+        with containers.using(US, second):
+            waiting = asyncio.create_task(containers.create(US, ContainerWish(name=AUTO)))
+            await asyncio.sleep(0.05)
+            assert not waiting.done()
+        third = (await waiting).id
+        assert [await status(place, one) for one in (first, second, third)] == ["running", "expired", "running"]
+        with containers.using(US, third):
+            waiting = asyncio.create_task(containers.create(US, ContainerWish(name=AUTO)))
+            await asyncio.sleep(0.05)
+            await containers.delete(US, third)
+            await waiting
+        assert await status(place, first) == "running"
+
+
+async def test_room_that_does_not_come_is_not_waited_for_longer_than_for_a_sandbox(place):
+    containers = place.made(CodeInterpreterSettings(claim_timeout=0.1), max_containers=1)
+    used = await containers.create(US, ContainerWish(name=AUTO))
+    with containers.using(US, used.id):
+        error = await refusal(containers.create(US, ContainerWish(name=AUTO)))
+        assert "quota of containers" in error.message
+    assert await status(place, used.id) == "running"
+
+
+async def test_many_newcomers_at_once_take_no_room_from_each_other(place):
+    settings = ContainersSettings(max_containers=2)
+    containers = Containers(place.store, place.sandboxes, settings, CodeInterpreterSettings(), place.metrics)
+
+    async def visit() -> str | None:
+        made = await containers.create(US, ContainerWish(name=AUTO))
+        with containers.using(US, made.id):
+            await asyncio.sleep(0)
+            return await status(place, made.id)
+
+    assert set(await asyncio.gather(*(visit() for _ in range(100)))) == {"running"}
+
+
+async def test_where_nobody_could_leave_nobody_waits(place):
+    containers = place.made(max_containers=1)
+    await containers.create(US, ContainerWish(name="mine"))
+    newcomers = [containers.create(US, ContainerWish(name=AUTO)) for _ in range(3)]
+    async with asyncio.timeout(10):
+        errors = await asyncio.gather(*newcomers, return_exceptions=True)
+
+    assert [getattr(error, "status", None) for error in errors] == [429] * 3
+
+
+async def test_a_wish_that_can_never_be_takes_no_room_of_others(place):
+    containers = place.made(max_memory=4 * 2**30)
+    idle = await containers.create(US, ContainerWish(name=AUTO))
+    error = await refusal(containers.create(US, ContainerWish(name=AUTO, memory_limit="16g")))
+
+    assert "quota of memory" in error.message
+    assert await status(place, idle.id) == "running"
 
 
 async def test_to_look_at_it_is_to_use_it_and_to_list_it_is_not(place):

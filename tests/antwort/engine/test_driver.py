@@ -176,6 +176,20 @@ async def test_whoever_stops_listening_gets_no_more_done(tmp_path):
         assert work.response.status == "cancelled"
 
 
+async def test_tools_are_at_work_until_the_last_event_however_that_comes(tmp_path):
+    for ends in (True, False):
+        toolbox = EchoToolbox()
+        speaker = Speaker([search("a"), Finished("calls")], [TextPiece("half"), Finished() if ends else WAIT])
+        async with working(tmp_path / str(ends), speaker, toolbox) as work:
+            assert toolbox.at_works == 0
+            async with aclosing(work.events()) as events:
+                async for event in events:
+                    assert toolbox.at_works == 1
+                    if not ends and kind_of(event) == "response.output_text.delta":
+                        break
+            assert toolbox.at_works == 0
+
+
 async def test_nothing_is_done_before_the_event_before_was_taken(tmp_path):
     speaker = Speaker([TextPiece("a"), Finished()])
     async with working(tmp_path, speaker) as work, aclosing(work.events()) as events:

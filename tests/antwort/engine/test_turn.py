@@ -314,6 +314,20 @@ def test_a_cancelled_turn_says_so_and_leaves_nothing_in_progress():
     assert fold(stage.events) == response
 
 
+@pytest.mark.parametrize("end", [Cancelled(), ModelFault("No.")])
+def test_calls_that_break_off_stay_as_far_as_they_were_written(end):
+    pieces = [CallPiece(0, "add", "c", '{"a"'), CallPiece(1, "file_search", "d", '{"query"')]
+    stage = Stage({"tools": [FUNCTION, SEARCH]}, [*pieces, end])
+    response = stage.play()
+
+    check_grammar(stage.events)
+    theirs, ours = response.output
+    assert (theirs["status"], theirs["arguments"]) == ("incomplete", '{"a"')
+    assert ours["status"] == "incomplete"
+    assert stage.kinds.count("output_item.done") == 2
+    assert fold(stage.events) == response
+
+
 def test_a_message_that_is_cancelled_is_closed_as_far_as_it_came():
     stage = Stage({}, [TextPiece("Half"), Cancelled()])
     stage.play()

@@ -3,6 +3,7 @@ from __future__ import annotations
 import base64
 import json
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -211,3 +212,19 @@ def test_every_result_stands_behind_its_call_and_every_call_has_one(raws):
         assert not open_calls
         open_calls = [one["id"] for one in message.get("tool_calls", ())]
     assert not open_calls
+
+
+@pytest.mark.parametrize(
+    "written", ['{"code": "print(1)', "[]", "7", "null", "print(1)", '{"a": "line\nbreak"}', "\ud800", "[" * 100_000]
+)
+def test_arguments_that_no_server_can_read_are_retold_as_some_that_all_can(written):
+    _, made, _ = messages(user("Hi"), call("c1", arguments=written), output("c1", "not valid JSON"))
+    (told,) = made["tool_calls"]
+
+    assert json.loads(told["function"]["arguments"]) == {"not_json": written}
+
+
+def test_arguments_that_can_be_read_stay_as_they_were_written():
+    _, made, _ = messages(user("Hi"), call("c1", arguments='{ "a":1.50 }'), output("c1"))
+
+    assert made["tool_calls"] == [tool_call("c1", arguments='{ "a":1.50 }')]

@@ -20,16 +20,29 @@ from pathlib import Path
 import package_indexes
 import pytest
 
-from antwort.sandbox import cgroups
-from antwort.sandbox.conformance import Client
+from antwort.sandbox import cgroups, conformance, pool
 from antwort.sandbox.process import descendants
 
 ORDINARY_USER = 54321
-ON_THE_WAY = Counter(descriptors=8, processes=4, groups=4)
+WARM_SECONDS = pool.IDLE_SECONDS + 15
+"""How long a zygote may stay after its tenant was last there: until somebody looks for idle ones."""
 ANSWER_SECONDS = 15
 """The longest that a sibling may wait for `6 * 7`: generous, for a busy machine, and yet no standstill."""
 ROOT = Path(__file__).parents[3]
 IDENTITIES = ["user", "root"] if os.geteuid() == 0 else ["user"]
+
+
+@dataclass(frozen=True)
+class Client(conformance.Client):
+    """One that knows for whom the server has run anything, and when last."""
+
+    tenants: dict[str, float] = field(default_factory=dict)
+
+    def post(self, path: str, value):
+        answer = super().post(path, value)
+        if path in {"/execute", "/sessions"} and answer.status < 400:
+            self.tenants[value.get("tenant", "")] = time.monotonic()
+        return answer
 
 
 @dataclass
@@ -42,13 +55,26 @@ class Running:
     identity: str
     secret: str
     at_rest: Counter[str] = field(default_factory=Counter)
+    """What there is when one tenant has been there: its zygote with a container forked ahead, and one in reserve."""
+    nest: Counter[str] = field(default_factory=Counter)
+    """What there is more of for each further tenant."""
+
+    def settle(self) -> None:
+        """Find out what is there at rest, unless that is known."""
+        if not self.at_rest:
+            self.at_rest = _at_rest(self, "")
+            self.nest = _at_rest(self, "another") - self.at_rest
+            assert (self.nest["zygotes"], self.nest["containers"], self.nest["processes"]) == (1, 1, 4)
 
     def traces(self) -> Counter[str]:
         """Everything that a container could leave behind, counted."""
         pid = self.process.pid
         descriptors, mounts = Path(f"/proc/{pid}/fd"), Path(f"/proc/{pid}/mountinfo")
+        zygotes = _children(pid)
         return Counter(
             {
+                "zygotes": len(zygotes),  # each in a bubblewrap, and its containers are its children
+                "containers": sum(len(_children(inside)) for zygote in zygotes for inside in _children(zygote)),
                 "processes": len(descendants(pid)),
                 "descriptors": len(list(descriptors.iterdir())) if os.access(descriptors, os.R_OK) else 0,
                 "groups": sum(
@@ -68,17 +94,30 @@ class Running:
                 below[:] = [name for name in below if name.startswith(".")]
             yield len(below) + sum(not name.endswith(".pyc") for name in files)
 
-    def left_over(self, before: Counter[str] | None = None, *, seconds: float = 20) -> Counter[str]:
-        """What there is more of than before, or than when the server was at rest, once things have had time to go.
+    def left_over(self, *, seconds: float = 20) -> Counter[str]:
+        """What there is more of than may stay, once things have had time to go.
 
-        A connection or a spare container may be on its way in or out at any time; what leaks is more than that
-        before long, because one server serves all tests.
+        A zygote stays for each tenant that was there of late. All else is held to the same figures from the first
+        test to the last, without any allowance: one server serves them all, and a little at a time would add up.
         """
-        allowed = (self.at_rest | (before or Counter())) + ON_THE_WAY
         deadline = time.monotonic() + seconds
-        while (left := self.traces() - allowed) and time.monotonic() < deadline:
+        while (left := self._left_over()) and time.monotonic() < deadline:
             time.sleep(0.1)
         return left
+
+    def _left_over(self) -> Counter[str]:
+        traces = self.traces()
+        long_ago = time.monotonic() - WARM_SECONDS
+        warm = sum(last > long_ago for last in self.client.tenants.values())
+        further = max(0, min(warm - 1, traces["zygotes"] - self.at_rest["zygotes"]))
+        return traces - self.at_rest - Counter({name: further * count for name, count in self.nest.items()})
+
+
+def _children(pid: int) -> list[int]:
+    with contextlib.suppress(OSError):  # ended meanwhile
+        tasks = Path(f"/proc/{pid}/task").iterdir()
+        return [int(child) for task in tasks for child in (task / "children").read_text(encoding="ascii").split()]
+    return []
 
 
 @contextlib.contextmanager
@@ -128,13 +167,13 @@ def _wait(client: Client, process: subprocess.Popen[bytes], log: Path) -> None:
 @pytest.fixture(scope="session", params=IDENTITIES)
 def server(request) -> Iterator[Running]:
     with start(request.param) as running:
-        running.at_rest = _at_rest(running)
+        running.settle()
         yield running
 
 
-def _at_rest(server: Running) -> Counter[str]:
+def _at_rest(server: Running, tenant: str) -> Counter[str]:
     """Wait until nothing has changed for a while: the reserve is being filled in the background."""
-    server.client.destroy(server.client.session())  # the zygote is assigned and a spare forked
+    server.client.destroy(server.client.session(tenant=tenant))  # the zygote is assigned and a spare forked
     before, since, deadline = server.traces(), time.monotonic(), time.monotonic() + 30
     while time.monotonic() - since < 1.5 and time.monotonic() < deadline:
         time.sleep(0.1)
@@ -195,8 +234,7 @@ class Arena:
 @contextlib.contextmanager
 def beside(server: Running, **limits) -> Iterator[Arena]:
     """An arena on this server; afterwards the sibling must have answered all along, and nothing may be left."""
-    server.at_rest = server.at_rest or _at_rest(server)
-    before = server.traces()
+    server.settle()
     client = server.client
     small = {"memory_bytes": 256 << 20, "disk_bytes": 32 << 20, "disk_files": 500, "processes": 32}
     arena = Arena(server, client, client.session(**{**small, **limits}), client.session())
@@ -225,7 +263,7 @@ def beside(server: Running, **limits) -> Iterator[Arena]:
     assert arena.lost == []
     assert arena.answers
     assert max(arena.answers) < ANSWER_SECONDS
-    assert server.left_over(before) == {}
+    assert server.left_over() == {}
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from antwort.sandbox import cgroups
+from antwort.sandbox import Pool, cgroups, probe
 from antwort.sandbox.cgroups import NoGroups, here
 from antwort.sandbox.limits import Limits
 
@@ -170,6 +170,54 @@ def test_memory_is_counted_where_version_2_has_it():
     if seen == "none\n":
         pytest.skip("version 1 has taken the memory controller of this kernel")
     assert seen == "oom\n"
+
+
+SPIN = """
+import os, time
+begun = time.monotonic()
+child = os.fork()
+while time.monotonic() - begun < 2: pass
+if child == 0: os._exit(0)
+os.wait()
+used = os.times()
+print(sum(used[:4]) - before, time.monotonic() - begun)
+"""
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_container_gets_its_share_of_the_processors_and_no_more():
+    host = probe()
+    if host.groups is None:
+        pytest.skip(f"no control groups to be had here: {host.why_no_groups}")
+    async with Pool(host, modules=(), spares=False) as pool:
+        container = await pool.create(Limits(cpus=0.2))
+        group = next(iter(groups_with(container.pids()[-1], ("cpu.cfs_quota_us", "cpu.max"))), None)
+        if group is None:
+            pytest.skip("processor time is not shared out by groups made here")
+        await container.execute("import os; before = sum(os.times()[:4])", timeout=30)
+        before = throttled(group)
+        outcome = await container.execute(SPIN, timeout=60)
+        used, wall = map(float, outcome.stdout.split())
+        assert throttled(group) - before >= 5  # of some 20 periods, with two who would take all of each
+        assert 0 < used < 1.5 * 0.2 * wall
+        await container.end("over")
+
+
+def groups_with(pid: int, files: tuple[str, ...]) -> list[Path]:
+    """The groups of ours that this process is in and that have one of these files."""
+    found = []
+    for directory, _, names in os.walk(cgroups.ROOT):
+        if Path(directory).name.startswith(f"{cgroups.PREFIX}{os.getpid()}-") and set(files) & set(names):
+            members = Path(directory, "cgroup.procs").read_text(encoding="ascii").split()
+            found += [Path(directory)] if str(pid) in members else []
+    return found
+
+
+def throttled(group: Path) -> int:
+    """How many periods ended before their time for it."""
+    words = (group / "cpu.stat").read_text(encoding="ascii").split()
+    return int(words[words.index("nr_throttled") + 1])
 
 
 @pytest.fixture

@@ -94,8 +94,9 @@ def test_the_image_keeps_its_promises():
     assert "[sandbox]" in text
 
 
-def test_the_entry_point_is_healthy_within_five_seconds_in_a_bare_tree(tmp_path):
+def test_the_entry_point_is_healthy_within_five_seconds_in_a_bare_tree(tmp_path, package_index):
     """No image can be built without an engine, so: the same user, port and contents in an empty root."""
+    package_index.add("tiny-thing", {"tiny_thing.py": "ANSWER = 42\n"})
     with socket.socket() as chosen:
         chosen.bind(("127.0.0.1", 0))
         port = chosen.getsockname()[1]
@@ -113,7 +114,7 @@ def test_the_entry_point_is_healthy_within_five_seconds_in_a_bare_tree(tmp_path)
     for place in (sys.base_prefix, sys.prefix, str(ROOT / "src"), "/etc/ld.so.cache"):
         tree += ["--ro-bind", place, place]
     settings = {"SANDBOX_PORT": str(port), "SANDBOX_STATE": "/var/lib/sandbox", "PATH": "/usr/bin:/bin"}
-    settings["PYTHONPATH"] = str(ROOT / "src")
+    settings |= {"PYTHONPATH": str(ROOT / "src"), "SANDBOX_PYTHON_INDEX": package_index.url}
     words = [word for name, value in settings.items() for word in ("--setenv", name, value)]
     command = [str(found), "--unshare-user", "--unshare-pid", "--uid", "10001", "--gid", "10001", "--clearenv", *words]
     command += [*tree, "--bind", str(tmp_path / "state"), "/var/lib/sandbox", "--die-with-parent"]
@@ -136,6 +137,8 @@ def test_the_entry_point_is_healthy_within_five_seconds_in_a_bare_tree(tmp_path)
         seen = client.execute("import os, pandas; print(os.getuid(), pandas.DataFrame({'a': [1]}).shape)")
         assert seen["stdout"] == "1000 (1, 1)\n", seen
         assert healthy < 5
+        seen = client.execute("import tiny_thing; print(tiny_thing.ANSWER)", requirements=["tiny-thing==1.0"])
+        assert seen["stdout"] == "42\n", seen
     finally:
         process.terminate()
         process.communicate(timeout=20)

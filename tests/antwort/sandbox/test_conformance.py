@@ -75,6 +75,35 @@ def test_a_server_without_a_limit_on_bodies_is_found_out_and_one_that_hangs_up_i
         conformance.a_body_over_the_limit_is_413(Client(url))
 
 
+def with_environment(*seen: str) -> contextlib.AbstractContextManager[str]:
+    """A server whose code sees these."""
+    return server_that(lambda _: result(stdout=json.dumps(seen)))
+
+
+def test_a_server_that_shows_what_the_operator_calls_secret_is_found_out(monkeypatch, capsys):
+    monkeypatch.setattr(conformance, "BASE", (conformance.the_environment_of_the_server_is_not_visible,))
+    monkeypatch.setenv("BILLING_KEY", "hunter-4711")
+    named = ["--base", "--secret-variable", "DB_PASSWORD", "--secret-variable", "BILLING_KEY"]
+    for seen, names in (
+        (["DB_PASSWORD="], "['DB_PASSWORD']"),
+        (["OTHER=key:hunter-4711"], "['BILLING_KEY, as OTHER']"),
+        (["SANDBOX_PORT=1"], "['SANDBOX_PORT']"),
+    ):
+        with with_environment("PATH=/bin", *seen) as url:
+            assert conformance.main([*named, url]) == 1
+        said = capsys.readouterr().out
+        assert said == f"FAILED the_environment_of_the_server_is_not_visible: {names}\n"
+    with with_environment("PATH=/bin", "DB_PASSWORD=x") as url:
+        assert conformance.main([*named, url]) == 1
+        assert conformance.main(["--base", url]) == 0  # nobody said that it is one
+
+
+def test_our_server_shows_none_of_its_variables(server, monkeypatch):
+    monkeypatch.setenv("SECRET_OF_THE_SERVER", server.secret)
+    client = Client(server.client.url, secret_variables=("SECRET_OF_THE_SERVER",))
+    conformance.the_environment_of_the_server_is_not_visible(client)
+
+
 def test_the_suite_says_what_fails_and_how_to_run_it(capsys):
     assert conformance.main(["--base", "http://127.0.0.1:9"]) == 1
     assert "FAILED health" in capsys.readouterr().out
@@ -85,7 +114,8 @@ def test_the_suite_says_what_fails_and_how_to_run_it(capsys):
     said = capsys.readouterr()
     assert "URL" in said.err
     assert all(
-        option in said.out for option in ("--base", "--token", "SANDBOX_TOKEN", "--slow-package", "--body-limit")
+        option in said.out
+        for option in ("--base", "--token", "SANDBOX_TOKEN", "--slow-package", "--body-limit", "--secret-variable")
     )
 
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from contextlib import contextmanager
+
 import pytest
 from echo_stage import EchoProvider, RealEchoCall
 from prometheus_client import CollectorRegistry
@@ -109,6 +111,12 @@ class Buggy(EchoProvider):
         self._maybe("annotate")
         return []
 
+    @contextmanager
+    def at_work(self):
+        self._maybe("at_work")
+        yield
+        self._maybe("leave")
+
     async def open(self, name, call_id):
         self._maybe("open")
         self.calls.append(BuggyCall(*self._where))
@@ -171,6 +179,15 @@ async def test_what_a_bench_cannot_say_is_left_out():
         described = bench.describe(SPEC).description
         assert described == ("Described." if ready and where != "describe" else "Search.")
         assert list(bench.annotate("text")) == []
+
+
+@pytest.mark.parametrize("where", ["", "prepare", "at_work", "leave"])
+async def test_what_a_bench_fails_at_around_its_work_keeps_nobody_from_it(where):
+    bench = await Registry([Buggy(where)]).prepare(SEARCH, "tools[0]", CONTEXT)
+    with bench.at_work():
+        worked = True
+
+    assert worked
 
 
 @pytest.mark.parametrize("error", [ApiError(400, "No such vector store."), StoreFault("The disk is full.")])

@@ -369,7 +369,10 @@ def test_an_adapters_own_tools_are_offered_with_every_prompt_and_stay_when_a_sec
     "tool, told",
     [
         (NativeTool[None, dict](name="web_search", description="Search."), "by section 'task' and by the adapter"),
-        (Tool[None, None](name="web_search", description="Mine.", handler=ping), "by the prompt and by the adapter"),
+        (
+            Tool[None, None](name="web_search", description="Mine.", handler=ping),
+            "by section 'task' and by the adapter",
+        ),
     ],
 )
 def test_an_adapters_own_tool_may_not_collide_with_the_prompts(tool, told):

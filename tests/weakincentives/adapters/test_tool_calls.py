@@ -271,6 +271,13 @@ def test_a_hook_that_fails_is_a_failed_result_and_is_rolled_back():
     assert run.session[Note].all() == ()
 
 
+def test_what_the_provider_returned_and_cannot_be_rendered_is_a_failed_call_too():
+    run = provider_run(search_tool(), value=Unspeakable())
+
+    (event,) = run.events
+    assert (event.success, event.rendered_output) == (False, "Tool web_search failed: RuntimeError: no words")
+
+
 def left_to_us(run: Any, *, undone: bool = True) -> ModelReply:
     made = ClientRunCall(
         call_id="c1",
@@ -298,6 +305,37 @@ def test_a_providers_tool_that_is_left_to_us_runs_here_and_says_whose_it_is():
     assert (event.name, event.params, event.call_id) == ("shell", Note("ls"), "c1")
     assert run.outputs == [ToolOutput("c1", "shell", 'ok\n\n{"count":3}', success=True, value=Stored(3))]
     assert run.filesystem.read_text("notes.txt") == "after"
+
+
+def shell_tool(**hooks: Any) -> Prompt[Any]:
+    tool = ProviderTool[Note, Stored, None](
+        name="shell", description="Run.", provider="scripted", config=None, capability="shell", **hooks
+    )
+    return Prompt(ns="n", key="k", sections=[MarkdownSection(title="Task", key="task", template="Do.", tools=[tool])])
+
+
+def test_the_hook_of_a_tool_that_is_left_to_us_has_its_say_as_well():
+    def hook(stored: Stored, context: ToolContext) -> ToolResult[Stored]:
+        context.session.dispatch(Note("hooked"))
+        return ToolResult("Only the count.", Stored(stored.count + 1))
+
+    run = Run(left_to_us(lambda context: write(context, ToolResult("ok", Stored(3)))))
+    run.prompt = shell_tool(handle_provider_output=hook)
+    run.go()
+
+    assert run.events[0].result == ToolResult("Only the count.", Stored(4))
+    assert run.outputs[0].text == 'Only the count.\n\n{"count":4}'
+    assert run.session[Note].all() == (Note("hooked"),)
+    assert run.filesystem.read_text("notes.txt") == "after"
+
+
+def test_a_hook_that_refuses_undoes_what_ran_before_it():
+    run = Run(left_to_us(lambda context: write(context, ToolResult("ok", Stored(3)))))
+    run.prompt = shell_tool(handle_provider_output=lambda stored, context: ToolResult.error("No."))
+    run.go()
+
+    assert [event.success for event in run.events] == [False]
+    assert run.filesystem.read_text("notes.txt") == "before"
 
 
 @pytest.mark.parametrize("undone, content", [(True, "before"), (False, "after")])

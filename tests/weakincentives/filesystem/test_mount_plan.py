@@ -153,6 +153,11 @@ def test_without_roots_nothing_is_allowed(host):
         plan(HostMount(str(host)), roots=[])
 
 
+def test_one_path_alone_is_no_list_of_roots(host):
+    with pytest.raises(WorkspaceSecurityError, match="must be a list of directories, not one path"):
+        plan(HostMount("/etc/passwd"), roots=str(host))
+
+
 @pytest.mark.parametrize("path", ["../secret", "../secret/key", "repo/../../secret", "/", "/etc/passwd", "../nothing"])
 def test_what_lies_outside_is_refused_whether_it_exists_or_not(host, path, monkeypatch):
     monkeypatch.chdir(host)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -42,7 +43,7 @@ def test_a_tier_that_does_not_exist_is_refused_naming_the_four(tier, form):
         given = AutoContainerConfig(memory_limit=tier)
     if form is ExistingContainerRef:
         given = ExistingContainerRef("cntr_1", tier)
-    if (form is dict and not tier) or (form is ExistingContainerRef and tier is None):
+    if form is not AutoContainerConfig and tier is None:
         assert container_of(given)
         return
     with pytest.raises(ValueError, match=r"container.memory_limit must be one of 1g, 4g, 16g, 64g, not"):
@@ -67,13 +68,28 @@ def test_a_tier_that_does_not_exist_is_refused_naming_the_four(tier, form):
         ({"type": "auto", "host_mounts": [{"host_path": ""}]}, "which is no HostMount"),
         ({"type": "auto", "network_policy": {"type": "open"}}, "container.network_policy must be"),
         ({"type": "auto", "network_policy": {"type": "disabled", "allowed_domains": []}}, "network_policy must be"),
-        ({"type": "auto", "network_policy": {"type": "allowlist"}}, "allowed_domains must name at least one"),
+        ({"type": "auto", "network_policy": {"type": "allowlist"}}, "must be a list that names at least one"),
+        (
+            {"type": "auto", "network_policy": {"type": "allowlist", "allowed_domains": "a.example"}},
+            "must be a list that names at least one",
+        ),
+        ({"type": "auto", "network_policy": {"type": ["disabled"]}}, "container.network_policy must be"),
+        ({"type": "auto", "host_mounts": 7}, "container.host_mounts must be a list, not 7"),
+        (AutoContainerConfig(file_ids="file_1"), "container.file_ids must be ids of uploaded files, not 'file_1'"),  # pyright: ignore[reportArgumentType] - the point
+        (AutoContainerConfig(file_ids=None), "container.file_ids must be ids"),  # pyright: ignore[reportArgumentType] - the same
+        (AutoContainerConfig(host_mounts=("data",)), "container.host_mounts must be HostMounts"),  # pyright: ignore[reportArgumentType] - the same
         (7, "container must be an id"),
     ],
 )
 def test_what_is_wrong_with_a_container_is_named(given, told):
     with pytest.raises(ValueError, match=told):
         container_of(given)
+
+
+@pytest.mark.parametrize("roots", ["/srv/data", Path("/srv/data")])
+def test_one_root_alone_is_refused_because_its_letters_would_be_roots(roots):
+    with pytest.raises(PromptValidationError, match="allowed_host_roots must be a list of directories"):
+        OpenAICodeInterpreterTool(allowed_host_roots=roots)
 
 
 def test_a_container_is_written_without_its_mounts():

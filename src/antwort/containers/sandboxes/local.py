@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import sys
 import tempfile
@@ -48,9 +49,17 @@ class NoJail(SandboxFault):
 class LocalSandboxes:
     """`Sandboxes` of this machine's jail. `start` tells early whether there is one."""
 
-    def __init__(self, state: Path, *, max_output: int, environment: Mapping[str, str] = os.environ) -> None:
+    def __init__(
+        self,
+        state: Path,
+        *,
+        max_output: int,
+        max_seconds: float = 3600.0,
+        environment: Mapping[str, str] = os.environ,
+    ) -> None:
         self._state = state
         self._max_output = max_output
+        self._max_seconds = max_seconds
         self._environment = environment
         self._child: _Child | None = None
         self._starting = asyncio.Lock()
@@ -114,7 +123,11 @@ class LocalSandboxes:
             if name not in _OURS_TO_SAY and (name in _HANDED_ON or name.startswith(_PREFIXES))
         }
         output = max(_LEAST_OUTPUT, self._max_output)  # what is more than was asked for is cut afterwards
-        ours = {"SANDBOX_STATE": str(self._state.absolute()), "SANDBOX_MAX_OUTPUT_BYTES": str(output)}
+        ours = {
+            "SANDBOX_STATE": str(self._state.absolute()),
+            "SANDBOX_MAX_OUTPUT_BYTES": str(output),
+            "SANDBOX_MAX_TIMEOUT_SECONDS": str(math.ceil(self._max_seconds)),
+        }
         return {**_ROOM, **kept, **ours}
 
 

@@ -52,7 +52,12 @@ async def open_place(settings: CodeInterpreterSettings, state: Path, environment
 
 
 async def _here(settings: CodeInterpreterSettings, state: Path, environment: Mapping[str, str]) -> Place:
-    sandboxes = LocalSandboxes(state, max_output=settings.max_output_size, environment=environment)
+    sandboxes = LocalSandboxes(
+        state,
+        max_output=settings.max_output_size,
+        max_seconds=settings.execution_timeout,
+        environment=environment,
+    )
     try:
         await sandboxes.start()
     except NoJail as error:

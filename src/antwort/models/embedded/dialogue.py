@@ -165,11 +165,8 @@ def _block(function: dict[str, Any], words: dict[str, Fence]) -> str:
 
 
 def _code(arguments: str) -> str:
-    try:
-        decoded = msgspec.json.decode(arguments)
-    except msgspec.MsgspecError:
-        return arguments
-    return str(cast("dict[str, object]", decoded).get("code", "")) if isinstance(decoded, dict) else arguments
+    given = msgspec.json.decode(arguments, type=dict[str, Any])
+    return str(given.get("code", given.get("not_json", "")))
 
 
 def _merged(told: Sequence[ChatMessage]) -> list[ChatMessage]:

@@ -173,7 +173,8 @@ async def _create_session(request: Request) -> Response:
         limits,
         tenant=fields.tenant(),
         expires_after=fields.number("expires_after_seconds", server.settings.session_seconds, 7 * 86_400),
-        requirements=fields.texts("requirements"),
+        requirements=check(fields.texts("requirements")),
+        seconds=fields.number("timeout_seconds", execute.DEFAULT_SECONDS, server.settings.max_timeout_seconds),
     )
     filled = _filled(server, creating, files)
     return await _unless_disconnected(request, filled, lambda session: JSONResponse(session.describe(), 201))

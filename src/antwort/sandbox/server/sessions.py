@@ -92,7 +92,11 @@ class Sessions:
     def count(self) -> int:
         return len(self._live)
 
-    async def create(self, limits: Limits, *, tenant: str, expires_after: int, requirements: list[str]) -> Session:
+    async def create(
+        self, limits: Limits, *, tenant: str, expires_after: int, requirements: list[str], seconds: float
+    ) -> Session:
+        """A new one, with these packages in it; if they are not there in so many seconds there is none."""
+        deadline = time.monotonic() + seconds
         if self._tenants[tenant] >= self._settings.max_sessions_per_tenant:
             message = f"at capacity ({self._tenants[tenant]} sessions of this tenant); end one first"
             raise AtCapacity(message, 5)
@@ -100,7 +104,7 @@ class Sessions:
         try:
             await self._gate.enter(tenant)
             try:
-                container, annex = await self._furnished(limits, tenant, requirements)
+                container, annex = await self._furnished(limits, tenant, requirements, deadline)
             except BaseException:
                 self._gate.leave()
                 raise
@@ -111,14 +115,15 @@ class Sessions:
         self._live[session.id] = session
         return session
 
-    async def _furnished(self, limits: Limits, tenant: str, requirements: list[str]) -> tuple[Container, Annex]:
+    async def _furnished(
+        self, limits: Limits, tenant: str, requirements: list[str], deadline: float
+    ) -> tuple[Container, Annex]:
         """A container with these packages, and with a place for more; both are kept until it is gone."""
         annex, packages = self._packages.annex(), None
         try:
             if requirements:
-                lease = await self._packages.install(
-                    requirements, seconds=self._settings.max_install_seconds, tenant=tenant
-                )
+                left = max(0.001, deadline - time.monotonic())  # it may have waited for its place
+                lease = await self._packages.install(requirements, seconds=left, tenant=tenant)
                 annex.keep(lease)
                 packages = lease.path
             container = await self._pool.create(limits, tenant=tenant, packages=packages, annex=annex.path)

@@ -139,6 +139,7 @@ class ContainerConformance(Conformance):
             equal(await store.get_container(OURS, "cntr_1", NOW), first)
             equal(there(await store.expire_idlest(OURS, "auto", NOW + 11, ["cntr_2"])).id, "cntr_0")
             equal(await store.expire_idlest(OURS, "auto", NOW + 11, ["cntr_2"]), None)
+            equal(await store.expire_idlest(OURS, "auto", NOW - 1), None)  # it was used since
             equal(await store.expire_idlest(THEIRS, "auto", NOW + 11), None)
             equal(await store.expire_containers(NOW + 11), [])
             equal((await store.container_use(OURS, NOW + 11)).containers, 2)

@@ -20,7 +20,7 @@ from weakincentives.adapters.openai.conversation import Conversation
 from weakincentives.adapters.openai.native_tools.capability import PROVIDER
 from weakincentives.adapters.openai.offer import PLAIN_CHOICES, find_capability, offer_natives, resolve_choice
 from weakincentives.adapters.openai.transport import Transport, faults
-from weakincentives.adapters.throttle import ThrottlePolicy
+from weakincentives.adapters.throttle import ThrottlePolicy, with_backoff
 from weakincentives.adapters.turn import ToolChoice
 from weakincentives.clock import SYSTEM_CLOCK, Clock
 from weakincentives.errors import ProviderFault
@@ -81,9 +81,9 @@ class OpenAIAdapter(ProviderAdapter):
         return self.model_config.native_tools.get(self.model)
 
     def choose(self, evaluation: Evaluation) -> ToolChoice:
-        if self.tool_choice in PLAIN_CHOICES:
-            return self.tool_choice
         rendered = evaluation.rendered
+        if self.tool_choice in PLAIN_CHOICES and (self.tool_choice != "required" or rendered.tools):
+            return self.tool_choice
         natives = offer_natives(rendered, prompt_name=evaluation.prompt.name, allowed=self._allowed)
         try:
             return resolve_choice(self.tool_choice, [tool.name for tool in rendered.tools], natives)
@@ -106,5 +106,13 @@ class OpenAIAdapter(ProviderAdapter):
         return conversation
 
     def download(self, citation: ContainerFile | FileCitation, dest: str | os.PathLike[str]) -> Path:
-        """Write a file that an answer cites to `dest`, or into it where that is a directory."""
-        return download(self.client, citation, dest)
+        """Write a file that an answer cites to `dest`, or into it where that is a directory.
+
+        It is tried again as requests are; a `ProviderFault` says why it could not be had.
+        """
+
+        def once() -> Path:
+            with faults():
+                return download(self.client, citation, dest)
+
+        return with_backoff(once, policy=self.throttle, clock=self.clock)

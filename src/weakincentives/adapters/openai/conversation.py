@@ -30,6 +30,7 @@ from weakincentives.adapters.openai.wire import (
     text_in,
 )
 from weakincentives.adapters.turn import ModelReply, ModelRequest, ToolChoice
+from weakincentives.deadlines import Deadline
 from weakincentives.errors import NativeToolError, PromptEvaluationError, ProviderFault
 from weakincentives.prompt import RenderedPrompt, output_schema
 
@@ -167,16 +168,16 @@ class Conversation:
             raise self._evaluation.error(f"container {container} could not be looked at: {fault}") from fault
 
     def _send(self, request: ModelRequest, offer: Offer, container: str | None) -> Wire:
-        seconds = None if request.deadline is None else request.deadline.remaining
         key = (request.tool_choice, container)
         if key not in self._tools.heads:
-            self._tools.heads[key] = encode(self._head(request, offer, seconds))
+            self._tools.heads[key] = encode(self._head(request, offer))
+        seconds = None if request.deadline is None else request.deadline.remaining  # after the uploads of the head
         return self._transport.send(self._replay.body(self._tools.heads[key]), seconds=seconds)
 
-    def _head(self, request: ModelRequest, offer: Offer, seconds: float | None) -> Wire:
+    def _head(self, request: ModelRequest, offer: Offer) -> Wire:
         """Everything in a request but what was said."""
         head: Wire = {"model": self._model, **self._config.parameters()}
-        if tools := [*offer.functions, *(self._declared(one, seconds) for one in offer.natives)]:
+        if tools := [*offer.functions, *(self._declared(one, request.deadline) for one in offer.natives)]:
             head |= {"tools": tools, "tool_choice": offer.choice(request.tool_choice)}
         if include := [*offer.includes, *([INCLUDE_REASONING] if self._config.store is False else [])]:
             head["include"] = include
@@ -186,11 +187,11 @@ class Conversation:
         _logger.debug("asking %s with tools %s", self._model, [_described(one) for one in offer.natives])
         return head | ({"text": text} if text else {})
 
-    def _declared(self, one: Offered, seconds: float | None) -> Wire:
+    def _declared(self, one: Offered, deadline: Deadline | None) -> Wire:
         uploads = self._uploads
         if uploads is None or one.declared.config is not uploads.config:
             return one.wire
-        return {**one.wire, "container": uploads.declare(self._transport.client, seconds)}
+        return {**one.wire, "container": uploads.declare(self._transport.client, deadline)}
 
     # ── understanding ────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -10,6 +10,7 @@ from typing import Any, cast
 from weakincentives.adapters.openai.native_tools.capability import Capability, ConfigError
 from weakincentives.adapters.openai.native_tools.registry import capabilities
 from weakincentives.adapters.openai.projection import misfit
+from weakincentives.adapters.openai.replay import encode
 from weakincentives.adapters.openai.wire import Wire, function_choice, function_tool
 from weakincentives.adapters.turn import NamedTool, ToolChoice
 from weakincentives.errors import NativeToolError
@@ -105,6 +106,8 @@ def resolve_choice(choice: object, functions: Collection[str], natives: Collecti
     if isinstance(choice, Mapping):
         choice = NamedTool(_chosen(choice))  # pyright: ignore[reportUnknownArgumentType] - any JSON
     if not isinstance(choice, NamedTool):
+        if choice == "required" and not functions and not natives:
+            raise ValueError("tool_choice is 'required', but no tool is offered: give the prompt one, or choose 'auto'")
         if choice in PLAIN_CHOICES:
             return cast("ToolChoice", choice)
         raise ValueError(f"tool_choice must be 'auto', 'none', 'required', or name a tool, and is {choice!r}")
@@ -140,8 +143,11 @@ def _natives(
         capability = find_capability(one, prompt_name, allowed)
         try:
             wire = capability.declare(one.config)
+            encode(wire)
         except ConfigError as error:
             raise refusal(one, str(error), prompt_name) from error
+        except TypeError as error:
+            raise refusal(one, f"its config holds what JSON cannot: {error}", prompt_name) from error
         if one.tool is not None and (why := misfit(one.tool, capability.example)):
             raise refusal(one, why, prompt_name)
         if wire is None:

@@ -73,7 +73,7 @@ def _decode(content: bytes) -> object:
 
 @contextmanager
 def faults() -> Generator[None]:
-    """What the SDK raises inside becomes a `ProviderFault`."""
+    """What the SDK raises inside, or the HTTP library below it, becomes a `ProviderFault`."""
     sdk = _sdk()
     try:
         yield
@@ -85,10 +85,14 @@ def faults() -> Generator[None]:
         raise ProviderFault(f"no connection: {error.__cause__ or error}") from error
     except sdk.OpenAIError as error:
         raise ProviderFault(str(error), should_retry=False) from error
+    except _http_library().TransportError as error:  # in the middle of a body, where the SDK does not look
+        raise ProviderFault(f"the connection broke: {error}") from error
 
 
 def shorter(client: OpenAI, seconds: float) -> float:
-    """The client's own patience, or what time is left where that is less."""
+    """The client's own patience, or what time is left where that is less; a fault where none is."""
+    if seconds <= 0:
+        raise ProviderFault("no time is left for the request")
     timeout: Any = client.timeout  # a number, a Timeout of either HTTP library, or None
     known = timeout if isinstance(timeout, int | float) else getattr(timeout, "read", None)
     return seconds if known is None else min(float(known), seconds)
@@ -104,9 +108,14 @@ def _sdk() -> Any:  # noqa: ANN401 - a module that may not be there
 
 
 def _response_type() -> Any:  # noqa: ANN401 - the same
-    """The class of plain HTTP answers; which library they are from depends on the SDK."""
+    """The class of plain HTTP answers."""
+    return _http_library().Response
+
+
+def _http_library() -> Any:  # noqa: ANN401 - the same
+    """Which one it is depends on the SDK."""
     modern = int(_sdk().__version__.split(".")[0]) >= _HTTPX2_SINCE
-    return import_module("httpx2" if modern else "httpx").Response
+    return import_module("httpx2" if modern else "httpx")
 
 
 def _status_fault(error: Any) -> ProviderFault:  # noqa: ANN401 - an exception of a module that may not be there

@@ -14,6 +14,7 @@ from weakincentives.adapters.openai.native_tools.capability import ConfigError
 from weakincentives.adapters.openai.offer import Offer
 from weakincentives.adapters.openai.transport import faults, shorter
 from weakincentives.adapters.openai.wire import Wire
+from weakincentives.deadlines import Deadline
 from weakincentives.errors import ProviderFault, WorkspaceError
 from weakincentives.filesystem import materialize
 from weakincentives.tools import AutoContainerConfig, CodeInterpreterConfig
@@ -26,6 +27,7 @@ _logger = logging.getLogger(__name__)
 
 _PURPOSE = "user_data"
 _EXPIRY: Any = {"anchor": "created_at", "seconds": 24 * 3600}  # for the day on which nobody comes to remove them
+_REMOVAL_SECONDS = 10.0  # for each; the answer waits for it
 _PLACE = "/mnt/data"
 
 
@@ -39,18 +41,18 @@ class Uploads:
     origins: dict[str, str]
     ids: dict[str, str] = field(default_factory=dict[str, str])
 
-    def declare(self, client: OpenAI, seconds: float | None) -> str | Wire:
+    def declare(self, client: OpenAI, deadline: Deadline | None) -> str | Wire:
         """The container with these files in it; they are uploaded when this is first asked for."""
         for name, path in self.files.items():
             if name not in self.ids:
-                self.ids[name] = _upload(client, name, path, seconds)
+                self.ids[name] = _upload(client, name, path, deadline)
         return plain_container(self.container, self.ids.values())
 
     def remove(self, client: OpenAI) -> None:
         """Take the files back; a container has its own copies. What fails is only logged: the answer is there."""
         for name, file_id in self.ids.items():
             try:
-                client.files.delete(file_id)
+                client.files.delete(file_id, timeout=_REMOVAL_SECONDS)
             except Exception:  # whatever it is, nothing can be done about it here
                 _logger.warning("uploaded file %s (%s) could not be deleted", file_id, name, exc_info=True)
 
@@ -102,9 +104,9 @@ def _names(paths: list[Path], place: Path) -> dict[str, Path]:
     return names
 
 
-def _upload(client: OpenAI, name: str, path: Path, seconds: float | None) -> str:
-    options: dict[str, Any] = {} if seconds is None else {"timeout": shorter(client, seconds)}
+def _upload(client: OpenAI, name: str, path: Path, deadline: Deadline | None) -> str:
     try:
+        options: dict[str, Any] = {} if deadline is None else {"timeout": shorter(client, deadline.remaining)}
         with faults(), path.open("rb") as file:
             made = client.files.create(file=(name, file), purpose=_PURPOSE, expires_after=_EXPIRY, **options)
     except ProviderFault as fault:

@@ -2,7 +2,8 @@
 
 A new file is all lines with `+`. A change is hunks, each of which may begin with `@@`, or with `@@ some line` to say
 which line it comes after (several of them narrow it down), and goes on with lines that stay (a space), go (`-`) or come
-(`+`). There are no line numbers: the lines that stay and go are looked for, from where the last hunk ended.
+(`+`). There are no line numbers: the lines that stay and go are looked for, from where the last hunk ended. A line of
+`@@` that is above that already, as the head of a class is in the second hunk for it, moves nothing.
 
 They are looked for as written first, then without the spaces at their ends, then without those at their beginnings too,
 because models do not copy white space well. Lines that stay are kept as the file has them, and so are its line endings.
@@ -113,17 +114,20 @@ def _place(hunk: _Hunk, lines: Sequence[str], start: int) -> int:
     after = start
     for anchor in hunk.anchors:
         found = _find([anchor], lines, after)
-        if found is None:
-            raise PatchError(f"the line {anchor!r} of '@@' is not in the file below line {after}: read the file again")
-        after = found + 1
+        if found is not None:
+            after = found + 1
+        elif _find([anchor], lines[:after], 0) is None:
+            raise PatchError(f"the line {anchor!r} of '@@' is not in the file: read the file again")
     before = hunk.before
     if not before:
         return after if hunk.anchors and not hunk.at_end else len(lines)
     if hunk.at_end and (found := _find(before, lines, max(start, len(lines) - len(before)))) is not None:
         return found
     found = _find(before, lines, after)
-    if found is None and after > start:  # the line of `@@` was written once more as the hunk's first
-        found = _find(before, lines, after - 1)
+    if found is None and after > start:
+        passed = any(_find([anchor], lines[:start], 0) is not None for anchor in hunk.anchors)
+        # Either we were in the right place already, or the line of `@@` was written once more as the hunk's first.
+        found = _find(before, lines, start if passed else after - 1)
     if found is None:
         shown = "\n".join(before[:_SHOWN]) + ("\n…" if len(before) > _SHOWN else "")
         raise PatchError(f"these lines are not in the file below line {after}; read it again:\n{shown}")

@@ -119,6 +119,16 @@ def text_in(holder: Mapping[str, Any], key: str) -> str:
     return value
 
 
+def texts_in(holder: Mapping[str, Any], key: str) -> tuple[str, ...]:
+    """Several strings; what is null or missing is none."""
+    value = holder.get(key)
+    if value is None:
+        return ()
+    if not isinstance(value, list) or not all(isinstance(one, str) for one in cast("list[object]", value)):
+        raise Malformed(f"{key!r} is no list of texts but {_shown(cast('object', value))}")
+    return tuple(cast("list[str]", value))
+
+
 def number_in(holder: Mapping[str, Any], key: str) -> int:
     """A count; what is null or missing is zero."""
     value = holder.get(key)

@@ -116,6 +116,17 @@ async def test_the_child_is_handed_no_secrets(tmp_path):
     assert b"SANDBOX_MAX_SESSIONS=7" in handed
 
 
+async def test_the_child_runs_code_for_as_long_as_we_are_told_to(tmp_path):
+    environment = {**os.environ, "SANDBOX_MAX_TIMEOUT_SECONDS": "1"}
+    sandboxes = LocalSandboxes(tmp_path, max_output=2000, max_seconds=7199.5, environment=environment)
+    await sandboxes.start()
+    (pid,) = children()
+    handed = await asyncio.to_thread(Path(f"/proc/{pid}/environ").read_bytes)
+    await sandboxes.aclose()
+
+    assert b"SANDBOX_MAX_TIMEOUT_SECONDS=7200\0" in handed
+
+
 async def test_output_is_limited_as_it_was_told(local):
     sandbox = await acquired(local)
     async with aclosing(sandbox.run("print('x' * 50_000)", timeout=30)) as steps:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from antwort.sandbox.process import descendants
 
@@ -41,10 +43,27 @@ def test_a_thousand_containers_leave_nothing(server):
     with ThreadPoolExecutor(4) as threads:
         list(threads.map(use, range(WARM_UP)))
         time.sleep(1)
-        before, memory = server.traces(), memory_kilobytes(server.process.pid)
+        memory = memory_kilobytes(server.process.pid)
         disk = disk_bytes(server.state)
         list(threads.map(use, range(CONTAINERS)))
-    assert server.left_over(before) == {}
+    assert server.left_over() == {}
     assert disk_bytes(server.state) == disk
     after = memory_kilobytes(server.process.pid)
     assert {who: after[who] - memory[who] for who in after if after[who] - memory[who] > GROWTH_KILOBYTES} == {}
+
+
+def test_the_least_that_is_left_is_seen_and_a_warm_zygote_is_not_taken_for_it(serve, arena_on, identity):
+    """The check itself: every other attack leans on it."""
+    with serve(identity, modules="json") as running:
+        with arena_on(running) as arena:
+            for tenant in ("red", "blue", "red"):
+                arena.client.destroy(arena.client.session(tenant=tenant))
+        session = running.client.session(tenant="red")
+        seen = running.left_over(seconds=3)
+        assert (seen["zygotes"], seen["containers"], seen["processes"], seen["files"]) == (0, 1, 2, 1)
+        running.client.destroy(session)
+        assert running.left_over() == {}
+        address = urlsplit(running.client.url)
+        with socket.create_connection((address.hostname, address.port)):
+            assert running.left_over(seconds=1) == {"descriptors": 1}
+        assert running.left_over() == {}

@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import stat
+import tempfile
 import threading
 import zipfile
 from collections.abc import Iterator
@@ -154,12 +155,16 @@ def test_what_a_live_session_uses_is_not_driven_out(serve, arena_on, identity, p
         arena.client.destroy(beginning)
 
 
-def test_a_server_killed_in_the_middle_of_an_installation(serve, identity, package_index, tmp_path_factory):
-    state = tmp_path_factory.mktemp("state")
-    if identity == "user" and os.geteuid() == 0:
-        os.chown(state, 54321, 54321)
-        for above in state.parents[:2]:
-            above.chmod(0o755)
+@pytest.fixture
+def state(identity) -> Iterator[Path]:
+    """A directory that outlives a server; not one of pytest's own, which others cannot reach."""
+    with tempfile.TemporaryDirectory(prefix="sandbox-test-") as name:
+        if identity == "user" and os.geteuid() == 0:
+            os.chown(name, 54321, 54321)
+        yield Path(name)
+
+
+def test_a_server_killed_in_the_middle_of_an_installation(serve, identity, package_index, state):
     package_index.add("large", {f"{i}/zeros": b"\0" * MEGABYTE for i in range(200)})
     package_index.add("tiny-thing", {"tiny_thing.py": ""})
     settings = {"python_index": package_index.url, "modules": "json", "state": str(state)}

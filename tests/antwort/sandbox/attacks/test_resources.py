@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from patience import until
 
+from antwort.sandbox import probe
 from antwort.sandbox.jail import mounts
 from antwort.sandbox.pool import MOST_TENANTS
 from antwort.sandbox.process import descendants
@@ -66,6 +67,41 @@ def test_memory_bomb_in_many_processes(arena):
     """
     seen = arena.run(code, timeout_seconds=30)
     assert (seen["status"], seen["reason"]) == ("ended", "oom")
+
+
+TAKE = """
+import time
+def take(most):
+    while len(held) < most:
+        held.append(bytearray(b'x') * MEGABYTES)
+        print(sum(map(len, held)) >> 20, flush=True)
+        time.sleep(0.02)
+held, MEGABYTES = [], 32 << 20
+take(20)
+"""
+
+
+@pytest.mark.parametrize(
+    "arena, lives",
+    [({"memory": "1g", "memory_bytes": 1 << 30}, False), ({"memory": "4g", "memory_bytes": 4 << 30}, True)],
+    ids=["1g", "4g"],
+    indirect=["arena"],
+)
+def test_a_tier_is_what_a_container_gets_and_no_more(arena, lives):
+    """Counted by the kernel, where the server may have control groups, and else by the watchdog."""
+    if probe().memory_bytes < 6 << 30:
+        pytest.skip("this host has too little memory to take more than 1 GiB of it")
+    arena.run_beside("import hashlib; kept = bytearray(b'k') * (128 << 20); before = hashlib.sha256(kept).digest()")
+    assert arena.run(TAKE)["status"] == "success"
+    seen = arena.run(f"take(48); time.sleep({0 if lives else 50})", timeout_seconds=55)
+    taken = int(seen["stdout"].split()[-1])  # MiB
+    if lives:
+        assert (seen["status"], taken) == ("success", 1536)
+    else:
+        assert (seen["status"], seen["reason"]) == ("ended", "oom")
+        counted = arena.client.call("GET", "/health").json["isolation"]["cgroups"].startswith("yes")
+        assert 768 < taken < (1024 if counted else 1537)  # the kernel is exact, the watchdog a moment late
+    assert arena.run_beside("hashlib.sha256(kept).digest() == before")["result"] == "True"
 
 
 def test_memory_of_files_counts_too(arena):

@@ -8,6 +8,7 @@ import json
 import threading
 import time
 
+import package_indexes
 import pytest
 from patience import soon, until
 
@@ -86,21 +87,35 @@ def test_installation_and_run_share_the_time_and_can_be_interrupted(serve, index
         seen = client.run(session, "1", requirements=["tiny-thing"], timeout_seconds=1)
         assert (seen["status"], seen["exit_code"]) == ("error", -1)
         assert "took longer than the 1 s" in seen["stderr"]
-        answers = []
+        answers = {}
         wanted = {"requirements": ["tiny-thing"], "timeout_seconds": 60}
         calls = [
-            threading.Thread(target=lambda: answers.append(client.run(session, "x = 1", **wanted))),
-            threading.Thread(target=lambda: answers.append(client.run(session, "x = 2"))),
+            threading.Thread(target=lambda: answers.update(first=client.run(session, "x = 1", **wanted))),
+            threading.Thread(target=lambda: answers.update(second=client.run(session, "x = 2"))),
         ]
         for call in calls:
             call.start()
             time.sleep(0.5)
-        assert answers == []  # in order: the second waits for the first, though that only installs
+        assert answers == {}  # in order: the second waits for the first, though that only installs
         assert client.post(f"/sessions/{session}/interrupt", {}).json == {"interrupted": True}
         for call in calls:
             call.join()
-        assert [answer["status"] for answer in answers] == ["interrupted", "success"]
+        assert (answers["first"]["status"], answers["second"]["status"]) == ("interrupted", "success")
         assert client.run(session, "x")["result"] == "2"
+
+
+def test_a_session_is_not_made_if_its_packages_take_longer_than_the_caller_waits(serve, index):
+    with serve("user", python_index=index.held, modules="json") as running:
+        wanted = {"requirements": ["tiny-thing"], "timeout_seconds": 1}
+        answer = running.client.post("/sessions", wanted)
+        assert answer.status == 400
+        assert answer.json["error"].startswith("package installation failed: it took longer than the ")
+        until(lambda: package_indexes.installers(running.process.pid) == [])
+        assert running.client.call("GET", "/sessions").json == {"sessions": []}
+        assert running.client.post("/sessions", {**wanted, "timeout_seconds": "1"}).status == 400
+        index.going_on.set()
+        session = running.client.session(**{**wanted, "timeout_seconds": 60})
+        assert running.client.run(session, "import tiny_thing; tiny_thing.ANSWER")["result"] == "42"
 
 
 @pytest.fixture
@@ -118,7 +133,7 @@ async def opened(directory, **settings):
 
 
 async def create(sessions, *, expires_after: int = 600):
-    return await sessions.create(Limits(), tenant="", expires_after=expires_after, requirements=[])
+    return await sessions.create(Limits(), tenant="", expires_after=expires_after, requirements=[], seconds=30)
 
 
 @pytest.mark.anyio

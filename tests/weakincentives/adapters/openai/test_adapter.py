@@ -158,7 +158,7 @@ def with_tool(tool: Tool[Any, Any]) -> Section[Any]:
         (
             [with_tool(Tool[Topic, str](name="web_search", description="Mine.", handler=look_up))],
             {"hosted_tools": OpenAIHostedToolsConfig(web_search=True)},
-            "'web_search' is declared by the prompt and by hosted_tools.web_search",
+            "'web_search' is declared by section 'more' and by hosted_tools.web_search",
         ),
         (
             [with_tool(OpenAICodeInterpreterTool(name="python"))],
@@ -174,6 +174,19 @@ def test_bad_input_is_refused_before_anything_is_sent(sections, options, told):
 
     assert (caught.value.phase, caught.value.prompt_name) == ("request", "judge")
     assert (api.asked, list(session.transcript())) == ([], [])
+
+
+def test_a_demand_that_nothing_can_meet_is_refused():
+    silent = MarkdownSection(title="Task", key="task", template="Say it.")
+    text = Prompt(ns="n", key="text", sections=[silent, OpenAIFileSearchSection()])  # which has no store to search
+    with playing(DONE) as api, pytest.raises(PromptEvaluationError, match="'required', but no tool is offered"):
+        api.adapter(tool_choice="required").evaluate(text, session=Session())
+
+    assert api.asked == []
+    with playing(DONE) as api:
+        tools = OpenAIHostedToolsConfig(web_search=True)
+        api.adapter(tool_choice="required", hosted_tools=tools).evaluate(text, session=Session())
+    assert api.bodies[0]["tool_choice"] == "required"
 
 
 # ── the loop ─────────────────────────────────────────────────────────────────────────────────────────────────────────

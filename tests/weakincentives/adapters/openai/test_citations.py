@@ -17,7 +17,8 @@ from weakincentives.adapters.openai import (
     download,
 )
 from weakincentives.adapters.openai.citations import read_citation
-from weakincentives.errors import WinkError
+from weakincentives.clock import ManualClock
+from weakincentives.errors import ProviderFault, WinkError
 
 RECORDED = Path(__file__).parents[4].parent / "shared" / "reference" / "openai-code-interpreter-response.json"
 FILE = ContainerFileCitation("cntr_1", "cfile_1", "answer.txt")
@@ -85,6 +86,25 @@ def test_a_file_is_written_where_one_says_and_replaces_what_is_there(client, tmp
 
 def test_the_adapter_downloads_too(api, tmp_path):
     assert api.adapter().download(FILE, tmp_path).read_bytes() == b"forty\0two"
+
+
+def test_the_adapter_tries_again_after_a_fault_and_after_half_a_file(api, tmp_path):
+    half = Answer(b"forty", headers={"content-length": "9", "connection": "close"})
+    tries = [error(503, "busy"), half, Answer(b"forty\0two")]
+    api.routes["GET /containers/cntr_1/files/cfile_1/content"] = lambda asked: tries.pop(0)
+    clock = ManualClock()
+
+    assert api.adapter(clock=clock).download(FILE, tmp_path).read_bytes() == b"forty\0two"
+    assert len(clock.slept) == 2
+    assert [entry.name for entry in tmp_path.iterdir()] == ["answer.txt"]
+
+
+def test_a_file_that_is_gone_is_a_fault_of_ours(api, tmp_path):
+    api.routes = {"GET /containers/.*": lambda asked: error(404, "gone")}
+    with pytest.raises(ProviderFault, match="404: gone"):
+        api.adapter().download(FILE, tmp_path)
+
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("name", ["../../evil.txt", "/etc/evil.txt", "..\\..\\evil.txt", "a/b/evil.txt", "evil.txt\0"])

@@ -132,6 +132,13 @@ def test_file_search_without_a_store_is_not_offered(caplog):
         (PlainSection(type="mcp"), "server_label must name the server"),
         (PlainSection(type="code_interpreter", container={"type": "auto", "memory_limit": "8g"}), "1g, 4g, 16g, 64g"),
         (PlainSection(type="code_interpreter", container={}), "type 'auto' or the id"),
+        (PlainSection(type="shell", environment="local"), "environment must have a type, one of local, container_auto"),
+        (PlainSection(type="shell", environment={"type": "host"}), "environment.type must be one of local"),
+        (
+            PlainSection(type="shell", environment={"type": "container_reference"}),
+            "environment.container_id must be the id of a container",
+        ),
+        (PlainSection(type="web_search", filters={"allowed_domains": {1}, "x": object()}), "holds what JSON cannot"),
     ],
 )
 def test_what_the_provider_would_refuse_is_refused_with_its_origin(section, told):

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import copy
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import pytest
-from api_stage import function_call, load, message, response
+from api_stage import WIRE, function_call, load, message, response
 
 from weakincentives.adapters.openai import ContainerFileCitation, UrlCitation
 from weakincentives.adapters.openai.offer import Offer, make_offer
@@ -205,8 +208,37 @@ def test_a_refusal_beside_a_call_is_not_the_end():
         [{"type": "message", "content": [{"type": "output_text", "text": 5}]}],
         [{"type": "code_interpreter_call", "outputs": []}],
         [{"type": "web_search_call", "id": "ws_1", "action": "search"}],
+        [{"type": "web_search_call", "id": "ws_1", "action": {"type": "search", "queries": 5}}],
+        [{"type": "file_search_call", "id": "fs_1", "queries": 5}],
+        [
+            {"type": "shell_call", "id": "sh_1", "call_id": "c", "action": {"commands": ["ls"]}},
+            {"type": "shell_call_output", "call_id": "c", "output": [{"outcome": {"type": "exit", "exit_code": "x"}}]},
+        ],
     ],
 )
 def test_what_is_of_another_shape_is_malformed(output):
     with pytest.raises(Malformed):
         read(response(output=output))
+
+
+def places(value: Any, above: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The way to everything inside of a JSON value."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, held in inner:
+        yield (*above, key)
+        yield from places(held, (*above, key))
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in WIRE.glob("*.json") if path.stem != "envelope"))
+def test_whatever_stands_in_an_answer_it_is_read_or_malformed(name):
+    """Any field of any answer may hold anything, for all we know of the server; nothing else may come of it."""
+    for whole in load(name):
+        for *above, last in places(whole["output"]):
+            for odd in (None, 5, "x", [1], {"a": 1}, [{}]):
+                output = copy.deepcopy(whole["output"])
+                reduce(lambda inside, key: inside[key], above, output)[last] = odd
+                try:
+                    reply = read({**whole, "output": output})
+                except Malformed:
+                    continue
+                assert all(isinstance(call.result.render(), str) for call in reply.native_calls)

@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 from api_stage import Answer, Asked, FakeApi, error, function_call, message, playing, response
 
-from weakincentives.errors import NativeToolError, PromptEvaluationError
+from weakincentives.clock import ManualClock
+from weakincentives.deadlines import Deadline
+from weakincentives.errors import DeadlineExceededError, NativeToolError, PromptEvaluationError
 from weakincentives.filesystem import HostMount
 from weakincentives.prompt import MarkdownSection, Prompt, SectionVisibility
 from weakincentives.runtime import Session
@@ -154,3 +156,36 @@ def test_a_file_that_cannot_be_removed_does_not_spoil_the_answer(api, host, capl
 
     assert answer.text == "Done."
     assert "could not be deleted" in caplog.text
+
+
+def test_uploads_and_the_request_after_them_share_the_deadline(api, host):
+    clock = ManualClock()
+    first = api.routes["POST /files"]
+
+    def upload(asked: Asked) -> Answer:
+        clock.sleep(4)
+        return first(asked)
+
+    api.routes["POST /files"] = upload
+    wanted = prompt(HostMount(str(host / "a")), roots=[host])
+    api.adapter().evaluate(wanted, session=Session(), deadline=Deadline.after(10, clock=clock))
+
+    left = [float(asked.headers["x-stainless-read-timeout"]) for asked in api.asked]
+    assert left == [10, 6, 2, 10, 10]  # two files, the request, and the removals, which have a limit of their own
+
+
+def test_no_request_is_sent_where_uploads_took_all_the_time(api, host):
+    clock = ManualClock()
+    first = api.routes["POST /files"]
+
+    def upload(asked: Asked) -> Answer:
+        clock.sleep(6)
+        return first(asked)
+
+    api.routes["POST /files"] = upload
+    wanted = prompt(HostMount(str(host / "a")), roots=[host])
+    with pytest.raises(DeadlineExceededError):
+        api.adapter().evaluate(wanted, session=Session(), deadline=Deadline.after(10, clock=clock))
+
+    assert api.bodies == []
+    assert methods(api)[-2:] == ["DELETE /files/file-1", "DELETE /files/file-2"]

@@ -68,6 +68,20 @@ def test_hunks_follow_one_another_and_the_next_is_looked_for_below_the_last():
     assert update(CODE, diff).text == CODE.replace("wait(3)", "wait(4)", 1).replace("wait(3)", "wait(5)")
 
 
+def test_hunks_may_name_the_same_class_one_after_the_other():
+    text = "class Tea:\n    heat = 80\n    wait = 3\n"
+    diff = "@@ class Tea:\n-    heat = 80\n+    heat = 90\n@@ class Tea:\n-    wait = 3\n+    wait = 4\n"
+
+    assert update(text, diff).text == "class Tea:\n    heat = 90\n    wait = 4\n"
+
+
+def test_a_line_that_comes_again_below_does_not_lead_away():
+    text = "class A:\n  def f():\n    a = 1\n    b = 1\nclass B:\n  def f():\n    c = 1\n"
+    diff = "@@   def f():\n-    a = 1\n+    a = 2\n@@   def f():\n-    b = 1\n+    b = 2\n"
+
+    assert update(text, diff).text == text.replace("a = 1", "a = 2").replace("b = 1", "b = 2")
+
+
 def test_white_space_at_the_ends_is_forgiven_and_the_files_own_is_kept():
     text = "def f():  \n\treturn 1\n"
 

@@ -48,6 +48,8 @@ def test_usage_is_read_in_full_and_may_be_missing():
         (lambda: wire.objects_in({}, "output"), "output is no list"),
         (lambda: wire.objects_in([{}, 7], "output"), r"output\[1\] is no object but 7"),
         (lambda: wire.text_in({"name": 5}, "name"), "'name' is no text but 5"),
+        (lambda: wire.texts_in({"names": "ab"}, "names"), "'names' is no list of texts but 'ab'"),
+        (lambda: wire.texts_in({"names": ["a", 5]}, "names"), "'names' is no list of texts"),
         (lambda: wire.number_in({"n": -1}, "n"), "'n' is no count but -1"),
         (lambda: wire.number_in({"n": "x" * 99}, "n"), "xxx…$"),
         (lambda: wire.call_id_of({"type": "x_call"}), "type 'x_call' has neither call_id nor id"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import count
 from typing import cast
 
 from msgspec import Struct
@@ -27,6 +28,19 @@ def attached(items: Iterable[Item]) -> Iterator[Attachment]:
         for place, part in places(item, f"input[{at}]"):
             if isinstance(part, InputFile):
                 yield Attachment(part, place)
+
+
+def named(items: Iterable[Item], taken: Iterable[str] = ()) -> Iterator[tuple[Attachment, str]]:
+    """Those whose content came along, each with its name: none that another of the same message has, or is `taken`."""
+    for item in items:
+        names = set(taken)
+        for attachment in attached([item]):
+            if attachment.file.file_id is None and attachment.file.file_data is not None:
+                wanted = name_for(attachment.file)
+                spellings = (f"{number}-{wanted}" if number > 1 else wanted for number in count(1))
+                name = next(one for one in spellings if one not in names)
+                names.add(name)
+                yield attachment, name
 
 
 def containers_of(history: Sequence[Item]) -> list[str]:

@@ -30,7 +30,7 @@ Ended: TypeAlias = Literal["completed", "failed"]
 class Runs(Protocol):
     """Whoever runs code."""
 
-    def run(self, arguments: Arguments) -> AsyncGenerator[Output | Result, None]:
+    def run(self, container_id: str, arguments: Arguments) -> AsyncGenerator[Output | Result, None]:
         """What it prints, then what it came to. Never raises for what the code or its sandbox does."""
         ...
 
@@ -76,7 +76,7 @@ class CodeCall:
             yield self._done(could_not_run(self._trouble))
             return
         yield Progress(f"{_CALL}.interpreting")
-        async with aclosing(self._bench.run(arguments)) as steps:
+        async with aclosing(self._bench.run(self._container_id, arguments)) as steps:
             async for step in steps:
                 if isinstance(step, Result):
                     if step.status == "completed":

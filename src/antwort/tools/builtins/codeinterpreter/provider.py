@@ -6,23 +6,26 @@ is run: a response that never runs code costs nothing.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Sequence
+from contextlib import ExitStack, aclosing, contextmanager
 from typing import Any, Final
 
 import msgspec
 
 from antwort.api.errors import ApiError, invalid
-from antwort.api.items import ContainerFileCitation
+from antwort.api.items import ContainerFileCitation, Item
 from antwort.api.tools import AutoContainer, CodeInterpreterTool, ToolDeclaration
 from antwort.config import CodeInterpreterSettings
 from antwort.containers.containers import AUTO, Containers, ContainerWish, Executed
 from antwort.containers.contents import Shelves
+from antwort.containers.files import place_for
+from antwort.containers.holdings import gone
 from antwort.containers.sandboxes.port import Output, SandboxLost, SandboxRefused, SandboxTrouble
 from antwort.engine.attachments import decoded
 from antwort.engine.ports import (
     ContainerFileRecord,
     ContainerRecord,
+    FileRecord,
     FileStore,
     FunctionSpec,
     HostedCall,
@@ -34,12 +37,12 @@ from antwort.tools.builtins.codeinterpreter.attachments import (
     Attachment,
     attached,
     containers_of,
-    name_for,
+    named,
     since_last_use,
 )
 from antwort.tools.builtins.codeinterpreter.call import CodeCall
 from antwort.tools.builtins.codeinterpreter.citations import cite
-from antwort.tools.builtins.codeinterpreter.results import Result, came_to, could_not_run
+from antwort.tools.builtins.codeinterpreter.results import Result, broke_off, came_to, could_not_run
 from antwort.tools.builtins.codeinterpreter.types import NAME, SPEC, Arguments
 
 LIVE: Final = "antwort:code_interpreter_call.live_output"
@@ -87,12 +90,16 @@ class CodeInterpreter:
         wish = tool.container if isinstance(tool.container, AutoContainer) else AutoContainer()
         self._check(wish, param)
         record = await self._found(tool, context)
-        names = await self._expected(context, wish, param)
-        bench = CodeBench(self._containers, self._store, self._settings, context, wish, record)
+        by_id = isinstance(tool.container, str)
+        bench = CodeBench(self._containers, self._store, self._settings, context, None if by_id else wish, record)
+        declared = [await self._declared(context, one, f"{param}.file_ids") for one in wish.file_ids or ()]
+        known: Sequence[ContainerFileRecord] = ()
         if record is not None:
             page = await self._store.list_container_files(context.owner, record.id, PageQuery(limit=_LISTED))
-            bench.know(page.data if page else ())
-        bench.expect(names)
+            known = page.data if page else ()
+        bench.know(known)
+        coming = context.given if record is not None and record.sandbox is not None else context.history
+        bench.expect(_names(known, [*declared, *await self._attached(context, coming)], coming))
         return bench
 
     def _check(self, wish: AutoContainer, param: str) -> None:
@@ -113,19 +120,28 @@ class CodeInterpreter:
         wanted = tool.container.memory_limit
         return newest if newest is not None and wanted in (None, newest.memory_limit) else None
 
-    async def _expected(self, context: ToolContext, wish: AutoContainer, param: str) -> list[str]:
-        """Names of the files that this request brings. One that is declared and does not exist is an error."""
-        declared = [await self._name_of(context, one, f"{param}.file_ids") for one in wish.file_ids or ()]
-        given = [one.file for one in attached(context.given)]
-        records = [await self._store.get_file(context.owner, one.file_id) for one in given if one.file_id is not None]
-        inline = [name_for(one) for one in given if one.file_id is None and one.file_data is not None]
-        return [*declared, *(record.filename for record in records if record is not None), *inline]
+    async def _attached(self, context: ToolContext, items: Sequence[Item]) -> list[FileRecord]:
+        ids = [one.file.file_id for one in attached(items) if one.file.file_id is not None]
+        found = [await self._store.get_file(context.owner, one) for one in ids]
+        return [record for record in found if record is not None]
 
-    async def _name_of(self, context: ToolContext, file_id: str, param: str) -> str:
+    async def _declared(self, context: ToolContext, file_id: str, param: str) -> FileRecord:
         record = await self._store.get_file(context.owner, file_id)
         if record is None:
             raise invalid(f"File with id '{file_id}' not found.", param=param)
-        return record.filename
+        return record
+
+
+def _names(known: Sequence[ContainerFileRecord], uploads: Sequence[FileRecord], items: Sequence[Item]) -> list[str]:
+    """How the files will be called that are yet to come: first uploaded ones, then those that came with messages."""
+    there = {file.file_id for file in known}
+    taken = {file.path for file in known}
+    coming: list[str] = []
+    for record in {one.id: one for one in uploads if one.id not in there}.values():
+        coming.append(place_for(record, taken.__contains__))
+        taken.add(coming[-1])
+    uploaded = [*coming, *(file.path for file in known if file.file_id is not None)]
+    return [*coming, *(name for _, name in named(items, uploaded))]
 
 
 class CodeBench:
@@ -139,9 +155,10 @@ class CodeBench:
         files: FileStore,
         settings: CodeInterpreterSettings,
         context: ToolContext,
-        wish: AutoContainer,
+        wish: AutoContainer | None,
         record: ContainerRecord | None,
     ) -> None:
+        """Without a `wish` the container was asked for by its id, and no other will do."""
         self._containers = containers
         self._uploads = files
         self._settings = settings
@@ -150,6 +167,9 @@ class CodeBench:
         self._record = record
         self._empty = record is None or record.sandbox is None
         """Nothing is in the container: no call has run there, or what it had is lost."""
+        self._kept = ExitStack()
+        self._renewed = False
+        """The container before this one is gone, and no call has told so yet."""
         self._filled = False
         self._anew = False
         """It was filled in the knowledge that nothing was in it."""
@@ -185,33 +205,56 @@ class CodeBench:
     def annotate(self, text: str) -> Sequence[ContainerFileCitation]:
         return cite(text, self._files.values(), list(self._made.values()))
 
-    async def run(self, arguments: Arguments) -> AsyncGenerator[Output | Result, None]:
+    @contextmanager
+    def at_work(self) -> Generator[None]:
+        """However long the model thinks, its container neither expires nor makes room for another."""
+        with ExitStack() as self._kept:
+            if self._record is not None:
+                self._kept.enter_context(self._containers.using(self._context.owner, self._record.id))
+            yield
+
+    async def run(self, container_id: str, arguments: Arguments) -> AsyncGenerator[Output | Result, None]:
         """What the code prints, then what it came to; whatever happens, the model can go on from it."""
+        record, printed = self._record, list[str]()
         try:
-            record = await self._container()
+            if record is None or record.id != container_id:
+                raise gone(container_id)
             await self._fill(record)
             running = self._containers.execute(
                 self._context.owner, record.id, arguments.code, requirements=arguments.requirements
             )
             async with aclosing(running) as steps:
                 async for step in steps:
-                    yield step if isinstance(step, Output) else self._result(step, record)
+                    if isinstance(step, Output):
+                        printed.append(step.text)
+                        yield step
+                    else:
+                        yield self._result(step, record)
         except SandboxLost as lost:
             self._forget()
-            yield could_not_run(f"The sandbox was lost before the code had ended. {lost} {_LOST}")
+            reason = f"The sandbox was lost before the code had ended. {lost} {_LOST}"
+            yield broke_off("".join(printed), reason, self._settings.max_output_size)
         except SandboxRefused as refused:
             yield could_not_run(f"The code was not run: {refused}")
         except SandboxTrouble as trouble:
-            yield could_not_run(f"The code was not run: {trouble} Try again later, or answer without running code.")
+            reason = f"The code did not run to its end: {trouble} Try again later, or answer without running code."
+            yield broke_off("".join(printed), reason, self._settings.max_output_size)
         except ApiError as error:
             yield could_not_run(f"The code was not run: {error.message}")
         except StoreFault:
             yield could_not_run("The code may have run, but what came of it could not be kept. Try again later.")
 
     async def _container(self) -> ContainerRecord:
+        """For the next call. One that is gone by now, such as a deleted one, is replaced if any would do."""
+        owner = self._context.owner
+        kept = self._record
+        if kept and self._wish is not None and await self._containers.newest_live(owner, [kept.id]) is None:
+            self._forget()
+            self._record, self._renewed = None, True
         if self._record is None:
-            wish = ContainerWish(name=AUTO, memory_limit=self._wish.memory_limit)
-            self._record = await self._containers.create(self._context.owner, wish)
+            tier = None if self._wish is None else self._wish.memory_limit
+            self._record = await self._containers.create(owner, ContainerWish(name=AUTO, memory_limit=tier))
+            self._kept.enter_context(self._containers.using(owner, self._record.id))
         return self._record
 
     async def _fill(self, record: ContainerRecord) -> None:
@@ -222,23 +265,23 @@ class CodeBench:
         if ids := await self._file_ids():
             brought = await self._containers.bring(self._context.owner, record.id, ids)
             self._files.update((file.path, file) for file in brought)
-        for attachment in attached(history if self._empty else since_last_use(history, record.id)):
-            if attachment.file.file_id is None and attachment.file.file_data is not None:
-                await self._put(record, attachment)
+        uploaded = [file.path for file in self._files.values() if file.file_id is not None]
+        for attachment, name in named(history if self._empty else since_last_use(history, record.id), uploaded):
+            await self._put(record, attachment, name)
         self._filled, self._anew, self._empty = True, self._empty, False
 
     async def _file_ids(self) -> list[str]:
         """Uploaded files that were declared or attached. One that was deleted since is no reason to run nothing."""
-        named = [one.file.file_id for one in attached(self._context.history) if one.file.file_id is not None]
-        ids = dict.fromkeys([*(self._wish.file_ids or ()), *named])
+        given = [one.file.file_id for one in attached(self._context.history) if one.file.file_id is not None]
+        declared = self._wish.file_ids if self._wish is not None else None
+        ids = dict.fromkeys([*(declared or ()), *given])
         return [one for one in ids if await self._uploads.get_file(self._context.owner, one) is not None]
 
-    async def _put(self, record: ContainerRecord, attachment: Attachment) -> None:
+    async def _put(self, record: ContainerRecord, attachment: Attachment, name: str) -> None:
         try:
             data = decoded(attachment.file.file_data or "", attachment.place)
         except ApiError:
             return  # of an earlier request, which was told
-        name = name_for(attachment.file)
         file = await self._containers.add_file(self._context.owner, record.id, name, _whole(data))
         self._files[file.path] = file
 
@@ -249,13 +292,14 @@ class CodeBench:
             self._files[file.path] = self._made[file.path] = file
         if not executed.outcome.alive:
             self._forget()
+        renewed, self._renewed = self._renewed, False
         return came_to(
             executed.outcome,
             executed.files,
             seconds=self._settings.execution_timeout,
             tier=record.memory_limit,
             most=self._settings.max_output_size,
-            restarted=executed.replaced,
+            restarted=executed.replaced or renewed,
         )
 
     def _forget(self) -> None:

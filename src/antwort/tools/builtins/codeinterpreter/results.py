@@ -55,6 +55,12 @@ def came_to(
     )
 
 
+def broke_off(printed: str, reason: str, most: int) -> Result:
+    """The result of a call that nobody could see the end of."""
+    logs = _joined(printed, reason)
+    return Result("failed", _outputs(logs, (), most), excerpt(logs))
+
+
 def could_not_run(reason: str) -> Result:
     """The result of a call of which nothing was run."""
     return Result("failed", (Logs(reason),), reason)
@@ -76,8 +82,10 @@ def _reason(outcome: Outcome, *, seconds: float, tier: str) -> str:
 
 def _logs(outcome: Outcome, reason: str) -> str:
     """All that was printed and the value of the last expression, as a notebook shows them."""
-    printed = "".join(one.text for one in outcome.output)
-    parts = [printed, outcome.echo or "", reason]
+    return _joined("".join(one.text for one in outcome.output), outcome.echo or "", reason)
+
+
+def _joined(*parts: str) -> str:
     logs = ""
     for part in filter(None, parts):
         logs += part if not logs or logs.endswith("\n") else f"\n{part}"

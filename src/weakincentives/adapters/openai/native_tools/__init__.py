@@ -2,6 +2,7 @@
 
 capability      what each of them is to the adapter
 registry        finds them
+fitting         whether a configuration holds what it should
 *_section       one tool: its section, its configuration, the types of its calls and results, its wire
 """
 

@@ -11,9 +11,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, TypeAlias, TypeVar, cast
 
+from weakincentives.adapters.openai.native_tools.fitting import misfit_in
 from weakincentives.adapters.openai.wire import Wire
 from weakincentives.adapters.turn import ToolOutput
-from weakincentives.errors import PromptValidationError
+from weakincentives.errors import NativeToolError
 from weakincentives.prompt import NativeDeclaration, Section, SupportsDataclass, ToolContext, ToolResult
 from weakincentives.prompt.native import BUILT_IN
 from weakincentives.resources import ResourceRegistry
@@ -89,6 +90,8 @@ class Capability(ABC):
             config = self.defaults()
         if not isinstance(config, self.config_type):
             raise ConfigError(f"its config must be a {self.config_type.__name__}, not {config!r}")
+        if (why := misfit_in(config)) is not None:
+            raise ConfigError(why)
         return {"type": self.name, **fields} if (fields := self.write(config)) is not None else None
 
     def defaults(self) -> object:
@@ -150,7 +153,7 @@ class Capability(ABC):
         try:
             self.declare(config)
         except ConfigError as error:
-            raise PromptValidationError(f"section {key!r}: {error}") from error
+            raise NativeToolError(f"section {key!r}: {error}", prompt_name="", phase="request") from error
 
     def declaration(self, config: object, *, origin: str = "") -> NativeDeclaration:
         """The declaration that every way of asking for this becomes."""

@@ -16,7 +16,7 @@ from weakincentives.adapters.openai.native_tools.capability import (
     failure,
     without_none,
 )
-from weakincentives.adapters.openai.wire import Wire, objects_in, text_in
+from weakincentives.adapters.openai.wire import Wire, objects_in, text_in, texts_in
 from weakincentives.prompt import ToolResult
 
 _MOST_RESULTS = 50  # the provider's own limit
@@ -76,9 +76,9 @@ class FileSearch(Capability):
 
     def write(self, config: FileSearchConfig) -> Wire | None:
         stores = config.vector_store_ids
-        if isinstance(stores, str) or not all(isinstance(one, str) and one for one in stores):  # pyright: ignore[reportUnnecessaryIsInstance] - not everybody checks types
+        if not all(stores):
             raise ConfigError(f"vector_store_ids must be ids of vector stores, not {stores!r}")
-        if not isinstance(config.max_results, int) or not 1 <= config.max_results <= _MOST_RESULTS:  # pyright: ignore[reportUnnecessaryIsInstance] - the same
+        if not 1 <= config.max_results <= _MOST_RESULTS:
             raise ConfigError(f"max_results must be 1 to {_MOST_RESULTS}, not {config.max_results!r}")
         if not stores:
             return None
@@ -90,7 +90,7 @@ class FileSearch(Capability):
 
     def read(self, item: Wire, scene: Scene, config: object) -> Reading:
         _ = scene, config
-        params = FileSearchCall(tuple(map(str, item.get("queries") or ())))
+        params = FileSearchCall(texts_in(item, "queries"))
         value = FileSearchResult(tuple(map(_hit, objects_in(item.get("results"), "results"))))
         return Ran(params, failure(item) or ToolResult.ok(value))
 

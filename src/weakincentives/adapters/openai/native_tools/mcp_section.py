@@ -136,7 +136,7 @@ class Mcp(Capability):
         )
 
     def adopt(self, given: Mapping[str, Any]) -> Wire | None:
-        if not given.get("server_label"):
+        if not isinstance(given.get("server_label"), str) or not given["server_label"]:
             raise ConfigError("server_label must name the server")
         return super().adopt(given)
 

@@ -6,7 +6,9 @@ machine, and none at all for one of a shell that was not declared, or was declar
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any, cast
 
 from weakincentives.adapters.openai.native_tools.capability import (
     Capability,
@@ -17,8 +19,9 @@ from weakincentives.adapters.openai.native_tools.capability import (
     Reading,
     Scene,
     failure,
+    one_of,
 )
-from weakincentives.adapters.openai.wire import Wire, as_object, call_id_of, objects_in, text_in
+from weakincentives.adapters.openai.wire import Malformed, Wire, as_object, call_id_of, objects_in, text_in
 from weakincentives.adapters.turn import ToolOutput
 from weakincentives.filesystem import Filesystem
 from weakincentives.prompt import ToolContext, ToolResult
@@ -31,6 +34,7 @@ from weakincentives.tools.shell import CommandOutput, ShellCall, ShellExecutor, 
 _LOCAL = "local"
 _AUTO = "container_auto"
 _REFERENCE = "container_reference"
+_ENVIRONMENTS = (_LOCAL, _AUTO, _REFERENCE)
 
 
 @dataclass(frozen=True)
@@ -69,6 +73,19 @@ class Shell(Capability):
                 "container.host_mounts are for code interpreter: upload the files, and give their file_ids"
             )
         return {"environment": {**as_object(plain_container(container), "container"), "type": _AUTO}}
+
+    def adopt(self, given: Mapping[str, Any]) -> Wire | None:
+        environment = given.get("environment")
+        if isinstance(environment, Mapping):
+            known = cast("Mapping[str, Any]", environment)
+            one_of(known.get("type", ""), _ENVIRONMENTS, "environment.type")
+            if known["type"] == _REFERENCE and not (
+                isinstance(known.get("container_id"), str) and known["container_id"]
+            ):
+                raise ConfigError("environment.container_id must be the id of a container")
+        elif environment is not None:
+            raise ConfigError(f"environment must have a type, one of {', '.join(_ENVIRONMENTS)}, not {environment!r}")
+        return super().adopt(given)
 
     def container(self, wire: Wire) -> str | None:
         return text_in(_environment(wire), "container_id") or None
@@ -142,8 +159,11 @@ def _count(value: object) -> int | None:
 
 def _command_output(raw: Wire) -> CommandOutput:
     outcome = as_object(raw.get("outcome") or {}, "outcome")
-    code = None if outcome.get("type") == "timeout" else int(outcome.get("exit_code") or 0)
-    return CommandOutput(text_in(raw, "stdout"), text_in(raw, "stderr"), code)
+    code = outcome.get("exit_code") or 0
+    if not isinstance(code, int):
+        raise Malformed(f"'exit_code' is no number but {code!r}")
+    ended = outcome.get("type") != "timeout"
+    return CommandOutput(text_in(raw, "stdout"), text_in(raw, "stderr"), code if ended else None)
 
 
 def _answer(call_id: str, call: ShellCall, said: ToolOutput) -> Wire:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 from weakincentives.adapters.openai.native_tools.capability import (
     Capability,
-    ConfigError,
     NativeSection,
     Ran,
     Reading,
@@ -16,7 +15,7 @@ from weakincentives.adapters.openai.native_tools.capability import (
     one_of,
     without_none,
 )
-from weakincentives.adapters.openai.wire import Wire, as_object, objects_in, text_in
+from weakincentives.adapters.openai.wire import Wire, as_object, objects_in, text_in, texts_in
 from weakincentives.prompt import ToolResult
 
 _SIZES = ("low", "medium", "high")
@@ -73,8 +72,6 @@ class WebSearch(Capability):
 
     def write(self, config: WebSearchConfig) -> Wire:
         one_of(config.search_context_size, _SIZES, "search_context_size")
-        if isinstance(config.allowed_domains, str):
-            raise ConfigError(f"allowed_domains must be a tuple of domains, not {config.allowed_domains!r}")
         domains = list(config.allowed_domains)
         location = config.user_location
         return without_none(
@@ -87,7 +84,7 @@ class WebSearch(Capability):
     def read(self, item: Wire, scene: Scene, config: object) -> Reading:
         _ = scene, config
         action = as_object(item.get("action") or {}, "action")
-        queries = tuple(map(str, action.get("queries") or ()))
+        queries = texts_in(action, "queries")
         query = text_in(action, "query") or next(iter(queries), "")
         params = WebSearchCall(
             action=text_in(action, "type") or "search",

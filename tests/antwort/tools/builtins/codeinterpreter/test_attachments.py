@@ -7,6 +7,7 @@ from antwort.tools.builtins.codeinterpreter.attachments import (
     attached,
     containers_of,
     name_for,
+    named,
     since_last_use,
 )
 
@@ -36,6 +37,19 @@ def test_files_are_found_wherever_they_came_with():
         ("file-1", "input[0].content[1]"),
         ("file-2", "input[0].content[2]"),
         ("file-3", "input[2].output[0]"),
+    ]
+
+
+def test_two_files_of_one_message_never_share_a_name():
+    def inline(name: str | None) -> dict:
+        return {"type": "input_file", "filename": name, "file_data": "eA=="}
+
+    first = message(inline("a.csv"), inline("there/a.csv"), inline(None), {"type": "input_file", "file_id": "file-1"})
+    second = message(inline("a.csv"), inline(None), inline(None))
+
+    assert [name for _, name in named([first, second], ["2-a.csv"])] == [
+        *("a.csv", "3-a.csv", "file"),
+        *("a.csv", "file", "2-file"),
     ]
 
 

@@ -27,7 +27,7 @@ class Bench:
         self.steps = steps
         self.ran: list[Arguments] = []
 
-    async def run(self, arguments: Arguments) -> AsyncGenerator[Output | Result, None]:
+    async def run(self, container_id: str, arguments: Arguments) -> AsyncGenerator[Output | Result, None]:
         self.ran.append(arguments)
         for step in self.steps:
             yield step

@@ -58,7 +58,8 @@ async def prepared(
 
 
 async def ran(bench: CodeBench, code: str) -> Result:
-    async with aclosing(bench.run(Arguments(code))) as steps:
+    call = await bench.open("code_interpreter", "call_1")
+    async with aclosing(bench.run(call.item["container_id"], Arguments(code))) as steps:
         *_, last = [step async for step in steps]
     assert not isinstance(last, Output)
     return last
@@ -102,6 +103,23 @@ async def test_the_model_is_told_which_files_there_will_be_and_are(place):
     container = (await bench.open("", "")).item["container_id"]
     again = await prepared(place, history=(given, earlier(container)))
     assert "made.txt" in again.describe(SPEC).told
+
+
+async def test_the_model_is_told_the_names_that_files_really_get(place):
+    uploads = [
+        await place.upload("a.csv", b"1"),
+        await place.upload("a.csv", b"22"),
+        await place.upload("../b", b"333"),
+    ]
+    earlier_one = message(*({"type": "input_file", "file_id": one} for one in uploads[:2]), inline("a.csv", b"old"))
+    given = message({"type": "input_file", "file_id": uploads[2]}, inline("a.csv", b"x"), inline("a.csv", b"y"))
+    bench = await prepared(place, given, history=(earlier_one,))
+    told = (bench.describe(SPEC).description or "").rpartition("now: ")[2].removesuffix(".").split(", ")
+    listed = await ran(bench, "import os\nprint(*sorted(os.listdir()), sep='\\n')")
+
+    assert listed.text.split() == sorted(told)
+    assert set(told) == {"a.csv", f"{uploads[1]}-a.csv", "b", "2-a.csv", "3-a.csv"}
+    assert (await ran(bench, "open('2-a.csv').read(), open('3-a.csv').read()")).text == "('x', 'y')"
 
 
 async def test_links_cite_the_users_own_files_too_and_names_only_what_was_made(place):
@@ -182,6 +200,51 @@ async def test_a_file_that_was_deleted_since_is_no_reason_to_run_nothing(place):
     assert (await ran(bench, "1 + 1")).text == "2"
 
 
+async def test_a_container_that_is_gone_is_replaced_by_the_next_call_and_the_model_is_told(place):
+    given = message(inline("a.txt", b"given"))
+    bench = await prepared(place, given)
+    assert (await ran(bench, "x = 1")).status == "completed"
+    late = await bench.open("code_interpreter", "call_2")
+    await place.containers.delete(US, late.item["container_id"])
+    next_one = await bench.open("code_interpreter", "call_3")
+    assert next_one.item["container_id"] != late.item["container_id"]
+
+    late.write('{"code": "1"}')
+    done = [step async for step in late.run()][-1]
+    assert "not found" in getattr(done, "text", "")
+    result = await ran(bench, "'x' in globals(), open('a.txt').read()")
+    assert "(False, 'given')" in result.text
+    assert "started anew" in result.text
+    assert "started anew" not in (await ran(bench, "1")).text
+
+
+async def test_a_container_that_was_asked_for_by_its_id_is_not_replaced(place):
+    container_id = await place.create()
+    bench = await prepared(place, tool=CodeInterpreterTool(container_id))
+    await place.containers.delete(US, container_id)
+
+    assert (await ran(bench, "1")).status == "failed"
+    page = await place.containers.page(US, PageQuery())
+    assert page.data == []
+
+
+async def test_at_work_a_container_does_not_expire_however_long_the_model_thinks(place):
+    container_id = await place.create()
+    named = await prepared(place, tool=CodeInterpreterTool(container_id))
+    auto = await prepared(place)
+    with named.at_work(), auto.at_work():
+        call = await auto.open("code_interpreter", "call_1")
+        for _ in range(4):
+            place.now += 15 * 60
+            await place.containers.sweep()
+        assert (await ran(named, "1")).text == "1"
+        assert (await ran(auto, "2")).text == "2"
+    place.now += 20 * 60
+    await place.containers.sweep()
+    for one in (container_id, call.item["container_id"]):
+        assert (await place.containers.get(US, one)).status == "expired"
+
+
 async def test_where_no_container_can_be_made_the_call_fails_and_says_why(place):
     context = ToolContext(owner=US, response_id="resp_1", history=[], given=[], include=frozenset())
     bench = await provider(place, max_memory=1).prepare(AUTO, "tools[0]", context)
@@ -194,7 +257,8 @@ async def test_where_no_container_can_be_made_the_call_fails_and_says_why(place)
 
 async def test_names_of_packages_that_are_none_are_refused_and_nothing_is_run(place):
     bench = await prepared(place, message())
-    async with aclosing(bench.run(Arguments("x = 1", ("--index-url=x",)))) as steps:
+    call = await bench.open("code_interpreter", "call_1")
+    async with aclosing(bench.run(call.item["container_id"], Arguments("x = 1", ("--index-url=x",)))) as steps:
         (refused,) = [step async for step in steps]
 
     assert isinstance(refused, Result)

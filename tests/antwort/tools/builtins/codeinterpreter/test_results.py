@@ -8,7 +8,7 @@ from antwort.api.items import Image, Logs
 from antwort.containers.sandboxes.port import Figure, Outcome, Output
 from antwort.engine.excerpt import MODEL_READS
 from antwort.engine.ports import ContainerFileRecord
-from antwort.tools.builtins.codeinterpreter.results import Result, came_to, could_not_run
+from antwort.tools.builtins.codeinterpreter.results import Result, broke_off, came_to, could_not_run
 
 
 def file(path: str) -> ContainerFileRecord:
@@ -117,6 +117,16 @@ def test_a_picture_that_is_too_large_is_left_out_and_the_logs_say_so():
 
 def test_a_model_reads_no_more_than_an_excerpt():
     assert len(result(printed("x" * 10 * MODEL_READS), most=10**9).text) < MODEL_READS + 100
+
+
+def test_a_call_that_broke_off_keeps_what_was_printed_and_says_why():
+    result = broke_off("half way", "The sandbox was lost.", 10_000)
+
+    assert result == Result("failed", (Logs("half way\nThe sandbox was lost."),), "half way\nThe sandbox was lost.")
+    assert broke_off("", "Lost.", 10_000).text == "Lost."
+    (cut,) = broke_off("x" * 1_000_000, "Lost.", 10_000).outputs
+    assert isinstance(cut, Logs)
+    assert len(cut.logs) < 10_100
 
 
 def test_a_call_that_was_not_run_says_why():

@@ -6,7 +6,7 @@ from weakincentives.adapters.openai import FileSearchConfig, OpenAIFileSearchSec
 from weakincentives.adapters.openai.native_tools import FileHit, FileSearchCall, FileSearchResult
 from weakincentives.adapters.openai.native_tools.capability import ConfigError, Ran, Scene
 from weakincentives.adapters.openai.native_tools.file_search_section import CAPABILITY
-from weakincentives.errors import PromptValidationError
+from weakincentives.errors import PromptEvaluationError, PromptValidationError
 from weakincentives.prompt import MarkdownSection, NativeDeclaration, Prompt
 
 
@@ -38,8 +38,11 @@ def test_bound_params_are_the_configuration():
 
 @pytest.mark.parametrize("wrong", [0, 51, -1])
 def test_a_number_of_results_that_the_provider_refuses_is_refused_here(wrong: int):
-    with pytest.raises(PromptValidationError, match="1 to 50"):
+    with pytest.raises(PromptValidationError, match="1 to 50") as caught:
         OpenAIFileSearchSection(default_params=FileSearchConfig(max_results=wrong))
+
+    assert isinstance(caught.value, PromptEvaluationError)  # as it is where the adapter finds it
+    assert caught.value.phase == "request"
 
 
 def test_two_of_them_collide_with_both_origins_named():
@@ -62,7 +65,7 @@ def test_the_wire_has_other_names():
 
 @pytest.mark.parametrize("stores", ["vs_1", ("",), (7,)])
 def test_stores_go_by_their_ids(stores):
-    with pytest.raises(ConfigError, match="vector_store_ids must be ids"):
+    with pytest.raises(ConfigError, match="vector_store_ids must be"):
         CAPABILITY.declare(FileSearchConfig(stores))
 
 

@@ -1,0 +1,70 @@
+"""Whether a configuration holds what its fields are annotated to hold. Not everybody checks types."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Collection, Mapping
+from functools import cache
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
+
+_UNIONS = (Union, UnionType)
+
+
+def misfit_in(config: object) -> str | None:
+    """The first field of a dataclass that holds something else, and what it may hold; None where all is well.
+
+    What it does hold is told by its type alone, since it may be a secret.
+    """
+    hints = _hints(type(config))
+    for field in dataclasses.fields(cast("Any", config)):
+        value: object = getattr(config, field.name)
+        if not fits(value, hints[field.name]):
+            return f"{field.name} must be {_described(hints[field.name])}, not {_described_value(value)}"
+    return None
+
+
+def fits(value: object, wanted: Any) -> bool:  # noqa: ANN401 - any type form
+    """Whether a value is of a type. A list is as good as a tuple; a text is no list of letters, and True no number."""
+    plain, inner = get_origin(wanted) or wanted, get_args(wanted)
+    if plain in (Any, Literal):
+        return plain is Any or value in inner
+    if plain in _UNIONS:
+        return any(fits(value, one) for one in inner)
+    if plain is tuple:
+        return _is_list(value) and all(fits(one, inner[0]) for one in cast("Collection[object]", value))
+    if plain is Mapping:
+        pairs = cast("Mapping[object, object]", value).items() if isinstance(value, Mapping) else None
+        return pairs is not None and all(fits(key, inner[0]) and fits(held, inner[1]) for key, held in pairs)
+    if plain is Callable or getattr(plain, "_is_protocol", False):
+        return callable(value)
+    return isinstance(value, plain) and not (plain is int and isinstance(value, bool))
+
+
+@cache
+def _hints(of: type) -> Mapping[str, Any]:
+    return get_type_hints(of)
+
+
+def _is_list(value: object) -> bool:
+    return isinstance(value, Collection) and not isinstance(value, str | bytes | Mapping)
+
+
+def _described(wanted: Any) -> str:  # noqa: ANN401 - any type form
+    plain, inner = get_origin(wanted) or wanted, get_args(wanted)
+    if plain in _UNIONS:
+        return " or ".join(_described(one) for one in inner)
+    if plain is Literal:
+        return " or ".join(map(repr, inner))
+    if plain is tuple:
+        return f"a tuple of {_described(inner[0])}"
+    if wanted is NoneType:
+        return "None"
+    return getattr(plain, "__name__", str(plain))
+
+
+def _described_value(value: object) -> str:
+    if _is_list(value):
+        kinds = sorted({type(one).__name__ for one in cast("Collection[object]", value)})
+        return f"a {type(value).__name__} of {' and '.join(kinds) or 'nothing'}"
+    return "None" if value is None else type(value).__name__
