@@ -83,7 +83,9 @@ class _Handler(BaseHTTPRequestHandler):
         inside = "json_schema" in body or "\n```" in body["stop"]
         words = reply.opens if "grammar" in body else reply.inside if inside else reply.text
         for at in range(0, len(words), 7):
-            self._event({"content": words[at : at + 7], "stop": False})
+            likely = {"token": words[at : at + 7], "logprob": -0.5}
+            told = {"completion_probabilities": [{**likely, "top_logprobs": [likely] * body.get("n_probs", 0)}]}
+            self._event({"content": words[at : at + 7], "stop": False, **(told if "n_probs" in body else {})})
         if reply.die:
             os._exit(9)
         kind, word = ("word", reply.opens) if opens else ("limit", "") if reply.cut else ("eos", "")

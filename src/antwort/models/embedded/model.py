@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Any, Final, cast
+from typing import Any, Final, TypeAlias, cast
 
 import msgspec
 from msgspec import Struct
@@ -14,6 +14,7 @@ from antwort.models import faults
 from antwort.models.embedded.dialogue import messages
 from antwort.models.embedded.supervisor import Supervisor
 from antwort.models.embedded.turn import Ask, Ended, Turn
+from antwort.models.logprobs import Logprob, read_logprobs
 from antwort.models.upstream import Refusal, Upstream
 
 _SEED: Final = 1
@@ -27,9 +28,12 @@ class _Chunk(Struct):
     tokens_predicted: int = 0
     tokens_evaluated: int = 0
     timings: dict[str, Any] | None = None
+    completion_probabilities: Any = None
     error: Any = None
 
 
+_Words: TypeAlias = tuple[str, tuple[Logprob, ...]]
+"""Some words, and how likely each was, where that is asked for."""
 _decoder = msgspec.json.Decoder(_Chunk)
 
 
@@ -48,7 +52,7 @@ class Embedded:
         while (ask := turn.next()) is not None:
             async with aclosing(_complete(upstream, ask, request)) as words:
                 async for word in words:
-                    for piece in turn.end(word) if isinstance(word, Ended) else turn.read(word):
+                    for piece in turn.end(word) if isinstance(word, Ended) else turn.read(*word):
                         yield piece
         yield turn.finished()
 
@@ -82,7 +86,7 @@ async def _post(upstream: Upstream, path: str, body: dict[str, Any], request: Mo
     return cast("dict[str, object]", answer) if isinstance(answer, dict) else {}
 
 
-async def _complete(upstream: Upstream, ask: Ask, request: ModelRequest) -> AsyncGenerator[str | Ended, None]:
+async def _complete(upstream: Upstream, ask: Ask, request: ModelRequest) -> AsyncGenerator[_Words | Ended, None]:
     """The words of one completion, and how it ended."""
     try:
         async with aclosing(upstream.stream("completion", _body(ask, request))) as events:
@@ -93,7 +97,7 @@ async def _complete(upstream: Upstream, ask: Ask, request: ModelRequest) -> Asyn
                     raise faults.garbled() from error
                 if chunk.error:
                     raise faults.broke_off(faults.read_body(event.data), model=request.model)
-                yield chunk.content
+                yield chunk.content, read_logprobs(chunk.completion_probabilities, request.top_logprobs)
                 if chunk.stop:
                     yield _ended(chunk)
                     return
@@ -126,6 +130,7 @@ def _body(ask: Ask, request: ModelRequest) -> dict[str, Any]:
     optional = {
         "json_schema": ask.schema,
         "grammar": ask.grammar,
+        "n_probs": None if request.top_logprobs is None else max(1, request.top_logprobs),
         "top_p": request.top_p,
         "presence_penalty": request.presence_penalty,
         "frequency_penalty": request.frequency_penalty,

@@ -18,6 +18,7 @@ from antwort.api.requests import JsonObjectFormat, JsonSchemaFormat
 from antwort.api.responses import InputDetails, Usage
 from antwort.engine.ports import CallPiece, Finished, ModelRequest, Must, Piece, TextPiece
 from antwort.models.embedded.dialogue import Fence, failures, fences
+from antwort.models.logprobs import Logprob
 
 _ANSWER: Final = "```json\n"
 _CLOSING: Final = ("\n```", "```")
@@ -125,13 +126,13 @@ class Turn:
 
     # ── what comes ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def read(self, text: str) -> Iterator[Piece]:
+    def read(self, text: str, logprobs: tuple[Logprob, ...] = ()) -> Iterator[Piece]:
         """The pieces of some more words."""
         if not text:
             return
         self._words.append(text)
         if self._state in ("speak", "json"):
-            yield TextPiece(text)
+            yield TextPiece(text, logprobs)
         elif self._state == "code":
             yield CallPiece(0, arguments=json.dumps(text, ensure_ascii=False)[1:-1])
         elif self._state == "arguments":

@@ -5,7 +5,7 @@ from llama_stage import COMMAND, Reply, asked
 
 from antwort.api.items import read
 from antwort.api.requests import JsonSchemaFormat
-from antwort.engine.ports import FunctionSpec, ModelFault, ModelRequest
+from antwort.engine.ports import FunctionSpec, ModelFault, ModelRequest, TextPiece
 from antwort.models.conformance import FREE, WEATHER, ModelConformance, asking, collect, fold
 from antwort.models.embedded import Embedded, Supervisor
 
@@ -87,6 +87,19 @@ async def test_code_comes_as_it_is_written(stage):
     assert answer.usage.input_tokens == 20
     assert answer.usage.input_tokens_details.cached_tokens == 12
     assert answer.usage.output_tokens == 10
+
+
+@pytest.mark.parametrize("asked_for, shown", [(None, None), (0, 0), (3, 3)])
+async def test_how_likely_the_words_were_is_told_to_those_who_ask(stage, asked_for, shown):
+    model, script = stage
+    Reply(text="Hello").write(script)
+    request = ModelRequest(model="m", items=asking().items, top_logprobs=asked_for)
+    told = [
+        entry for piece in await collect(model, request) if isinstance(piece, TextPiece) for entry in piece.logprobs
+    ]
+
+    assert [len(entry["top_logprobs"]) for entry in told] == ([] if shown is None else [shown])
+    assert "".join(entry["token"] for entry in told) == ("" if shown is None else "Hello")
 
 
 async def test_a_prompt_that_is_too_long_is_the_callers_fault(stage):

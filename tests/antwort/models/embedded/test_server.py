@@ -12,7 +12,7 @@ from patience import until
 
 from antwort.api.items import read
 from antwort.api.requests import JsonSchemaFormat
-from antwort.engine.ports import FunctionSpec, ModelFault, ModelRequest
+from antwort.engine.ports import FunctionSpec, ModelFault, ModelRequest, TextPiece
 from antwort.models.conformance import WEATHER, asking, collect, fold
 from antwort.models.embedded import Embedded, Supervisor
 from antwort.models.embedded.supervisor import COMMAND
@@ -66,7 +66,9 @@ def test_it_listens_on_loopback_only_answers_with_the_key_only_and_ends_with_its
 async def test_a_real_model_speaks_counts_calls_and_fills_schemas(weights):
     model = Embedded(Supervisor(weights, context=2048, parallel=1))
     try:
-        spoken = fold(await collect(model, asking("Say hello in one word.")))
+        likely = ModelRequest(model="m", items=asking("Say hello in one word.").items, top_logprobs=2)
+        pieces = await collect(model, likely)
+        spoken = fold(pieces)
         counted = await model.count_tokens(asking("Say hello in one word."))
         again = fold(await collect(model, asking("Say hello in one word.")))
         must = ModelRequest(model="m", items=asking("The weather in Rome?").items, tools=(WEATHER,), choice="required")
@@ -81,6 +83,9 @@ async def test_a_real_model_speaks_counts_calls_and_fills_schemas(weights):
     finally:
         await model.aclose()
 
+    told = [entry for piece in pieces if isinstance(piece, TextPiece) for entry in piece.logprobs]
+    assert "".join(entry["token"] for entry in told) == spoken.text
+    assert {len(entry["top_logprobs"]) for entry in told} == {2}
     assert "hello" in spoken.text.lower()
     assert spoken.usage.input_tokens == counted
     assert again.text == spoken.text
