@@ -24,6 +24,7 @@ import server
 import storage
 import table
 import tool_calls
+import workspaces
 from readings import Suite
 
 SUITES: dict[str, Callable[[], Suite]] = {
@@ -36,6 +37,7 @@ SUITES: dict[str, Callable[[], Suite]] = {
     "storage": storage.suite,
     "server": server.suite,
     "code": code_calls.suite,
+    "workspaces": workspaces.suite,
 }
 """Every suite, in the order of the table. A new one is a module beside this file, and a line here."""
 

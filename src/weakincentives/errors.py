@@ -28,9 +28,10 @@
     │   ├── MissingFileError        (also a FileNotFoundError)
     │   ├── NotAFileError           (also an IsADirectoryError)
     │   └── NotADirectoryPathError  (also a NotADirectoryError)
-    └── WorkspaceError              host files cannot be mounted
-        ├── WorkspaceSecurityError  …because they lie outside the allowed roots
-        └── WorkspaceBudgetError    …because they are too large
+    ├── WorkspaceError              host files cannot be mounted
+    │   ├── WorkspaceSecurityError  …because they lie outside the allowed roots
+    │   └── WorkspaceBudgetError    …because they are too large
+    └── ContainerExpiredError       a container is gone, and there is no other in its place
 
 A tool's own failure is never an exception here: it is a `ToolResult` with
 `success=False`, and the model reads it.
@@ -225,3 +226,15 @@ class WorkspaceSecurityError(WorkspaceError):
 
 class WorkspaceBudgetError(WorkspaceError):
     """A mount holds more bytes than its `max_bytes`."""
+
+
+class ContainerExpiredError(WinkError):
+    """A container is gone, and could not be made again, or is not ours to make again.
+
+    `original_error` is how that was found out; what kept us from making another is the `__cause__`.
+    """
+
+    def __init__(self, message: str, *, container_id: str, original_error: Exception) -> None:
+        super().__init__(message)
+        self.container_id = container_id
+        self.original_error = original_error

@@ -133,7 +133,7 @@ class FakeApi:
             protocol_version = "HTTP/1.1"
 
             def handle_any(self) -> None:
-                raw = self.rfile.read(int(self.headers.get("content-length", 0)))
+                raw = self.rfile.read(int(self.headers.get("content-length", 0))) or b"".join(self.chunks())
                 asked = Asked(
                     self.command, self.path, {name.lower(): value for name, value in self.headers.items()}, raw
                 )
@@ -151,7 +151,14 @@ class FakeApi:
                 self.end_headers()
                 self.wfile.write(plain)
 
-            do_POST = do_GET = do_DELETE = handle_any  # noqa: N815 - what http.server looks for
+            def chunks(self) -> Iterator[bytes]:
+                while self.headers.get("transfer-encoding") == "chunked" and (size := int(self.rfile.readline(), 16)):
+                    yield self.rfile.read(size)
+                    self.rfile.readline()
+                if self.headers.get("transfer-encoding") == "chunked":
+                    self.rfile.readline()
+
+            do_POST = do_GET = do_PUT = do_DELETE = handle_any  # noqa: N815 - what http.server looks for
 
             def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - named by http.server
                 pass

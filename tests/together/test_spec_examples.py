@@ -62,7 +62,8 @@ PATHS = {
     "PromptExecuted",
     "weakincentives.runtime.session": "Session",
     "weakincentives.adapters.openai": "OpenAIAdapter OpenAIModelConfig OpenAIClientConfig OpenAIHostedToolsConfig "
-    "FileSearchConfig citations download",
+    "FileSearchConfig citations download ContainerConfig OpenAIContainerWorkspaceSection ContainerFilesystem "
+    "ContainerManager ContainerExpiredError",
     "weakincentives.adapters.openai.native_tools.file_search_section": "OpenAIFileSearchSection",
     "weakincentives.adapters.openai.native_tools.web_search_section": "OpenAIWebSearchSection",
     "weakincentives.adapters.openai.native_tools.code_interpreter_section": "OpenAICodeInterpreterSection",

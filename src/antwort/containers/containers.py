@@ -352,9 +352,12 @@ class Containers:
         return await self._bring(owner, container_id, files)
 
     async def list_files(self, owner: Owner, container_id: str, query: PageQuery) -> Page:
-        """A page of the files; while code runs, as they were before it. Of an expired container what there was."""
+        """A page of the files; while code runs, as they were before it. Of an expired container what there was.
+
+        The first page is as of now, and those behind it are of the same look: nothing moves from under a cursor.
+        """
         record = await self.get(owner, container_id)
-        if record.sandbox is not None:
+        if record.sandbox is not None and query.after is None and query.before is None:
             await self._contents.look_if_idle(owner, record)
         page = await self._store.list_container_files(owner, container_id, query)
         if page is None:

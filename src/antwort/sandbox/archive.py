@@ -7,7 +7,6 @@ on the way out; permissions are reduced to "may be run or not"; owners and times
 from __future__ import annotations
 
 import os
-import tarfile
 from collections.abc import Iterator
 from typing import IO, Final
 
@@ -16,6 +15,7 @@ from .errors import BadPath, NotFound, TooLarge
 from .files import Tree, parts
 
 MOST_MEMBERS: Final = 100_000
+_CHUNK: Final = 1 << 20
 
 
 def unpack(tree: Tree, source: IO[bytes], below: str, *, limit: int) -> int:
@@ -50,47 +50,42 @@ def pack(tree: Tree, sink: IO[bytes], below: str, *, limit: int) -> int:
     """Write every file and directory below as a tar; answers how many."""
     prefix = f"{'/'.join(parts(below))}/" if below else ""
     count, total = 0, 0
-    with tarfile.open(fileobj=sink, mode="w|", format=tarfile.PAX_FORMAT) as archive:
-        listing = tree.list(below, limit=MOST_MEMBERS)
-        if listing.has_more:
-            message = f"the tree holds more than {MOST_MEMBERS} members"
-            raise TooLarge(message)
-        for entry in listing.entries:
-            member = tarfile.TarInfo(entry.path.removeprefix(prefix))
-            member.mtime = int(entry.modified)
-            member.mode = 0o755 if entry.kind == "directory" else 0o644
-            if entry.kind == "directory":
-                member.type = tarfile.DIRTYPE
-                archive.addfile(member)
-                count += 1
-                continue
-            try:
-                descriptor, member.size = tree.open_read(entry.path)
-            except (BadPath, NotFound):
-                continue  # gone or replaced since it was listed
-            total += member.size
-            with os.fdopen(descriptor, "rb") as file:
-                if total > limit:
-                    message = f"the tree holds more than {limit} bytes"
-                    raise TooLarge(message)
-                # The code may cut the file while it is read; the archive must still be as long as it says.
-                archive.addfile(member, _Padded(file, member.size))
+    listing = tree.list(below, limit=MOST_MEMBERS)
+    if listing.has_more:
+        message = f"the tree holds more than {MOST_MEMBERS} members"
+        raise TooLarge(message)
+    for entry in listing.entries:
+        name = entry.path.removeprefix(prefix)
+        if entry.kind == "directory":
+            sink.write(tar.header(name, "directory", 0, entry.modified))
             count += 1
+            continue
+        try:
+            descriptor, size = tree.open_read(entry.path)
+        except (BadPath, NotFound):
+            continue  # gone or replaced since it was listed
+        try:
+            total += size
+            if total > limit:
+                message = f"the tree holds more than {limit} bytes"
+                raise TooLarge(message)
+            sink.write(tar.header(name, "file", size, entry.modified))
+            _copy(descriptor, size, sink)
+        finally:
+            os.close(descriptor)
+        count += 1
+    sink.write(tar.END)
     return count
 
 
-class _Padded:
-    """Reads exactly so many bytes, with zeros for what has vanished meanwhile."""
-
-    def __init__(self, file: IO[bytes], size: int) -> None:
-        self._file = file
-        self._left = size
-
-    def read(self, size: int = -1) -> bytes:
-        wanted = self._left if size < 0 else min(size, self._left)
-        data = self._file.read(wanted)
-        self._left -= wanted
-        return data + b"\0" * (wanted - len(data))
+def _copy(descriptor: int, size: int, sink: IO[bytes]) -> None:
+    """As many bytes as the header says, with zeros for what is gone: code may cut the file while it is read."""
+    left = size
+    while left:
+        piece = os.read(descriptor, min(left, _CHUNK)) or bytes(min(left, _CHUNK))
+        sink.write(piece)
+        left -= len(piece)
+    sink.write(tar.padding(size))
 
 
 class Feed:

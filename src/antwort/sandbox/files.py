@@ -173,10 +173,19 @@ class Tree:
         return Draft(self, path, directory, part, name, descriptor)
 
     def settle(self, draft: Draft) -> None:
-        """Put a draft in its place. A rename: what stands there may be a link, a FIFO or a file open elsewhere."""
+        """Put a draft in its place. A rename: what stands there may be a link, a FIFO or a file open elsewhere.
+
+        Directories without a file in them give way: whoever is shown files alone could never remove them.
+        """
         with self._as_owner():
             try:
-                os.rename(draft.part, draft.name, src_dir_fd=draft.directory, dst_dir_fd=draft.directory)
+                try:
+                    os.rename(draft.part, draft.name, src_dir_fd=draft.directory, dst_dir_fd=draft.directory)
+                except IsADirectoryError:
+                    if not _is_hollow(draft.name, draft.directory, 0):
+                        raise
+                    _remove_hollow(draft.name, draft.directory, 0)
+                    os.rename(draft.part, draft.name, src_dir_fd=draft.directory, dst_dir_fd=draft.directory)
             except OSError as error:
                 raise _refused(error, draft.path) from error
 
@@ -373,6 +382,31 @@ def _names(directory: int, start: str, most: int) -> list[str]:
                 and (item.is_file(follow_symlinks=False) or item.is_dir(follow_symlinks=False))
             ),
         )
+
+
+def _is_hollow(name: str, parent: int, depth: int) -> bool:
+    """Whether there is nothing in a directory but directories."""
+    if depth > _DEEPEST:
+        return False
+    directory = _open(name, _DIRECTORY, parent, name)
+    try:
+        with os.scandir(directory) as entries:
+            return all(
+                one.is_dir(follow_symlinks=False) and _is_hollow(one.name, directory, depth + 1) for one in entries
+            )
+    finally:
+        os.close(directory)
+
+
+def _remove_hollow(name: str, parent: int, depth: int) -> None:
+    """Remove it, from the bottom up. What code has put into it meanwhile, or how deep, makes that fail, and stays."""
+    directory = _open(name, _DIRECTORY, parent, name)
+    try:
+        for child in os.listdir(directory) if depth <= _DEEPEST else ():  # noqa: PTH208 - a descriptor has no pathlib
+            _remove_hollow(child, directory, depth + 1)
+    finally:
+        os.close(directory)
+    os.rmdir(name, dir_fd=parent)
 
 
 def _remove_below(name: str, parent: int, depth: int) -> None:

@@ -1,12 +1,14 @@
-"""The headers of a tar, read one after the other within bounds.
+"""The headers of a tar: read one after the other within bounds, and written.
 
 Not `tarfile`: archives come from strangers, and it takes an extension header into memory however long that says it is,
 searches it with expressions whose time is quadratic (and nothing else in the process runs meanwhile), and recurses once
-for each of a chain. What it understands beyond this (links, devices, sparse files) is refused here anyhow.
+for each of a chain. What it understands beyond this (links, devices, sparse files) is refused here anyhow. And of many
+small files it takes longer for the headers than anybody does for the content.
 """
 
 from __future__ import annotations
 
+import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import IO, Final, Literal
@@ -16,6 +18,9 @@ from .errors import BadPath, TooLarge
 LARGEST_EXTENSION: Final = 64 << 10
 """Of one header that says more of the next member; paths are shorter, and little else is of use."""
 
+END: Final = bytes(1024)
+"""What comes behind the last member."""
+
 _BLOCK: Final = 512
 _CHUNK: Final = 1 << 20
 _FILES: Final = (b"0", b"\0", b"7")
@@ -23,6 +28,8 @@ _DIRECTORY: Final = b"5"
 _PAX: Final = (b"x", b"X", b"g")
 _LONG_NAME: Final = b"L"
 _LONG_LINK: Final = b"K"
+_LONGEST_PLAIN_NAME: Final = 100
+_MOST_IN_OCTAL: Final = 8**11
 
 Kind = Literal["file", "directory", "other"]
 
@@ -55,15 +62,34 @@ def members(file: IO[bytes]) -> Iterator[Member]:
 
 def content(file: IO[bytes], size: int) -> Iterator[bytes]:
     """What follows a header, in pieces, with the padding behind it read as well."""
-    padding = -size % _BLOCK
+    odd = -size % _BLOCK
     while size:
         piece = file.read(min(size, _CHUNK))
         if not piece:
             raise _broken("it ends too early")
         size -= len(piece)
         yield piece
-    if len(file.read(padding)) < padding:
+    if len(file.read(odd)) < odd:
         raise _broken("it ends too early")
+
+
+def header(name: str, kind: Literal["file", "directory"], size: int, modified: float) -> bytes:
+    """What comes before the content of a member, which `padding` follows. What has no plain form is left to tarfile."""
+    is_directory, time = kind == "directory", int(modified)
+    full, mode = (f"{name}/", 0o755) if is_directory else (name, 0o644)
+    if not full.isascii() or len(full) > _LONGEST_PLAIN_NAME or time < 0 or max(size, time) >= _MOST_IN_OCTAL:
+        info = tarfile.TarInfo(name)
+        info.size, info.mtime, info.mode = size, time, mode
+        info.type = tarfile.DIRTYPE if is_directory else tarfile.REGTYPE
+        return info.tobuf(tarfile.PAX_FORMAT)
+    before = full.encode().ljust(100, b"\0") + b"%07o\0%07o\0%07o\0%011o\0%011o\0" % (mode, 0, 0, size, time)
+    behind = (_DIRECTORY if is_directory else b"0") + bytes(100) + b"ustar\x0000" + bytes(247)
+    return before + b"%06o\0 " % (sum(before) + sum(behind) + 8 * ord(" ")) + behind
+
+
+def padding(size: int) -> bytes:
+    """What fills up the last block of a content."""
+    return bytes(-size % _BLOCK)
 
 
 def _member(block: bytes, kind: bytes, size: int, extension: dict[str, bytes]) -> Member:

@@ -14,7 +14,7 @@ from collections.abc import Generator, Iterable
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
+from typing import BinaryIO, Literal
 
 from weakincentives.errors import FilesystemError, InvalidPathError
 from weakincentives.filesystem.base import FilesystemBase
@@ -82,18 +82,32 @@ class HostFilesystem(FilesystemBase):
             _require_file(path, os.fstat(file))
             return read_all(file)
 
+    def open_read(self, path: str) -> BinaryIO:
+        """A file to read piece by piece, where it is too large to hold. The caller closes it."""
+        parts = split(path)
+        with self._speaking_of(path, "file"):
+            descriptor = self._opener(self._anchor, parts, READ)
+            try:
+                _require_file(path, os.fstat(descriptor))
+                return os.fdopen(descriptor, "rb")
+            except BaseException:
+                os.close(descriptor)
+                raise
+
     def write_bytes(self, path: str, content: bytes) -> None:
+        self.write_chunks(path, (content,))
+
+    def write_chunks(self, path: str, content: Iterable[bytes]) -> None:
+        """Write a file piece by piece. It takes its place when it is whole, or not at all."""
         parts = split(path)
         if not parts:
             raise not_a_file(path)
-        with self._speaking_of(path, "file"):
-            self._make_directories(parts[:-1])
-            with self._directory(parts[:-1]) as directory:
-                before = _look(parts[-1], directory)
-                if before is not None:
-                    _require_file(path, before)
-                    _require_writable(parts[-1], directory)
-                self._write(parts, directory, (content,), like=before)
+        with self._speaking_of(path, "file"), self._directory(parts[:-1], make=True) as directory:
+            before = _look(parts[-1], directory)
+            if before is not None:
+                _require_file(path, before)
+                _require_writable(parts[-1], directory)
+            self._write(parts, directory, content, like=before)
 
     def stat(self, path: str) -> FileStat:
         parts = split(path)
@@ -123,10 +137,8 @@ class HostFilesystem(FilesystemBase):
 
     def mkdir(self, path: str) -> None:
         parts = split(path)
-        with self._speaking_of(path, "directory"):
-            self._make_directories(parts)
-            with self._directory(parts):  # says what is wrong if something else is in its place
-                pass
+        with self._speaking_of(path, "directory"), self._directory(parts, make=True):
+            pass  # opening it says what is wrong if something else is in its place
 
     def delete(self, path: str, *, recursive: bool = False) -> None:
         parts = split(path)
@@ -153,17 +165,21 @@ class HostFilesystem(FilesystemBase):
         self._journal.rewound(snapshot)
 
     @contextmanager
-    def _directory(self, parts: Parts) -> Generator[int]:
+    def _directory(self, parts: Parts, *, make: bool = False) -> Generator[int]:
         """The directory at `parts`, held open to work on its entries."""
-        with opened(self._opener, self._anchor, parts, PASS) as descriptor:
+        try:
+            descriptor = self._opener(self._anchor, parts, PASS)
+        except FileNotFoundError:
+            if not make:
+                raise
+            self._make_directories(parts)
+            descriptor = self._opener(self._anchor, parts, PASS)
+        try:
             yield descriptor
+        finally:
+            os.close(descriptor)
 
     def _make_directories(self, parts: Parts) -> None:
-        try:
-            with self._directory(parts):
-                return
-        except FileNotFoundError:
-            pass
         for length in range(1, len(parts) + 1):
             with self._directory(parts[: length - 1]) as above:
                 if _look(parts[length - 1], above) is None:
@@ -231,8 +247,7 @@ class HostFilesystem(FilesystemBase):
             self._remove_directory(here)
 
     def _put_back(self, parts: Parts, before: Before) -> None:
-        self._make_directories(parts[:-1])
-        with self._directory(parts[:-1]) as directory:
+        with self._directory(parts[:-1], make=True) as directory:
             present = _look(parts[-1], directory)
             if present is not None and not _is_same_kind(present, before):
                 try:

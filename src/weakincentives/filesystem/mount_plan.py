@@ -73,15 +73,7 @@ class AllowedRoots:
     """The directories (or single files) of the host that mounts may read, held open until `stack` is closed."""
 
     def __init__(self, roots: Sequence[str | os.PathLike[str]], stack: ExitStack) -> None:
-        if not roots:
-            raise WorkspaceSecurityError(
-                "allowed_host_roots is empty, so nothing may be mounted; name the directories that mounts may read"
-            )
-        if isinstance(
-            roots, str | os.PathLike
-        ):  # its letters would be the roots, and the first of them allows everything
-            raise WorkspaceSecurityError(f"allowed_host_roots must be a list of directories, not one path: [{roots!r}]")
-        self._roots = [Path(os.path.realpath(root)) for root in roots]
+        self._roots = _resolved(roots)
         self._anchors: dict[Path, int] = {}
         for root in self._roots:
             base = _base(root)
@@ -100,15 +92,24 @@ class AllowedRoots:
 
     def resolve(self, host_path: str) -> Location:
         """The place that a mount names, or the reason why it cannot be mounted."""
-        bases = [Path("/")] if Path(host_path).is_absolute() else [*map(_base, self._roots), Path.cwd()]
-        claims = [Path(os.path.realpath(base / host_path)) for base in bases]
-        for claim in claims:
+        for claim in _claims(host_path, self._roots):
             location = self.locate(claim)
             if location is not None and os.path.lexists(claim):
                 return location
-        if any(claim.is_relative_to(root) for claim in claims for root in self._roots):
-            raise WorkspaceError(f"{host_path!r} does not exist in the allowed host roots ({self})")
-        raise WorkspaceSecurityError(f"{host_path!r} is {str(claims[0])!r}, outside of the allowed host roots ({self})")
+        raise WorkspaceError(f"{host_path!r} does not exist in the allowed host roots ({self})")
+
+
+def listed_roots(roots: Sequence[str | os.PathLike[str]]) -> tuple[str | os.PathLike[str], ...]:
+    """Roots as they were given, unless that is one path alone: its letters would be the roots, and `/` is the first."""
+    if isinstance(roots, str | os.PathLike):
+        raise WorkspaceSecurityError(f"allowed_host_roots must be a list of directories, not one path: [{roots!r}]")
+    return tuple(roots)
+
+
+def check_mounts(mounts: Iterable[HostMount], roots: Sequence[str | os.PathLike[str]]) -> None:
+    """Refuse what lies outside of the allowed roots as far as paths tell. What is really there is seen by the plan."""
+    for mount in mounts:
+        _claims(mount.host_path, _resolved(roots))
 
 
 def plan_mounts(mounts: Iterable[HostMount], roots: AllowedRoots) -> tuple[MountPlan, ...]:
@@ -216,6 +217,26 @@ class _Walk:
         if not is_addressable(target):
             raise WorkspaceError(f"{source.path!r} has a name that a workspace cannot hold; rename or exclude it")
         return PlannedFile("/".join(entry), target, source, size)
+
+
+def _resolved(roots: Sequence[str | os.PathLike[str]]) -> list[Path]:
+    if not roots:
+        raise WorkspaceSecurityError(
+            "allowed_host_roots is empty, so nothing may be mounted; name the directories that mounts may read"
+        )
+    return [Path(os.path.realpath(root)) for root in listed_roots(roots)]
+
+
+def _claims(host_path: str, roots: Sequence[Path]) -> list[Path]:
+    """The places in the allowed roots that a mount may mean, likeliest first; refused where there is none."""
+    bases = [Path("/")] if Path(host_path).is_absolute() else [*map(_base, roots), Path.cwd()]
+    claims = [Path(os.path.realpath(base / host_path)) for base in bases]
+    if not any(claim.is_relative_to(root) for claim in claims for root in roots):
+        allowed = ", ".join(repr(str(root)) for root in roots)
+        raise WorkspaceSecurityError(
+            f"{host_path!r} is {str(claims[0])!r}, outside of the allowed host roots ({allowed})"
+        )
+    return claims
 
 
 def _base(root: Path) -> Path:

@@ -8,7 +8,15 @@ from weakincentives.runtime.dispatcher import (
     InProcessDispatcher,
     NullDispatcher,
 )
-from weakincentives.runtime.events import ModelResponded, PromptExecuted, PromptRendered, ToolInvoked
+from weakincentives.runtime.events import (
+    ContainerRecreated,
+    ModelResponded,
+    PromptExecuted,
+    PromptRendered,
+    ToolInvoked,
+    TransferProgress,
+    WorkspaceSynced,
+)
 from weakincentives.runtime.session import Session, Slice, Snapshot
 from weakincentives.runtime.slices import (
     Append,
@@ -26,6 +34,7 @@ from weakincentives.runtime.transcript import Transcript, TranscriptEntry
 __all__ = [
     "Append",
     "Clear",
+    "ContainerRecreated",
     "DispatchResult",
     "Dispatcher",
     "InProcessDispatcher",
@@ -43,6 +52,8 @@ __all__ = [
     "ToolInvoked",
     "Transcript",
     "TranscriptEntry",
+    "TransferProgress",
+    "WorkspaceSynced",
     "append_event",
     "replace_latest",
     "upsert_by",

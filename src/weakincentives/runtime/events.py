@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import datetime
+from pathlib import Path
 from typing import Any, Literal, TypeAlias, final
 from uuid import uuid4
 
@@ -20,6 +21,7 @@ from weakincentives.runtime.dispatcher import (
 )
 
 __all__ = [
+    "ContainerRecreated",
     "DispatchResult",
     "Dispatcher",
     "InProcessDispatcher",
@@ -31,6 +33,8 @@ __all__ = [
     "PromptExecuted",
     "PromptRendered",
     "ToolInvoked",
+    "TransferProgress",
+    "WorkspaceSynced",
 ]
 
 Origin: TypeAlias = Literal["client", "provider"]
@@ -110,3 +114,77 @@ class PromptExecuted:
     session_id: str | None = None
     created_at: datetime = field(default_factory=SYSTEM_CLOCK.now)
     event_id: str = field(default_factory=_event_id)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ContainerRecreated:
+    """A container was gone, and another one is in its place. Variables of code that ran in it are lost in any case.
+
+    `restored` are the paths that were put back as we had them, `lost` those whose newest content we do not have. A path
+    that is in both was put back as it was before code in the container changed it.
+    """
+
+    old_id: str
+    new_id: str
+    restored: tuple[str, ...] = ()
+    lost: tuple[str, ...] = ()
+    reason: str = ""
+    session_id: str | None = None
+    created_at: datetime = field(default_factory=SYSTEM_CLOCK.now)
+    event_id: str = field(default_factory=_event_id)
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransferProgress:
+    """Files are on their way into a container, or out of it; told some times a second, and when it is over."""
+
+    direction: Literal["upload", "download"]
+    container_id: str
+    files: int
+    bytes: int
+    total_files: int
+    total_bytes: int
+    session_id: str | None = None
+    created_at: datetime = field(default_factory=SYSTEM_CLOCK.now)
+    event_id: str = field(default_factory=_event_id)
+
+    @property
+    def done(self) -> bool:
+        return self.files >= self.total_files
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkspaceSynced:
+    """The files of a container came back into `directory`: what is different there now.
+
+    `refused` are names that cannot be there, each with the reason; `lost` is what is known to have been in a container
+    that was gone before it could be asked.
+    """
+
+    container_id: str | None
+    directory: Path
+    added: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    refused: tuple[tuple[str, str], ...] = ()
+    lost: tuple[str, ...] = ()
+    unchanged: int = 0
+    bytes: int = 0
+    session_id: str | None = None
+    created_at: datetime = field(default_factory=SYSTEM_CLOCK.now)
+    event_id: str = field(default_factory=_event_id)
+
+    def render(self) -> str:
+        """In one line."""
+        counts = {
+            "added": len(self.added),
+            "changed": len(self.changed),
+            "removed": len(self.removed),
+            "unchanged": self.unchanged,
+            "refused": len(self.refused),
+            "lost": len(self.lost),
+        }
+        return ", ".join(f"{count} {what}" for what, count in counts.items() if count) or "no files"

@@ -13,14 +13,23 @@ from uuid import uuid4
 from weakincentives.errors import ReducerError, SessionError
 from weakincentives.prompt import SupportsDataclass
 from weakincentives.runtime.dispatcher import Dispatcher, DispatchResult, InProcessDispatcher
-from weakincentives.runtime.events import ModelResponded, PromptExecuted, PromptRendered, ToolInvoked
+from weakincentives.runtime.events import (
+    ContainerRecreated,
+    ModelResponded,
+    PromptExecuted,
+    PromptRendered,
+    ToolInvoked,
+    TransferProgress,
+    WorkspaceSynced,
+)
 from weakincentives.runtime.slices import Append, Clear, Reducer, Replace, SliceOp, SliceView, append_event, apply
 from weakincentives.runtime.transcript import Transcript
 
 T = TypeVar("T")
 E = TypeVar("E")
 
-_EVENTS: tuple[type, ...] = (PromptRendered, ModelResponded, ToolInvoked, PromptExecuted)
+_JOURNALED: tuple[type, ...] = (PromptRendered, ModelResponded, ToolInvoked, PromptExecuted)
+_EVENTS: tuple[type, ...] = (*_JOURNALED, ContainerRecreated, TransferProgress, WorkspaceSynced)
 
 _logger = logging.getLogger(__name__)
 
@@ -161,7 +170,7 @@ class Session:
                     except Exception as error:  # a stranger's code; raised again once all have run
                         _logger.exception("reducer %r failed on %s", reducer, event_type.__name__)
                         failures.append(error)
-            if event_type in _EVENTS:
+            if event_type in _JOURNALED:
                 self._journal = self._journal.appended(event)
         return tuple(failures)
 

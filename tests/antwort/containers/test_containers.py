@@ -329,6 +329,18 @@ async def test_a_file_that_is_written_again_is_another_file(place):
     assert await place.content(container_id, ran.files[0].id) == b"y"
 
 
+async def test_pages_behind_the_first_are_of_the_same_look(place):
+    container_id = await place.create()
+    for name in "abc":
+        await place.containers.add_file(US, container_id, name, pieces(b"1"))
+    first = await place.containers.list_files(US, container_id, PageQuery(order="asc", limit=2))
+    await place.sandboxes.held[0].write_file("b", pieces(b"22"))  # as code does that was left running
+    behind = PageQuery(order="asc", limit=2, after=first.data[-1].id)
+
+    assert [file.path for file in (await place.containers.list_files(US, container_id, behind)).data] == ["c"]
+    assert await place.paths(container_id) == ["a", "c", "b"]
+
+
 async def test_uploaded_files_are_brought_once_and_what_became_of_them_is_left(place):
     one, other = await place.upload("a", b"1"), await place.upload("b", b"22")
     container_id = await place.create(file_ids=[one])

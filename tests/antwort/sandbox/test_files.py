@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antwort.sandbox.errors import BadPath, NotFound, TooLarge
-from antwort.sandbox.files import Listing, Tree, is_plain, parts
+from antwort.sandbox.files import Listing, Tree, _remove_hollow, is_plain, parts
 
 
 @pytest.fixture
@@ -133,6 +133,7 @@ def test_a_write_replaces_what_stood_there_and_not_its_content(tree, root):
     with pytest.raises(BadPath):
         tree.write("a/b", b"x")
     (root / "directory").mkdir()
+    (root / "directory/file").touch()
     with pytest.raises(BadPath):
         tree.write("directory", b"x")
 
@@ -249,9 +250,48 @@ def test_one_that_breaks_off_leaves_what_was_there(tree, root):
 
 def test_a_directory_is_not_replaced_and_nothing_is_left(tree, root):
     (root / "d" / "inner").mkdir(parents=True)
+    (root / "d" / "file").touch()
     with pytest.raises(BadPath):
         tree.write("d", b"x")
     assert [path.name for path in root.iterdir()] == ["d"]
+
+
+def test_directories_without_a_file_give_way(tree, root):
+    (root / "dir/sub/deep").mkdir(parents=True)
+    (root / "dir/other").mkdir()
+    tree.write("dir", b"a file now")
+
+    assert (root / "dir").read_bytes() == b"a file now"
+    assert [path.name for path in root.iterdir()] == ["dir"]
+
+
+def test_directories_with_anything_in_them_do_not(tree, root):
+    (root / "dir/empty").mkdir(parents=True)
+    (root / "dir/sub").mkdir()
+    (root / "dir/sub/link").symlink_to("nowhere")
+    with pytest.raises(BadPath, match="directory"):
+        tree.write("dir", b"a file")
+
+    assert sorted(str(path.relative_to(root)) for path in root.rglob("*")) == [
+        *("dir", "dir/empty", "dir/sub", "dir/sub/link")
+    ]
+
+
+def test_directories_deeper_than_we_go_do_not_either(tree, root):
+    deep = root
+    for _ in range(80):
+        deep = deep / "d"
+        deep.mkdir()
+    with pytest.raises(BadPath, match="directory"):
+        tree.write("d", b"a file")
+    place = os.open(root, os.O_RDONLY)
+    try:
+        with pytest.raises(OSError, match="not empty"):  # code can put them there after they were looked at
+            _remove_hollow("d", place, 0)
+    finally:
+        os.close(place)
+
+    assert deep.is_dir()
 
 
 def test_what_the_code_does_to_a_draft_is_its_own_affair(tree, root):

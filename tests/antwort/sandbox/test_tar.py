@@ -50,6 +50,24 @@ def test_what_is_written_in_any_format_is_read(form):
     assert next(tar.members(io.BytesIO(sent.getvalue()))).executable
 
 
+@given(
+    st.text(st.characters(exclude_characters="/\0", exclude_categories=["Cs"]), min_size=1, max_size=120),
+    st.sampled_from(["file", "directory"]),
+    st.integers(0, 1 << 40),
+    st.one_of(st.integers(-(1 << 33), 1 << 40), st.floats(-1e9, 1e12)),
+)
+def test_a_header_says_to_others_what_it_was_given(name, kind, size, modified):
+    size = size if kind == "file" else 0
+    written = tar.header(name, kind, size, modified)
+    with tarfile.open(fileobj=io.BytesIO(written + tar.END), mode="r:", encoding="utf-8") as archive:
+        member = archive.next()
+    assert member is not None
+    assert (member.name, member.isdir(), member.size, member.mtime) == (name, kind == "directory", size, int(modified))
+    assert len(written) % 512 == 0
+    ours = next(tar.members(io.BytesIO(written)))
+    assert (ours.name.rstrip("/"), ours.kind, ours.size) == (name.rstrip("/"), kind, size)
+
+
 @pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.FIFOTYPE, b"S", b"V"])
 def test_whatever_else_there_is_is_something_else(kind):
     assert next(tar.members(io.BytesIO(header("x", 0, kind)))).kind == "other"

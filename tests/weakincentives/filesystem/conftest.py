@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import ctypes
-import os
 import stat
-import sys
 from pathlib import Path
 
 import pytest
+from rights import rights_laid_down
 
 from weakincentives.filesystem import HostFilesystem
 from weakincentives.filesystem.beneath import best_opener, open_in_one_call, open_walking
@@ -58,29 +56,6 @@ def _everything(path: Path):
 
 @pytest.fixture
 def unprivileged():
-    """Nothing is forbidden to root, unless root lays down the two capabilities that overrule permissions."""
-    if os.geteuid() != 0:
+    """Nothing is forbidden to root, unless root lays down the rights that overrule permissions."""
+    with rights_laid_down():
         yield
-        return
-    if not sys.platform.startswith("linux"):
-        pytest.skip("root cannot lay down its rights here")
-    before = effective_capabilities()
-    effective_capabilities(before & ~(CAP_DAC_OVERRIDE | CAP_DAC_READ_SEARCH))
-    yield
-    effective_capabilities(before)
-
-
-CAP_DAC_OVERRIDE = 1 << 1
-CAP_DAC_READ_SEARCH = 1 << 2
-
-
-def effective_capabilities(new=None):
-    """The first 32 that this thread uses of those that it has."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    header = (ctypes.c_uint32 * 2)(0x20080522, 0)
-    sets = (ctypes.c_uint32 * 6)()
-    libc.capget(header, sets)
-    if new is not None:
-        sets[0] = new
-        assert libc.capset(header, sets) == 0
-    return sets[0]

@@ -354,3 +354,32 @@ def test_the_root_is_closed_with_the_object(root):
 def test_it_says_where_it_is(root):
     assert HostFilesystem(root).root == root
     assert repr(HostFilesystem(root)) == f"HostFilesystem({str(root)!r})"
+
+
+def test_a_large_file_is_read_and_written_piece_by_piece(files, root):
+    files.write_chunks("large", (b"x" * 1000 for _ in range(1000)))
+    with files.open_read("large") as file:
+        assert (file.read(3), file.seek(0, os.SEEK_END)) == (b"xxx", 1_000_000)
+
+
+def test_what_breaks_off_leaves_what_was_there(files, root, everything):
+    before = everything(root)
+
+    def content():
+        yield b"some"
+        raise RuntimeError("on the way")
+
+    with pytest.raises(RuntimeError, match="on the way"):
+        files.write_chunks("dir/file", content())
+    assert everything(root) == before
+
+
+def test_only_files_are_opened_to_be_read(files, root):
+    (root / "link").symlink_to("dir/file")
+    for path, kind in (("dir", NotAFileError), ("link", NotAFileError), ("nothing", MissingFileError)):
+        with pytest.raises(kind):
+            files.open_read(path)
+    before = len(list(Path("/proc/self/fd").iterdir())) if Path("/proc/self/fd").is_dir() else 0
+    with contextlib.suppress(NotAFileError):
+        files.open_read("dir")
+    assert (len(list(Path("/proc/self/fd").iterdir())) if before else 0) == before

@@ -9,7 +9,7 @@ import pytest
 
 from weakincentives.errors import WorkspaceBudgetError, WorkspaceError, WorkspaceSecurityError
 from weakincentives.filesystem import HostMount, mount_plan
-from weakincentives.filesystem.mount_plan import AllowedRoots, plan_mounts
+from weakincentives.filesystem.mount_plan import AllowedRoots, check_mounts, plan_mounts
 
 # What a repository looks like, as far as patterns care.
 REPOSITORY = (
@@ -367,3 +367,15 @@ def test_mounts_may_not_fill_each_others_place(host, first, second, clash):
     for order in (mounts, mounts[::-1]):
         with pytest.raises(WorkspaceError, match="both fill") if clash else contextlib.nullcontext():
             plan(*order, roots=[host])
+
+
+def test_outsiders_are_known_by_their_paths_alone(tmp_path):
+    (tmp_path / "root").mkdir()
+    (tmp_path / "root/link").symlink_to("/etc")
+    check_mounts([HostMount(tmp_path / "root/not/there"), HostMount("relative")], [tmp_path / "root"])
+    check_mounts([], [])
+    for mount in (HostMount("/etc"), HostMount(tmp_path / "root/../x"), HostMount(tmp_path / "root/link/passwd")):
+        with pytest.raises(WorkspaceSecurityError, match="outside"):
+            check_mounts([mount], [tmp_path / "root"])
+    with pytest.raises(WorkspaceSecurityError, match="empty"):
+        check_mounts([HostMount(tmp_path)], [])

@@ -1,9 +1,10 @@
 from __future__ import annotations
 
 from dataclasses import MISSING, fields
+from pathlib import Path
 
 from weakincentives.prompt import ToolResult
-from weakincentives.runtime import events
+from weakincentives.runtime import ContainerRecreated, Session, TransferProgress, WorkspaceSynced, events
 from weakincentives.runtime.events import ModelResponded, PromptExecuted, PromptRendered, ToolInvoked
 
 
@@ -37,3 +38,21 @@ def test_every_event_has_its_own_id_and_an_aware_time():
 def test_the_room_names_its_dispatchers():
     for name in ("InProcessDispatcher", "InProcessEventBus", "NullDispatcher", "NullEventBus"):
         assert name in events.__all__
+
+
+def test_what_became_of_containers_and_files_outlives_a_rollback():
+    session = Session()
+    before = session.snapshot()
+    told = [
+        ContainerRecreated("cntr_1", "cntr_2", ("a",), ("b",)),
+        TransferProgress(direction="upload", container_id="c", files=1, bytes=2, total_files=1, total_bytes=2),
+        WorkspaceSynced(container_id="c", directory=Path("x"), added=("a", "b"), lost=("c",)),
+    ]
+    for event in told:
+        session.dispatch(event)
+    session.restore(before)
+
+    assert [session[type(event)].all() for event in told] == [(event,) for event in told]
+    assert len(session.transcript()) == 0
+    assert (told[1].done, told[2].render()) == (True, "2 added, 1 lost")
+    assert WorkspaceSynced(container_id=None, directory=Path("x")).render() == "no files"

@@ -7,6 +7,9 @@ native_tools/     the tools that the provider runs, one file each
 replay, reading   what a request repeats; what an answer means (`wire`, `projection`)
 citations         what an answer refers to, and how to get it
 container_source  the seam for sections that bring a container
+workspace         `OpenAIContainerWorkspaceSection`, which brings one with files of this machine in it
+container         `ContainerManager`, its one owner; `container_api` asks the server
+container_fs      `ContainerFilesystem` (`container_contents`: `_index`, `_mirror`, `_transfer`, `_sync`)
 transport         the one door to OpenAI's SDK, which is loaded on first use
 """
 
@@ -21,8 +24,15 @@ from weakincentives.adapters.openai.citations import (
     citations,
     download,
 )
-from weakincentives.adapters.openai.config import OpenAIClientConfig, OpenAIHostedToolsConfig, OpenAIModelConfig
-from weakincentives.adapters.openai.container_source import ContainerSource, ContainerVisit
+from weakincentives.adapters.openai.config import (
+    ContainerConfig,
+    OpenAIClientConfig,
+    OpenAIHostedToolsConfig,
+    OpenAIModelConfig,
+)
+from weakincentives.adapters.openai.container import ContainerManager
+from weakincentives.adapters.openai.container_fs import ContainerFilesystem
+from weakincentives.adapters.openai.container_source import ContainerGuide, ContainerSource, ContainerVisit
 from weakincentives.adapters.openai.native_tools import (
     ApplyPatchConfig,
     FileSearchConfig,
@@ -36,11 +46,18 @@ from weakincentives.adapters.openai.native_tools import (
     ShellConfig,
     WebSearchConfig,
 )
+from weakincentives.adapters.openai.workspace import OpenAIContainerWorkspaceSection
+from weakincentives.errors import ContainerExpiredError
 
 __all__ = [
     "ApplyPatchConfig",
     "Citation",
+    "ContainerConfig",
+    "ContainerExpiredError",
     "ContainerFileCitation",
+    "ContainerFilesystem",
+    "ContainerGuide",
+    "ContainerManager",
     "ContainerSource",
     "ContainerVisit",
     "FileCitation",
@@ -50,6 +67,7 @@ __all__ = [
     "OpenAIApplyPatchSection",
     "OpenAIClientConfig",
     "OpenAICodeInterpreterSection",
+    "OpenAIContainerWorkspaceSection",
     "OpenAIFileSearchSection",
     "OpenAIHostedToolsConfig",
     "OpenAIMcpSection",

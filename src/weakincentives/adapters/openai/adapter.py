@@ -11,7 +11,8 @@ import inspect
 import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, cast
 
 from weakincentives.adapters.core import DEFAULT_MAX_TURNS, Connection, Evaluation, ProviderAdapter
 from weakincentives.adapters.openai.citations import FileCitation, download
@@ -38,6 +39,9 @@ class OpenAIAdapter(ProviderAdapter):
 
     Give either a `client` of OpenAI's SDK, or a `client_config` to make one from; without both, one is made from the
     environment when it is first needed. `hosted_tools` are offered to the model with every prompt.
+
+    `close`, or the end of a `with` block, closes the connections of a client that was made here; one of the caller's is
+    the caller's to close. A workspace that works with this client is cleaned up before.
     """
 
     provider = PROVIDER
@@ -116,3 +120,15 @@ class OpenAIAdapter(ProviderAdapter):
                 return download(self.client, citation, dest)
 
         return with_backoff(once, policy=self.throttle, clock=self.clock)
+
+    def close(self) -> None:
+        """Close connections that are ours. What nobody closes goes with the adapter."""
+        self._transport.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -13,6 +13,7 @@ from weakincentives.adapters.openai.native_tools.web_search_section import WebSe
 from weakincentives.adapters.openai.wire import RESERVED, Role
 from weakincentives.prompt import NativeDeclaration
 from weakincentives.tools import CodeInterpreterConfig
+from weakincentives.tools.openai_code_interpreter import MEMORY_TIERS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +89,33 @@ class OpenAIClientConfig:
     def arguments(self) -> dict[str, Any]:
         """What was given, for the client's constructor."""
         return {name: value for name, value in vars(self).items() if value is not None}
+
+
+@dataclass(frozen=True)
+class ContainerConfig:
+    """The container of a workspace.
+
+    `mode="auto"` uses a container that this session already has, if one is alive and has the memory; "explicit" makes
+    one for this workspace alone. `expires_after` are minutes of idleness; without them the provider decides.
+    `container_id` is a container of yours: it is used, but never deleted, and never replaced when it is gone.
+    `archives=False` uses nothing that OpenAI's own API has not, also where the server offers to take whole archives.
+    """
+
+    memory_limit: str = "4g"
+    mode: Literal["auto", "explicit"] = "explicit"
+    expires_after: int | None = None
+    container_id: str | None = None
+    archives: bool = True
+
+    def __post_init__(self) -> None:
+        if self.memory_limit not in MEMORY_TIERS:
+            raise ValueError(f"memory_limit must be one of {', '.join(MEMORY_TIERS)}, not {self.memory_limit!r}")
+        if self.mode not in ("auto", "explicit"):
+            raise ValueError(f"mode must be 'auto' or 'explicit', not {self.mode!r}")
+        if self.expires_after is not None and self.expires_after < 1:
+            raise ValueError(f"expires_after are minutes, at least 1, not {self.expires_after!r}")
+        if self.container_id is not None and not self.container_id.strip():
+            raise ValueError("container_id is empty: give the id of a container, or None to have one made")
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,8 @@ A section of the prompt that has the three methods of `ContainerSource` takes pa
    retold in words, and step 1 is taken again. Whoever cannot make another container raises an error there.
 3. After the answer, `container_used` may look at what the model's code has left behind.
 
+One that is a `ContainerGuide` as well is asked what there is to say of every container that is new to a conversation.
+
 Only sections that take part in the prompt are asked, and only where some tool would use the container. A prompt has at
 most one of them, and a declaration that names a container itself beside one is refused.
 """
@@ -31,6 +33,8 @@ class ContainerVisit:
     client: OpenAI
     session: Session
     deadline: Deadline | None = None
+    ran: bool = True
+    """After an answer: whether anything ran in the container."""
 
 
 @runtime_checkable
@@ -47,4 +51,13 @@ class ContainerSource(Protocol):
 
     def container_used(self, container_id: str, visit: ContainerVisit) -> None:
         """A response came back that may have changed what is in the container."""
+        ...
+
+
+@runtime_checkable
+class ContainerGuide(Protocol):
+    """A source that may have something to say of its container which the prompt could not know."""
+
+    def container_note(self, *, replaced: bool) -> str | None:
+        """What the model is told before it works in this container: the first one, or one that replaced another."""
         ...

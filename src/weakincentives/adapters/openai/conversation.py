@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from weakincentives.adapters.openai.config import OpenAIModelConfig
-from weakincentives.adapters.openai.container_source import ContainerSource, ContainerVisit
+from weakincentives.adapters.openai.container_source import ContainerGuide, ContainerSource, ContainerVisit
 from weakincentives.adapters.openai.native_tools.capability import ConfigError
 from weakincentives.adapters.openai.offer import Offer, Offered, make_offer, refusal
 from weakincentives.adapters.openai.reading import read_reply
-from weakincentives.adapters.openai.replay import Replay, encode
+from weakincentives.adapters.openai.replay import Replay, encode, ran_in
 from weakincentives.adapters.openai.transport import Transport
 from weakincentives.adapters.openai.uploads import Uploads, plan_uploads
 from weakincentives.adapters.openai.wire import (
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
-_MOST_CONTAINERS = 3  # for one request; where the third is dead too, another will not help
+_MOST_CONTAINERS = 2  # for one request; where the one in its place is dead too, another will not help
 _TRIED_AGAIN = {"server_error": 500, "vector_store_timeout": 503, "rate_limit_exceeded": 429}
 
 
@@ -74,6 +74,7 @@ class Conversation:
         self._uploads: Uploads | None = None
         self._replay = Replay([message(config.prompt_role, evaluation.rendered.text)])
         self._take_up(evaluation.rendered)
+        self._container: str | None = None
 
     def __call__(self, request: ModelRequest) -> ModelReply:
         """Send one request and read its answer."""
@@ -148,6 +149,7 @@ class Conversation:
         left = _MOST_CONTAINERS
         while True:
             container = source.open_container(visit)
+            self._move_to(container, source)
             left -= 1
             try:
                 response = self._send(request, self._tools.offer.placed(container) or self._tools.offer, container)
@@ -158,8 +160,19 @@ class Conversation:
                 source.container_expired(container, visit)
                 self._replay.scrub(container)
             else:
-                self._tell_used(source, container, visit)
+                self._tell_used(source, container, replace(visit, ran=ran_in(container, response)))
                 return response
+
+    def _move_to(self, container: str, source: ContainerSource) -> None:
+        """What ran in another container before is retold in words, and what is new here is said."""
+        before, self._container = self._container, container
+        if before == container:
+            return
+        if before is not None:
+            self._replay.scrub(before)
+        note = source.container_note(replaced=before is not None) if isinstance(source, ContainerGuide) else None
+        if note:
+            self._replay.add(message("developer", note))
 
     def _tell_used(self, source: ContainerSource, container: str, visit: ContainerVisit) -> None:
         try:

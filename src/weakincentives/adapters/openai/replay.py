@@ -18,6 +18,7 @@ from weakincentives.adapters.openai.wire import (
     assistant_message,
     call_id_of,
     function_call_output,
+    objects_in,
 )
 from weakincentives.adapters.turn import ClientRunCall, HistoryItem, ModelReply, ToolOutput
 from weakincentives.runtime.slices import SliceView
@@ -68,7 +69,7 @@ class Replay:
         gone: set[str] = set()
         lost = 0
         for item in self._items:
-            if container_id in (item.get("container_id"), _environment(item)):
+            if _is_of(container_id, item):
                 while kept and kept[-1].get("type") == REASONING:
                     kept.pop()
                 gone.add(call_id_of(item))
@@ -81,6 +82,15 @@ class Replay:
         if lost:
             self._items, self._encoded = kept, [encode(item) for item in kept]
         return lost
+
+
+def ran_in(container_id: str, response: Wire) -> bool:
+    """Whether an answer tells of anything that ran in a container."""
+    return any(_is_of(container_id, item) for item in objects_in(response.get("output"), "output"))
+
+
+def _is_of(container_id: str, item: Wire) -> bool:
+    return container_id in (item.get("container_id"), _environment(item))
 
 
 def encode(value: object) -> bytes:

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from threading import Lock
 from typing import TYPE_CHECKING, Any, cast
+from weakref import finalize
 
 import msgspec
 
@@ -45,19 +46,39 @@ class Transport:
         with self._lock:
             if self._client is None:
                 if self._given is None:
-                    self._client = _sdk().OpenAI(**self._config.arguments(), max_retries=0)
+                    self._client = _made(self._config)
                 else:
                     self._client = self._given.with_options(max_retries=0)
-            return cast("OpenAI", self._client)
+            return self._client
+
+    def close(self) -> None:
+        """Close the connections of a client that was made here. Whoever sends something afterwards gets another."""
+        with self._lock:
+            client, self._client = self._client, None
+        if client is not None and self._given is None:
+            client.close()
 
     def send(self, body: bytes, *, seconds: float | None) -> Wire:
         """Post a request; no longer than `seconds` is waited for its answer. Raises `ProviderFault` or `Malformed`."""
         client = self.client
         options: dict[str, Any] = {} if seconds is None else {"timeout": shorter(client, seconds)}
+        kind = http_library().Response
         with faults():
-            response: Any = client.post(PATH, content=body, cast_to=_response_type(), options=cast("Any", options))
+            response: Any = client.post(PATH, content=body, cast_to=kind, options=cast("Any", options))
         _logger.debug("answered %s with request id %s", response.status_code, response.headers.get("x-request-id"))
         return as_object(_decode(response.content), "the answer")
+
+
+def _made(config: OpenAIClientConfig) -> OpenAI:
+    """A client that takes its connections along when nobody has it any more.
+
+    Clients refer to themselves, so the collector gets them together with their sockets, and may come to those first.
+    """
+    sdk = _sdk()
+    http = sdk.DefaultHttpxClient()
+    client = sdk.OpenAI(**config.arguments(), max_retries=0, http_client=http)
+    finalize(client, http.close)
+    return cast("OpenAI", client)
 
 
 def _decode(content: bytes) -> object:
@@ -85,7 +106,7 @@ def faults() -> Generator[None]:
         raise ProviderFault(f"no connection: {error.__cause__ or error}") from error
     except sdk.OpenAIError as error:
         raise ProviderFault(str(error), should_retry=False) from error
-    except _http_library().TransportError as error:  # in the middle of a body, where the SDK does not look
+    except http_library().TransportError as error:  # in the middle of a body, where the SDK does not look
         raise ProviderFault(f"the connection broke: {error}") from error
 
 
@@ -107,13 +128,8 @@ def _sdk() -> Any:  # noqa: ANN401 - a module that may not be there
         ) from error
 
 
-def _response_type() -> Any:  # noqa: ANN401 - the same
-    """The class of plain HTTP answers."""
-    return _http_library().Response
-
-
-def _http_library() -> Any:  # noqa: ANN401 - the same
-    """Which one it is depends on the SDK."""
+def http_library() -> Any:  # noqa: ANN401 - the same
+    """The library that the SDK sends its requests with; which one depends on the SDK."""
     modern = int(_sdk().__version__.split(".")[0]) >= _HTTPX2_SINCE
     return import_module("httpx2" if modern else "httpx")
 

@@ -91,6 +91,16 @@ def test_an_adapter_takes_a_client_or_what_to_make_one_from():
         OpenAIAdapter(model="m", client=AsyncOpenAI(api_key="none"))  # pyright: ignore[reportArgumentType] - the point
 
 
+def test_a_block_closes_the_connections_that_were_made_for_it():
+    with playing(response(message("Hi."))) as api:
+        config = OpenAIClientConfig(base_url=api.url, api_key="none")
+        with OpenAIAdapter(model="m", client_config=config) as adapter:
+            adapter.evaluate(prompt(), session=Session())
+            client = adapter.client
+
+    assert client.is_closed()
+
+
 def test_without_a_key_nothing_is_sent_and_the_error_says_so(monkeypatch):
     for name in ("OPENAI_API_KEY", "OPENAI_ADMIN_KEY"):
         monkeypatch.delenv(name, raising=False)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from weakincentives.adapters.openai import (
+    ContainerConfig,
     FileSearchConfig,
     McpConfig,
     OpenAIClientConfig,
@@ -84,3 +85,21 @@ def test_what_configures_nothing_is_refused():
         ValueError, match=r"hosted_tools.others\[0\] is 7, which configures no tool. Give one of: Apply"
     ):
         OpenAIHostedToolsConfig(others=(7,)).declarations()
+
+
+def test_the_container_of_a_workspace_has_more_memory_than_the_tool_s():
+    assert ContainerConfig() == ContainerConfig(memory_limit="4g", mode="explicit")
+
+
+@pytest.mark.parametrize(
+    "given, told",
+    [
+        ({"memory_limit": "8g"}, "memory_limit must be one of 1g, 4g, 16g, 64g, not '8g'"),
+        ({"mode": "shared"}, "mode must be 'auto' or 'explicit', not 'shared'"),
+        ({"expires_after": 0}, "expires_after are minutes, at least 1, not 0"),
+        ({"container_id": " "}, "container_id is empty"),
+    ],
+)
+def test_a_container_that_cannot_be_is_refused(given, told):
+    with pytest.raises(ValueError, match=told):
+        ContainerConfig(**given)

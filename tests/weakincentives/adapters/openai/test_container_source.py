@@ -123,7 +123,7 @@ def test_containers_that_all_die_are_not_replaced_for_ever():
         evaluate(api, workspace)
 
     assert caught.value.phase == "request"
-    assert containers(api) == ["cntr_1", "cntr_2", "cntr_3"]
+    assert containers(api) == ["cntr_1", "cntr_2"]
 
 
 def test_another_refusal_is_not_taken_for_expiry():

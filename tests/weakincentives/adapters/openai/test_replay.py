@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from weakincentives.adapters.openai.replay import Replay, encode
+from weakincentives.adapters.openai.replay import Replay, encode, ran_in
 from weakincentives.adapters.openai.wire import message
 from weakincentives.adapters.turn import ClientRunCall, HistoryItem, ModelReply, ToolCall, ToolOutput
 from weakincentives.prompt import ToolResult
@@ -132,3 +132,12 @@ def test_a_history_without_the_container_stays_as_it_is():
 
     assert replay.scrub("cntr_1") == 0
     assert replay.body(HEAD) == before
+
+
+def test_what_ran_in_a_container_is_known_by_its_id():
+    code = {"type": "code_interpreter_call", "container_id": "cntr_1"}
+    shell = {"type": "shell_call", "environment": {"type": "container_reference", "container_id": "cntr_2"}}
+    said = {"type": "message", "content": [{"type": "output_text", "text": "cntr_3"}]}
+
+    assert [ran_in(f"cntr_{at}", {"output": [code, shell, said]}) for at in (1, 2, 3)] == [True, True, False]
+    assert not ran_in("cntr_1", {})

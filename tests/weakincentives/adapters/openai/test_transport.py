@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import json
 import subprocess
 import sys
@@ -43,6 +44,40 @@ def test_a_client_of_the_callers_is_used_without_its_own_retries():
 
     assert client.max_retries == 2
     assert [asked.headers["authorization"] for asked in api.asked] == ["Bearer sk-2"] * 2
+
+
+def test_connections_go_with_a_client_that_nobody_has_any_more():
+    with playing(response()) as api:
+        sender = transport(api.url)
+        sender.send(BODY, seconds=None)
+        assert sender.client.containers  # which refers to the client that it is of
+        http = sender.client._client  # the SDK has no other way to see it, and closes it only where nobody does
+        del sender
+        gc.collect()
+
+    assert http.is_closed
+
+
+def test_what_is_closed_is_opened_again_when_it_is_needed():
+    with playing(response(), response()) as api:
+        sender = transport(api.url)
+        sender.close()  # nothing to do yet
+        first = sender.client
+        sender.send(BODY, seconds=None)
+        sender.close()
+        assert first.is_closed()
+        sender.send(BODY, seconds=None)
+        sender.close()
+
+    assert len(api.asked) == 2
+
+
+def test_a_client_of_the_callers_is_not_closed():
+    with OpenAI(base_url="http://127.0.0.1:1", api_key="none") as client:
+        sender = Transport(client, None)
+        _ = sender.client
+        sender.close()
+        assert not client.is_closed()
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,88 @@
+"""Several tasks on the same data in one container: variables and files stay, and the results come home.
+
+Runs without a key: a local `antwort` is started, whose model is a script that runs real code on the real files. With
+`OPENAI_MODEL` set (and `OPENAI_API_KEY`, or `OPENAI_BASE_URL`), the same program asks that model.
+"""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from pathlib import Path
+
+from played.progress import show_transfers
+from played.server import LAST_OUTPUT, model_at_hand, run
+
+from weakincentives import MarkdownSection, Prompt, PromptTemplate, Session
+from weakincentives.adapters.openai import OpenAIAdapter, OpenAIContainerWorkspaceSection, OpenAIHostedToolsConfig
+from weakincentives.runtime import WorkspaceSynced
+from weakincentives.tools import HostMount
+
+TASKS = {
+    "Add up the sales of each city, over all files in data/. Keep the table as `totals`, and say it.": """
+import pathlib, pandas as pd
+sales = pd.concat(pd.read_csv(file) for file in sorted(pathlib.Path("/mnt/data/data").glob("*.csv")))
+totals = sales.groupby("city", as_index=False)["sold"].sum().sort_values("sold", ascending=False)
+print(totals.to_string(index=False))
+""",
+    "Draw `totals` as a bar chart into out/totals.png.": """
+import matplotlib.pyplot as plt
+pathlib.Path("/mnt/data/out").mkdir(exist_ok=True)
+totals.plot.bar(x="city", y="sold", legend=False)
+plt.tight_layout()
+plt.savefig("/mnt/data/out/totals.png")
+print("drawn")
+""",
+    "Write a short report about all of it to out/report.md.": """
+best = totals.iloc[0]
+report = f"# Sales\\n\\n{len(sales)} rows, {sales.sold.sum()} sold. Best: {best.city} ({best.sold}).\\n"
+pathlib.Path("/mnt/data/out/report.md").write_text(report)
+print(report)
+""",
+}
+
+
+def create_analysis_prompt(task: str, workspace: OpenAIContainerWorkspaceSection) -> Prompt[None]:
+    """One task. The workspace is the same for all of them."""
+    section = MarkdownSection(title="Task", key="task", template=task.replace("$", "$$"))
+    return Prompt(PromptTemplate(ns="analysis", key="task", sections=[section, workspace]))
+
+
+def analyse(model: str, data: Path, results: Path) -> None:
+    """Story 2 of the specification."""
+    session = Session()
+    show_transfers(session)
+    adapter = OpenAIAdapter(model=model, hosted_tools=OpenAIHostedToolsConfig(code_interpreter=True))
+    workspace = OpenAIContainerWorkspaceSection(
+        session=session,
+        mounts=(HostMount(host_path=data, mount_path="data", max_bytes=50_000_000),),
+        allowed_host_roots=(data,),
+        sync_on_cleanup=True,  # get results back …
+        results_dir=results,  # … and leave them here, since the workspace's own copy goes
+    )
+    session.dispatcher.subscribe(WorkspaceSynced, lambda event: print(f"Synced: {event.render()}."))
+    with workspace:
+        for task in TASKS:
+            response = adapter.evaluate(create_analysis_prompt(task, workspace), session=session)
+            print(f"\n> {task}\n{response.text.strip()}\n")
+
+
+def main() -> None:
+    """Make up a year of sales, and have them analysed."""
+    rng = random.Random(7)  # noqa: S311 - made-up numbers
+    with tempfile.TemporaryDirectory() as directory:
+        data, results = Path(directory, "data"), Path(directory, "results")
+        data.mkdir()
+        for month in range(1, 13):
+            rows = (f"2026-{month:02},{city},{rng.randint(50, 150)}\n" for city in ("Lima", "Oslo", "Pune"))
+            (data / f"{month:02}.csv").write_text("month,city,sold\n" + "".join(rows), encoding="utf-8")
+        answers = [run(task[:40], 1, code) for task, code in TASKS.items()]
+        with model_at_hand(*answers, LAST_OUTPUT) as model:
+            analyse(model, data, results)
+        print("What came back:")
+        for path in sorted(path for path in results.rglob("*") if path.is_file()):
+            print(f"  {path.relative_to(results)} ({path.stat().st_size:,} bytes)")
+
+
+if __name__ == "__main__":
+    main()

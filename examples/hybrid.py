@@ -1,0 +1,137 @@
+"""The model's tools and yours in one conversation: SQL against a database here, Python in a container there.
+
+Runs without a key: a local `antwort` is started, whose model is a script that calls both for real. With `OPENAI_MODEL`
+set (and `OPENAI_API_KEY`, or `OPENAI_BASE_URL`), the same program asks that model.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from played.progress import show_transfers
+from played.server import LAST_OUTPUT, model_at_hand, play, run
+
+from weakincentives import (
+    MarkdownSection,
+    Prompt,
+    PromptTemplate,
+    ResourceRegistry,
+    Session,
+    Tool,
+    ToolContext,
+    ToolResult,
+)
+from weakincentives.adapters.openai import OpenAIAdapter, OpenAIContainerWorkspaceSection, OpenAIHostedToolsConfig
+from weakincentives.runtime import ToolInvoked
+
+SQL = "SELECT month, sum(sold) AS sold FROM sales GROUP BY month ORDER BY month"
+FIT_A_LINE = """
+import json, numpy as np
+told = '''<<output>>'''  # what the query said
+rows = json.loads(told[told.index("[") :])
+slope, start = np.polyfit(range(len(rows)), [row["sold"] for row in rows], 1)
+open("/mnt/data/trend.csv", "w").write("".join(f"{row['month']},{row['sold']}\\n" for row in rows))
+"""
+ANSWER = """
+trend = "rising" if slope > 0 else "falling"
+print(json.dumps({"trend": trend, "per_month": round(float(slope), 1), "months": len(rows)}))
+"""
+
+
+@dataclass(frozen=True)
+class QueryParams:
+    """What the model asks."""
+
+    sql: Annotated[str, "One SELECT on the table sales(month, city, sold)."]
+
+
+@dataclass(frozen=True)
+class QueryResult:
+    """What it gets."""
+
+    rows: list[dict[str, Any]]
+    row_count: int
+
+    def render(self) -> str:
+        return json.dumps(self.rows)
+
+
+@dataclass(frozen=True)
+class AnalysisResult:
+    """What it answers."""
+
+    trend: str
+    per_month: float
+    months: int
+
+
+def run_query(params: QueryParams, *, context: ToolContext) -> ToolResult[QueryResult]:
+    """Execute SQL against the database that the caller lent, which can only be read."""
+    database = context.resources.get(sqlite3.Connection)
+    rows = [dict(row) for row in database.execute(params.sql)]
+    return ToolResult(f"Query returned {len(rows)} rows", QueryResult(rows=rows, row_count=len(rows)))
+
+
+query_tool = Tool[QueryParams, QueryResult](
+    name="run_query",
+    description="Execute SQL query against the analytics database",
+    handler=run_query,
+)
+
+
+def sales() -> sqlite3.Connection:
+    """A year of sales, in memory and read-only."""
+    database = sqlite3.connect(":memory:")
+    database.row_factory = sqlite3.Row
+    database.execute("CREATE TABLE sales (month TEXT, city TEXT, sold INTEGER)")
+    rows = [
+        (f"2026-{month:02}", city, 90 + 7 * month + 11 * at) for month in range(1, 13) for at, city in enumerate("ab")
+    ]
+    database.executemany("INSERT INTO sales VALUES (?, ?, ?)", rows)
+    database.execute("PRAGMA query_only = ON")
+    return database
+
+
+def report(model: str) -> AnalysisResult:
+    """Story 3 of the specification."""
+    session = Session()
+    show_transfers(session)
+    session.dispatcher.subscribe(
+        ToolInvoked, lambda event: print(f"{event.name} ({event.origin}): {event.rendered_output.split(chr(10))[0]}")
+    )
+    adapter = OpenAIAdapter(model=model, hosted_tools=OpenAIHostedToolsConfig(code_interpreter=True))
+    with OpenAIContainerWorkspaceSection(session=session) as workspace, closing(sales()) as database:
+        template = PromptTemplate[AnalysisResult](
+            ns="analytics",
+            key="report",
+            sections=[
+                MarkdownSection(
+                    title="Task",
+                    key="task",
+                    template="Analyze sales trends using SQL queries and Python.",
+                    tools=(query_tool,),  # beside the provider's
+                ),
+                workspace,
+            ],
+        )
+        resources = ResourceRegistry.build({sqlite3.Connection: database})
+        response = adapter.evaluate(Prompt(template), session=session, resources=resources)
+        print(f"\nIn the container now: {workspace.filesystem.list_dir()}")
+        return response.output
+
+
+def main() -> None:
+    """Ask both kinds of tools about the same sales."""
+    scene = "Analyze sales trends"
+    answers = (play(scene, 1, "run_query", sql=SQL), run(scene, 2, FIT_A_LINE), run(scene, 3, ANSWER), LAST_OUTPUT)
+    with model_at_hand(*answers) as model:
+        result = report(model)
+    print(f"Sales are {result.trend} by {result.per_month} a month, over {result.months} months.")
+
+
+if __name__ == "__main__":
+    main()

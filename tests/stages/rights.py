@@ -1,0 +1,42 @@
+"""A stage for what permissions forbid, also where the tests run as root."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+CAP_DAC_OVERRIDE = 1 << 1
+CAP_DAC_READ_SEARCH = 1 << 2
+
+
+@contextmanager
+def rights_laid_down() -> Iterator[None]:
+    """Of this thread: nothing is forbidden to root, unless it lays down the two that overrule permissions."""
+    if os.geteuid() != 0:
+        yield
+        return
+    if not sys.platform.startswith("linux"):
+        pytest.skip("root cannot lay down its rights here")
+    before = effective_capabilities()
+    effective_capabilities(before & ~(CAP_DAC_OVERRIDE | CAP_DAC_READ_SEARCH))
+    try:
+        yield
+    finally:
+        effective_capabilities(before)
+
+
+def effective_capabilities(new=None):
+    """The first 32 that this thread uses of those that it has."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    header = (ctypes.c_uint32 * 2)(0x20080522, 0)
+    sets = (ctypes.c_uint32 * 6)()
+    libc.capget(header, sets)
+    if new is not None:
+        sets[0] = new
+        assert libc.capset(header, sets) == 0
+    return sets[0]

@@ -1,0 +1,222 @@
+"""The stories and migrations of the specification of workspaces, run as written against our server.
+
+The specifications lie beside the repository, in `shared/specs`, and not in every clone. A block takes its names for
+granted, so they are imported before it; its paths are on no machine of ours, so they are put below a folder that is.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from code_stage import coding
+from workspace_stage import adapter_for, script, write_files
+
+from weakincentives.adapters.openai import OpenAIAdapter, OpenAIContainerWorkspaceSection
+from weakincentives.errors import PromptEvaluationError
+from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate
+from weakincentives.resources import ResourceRegistry
+from weakincentives.runtime import Session, ToolInvoked, WorkspaceSynced
+
+SPECS = Path(__file__).parents[2].parent / "shared" / "specs"
+BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+MODEL = "gpt-5.2-codex"
+
+pytestmark = pytest.mark.skipif(not SPECS.is_dir(), reason="the specifications do not lie beside this clone")
+
+NAMES = """
+from dataclasses import dataclass
+from typing import Any
+from weakincentives.adapters.openai import (
+    OpenAIAdapter, OpenAIContainerWorkspaceSection, OpenAIHostedToolsConfig, ContainerConfig, FileSearchConfig
+)
+from weakincentives.filesystem import InMemoryFilesystem
+from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, Tool, ToolContext, ToolResult
+from weakincentives.prompt import Section as PromptSection
+from weakincentives.runtime.events import InProcessDispatcher
+from weakincentives.runtime.session import Session
+from weakincentives.tools import HostMount, VfsToolsSection
+"""
+
+REVIEW = """
+import json, pathlib
+found = [str(p.relative_to('/mnt/data/project/src')) for p in pathlib.Path('project/src').resolve().rglob('*.py')]
+print(json.dumps({"summary": f"{len(found)} files", "issues": sorted(found), "suggestions": []}))
+"""
+COUNT = (
+    "import os; names = sorted(os.listdir('/mnt/data/data')); open('/mnt/data/data/names.txt', 'w').write(str(names))"
+)
+
+
+def reply(text: str, turn: int, name: str, **arguments: Any) -> dict[str, Any]:
+    return {"when": {"text": text, "turn": turn}, "reply": [{"call": {"name": name, "arguments": arguments}}]}
+
+
+ANSWERS = [
+    reply("Review the Python code", 1, "code_interpreter", code=REVIEW),
+    reply("count the files", 1, "code_interpreter", code=COUNT),
+    reply("how many were there", 1, "code_interpreter", code="print(len(names))"),
+    reply("Analyze sales trends", 1, "run_query", sql="SELECT sum(sold) AS total FROM sales"),
+    reply("Analyze sales trends", 2, "code_interpreter", code="import json; print(json.dumps({'total': 30}))"),
+    reply("List the data", 1, "code_interpreter", code="import os; print(sorted(os.listdir('/mnt/data/data')))"),
+    {"reply": [{"text": "<<output>>"}]},
+]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    """Our server, where the stories expect OpenAI, with a model of the name that they ask for."""
+    models = {MODEL: {"kind": "scripted", "script": "script.yaml"}}
+    place = tmp_path_factory.mktemp("antwort")
+    with coding("local", place, script={**script({}), "answers": ANSWERS}, models=models) as running:
+        yield running
+
+
+@pytest.fixture
+def run_block(server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., dict[str, Any]]:
+    """Run the one block that holds a certain line, with what is impossible in it replaced; what it defined."""
+    monkeypatch.setenv("OPENAI_BASE_URL", f"{server.url}/v1")
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+
+    def run(line: str, *, replace: Mapping[str, str] | None = None, **given: Any) -> dict[str, Any]:
+        (path,) = SPECS.glob("001*")
+        (source,) = (block for block in BLOCK.findall(path.read_text(encoding="utf-8")) if line in block)
+        for written, instead in (replace or {}).items():
+            assert written in source
+            source = source.replace(written, instead)
+        source = re.sub(r'(?<=")/(?=repos|data)', f"{tmp_path}/", source)
+        module = ModuleType("specification")
+        monkeypatch.setitem(__import__("sys").modules, module.__name__, module)  # where dataclasses look up their names
+        exec(compile(NAMES, "names", "exec"), vars(module))  # noqa: S102 - our own imports
+        vars(module).update(given)
+        exec(compile(source, str(path), "exec"), vars(module))  # noqa: S102 - our own specification
+        return vars(module)
+
+    return run
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left(server):
+    yield
+    with server.client() as client:
+        assert list(client.containers.list()) == []
+
+
+def test_story_1_portable_code_review(run_block, tmp_path, capsys):
+    write_files(tmp_path / "repos/myproject", {"src/a.py": "1", "src/b/c.py": "2", ".git/x": "", "src/d.pyc": ""})
+    defined = run_block("class ReviewResult:")
+
+    assert defined["response"].output == defined["ReviewResult"]("2 files", ["a.py", "b/c.py"], [])
+    assert capsys.readouterr().out == f"{defined['response'].output}\n"
+    assert defined["workspace"].mount_previews[0].entries == ("src/a.py", "src/b/c.py")
+    assert not defined["workspace"].temp_dir.exists()
+
+
+def test_story_2_long_running_analysis(run_block, tmp_path):
+    """But for compaction, which is another story."""
+    write_files(tmp_path / "data/analysis", {"one.csv": "1", "two.csv": "2"})
+    session = Session()
+    answers: list[Any] = []
+
+    def create_analysis_prompt(task: str, workspace: Any) -> Prompt[Any]:
+        section = MarkdownSection(title="Task", key="task", template=task)
+        return Prompt(PromptTemplate(ns="analysis", key="task", sections=[section, workspace]))
+
+    compaction = """    compaction=CompactionConfig(
+        threshold_tokens=100_000,
+        zdr_mode=True,  # Compliance requirement
+    ),
+"""
+    defined = run_block(
+        "for task in analysis_tasks:",
+        replace={compaction: ""},
+        session=session,
+        analysis_tasks=["Please count the files.", "And how many were there?"],
+        create_analysis_prompt=create_analysis_prompt,
+        process_results=answers.append,
+    )
+
+    assert answers == [None, None]
+    assert [event.result.message.splitlines()[0] for event in session[ToolInvoked].all()] == ["22", "2"]
+    (synced,) = session[WorkspaceSynced].all()
+    assert (synced.added, synced.unchanged) == (("data/names.txt",), 2)
+    assert not defined["workspace"].temp_dir.exists()
+
+
+@dataclass(frozen=True)
+class AnalysisResult:
+    total: int
+
+
+class DatabaseConnection:
+    """What the story takes for granted: a database that answers with rows."""
+
+    def __init__(self) -> None:
+        self._database = sqlite3.connect(":memory:")
+        self._database.row_factory = sqlite3.Row
+        self._database.execute("CREATE TABLE sales (sold INTEGER)")
+        self._database.executemany("INSERT INTO sales VALUES (?)", [(10,), (20,)])
+
+    def execute(self, sql: str) -> list[dict[str, Any]]:
+        return [dict(row) for row in self._database.execute(sql)]
+
+    def close(self) -> None:
+        self._database.close()
+
+
+def test_story_3_hybrid_tools(run_block, server):
+    """Our server has no web search yet and says so by name; without it, everything else runs."""
+    session = Session()
+    workspace = OpenAIContainerWorkspaceSection(session=session)
+    given = {"AnalysisResult": AnalysisResult, "DatabaseConnection": DatabaseConnection}
+    defined = run_block("class QueryParams:", session=session, workspace=workspace, **given)
+    prompt, refusal = Prompt(defined["template"]), ""
+    adapter: OpenAIAdapter = defined["adapter"]
+    assert [tool.name for tool in adapter.native_tools] == ["code_interpreter", "web_search"]
+    with workspace, closing(DatabaseConnection()) as database:
+        resources = ResourceRegistry.build({DatabaseConnection: database})
+        try:
+            response = adapter.evaluate(prompt, session=session, resources=resources)
+        except PromptEvaluationError as error:
+            refusal = str(error)
+            response = adapter_for(server, model=MODEL).evaluate(prompt, session=session, resources=resources)
+
+    assert not refusal or "web_search" in refusal
+    assert response.output == AnalysisResult(30)
+    ours, theirs = session[ToolInvoked].all()
+    assert (ours.name, ours.result.value) == ("run_query", defined["QueryResult"]([{"total": 30}], 1))
+    assert (theirs.name, theirs.origin) == ("code_interpreter", "provider")
+
+
+def listed(workspace: Any, adapter: OpenAIAdapter) -> str:
+    section = MarkdownSection(title="Task", key="task", template="List the data.")
+    prompt = Prompt(PromptTemplate(ns="n", key="k", sections=[section, workspace]))
+    with workspace:
+        return adapter.evaluate(prompt, session=workspace.session).text
+
+
+def test_migration_from_vfs_tools(run_block, server, tmp_path):
+    write_files(tmp_path / "data", {"one.csv": "1"})
+    workspace = run_block("# After: Container workspace", session=Session())["workspace"]
+
+    assert listed(workspace, adapter_for(server, model=MODEL)) == "['one.csv']\n"
+
+
+def test_migration_from_claude(run_block, tmp_path):
+    """But for the Claude half, which is another story; what the example leaves out is filled in."""
+    write_files(tmp_path / "data", {"one.csv": "1"})
+    line = "adapter = ClaudeAgentSDKAdapter("
+    (path,) = SPECS.glob("001*")
+    (block,) = (one for one in BLOCK.findall(path.read_text(encoding="utf-8")) if line in one)
+    before = block[: block.index("# After")]
+    left_out = {"HostMount(...)": 'HostMount("/data")', "allowed_host_roots=(...)": 'allowed_host_roots=("/data",)'}
+    defined = run_block(line, replace={before: "", **left_out}, session=Session())
+
+    assert listed(defined["workspace"], defined["adapter"]) == "['one.csv']\n"

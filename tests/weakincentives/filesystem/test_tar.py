@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+import io
+import tarfile
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from weakincentives.errors import FilesystemError
+from weakincentives.filesystem.tar import Packed, pack, unpack
+
+NAMES = st.text(st.characters(exclude_characters="\0/", codec="utf-8"), min_size=1, max_size=80)
+PATHS = st.lists(NAMES, min_size=1, max_size=6).map("/".join)
+
+
+def packed(files: dict[str, bytes]) -> bytes:
+    items = [Packed(name, len(content), lambda content=content: io.BytesIO(content)) for name, content in files.items()]
+    return b"".join(pack(items))
+
+
+def read(data: bytes, piece: int = 1 << 20) -> dict[str, tuple[str, bytes]]:
+    pieces = (data[start : start + piece] for start in range(0, len(data), piece))
+    return {member.name: (member.kind, b"".join(member.content)) for member in unpack(pieces)}
+
+
+@given(st.dictionaries(PATHS, st.binary(max_size=2000), max_size=5), st.integers(1, 5000))
+def test_what_goes_in_comes_out_in_pieces_of_any_size(files, piece):
+    assert read(packed(files), piece) == {name: ("file", content) for name, content in files.items()}
+
+
+@given(st.dictionaries(PATHS.filter(lambda path: not path.endswith("/")), st.binary(max_size=600), max_size=4))
+def test_the_standard_library_reads_what_we_write(files):
+    with tarfile.open(fileobj=io.BytesIO(packed(files))) as tar:
+        found = {member.name: tar.extractfile(member) for member in tar}
+        assert {name: file.read() for name, file in found.items() if file} == files
+
+
+@pytest.mark.parametrize("form", [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT, tarfile.USTAR_FORMAT])
+def test_we_read_what_the_standard_library_writes(form):
+    names = ["short", "d/" * 40 + "long", "ü" * 40]
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=form) as tar:
+        tar.addfile(directory("folder"))
+        for name in names:
+            info = tarfile.TarInfo(name)
+            info.size = 700
+            tar.addfile(info, io.BytesIO(b"x" * 700))
+
+    expected = {"folder": ("directory", b""), **dict.fromkeys(names, ("file", b"x" * 700))}
+    assert {name.rstrip("/"): value for name, value in read(buffer.getvalue()).items()} == expected
+
+
+def directory(name: str) -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.type = tarfile.DIRTYPE
+    return info
+
+
+def test_directories_are_packed_as_such():
+    assert read(b"".join(pack([Packed("empty")]))) == {"empty/": ("directory", b"")}
+
+
+@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.FIFOTYPE, tarfile.BLKTYPE])
+def test_what_is_neither_file_nor_directory_is_told(kind):
+    info = tarfile.TarInfo("odd")
+    info.type, info.linkname = kind, "/etc/passwd"
+    data = info.tobuf(tarfile.PAX_FORMAT) + packed({"after": b"1"})
+
+    assert read(data) == {"odd": ("other", b""), "after": ("file", b"1")}
+
+
+def test_a_sparse_file_is_none():
+    info = tarfile.TarInfo("sparse")
+    info.pax_headers = {"GNU.sparse.major": "1", "GNU.sparse.name": "other"}
+
+    assert read(info.tobuf(tarfile.PAX_FORMAT) + bytes(1024)) == {"sparse": ("other", b"")}
+
+
+def test_who_reads_nothing_of_a_member_gets_the_next():
+    data = packed({"a": b"1" * 3000, "b": b"2"})
+
+    assert [member.name for member in unpack([data])] == ["a", "b"]
+
+
+def test_the_end_needs_no_mark():
+    assert read(packed({"a": b"1"})[: 512 * 2]) == {"a": ("file", b"1")}
+    assert read(b"") == {}
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda data: data[:700],
+        lambda data: data[:100],
+        lambda data: b"x" + data[1:],
+        lambda data: data[:124] + b"\xff" * 12 + data[136:],
+        lambda data: pax(b"999 path=x\n"),
+        lambda data: pax(b"path=x\n"),
+        lambda data: pax(b"11 size=abc\n"),
+        lambda data: header(b"x", 10 << 20),
+    ],
+)
+def test_what_is_broken_is_an_error(spoil):
+    with pytest.raises(FilesystemError, match="no whole tar"):
+        read(spoil(packed({"a": b"1" * 600})))
+
+
+def header(kind: bytes, size: int) -> bytes:
+    info = tarfile.TarInfo("x")
+    info.type, info.size = kind, size
+    return info.tobuf(tarfile.USTAR_FORMAT)
+
+
+def pax(records: bytes) -> bytes:
+    return header(b"x", len(records)) + records.ljust(512, b"\0") + packed({"a": b""})
+
+
+@given(st.binary(max_size=3000))
+def test_anything_at_all_is_read_or_refused(data):
+    with suppress(FilesystemError):
+        read(data)
+
+
+@given(st.data())
+def test_a_tar_with_bytes_changed_is_read_or_refused(data):
+    good = bytearray(packed({"a/b": b"1" * 600, "ü" * 60: b"2"}))
+    for _ in range(data.draw(st.integers(1, 5))):
+        good[data.draw(st.integers(0, len(good) - 1))] = data.draw(st.integers(0, 255))
+    with suppress(FilesystemError):
+        read(bytes(good))
+
+
+def test_a_file_that_shrinks_while_it_is_packed_is_an_error():
+    with pytest.raises(FilesystemError, match="became shorter"):
+        list(pack([Packed("a", 10, lambda: io.BytesIO(b"123"))]))
+
+
+def test_progress_is_told_of_files():
+    told: list[int] = []
+    items = [Packed("dir"), Packed("a", 3, lambda: io.BytesIO(b"123")), Packed("b", 0, lambda: io.BytesIO(b""))]
+    list(pack(items, told.append))
+
+    assert told == [3, 0]
