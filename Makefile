@@ -4,6 +4,10 @@ VENV ?= .venv
 BENCH_VENV ?= .venv-bench
 LITELLM_VENV ?= .venv-litellm
 
+# What `make serve` uses: weights by a name of `antwort model list`, and a port.
+MODEL ?= qwen2.5-coder-1.5b
+PORT ?= 8080
+
 # The environment is always named and never activated, so it does not matter which one the caller has active.
 RUN := $(VENV)/bin/python
 READY := $(VENV)/.installed
@@ -19,13 +23,19 @@ COMPILE := $(RUN) -m uv pip compile --quiet --universal --python-version 3.11 --
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-print-directory
 
-.PHONY: help setup demo test test-all test-faults test-openai test-sandbox check static suite bench lock clean
+.PHONY: help setup demo serve model test test-all test-faults test-model test-openai test-sandbox check static suite bench lock clean
 
 help: ## List the targets (the default)
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 demo: $(READY) ## Show a run, with a scripted model
 	@$(RUN) examples/demo.py
+
+serve: model ## Serve the embedded model on loopback, and show how to try it (MODEL=…, PORT=…)
+	@$(VENV)/bin/antwort serve --model $(MODEL) --port $(PORT) --hints
+
+model: $(READY) ## Fetch the weights of the embedded model, once (1.1 GB; MODEL=… others)
+	@$(VENV)/bin/antwort model pull $(MODEL)
 
 test: static suite ## Run every check and every test, but for the slow suites that have targets of their own
 
@@ -34,6 +44,9 @@ test-sandbox: $(READY) ## Test the sandbox, and attack it from inside as an ordi
 
 test-faults: $(READY) ## Kill the server fifty times at work, and see that nothing is lost or stuck (some minutes)
 	KILLS=50 $(RUN) -m pytest -q tests/together/test_server_kills.py
+
+test-model: $(READY) ## Test with a real model, as far as its weights are here (some minutes; `make model` fetches them)
+	$(RUN) -m pytest -q -m model tests
 
 test-openai: $(READY) ## Run the adapter's suite against OpenAI itself (needs OPENAI_API_KEY, and costs money)
 	$(RUN) -m pytest -q -m openai tests/together/test_openai_adapter.py
@@ -56,7 +69,7 @@ static: $(READY)
 	$(RUN) scripts/dead_code.py $(CODE)
 
 suite: $(READY)
-	$(RUN) -m pytest -q -n 2 --dist loadfile --ignore tests/antwort/sandbox $(PYTEST_ARGS)
+	$(RUN) -m pytest -q -n 2 --dist loadfile -m "not model" --ignore tests/antwort/sandbox $(PYTEST_ARGS)
 
 bench: $(READY) $(BENCH_VENV)/.locked $(LITELLM_VENV)/.locked ## Measure us, and our peers beside us
 	@BENCH_PEERS_PYTHON=$(BENCH_VENV)/bin/python BENCH_LITELLM=$(LITELLM_VENV)/bin/litellm $(RUN) bench/run.py $(BENCH_ARGS)

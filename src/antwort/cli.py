@@ -1,4 +1,4 @@
-"""The command line: `antwort serve | sandbox | doctor | keys`. Each command is imported when it is used."""
+"""The command line: `antwort serve | sandbox | doctor | keys | model`. Each command is imported when it is used."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import click
 _COMMANDS: Final = {
     "doctor": "antwort.http.commands",
     "keys": "antwort.http.commands",
+    "model": "antwort.models.embedded.command",
     "sandbox": "antwort.sandbox.command",
     "serve": "antwort.http.commands",
 }

@@ -23,6 +23,8 @@ _WHERE = re.compile(r"^(?P<what>.*?)(?: - at `(?P<path>\$[^`]*)`)?$", re.DOTALL)
 _UNKNOWN = re.compile(r"Object contains unknown field `(?P<name>[^`]+)`")
 _ADDRESS = re.compile(r"https?://[^\s/?#@]+/?")
 _PREFIX = "ANTWORT_"
+_NO_MODELS = ("default", "default_for_unknown", "discover")
+_READ_ELSEWHERE = {"ANTWORT_CONFIG", "ANTWORT_MODEL_CACHE"}
 
 Positive: TypeAlias = Annotated[int, Meta(ge=1)]
 Seconds: TypeAlias = Annotated[float, Meta(gt=0, le=31_536_000)]  # a year; without an end some of them would break
@@ -61,9 +63,18 @@ class ServerSettings(_Section):
 
 
 class EmbeddedModel(_Section, tag_field="kind", tag="embedded"):
-    """A small model inside of this process."""
+    """A small model of this machine, in a process beside the server."""
 
     model: str | None = None
+    """A name that `antwort model list` shows, or a `.gguf` file."""
+    context: Annotated[int, Meta(ge=512)] = 8192
+    """Tokens that a conversation and its answer may have."""
+    parallel: Positive = 2
+    """So many are answered at once; the others wait."""
+    threads: Positive | None = None
+    """As many as there are processors, unless it is said."""
+    timeout: Seconds = 600.0
+    attempts: Positive = 3
 
 
 class ChatCompletionsModel(_Section, tag_field="kind", tag="chat_completions"):
@@ -111,6 +122,8 @@ class ModelsSettings(_Section):
 
     default: str | None = None
     default_for_unknown: bool = False
+    discover: bool = True
+    """Whether one is looked for where none is named."""
     named: dict[str, ModelSettings] = field(default_factory=dict[str, ModelSettings])
 
 
@@ -219,7 +232,7 @@ def parse(text: str, environment: Mapping[str, str], *, name: str = "configurati
     document = _Document(name, text)
     data = _with_variables(document.data, environment)
     models = _mapping(data.pop("models", {}), document, "models")
-    named = {key: value for key, value in models.items() if key not in ("default", "default_for_unknown")}
+    named = {key: value for key, value in models.items() if key not in _NO_MODELS}
     plain = {key: value for key, value in models.items() if key not in named}
     config = document.convert({**data, "models": plain}, Config, ())
     settings = {key: _model(value, key, document) for key, value in named.items()}
@@ -325,7 +338,7 @@ def _with_variables(data: dict[str, Any], environment: Mapping[str, str]) -> dic
     known = {_PREFIX + "_".join(path).upper(): (path, kind) for path, kind in _variables(Config)}
     named = _key_variables(data)
     for variable, value in sorted(environment.items()):
-        if not variable.startswith(_PREFIX) or variable == "ANTWORT_CONFIG" or variable in named:
+        if not variable.startswith(_PREFIX) or variable in _READ_ELSEWHERE or variable in named:
             continue
         if variable not in known:
             near = difflib.get_close_matches(variable, known, 1)

@@ -24,7 +24,7 @@ def run(tmp_path, monkeypatch):
 def test_every_command_can_be_asked_for_help(run):
     listing = run("--help").output
 
-    for command in ("serve", "keys", "doctor"):
+    for command in ("serve", "keys", "doctor", "model"):
         assert command in listing
         assert run(command, "--help").exit_code == 0
     assert run("nothing").exit_code == 2
@@ -52,7 +52,7 @@ def test_the_doctor_looks_at_everything(run):
     told = run("doctor", "--config", "antwort.yaml")
 
     assert told.exit_code == 0
-    assert "models         m" in told.output
+    assert "m (scripted) answers from its script" in told.output
     assert "storage        made on the first start: sqlite:///.antwort/antwort.db" in told.output
     assert not Path(".antwort").exists()
     Path("script.yaml").write_text("answer: []")
@@ -66,7 +66,8 @@ def test_the_doctor_looks_at_everything(run):
         ((), "server: {prot: 1}", "line 1: server.prot: unknown key"),
         ((), "auth: {keys_file: none.json}", "antwort keys create"),
         ((), "storage: {url: 'mysql://x'}", "not supported"),
-        ((), "models: {m: {kind: embedded}}", "not part of this installation"),
+        ((), "models: {m: {kind: embedded, model: none.gguf}}", "models.m: There is no file none.gguf"),
+        (("--model", "gpt-6"), "", "There are no weights called 'gpt-6'. Known: qwen"),
         (
             (),
             "models: {m: {kind: responses, base_url: 'http://127.0.0.1:1', api_key_env: NOT_SET}}",

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from antwort.config import ChatCompletionsModel, ConfigError, ScriptedModel, load, parse
+from antwort.config import ChatCompletionsModel, ConfigError, EmbeddedModel, ScriptedModel, load, parse
 
 WHOLE = """\
 server: {host: 127.0.0.1, port: 8080}
@@ -32,6 +32,16 @@ def test_nothing_at_all_is_a_configuration():
     assert (config.server.host, config.server.port) == ("127.0.0.1", 8080)
     assert config.models.named == {}
     assert config.auth.keys_file is None
+
+
+def test_an_embedded_model_may_be_told_what_it_can_take():
+    text = "models: {discover: false, m: {kind: embedded, context: 4096, parallel: 1, threads: 3}}"
+    models = parse(text, {"ANTWORT_MODEL_CACHE": "elsewhere"}).models
+
+    assert models.named == {"m": EmbeddedModel(context=4096, parallel=1, threads=3)}
+    assert not models.discover
+    assert "`int` >= 512" in refusal("models: {m: {kind: embedded, context: 10}}")
+    assert not parse("", {"ANTWORT_MODELS_DISCOVER": "false"}).models.discover
 
 
 def test_the_whole_of_it():

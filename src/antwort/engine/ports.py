@@ -51,6 +51,13 @@ class FunctionSpec(Struct, frozen=True):
     free_text: bool = False
     grammar: GrammarFormat | None = None
     """What of free text is allowed."""
+    now: str | None = None
+    """What holds just now, such as the files that are there. Apart, for models that want what changes to come last."""
+
+    @property
+    def told(self) -> str:
+        """All that a model is told of it."""
+        return "\n".join(filter(None, (self.description, self.now)))
 
 
 class Must(Struct, frozen=True):

@@ -16,12 +16,15 @@ from antwort.config import Config, ConfigError
 from antwort.http.app import make_app, open_door, opened
 from antwort.http.protocol import protocol_for
 from antwort.http.services import Services
+from antwort.http.snippets import snippets
 from antwort.models.directory import kind_of
+from antwort.models.discovery import find_models
 from antwort.telemetry import log
 from antwort.tools import FunctionProvider
 
 _BACKLOG = 2048
 _OTHER_FILES = 256
+_SHOWN = 8
 
 
 def run(
@@ -29,8 +32,10 @@ def run(
     environment: Mapping[str, str],
     say: Callable[[str], None],
     also: Iterable[FunctionProvider] = (),
+    *,
+    hints: bool = False,
 ) -> None:
-    """Serve until told to stop. `say` is given the screen, once requests are taken.
+    """Serve until told to stop. `say` is given the screen, once requests are taken, and with `hints` how to try it.
 
     A program that brings tools of its own calls this with them (`also`) instead of `antwort serve`.
     """
@@ -39,7 +44,7 @@ def run(
     with listen(config) as listener:
         runner = asyncio.Runner(loop_factory=_loop)
         with runner:
-            runner.run(_serve(config, environment, listener, say, also))
+            runner.run(_serve(config, environment, listener, say, also, hints=hints))
 
 
 def _with_room(config: Config) -> Config:
@@ -87,10 +92,20 @@ async def _serve(
     listener: socket.socket,
     say: Callable[[str], None],
     also: Iterable[FunctionProvider],
+    *,
+    hints: bool,
 ) -> None:
+    found = await find_models(config.models, environment, own_port=listener.getsockname()[1])
+    config = msgspec.structs.replace(config, models=found.models)
     async with opened(config, environment, also) as services:
-        server = _Server(services, lambda: say(screen(services, listener)))
-        await server.serve(sockets=[listener])
+
+        def ready() -> None:
+            say(screen(services, listener, found.why))
+            if hints:
+                url = _url(services, listener)
+                say("\n" + snippets(url, locked=services.door.locked, code=services.containers is not None))
+
+        await _Server(services, ready).serve(sockets=[listener])
 
 
 class _Server(uvicorn.Server):
@@ -132,17 +147,15 @@ class _Server(uvicorn.Server):
         del frame
 
 
-def screen(services: Services, listener: socket.socket) -> str:
-    """What is on, and what is off, in one glance."""
-    config, host = services.config, services.config.server.host
-    address = f"[{host.strip('[]')}]" if ":" in host else host
-    port = listener.getsockname()[1]
+def screen(services: Services, listener: socket.socket, why: str) -> str:
+    """What is on, and what is off, in one glance. `why` these models."""
+    config = services.config
     tools = [provider.name for provider in services.registry.providers]
     unlocked = "off: no keys, so only this machine gets in"
     auth = f"{services.door.count} keys" if services.door.locked else unlocked
     lines = [
-        f"antwort    http://{address}:{port}/v1",
-        f"models     {_models(services)}",
+        f"antwort    {_url(services, listener)}",
+        f"models     {_models(services, why)}",
         f"storage    {config.storage.url.partition('?')[0]}, files in {config.storage.blobs}",
         f"auth       {auth}",
         f"limits     {_limits(config)}",
@@ -153,16 +166,25 @@ def screen(services: Services, listener: socket.socket) -> str:
     return "\n".join(lines)
 
 
-def _models(services: Services) -> str:
+def _url(services: Services, listener: socket.socket) -> str:
+    host = services.config.server.host
+    address = f"[{host.strip('[]')}]" if ":" in host else host
+    return f"http://{address}:{listener.getsockname()[1]}/v1"
+
+
+def _models(services: Services, why: str) -> str:
     models = services.config.models
     if not models.named:
-        return "none: name one under `models` in the configuration, until then every request is refused"
+        return f"none, and until there is one every request is refused: {why}"
     default = services.models.default
     shown = [
         f"{name} ({kind_of(one)}{', the default' if name == default else ''})" for name, one in models.named.items()
     ]
+    if len(shown) > _SHOWN:
+        first = next(line for line, name in zip(shown, models.named, strict=True) if name == default)
+        shown = [first, f"and {len(shown) - 1} more"]
     unknown = "; unknown names get the default" if models.default_for_unknown else ""
-    return ", ".join(shown) + unknown
+    return f"{', '.join(shown)}{unknown}: {why}"
 
 
 def _code(services: Services) -> str:

@@ -36,7 +36,7 @@ def _function(spec: FunctionSpec) -> Body:
         "name": spec.name,
         "parameters": spec.parameters or (FREE_TEXT if spec.free_text else _NOTHING),
     }
-    told = [spec.description] if spec.description else []
+    told = [spec.told] if spec.told else []
     if spec.grammar is not None:  # chat servers know no grammars of tools, so the model is asked to keep to it
         told.append(f"The input must be allowed by this {spec.grammar.syntax} grammar:\n{spec.grammar.definition}")
     if told:

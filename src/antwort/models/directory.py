@@ -69,7 +69,7 @@ def open_models(settings: ModelsSettings, metrics: Metrics, environment: Mapping
             name,
             Observed(_make(name, one, environment), metrics, name=name, kind=kind_of(one)),
             _upstream(name, one),
-            reads_files=one.files if isinstance(one, ChatCompletionsModel) else True,
+            reads_files=_reads_files(one),
         )
         for name, one in settings.named.items()
     }
@@ -82,6 +82,12 @@ def kind_of(settings: ModelSettings) -> str:
     return str(settings.__struct_config__.tag)
 
 
+def _reads_files(settings: ModelSettings) -> bool:
+    if isinstance(settings, EmbeddedModel):
+        return False
+    return settings.files if isinstance(settings, ChatCompletionsModel) else True
+
+
 def _upstream(name: str, settings: ModelSettings) -> str:
     model = getattr(settings, "model", None)
     return model if isinstance(model, str) else name
@@ -89,7 +95,8 @@ def _upstream(name: str, settings: ModelSettings) -> str:
 
 def _make(name: str, settings: ModelSettings, environment: Mapping[str, str]) -> Model:
     if isinstance(settings, EmbeddedModel):
-        raise ConfigError(f"models.{name}: embedded models are not part of this installation")
+        model = _embedded(name, settings, environment)
+        return Resilient(model, policy=RetryPolicy(attempts=settings.attempts), total_timeout=settings.timeout)
     if isinstance(settings, (ChatCompletionsModel, ResponsesModel)):
         model = _remote(settings, _api_key(name, settings.api_key_env, environment))
         return Resilient(model, policy=RetryPolicy(attempts=settings.attempts), total_timeout=settings.timeout)
@@ -97,6 +104,22 @@ def _make(name: str, settings: ModelSettings, environment: Mapping[str, str]) ->
         return Scripted(load_script(Path(settings.script)), remembered=0)  # a server lives longer than a test
     except (OSError, UnicodeError, ScriptError) as error:
         raise ConfigError(f"models.{name}.script: {error}") from error
+
+
+def _embedded(name: str, settings: EmbeddedModel, environment: Mapping[str, str]) -> Model:
+    try:
+        from antwort.models import embedded  # noqa: PLC0415 - needs an extra, which not everybody has
+    except ImportError as error:
+        raise ConfigError(f"models.{name}: install the extra `model`, as in `pip install '.[model]'`") from error
+    if not embedded.available():
+        raise ConfigError(f"models.{name}: llama.cpp is missing: install the extra `model` again")
+    try:
+        weights = embedded.find(settings.model, embedded.Cache(environment=environment))
+    except embedded.WeightsError as error:
+        raise ConfigError(f"models.{name}: {error}") from error
+    return embedded.Embedded(
+        embedded.Supervisor(weights, context=settings.context, parallel=settings.parallel, threads=settings.threads)
+    )
 
 
 def _remote(settings: ChatCompletionsModel | ResponsesModel, api_key: str | None) -> Model:

@@ -98,7 +98,7 @@ def _tools(request: ModelRequest) -> Body:
 
 
 def _tool(spec: FunctionSpec) -> Body:
-    named: Body = {"name": spec.name} | ({"description": spec.description} if spec.description else {})
+    named: Body = {"name": spec.name} | ({"description": spec.told} if spec.told else {})
     if spec.free_text:
         allowed: Body = {"format": msgspec.to_builtins(spec.grammar)} if spec.grammar else {}
         return {"type": "custom", **named, **allowed}

@@ -56,7 +56,9 @@ class Transport(httpx2.AsyncBaseTransport):
         except BaseException:
             connection.close()
             raise
-        return httpx2.Response(status, headers=headers, stream=_Body(connection, self._release))
+        once = request.headers.get("connection", "").lower() == "close"
+        release = _Connection.close if once else self._release
+        return httpx2.Response(status, headers=headers, stream=_Body(connection, release))
 
     async def aclose(self) -> None:
         """Close all connections."""

@@ -49,7 +49,10 @@ class Refusal(Exception):
 
 
 class Upstream:
-    """A server that is asked over HTTP. `max_event` bounds one event, or an answer that is not streamed."""
+    """A server that is asked over HTTP. `max_event` bounds one event, or an answer that is not streamed.
+
+    `direct` goes past any proxy, to a process of this machine.
+    """
 
     def __init__(
         self,
@@ -59,6 +62,7 @@ class Upstream:
         headers: Mapping[str, str] | None = None,
         timeouts: Timeouts | None = None,
         max_event: int = 16 * 1024 * 1024,
+        direct: bool = False,
     ) -> None:
         limits = timeouts or Timeouts()
         self.base_url = base_url.rstrip("/")
@@ -71,7 +75,7 @@ class Upstream:
                 **(headers or {}),
             },
             timeout=httpx2.Timeout(connect=limits.connect, read=limits.read, write=limits.write, pool=limits.connect),
-            transport=None if _proxied() else Transport(),
+            transport=None if _proxied() and not direct else Transport(),
             limits=httpx2.Limits(max_connections=None, max_keepalive_connections=16, keepalive_expiry=30.0),
         )
 

@@ -62,7 +62,15 @@ def test_a_chat_server_reads_files_only_where_that_is_said(tmp_path):
     assert [models.find(name).reads_files for name in "acde"] == [True, False, True, True]
 
 
+def test_an_embedded_model_is_named_and_not_started(tmp_path):
+    weights = tmp_path / "mine.gguf"
+    weights.write_bytes(b"nobody reads them yet")
+    chosen = directory(tmp_path, f", c: {{kind: embedded, model: {weights}, context: 512}}").find("c")
+
+    assert (chosen.upstream, chosen.reads_files) == (str(weights), False)
+
+
 def test_what_cannot_work_is_an_error_at_start(tmp_path):
-    for more in (", c: {kind: embedded}", ", c: {kind: scripted, script: nowhere.yaml}"):
+    for more in (", c: {kind: embedded, model: nowhere.gguf}", ", c: {kind: scripted, script: nowhere.yaml}"):
         with pytest.raises(ConfigError, match=r"models\.c"):
             directory(tmp_path, more)

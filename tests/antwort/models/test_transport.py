@@ -427,3 +427,12 @@ async def test_a_unix_socket_is_asked_whatever_the_address_says(tmp_path):
     async with httpx2.AsyncClient(base_url="http://sandbox", transport=nobody) as client:
         with pytest.raises(httpx2.ConnectError):
             await client.get("/")
+
+
+async def test_a_connection_for_one_request_is_not_used_again():
+    peer = Peer(says(HELLO))
+    async with peer.client() as client:
+        for _ in range(2):
+            assert (await client.get("/", headers={"connection": "close"})).text == "hello"
+        assert peer.connections == 2
+        assert not peer.transport._idle

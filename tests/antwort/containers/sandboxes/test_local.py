@@ -13,10 +13,20 @@ from antwort.containers.sandboxes.port import Outcome, Sandbox, SandboxFault, Sa
 
 pytestmark = pytest.mark.anyio
 
+OTHERS: set[int] = set()
+
 
 @pytest.fixture
 def anyio_backend():
     return "asyncio"
+
+
+@pytest.fixture(autouse=True)
+def others():
+    """Processes that other tests keep for longer than a test; they are none of ours."""
+    OTHERS.update(children())
+    yield
+    OTHERS.clear()
 
 
 @pytest.fixture
@@ -34,7 +44,7 @@ def children(of: int | None = None) -> list[int]:
         int(pid)
         for file in found
         for pid in file.read_text(encoding="ascii").split()
-        if "(zombie)" not in status(int(pid))
+        if "(zombie)" not in status(int(pid)) and int(pid) not in OTHERS
     ]
 
 

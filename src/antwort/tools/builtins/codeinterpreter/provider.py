@@ -191,8 +191,7 @@ class CodeBench:
         if not names:
             return spec
         more = f" and {len(names) - _TOLD} more" if len(names) > _TOLD else ""
-        told = f"{spec.description}\nIn /mnt/data now: {', '.join(names[:_TOLD])}{more}."
-        return msgspec.structs.replace(spec, description=told)
+        return msgspec.structs.replace(spec, now=f"In /mnt/data now: {', '.join(names[:_TOLD])}{more}.")
 
     async def open(self, name: str, call_id: str) -> HostedCall:
         del name, call_id

@@ -97,12 +97,12 @@ async def test_the_model_is_told_which_files_there_will_be_and_are(place):
     tool = CodeInterpreterTool(AutoContainer(file_ids=[declared]))
     given = message({"type": "input_file", "file_id": attached}, inline("c.csv", b"3"))
     bench = await prepared(place, given, tool=tool)
-    assert (bench.describe(SPEC).description or "").endswith("In /mnt/data now: a.csv, b.csv, c.csv.")
+    assert bench.describe(SPEC).told.endswith("In /mnt/data now: a.csv, b.csv, c.csv.")
 
     await ran(bench, "open('made.txt', 'w').write('x')")
     container = (await bench.open("", "")).item["container_id"]
     again = await prepared(place, history=(given, earlier(container)))
-    assert "made.txt" in (again.describe(SPEC).description or "")
+    assert "made.txt" in again.describe(SPEC).told
 
 
 async def test_the_model_is_told_the_names_that_files_really_get(place):
@@ -141,7 +141,7 @@ async def test_many_files_are_not_all_told(place):
     given = [message(inline(f"{number}.csv", b"1")) for number in range(40)]
     bench = await prepared(place, *given)
 
-    assert (bench.describe(SPEC).description or "").endswith("29.csv and 10 more.")
+    assert bench.describe(SPEC).told.endswith("29.csv and 10 more.")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,180 @@
+"""What a small model is told: plain messages. Calls are fenced blocks, results are what the user says next. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import resources
+from typing import Any, Final, cast
+
+import msgspec
+import yaml
+from msgspec import Struct
+
+from antwort.api.requests import JsonSchemaFormat
+from antwort.engine.ports import FunctionSpec, ModelRequest
+from antwort.models.chat_messages import ChatDialect, ChatMessage, to_messages
+
+_DIALECT: Final = ChatDialect(images=False)
+_PYTHON: Final = "python"
+_JSON: Final = "json"
+_TAKEN: Final = {_PYTHON, _JSON}
+
+_ABOUT_CODE: Final = (
+    "You can run Python. To compute something, read a file or draw, write one block and nothing else:\n"
+    "```python\nprint(1 + 1)\n```\n"
+    "You then get its output. Print what you want to know. Files are in /mnt/data. Variables are kept between blocks. "
+    "Beside the standard library there are numpy, pandas and matplotlib, and nothing else. "
+    "If the output is an error, write a corrected block. Never guess a number that code can compute. "
+    "Once the output tells the answer, give the answer in plain words without a block."
+)
+_TRACEBACK: Final = "Traceback (most recent call last)"
+_MEND: Final = "That failed. Do it in another way: write the whole block again, corrected."
+_NOBODY_SAID: Final = "You are a helpful assistant."
+_ABOUT_TOOLS: Final = (
+    "You can use these tools. To use one, write one block with its name and JSON arguments, and nothing else. "
+    "You then get its output."
+)
+
+
+class Example(Struct, frozen=True):
+    """A question, the code for it, its output, the answer."""
+
+    user: str
+    code: str
+    output: str
+    answer: str
+
+
+class Fence(Struct, frozen=True):
+    """How a tool is called: the word behind the fence, and whether plain code follows or JSON."""
+
+    word: str
+    spec: FunctionSpec
+    code: bool
+
+    @property
+    def opening(self) -> str:
+        return f"```{self.word}\n"
+
+
+def _examples() -> tuple[Example, ...]:
+    text = resources.files("antwort.models.embedded").joinpath("examples.yaml").read_text(encoding="utf-8")
+    return tuple(msgspec.convert(yaml.safe_load(text), type=list[Example]))
+
+
+EXAMPLES: Final = _examples()
+"""The examples that are kept beside this file."""
+
+
+def fences(tools: Sequence[FunctionSpec]) -> tuple[Fence, ...]:
+    """How each tool is called. The first that takes `code` is called by Python itself."""
+    found: list[Fence] = []
+    for spec in tools:
+        code = _takes_code(spec) and not any(fence.code for fence in found)
+        named = f"{spec.name}_tool" if spec.name in _TAKEN else spec.name
+        found.append(Fence(_PYTHON if code else named, spec, code))
+    return tuple(found)
+
+
+def messages(request: ModelRequest) -> list[ChatMessage]:
+    """The whole dialogue: what stays the same first, because what was read once is not read again."""
+    calls = fences(request.tools)
+    words = {fence.spec.name: fence for fence in calls}
+    told = to_messages(request.items, request.instructions, _DIALECT)
+    instructed = str(told.pop(0)["content"]) if told and told[0]["role"] == "system" else _NOBODY_SAID
+    shown = [message for example in EXAMPLES for message in _shown(example)] if any(f.code for f in calls) else []
+    system = {"role": "system", "content": _instructions(request, instructed, calls)}
+    noted = _noted(told, [fence.spec.now for fence in calls if fence.spec.now])
+    return [system, *shown, *_merged([_flat(message, words) for message in noted])]
+
+
+def failures(request: ModelRequest) -> int:
+    """How many calls in a row have just failed."""
+    count = 0
+    for message in reversed(to_messages(request.items, None, _DIALECT)):
+        if message["role"] == "tool" and _failed(message):
+            count += 1
+        elif not message.get("tool_calls"):
+            break
+    return count
+
+
+def _failed(message: ChatMessage) -> bool:
+    return _TRACEBACK in str(message["content"])
+
+
+def _noted(told: Sequence[ChatMessage], notes: Sequence[str]) -> list[ChatMessage]:
+    """With what holds just now behind the last thing that the user has said."""
+    last = max((at for at, message in enumerate(told) if message["role"] == "user"), default=None)
+    if last is None or not notes:
+        return list(told)
+    noted = {**told[last], "content": "\n".join([str(told[last]["content"]), *notes])}
+    return [*told[:last], noted, *told[last + 1 :]]
+
+
+def _instructions(request: ModelRequest, instructed: str, calls: Sequence[Fence]) -> str:
+    others = [fence for fence in calls if not fence.code]
+    parts = [instructed]
+    if any(fence.code for fence in calls):
+        parts.append(_ABOUT_CODE)
+    if others:
+        parts.append("\n\n".join([_ABOUT_TOOLS, *map(_described, others)]))
+    if isinstance(request.format, JsonSchemaFormat):
+        schema = msgspec.json.encode(request.format.schema).decode()
+        parts.append(f"Give the final answer as JSON of this schema, in a ```json block:\n{schema}")
+    return "\n\n".join(parts)
+
+
+def _described(fence: Fence) -> str:
+    parameters = fence.spec.parameters or {}
+    shape = msgspec.json.encode(dict.fromkeys(parameters.get("properties", {}), "…")).decode()
+    schema = msgspec.json.encode(parameters).decode()
+    return f"{fence.spec.description or fence.word}\n{fence.opening}{shape}\n```\nSchema of its arguments: {schema}"
+
+
+def _takes_code(spec: FunctionSpec) -> bool:
+    properties = (spec.parameters or {}).get("properties", {})
+    return isinstance(properties, dict) and "code" in cast("dict[str, object]", properties)
+
+
+def _shown(example: Example) -> list[ChatMessage]:
+    return [
+        {"role": "user", "content": example.user},
+        {"role": "assistant", "content": f"```python\n{example.code}\n```"},
+        {"role": "user", "content": f"Output:\n{example.output}"},
+        {"role": "assistant", "content": example.answer},
+    ]
+
+
+def _flat(message: ChatMessage, words: dict[str, Fence]) -> ChatMessage:
+    """A message without tools in it."""
+    if message["role"] == "tool":
+        mend = f"\n{_MEND}" if _failed(message) else ""
+        return {"role": "user", "content": f"Output:\n{message['content']}{mend}"}
+    blocks = [_block(call["function"], words) for call in message.get("tool_calls", ())]
+    content = "\n".join(filter(None, [str(message.get("content") or ""), *blocks]))
+    return {"role": message["role"], "content": content}
+
+
+def _block(function: dict[str, Any], words: dict[str, Fence]) -> str:
+    name, arguments = str(function["name"]), str(function["arguments"])
+    fence = words.get(name)
+    if (fence is not None and fence.code) or name == "code_interpreter":
+        return f"```python\n{_code(arguments)}\n```"
+    return f"```{name}\n{arguments}\n```"
+
+
+def _code(arguments: str) -> str:
+    given = msgspec.json.decode(arguments, type=dict[str, Any])
+    return str(given.get("code", given.get("not_json", "")))
+
+
+def _merged(told: Sequence[ChatMessage]) -> list[ChatMessage]:
+    """Neighbours of one role are one message: templates want turns."""
+    merged: list[ChatMessage] = []
+    for message in told:
+        if merged and merged[-1]["role"] == message["role"]:
+            merged[-1] = {**message, "content": f"{merged[-1]['content']}\n\n{message['content']}"}
+        else:
+            merged.append(message)
+    return merged
