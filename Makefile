@@ -4,7 +4,7 @@ VENV ?= .venv
 BENCH_VENV ?= .venv-bench
 LITELLM_VENV ?= .venv-litellm
 
-# What `make serve` uses: weights by a name of `antwort model list`, and a port.
+# What `make demo`, `eval` and `serve` use: weights by a name of `antwort model list`, and a port.
 MODEL ?= qwen2.5-coder-1.5b
 PORT ?= 8080
 
@@ -23,13 +23,13 @@ COMPILE := $(RUN) -m uv pip compile --quiet --universal --python-version 3.11 --
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-print-directory
 
-.PHONY: help setup demo serve model test test-all test-faults test-model test-openai test-sandbox check static suite bench lock clean
+.PHONY: help setup demo serve model eval test test-all test-faults test-model test-openai test-sandbox check static suite bench lock clean
 
 help: ## List the targets (the default)
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
-demo: $(READY) ## Show a run, with a scripted model
-	@$(RUN) examples/demo.py
+demo: $(READY) ## Show an agent with hosted tools at work, on a model of this machine (MODEL=… takes another)
+	@MODEL=$(MODEL) $(RUN) examples/demo.py
 
 serve: model ## Serve the embedded model on loopback, and show how to try it (MODEL=…, PORT=…)
 	@$(VENV)/bin/antwort serve --model $(MODEL) --port $(PORT) --hints
@@ -70,6 +70,10 @@ static: $(READY)
 
 suite: $(READY)
 	$(RUN) -m pytest -q -n 2 --dist loadfile -m "not model" --ignore tests/antwort/sandbox $(PYTEST_ARGS)
+
+eval: $(READY) ## Have a model do forty small tasks, and check its answers (MODEL=… takes another; some minutes)
+	@case "$(MODEL)" in qwen2.5-coder-*) $(VENV)/bin/antwort model pull $(MODEL);; esac
+	@$(RUN) bench/evaluate.py --model $(MODEL) $(EVAL_ARGS)
 
 bench: $(READY) $(BENCH_VENV)/.locked $(LITELLM_VENV)/.locked ## Measure us, and our peers beside us
 	@BENCH_PEERS_PYTHON=$(BENCH_VENV)/bin/python BENCH_LITELLM=$(LITELLM_VENV)/bin/litellm $(RUN) bench/run.py $(BENCH_ARGS)

@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, get_args
 
-from antwort.models.embedded import names
+from antwort.models.embedded.weights import CATALOGUE, DEFAULT
 from openai import OpenAI
 from processes import serving
 from rich.console import Console
@@ -44,6 +44,9 @@ from weakincentives.runtime import ModelResponded, ToolInvoked
 from weakincentives.tools import HostMount
 
 
+_EMBEDDED = "embedded"
+
+
 @dataclass
 class Outcome:
     """What became of a task."""
@@ -51,7 +54,7 @@ class Outcome:
     name: str
     kind: str
     wrong: list[str] = field(default_factory=list[str])
-    calls: int = 0
+    turns: int = 0
     failed_calls: int = 0
     tokens_in: int = 0
     tokens_out: int = 0
@@ -94,7 +97,7 @@ def parser() -> argparse.ArgumentParser:
     command = argparse.ArgumentParser(
         description="Have a model do small tasks with hosted tools, and check its answers."
     )
-    command.add_argument("--model", metavar="NAME", help="the model to ask (the one that comes along)")
+    command.add_argument("--model", metavar="NAME", default=DEFAULT, help=f"the model to ask ({DEFAULT})")
     command.add_argument("--only", metavar="NAME", action="append", help="this task, or these")
     command.add_argument("--kind", action="append", choices=get_args(Kind), help="the tasks of this kind")
     command.add_argument("--seconds", metavar="N", type=float, default=300.0, help="the most for each answer (300)")
@@ -164,12 +167,13 @@ def _content(workspace: OpenAIContainerWorkspaceSection, path: str) -> bytes | N
 def _count(outcome: Outcome, session: Session) -> None:
     """What it took, also where it led to nothing."""
     for call in session[ToolInvoked].all():
-        outcome.calls += 1
+        outcome.turns += 1  # one in which the model asked for it
         outcome.failed_calls += not call.success
         outcome.code.append(getattr(call.params, "code", None) or "")
-    for turn in session[ModelResponded].all():
-        outcome.tokens_in += turn.usage.input_tokens
-        outcome.tokens_out += turn.usage.output_tokens
+    for response in session[ModelResponded].all():
+        outcome.turns += 1  # the one in which it answered
+        outcome.tokens_in += response.usage.input_tokens
+        outcome.tokens_out += response.usage.output_tokens
 
 
 def summary(outcomes: list[Outcome]) -> Table:
@@ -183,7 +187,7 @@ def summary(outcomes: list[Outcome]) -> Table:
     return table
 
 
-_COLUMNS = ("right", "of", "calls", "that failed", "tokens in", "out", "seconds each")
+_COLUMNS = ("right", "of", "turns", "failed calls", "tokens in", "out", "seconds each")
 
 
 def _figures(outcomes: list[Outcome]) -> list[str]:
@@ -191,7 +195,7 @@ def _figures(outcomes: list[Outcome]) -> list[str]:
     counts = (
         sum(one.right for one in outcomes),
         len(outcomes),
-        sum(one.calls for one in outcomes),
+        sum(one.turns for one in outcomes),
         sum(one.failed_calls for one in outcomes),
         sum(one.tokens_in for one in outcomes),
         sum(one.tokens_out for one in outcomes),
@@ -203,7 +207,7 @@ def _figures(outcomes: list[Outcome]) -> list[str]:
 
 
 @contextmanager
-def antwort(model: str | None) -> Iterator[tuple[OpenAI, str]]:
+def antwort(model: str) -> Iterator[tuple[OpenAI, str]]:
     """A server with this model, for a while, and what the model is called there."""
     with tempfile.TemporaryDirectory(prefix="antwort-eval-") as directory:
         place = Path(directory)
@@ -211,15 +215,15 @@ def antwort(model: str | None) -> Iterator[tuple[OpenAI, str]]:
             "log": {"level": "error"},
             "storage": {"url": f"sqlite:///{place}/antwort.db", "blobs": f"{place}/blobs"},
         }
-        if model is None or model.endswith(".gguf") or model in names():
-            settings["models"] = {"default": "embedded", "embedded": {"kind": "embedded", "model": model}}
+        if model in CATALOGUE or model.endswith(".gguf"):
+            settings["models"] = {_EMBEDDED: {"kind": "embedded", "model": model}}
         (place / "antwort.yaml").write_text(json.dumps(settings), encoding="utf-8")  # JSON is YAML too
         command = [sys.executable, "-m", "antwort", "serve", "--config", place / "antwort.yaml", "--port", "{port}"]
         with (
             serving(command, ready="/readyz", log=place / "log") as server,
             OpenAI(base_url=f"http://127.0.0.1:{server.port}/v1", api_key="none", timeout=3600) as client,
         ):
-            yield client, "embedded" if "models" in settings else str(model)
+            yield client, _EMBEDDED if "models" in settings else model
 
 
 if __name__ == "__main__":

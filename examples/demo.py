@@ -13,8 +13,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from antwort.models.embedded import names
 from played.server import serving
+
+from antwort.models.embedded.weights import CATALOGUE, DEFAULT
 
 REPORT = Path(__file__).parent / "sales_report.py"
 ANTWORT = (sys.executable, "-m", "antwort")
@@ -22,13 +23,13 @@ ANTWORT = (sys.executable, "-m", "antwort")
 
 def main() -> None:
     """Fetch, serve, ask, and stop."""
-    model = os.environ.get("MODEL") or None
+    model = os.environ.get("MODEL") or DEFAULT
     settings: dict[str, Any] = {"log": {"level": "error"}}
-    if model is None or model.endswith(".gguf") or model in names():
-        settings["models"] = {"embedded": {"kind": "embedded", "model": model}}
-        if subprocess.run([*ANTWORT, "model", "pull", *([model] if model else [])], check=False).returncode:
-            raise SystemExit(1)  # it has said why
-        model = "embedded"
+    if model in CATALOGUE and subprocess.run([*ANTWORT, "model", "pull", model], check=False).returncode:
+        raise SystemExit(1)  # it has said why
+    if model in CATALOGUE or model.endswith(".gguf"):
+        weights = str(Path(model).resolve()) if model.endswith(".gguf") else model
+        settings["models"], model = {"embedded": {"kind": "embedded", "model": weights}}, "embedded"
     with tempfile.TemporaryDirectory(prefix="antwort-demo-") as place, serving(Path(place), settings) as url:
         print(f"antwort serves {model} at {url}; its containers are jails of this machine. Nothing leaves it.\n")
         environment = {**os.environ, "OPENAI_BASE_URL": url, "OPENAI_API_KEY": "none", "OPENAI_MODEL": model}

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from importlib import resources
-from typing import Any, Final, cast
+from typing import Any, Final, Literal, cast
 
 import msgspec
 import yaml
@@ -27,7 +28,9 @@ _ABOUT_CODE: Final = (
     "If the output is an error, write a corrected block. Never guess a number that code can compute. "
     "Once the output tells the answer, give the answer in plain words without a block."
 )
+_MOST_CALLS: Final = 8
 _TRACEBACK: Final = "Traceback (most recent call last)"
+_ERROR: Final = re.compile(r"[\w.]+(Error|Exception|Warning|Interrupt|Iteration|Exit)\b")
 _MEND: Final = "That failed. Do it in another way: write the whole block again, corrected."
 _NOBODY_SAID: Final = "You are a helpful assistant."
 _ABOUT_TOOLS: Final = (
@@ -36,13 +39,21 @@ _ABOUT_TOOLS: Final = (
 )
 
 
-class Example(Struct, frozen=True):
-    """A question, the code for it, its output, the answer."""
+class Step(Struct, frozen=True, forbid_unknown_fields=True):
+    """Some code, and what it printed."""
 
-    user: str
     code: str
     output: str
+
+
+class Example(Struct, frozen=True, forbid_unknown_fields=True):
+    """A question, the steps to its answer, the answer."""
+
+    user: str
+    steps: list[Step]
     answer: str
+    look: str | None = None
+    """What looking at the files has printed, where there are any."""
 
 
 class Fence(Struct, frozen=True):
@@ -57,13 +68,32 @@ class Fence(Struct, frozen=True):
         return f"```{self.word}\n"
 
 
-def _examples() -> tuple[Example, ...]:
+class Hint(Struct, frozen=True, forbid_unknown_fields=True):
+    """What mostly helps where an error's last line fits a pattern."""
+
+    error: str
+    hint: str
+
+
+class Shown(Struct, frozen=True, forbid_unknown_fields=True):
+    """What is kept beside this file, as data."""
+
+    look: str
+    examples: list[Example]
+    hints: list[Hint]
+
+
+def _shown_to_all() -> Shown:
     text = resources.files("antwort.models.embedded").joinpath("examples.yaml").read_text(encoding="utf-8")
-    return tuple(msgspec.convert(yaml.safe_load(text), type=list[Example]))
+    return msgspec.convert(yaml.safe_load(text), type=Shown)
 
 
-EXAMPLES: Final = _examples()
-"""The examples that are kept beside this file."""
+SHOWN: Final = _shown_to_all()
+
+
+def hint_for(error: str) -> str:
+    """What to do about an error."""
+    return next(hint.hint for hint in SHOWN.hints if re.search(hint.error, error))
 
 
 def fences(tools: Sequence[FunctionSpec]) -> tuple[Fence, ...]:
@@ -82,21 +112,49 @@ def messages(request: ModelRequest) -> list[ChatMessage]:
     words = {fence.spec.name: fence for fence in calls}
     told = to_messages(request.items, request.instructions, _DIALECT)
     instructed = str(told.pop(0)["content"]) if told and told[0]["role"] == "system" else _NOBODY_SAID
-    shown = [message for example in EXAMPLES for message in _shown(example)] if any(f.code for f in calls) else []
+    shown = [message for example in SHOWN.examples for message in _shown(example)] if any(f.code for f in calls) else []
     system = {"role": "system", "content": _instructions(request, instructed, calls)}
     noted = _noted(told, [fence.spec.now for fence in calls if fence.spec.now])
     return [system, *shown, *_merged([_flat(message, words) for message in noted])]
 
 
-def failures(request: ModelRequest) -> int:
-    """How many calls in a row have just failed."""
-    count = 0
+def failures(request: ModelRequest) -> list[str]:
+    """What the calls failed with that have just failed in a row, the last one first."""
+    said: list[str] = []
     for message in reversed(to_messages(request.items, None, _DIALECT)):
         if message["role"] == "tool" and _failed(message):
-            count += 1
+            lines = str(message["content"]).partition(_TRACEBACK)[2].strip().splitlines()
+            said.append(next((line for line in reversed(lines) if _ERROR.match(line)), "an error"))
         elif not message.get("tool_calls"):
             break
-    return count
+    return said
+
+
+def is_stuck(request: ModelRequest) -> bool:
+    """Whether the model only goes round: it has just made a call for the second time, or has made very many."""
+    made: list[tuple[str, str]] = []
+    for message in reversed(to_messages(request.items, None, _DIALECT)):
+        if calls := message.get("tool_calls"):
+            made += [(call["function"]["name"], call["function"]["arguments"]) for call in calls]
+        elif message["role"] != "tool":
+            break
+    return len(made) >= _MOST_CALLS or (made[:1] != [] and made[0] in made[1:])
+
+
+def looking(request: ModelRequest) -> Literal["now", "just", "no"]:
+    """Whether to look at the files now: there are some, and nobody has; or whether that is what has just happened."""
+    told = to_messages(request.items, None, _DIALECT)
+    code = next((fence.spec for fence in fences(request.tools) if fence.code), None)
+    if code is None or not code.now or not told:
+        return "no"
+    looks = [at for at, message in enumerate(told) if any(map(_is_look, message.get("tool_calls", ())))]
+    if not looks:
+        return "now" if told[-1]["role"] == "user" else "no"
+    return "just" if looks[-1] == len(told) - 2 else "no"
+
+
+def _is_look(call: dict[str, Any]) -> bool:
+    return _code(str(call["function"]["arguments"])) == SHOWN.look
 
 
 def _failed(message: ChatMessage) -> bool:
@@ -138,12 +196,12 @@ def _takes_code(spec: FunctionSpec) -> bool:
 
 
 def _shown(example: Example) -> list[ChatMessage]:
-    return [
-        {"role": "user", "content": example.user},
-        {"role": "assistant", "content": f"```python\n{example.code}\n```"},
-        {"role": "user", "content": f"Output:\n{example.output}"},
-        {"role": "assistant", "content": example.answer},
-    ]
+    shown: list[ChatMessage] = [{"role": "user", "content": example.user}]
+    looked = [] if example.look is None else [Step(SHOWN.look, example.look)]
+    for step in (*looked, *example.steps):
+        shown.append({"role": "assistant", "content": f"```python\n{step.code}\n```"})
+        shown.append({"role": "user", "content": f"Output:\n{step.output}"})
+    return [*shown, {"role": "assistant", "content": example.answer}]
 
 
 def _flat(message: ChatMessage, words: dict[str, Fence]) -> ChatMessage:

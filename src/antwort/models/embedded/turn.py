@@ -17,14 +17,15 @@ from antwort.api.ids import new_id
 from antwort.api.requests import JsonObjectFormat, JsonSchemaFormat
 from antwort.api.responses import InputDetails, Usage
 from antwort.engine.ports import CallPiece, Finished, ModelRequest, Must, Piece, TextPiece
-from antwort.models.embedded.dialogue import Fence, failures, fences
+from antwort.models.embedded.dialogue import SHOWN, Fence, failures, fences, hint_for, is_stuck, looking
 from antwort.models.logprobs import Logprob
 
 _ANSWER: Final = "```json\n"
 _CLOSING: Final = ("\n```", "```")
 _LONGEST: Final = 2048
-_REPAIRS: Final = 2
-"""So many times in a row a block that failed is written anew; then the model may also give up."""
+_REPAIRS: Final = 3
+"""So many times in a row a block that failed is written anew; then the model has to answer."""
+_FORCED: Final = "The answer is"
 _ANYTHING: Final[dict[str, Any]] = {"type": "object"}
 
 State: TypeAlias = Literal["choose", "speak", "json", "code", "arguments", "over"]
@@ -56,10 +57,12 @@ class Turn:
     def __init__(self, request: ModelRequest, prompt: str, mint: Callable[[], str] = lambda: new_id("call_")) -> None:
         self._request = request
         self._mint = mint
-        self._fences = fences(request.tools) if request.choice != "none" else ()
+        self._stuck = request.choice == "auto" and (is_stuck(request) or len(failures(request)) > _REPAIRS)
+        self._fences = () if request.choice == "none" or self._stuck else fences(request.tools)
         self._prompt = prompt
         self._words: list[str] = []
         self._call: Fence | None = None
+        self._lead = ""
         self._left = request.max_output_tokens
         self._usage = Usage()
         self._reason: Literal["stop", "length", "calls"] = "stop"
@@ -74,15 +77,31 @@ class Turn:
         if choice == "required" and len(self._fences) == 1:
             return self._open(self._fences[0])
         code = next((fence for fence in self._fences if fence.code), None)
-        if code is not None and 0 < failures(self._request) <= _REPAIRS:
-            return self._open(code)  # left to itself it would rather make an answer up
+        if code is not None and (state := self._led(code)) is not None:
+            return state
         if self._fences and (choice == "required" or self._schema() is not None):
             return "choose"
-        return "speak" if self._schema() is None else self._answer()
+        return self._speak() if self._schema() is None else self._answer()
+
+    def _led(self, code: Fence) -> State | None:
+        """What is not left to the model, because it would rather make an answer up: to look, to compute, to repair."""
+        look = looking(self._request) if self._request.choice == "auto" else "no"
+        if look == "now":
+            self._call, self._lead, self._reason = code, SHOWN.look, "calls"
+            return "over"
+        if failed := failures(self._request):
+            self._lead = f"# {hint_for(failed[0])}\n"
+        return self._open(code) if look == "just" or failed else None
+
+    def _speak(self) -> State:
+        if self._stuck:  # else it would write the same block once more
+            self._lead = _FORCED
+            self._prompt += _FORCED
+        return "speak"
 
     def _open(self, fence: Fence) -> State:
         self._call = fence
-        self._prompt += fence.opening
+        self._prompt += fence.opening + self._lead
         return "code" if fence.code else "arguments"
 
     def _answer(self) -> State:
@@ -99,6 +118,10 @@ class Turn:
         """What is certain before anything is asked: a call that is forced."""
         if self._call is not None:
             yield from self._begin_call()
+            if self._state == "over":
+                yield CallPiece(0, arguments='"}')
+        elif self._lead:
+            yield TextPiece(self._lead)
 
     def next(self) -> Ask | None:
         """The next completion; None after the last."""
@@ -128,6 +151,8 @@ class Turn:
 
     def read(self, text: str, logprobs: tuple[Logprob, ...] = ()) -> Iterator[Piece]:
         """The pieces of some more words."""
+        if self._state == "code" and not self._words and not self._lead:
+            text = text.lstrip(" ")  # a space behind the fence would be an indentation
         if not text:
             return
         self._words.append(text)
@@ -174,7 +199,8 @@ class Turn:
 
     def _begin_call(self) -> Iterator[Piece]:
         assert self._call is not None  # noqa: S101 - for the type checker: whoever asks has just opened it
-        yield CallPiece(0, self._call.spec.name, self._mint(), '{"code": "' if self._call.code else "")
+        begun = '{"code": "' + json.dumps(self._lead, ensure_ascii=False)[1:-1] if self._call.code else ""
+        yield CallPiece(0, self._call.spec.name, self._mint(), begun)
 
     def _count(self, ended: Ended) -> None:
         if not self._usage.input_tokens:
