@@ -22,7 +22,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, get_args
 
-from antwort.models.embedded.weights import CATALOGUE, DEFAULT
 from openai import OpenAI
 from processes import serving
 from rich.console import Console
@@ -30,6 +29,7 @@ from rich.table import Column, Table
 from tasks.catalogue import TASKS
 from tasks.task import Kind, Task, faults
 
+from antwort.models.embedded.weights import CATALOGUE, DEFAULT
 from weakincentives import MarkdownSection, Prompt, PromptTemplate, Session
 from weakincentives.adapters import PromptResponse
 from weakincentives.adapters.openai import (
@@ -42,7 +42,6 @@ from weakincentives.deadlines import Deadline
 from weakincentives.errors import WinkError
 from weakincentives.runtime import ModelResponded, ToolInvoked
 from weakincentives.tools import HostMount
-
 
 _EMBEDDED = "embedded"
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import tempfile
+from collections import Counter
 from pathlib import Path
 
 from played.progress import show_transfers
@@ -48,8 +49,9 @@ def create_analysis_prompt(task: str, workspace: OpenAIContainerWorkspaceSection
     return Prompt(PromptTemplate(ns="analysis", key="task", sections=[section, workspace]))
 
 
-def analyse(model: str, data: Path, results: Path) -> None:
-    """Story 2 of the specification."""
+def analyse(model: str, data: Path, results: Path) -> list[str]:
+    """Story 2 of the specification. What was answered to each task."""
+    answers: list[str] = []
     session = Session()
     show_transfers(session)
     adapter = OpenAIAdapter(model=model, hosted_tools=OpenAIHostedToolsConfig(code_interpreter=True))
@@ -65,17 +67,28 @@ def analyse(model: str, data: Path, results: Path) -> None:
         for task in TASKS:
             response = adapter.evaluate(create_analysis_prompt(task, workspace), session=session)
             print(f"\n> {task}\n{response.text.strip()}\n")
+            answers.append(response.text)
+    return answers
+
+
+def make_sales(data: Path) -> Counter[str]:
+    """Make up a year of sales, a file for each month. How much each city has sold."""
+    rng = random.Random(7)  # noqa: S311 - made-up numbers
+    totals: Counter[str] = Counter()
+    for month in range(1, 13):
+        sold = {city: rng.randint(50, 150) for city in ("Lima", "Oslo", "Pune")}
+        rows = "".join(f"2026-{month:02},{city},{count}\n" for city, count in sold.items())
+        (data / f"{month:02}.csv").write_text(f"month,city,sold\n{rows}", encoding="utf-8")
+        totals.update(sold)
+    return totals
 
 
 def main() -> None:
-    """Make up a year of sales, and have them analysed."""
-    rng = random.Random(7)  # noqa: S311 - made-up numbers
+    """Have made-up sales analysed."""
     with tempfile.TemporaryDirectory() as directory:
         data, results = Path(directory, "data"), Path(directory, "results")
         data.mkdir()
-        for month in range(1, 13):
-            rows = (f"2026-{month:02},{city},{rng.randint(50, 150)}\n" for city in ("Lima", "Oslo", "Pune"))
-            (data / f"{month:02}.csv").write_text("month,city,sold\n" + "".join(rows), encoding="utf-8")
+        make_sales(data)
         answers = [run(task[:40], 1, code) for task, code in TASKS.items()]
         with model_at_hand(*answers, LAST_OUTPUT) as model:
             analyse(model, data, results)

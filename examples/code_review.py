@@ -107,14 +107,19 @@ def review(model: str, repositories: Path) -> ReviewResult:
         workspace.cleanup()
 
 
+def make_project(repositories: Path) -> None:
+    """A small project with three flaws in it."""
+    for name, text in PROJECT.items():
+        path = repositories / "myproject" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+
 def main() -> None:
-    """Review a small project with three flaws in it."""
+    """Have it reviewed."""
     with tempfile.TemporaryDirectory() as directory:
         repositories = Path(directory)
-        for name, text in PROJECT.items():
-            path = repositories / "myproject" / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
+        make_project(repositories)
         with model_at_hand(run("Review the Python code", 1, FIND_ISSUES), LAST_OUTPUT) as model:
             result = review(model, repositories)
     print(result.summary)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import importlib
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -7,7 +9,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+NEED_A_MODEL = {"demo.py", "sales_report.py"}  # the latter is played below, and both are run by `make test-model`
+EXAMPLES = sorted(path for path in (ROOT / "examples").glob("*.py") if path.name not in NEED_A_MODEL)
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
@@ -24,3 +27,51 @@ def test_every_example_runs(example: Path, tmp_path: Path):
     assert done.returncode == 0, done.stderr
     assert done.stdout
     assert list(tmp_path.iterdir()) == []  # and leaves nothing behind where it was started
+
+
+DRAW = """
+import glob, json, pandas as pd, matplotlib.pyplot as plt
+rows = pd.concat(map(pd.read_csv, sorted(glob.glob("/mnt/data/sales/*.csv"))))
+revenue = (rows.units * rows.price).groupby(rows.region).sum().round(2)
+revenue.plot.bar(title="Revenue")
+plt.savefig("/mnt/data/chart.png")
+"""
+SAY_IT = """
+best = revenue.idxmax()
+report = {"total_revenue": float(revenue.sum().round(2)), "best_region": best}
+print(json.dumps({**report, "best_region_revenue": float(revenue[best])WRONG}))
+"""
+
+
+@pytest.mark.parametrize("wrong, code", [("", 0), (" + 1", 1)])
+def test_the_sales_report_is_shown_and_checked(wrong, code, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    played = importlib.import_module("played.server")
+    scene = "one CSV file for each month"
+    steps = [played.run(scene, 1, DRAW), played.run(scene, 2, SAY_IT.replace("WRONG", wrong))]
+    monkeypatch.delenv("OPENAI_MODEL", raising=False)
+    with played.model_at_hand(*steps, played.LAST_OUTPUT) as model:
+        done = subprocess.run(
+            [sys.executable, "-W", "error", ROOT / "examples" / "sales_report.py"],
+            cwd=tmp_path,
+            env={**os.environ, "OPENAI_MODEL": model},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+    assert done.returncode == code, done.stderr
+    assert "── the model writes Python" in done.stdout
+    assert (tmp_path / "sales_report" / "chart.png").is_file()
+    assert ("the figures are right" in done.stdout) is (code == 0)
+    assert ("best_region_revenue is" in done.stderr) is (code == 1)
+
+
+def test_the_sales_report_says_what_it_needs(tmp_path):
+    environment = {name: value for name, value in os.environ.items() if name != "OPENAI_MODEL"}
+    command = [sys.executable, ROOT / "examples" / "sales_report.py"]
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 1
+    assert "OPENAI_MODEL" in done.stderr

@@ -151,7 +151,7 @@ class Turn:
 
     def read(self, text: str, logprobs: tuple[Logprob, ...] = ()) -> Iterator[Piece]:
         """The pieces of some more words."""
-        if self._state == "code" and not self._words and not self._lead:
+        if self._state == "code" and not self._words:
             text = text.lstrip(" ")  # a space behind the fence would be an indentation
         if not text:
             return

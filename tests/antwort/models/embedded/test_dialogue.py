@@ -1,11 +1,15 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+
+import pytest
 
 from antwort.api.items import read
 from antwort.api.requests import JsonSchemaFormat
 from antwort.engine.ports import FunctionSpec, ModelRequest
-from antwort.models.embedded.dialogue import EXAMPLES, failures, fences, messages
+from antwort.models.embedded.dialogue import SHOWN, failures, fences, hint_for, is_stuck, looking, messages
 
 PARAMETERS = {"type": "object", "properties": {"code": {"type": "string"}}}
 CODE = FunctionSpec("code_interpreter", "Run Python.", PARAMETERS, now="In /mnt/data now: sales.csv.")
@@ -51,7 +55,8 @@ def test_with_code_the_examples_come_between_the_instructions_and_the_question()
     system, *shown, question = told([USER], CODE)
 
     assert "```python" in system["content"]
-    assert len(shown) == 4 * len(EXAMPLES)
+    steps = sum(len(example.steps) + (example.look is not None) for example in SHOWN.examples)
+    assert len(shown) == 2 * steps + 2 * len(SHOWN.examples)
     assert shown[1]["content"].startswith("```python\n")
     assert question["role"] == "user"
 
@@ -77,8 +82,8 @@ def test_a_failure_is_shown_with_what_to_do_about_it():
 
     assert messages(request)[-1]["content"].startswith("Output:\nTraceback")
     assert messages(request)[-1]["content"].endswith("corrected.")
-    assert failures(request) == 1
-    assert failures(ModelRequest(model="m", items=[read(item) for item in (USER, CALL, OUTPUT)])) == 0
+    assert failures(request) == ["KeyError: 'city'"]
+    assert failures(ModelRequest(model="m", items=[read(item) for item in (USER, CALL, OUTPUT)])) == []
 
 
 def test_other_tools_are_described_with_their_arguments_and_called_by_json():
@@ -115,8 +120,66 @@ def test_a_schema_is_told_because_a_grammar_only_forbids():
 
 
 def test_the_examples_are_whole():
-    for example in EXAMPLES:
-        compile(example.code, "example", "exec")
+    compile(SHOWN.look, "look", "exec")
+    for example in SHOWN.examples:
+        for step in example.steps:
+            compile(step.code, "example", "exec")
+            assert step.output
         assert example.user
-        assert example.output
         assert example.answer
+
+
+def test_the_look_at_the_files_prints_how_each_begins(tmp_path):
+    (tmp_path / "a.csv").write_text("x,y\n1,2\n3,4\n5,6\n7,8\n")
+    (tmp_path / "b.bin").write_bytes(b"\x00\x01")
+    look = SHOWN.look.replace("/mnt/data", str(tmp_path))
+    printed = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True).stdout
+
+    assert printed == f"{tmp_path}/a.csv\n  x,y\n  1,2\n  3,4\n  5,6\n{tmp_path}/b.bin\n"
+
+
+LOOK = {**CALL, "arguments": json.dumps({"code": SHOWN.look})}
+NO_FILES = FunctionSpec("code_interpreter", "Run Python.", PARAMETERS)
+
+
+@pytest.mark.parametrize(
+    "items, tool, when",
+    [
+        ([USER], CODE, "now"),
+        ([USER], NO_FILES, "no"),
+        ([USER], WEATHER, "no"),
+        ([], CODE, "no"),
+        ([USER, LOOK, OUTPUT], CODE, "just"),
+        ([USER, LOOK, OUTPUT, USER], CODE, "no"),
+        ([USER, CALL, OUTPUT], CODE, "no"),
+    ],
+)
+def test_files_are_looked_at_once_before_anything_else(items, tool, when):
+    assert looking(ModelRequest(model="m", items=[read(item) for item in items], tools=(tool,))) == when
+
+
+@pytest.mark.parametrize(
+    "items, stuck",
+    [
+        ([USER], False),
+        ([USER, CALL, OUTPUT], False),
+        ([USER, CALL, OUTPUT, CALL, OUTPUT], True),
+        ([USER, CALL, OUTPUT, USER, CALL, OUTPUT], False),
+        ([USER, *(part for n in range(8) for part in ({**CALL, "arguments": f'{{"code": "{n}"}}'}, OUTPUT))], True),
+    ],
+)
+def test_a_model_that_makes_the_same_call_again_is_stuck(items, stuck):
+    assert is_stuck(ModelRequest(model="m", items=[read(item) for item in items], tools=(CODE,))) is stuck
+
+
+@pytest.mark.parametrize(
+    "error, hint",
+    [
+        ("UnicodeDecodeError: 'utf-8' codec can't decode byte", "latin-1"),
+        ("json.decoder.JSONDecodeError: Extra data", "one by one"),
+        ("KeyError: 'temp'", "names and the separator"),
+        ("ValueError: whatever", "another way"),
+    ],
+)
+def test_an_error_has_its_hint(error, hint):
+    assert hint in hint_for(error)

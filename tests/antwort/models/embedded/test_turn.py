@@ -2,23 +2,26 @@ from __future__ import annotations
 
 import json
 
+import msgspec
 import pytest
 
 from antwort.api.items import read
 from antwort.api.requests import JsonObjectFormat, JsonSchemaFormat
 from antwort.engine.ports import CallPiece, Finished, FunctionSpec, ModelRequest, Must, TextPiece
 from antwort.models.conformance import fold
+from antwort.models.embedded.dialogue import SHOWN
 from antwort.models.embedded.turn import Ended, Turn
 
 CODE = FunctionSpec("code_interpreter", "Run Python.", {"type": "object", "properties": {"code": {"type": "string"}}})
 WEATHER = FunctionSpec("get_weather", "The weather.", {"type": "object", "properties": {"city": {"type": "string"}}})
 SCHEMA = {"type": "object", "properties": {"total": {"type": "integer"}}}
+FORMAT = JsonSchemaFormat(name="total", schema=SCHEMA)
 
 
 def turn(*tools: FunctionSpec, failed: int = 0, **more) -> Turn:
     history = [{"role": "user", "content": "Hi"}]
     for number in range(failed):
-        call = {"call_id": f"c{number}", "name": "code_interpreter", "arguments": '{"code": "1/0"}'}
+        call = {"call_id": f"c{number}", "name": "code_interpreter", "arguments": f'{{"code": "{number}/0"}}'}
         error = "Traceback (most recent call last):\nZeroDivisionError: division by zero"
         history += [{"type": "function_call", **call}]
         history += [{"type": "function_call_output", "call_id": f"c{number}", "output": error}]
@@ -114,11 +117,45 @@ def test_a_call_that_is_required_is_made():
     assert (ask.prompt, [call.name for call in answer.calls]) == ("<prompt>```get_weather\n", ["get_weather"])
 
 
-def test_a_block_that_failed_is_written_anew_but_not_for_ever():
-    for failed, begins in ((0, False), (1, True), (2, True), (3, False)):
-        assert bool([*turn(CODE, failed=failed).opening()]) is begins
+def test_a_block_that_failed_is_written_anew_with_a_hint_but_not_for_ever():
+    answer, (ask,) = play(turn(CODE, failed=1), (["1 / 1"], Ended(word="\n```")))
+
+    assert ask.prompt == "<prompt>```python\n# Done in another way.\n"
+    assert json.loads(answer.calls[0].arguments) == {"code": "# Done in another way.\n1 / 1"}
+    for failed, begins in ((0, []), (3, ["code_interpreter"])):
+        assert [piece.name for piece in turn(CODE, failed=failed).opening()] == begins
     assert [*turn(WEATHER, failed=1).opening()] == []
     assert [*turn(CODE, failed=1, choice="none").opening()] == []
+
+
+def test_a_model_that_is_stuck_has_to_answer():
+    answer, (ask,) = play(turn(CODE, failed=4), ([" not known."], Ended()))
+    assert (ask.prompt, ask.stop) == ("<prompt>The answer is", ())
+    assert (answer.text, answer.reason, answer.calls) == ("The answer is not known.", "stop", ())
+
+    answer, (ask,) = play(turn(CODE, failed=4, format=FORMAT), (['{"total": 1}'], Ended()))
+    assert (ask.schema, answer.text) == (SCHEMA, '{"total": 1}')
+
+
+def test_files_are_looked_at_first_and_then_there_must_be_code():
+    files = msgspec.structs.replace(CODE, now="In /mnt/data now: a.csv.")
+    answer, asks = play(turn(files))
+    assert asks == []
+    assert answer.reason == "calls"
+    assert json.loads(answer.calls[0].arguments) == {"code": SHOWN.look}
+
+    call = {"type": "function_call", "call_id": "c", "name": files.name, "arguments": answer.calls[0].arguments}
+    items = [{"role": "user", "content": "Hi"}, call, {"type": "function_call_output", "call_id": "c", "output": "a"}]
+    request = ModelRequest(model="m", items=[read(item) for item in items], tools=(files,))
+    assert play(Turn(request, "<prompt>"), (["1"], Ended(word="```")))[1][0].prompt == "<prompt>```python\n"
+    assert [*turn(files, choice="none").opening()] == []
+
+
+def test_a_space_behind_the_fence_is_no_indentation():
+    opened = Ended(word="```python\n")
+    answer, _ = play(turn(CODE), ([], opened), ([" ", "x = 1", " + 1"], Ended(word="\n```")))
+
+    assert json.loads(answer.calls[0].arguments) == {"code": "x = 1 + 1"}
 
 
 def test_where_no_call_is_allowed_none_is_made():
