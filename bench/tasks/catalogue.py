@@ -239,6 +239,12 @@ class Verdict:
 
 _YOUNG = 36
 
+
+def _best_paid() -> Person:
+    name, team, _, salary = max(_STAFF, key=lambda row: row[3])
+    return Person(name, team, salary)
+
+
 _TYPED = (
     Task("typed-best", "typed", ("Which city sold the most units in sales.csv, and how many?",), _SALES_CSV,
          gives=Best(_BEST_CITY, _units(_BEST_CITY))),
@@ -249,7 +255,7 @@ _TYPED = (
     Task("typed-names", "typed", (f"Who in staff.csv is younger than {_YOUNG}? In alphabetical order.",), _STAFF_CSV,
          gives=Names(sorted(name for name, _, age, _ in _STAFF if age < _YOUNG))),
     Task("typed-person", "typed", ("Who in staff.csv has the highest salary?",), _STAFF_CSV,
-         gives=Person(*(max(_STAFF, key=lambda row: row[3])[at] for at in (0, 1, 3)))),
+         gives=_best_paid()),
     Task("typed-verdict", "typed", ("Is 7919 a prime number?",), gives=Verdict(_is_prime(7919))),
 )  # fmt: skip
 

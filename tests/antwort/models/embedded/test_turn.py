@@ -122,8 +122,8 @@ def test_a_block_that_failed_is_written_anew_with_a_hint_but_not_for_ever():
 
     assert ask.prompt == "<prompt>```python\n# Done in another way.\n"
     assert json.loads(answer.calls[0].arguments) == {"code": "# Done in another way.\n1 / 1"}
-    for failed, begins in ((0, []), (3, ["code_interpreter"])):
-        assert [piece.name for piece in turn(CODE, failed=failed).opening()] == begins
+    for failed, begins in ((0, []), (3, [CallPiece])):
+        assert [type(piece) for piece in turn(CODE, failed=failed).opening()] == begins
     assert [*turn(WEATHER, failed=1).opening()] == []
     assert [*turn(CODE, failed=1, choice="none").opening()] == []
 
