@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import statistics
 import sys
 import tempfile
@@ -69,6 +70,7 @@ class Outcome:
 def main() -> None:
     """Do what the command line says."""
     asked = parser().parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by a signal"))  # and takes the server along
     chosen = [
         task
         for task in TASKS
