@@ -37,13 +37,14 @@ from weakincentives.tools import HostMount
 DATA = Path(__file__).parent / "sales"
 RESULTS = Path("sales_report")
 
-TASK = """\
-The folder `/mnt/data/sales` has one CSV file for each month, with the columns date, region, product, units and price.
-The revenue of a row is units times price.
-
-1. Read all the files, and print the total revenue, the revenue of each region, and the region with the most revenue.
-2. Draw the revenue of each region as a bar chart, with a title, and save it as `/mnt/data/chart.png`.
-3. Then report."""
+TASK = (
+    "The CSV files `/mnt/data/sales/*.csv` have the columns date, region, product, units and price. "
+    "Revenue is units times price.\n"
+    "Read all of them into one pandas table, and add a column for the revenue. "
+    "Print the total revenue, and the revenue of each\n"
+    "region, rounded to cents. Draw the revenue of each region as a bar chart with a title, "
+    "and save it as `/mnt/data/chart.png`."
+)
 
 
 @dataclass(frozen=True)

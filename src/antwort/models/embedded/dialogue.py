@@ -122,12 +122,21 @@ def failures(request: ModelRequest) -> list[str]:
     """What the calls failed with that have just failed in a row, the last one first."""
     said: list[str] = []
     for message in reversed(to_messages(request.items, None, _DIALECT)):
-        if message["role"] == "tool" and _failed(message):
-            lines = str(message["content"]).partition(_TRACEBACK)[2].strip().splitlines()
-            said.append(next((line for line in reversed(lines) if _ERROR.match(line)), "an error"))
+        if message["role"] == "tool" and (error := _error(message)):
+            said.append(error)
         elif not message.get("tool_calls"):
             break
     return said
+
+
+def _error(message: ChatMessage) -> str | None:
+    """The last line of a traceback; code that cannot be compiled has no more than that."""
+    for line in reversed(str(message["content"]).strip().splitlines()):
+        if _ERROR.match(line):
+            return line
+        if not line.startswith("["):  # a note of the tool's, such as which files were written
+            break
+    return "an error" if _TRACEBACK in str(message["content"]) else None
 
 
 def is_stuck(request: ModelRequest) -> bool:
@@ -155,10 +164,6 @@ def looking(request: ModelRequest) -> Literal["now", "just", "no"]:
 
 def _is_look(call: dict[str, Any]) -> bool:
     return _code(str(call["function"]["arguments"])) == SHOWN.look
-
-
-def _failed(message: ChatMessage) -> bool:
-    return _TRACEBACK in str(message["content"])
 
 
 def _noted(told: Sequence[ChatMessage], notes: Sequence[str]) -> list[ChatMessage]:
@@ -207,7 +212,7 @@ def _shown(example: Example) -> list[ChatMessage]:
 def _flat(message: ChatMessage, words: dict[str, Fence]) -> ChatMessage:
     """A message without tools in it."""
     if message["role"] == "tool":
-        mend = f"\n{_MEND}" if _failed(message) else ""
+        mend = f"\n{_MEND}" if _error(message) else ""
         return {"role": "user", "content": f"Output:\n{message['content']}{mend}"}
     blocks = [_block(call["function"], words) for call in message.get("tool_calls", ())]
     content = "\n".join(filter(None, [str(message.get("content") or ""), *blocks]))
