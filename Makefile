@@ -40,7 +40,7 @@ model: $(READY) ## Fetch the weights of the embedded model, once (1.1 GB; MODEL=
 test: static suite ## Run every check and every test, but for the slow suites that have targets of their own
 
 test-sandbox: $(READY) ## Test the sandbox, and attack it from inside as an ordinary user and as root (some minutes)
-	$(RUN) -m pytest -q tests/antwort/sandbox
+	$(RUN) -m pytest -q -n 2 --dist loadfile tests/antwort/sandbox
 
 test-faults: $(READY) ## Kill the server fifty times at work, and see that nothing is lost or stuck (some minutes)
 	KILLS=50 $(RUN) -m pytest -q tests/together/test_server_kills.py

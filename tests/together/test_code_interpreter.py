@@ -529,10 +529,10 @@ def test_time_and_size_are_as_the_configuration_has_them(place, tmp_path):
 
 
 def test_what_is_logged_has_neither_code_nor_data(server, client):
-    run(client, "secret = 'the-cats-name-is-4711'\nprint(secret)\nopen('4711.txt', 'w').write(secret)")
-    run(client, "raise ValueError('the-cats-name-is-4711')")
+    run(client, "secret = 'the-cats-name-is-Muschi'\nprint(secret)\nopen('Muschi.txt', 'w').write(secret)")
+    run(client, "raise ValueError('the-cats-name-is-Muschi')")
 
-    assert "4711" not in server.lines()
+    assert "Muschi" not in server.lines()
     executed = [json.loads(line) for line in server.lines().splitlines() if '"container.execute"' in line]
     assert executed
     assert {"action", "object_id", "tier", "status", "ms", "printed"} <= executed[-1].keys()

@@ -23,40 +23,34 @@ class Event(Struct, tag_field="type", kw_only=True):
 # ── the response ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class ResponseCreated(Event, tag="response.created"):
+class ResponseEvent(Event):
+    """One that holds the response as it is then."""
+
+    response: Response
+
+
+class ResponseCreated(ResponseEvent, tag="response.created"):
     """Always the first."""
 
-    response: Response
 
-
-class ResponseQueued(Event, tag="response.queued"):
+class ResponseQueued(ResponseEvent, tag="response.queued"):
     """In background mode only."""
 
-    response: Response
 
-
-class ResponseInProgress(Event, tag="response.in_progress"):
+class ResponseInProgress(ResponseEvent, tag="response.in_progress"):
     """Work has begun."""
 
-    response: Response
 
-
-class ResponseCompleted(Event, tag="response.completed"):
+class ResponseCompleted(ResponseEvent, tag="response.completed"):
     """The last, when all went well."""
 
-    response: Response
 
-
-class ResponseIncomplete(Event, tag="response.incomplete"):
+class ResponseIncomplete(ResponseEvent, tag="response.incomplete"):
     """The last, when it had to stop short."""
 
-    response: Response
 
-
-class ResponseFailed(Event, tag="response.failed"):
+class ResponseFailed(ResponseEvent, tag="response.failed"):
     """The last, when it failed."""
-
-    response: Response
 
 
 class ErrorEvent(Event, tag="error"):
@@ -68,18 +62,19 @@ class ErrorEvent(Event, tag="error"):
 # ── items and their parts ────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class OutputItemAdded(Event, tag="response.output_item.added"):
+class ItemEvent(Event):
+    """One that holds a whole item."""
+
+    output_index: int
+    item: dict[str, Any]
+
+
+class OutputItemAdded(ItemEvent, tag="response.output_item.added"):
     """An item begins."""
 
-    output_index: int
-    item: dict[str, Any]
 
-
-class OutputItemDone(Event, tag="response.output_item.done"):
+class OutputItemDone(ItemEvent, tag="response.output_item.done"):
     """An item is whole."""
-
-    output_index: int
-    item: dict[str, Any]
 
 
 class _OfItem(Event):
@@ -222,8 +217,7 @@ AnyEvent: TypeAlias = Event | ToolProgress
 
 def _named(base: type[Event]) -> Iterator[type[Event]]:
     for event in base.__subclasses__():
-        yield from () if event.__name__.startswith("_") else (event,)
-        yield from _named(event)
+        yield from _named(event) if event.__subclasses__() else (event,)
 
 
 EVENTS = tuple(_named(Event))

@@ -17,16 +17,9 @@ def fold(events: Iterable[AnyEvent]) -> Response:
     output: dict[int, dict[str, Any]] = {}
     for event in events:
         match event:
-            case wire.OutputItemAdded() | wire.OutputItemDone():
+            case wire.ItemEvent():
                 output[event.output_index] = event.item
-            case (
-                wire.ResponseCreated()
-                | wire.ResponseQueued()
-                | wire.ResponseInProgress()
-                | wire.ResponseCompleted()
-                | wire.ResponseIncomplete()
-                | wire.ResponseFailed()
-            ):
+            case wire.ResponseEvent():
                 response = event.response
             case _:
                 pass

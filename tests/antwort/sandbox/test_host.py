@@ -35,7 +35,7 @@ def test_without_control_groups_it_says_what_takes_over_and_what_is_not_counted(
     assert without.claimed() is without
 
 
-@pytest.mark.parametrize("missing", WALLS)
+@pytest.mark.parametrize("missing", sorted(WALLS))
 def test_a_missing_wall_must_be_waived_by_its_name(host, missing):
     weak = replace(host, walls=WALLS - {missing}, root=False)
     with pytest.raises(WeakHost, match=f"--allow-weaker-isolation={missing}"):

@@ -114,7 +114,7 @@ async def test_the_model_is_told_the_names_that_files_really_get(place):
     earlier_one = message(*({"type": "input_file", "file_id": one} for one in uploads[:2]), inline("a.csv", b"old"))
     given = message({"type": "input_file", "file_id": uploads[2]}, inline("a.csv", b"x"), inline("a.csv", b"y"))
     bench = await prepared(place, given, history=(earlier_one,))
-    told = (bench.describe(SPEC).description or "").rpartition("now: ")[2].removesuffix(".").split(", ")
+    told = (bench.describe(SPEC).now or "").rpartition("now: ")[2].removesuffix(".").split(", ")
     listed = await ran(bench, "import os\nprint(*sorted(os.listdir()), sep='\\n')")
 
     assert listed.text.split() == sorted(told)
