@@ -45,7 +45,7 @@ test-sandbox: $(READY) ## Test the sandbox, and attack it from inside as an ordi
 test-faults: $(READY) ## Kill the server fifty times at work, and see that nothing is lost or stuck (some minutes)
 	KILLS=50 $(RUN) -m pytest -q tests/together/test_server_kills.py
 
-test-model: $(READY) ## Test with a real model, as far as its weights are here (some minutes; `make model` fetches them)
+test-model: model ## Test with a real model: the examples, ten tasks, and what becomes of it when it dies (some minutes)
 	$(RUN) -m pytest -q -m model tests
 
 test-openai: $(READY) ## Run the adapter's suite against OpenAI itself (needs OPENAI_API_KEY, and costs money)

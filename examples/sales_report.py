@@ -38,12 +38,10 @@ DATA = Path(__file__).parent / "sales"
 RESULTS = Path("sales_report")
 
 TASK = (
-    "The CSV files `/mnt/data/sales/*.csv` have the columns date, region, product, units and price. "
-    "Revenue is units times price.\n"
-    "Read all of them into one pandas table, and add a column for the revenue. "
-    "Print the total revenue, and the revenue of each\n"
-    "region, rounded to cents. Draw the revenue of each region as a bar chart with a title, "
-    "and save it as `/mnt/data/chart.png`."
+    "The CSV files in `/mnt/data/sales` have the columns date, region, product, units and price. "
+    "Read all of them into one pandas table, and add a column `revenue`: units times price. "
+    "Print the total revenue, and the revenue of each region. "
+    "Draw the revenue of each region with matplotlib as a bar chart with a title, and save it as `/mnt/data/chart.png`."
 )
 
 

@@ -47,7 +47,7 @@ print(json.dumps({**report, "best_region_revenue": float(revenue[best])WRONG}))
 def test_the_sales_report_is_shown_and_checked(wrong, code, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "examples"))
     played = importlib.import_module("played.server")
-    scene = "one CSV file for each month"
+    scene = "add a column `revenue`"
     steps = [played.run(scene, 1, DRAW), played.run(scene, 2, SAY_IT.replace("WRONG", wrong))]
     monkeypatch.delenv("OPENAI_MODEL", raising=False)
     with played.model_at_hand(*steps, played.LAST_OUTPUT) as model:

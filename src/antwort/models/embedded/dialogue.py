@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from importlib import resources
+from textwrap import indent
 from typing import Any, Final, Literal, cast
 
 import msgspec
@@ -31,6 +32,8 @@ _ABOUT_CODE: Final = (
 _MOST_CALLS: Final = 8
 _TRACEBACK: Final = "Traceback (most recent call last)"
 _ERROR: Final = re.compile(r"[\w.]+(Error|Exception|Warning|Interrupt|Iteration|Exit)\b")
+_FRAMES_OF_OTHERS: Final = re.compile(r'^  File "(?!<cell).*\n(?:    .*\n)*', re.MULTILINE)
+"""A library's part of a traceback: long to read, and nothing in it can be mended."""
 _MEND: Final = "That failed. Do it in another way: write the whole block again, corrected."
 _NOBODY_SAID: Final = "You are a helpful assistant."
 _ABOUT_TOOLS: Final = (
@@ -68,19 +71,20 @@ class Fence(Struct, frozen=True):
         return f"```{self.word}\n"
 
 
-class Hint(Struct, frozen=True, forbid_unknown_fields=True):
-    """What mostly helps where an error's last line fits a pattern."""
+class Repair(Struct, frozen=True, forbid_unknown_fields=True):
+    """How a block begins that mostly helps where an error's last line fits a pattern."""
 
     error: str
-    hint: str
+    begin: str
 
 
 class Shown(Struct, frozen=True, forbid_unknown_fields=True):
     """What is kept beside this file, as data."""
 
     look: str
+    looked: str
     examples: list[Example]
-    hints: list[Hint]
+    repairs: list[Repair]
 
 
 def _shown_to_all() -> Shown:
@@ -91,9 +95,9 @@ def _shown_to_all() -> Shown:
 SHOWN: Final = _shown_to_all()
 
 
-def hint_for(error: str) -> str:
-    """What to do about an error."""
-    return next(hint.hint for hint in SHOWN.hints if re.search(hint.error, error))
+def repair_of(error: str) -> str:
+    """How a block begins that does something about an error."""
+    return next(repair.begin for repair in SHOWN.repairs if re.search(repair.error, error))
 
 
 def fences(tools: Sequence[FunctionSpec]) -> tuple[Fence, ...]:
@@ -113,9 +117,9 @@ def messages(request: ModelRequest) -> list[ChatMessage]:
     told = to_messages(request.items, request.instructions, _DIALECT)
     instructed = str(told.pop(0)["content"]) if told and told[0]["role"] == "system" else _NOBODY_SAID
     shown = [message for example in SHOWN.examples for message in _shown(example)] if any(f.code for f in calls) else []
-    system = {"role": "system", "content": _instructions(request, instructed, calls)}
+    system = {"role": "system", "content": _instructions(instructed, calls)}
     noted = _noted(told, [fence.spec.now for fence in calls if fence.spec.now])
-    return [system, *shown, *_merged([_flat(message, words) for message in noted])]
+    return [system, *shown, *_merged([_flat(message, words) for message in noted] + _wanted(request))]
 
 
 def failures(request: ModelRequest) -> list[str]:
@@ -150,6 +154,12 @@ def is_stuck(request: ModelRequest) -> bool:
     return len(made) >= _MOST_CALLS or (made[:1] != [] and made[0] in made[1:])
 
 
+def has_called(request: ModelRequest) -> bool:
+    """Whether anything was called since the user has spoken."""
+    told = to_messages(request.items, None, _DIALECT)
+    return bool(told) and told[-1]["role"] == "tool"
+
+
 def looking(request: ModelRequest) -> Literal["now", "just", "no"]:
     """Whether to look at the files now: there are some, and nobody has; or whether that is what has just happened."""
     told = to_messages(request.items, None, _DIALECT)
@@ -175,17 +185,42 @@ def _noted(told: Sequence[ChatMessage], notes: Sequence[str]) -> list[ChatMessag
     return [*told[:last], noted, *told[last + 1 :]]
 
 
-def _instructions(request: ModelRequest, instructed: str, calls: Sequence[Fence]) -> str:
+def _instructions(instructed: str, calls: Sequence[Fence]) -> str:
     others = [fence for fence in calls if not fence.code]
     parts = [instructed]
     if any(fence.code for fence in calls):
         parts.append(_ABOUT_CODE)
     if others:
         parts.append("\n\n".join([_ABOUT_TOOLS, *map(_described, others)]))
-    if isinstance(request.format, JsonSchemaFormat):
-        schema = msgspec.json.encode(request.format.schema).decode()
-        parts.append(f"Give the final answer as JSON of this schema, in a ```json block:\n{schema}")
     return "\n\n".join(parts)
+
+
+def _wanted(request: ModelRequest) -> list[ChatMessage]:
+    """The shape of the answer, where one may come: a grammar only forbids, so it has to be told too.
+
+    Not earlier, because a small model that knows the shape would rather fill it in than do what it was asked to.
+    """
+    if not isinstance(request.format, JsonSchemaFormat) or looking(request) != "no" or failures(request):
+        return []
+    return [{"role": "user", "content": f"Give the final answer like this:\n```json\n{shape(request.format.schema)}\n```"}]
+
+
+def shape(schema: Any) -> str:
+    """A schema in few words, as one would write it down for a person: small models take a real one for the answer."""
+    match schema:
+        case {"enum": [*values]}:
+            said = " or ".join(msgspec.json.encode(value).decode() for value in values)
+        case {"properties": dict() as properties}:
+            fields = cast("dict[str, Any]", properties)
+            inside = ",\n".join(f'"{name}": {shape(of)}' for name, of in fields.items())
+            return f"{{\n{indent(inside, '  ')}\n}}"
+        case {"items": dict() as item}:
+            said = f"list of {shape(cast('dict[str, Any]', item))}"
+        case {"type": str() as name}:
+            said = name
+        case _:
+            return msgspec.json.encode(schema).decode()
+    return f"{said} ({schema['description']})" if "description" in schema else said
 
 
 def _described(fence: Fence) -> str:
@@ -202,7 +237,7 @@ def _takes_code(spec: FunctionSpec) -> bool:
 
 def _shown(example: Example) -> list[ChatMessage]:
     shown: list[ChatMessage] = [{"role": "user", "content": example.user}]
-    looked = [] if example.look is None else [Step(SHOWN.look, example.look)]
+    looked = [] if example.look is None else [Step(SHOWN.looked, example.look)]
     for step in (*looked, *example.steps):
         shown.append({"role": "assistant", "content": f"```python\n{step.code}\n```"})
         shown.append({"role": "user", "content": f"Output:\n{step.output}"})
@@ -213,7 +248,7 @@ def _flat(message: ChatMessage, words: dict[str, Fence]) -> ChatMessage:
     """A message without tools in it."""
     if message["role"] == "tool":
         mend = f"\n{_MEND}" if _error(message) else ""
-        return {"role": "user", "content": f"Output:\n{message['content']}{mend}"}
+        return {"role": "user", "content": f"Output:\n{_FRAMES_OF_OTHERS.sub('', str(message['content']))}{mend}"}
     blocks = [_block(call["function"], words) for call in message.get("tool_calls", ())]
     content = "\n".join(filter(None, [str(message.get("content") or ""), *blocks]))
     return {"role": message["role"], "content": content}
@@ -223,7 +258,8 @@ def _block(function: dict[str, Any], words: dict[str, Fence]) -> str:
     name, arguments = str(function["name"]), str(function["arguments"])
     fence = words.get(name)
     if (fence is not None and fence.code) or name == "code_interpreter":
-        return f"```python\n{_code(arguments)}\n```"
+        code = _code(arguments)
+        return f"```python\n{SHOWN.looked if code == SHOWN.look else code}\n```"
     return f"```{name}\n{arguments}\n```"
 
 

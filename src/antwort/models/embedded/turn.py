@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias, cast
 
 from msgspec import Struct
 
@@ -17,7 +17,7 @@ from antwort.api.ids import new_id
 from antwort.api.requests import JsonObjectFormat, JsonSchemaFormat
 from antwort.api.responses import InputDetails, Usage
 from antwort.engine.ports import CallPiece, Finished, ModelRequest, Must, Piece, TextPiece
-from antwort.models.embedded.dialogue import SHOWN, Fence, failures, fences, hint_for, is_stuck, looking
+from antwort.models.embedded.dialogue import SHOWN, Fence, failures, fences, has_called, is_stuck, looking, repair_of
 from antwort.models.logprobs import Logprob
 
 _ANSWER: Final = "```json\n"
@@ -27,6 +27,7 @@ _REPAIRS: Final = 3
 """So many times in a row a block that failed is written anew; then the model has to answer."""
 _FORCED: Final = "The answer is"
 _ANYTHING: Final[dict[str, Any]] = {"type": "object"}
+_LARGEST: Final = 2**53 - 1
 
 State: TypeAlias = Literal["choose", "speak", "json", "code", "arguments", "over"]
 
@@ -49,6 +50,18 @@ class Ended(Struct, frozen=True):
     read: int = 0
     cached: int = 0
     written: int = 0
+
+
+def bounded(schema: Any) -> Any:
+    """A schema whose integers have an end: a grammar would let a small model write digits for ever."""
+    if isinstance(schema, list):
+        return [bounded(one) for one in cast("list[Any]", schema)]
+    if not isinstance(schema, dict):
+        return schema
+    limited = {name: bounded(one) for name, one in cast("dict[str, Any]", schema).items()}
+    if limited.get("type") == "integer":
+        limited = {"minimum": -_LARGEST, "maximum": _LARGEST, **limited}
+    return limited
 
 
 class Turn:
@@ -90,8 +103,9 @@ class Turn:
             self._call, self._lead, self._reason = code, SHOWN.look, "calls"
             return "over"
         if failed := failures(self._request):
-            self._lead = f"# {hint_for(failed[0])}\n"
-        return self._open(code) if look == "just" or failed else None
+            self._lead = f"{repair_of(failed[0])}\n"
+        typed = self._schema() is not None and len(self._fences) == 1 and not has_called(self._request)
+        return self._open(code) if look == "just" or failed or typed else None
 
     def _speak(self) -> State:
         if self._stuck:  # else it would write the same block once more
@@ -132,12 +146,12 @@ class Turn:
             case "speak":
                 return Ask(prompt=self._prompt, stop=tuple(fence.opening for fence in self._fences), limit=limit)
             case "json":
-                return Ask(prompt=self._prompt, schema=self._schema(), limit=limit)
+                return Ask(prompt=self._prompt, schema=bounded(self._schema()), limit=limit)
             case "code":
                 return Ask(prompt=self._prompt, stop=_CLOSING, limit=limit)
             case "arguments":
                 parameters = self._call.spec.parameters if self._call is not None else None
-                return Ask(prompt=self._prompt, schema=parameters or _ANYTHING, limit=limit)
+                return Ask(prompt=self._prompt, schema=bounded(parameters or _ANYTHING), limit=limit)
             case _:
                 return None
 

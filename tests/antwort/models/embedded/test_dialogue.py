@@ -9,7 +9,7 @@ import pytest
 from antwort.api.items import read
 from antwort.api.requests import JsonSchemaFormat
 from antwort.engine.ports import FunctionSpec, ModelRequest
-from antwort.models.embedded.dialogue import SHOWN, failures, fences, hint_for, is_stuck, looking, messages
+from antwort.models.embedded.dialogue import SHOWN, failures, fences, is_stuck, looking, messages, repair_of, shape
 
 PARAMETERS = {"type": "object", "properties": {"code": {"type": "string"}}}
 CODE = FunctionSpec("code_interpreter", "Run Python.", PARAMETERS, now="In /mnt/data now: sales.csv.")
@@ -112,11 +112,39 @@ def test_neighbours_of_one_role_are_one_turn_and_instructions_come_first():
     ]
 
 
-def test_a_schema_is_told_because_a_grammar_only_forbids():
-    schema = {"type": "object", "properties": {"rows": {"type": "integer", "description": "How many."}}}
-    system = told([USER], format=JsonSchemaFormat(name="rows", schema=schema))[0]
+SCHEMA = {"type": "object", "properties": {"rows": {"type": "integer", "description": "How many."}}}
+FORMAT = JsonSchemaFormat(name="rows", schema=SCHEMA)
 
-    assert '"How many."' in system["content"]
+
+def test_the_shape_of_the_answer_is_told_because_a_grammar_only_forbids():
+    system, last = told([USER], format=FORMAT)
+
+    assert last["content"].endswith('like this:\n```json\n{\n  "rows": integer (How many.)\n}\n```')
+    assert system["content"] == "You are a helpful assistant."  # what differs comes last, so that the rest is kept
+
+
+def test_the_shape_is_told_where_an_answer_may_come_and_not_before():
+    failed = {**OUTPUT, "output": "KeyError: 'city'"}
+
+    assert "```json" in told([USER, CALL, OUTPUT], CODE, format=FORMAT)[-1]["content"]
+    assert "```json" not in told([USER], CODE, format=FORMAT)[-1]["content"]
+    assert "```json" not in told([USER, CALL, failed], CODE, format=FORMAT)[-1]["content"]
+
+
+@pytest.mark.parametrize(
+    "schema, said",
+    [
+        ({"type": "string"}, "string"),
+        ({"enum": ["a", 1, None]}, '"a" or 1 or null'),
+        ({"type": "array", "items": {"type": "number", "description": "In metres."}}, "list of number (In metres.)"),
+        ({"type": "object", "properties": {"a": {"type": "boolean"}}, "description": "One."}, '{\n  "a": boolean\n}'),
+        ({"anyOf": [{"type": "string"}, {"type": "null"}]}, '{"anyOf":[{"type":"string"},{"type":"null"}]}'),
+        ({"type": ["string", "null"]}, '{"type":["string","null"]}'),
+        (True, "true"),
+    ],
+)
+def test_a_schema_is_said_in_few_words(schema, said):
+    assert shape(schema) == said
 
 
 def test_the_examples_are_whole():
@@ -129,13 +157,14 @@ def test_the_examples_are_whole():
         assert example.answer
 
 
-def test_the_look_at_the_files_prints_how_each_begins(tmp_path):
+def test_the_look_prints_how_each_file_begins_and_which_variables_there_are(tmp_path):
     (tmp_path / "a.csv").write_text("x,y\n1,2\n3,4\n5,6\n7,8\n")
     (tmp_path / "b.bin").write_bytes(b"\x00\x01")
-    look = SHOWN.look.replace("/mnt/data", str(tmp_path))
+    before = "import os\nkept = [1,\n  2]\n_hidden = 3\n"
+    look = before + SHOWN.look.replace("/mnt/data", str(tmp_path))
     printed = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True).stdout
 
-    assert printed == f"{tmp_path}/a.csv\n  x,y\n  1,2\n  3,4\n  5,6\n{tmp_path}/b.bin\n"
+    assert printed == f"{tmp_path}/a.csv\n  x,y\n  1,2\n  3,4\n  5,6\n{tmp_path}/b.bin\nvariable kept = [1, 2]\n"
 
 
 LOOK = {**CALL, "arguments": json.dumps({"code": SHOWN.look})}
@@ -173,13 +202,36 @@ def test_a_model_that_makes_the_same_call_again_is_stuck(items, stuck):
 
 
 @pytest.mark.parametrize(
-    "error, hint",
+    "error, begin",
     [
         ("UnicodeDecodeError: 'utf-8' codec can't decode byte", "latin-1"),
         ("json.decoder.JSONDecodeError: Extra data", "one by one"),
         ("KeyError: 'temp'", "names and the separator"),
+        ("FileNotFoundError: [Errno 2] No such file or directory: '/mnt/data/*.csv'", "glob.glob"),
+        ("FileNotFoundError: [Errno 2] No such file or directory: 'a.csv'", "that were printed"),
+        ("NameError: name 'plt' is not defined", "import matplotlib.pyplot as plt"),
+        ("NameError: name 'sales' is not defined", "defined first"),
         ("ValueError: whatever", "another way"),
     ],
 )
-def test_an_error_has_its_hint(error, hint):
-    assert hint in hint_for(error)
+def test_an_error_has_its_repair(error, begin):
+    assert begin in repair_of(error)
+
+
+def test_the_frames_of_libraries_are_not_told():
+    traceback = """rows: 3
+Traceback (most recent call last):
+  File "<cell 2>", line 1, in <module>
+    pd.read_csv("*.csv")
+    ^^^^^^^^^^^^^^^^^^^^
+  File "/opt/stack/pandas/io/common.py", line 954, in get_handle
+    handle = open(handle, ioargs.mode)
+             ^^^^^^^^^^^^^^^^^^^^^^^^^
+FileNotFoundError: [Errno 2] No such file or directory: '*.csv'
+"""
+    last = told([USER, CALL, {**OUTPUT, "output": traceback}], CODE)[-1]["content"]
+
+    assert "/opt/stack" not in last
+    assert "ioargs" not in last
+    assert 'rows: 3\nTraceback (most recent call last):\n  File "<cell 2>", line 1' in last
+    assert "\nFileNotFoundError: [Errno 2]" in last

@@ -10,7 +10,7 @@ from antwort.api.requests import JsonObjectFormat, JsonSchemaFormat
 from antwort.engine.ports import CallPiece, Finished, FunctionSpec, ModelRequest, Must, TextPiece
 from antwort.models.conformance import fold
 from antwort.models.embedded.dialogue import SHOWN
-from antwort.models.embedded.turn import Ended, Turn
+from antwort.models.embedded.turn import Ended, Turn, bounded
 
 CODE = FunctionSpec("code_interpreter", "Run Python.", {"type": "object", "properties": {"code": {"type": "string"}}})
 WEATHER = FunctionSpec("get_weather", "The weather.", {"type": "object", "properties": {"city": {"type": "string"}}})
@@ -81,23 +81,42 @@ def test_an_answer_that_must_be_json_is_held_to_its_schema():
     wanted = JsonSchemaFormat(name="sum", schema=SCHEMA)
     answer, (ask,) = play(turn(format=wanted), (['{"total": 1}'], Ended()))
 
-    assert (ask.prompt, ask.schema) == ("<prompt>```json\n", SCHEMA)
+    assert (ask.prompt, ask.schema) == ("<prompt>```json\n", bounded(SCHEMA))
     assert (answer.text, answer.reason) == ('{"total": 1}', "stop")
     _, (ask,) = play(turn(format=JsonObjectFormat()), (["{}"], Ended()))
     assert ask.schema == {"type": "object"}
 
 
+def test_a_number_cannot_be_written_for_ever():
+    schema = {"anyOf": [{"type": "integer"}, {"type": "integer", "maximum": 9}], "type": "integer"}
+
+    assert bounded(schema) == {
+        "minimum": 1 - 2**53,
+        "maximum": 2**53 - 1,
+        "anyOf": [
+            {"minimum": 1 - 2**53, "maximum": 2**53 - 1, "type": "integer"},
+            {"minimum": 1 - 2**53, "maximum": 9, "type": "integer"},
+        ],
+        "type": "integer",
+    }
+
+
+def test_before_a_typed_answer_there_must_be_code_unless_there_are_other_tools():
+    assert [type(piece) for piece in turn(CODE, format=FORMAT).opening()] == [CallPiece]
+    assert [*turn(CODE, WEATHER, format=FORMAT).opening()] == []
+
+
 def test_with_tools_and_a_schema_the_model_chooses_between_them():
     wanted = JsonSchemaFormat(name="sum", schema=SCHEMA)
     answer, (choose, inside) = play(
-        turn(CODE, format=wanted), (["```json\n"], Ended(written=2)), (['{"total": 1}'], Ended(written=5))
+        turn(CODE, WEATHER, format=wanted), (["```json\n"], Ended(written=2)), (['{"total": 1}'], Ended(written=5))
     )
-    assert choose.grammar == 'root ::= "```python\\n" | "```json\\n"'
+    assert choose.grammar == 'root ::= "```python\\n" | "```get_weather\\n" | "```json\\n"'
     assert inside.prompt == "<prompt>```json\n"
     assert (answer.text, answer.calls) == ('{"total": 1}', ())
 
     answer, (_, inside) = play(
-        turn(CODE, format=wanted), (["```pyth", "on\n"], Ended()), (["1 + 1"], Ended(word="```"))
+        turn(CODE, WEATHER, format=wanted), (["```pyth", "on\n"], Ended()), (["1 + 1"], Ended(word="```"))
     )
     assert inside.prompt == "<prompt>```python\n"
     assert (answer.text, [call.arguments for call in answer.calls]) == ("", ['{"code": "1 + 1"}'])
@@ -134,7 +153,7 @@ def test_a_model_that_is_stuck_has_to_answer():
     assert (answer.text, answer.reason, answer.calls) == ("The answer is not known.", "stop", ())
 
     answer, (ask,) = play(turn(CODE, failed=4, format=FORMAT), (['{"total": 1}'], Ended()))
-    assert (ask.schema, answer.text) == (SCHEMA, '{"total": 1}')
+    assert (ask.schema, answer.text) == (bounded(SCHEMA), '{"total": 1}')
 
 
 def test_files_are_looked_at_first_and_then_there_must_be_code():
