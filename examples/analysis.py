@@ -20,25 +20,23 @@ from weakincentives.runtime import WorkspaceSynced
 from weakincentives.tools import HostMount
 
 TASKS = {
-    "Add up the sales of each city, over all files in data/. Keep the table as `totals`, and say it.": """
+    "Add up what each city sold in data/sales.csv. Print it, and write it to totals.csv.": """
 import pathlib, pandas as pd
-sales = pd.concat(pd.read_csv(file) for file in sorted(pathlib.Path("/mnt/data/data").glob("*.csv")))
+sales = pd.read_csv("/mnt/data/data/sales.csv")
 totals = sales.groupby("city", as_index=False)["sold"].sum().sort_values("sold", ascending=False)
+totals.to_csv("/mnt/data/totals.csv", index=False)
 print(totals.to_string(index=False))
 """,
-    "Draw `totals` as a bar chart into out/totals.png.": """
+    "Read only totals.csv. Draw it as a bar chart, and save it as totals.png.": """
 import matplotlib.pyplot as plt
-pathlib.Path("/mnt/data/out").mkdir(exist_ok=True)
-totals.plot.bar(x="city", y="sold", legend=False)
+totals.plot.bar(x="city", y="sold", legend=False)  # a variable of the task before: it is the same container
 plt.tight_layout()
-plt.savefig("/mnt/data/out/totals.png")
+plt.savefig("/mnt/data/totals.png")
 print("drawn")
 """,
-    "Write a short report about all of it to out/report.md.": """
-best = totals.iloc[0]
-report = f"# Sales\\n\\n{len(sales)} rows, {sales.sold.sum()} sold. Best: {best.city} ({best.sold}).\\n"
-pathlib.Path("/mnt/data/out/report.md").write_text(report)
-print(report)
+    "Sort totals.csv by sold, the most first, and save it as ranking.csv.": """
+totals.to_csv("/mnt/data/ranking.csv", index=False)
+print(pathlib.Path("/mnt/data/ranking.csv").read_text())
 """,
 }
 
@@ -46,7 +44,7 @@ print(report)
 def create_analysis_prompt(task: str, workspace: OpenAIContainerWorkspaceSection) -> Prompt[None]:
     """One task. The workspace is the same for all of them."""
     section = MarkdownSection(title="Task", key="task", template=task.replace("$", "$$"))
-    return Prompt(PromptTemplate(ns="analysis", key="task", sections=[section, workspace]))
+    return Prompt(PromptTemplate(ns="analysis", key="task", sections=[workspace, section]))
 
 
 def analyse(model: str, data: Path, results: Path) -> list[str]:
@@ -72,14 +70,15 @@ def analyse(model: str, data: Path, results: Path) -> list[str]:
 
 
 def make_sales(data: Path) -> Counter[str]:
-    """Make up a year of sales, a file for each month. How much each city has sold."""
+    """Make up a year of sales. How much each city has sold."""
     rng = random.Random(7)  # noqa: S311 - made-up numbers
     totals: Counter[str] = Counter()
+    lines = ["month,city,sold"]
     for month in range(1, 13):
         sold = {city: rng.randint(50, 150) for city in ("Lima", "Oslo", "Pune")}
-        rows = "".join(f"2026-{month:02},{city},{count}\n" for city, count in sold.items())
-        (data / f"{month:02}.csv").write_text(f"month,city,sold\n{rows}", encoding="utf-8")
+        lines += [f"2026-{month:02},{city},{count}" for city, count in sold.items()]
         totals.update(sold)
+    (data / "sales.csv").write_text("\n".join([*lines, ""]), encoding="utf-8")
     return totals
 
 

@@ -28,6 +28,12 @@ from weakincentives import (
 from weakincentives.adapters.openai import OpenAIAdapter, OpenAIContainerWorkspaceSection, OpenAIHostedToolsConfig
 from weakincentives.runtime import ToolInvoked
 
+TASK = (
+    "Analyze sales trends using SQL queries and Python. "
+    "First use run_query with SELECT month, sum(sold) AS sold FROM sales GROUP BY month. "
+    "Then write Python with the numbers that it returned in a list (there are no files), and print the length of the "
+    "list and the slope, which is numpy.polyfit(range(len(numbers)), numbers, 1)[0]."
+)
 SQL = "SELECT month, sum(sold) AS sold FROM sales GROUP BY month ORDER BY month"
 FIT_A_LINE = """
 import json, numpy as np
@@ -64,9 +70,9 @@ class QueryResult:
 class AnalysisResult:
     """What it answers."""
 
-    trend: str
-    per_month: float
-    months: int
+    trend: Annotated[str, "rising or falling"]
+    per_month: Annotated[float, "The slope: how much more is sold each month."]
+    months: Annotated[int, "How many months there are."]
 
 
 def run_query(params: QueryParams, *, context: ToolContext) -> ToolResult[QueryResult]:
@@ -112,7 +118,7 @@ def report(model: str) -> AnalysisResult:
                 MarkdownSection(
                     title="Task",
                     key="task",
-                    template="Analyze sales trends using SQL queries and Python.",
+                    template=TASK,
                     tools=(query_tool,),  # beside the provider's
                 ),
                 workspace,

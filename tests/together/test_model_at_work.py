@@ -88,12 +88,15 @@ def test_the_story_of_an_analysis(model, tmp_path):
     first, *_ = example.analyse(model, data, results)
 
     assert all(str(total) in first.replace(",", "") for total in totals.values())
-    assert (results / "out" / "totals.png").read_bytes().startswith(b"\x89PNG")
-    assert (results / "out" / "report.md").stat().st_size > 0
+    assert (results / "totals.png").read_bytes().startswith(b"\x89PNG")
+    ranking = "".join(f"{city},{sold}\n" for city, sold in totals.most_common())
+    assert (results / "ranking.csv").read_text(encoding="utf-8") == f"city,sold\n{ranking}"
 
 
-def test_the_story_of_sql_beside_python(model):
+def test_the_story_of_sql_beside_python(model, capsys):
     result = importlib.import_module("hybrid").report(model)
 
-    assert result.months == 12
-    assert result.trend.lower() in ("rising", "increasing", "upward", "up")
+    printed = capsys.readouterr().out
+    assert "run_query (client)" in printed
+    assert "code_interpreter (provider)" in printed
+    assert (result.trend, result.per_month, result.months) == ("rising", pytest.approx(14), 12)

@@ -116,10 +116,18 @@ def messages(request: ModelRequest) -> list[ChatMessage]:
     words = {fence.spec.name: fence for fence in calls}
     told = to_messages(request.items, request.instructions, _DIALECT)
     instructed = str(told.pop(0)["content"]) if told and told[0]["role"] == "system" else _NOBODY_SAID
-    shown = [message for example in SHOWN.examples for message in _shown(example)] if any(f.code for f in calls) else []
+    shown = [message for example in _fitting(calls) for message in _shown(example)]
     system = {"role": "system", "content": _instructions(instructed, calls)}
     noted = _noted(told, [fence.spec.now for fence in calls if fence.spec.now])
     return [system, *shown, *_merged([_flat(message, words) for message in noted] + _wanted(request))]
+
+
+def _fitting(calls: Sequence[Fence]) -> list[Example]:
+    """The examples that are of use: of code, and of files only where there are some, or nothing else to begin with."""
+    code = next((fence for fence in calls if fence.code), None)
+    if code is None:
+        return []
+    return [example for example in SHOWN.examples if example.look is None or code.spec.now or len(calls) == 1]
 
 
 def failures(request: ModelRequest) -> list[str]:
@@ -202,7 +210,9 @@ def _wanted(request: ModelRequest) -> list[ChatMessage]:
     """
     if not isinstance(request.format, JsonSchemaFormat) or looking(request) != "no" or failures(request):
         return []
-    return [{"role": "user", "content": f"Give the final answer like this:\n```json\n{shape(request.format.schema)}\n```"}]
+    return [
+        {"role": "user", "content": f"Give the final answer like this:\n```json\n{shape(request.format.schema)}\n```"}
+    ]
 
 
 def shape(schema: Any) -> str:

@@ -79,6 +79,8 @@ class Turn:
         self._left = request.max_output_tokens
         self._usage = Usage()
         self._reason: Literal["stop", "length", "calls"] = "stop"
+        self._must = request.choice == "required" or self._is_unfounded()
+        self._begin = self._fences if request.choice == "required" else self._where_data_is()
         self._state: State = self._first()
 
     # ── what is asked ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -87,12 +89,12 @@ class Turn:
         choice = self._request.choice
         if isinstance(choice, Must):
             return self._open(next(fence for fence in self._fences if fence.spec.name == choice.name))
-        if choice == "required" and len(self._fences) == 1:
-            return self._open(self._fences[0])
         code = next((fence for fence in self._fences if fence.code), None)
         if code is not None and (state := self._led(code)) is not None:
             return state
-        if self._fences and (choice == "required" or self._schema() is not None):
+        if self._must and len(self._begin) == 1:
+            return self._open(self._begin[0])
+        if self._fences and (self._must or self._schema() is not None):
             return "choose"
         return self._speak() if self._schema() is None else self._answer()
 
@@ -104,8 +106,17 @@ class Turn:
             return "over"
         if failed := failures(self._request):
             self._lead = f"{repair_of(failed[0])}\n"
-        typed = self._schema() is not None and len(self._fences) == 1 and not has_called(self._request)
-        return self._open(code) if look == "just" or failed or typed else None
+        return self._open(code) if look == "just" or failed else None
+
+    def _is_unfounded(self) -> bool:
+        """Whether a typed answer would be made up: something could be computed, and nothing has been."""
+        code = any(fence.code for fence in self._fences)
+        return self._request.choice == "auto" and code and self._schema() is not None and not has_called(self._request)
+
+    def _where_data_is(self) -> tuple[Fence, ...]:
+        """What to begin with: where there are no files, code knows nothing yet that another tool could tell."""
+        others = tuple(fence for fence in self._fences if not fence.code)
+        return others if others and not any(fence.spec.now for fence in self._fences) else self._fences
 
     def _speak(self) -> State:
         if self._stuck:  # else it would write the same block once more
@@ -156,8 +167,8 @@ class Turn:
                 return None
 
     def _choices(self) -> str:
-        openings = [fence.opening for fence in self._fences]
-        if self._request.choice != "required":
+        openings = [fence.opening for fence in (self._begin if self._must else self._fences)]
+        if not self._must:
             openings.append(_ANSWER)
         return "root ::= " + " | ".join(json.dumps(opening) for opening in openings)
 

@@ -13,6 +13,7 @@ from antwort.models.embedded.dialogue import SHOWN, failures, fences, is_stuck, 
 
 PARAMETERS = {"type": "object", "properties": {"code": {"type": "string"}}}
 CODE = FunctionSpec("code_interpreter", "Run Python.", PARAMETERS, now="In /mnt/data now: sales.csv.")
+NO_FILES = FunctionSpec("code_interpreter", "Run Python.", PARAMETERS)
 WEATHER = FunctionSpec("get_weather", "The weather.", {"type": "object", "properties": {"city": {"type": "string"}}})
 
 
@@ -59,6 +60,10 @@ def test_with_code_the_examples_come_between_the_instructions_and_the_question()
     assert len(shown) == 2 * steps + 2 * len(SHOWN.examples)
     assert shown[1]["content"].startswith("```python\n")
     assert question["role"] == "user"
+
+
+def test_examples_of_files_are_not_shown_where_another_tool_has_the_data():
+    assert len(told([USER], NO_FILES, WEATHER)) < len(told([USER], NO_FILES)) == len(told([USER], CODE, WEATHER))
 
 
 def test_what_changes_comes_last():
@@ -160,15 +165,17 @@ def test_the_examples_are_whole():
 def test_the_look_prints_how_each_file_begins_and_which_variables_there_are(tmp_path):
     (tmp_path / "a.csv").write_text("x,y\n1,2\n3,4\n5,6\n7,8\n")
     (tmp_path / "b.bin").write_bytes(b"\x00\x01")
-    before = "import os\nkept = [1,\n  2]\n_hidden = 3\n"
+    before = "import os\nkept = [1, 2]\ncount = 7\n_hidden = 3\n"
     look = before + SHOWN.look.replace("/mnt/data", str(tmp_path))
     printed = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True).stdout
 
-    assert printed == f"{tmp_path}/a.csv\n  x,y\n  1,2\n  3,4\n  5,6\n{tmp_path}/b.bin\nvariable kept = [1, 2]\n"
+    assert (
+        printed
+        == f"{tmp_path}/a.csv\n  x,y\n  1,2\n  3,4\n  5,6\n{tmp_path}/b.bin\nvariable kept = list\nvariable count = 7\n"
+    )
 
 
 LOOK = {**CALL, "arguments": json.dumps({"code": SHOWN.look})}
-NO_FILES = FunctionSpec("code_interpreter", "Run Python.", PARAMETERS)
 
 
 @pytest.mark.parametrize(

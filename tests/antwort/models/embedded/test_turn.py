@@ -18,8 +18,11 @@ SCHEMA = {"type": "object", "properties": {"total": {"type": "integer"}}}
 FORMAT = JsonSchemaFormat(name="total", schema=SCHEMA)
 
 
-def turn(*tools: FunctionSpec, failed: int = 0, **more) -> Turn:
+def turn(*tools: FunctionSpec, failed: int = 0, called: bool = False, **more) -> Turn:
     history = [{"role": "user", "content": "Hi"}]
+    if called:
+        history += [{"type": "function_call", "call_id": "c", "name": "code_interpreter", "arguments": '{"code": "1"}'}]
+        history += [{"type": "function_call_output", "call_id": "c", "output": "1"}]
     for number in range(failed):
         call = {"call_id": f"c{number}", "name": "code_interpreter", "arguments": f'{{"code": "{number}/0"}}'}
         error = "Traceback (most recent call last):\nZeroDivisionError: division by zero"
@@ -101,22 +104,32 @@ def test_a_number_cannot_be_written_for_ever():
     }
 
 
-def test_before_a_typed_answer_there_must_be_code_unless_there_are_other_tools():
+def test_before_a_typed_answer_something_must_be_called_where_code_can_run():
     assert [type(piece) for piece in turn(CODE, format=FORMAT).opening()] == [CallPiece]
-    assert [*turn(CODE, WEATHER, format=FORMAT).opening()] == []
+    assert [*turn(WEATHER, format=FORMAT).opening()] == []
+    assert [piece.name for piece in turn(CODE, WEATHER, format=FORMAT).opening()] == [
+        "get_weather"
+    ]  # no files: no data
+
+    files = msgspec.structs.replace(CODE, now="In /mnt/data now: a.csv.")
+    other = msgspec.structs.replace(WEATHER, name="get_time")
+    assert turn(CODE, WEATHER, other, format=FORMAT).next().grammar == (
+        'root ::= "```get_weather\\n" | "```get_time\\n"'
+    )
+    assert [piece.name for piece in turn(files, WEATHER, format=FORMAT).opening()][:1] == ["code_interpreter"]
 
 
 def test_with_tools_and_a_schema_the_model_chooses_between_them():
     wanted = JsonSchemaFormat(name="sum", schema=SCHEMA)
     answer, (choose, inside) = play(
-        turn(CODE, WEATHER, format=wanted), (["```json\n"], Ended(written=2)), (['{"total": 1}'], Ended(written=5))
+        turn(CODE, called=True, format=wanted), (["```json\n"], Ended(written=2)), (['{"total": 1}'], Ended(written=5))
     )
-    assert choose.grammar == 'root ::= "```python\\n" | "```get_weather\\n" | "```json\\n"'
+    assert choose.grammar == 'root ::= "```python\\n" | "```json\\n"'
     assert inside.prompt == "<prompt>```json\n"
     assert (answer.text, answer.calls) == ('{"total": 1}', ())
 
     answer, (_, inside) = play(
-        turn(CODE, WEATHER, format=wanted), (["```pyth", "on\n"], Ended()), (["1 + 1"], Ended(word="```"))
+        turn(CODE, called=True, format=wanted), (["```pyth", "on\n"], Ended()), (["1 + 1"], Ended(word="```"))
     )
     assert inside.prompt == "<prompt>```python\n"
     assert (answer.text, [call.arguments for call in answer.calls]) == ("", ['{"code": "1 + 1"}'])
