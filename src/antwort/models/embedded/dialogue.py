@@ -215,22 +215,22 @@ def _wanted(request: ModelRequest) -> list[ChatMessage]:
     ]
 
 
-def shape(schema: Any) -> str:
+def shape(schema: object) -> str:
     """A schema in few words, as one would write it down for a person: small models take a real one for the answer."""
-    match schema:
-        case {"enum": [*values]}:
-            said = " or ".join(msgspec.json.encode(value).decode() for value in values)
-        case {"properties": dict() as properties}:
-            fields = cast("dict[str, Any]", properties)
-            inside = ",\n".join(f'"{name}": {shape(of)}' for name, of in fields.items())
-            return f"{{\n{indent(inside, '  ')}\n}}"
-        case {"items": dict() as item}:
-            said = f"list of {shape(cast('dict[str, Any]', item))}"
-        case {"type": str() as name}:
-            said = name
+    known = cast("dict[str, Any]", schema) if isinstance(schema, dict) else {}
+    match known:
+        case {"enum": list()}:
+            said = " or ".join(msgspec.json.encode(value).decode() for value in known["enum"])
+        case {"properties": dict()}:
+            fields = ",\n".join(f'"{name}": {shape(of)}' for name, of in known["properties"].items())
+            return f"{{\n{indent(fields, '  ')}\n}}"
+        case {"items": dict()}:
+            said = f"list of {shape(known['items'])}"
+        case {"type": str()}:
+            said = known["type"]
         case _:
             return msgspec.json.encode(schema).decode()
-    return f"{said} ({schema['description']})" if "description" in schema else said
+    return f"{said} ({known['description']})" if "description" in known else said
 
 
 def _described(fence: Fence) -> str:

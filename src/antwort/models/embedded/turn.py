@@ -52,16 +52,20 @@ class Ended(Struct, frozen=True):
     written: int = 0
 
 
-def bounded(schema: Any) -> Any:
+def bounded(schema: dict[str, Any]) -> dict[str, Any]:
     """A schema whose integers have an end: a grammar would let a small model write digits for ever."""
-    if isinstance(schema, list):
-        return [bounded(one) for one in cast("list[Any]", schema)]
-    if not isinstance(schema, dict):
-        return schema
-    limited = {name: bounded(one) for name, one in cast("dict[str, Any]", schema).items()}
-    if limited.get("type") == "integer":
-        limited = {"minimum": -_LARGEST, "maximum": _LARGEST, **limited}
-    return limited
+    limits = {"minimum": -_LARGEST, "maximum": _LARGEST} if schema.get("type") == "integer" else {}
+    return {**limits, **{name: _bounded(part) for name, part in schema.items()}}
+
+
+def _bounded(part: object) -> object:
+    match part:
+        case dict():
+            return bounded(cast("dict[str, Any]", part))
+        case list():
+            return [_bounded(one) for one in cast("list[object]", part)]
+        case _:
+            return part
 
 
 class Turn:
@@ -157,7 +161,7 @@ class Turn:
             case "speak":
                 return Ask(prompt=self._prompt, stop=tuple(fence.opening for fence in self._fences), limit=limit)
             case "json":
-                return Ask(prompt=self._prompt, schema=bounded(self._schema()), limit=limit)
+                return Ask(prompt=self._prompt, schema=bounded(self._schema() or _ANYTHING), limit=limit)
             case "code":
                 return Ask(prompt=self._prompt, stop=_CLOSING, limit=limit)
             case "arguments":

@@ -144,8 +144,11 @@ def test_the_shape_is_told_where_an_answer_may_come_and_not_before():
         ({"type": "array", "items": {"type": "number", "description": "In metres."}}, "list of number (In metres.)"),
         ({"type": "object", "properties": {"a": {"type": "boolean"}}, "description": "One."}, '{\n  "a": boolean\n}'),
         ({"anyOf": [{"type": "string"}, {"type": "null"}]}, '{"anyOf":[{"type":"string"},{"type":"null"}]}'),
+        (
+            {"properties": {"a": True, "b": {"properties": 1, "enum": 2}}},
+            '{\n  "a": true,\n  "b": {"properties":1,"enum":2}\n}',
+        ),
         ({"type": ["string", "null"]}, '{"type":["string","null"]}'),
-        (True, "true"),
     ],
 )
 def test_a_schema_is_said_in_few_words(schema, said):
