@@ -29,7 +29,7 @@ help: ## List the targets (the default)
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 demo: $(READY) ## Show an agent with hosted tools at work, on a model of this machine (MODEL=… takes another)
-	@MODEL=$(MODEL) $(RUN) examples/demo.py
+	@MODEL="$(MODEL)" $(RUN) examples/demo.py
 
 serve: model ## Serve the embedded model on loopback, and show how to try it (MODEL=…, PORT=…)
 	@$(VENV)/bin/antwort serve --model $(MODEL) --port $(PORT) --hints
@@ -45,7 +45,8 @@ test-sandbox: $(READY) ## Test the sandbox, and attack it from inside as an ordi
 test-faults: $(READY) ## Kill the server fifty times at work, and see that nothing is lost or stuck (some minutes)
 	KILLS=50 $(RUN) -m pytest -q tests/together/test_server_kills.py
 
-test-model: model ## Test with a real model: the examples, ten tasks, and what becomes of it when it dies (some minutes)
+test-model: $(READY) ## Test with a real model: the examples, ten tasks, and what becomes of it when it dies (some minutes)
+	$(VENV)/bin/antwort model pull
 	$(RUN) -m pytest -q -m model tests
 
 test-openai: $(READY) ## Run the adapter's suite against OpenAI itself (needs OPENAI_API_KEY, and costs money)
@@ -72,8 +73,7 @@ suite: $(READY)
 	$(RUN) -m pytest -q -n 2 --dist loadfile -m "not model" --ignore tests/antwort/sandbox $(PYTEST_ARGS)
 
 eval: $(READY) ## Have a model do forty small tasks, and check its answers (MODEL=… takes another; some minutes)
-	@case "$(MODEL)" in qwen2.5-coder-*) $(VENV)/bin/antwort model pull $(MODEL);; esac
-	@$(RUN) bench/evaluate.py --model $(MODEL) $(EVAL_ARGS)
+	@$(RUN) bench/evaluate.py --model "$(MODEL)" $(EVAL_ARGS)
 
 bench: $(READY) $(BENCH_VENV)/.locked $(LITELLM_VENV)/.locked ## Measure us, and our peers beside us
 	@BENCH_PEERS_PYTHON=$(BENCH_VENV)/bin/python BENCH_LITELLM=$(LITELLM_VENV)/bin/litellm $(RUN) bench/run.py $(BENCH_ARGS)

@@ -14,6 +14,7 @@ import argparse
 import json
 import signal
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -45,6 +46,7 @@ from weakincentives.runtime import ModelResponded, ToolInvoked
 from weakincentives.tools import HostMount
 
 _EMBEDDED = "embedded"
+ANTWORT = (sys.executable, "-m", "antwort")
 
 
 @dataclass
@@ -78,6 +80,8 @@ def main() -> None:
     ]
     console = Console()
     outcomes: list[Outcome] = []
+    if asked.model in CATALOGUE and subprocess.run([*ANTWORT, "model", "pull", asked.model], check=False).returncode:
+        sys.exit(1)  # it has said why
     with antwort(asked.model) as (client, model):
         console.print(f"{len(chosen)} tasks with {model}")
         for task in chosen:
@@ -99,7 +103,9 @@ def parser() -> argparse.ArgumentParser:
         description="Have a model do small tasks with hosted tools, and check its answers."
     )
     command.add_argument("--model", metavar="NAME", default=DEFAULT, help=f"the model to ask ({DEFAULT})")
-    command.add_argument("--only", metavar="NAME", action="append", help="this task, or these")
+    command.add_argument(
+        "--only", metavar="NAME", action="append", choices=[task.name for task in TASKS], help="this task, or these"
+    )
     command.add_argument("--kind", action="append", choices=get_args(Kind), help="the tasks of this kind")
     command.add_argument("--seconds", metavar="N", type=float, default=300.0, help="the most for each answer (300)")
     command.add_argument("--least", metavar="N", type=int, default=0, help="fail where fewer are right")
@@ -219,7 +225,7 @@ def antwort(model: str) -> Iterator[tuple[OpenAI, str]]:
         if model in CATALOGUE or model.endswith(".gguf"):
             settings["models"] = {_EMBEDDED: {"kind": "embedded", "model": model}}
         (place / "antwort.yaml").write_text(json.dumps(settings), encoding="utf-8")  # JSON is YAML too
-        command = [sys.executable, "-m", "antwort", "serve", "--config", place / "antwort.yaml", "--port", "{port}"]
+        command = [*ANTWORT, "serve", "--config", place / "antwort.yaml", "--port", "{port}"]
         with (
             serving(command, ready="/readyz", log=place / "log") as server,
             OpenAI(base_url=f"http://127.0.0.1:{server.port}/v1", api_key="none", timeout=3600) as client,

@@ -31,7 +31,8 @@ def main() -> None:
         weights = str(Path(model).resolve()) if model.endswith(".gguf") else model
         settings["models"], model = {"embedded": {"kind": "embedded", "model": weights}}, "embedded"
     with tempfile.TemporaryDirectory(prefix="antwort-demo-") as place, serving(Path(place), settings) as url:
-        print(f"antwort serves {model} at {url}; its containers are jails of this machine. Nothing leaves it.\n")
+        stays = " Nothing leaves it." if "models" in settings else ""
+        print(f"antwort serves {model} at {url}; its containers are jails of this machine.{stays}\n")
         environment = {**os.environ, "OPENAI_BASE_URL": url, "OPENAI_API_KEY": "none", "OPENAI_MODEL": model}
         report = subprocess.run([sys.executable, REPORT], env=environment, check=False)
     if report.returncode:

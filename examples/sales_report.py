@@ -22,6 +22,7 @@ from typing import Annotated
 from played.console import show_work
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from weakincentives import MarkdownSection, Prompt, PromptTemplate, Session
 from weakincentives.adapters import PromptResponse
@@ -106,7 +107,8 @@ def main() -> None:
     model = os.environ.get("OPENAI_MODEL")
     if not model:
         sys.exit("Say which model: OPENAI_MODEL=… (and OPENAI_API_KEY, or OPENAI_BASE_URL). `make demo` brings one.")
-    session = Session()
+    session, chart = Session(), RESULTS / "chart.png"
+    chart.unlink(missing_ok=True)  # of an earlier run
     begun = time.monotonic()
     try:
         with show_work(session, console):
@@ -115,13 +117,13 @@ def main() -> None:
         sys.exit(f"\nThere is no report: {error}")
     seconds = time.monotonic() - begun
 
-    chart, report, usage = RESULTS / "chart.png", response.output, response.usage
+    report, usage = response.output, response.usage
     table = Table("field", "value", title="The typed answer: SalesReport")
     for name, value in vars(report).items():
-        table.add_row(name, f"{value:,.2f}" if isinstance(value, float) else value)
+        table.add_row(name, Text(f"{value:,.2f}" if isinstance(value, float) else value))
     console.print(table)
     wrong = faults(report, chart)
-    console.print(f"chart    {chart.resolve()}", soft_wrap=True)
+    console.print(f"chart    {chart.resolve()}", soft_wrap=True, markup=False)
     console.print(f"tokens   {usage.input_tokens:,} in ({usage.cached_tokens:,} cached), {usage.output_tokens:,} out")
     console.print(f"time     {seconds:.1f} s")
     if wrong:

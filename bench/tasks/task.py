@@ -8,12 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from PIL import Image, UnidentifiedImageError
+from PIL import Image, ImageChops
 
 Kind = Literal["code", "files", "plots", "steps", "typed", "repair"]
 
 _LEAST_PIXELS = 100
-_LEAST_COLOURS = 3
+_LEAST_DRAWN = 100
+_GREY = 50  # axes and letters are grey, and what is drawn between them has a colour
 _NUMBER = re.compile(r"-?\d[\d,_]*(?:\.\d+)?(?:[eE][+-]?\d+)?")
 
 
@@ -63,9 +64,13 @@ def _picture_fault(data: bytes | None) -> str | None:
         return "is not there"
     try:
         with Image.open(io.BytesIO(data)) as picture:
-            colours = picture.convert("RGB").getcolors(maxcolors=1 << 24) or []
-    except UnidentifiedImageError:
+            red, green, blue = picture.convert("RGB").split()
+            spread = ImageChops.subtract(
+                ImageChops.lighter(ImageChops.lighter(red, green), blue),
+                ImageChops.darker(ImageChops.darker(red, green), blue),
+            ).histogram()
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):  # what Pillow says of broken ones
         return "is no picture"
     if min(picture.size) < _LEAST_PIXELS:
         return f"is only {picture.size[0]} by {picture.size[1]}"
-    return "is empty" if len(colours) < _LEAST_COLOURS else None
+    return "is empty" if sum(spread[_GREY:]) < _LEAST_DRAWN else None

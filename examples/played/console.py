@@ -35,7 +35,7 @@ def show_work(session: Session, console: Console) -> Iterator[None]:
             waiting.stop()
             console.print(Text(("\n" if shown else "") + f"── {head}", style="bold magenta"))
             shown.append((event.kind, event.item_id))
-        console.print(Text(event.text, style=style), end="", soft_wrap=True)
+        console.print(Text(event.text.replace("\x1b", ""), style=style), end="", soft_wrap=True)
         if event.kind == "output":
             waiting.start()
 

@@ -7,11 +7,15 @@ prompt, in the text of a tool, in what the model is shown.
 from __future__ import annotations
 
 import importlib
+import os
+import re
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from antwort.models.embedded.dialogue import SHOWN
 from antwort.models.embedded.weights import CATALOGUE, DEFAULT, Cache
 
 ROOT = Path(__file__).parents[2]
@@ -60,13 +64,16 @@ def test_a_task(name, served, evaluate):
     outcome = evaluate.attempt(task, *served, seconds=600)
 
     assert outcome.wrong == []
-    assert outcome.turns > len(task.asks), "it has run code"
+    assert sum(code != SHOWN.look for code in outcome.code) >= len(task.asks), "it has run code of its own each time"
 
 
-def test_the_sales_report(model, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    importlib.import_module("sales_report").main()  # ends with an error where a figure is wrong
+def test_the_demo(tmp_path):
+    environment = {**os.environ, "MODEL": DEFAULT}
+    command = [sys.executable, ROOT / "examples" / "demo.py"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
 
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "the figures are right, by our own calculation" in done.stdout
     assert (tmp_path / "sales_report" / "chart.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -77,7 +84,7 @@ def test_the_story_of_a_code_review(model, tmp_path):
 
     said = " ".join([result.summary, *result.issues, *result.suggestions]).lower()
     assert result.issues
-    assert "eval" in said or "sql" in said
+    assert re.search(r"\beval\b|injection|f-string", said), said
 
 
 def test_the_story_of_an_analysis(model, tmp_path):

@@ -12,7 +12,7 @@ import msgspec
 import yaml
 from msgspec import Struct
 
-from antwort.api.requests import JsonSchemaFormat
+from antwort.api.requests import JsonObjectFormat, JsonSchemaFormat
 from antwort.engine.ports import FunctionSpec, ModelRequest
 from antwort.models.chat_messages import ChatDialect, ChatMessage, to_messages
 
@@ -30,9 +30,12 @@ _ABOUT_CODE: Final = (
     "Once the output tells the answer, give the answer in plain words without a block."
 )
 _MOST_CALLS: Final = 8
-_TRACEBACK: Final = "Traceback (most recent call last)"
+_REPAIRS: Final = 3
+"""So many times in a row a block that failed is written anew; then the model has to answer."""
+_TRACEBACK: Final = 'Traceback (most recent call last):\n  File "<'
 _ERROR: Final = re.compile(r"[\w.]+(Error|Exception|Warning|Interrupt|Iteration|Exit)\b")
-_FRAMES_OF_OTHERS: Final = re.compile(r'^  File "(?!<cell).*\n(?:    .*\n)*', re.MULTILINE)
+_NOT_PYTHON: Final = re.compile(r"(Syntax|Indentation|Tab)Error: ")
+_FRAMES_OF_OTHERS: Final = re.compile(r'^  File "(?!<|/mnt/data/).*\n(?:    .*\n)*', re.MULTILINE)
 """A library's part of a traceback: long to read, and nothing in it can be mended."""
 _MEND: Final = "That failed. Do it in another way: write the whole block again, corrected."
 _NOBODY_SAID: Final = "You are a helpful assistant."
@@ -133,22 +136,39 @@ def _fitting(calls: Sequence[Fence]) -> list[Example]:
 def failures(request: ModelRequest) -> list[str]:
     """What the calls failed with that have just failed in a row, the last one first."""
     said: list[str] = []
-    for message in reversed(to_messages(request.items, None, _DIALECT)):
-        if message["role"] == "tool" and (error := _error(message)):
+    told = to_messages(request.items, None, _DIALECT)
+    code = _ran_code(told, request.tools)
+    for message in reversed(told):
+        if message["role"] == "tool" and message["tool_call_id"] in code and (error := _error(message)):
             said.append(error)
         elif not message.get("tool_calls"):
             break
     return said
 
 
+def _ran_code(told: Sequence[ChatMessage], tools: Sequence[FunctionSpec]) -> set[str]:
+    """The ids of the calls that were blocks of Python."""
+    names = {"code_interpreter", *(fence.spec.name for fence in fences(tools) if fence.code)}
+    calls = [call for message in told for call in message.get("tool_calls", ())]
+    return {call["id"] for call in calls if call["function"]["name"] in names}
+
+
 def _error(message: ChatMessage) -> str | None:
-    """The last line of a traceback; code that cannot be compiled has no more than that."""
-    for line in reversed(str(message["content"]).strip().splitlines()):
-        if _ERROR.match(line):
-            return line
-        if not line.startswith("["):  # a note of the tool's, such as which files were written
-            break
-    return "an error" if _TRACEBACK in str(message["content"]) else None
+    """The last line of a traceback of a block; one that cannot be compiled has no more than that line."""
+    content = str(message["content"])
+    lines = [line for line in content.strip().splitlines() if not line.startswith("[")]  # notes, as of files written
+    if lines and _NOT_PYTHON.match(lines[-1]):
+        return lines[-1]
+    if _TRACEBACK not in content:
+        return None
+    return lines[-1] if lines and _ERROR.match(lines[-1]) else "an error"
+
+
+def must_answer(request: ModelRequest) -> bool:
+    """Whether no more calls are made: nobody may, or it would lead to nothing."""
+    if request.choice == "auto":
+        return is_stuck(request) or len(failures(request)) > _REPAIRS
+    return request.choice == "none"
 
 
 def is_stuck(request: ModelRequest) -> bool:
@@ -162,10 +182,22 @@ def is_stuck(request: ModelRequest) -> bool:
     return len(made) >= _MOST_CALLS or (made[:1] != [] and made[0] in made[1:])
 
 
-def has_called(request: ModelRequest) -> bool:
-    """Whether anything was called since the user has spoken."""
+def unfounded(request: ModelRequest) -> set[str]:
+    """The tools of which one must be called, because a typed answer would now be made up: nothing was asked yet.
+
+    That is code, where there is nothing else. Where there are other tools, and no files for code to read, those whose
+    names the user has said; a tool that nobody named is never called by force.
+    """
     told = to_messages(request.items, None, _DIALECT)
-    return bool(told) and told[-1]["role"] == "tool"
+    calls = fences(request.tools)
+    code = next((fence.spec for fence in calls if fence.code), None)
+    typed = isinstance(request.format, JsonSchemaFormat | JsonObjectFormat) and request.choice == "auto"
+    if code is None or not typed or not told or told[-1]["role"] != "user":
+        return set()
+    if len(calls) == 1:
+        return {code.name}
+    named = {fence.spec.name for fence in calls if fence.spec.name in str(told[-1]["content"])}
+    return set() if code.now else named - {code.name}
 
 
 def looking(request: ModelRequest) -> Literal["now", "just", "no"]:
@@ -208,11 +240,13 @@ def _wanted(request: ModelRequest) -> list[ChatMessage]:
 
     Not earlier, because a small model that knows the shape would rather fill it in than do what it was asked to.
     """
-    if not isinstance(request.format, JsonSchemaFormat) or looking(request) != "no" or failures(request):
+    if not isinstance(request.format, JsonSchemaFormat):
         return []
-    return [
-        {"role": "user", "content": f"Give the final answer like this:\n```json\n{shape(request.format.schema)}\n```"}
-    ]
+    if not must_answer(request) and (looking(request) != "no" or failures(request)):
+        return []
+    schema = request.format.schema
+    said = msgspec.json.encode(schema).decode() if "$defs" in schema else shape(schema)
+    return [{"role": "user", "content": f"Give the final answer like this:\n```json\n{said}\n```"}]
 
 
 def shape(schema: object) -> str:
@@ -257,8 +291,10 @@ def _shown(example: Example) -> list[ChatMessage]:
 def _flat(message: ChatMessage, words: dict[str, Fence]) -> ChatMessage:
     """A message without tools in it."""
     if message["role"] == "tool":
-        mend = f"\n{_MEND}" if _error(message) else ""
-        return {"role": "user", "content": f"Output:\n{_FRAMES_OF_OTHERS.sub('', str(message['content']))}{mend}"}
+        content = str(message["content"])
+        if _error(message):
+            content = f"{_FRAMES_OF_OTHERS.sub('', content)}\n{_MEND}"
+        return {"role": "user", "content": f"Output:\n{content}"}
     blocks = [_block(call["function"], words) for call in message.get("tool_calls", ())]
     content = "\n".join(filter(None, [str(message.get("content") or ""), *blocks]))
     return {"role": message["role"], "content": content}

@@ -17,17 +17,16 @@ from antwort.api.ids import new_id
 from antwort.api.requests import JsonObjectFormat, JsonSchemaFormat
 from antwort.api.responses import InputDetails, Usage
 from antwort.engine.ports import CallPiece, Finished, ModelRequest, Must, Piece, TextPiece
-from antwort.models.embedded.dialogue import SHOWN, Fence, failures, fences, has_called, is_stuck, looking, repair_of
+from antwort.models.embedded.dialogue import SHOWN, Fence, failures, fences, looking, must_answer, repair_of, unfounded
 from antwort.models.logprobs import Logprob
 
 _ANSWER: Final = "```json\n"
 _CLOSING: Final = ("\n```", "```")
 _LONGEST: Final = 2048
-_REPAIRS: Final = 3
-"""So many times in a row a block that failed is written anew; then the model has to answer."""
 _FORCED: Final = "The answer is"
 _ANYTHING: Final[dict[str, Any]] = {"type": "object"}
 _LARGEST: Final = 2**53 - 1
+_VALUES: Final = {"const", "default", "enum", "examples"}
 
 State: TypeAlias = Literal["choose", "speak", "json", "code", "arguments", "over"]
 
@@ -54,8 +53,11 @@ class Ended(Struct, frozen=True):
 
 def bounded(schema: dict[str, Any]) -> dict[str, Any]:
     """A schema whose integers have an end: a grammar would let a small model write digits for ever."""
-    limits = {"minimum": -_LARGEST, "maximum": _LARGEST} if schema.get("type") == "integer" else {}
-    return {**limits, **{name: _bounded(part) for name, part in schema.items()}}
+    limits: dict[str, Any] = {}
+    if schema.get("type") == "integer":
+        limits |= {} if "exclusiveMinimum" in schema else {"minimum": -_LARGEST}
+        limits |= {} if "exclusiveMaximum" in schema else {"maximum": _LARGEST}
+    return {**limits, **{name: part if name in _VALUES else _bounded(part) for name, part in schema.items()}}
 
 
 def _bounded(part: object) -> object:
@@ -74,8 +76,8 @@ class Turn:
     def __init__(self, request: ModelRequest, prompt: str, mint: Callable[[], str] = lambda: new_id("call_")) -> None:
         self._request = request
         self._mint = mint
-        self._stuck = request.choice == "auto" and (is_stuck(request) or len(failures(request)) > _REPAIRS)
-        self._fences = () if request.choice == "none" or self._stuck else fences(request.tools)
+        self._stuck = request.choice == "auto" and must_answer(request)
+        self._fences = () if must_answer(request) else fences(request.tools)
         self._prompt = prompt
         self._words: list[str] = []
         self._call: Fence | None = None
@@ -83,8 +85,8 @@ class Turn:
         self._left = request.max_output_tokens
         self._usage = Usage()
         self._reason: Literal["stop", "length", "calls"] = "stop"
-        self._must = request.choice == "required" or self._is_unfounded()
-        self._begin = self._fences if request.choice == "required" else self._where_data_is()
+        names = {fence.spec.name for fence in self._fences} if request.choice == "required" else unfounded(request)
+        self._begin = tuple(fence for fence in self._fences if fence.spec.name in names)
         self._state: State = self._first()
 
     # ── what is asked ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -96,9 +98,9 @@ class Turn:
         code = next((fence for fence in self._fences if fence.code), None)
         if code is not None and (state := self._led(code)) is not None:
             return state
-        if self._must and len(self._begin) == 1:
+        if len(self._begin) == 1:
             return self._open(self._begin[0])
-        if self._fences and (self._must or self._schema() is not None):
+        if self._fences and (self._begin or self._schema() is not None):
             return "choose"
         return self._speak() if self._schema() is None else self._answer()
 
@@ -111,16 +113,6 @@ class Turn:
         if failed := failures(self._request):
             self._lead = f"{repair_of(failed[0])}\n"
         return self._open(code) if look == "just" or failed else None
-
-    def _is_unfounded(self) -> bool:
-        """Whether a typed answer would be made up: something could be computed, and nothing has been."""
-        code = any(fence.code for fence in self._fences)
-        return self._request.choice == "auto" and code and self._schema() is not None and not has_called(self._request)
-
-    def _where_data_is(self) -> tuple[Fence, ...]:
-        """What to begin with: where there are no files, code knows nothing yet that another tool could tell."""
-        others = tuple(fence for fence in self._fences if not fence.code)
-        return others if others and not any(fence.spec.now for fence in self._fences) else self._fences
 
     def _speak(self) -> State:
         if self._stuck:  # else it would write the same block once more
@@ -171,8 +163,8 @@ class Turn:
                 return None
 
     def _choices(self) -> str:
-        openings = [fence.opening for fence in (self._begin if self._must else self._fences)]
-        if not self._must:
+        openings = [fence.opening for fence in self._begin or self._fences]
+        if not self._begin:
             openings.append(_ANSWER)
         return "root ::= " + " | ".join(json.dumps(opening) for opening in openings)
 

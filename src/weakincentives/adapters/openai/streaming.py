@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Literal, TypeAlias, cast
+from typing import Literal, TypeAlias
 
-from weakincentives.adapters.openai.wire import Wire, as_object, decode, text_in
+from weakincentives.adapters.openai.wire import Wire, as_object, decode, objects_in, text_in
 from weakincentives.errors import ProviderFault
 
 Kind: TypeAlias = Literal["reasoning", "text", "code", "arguments", "output"]
@@ -29,21 +29,29 @@ _DATA = b"data:"
 def read_stream(lines: Iterable[bytes], tell: Tell) -> Wire:
     """The response that the events end with. Raises `ProviderFault` where they do not end, or `Malformed`."""
     begun = False
-    for event in _events(lines):
-        kind = text_in(event, "type")
-        if kind in _ENDS:
-            return as_object(event.get("response"), "response")
-        if kind == _ERROR:
-            raise _fault(event, begun=begun)
-        begun = begun or kind == _ITEM_BEGUN
-        if piece := _PIECES.get(kind):
-            tell(piece, text_in(event, "item_id"), text_in(event, "delta"))
-        elif kind == _ITEM_DONE:
-            item = as_object(event.get("item"), "item")
-            for printed in _printed(item):
-                tell("output", text_in(item, "id"), printed)
-    # What has begun to run is not run twice.
+    try:
+        for event in _events(lines):
+            kind = text_in(event, "type")
+            if kind in _ENDS:
+                return as_object(event.get("response"), "response")
+            begun = begun or kind == _ITEM_BEGUN
+            _tell_of(event, kind, tell)
+    except ProviderFault as fault:
+        if begun:
+            fault.should_retry = False  # what has begun to run is not run twice
+        raise
     raise ProviderFault("the answer broke off", should_retry=False if begun else None)
+
+
+def _tell_of(event: Wire, kind: str, tell: Tell) -> None:
+    if kind == _ERROR:
+        raise _fault(event)
+    if piece := _PIECES.get(kind):
+        tell(piece, text_in(event, "item_id"), text_in(event, "delta"))
+    elif kind == _ITEM_DONE:
+        item = as_object(event.get("item"), "item")
+        for printed in _printed(item):
+            tell("output", text_in(item, "id"), printed)
 
 
 def _events(lines: Iterable[bytes]) -> Iterator[Wire]:
@@ -57,16 +65,15 @@ def _events(lines: Iterable[bytes]) -> Iterator[Wire]:
             data.clear()
 
 
-def _fault(event: Wire, *, begun: bool) -> ProviderFault:
+def _fault(event: Wire) -> ProviderFault:
     told = as_object(event.get("error") or event, "error")
     code, said = text_in(told, "code"), text_in(told, "message")
     message = f"{f'{code}: ' if code else ''}{said or 'no reason given'}"
-    return ProviderFault(message, should_retry=False if begun else None, payload=told)
+    return ProviderFault(message, payload=told)
 
 
 def _printed(item: Wire) -> Iterator[str]:
     """What code printed, where the answer was asked to hold it."""
-    for output in cast("list[object]", item.get("outputs") or []):
-        shown = as_object(output, "outputs")
+    for shown in objects_in(item.get("outputs") or [], "outputs"):
         if text_in(shown, "type") == "logs" and (logs := text_in(shown, "logs")):
             yield logs

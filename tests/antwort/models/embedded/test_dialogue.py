@@ -28,6 +28,7 @@ CALL = {
     "name": "code_interpreter",
     "arguments": json.dumps({"code": 'print("1")\nprint(2)'}),
 }
+FAILED = "Traceback (most recent call last):\n  File \"<cell 1>\", line 1, in <module>\nKeyError: 'city'"
 OUTPUT = {"type": "function_call_output", "call_id": "c1", "output": "1\n2"}
 
 
@@ -82,13 +83,36 @@ def test_calls_are_shown_as_they_are_written_and_results_as_if_the_user_said_the
 
 
 def test_a_failure_is_shown_with_what_to_do_about_it():
-    failed = {**OUTPUT, "output": "Traceback (most recent call last):\nKeyError: 'city'"}
+    failed = {**OUTPUT, "output": FAILED}
     request = ModelRequest(model="m", items=[read(item) for item in (USER, CALL, failed)], tools=(CODE,))
 
     assert messages(request)[-1]["content"].startswith("Output:\nTraceback")
     assert messages(request)[-1]["content"].endswith("corrected.")
     assert failures(request) == ["KeyError: 'city'"]
     assert failures(ModelRequest(model="m", items=[read(item) for item in (USER, CALL, OUTPUT)])) == []
+
+
+@pytest.mark.parametrize(
+    "output, error",
+    [
+        ("SyntaxError: invalid syntax\n[files written: /mnt/data/a]", "SyntaxError: invalid syntax"),
+        (FAILED.replace("KeyError: 'city'", "ValueError: two\nlines"), "an error"),
+        ("ValueError    7", None),
+        ('Traceback (most recent call last):\n  File "/srv/app.py", line 1\nKeyError: 1', None),
+        ("", None),
+    ],
+)
+def test_only_what_a_block_ended_with_is_a_failure(output, error):
+    request = ModelRequest(model="m", items=[read(item) for item in (USER, CALL, {**OUTPUT, "output": output})])
+
+    assert failures(request) == ([] if error is None else [error])
+
+
+def test_what_other_tools_failed_with_is_not_mended_by_python():
+    call = {"type": "function_call", "call_id": "c1", "name": "get_weather", "arguments": "{}"}
+    items = [read(item) for item in (USER, call, {**OUTPUT, "output": FAILED})]
+
+    assert failures(ModelRequest(model="m", items=items, tools=(CODE, WEATHER))) == []
 
 
 def test_other_tools_are_described_with_their_arguments_and_called_by_json():
@@ -129,7 +153,7 @@ def test_the_shape_of_the_answer_is_told_because_a_grammar_only_forbids():
 
 
 def test_the_shape_is_told_where_an_answer_may_come_and_not_before():
-    failed = {**OUTPUT, "output": "KeyError: 'city'"}
+    failed = {**OUTPUT, "output": FAILED}
 
     assert "```json" in told([USER, CALL, OUTPUT], CODE, format=FORMAT)[-1]["content"]
     assert "```json" not in told([USER], CODE, format=FORMAT)[-1]["content"]

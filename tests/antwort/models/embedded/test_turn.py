@@ -18,14 +18,14 @@ SCHEMA = {"type": "object", "properties": {"total": {"type": "integer"}}}
 FORMAT = JsonSchemaFormat(name="total", schema=SCHEMA)
 
 
-def turn(*tools: FunctionSpec, failed: int = 0, called: bool = False, **more) -> Turn:
-    history = [{"role": "user", "content": "Hi"}]
+def turn(*tools: FunctionSpec, failed: int = 0, called: bool = False, user: str = "Hi", **more) -> Turn:
+    history = [{"role": "user", "content": user}]
     if called:
         history += [{"type": "function_call", "call_id": "c", "name": "code_interpreter", "arguments": '{"code": "1"}'}]
         history += [{"type": "function_call_output", "call_id": "c", "output": "1"}]
     for number in range(failed):
         call = {"call_id": f"c{number}", "name": "code_interpreter", "arguments": f'{{"code": "{number}/0"}}'}
-        error = "Traceback (most recent call last):\nZeroDivisionError: division by zero"
+        error = 'Traceback (most recent call last):\n  File "<cell 1>", line 1\nZeroDivisionError: division by zero'
         history += [{"type": "function_call", **call}]
         history += [{"type": "function_call_output", "call_id": f"c{number}", "output": error}]
     request = ModelRequest(model="m", items=[read(item) for item in history], tools=tools, **more)
@@ -112,14 +112,16 @@ def test_a_number_cannot_be_written_for_ever():
 def test_before_a_typed_answer_something_must_be_called_where_code_can_run():
     assert [type(piece) for piece in turn(CODE, format=FORMAT).opening()] == [CallPiece]
     assert [*turn(WEATHER, format=FORMAT).opening()] == []
-    assert begun(turn(CODE, WEATHER, format=FORMAT)) == ["get_weather"]  # no files: no data
+    named = "Use get_weather."
+    assert begun(turn(CODE, WEATHER, format=FORMAT)) == []  # nobody said so
+    assert begun(turn(CODE, WEATHER, format=FORMAT, user=named)) == ["get_weather"]  # no files: no data
 
     files = msgspec.structs.replace(CODE, now="In /mnt/data now: a.csv.")
     other = msgspec.structs.replace(WEATHER, name="get_time")
-    ask = turn(CODE, WEATHER, other, format=FORMAT).next()
+    ask = turn(CODE, WEATHER, other, format=FORMAT, user=f"{named} And get_time.").next()
     assert ask is not None
     assert ask.grammar == 'root ::= "```get_weather\\n" | "```get_time\\n"'
-    assert begun(turn(files, WEATHER, format=FORMAT)) == ["code_interpreter"]
+    assert begun(turn(files, WEATHER, format=FORMAT, user=named)) == ["code_interpreter"]
 
 
 def test_with_tools_and_a_schema_the_model_chooses_between_them():

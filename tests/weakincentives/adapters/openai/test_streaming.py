@@ -169,6 +169,17 @@ def test_a_stream_that_breaks_off_at_work_is_an_error_and_not_asked_for_again():
     assert len(api.asked) == 1
 
 
+def test_a_connection_that_is_cut_at_work_is_not_asked_for_again():
+    def cut() -> Iterator[bytes]:
+        yield b"\n".join(lines(BEGUN))
+        raise ConnectionResetError
+
+    half = Answer(cut(), headers={"content-type": "text/event-stream"})
+    with playing(half, streamed(message("Hello."))) as api, pytest.raises(PromptEvaluationError, match="bro"):
+        api.adapter(model_config=STREAM).evaluate(prompt(), session=Session())
+    assert len(api.asked) == 1
+
+
 def test_a_server_that_does_not_stream_is_understood():
     with playing(response(message("Hello."))) as api:
         assert api.adapter(model_config=STREAM).evaluate(prompt(), session=Session()).text == "Hello."
