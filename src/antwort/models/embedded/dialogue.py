@@ -126,11 +126,11 @@ def messages(request: ModelRequest) -> list[ChatMessage]:
 
 
 def _fitting(calls: Sequence[Fence]) -> list[Example]:
-    """The examples that are of use: of code, and of files only where there are some, or nothing else to begin with."""
+    """The examples that are of use: of code where it can run, and of files only where there are some."""
     code = next((fence for fence in calls if fence.code), None)
     if code is None:
         return []
-    return [example for example in SHOWN.examples if example.look is None or code.spec.now or len(calls) == 1]
+    return [example for example in SHOWN.examples if example.look is None or code.spec.now]
 
 
 def failures(request: ModelRequest) -> list[str]:

@@ -63,8 +63,9 @@ def test_with_code_the_examples_come_between_the_instructions_and_the_question()
     assert question["role"] == "user"
 
 
-def test_examples_of_files_are_not_shown_where_another_tool_has_the_data():
-    assert len(told([USER], NO_FILES, WEATHER)) < len(told([USER], NO_FILES)) == len(told([USER], CODE, WEATHER))
+def test_examples_of_files_are_shown_where_there_are_files():
+    assert len(told([USER], NO_FILES)) == len(told([USER], NO_FILES, WEATHER)) < len(told([USER], CODE, WEATHER))
+    assert "look()" not in json.dumps(told([USER], NO_FILES))
 
 
 def test_what_changes_comes_last():
