@@ -113,6 +113,11 @@ def fences(tools: Sequence[FunctionSpec]) -> tuple[Fence, ...]:
     return tuple(found)
 
 
+def of_code(calls: Sequence[Fence]) -> Fence | None:
+    """The one that is called by Python, where there is one."""
+    return next((fence for fence in calls if fence.code), None)
+
+
 def messages(request: ModelRequest) -> list[ChatMessage]:
     """The whole dialogue: what stays the same first, because what was read once is not read again."""
     calls = fences(request.tools)
@@ -127,7 +132,7 @@ def messages(request: ModelRequest) -> list[ChatMessage]:
 
 def _fitting(calls: Sequence[Fence]) -> list[Example]:
     """The examples that are of use: of code where it can run, and of files only where there are some."""
-    code = next((fence for fence in calls if fence.code), None)
+    code = of_code(calls)
     if code is None:
         return []
     return [example for example in SHOWN.examples if example.look is None or code.spec.now]
@@ -190,21 +195,21 @@ def unfounded(request: ModelRequest) -> set[str]:
     """
     told = to_messages(request.items, None, _DIALECT)
     calls = fences(request.tools)
-    code = next((fence.spec for fence in calls if fence.code), None)
+    code = of_code(calls)
     typed = isinstance(request.format, JsonSchemaFormat | JsonObjectFormat) and request.choice == "auto"
     if code is None or not typed or not told or told[-1]["role"] != "user":
         return set()
     if len(calls) == 1:
-        return {code.name}
+        return {code.spec.name}
     named = {fence.spec.name for fence in calls if fence.spec.name in str(told[-1]["content"])}
-    return set() if code.now else named - {code.name}
+    return set() if code.spec.now else named - {code.spec.name}
 
 
 def looking(request: ModelRequest) -> Literal["now", "just", "no"]:
     """Whether to look at the files now: there are some, and nobody has; or whether that is what has just happened."""
     told = to_messages(request.items, None, _DIALECT)
-    code = next((fence.spec for fence in fences(request.tools) if fence.code), None)
-    if code is None or not code.now or not told:
+    code = of_code(fences(request.tools))
+    if code is None or not code.spec.now or not told:
         return "no"
     looks = [at for at, message in enumerate(told) if any(map(_is_look, message.get("tool_calls", ())))]
     if not looks:
@@ -228,7 +233,7 @@ def _noted(told: Sequence[ChatMessage], notes: Sequence[str]) -> list[ChatMessag
 def _instructions(instructed: str, calls: Sequence[Fence]) -> str:
     others = [fence for fence in calls if not fence.code]
     parts = [instructed]
-    if any(fence.code for fence in calls):
+    if of_code(calls):
         parts.append(_ABOUT_CODE)
     if others:
         parts.append("\n\n".join([_ABOUT_TOOLS, *map(_described, others)]))

@@ -17,7 +17,17 @@ from antwort.api.ids import new_id
 from antwort.api.requests import JsonObjectFormat, JsonSchemaFormat
 from antwort.api.responses import InputDetails, Usage
 from antwort.engine.ports import CallPiece, Finished, ModelRequest, Must, Piece, TextPiece
-from antwort.models.embedded.dialogue import SHOWN, Fence, failures, fences, looking, must_answer, repair_of, unfounded
+from antwort.models.embedded.dialogue import (
+    SHOWN,
+    Fence,
+    failures,
+    fences,
+    looking,
+    must_answer,
+    of_code,
+    repair_of,
+    unfounded,
+)
 from antwort.models.logprobs import Logprob
 
 _ANSWER: Final = "```json\n"
@@ -95,7 +105,7 @@ class Turn:
         choice = self._request.choice
         if isinstance(choice, Must):
             return self._open(next(fence for fence in self._fences if fence.spec.name == choice.name))
-        code = next((fence for fence in self._fences if fence.code), None)
+        code = of_code(self._fences)
         if code is not None and (state := self._led(code)) is not None:
             return state
         if len(self._begin) == 1:
