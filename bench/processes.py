@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from antwort.sandbox.process import descendants
+from antwort.sandbox.host.process import descendants
 
 PATIENCE = 120.0
 _NAP = 0.005

@@ -13,7 +13,7 @@ from time import perf_counter
 
 from readings import Reading
 
-from antwort.sandbox import bubblewrap
+from antwort.sandbox.host import bubblewrap
 
 _ROUNDS = 5
 _MOST = 0.7

@@ -26,7 +26,7 @@ from peer_process import PeerFailedError, ask
 from readings import Reading, Row, Suite
 
 from antwort.sandbox import Pool, probe
-from antwort.sandbox.process import descendants
+from antwort.sandbox.host.process import descendants
 
 FIRST_IN_THE_JAIL, FIRST, WARM, IDLE_MEGABYTES = 0.015, 0.025, 0.0015, 8
 IMPORTS = "import numpy, pandas, matplotlib.pyplot as plt\nprint(1)"

@@ -8,11 +8,11 @@ from typing import Final
 import click
 
 _COMMANDS: Final = {
-    "doctor": "antwort.http.commands",
-    "keys": "antwort.http.commands",
-    "model": "antwort.models.embedded.command",
-    "sandbox": "antwort.sandbox.command",
-    "serve": "antwort.http.commands",
+    "doctor": "antwort.http.cli",
+    "keys": "antwort.http.cli",
+    "model": "antwort.models.embedded.cli",
+    "sandbox": "antwort.sandbox.cli",
+    "serve": "antwort.http.cli",
 }
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from code_stage import PLACES
-from container_stage import QUOTAS, staged
-from server_stage import make_key
+from fixtures_code_interpreter import PLACES
+from fixtures_container_server import QUOTAS, staged
+from fixtures_server import make_key
 
 TENANTS = {"ours": "a", "colleague": "a", "theirs": "b", "thrifty": "c"}
 

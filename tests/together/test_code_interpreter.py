@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import openai
 import pytest
-from code_stage import (
+from fixtures_code_interpreter import (
     AUTO,
     OUTPUTS,
     PLACES,
@@ -26,9 +26,9 @@ from code_stage import (
     run,
     sandbox_pid,
 )
-from container_stage import execute
+from fixtures_container_server import execute
+from fixtures_server import make_key
 from pydantic import BaseModel
-from server_stage import make_key
 
 SALES = b"city,sold\nBerlin,3\nParis,4\n"
 WEATHER = {

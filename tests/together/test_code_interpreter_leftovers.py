@@ -10,7 +10,18 @@ from pathlib import Path
 
 import openai
 import pytest
-from code_stage import AUTO, PLACES, calls_of, coding, descendants, is_running, meanwhile, metric, run, sandbox_pid
+from fixtures_code_interpreter import (
+    AUTO,
+    PLACES,
+    calls_of,
+    coding,
+    descendants,
+    is_running,
+    meanwhile,
+    metric,
+    run,
+    sandbox_pid,
+)
 
 QUICK = {"expires_after": 0.05, "max_containers": 500}
 

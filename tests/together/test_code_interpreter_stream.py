@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from code_stage import AUTO, OUTPUTS, PLACES, call, coding
-from code_stage import SCRIPT as STORIES
+from fixtures_code_interpreter import AUTO, OUTPUTS, PLACES, call, coding
+from fixtures_code_interpreter import SCRIPT as STORIES
 
 REFERENCE = Path(__file__).parents[2].parent / "shared" / "reference"
 RECORDING = REFERENCE / "openai-code-interpreter-stream.jsonl"

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from code_stage import coding
+from fixtures_code_interpreter import coding
 
 from weakincentives.adapters.openai import ContainerConfig, ContainerFilesystem
-from weakincentives.filesystem.conformance import FilesystemConformance
+from weakincentives.testing.filesystem import FilesystemConformance
 
 
 @pytest.fixture(scope="module")

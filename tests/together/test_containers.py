@@ -9,8 +9,8 @@ import time
 
 import openai
 import pytest
-from container_stage import execute, files, read
-from server_stage import serving
+from fixtures_container_server import execute, files, read
+from fixtures_server import serving
 
 # ── the life of a container ──────────────────────────────────────────────────────────────────────────────────────────
 

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import openai
 import pytest
-from container_stage import execute, files
+from fixtures_container_server import execute, files
 
 # ── archives ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import openai
 import pytest
-from code_stage import PLACES, descendants, is_running
-from container_stage import execute, files, read, staged
-from sandbox_stage import sandbox_server
-from server_stage import eventually
+from fixtures_code_interpreter import PLACES, descendants, is_running
+from fixtures_container_server import execute, files, read, staged
+from fixtures_sandbox_server import sandbox_server
+from fixtures_server import eventually
 
 FAST = {"server": {"keep_alive": 0.2, "shutdown_timeout": 3}}
 FOREVER = "print('begun', flush=True)\nwhile True: pass"

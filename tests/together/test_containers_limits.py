@@ -13,10 +13,10 @@ from typing import Any
 
 import openai
 import pytest
-from code_stage import PLACES, descendants
-from container_stage import execute, files, read, staged
-from server_stage import ROOT, eventually, serving
-from spans_stage import read_spans
+from fixtures_code_interpreter import PLACES, descendants
+from fixtures_container_server import execute, files, read, staged
+from fixtures_server import ROOT, eventually, serving
+from fixtures_spans import read_spans
 
 SHORT = {"containers": {"expires_after": 0.04}}  # not even three seconds
 
@@ -306,7 +306,7 @@ def test_the_metrics_count_sandboxes_runs_and_bytes(stage, client, container):
 
 def test_spans_tell_of_the_sandbox_and_never_what_was_in_it(tmp_path):
     config = {"providers": {"code_interpreter": {"enabled": True}}}
-    program = ROOT / "tests" / "stages" / "spans_stage.py"
+    program = ROOT / "tests" / "stages" / "fixtures_spans.py"
     with serving(tmp_path, config, program=program) as server, server.client() as client:
         container = client.containers.create(name="a secret name")
         execute(client, container.id, "print('secret output')\nopen('secret', 'w').write('secret')\n1 / 0")

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import openai
 import pytest
-from model_stage import weights_here
-from patience import until
-from server_stage import ROOT, serving
+from fixtures_server import ROOT, serving
+from local_weights import weights_here
+from waiting import until
 
 CODE = {"type": "code_interpreter", "container": {"type": "auto"}}
 

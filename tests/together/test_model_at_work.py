@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from antwort.models.embedded.dialogue import SHOWN
+from antwort.models.embedded.prompt import SHOWN
 from antwort.models.embedded.weights import CATALOGUE, DEFAULT, Cache
 
 ROOT = Path(__file__).parents[2]

@@ -15,11 +15,14 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
-from adapter_stage import AntwortStage, OpenAIStage, Stage, WireStage, antwort_stage
-from api_stage import FakeApi, error, message, playing, response
+from fake_responses_api import FakeApi, error, message, playing, response
+from fixtures_adapter import AntwortStage, OpenAIStage, Stage, WireStage, antwort_stage
 
 from weakincentives.adapters import NamedTool
 from weakincentives.adapters.openai import (
+    CodeInterpreterCall,
+    CodeInterpreterResult,
+    ContainerFile,
     ContainerFileCitation,
     FileCitation,
     FileSearchConfig,
@@ -63,14 +66,7 @@ from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, Secti
 from weakincentives.resources import ResourceRegistry
 from weakincentives.runtime import InProcessDispatcher, ModelResponded, PromptExecuted, Session, ToolInvoked
 from weakincentives.serde import dump
-from weakincentives.tools import (
-    CodeInterpreterCall,
-    CodeInterpreterResult,
-    CommandOutput,
-    ContainerFile,
-    JailedShell,
-    ShellResult,
-)
+from weakincentives.tools import CommandOutput, JailedShell, ShellResult
 
 RECORDED = Path(__file__).parents[2].parent / "shared" / "reference"
 

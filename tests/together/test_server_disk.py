@@ -17,9 +17,9 @@ from pathlib import Path
 
 import openai
 import pytest
-from loop_stage import form
-from server_stage import Server, eventually, serving
-from stream_stage import check_stream, read_frames
+from fixtures_in_process_server import form
+from fixtures_server import Server, eventually, serving
+from stream_grammar import check_stream, read_frames
 
 SMALL_DISK = ["unshare", "-Urm", "sh", "-c", 'mount -t tmpfs -o size=8m tmpfs "$PWD/.antwort" && exec "$@"', "sh"]
 

@@ -13,11 +13,11 @@ from typing import Any, Union
 
 import msgspec
 import pytest
+from fake_upstream import Play, frame, upstreaming
+from fixtures_server import ROOT, serving
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from server_stage import ROOT, serving
-from stream_stage import check_stream, read_frames
-from upstream_stage import Play, frame, upstreaming
+from stream_grammar import check_stream, read_frames
 
 from antwort.api.events import EVENTS
 from antwort.engine.fold import fold
@@ -41,7 +41,7 @@ def upstream():
 @pytest.fixture(scope="module")
 def server(tmp_path_factory, upstream):
     model = {"kind": "chat_completions", "base_url": upstream.url, "attempts": 1}
-    program = ROOT / "tests" / "stages" / "echo_stage.py"
+    program = ROOT / "tests" / "stages" / "fake_echo_provider.py"
     with serving(tmp_path_factory.mktemp("server"), {"models": {"any": model}}, program=program) as running:
         yield running
 

@@ -10,7 +10,7 @@ import time
 
 import openai
 import pytest
-from server_stage import ROOT, eventually, serving, stored
+from fixtures_server import ROOT, eventually, serving, stored
 
 FAST = {"server": {"keep_alive": 0.2, "shutdown_timeout": 3}}
 

@@ -6,10 +6,10 @@ import base64
 
 import openai
 import pytest
-from server_stage import serving
-from upstream_stage import upstreaming
+from fake_upstream import upstreaming
+from fixtures_server import serving
 
-from antwort.models.conformance import WholeAnswer
+from antwort.testing.model import WholeAnswer
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(30)
 PDF = b"%PDF-1.7\n\xff\xfe"

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 
 import pytest
-from echo_stage import CITED
+from fake_echo_provider import CITED
+from fake_upstream import Loopback, upstreaming
+from fixtures_sdk import KINDS, sdk
+from fixtures_server import ROOT, eventually, serving
 from pydantic import BaseModel
-from sdk_stage import KINDS, sdk
-from server_stage import ROOT, eventually, serving
-from upstream_stage import Loopback, upstreaming
 
-from antwort.models.conformance import Called, WholeAnswer
+from antwort.testing.model import Called, WholeAnswer
 
 SEARCH = {"type": "file_search", "vector_store_ids": ["vs_1"]}
 BROKEN = {"type": "file_search", "vector_store_ids": ["vs_broken"]}
@@ -63,7 +63,7 @@ def server(tmp_path_factory, upstream):
         "scripted": {"kind": "scripted", "script": "script.yaml"},
         "upstream": {"kind": "chat_completions", "base_url": upstream.url},
     }
-    program = ROOT / "tests" / "stages" / "echo_stage.py"
+    program = ROOT / "tests" / "stages" / "fake_echo_provider.py"
     with serving(tmp_path_factory.mktemp("server"), {"models": models}, script=SCRIPT, program=program) as running:
         yield running
 

@@ -9,7 +9,7 @@ import time
 import httpx2
 import openai
 import pytest
-from server_stage import serving
+from fixtures_server import serving
 
 LIMITS = {"max_body": 2_000_000, "max_file": 100_000, "body_timeout": 1.0}
 

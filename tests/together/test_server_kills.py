@@ -20,8 +20,8 @@ from typing import Any
 
 import httpx2
 import openai
-from server_stage import ROOT, Server, eventually, serving
-from stream_stage import check_stream, read_frames
+from fixtures_server import ROOT, Server, eventually, serving
+from stream_grammar import check_stream, read_frames
 
 ROUNDS = int(os.environ.get("KILLS", "4"))
 SEED = int(os.environ.get("KILLS_SEED", "7"))
@@ -177,7 +177,7 @@ def check_told(server: Server, told: Told) -> None:
 
 def test_killed_at_any_moment_nothing_is_lost_and_nothing_is_stuck(tmp_path):
     chance = random.Random(SEED)  # noqa: S311 - moments to kill at, not secrets
-    program = ROOT / "tests" / "stages" / "echo_stage.py"
+    program = ROOT / "tests" / "stages" / "fake_echo_provider.py"
     everything = Told()
     with serving(tmp_path / "server", script=SCRIPT, program=program) as server:
         for _ in range(ROUNDS):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import openai
 import pytest
-from server_stage import make_key, serving
-from upstream_stage import upstreaming
+from fake_upstream import upstreaming
+from fixtures_server import make_key, serving
 
-from antwort.models.conformance import WholeAnswer
+from antwort.testing.model import WholeAnswer
 
 HELLO = WholeAnswer(text="Hello.")
 TOO_LONG = {"error": {"message": "This model's maximum context length is 9 tokens", "code": "context_length_exceeded"}}

@@ -14,7 +14,7 @@ import sys
 from collections import defaultdict
 
 import pytest
-from server_stage import ROOT, make_key, serving
+from fixtures_server import ROOT, make_key, serving
 
 STAGES = ROOT / "tests" / "stages"
 
@@ -36,7 +36,7 @@ def run(tmp_path_factory):
         "providers": {"code_interpreter": interpreter},
         "containers": {"max_containers": 10_000, "max_memory": 2**50},
     }
-    with serving(place, config, program=STAGES / "echo_stage.py") as server:
+    with serving(place, config, program=STAGES / "fake_echo_provider.py") as server:
         command = [sys.executable, "-m", "schemathesis.cli", "run", f"{server.url}/openapi.json", "--no-color"]
         options = ["--checks", "all", "--exclude-checks", UNSAYABLE, "--generation-deterministic", "-n", "10"]
         headers = ["-H", f"Authorization: Bearer {key}", "--warnings", "off"]

@@ -8,10 +8,10 @@ from typing import Any
 
 import openai
 import pytest
+from fixtures_server import ROOT, eventually, serving
+from fixtures_spans import read_spans
 from opentelemetry.semconv._incubating.attributes import gen_ai_attributes as gen_ai
 from opentelemetry.semconv.attributes import error_attributes, http_attributes
-from server_stage import ROOT, eventually, serving
-from spans_stage import read_spans
 
 SEARCH = {"type": "file_search", "vector_store_ids": ["vs_1"]}
 SCRIPT = {
@@ -35,7 +35,7 @@ SCRIPT = {
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     models = {"mine": {"kind": "scripted", "script": "script.yaml"}}
-    program = ROOT / "tests" / "stages" / "spans_stage.py"
+    program = ROOT / "tests" / "stages" / "fixtures_spans.py"
     with serving(tmp_path_factory.mktemp("server"), {"models": models}, script=SCRIPT, program=program) as running:
         yield running
 

@@ -13,8 +13,8 @@ from contextlib import ExitStack
 
 import openai
 import pytest
-from sdk_stage import KINDS, sdk
-from server_stage import ROOT, make_key, serving
+from fixtures_sdk import KINDS, sdk
+from fixtures_server import ROOT, make_key, serving
 
 
 @pytest.fixture(scope="module")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import openai
 import pytest
-from sdk_stage import KINDS, sdk
-from server_stage import eventually, serving, stored
-from stream_stage import check_stream, read_frames
-from upstream_stage import Loopback, Play, frame, upstreaming
+from fake_upstream import Loopback, Play, frame, upstreaming
+from fixtures_sdk import KINDS, sdk
+from fixtures_server import eventually, serving, stored
+from stream_grammar import check_stream, read_frames
 
-from antwort.models.conformance import WholeAnswer
+from antwort.testing.model import WholeAnswer
 
 SECRET = "sk-of-the-upstream at 10.0.0.7"
 HELLO = Loopback.chat(WholeAnswer(text="Hello."))

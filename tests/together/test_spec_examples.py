@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from api_stage import Answer, FakeApi, message, playing, response
-from server_stage import Server, serving
+from fake_responses_api import Answer, FakeApi, message, playing, response
+from fixtures_server import Server, serving
 
 from weakincentives.adapters.openai import OpenAIAdapter
 from weakincentives.adapters.openai.native_tools.file_search_section import OpenAIFileSearchSection

@@ -16,8 +16,8 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from code_stage import coding
-from workspace_stage import adapter_for, script, write_files
+from fixtures_code_interpreter import coding
+from fixtures_workspace import adapter_for, script, write_files
 
 from weakincentives.adapters.openai import OpenAIAdapter, OpenAIContainerWorkspaceSection
 from weakincentives.errors import PromptEvaluationError

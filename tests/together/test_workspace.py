@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from code_stage import sandbox_pid
-from workspace_stage import adapter_for, call, playing_scenes, scene, write_files
+from fixtures_code_interpreter import sandbox_pid
+from fixtures_workspace import adapter_for, call, playing_scenes, scene, write_files
 
-from weakincentives.adapters.openai import ContainerConfig, OpenAIContainerWorkspaceSection
+from weakincentives.adapters.openai import CodeInterpreterResult, ContainerConfig, OpenAIContainerWorkspaceSection
 from weakincentives.errors import WorkspaceError
 from weakincentives.filesystem import Filesystem
 from weakincentives.prompt import Tool, ToolContext, ToolResult
 from weakincentives.runtime import ContainerRecreated, Session, ToolInvoked, TransferProgress, WorkspaceSynced
-from weakincentives.tools import CodeInterpreterResult, HostMount, VfsToolsSection
+from weakincentives.tools import HostMount, VfsToolsSection
 
 SCENES = {
     "sum": ["print(sum(len(open(p).read()) for p in ('project/a.py', 'project/src/b.py')))"],

@@ -9,9 +9,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from code_stage import sandbox_pid
-from server_stage import Server
-from workspace_stage import adapter_for, call, playing_scenes, scene, write_files
+from fixtures_code_interpreter import sandbox_pid
+from fixtures_server import Server
+from fixtures_workspace import adapter_for, call, playing_scenes, scene, write_files
 
 from weakincentives.adapters.openai import (
     ContainerConfig,

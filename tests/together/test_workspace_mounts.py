@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rights import rights_laid_down
-from server_stage import Server
-from workspace_stage import adapter_for, playing_scenes, scene, write_files
+from fixtures_server import Server
+from fixtures_workspace import adapter_for, playing_scenes, scene, write_files
+from permissions import rights_laid_down
 
 from weakincentives.adapters.openai import ContainerConfig, OpenAIContainerWorkspaceSection
 from weakincentives.errors import WorkspaceBudgetError, WorkspaceError, WorkspaceSecurityError

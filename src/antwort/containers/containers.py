@@ -18,10 +18,10 @@ from msgspec import Struct
 from antwort.api.errors import ApiError, invalid
 from antwort.api.ids import new_id
 from antwort.config import CodeInterpreterSettings, ContainersSettings
-from antwort.containers.contents import Content, Contents, Shelves, absent, unknown_file
-from antwort.containers.files import relative_path
-from antwort.containers.holdings import Held, Holdings, gone, kind_of
+from antwort.containers.files import Content, Contents, Shelves, absent, unknown_file
+from antwort.containers.paths import relative_path
 from antwort.containers.quotas import Disk, over_quota
+from antwort.containers.registry import Held, Holdings, gone, kind_of
 from antwort.containers.sandboxes.port import (
     Outcome,
     Output,

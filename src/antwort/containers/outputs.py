@@ -11,7 +11,7 @@ from typing import Final, Literal, TypeAlias
 import msgspec
 
 from antwort.containers.sandboxes.port import Figure, Outcome, Output
-from antwort.engine.excerpt import fitting
+from antwort.engine.truncate import fitting
 
 _Piece: TypeAlias = tuple[Literal["stdout", "stderr"], bytes]
 

@@ -28,8 +28,8 @@ from antwort.engine.attachments import Attacher
 from antwort.engine.classify import Offer, Ours, classify
 from antwort.engine.context import Context, check_outputs, gather
 from antwort.engine.driver import Drive
+from antwort.engine.event_buffer import Frame, Journal
 from antwort.engine.fold import fold
-from antwort.engine.journal import Frame, Journal
 from antwort.engine.ports import (
     ModelFault,
     ModelRequest,

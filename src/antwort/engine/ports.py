@@ -1,6 +1,6 @@
 """What the engine asks of models, tools and stores. Protocols and the values that cross them.
 
-Each port has a conformance suite: `antwort.models.conformance`, `antwort.storage.conformance`.
+Each port has a conformance suite: `antwort.testing.model`, `antwort.testing.store`.
 """
 
 from __future__ import annotations

@@ -32,7 +32,8 @@ from antwort.api.items import Item
 from antwort.api.requests import CreateResponse
 from antwort.api.responses import IncompleteDetails, Response, ResponseError, ResponseStatus, Usage
 from antwort.engine.classify import Clients, Offer, Ours
-from antwort.engine.json_field import FreeTextReader
+from antwort.engine.output_builder import Annotate, OpenCall, Writer
+from antwort.engine.partial_json import FreeTextReader
 from antwort.engine.ports import (
     CallPiece,
     Finished,
@@ -44,7 +45,6 @@ from antwort.engine.ports import (
     ToolDone,
 )
 from antwort.engine.shorten import TOO_LONG, shortened
-from antwort.engine.writer import Annotate, OpenCall, Writer
 
 _logger = logging.getLogger(__name__)
 

@@ -20,11 +20,12 @@ from antwort.containers.sandboxes import Place, open_place
 from antwort.engine.background import Background
 from antwort.engine.engine import Engine, Work
 from antwort.engine.ports import Store, StoreFault
-from antwort.http import containers, conversations, files, health, models, openapi, responses
+from antwort.http import openapi
 from antwort.http.errors import router_error
-from antwort.http.gate import Gate
+from antwort.http.middleware import Gate
+from antwort.http.resources import containers, conversations, files, health, models, responses
 from antwort.http.services import Services
-from antwort.models.directory import open_models
+from antwort.models.registry import open_models
 from antwort.storage import open_store
 from antwort.telemetry import Metrics, log
 from antwort.tools import FunctionProvider, Registry

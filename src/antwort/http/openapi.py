@@ -43,8 +43,9 @@ from antwort.api.objects import (
 from antwort.api.requests import AddItems, CountTokens, CreateConversation, CreateResponse, Include, UpdateConversation
 from antwort.api.responses import Response
 from antwort.api.tools import AutoContainer
-from antwort.http import files, paging
+from antwort.http import paging
 from antwort.http.bodies import json_answer
+from antwort.http.resources import files
 
 Schema: TypeAlias = dict[str, Any]
 

@@ -9,8 +9,8 @@ from starlette.requests import Request
 
 from antwort.api.errors import invalid
 from antwort.api.objects import ItemPage
+from antwort.api.projection import View
 from antwort.api.requests import Include
-from antwort.api.shown import View
 from antwort.engine.ports import Page, PageQuery
 
 MOST, USUAL = 100, 20

@@ -17,8 +17,8 @@ from antwort.http.app import make_app, open_door, opened
 from antwort.http.protocol import protocol_for
 from antwort.http.services import Services
 from antwort.http.snippets import snippets
-from antwort.models.directory import kind_of
 from antwort.models.discovery import find_models
+from antwort.models.registry import kind_of
 from antwort.telemetry import log
 from antwort.tools import FunctionProvider
 

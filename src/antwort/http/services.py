@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 
 from starlette.requests import Request
 
-from antwort.api.shown import View
+from antwort.api.projection import View
 from antwort.auth import Caller, Door, Limits
 from antwort.config import Config
 from antwort.containers import Containers
 from antwort.engine.background import Background
 from antwort.engine.engine import Engine, Work
 from antwort.engine.ports import Owner, Store, StoreFault
-from antwort.models.directory import Directory
+from antwort.models.registry import Directory
 from antwort.telemetry import Metrics
 from antwort.tools import Registry
 

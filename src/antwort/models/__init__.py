@@ -10,12 +10,12 @@
 
 from __future__ import annotations
 
-from antwort.models.chat_completions import ChatCompletions
-from antwort.models.chat_messages import ChatDialect
-from antwort.models.resilience import CircuitBreaker, Resilient, RetryPolicy
-from antwort.models.responses import Responses
-from antwort.models.script import Script, ScriptError, load_script, parse_script
-from antwort.models.scripted import Scripted
+from antwort.models.chat.completions import ChatCompletions
+from antwort.models.chat.messages import ChatDialect
+from antwort.models.responses.model import Responses
+from antwort.models.retry import CircuitBreaker, Resilient, RetryPolicy
+from antwort.models.scripted.model import Scripted
+from antwort.models.scripted.script import Script, ScriptError, load_script, parse_script
 from antwort.models.upstream import Timeouts
 
 __all__ = [

@@ -18,10 +18,10 @@ import structlog
 from msgspec import Struct
 
 from antwort.engine.ports import ModelFault
-from antwort.models import faults
-from antwort.models.faults import Said
-from antwort.models.sse import EventReader, EventTooLong, ServerEvent
-from antwort.models.transport import Transport
+from antwort.models import upstream_errors
+from antwort.models.upstream_errors import Said
+from antwort.net.http_transport import Transport
+from antwort.net.sse import EventReader, EventTooLong, ServerEvent
 
 _log = structlog.get_logger(__name__)
 _OK = range(200, 300)
@@ -125,14 +125,14 @@ class Upstream:
         said = refusal.said
         _log.warning("upstream_refused", status=refusal.status, code=self._clip(said.code), kind=self._clip(said.kind))
         _log.debug("upstream_said", message=self._clip(said.message))
-        return faults.refused(refusal.status, refusal.headers, said, model=model)
+        return upstream_errors.refused(refusal.status, refusal.headers, said, model=model)
 
     async def aclose(self) -> None:
         await self._client.aclose()
 
     async def _refusal(self, response: httpx2.Response) -> Refusal:
         body = await _read(response, _ERROR_BODY, cut=True)
-        return Refusal(response.status_code, response.headers, faults.read_body(body))
+        return Refusal(response.status_code, response.headers, upstream_errors.read_body(body))
 
     def _clip(self, message: str) -> str:
         """Fit for a log: short, and without our key, which some servers repeat."""
@@ -168,7 +168,7 @@ def _decode(body: bytes) -> object:
     try:
         return msgspec.json.decode(body)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        raise faults.garbled() from error
+        raise upstream_errors.garbled() from error
 
 
 @contextmanager
@@ -177,16 +177,16 @@ def _as_faults() -> Generator[None, None, None]:
     try:
         yield
     except (httpx2.InvalidURL, httpx2.UnsupportedProtocol) as error:
-        raise faults.misconfigured("The address of the model's upstream is not usable.") from error
+        raise upstream_errors.misconfigured("The address of the model's upstream is not usable.") from error
     except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.ProxyError) as error:
         _log.warning("upstream_unreachable", error=type(error).__name__)
-        raise faults.unreachable() from error
+        raise upstream_errors.unreachable() from error
     except httpx2.TimeoutException as error:
         _log.warning("upstream_timeout", error=type(error).__name__)
-        raise faults.timed_out() from error
+        raise upstream_errors.timed_out() from error
     except (httpx2.TransportError, httpx2.StreamError) as error:
         _log.warning("upstream_broke_off", error=type(error).__name__)
-        raise faults.cut_off() from error
+        raise upstream_errors.cut_off() from error
     except EventTooLong as error:
         _log.warning("upstream_too_much")
-        raise faults.garbled() from error
+        raise upstream_errors.garbled() from error

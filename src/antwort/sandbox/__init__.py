@@ -8,11 +8,12 @@ use it is in docs/sandbox.md, the threat model in docs/security.md.
 
 from __future__ import annotations
 
-from .call import Outcome
-from .container import Container
+from antwort.sandbox.container.call import Outcome
+from antwort.sandbox.container.container import Container
+from antwort.sandbox.host.probe import Host, probe
+from antwort.sandbox.pool.pool import Pool
+
 from .errors import SandboxError
-from .host import Host, probe
 from .limits import Limits, tier
-from .pool import Pool
 
 __all__ = ["Container", "Host", "Limits", "Outcome", "Pool", "SandboxError", "probe", "tier"]

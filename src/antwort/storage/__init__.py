@@ -6,8 +6,8 @@ that each of them passes, and a stranger's too.
 
 from __future__ import annotations
 
-from antwort.storage.address import look_at_store, open_store
-from antwort.storage.faults import UnusableStore
-from antwort.storage.sqlite import SqliteStore
+from antwort.storage.errors import UnusableStore
+from antwort.storage.factory import look_at_store, open_store
+from antwort.storage.sqlite.store import SqliteStore
 
 __all__ = ["SqliteStore", "UnusableStore", "look_at_store", "open_store"]

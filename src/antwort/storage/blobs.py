@@ -21,7 +21,7 @@ from threading import Lock
 from typing import TypeVar, TypeVarTuple, Unpack
 
 from antwort.engine.ports import StoreFault
-from antwort.storage.faults import faults_told
+from antwort.storage.errors import faults_told
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")

@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING
 
 from weakincentives.filesystem.base import FilesystemBase
 from weakincentives.filesystem.memory import InMemoryFilesystem, MemorySnapshot
-from weakincentives.filesystem.mounts import HostMount, HostMountPreview
+from weakincentives.filesystem.mounts.mount import HostMount, HostMountPreview
 from weakincentives.filesystem.paths import VfsPath
 from weakincentives.filesystem.protocol import FileStat, Filesystem, GrepMatch
 
 if TYPE_CHECKING:
     from weakincentives.filesystem.host import HostFilesystem
     from weakincentives.filesystem.journal import HostSnapshot
-    from weakincentives.filesystem.mount_copy import materialize
+    from weakincentives.filesystem.mounts.copy import materialize
 
 _HOMES = {"HostFilesystem": "host", "HostSnapshot": "journal", "materialize": "mount_copy"}
 

@@ -8,9 +8,9 @@ from itertools import islice
 
 from weakincentives.errors import FilesystemError, MissingFileError, NotADirectoryPathError
 from weakincentives.filesystem.paths import join, split
-from weakincentives.filesystem.patience import Patience, compile_pattern
 from weakincentives.filesystem.patterns import compile_glob, literal_prefix
 from weakincentives.filesystem.protocol import FileStat, GrepMatch
+from weakincentives.filesystem.regex_timeout import Patience, compile_pattern
 
 LARGEST_SEARCHED = 64 << 20  # a search holds one whole file at a time
 

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from weakincentives.filesystem.paths import join, normalise, split
-from weakincentives.filesystem.patience import compile_pattern
+from weakincentives.filesystem.regex_timeout import compile_pattern
 
 if TYPE_CHECKING:
     import regex

@@ -1,29 +1,25 @@
-"""Ready sections that bring their tools along, and the mounts that workspaces are made from. Asks no model."""
+"""Tool sections ready to use, host mounts and shell executors. No provider is imported.
+
+`OpenAICodeInterpreterTool` belongs to the OpenAI adapter; it is importable from here as well and loaded on first use.
+"""
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from weakincentives.filesystem import HostMount, VfsPath
 from weakincentives.tools.jailed_shell import JailedShell
-from weakincentives.tools.openai_code_interpreter import (
-    AutoContainerConfig,
-    CodeInterpreterCall,
-    CodeInterpreterConfig,
-    CodeInterpreterResult,
-    ContainerFile,
-    ExistingContainerRef,
-    OpenAICodeInterpreterTool,
-)
 from weakincentives.tools.shell import CommandOutput, ShellCall, ShellExecutor, ShellResult
 from weakincentives.tools.vfs import VfsToolsSection
 
+if TYPE_CHECKING:
+    from weakincentives.adapters.openai import OpenAICodeInterpreterTool
+
+_LAZY = {"OpenAICodeInterpreterTool": "weakincentives.adapters.openai"}
+
 __all__ = [
-    "AutoContainerConfig",
-    "CodeInterpreterCall",
-    "CodeInterpreterConfig",
-    "CodeInterpreterResult",
     "CommandOutput",
-    "ContainerFile",
-    "ExistingContainerRef",
     "HostMount",
     "JailedShell",
     "OpenAICodeInterpreterTool",
@@ -33,3 +29,11 @@ __all__ = [
     "VfsPath",
     "VfsToolsSection",
 ]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(_LAZY[name]), name)
+    globals()[name] = value
+    return value

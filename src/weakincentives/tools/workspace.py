@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from weakincentives.errors import WorkspaceError
 from weakincentives.filesystem import HostMount, HostMountPreview, materialize
-from weakincentives.filesystem.mount_plan import check_mounts, listed_roots
+from weakincentives.filesystem.mounts.plan import check_mounts, listed_roots
 
 _Tree: TypeAlias = "dict[str, _Tree | None]"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from container_place import Place
+from fixtures_containers import Place
 
 from antwort.containers.sandboxes import LocalSandboxes
 

@@ -4,7 +4,7 @@ import asyncio
 from contextlib import aclosing
 
 import pytest
-from container_place import THEM, US, pieces
+from fixtures_containers import THEM, US, pieces
 
 from antwort.api.errors import ApiError
 from antwort.config import CodeInterpreterSettings, ContainersSettings

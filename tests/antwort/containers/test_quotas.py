@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
-from container_place import THEM, US, pieces
+from fixtures_containers import THEM, US, pieces
 
 from antwort.api.errors import ApiError
 from antwort.containers import ContainerWish

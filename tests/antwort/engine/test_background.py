@@ -12,7 +12,7 @@ from antwort.engine.background import Background
 from antwort.engine.engine import Engine
 from antwort.engine.ports import ChosenModel, Owner
 from antwort.models import Scripted, parse_script
-from antwort.models.directory import Directory
+from antwort.models.registry import Directory
 from antwort.storage import open_store
 from antwort.tools import Registry
 

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from turn_stage import EchoToolbox
+from fixtures_turn import EchoToolbox
 
 from antwort.api.errors import ApiError
 from antwort.api.tools import Chosen, CustomTool, FileSearchTool, FunctionTool, GrammarFormat, WebSearchTool

@@ -5,15 +5,15 @@ from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
 import pytest
-from echo_stage import EchoProvider
-from turn_stage import EchoToolbox, check_grammar
+from fake_echo_provider import EchoProvider
+from fixtures_turn import EchoToolbox, check_grammar
 
 from antwort.api.events import AnyEvent, ResponseFailed, kind_of
 from antwort.api.requests import CreateResponse
 from antwort.api.tools import FileSearchTool
 from antwort.engine.engine import Engine, Work
 from antwort.engine.ports import CallPiece, ChosenModel, Finished, ModelFault, Owner, TextPiece, Toolbox
-from antwort.models.directory import Directory
+from antwort.models.registry import Directory
 from antwort.storage import open_store
 from antwort.tools import Registry
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from turn_stage import EchoToolbox
+from fixtures_turn import EchoToolbox
 
 from antwort.api.errors import ApiError
 from antwort.api.events import ENDINGS, kind_of
@@ -16,7 +16,7 @@ from antwort.api.tools import McpTool
 from antwort.engine.engine import Engine
 from antwort.engine.ports import ChosenModel, ConversationRecord, FileRecord, FunctionSpec, Owner, StoreFault
 from antwort.models import Scripted, parse_script
-from antwort.models.directory import Directory
+from antwort.models.registry import Directory
 from antwort.storage import open_store
 
 pytestmark = pytest.mark.anyio

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 import pytest
+from fixtures_turn import Stage, check_grammar, used
 from hypothesis import given
 from hypothesis import strategies as st
-from turn_stage import Stage, check_grammar, used
 
 from antwort.api import events as wire
 from antwort.api.errors import ApiError

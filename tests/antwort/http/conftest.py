@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import structlog
 from blockbuster import blockbuster_ctx
-from loop_stage import served
+from fixtures_in_process_server import served
 
 from antwort.telemetry import told_without_content
 

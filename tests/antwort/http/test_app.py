@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from echo_stage import EchoProvider
-from loop_stage import form, served
+from fake_echo_provider import EchoProvider
+from fixtures_in_process_server import form, served
 
 from antwort.auth import KeyFile
 from antwort.config import ConfigError, parse

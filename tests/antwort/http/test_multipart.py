@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import anyio
 import pytest
+from fixtures_in_process_server import form
 from hypothesis import given
 from hypothesis import strategies as st
-from loop_stage import form
 from starlette.requests import ClientDisconnect, Request
 
 from antwort.api.errors import ApiError

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from starlette.requests import Request
 
 from antwort.api.errors import ApiError
-from antwort.api.shown import View
+from antwort.api.projection import View
 from antwort.engine.ports import Page, PageQuery
 from antwort.http.paging import ends, flag, included, listed, page_query, whole_number
 

@@ -9,7 +9,7 @@ import sys
 from contextlib import ExitStack, contextmanager
 
 import pytest
-from server_stage import ROOT, serving
+from fixtures_server import ROOT, serving
 
 IN_A_PROCESS_OF_ITS_OWN = """
 import json, resource, sys

@@ -6,7 +6,7 @@ import socket
 
 import pytest
 from blockbuster import blockbuster_ctx
-from upstream_stage import upstreaming
+from fake_upstream import upstreaming
 
 
 @pytest.fixture

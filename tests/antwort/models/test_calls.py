@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from antwort.engine.ports import Finished
 from antwort.models.calls import CallAssembler, CallDelta, FunctionDelta, NamelessCall
-from antwort.models.conformance import Called, fold
+from antwort.testing.model import Called, fold
 
 WEATHER = '{"city": "Rome"}'
 NEWS = '{"topic": "a \\"b\\" {c}"}'

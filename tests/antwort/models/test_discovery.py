@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-from llama_stage import COMMAND, Reply
+from fake_llama_server import COMMAND, Reply
 
 from antwort.config import ChatCompletionsModel, EmbeddedModel, ModelsSettings, ResponsesModel, ScriptedModel
 from antwort.engine.ports import ChosenModel

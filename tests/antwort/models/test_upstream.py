@@ -6,8 +6,8 @@ import pytest
 import structlog
 
 from antwort.engine.ports import ModelFault
-from antwort.models.sse import ServerEvent
 from antwort.models.upstream import Refusal, Upstream
+from antwort.net.sse import ServerEvent
 
 pytestmark = pytest.mark.anyio
 

@@ -17,11 +17,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import package_indexes
+import fake_package_index
 import pytest
 
-from antwort.sandbox import cgroups, conformance, pool
-from antwort.sandbox.process import descendants
+from antwort.sandbox.host import cgroups
+from antwort.sandbox.host.process import descendants
+from antwort.sandbox.pool import pool
+from antwort.testing import sandbox_protocol as conformance
 
 ORDINARY_USER = 54321
 WARM_SECONDS = pool.IDLE_SECONDS + 15
@@ -189,8 +191,8 @@ def serve():
 
 
 @pytest.fixture
-def package_index(tmp_path) -> Iterator[package_indexes.Index]:
-    with package_indexes.running(tmp_path) as index:
+def package_index(tmp_path) -> Iterator[fake_package_index.Index]:
+    with fake_package_index.running(tmp_path) as index:
         yield index
 
 

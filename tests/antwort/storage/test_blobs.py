@@ -10,7 +10,7 @@ import pytest
 
 from antwort.engine.ports import StoreFault
 from antwort.storage.blobs import CHUNK, Blobs, Upload
-from antwort.storage.conformance.base import chunks, there
+from antwort.testing.store.base import chunks, there
 
 pytestmark = pytest.mark.anyio
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 
 import pytest
-from echo_stage import EchoProvider, RealEchoCall
+from fake_echo_provider import EchoProvider, RealEchoCall
 from prometheus_client import CollectorRegistry
 
 from antwort.api.errors import ApiError

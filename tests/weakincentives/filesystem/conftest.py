@@ -6,7 +6,7 @@ import stat
 from pathlib import Path
 
 import pytest
-from rights import rights_laid_down
+from permissions import rights_laid_down
 
 from weakincentives.filesystem import HostFilesystem
 from weakincentives.filesystem.beneath import best_opener, open_in_one_call, open_walking

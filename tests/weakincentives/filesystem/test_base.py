@@ -4,7 +4,7 @@ import pytest
 
 from weakincentives.errors import FilesystemError, MissingFileError
 from weakincentives.filesystem import InMemoryFilesystem, base
-from weakincentives.filesystem.conformance import tree
+from weakincentives.testing.filesystem import tree
 
 
 class Flaky(InMemoryFilesystem):

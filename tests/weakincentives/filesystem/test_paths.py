@@ -8,8 +8,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from weakincentives.errors import InvalidPathError
-from weakincentives.filesystem.conformance import INVALID_PATHS
 from weakincentives.filesystem.paths import VfsPath, is_addressable, join, normalise, split
+from weakincentives.testing.filesystem import INVALID_PATHS
 
 # Dots, slashes and the rest that matters come up often; everything else now and then.
 texts = st.lists(

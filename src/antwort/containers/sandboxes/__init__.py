@@ -9,9 +9,9 @@ places    which of them it is, by the configuration
 
 from __future__ import annotations
 
+from antwort.containers.sandboxes.backends import Place, open_place
 from antwort.containers.sandboxes.client import SandboxServer
 from antwort.containers.sandboxes.local import LocalSandboxes, NoJail
-from antwort.containers.sandboxes.places import Place, open_place
 from antwort.containers.sandboxes.port import (
     Figure,
     Outcome,

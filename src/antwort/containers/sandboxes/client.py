@@ -33,8 +33,8 @@ from antwort.containers.sandboxes.port import (
     SandboxRefused,
     SandboxTrouble,
 )
-from antwort.models.sse import EventReader, EventTooLong, ServerEvent
-from antwort.models.transport import Transport
+from antwort.net.http_transport import Transport
+from antwort.net.sse import EventReader, EventTooLong, ServerEvent
 
 _logger = logging.getLogger(__name__)
 

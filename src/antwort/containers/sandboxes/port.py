@@ -6,7 +6,7 @@
     └── SandboxRefused    the caller's fault: a path, a size, a tier
 
 What the code does is never an exception: it printed, failed, ran past its time or took too
-much memory, and all of that is an `Outcome`. `antwort.containers.sandboxes.conformance`
+much memory, and all of that is an `Outcome`. `antwort.testing.sandbox_backend`
 has the tests that every implementation passes.
 """
 

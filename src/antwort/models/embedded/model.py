@@ -10,10 +10,10 @@ import msgspec
 from msgspec import Struct
 
 from antwort.engine.ports import ModelRequest, Piece
-from antwort.models import faults
-from antwort.models.embedded.dialogue import messages
+from antwort.models import upstream_errors
+from antwort.models.embedded.generation import Ask, Ended, Turn
+from antwort.models.embedded.prompt import messages
 from antwort.models.embedded.supervisor import Supervisor
-from antwort.models.embedded.turn import Ask, Ended, Turn
 from antwort.models.logprobs import Logprob, read_logprobs
 from antwort.models.upstream import Refusal, Upstream
 
@@ -64,7 +64,7 @@ class Embedded:
         answer = await _post(upstream, "tokenize", asked, request)
         tokens = answer.get("tokens")
         if not isinstance(tokens, list):
-            raise faults.garbled()
+            raise upstream_errors.garbled()
         return len(cast("list[object]", tokens))
 
     async def aclose(self) -> None:
@@ -74,7 +74,7 @@ class Embedded:
 async def _template(upstream: Upstream, request: ModelRequest) -> str:
     prompt = (await _post(upstream, "apply-template", {"messages": messages(request)}, request)).get("prompt")
     if not isinstance(prompt, str):
-        raise faults.garbled()
+        raise upstream_errors.garbled()
     return prompt
 
 
@@ -94,16 +94,16 @@ async def _complete(upstream: Upstream, ask: Ask, request: ModelRequest) -> Asyn
                 try:
                     chunk = _decoder.decode(event.data)
                 except msgspec.MsgspecError as error:
-                    raise faults.garbled() from error
+                    raise upstream_errors.garbled() from error
                 if chunk.error:
-                    raise faults.broke_off(faults.read_body(event.data), model=request.model)
+                    raise upstream_errors.broke_off(upstream_errors.read_body(event.data), model=request.model)
                 yield chunk.content, read_logprobs(chunk.completion_probabilities, request.top_logprobs)
                 if chunk.stop:
                     yield _ended(chunk)
                     return
     except Refusal as refusal:
         raise upstream.fault(refusal, model=request.model) from refusal
-    raise faults.cut_off()
+    raise upstream_errors.cut_off()
 
 
 def _ended(chunk: _Chunk) -> Ended:

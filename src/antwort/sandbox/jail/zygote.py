@@ -18,7 +18,7 @@ import sys
 import warnings
 from typing import Any, Final, NoReturn
 
-from . import cell, namespaces, rlimits, seccomp
+from . import child, namespaces, rlimits, seccomp
 
 _DESCRIPTORS: Final = 3
 _VERDICT_BYTES: Final = 16
@@ -139,8 +139,8 @@ class Zygote:
             try:
                 seats = socket.socket(fileno=channel), output, errors
                 if walled:
-                    cell.build(seats, self._layers, theirs)
-                cell.live(seats, self._layers)
+                    child.build(seats, self._layers, theirs)
+                child.live(seats, self._layers)
             finally:
                 os._exit(_LOST)  # a child must never come back here and go on as a second zygote
         os.close(theirs)

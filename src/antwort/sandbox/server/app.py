@@ -16,15 +16,15 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from antwort.sandbox import host as hosts
 from antwort.sandbox.errors import AtCapacity, Ended, NotFound, Refused, SandboxError, TooLarge, Unavailable
+from antwort.sandbox.host import probe as hosts
 from antwort.sandbox.limits import Limits, tier
-from antwort.sandbox.packages import Packages, check
-from antwort.sandbox.pool import Pool
-from antwort.sandbox.stack import here
+from antwort.sandbox.packages.manager import Packages, check
+from antwort.sandbox.pool.pool import Pool
+from antwort.sandbox.pool.preload import here
+from antwort.sandbox.server import bodies, execute, files, transfers
+from antwort.sandbox.server.auth import Neighbours, Token
 
-from . import bodies, execute, transfers, tree
-from .door import Neighbours, Token
 from .gate import Gate
 from .sessions import Order, Session, Sessions, report
 from .settings import Settings
@@ -99,7 +99,7 @@ def make_app(settings: Settings, host: hosts.Host | None = None) -> Starlette:
         Route("/sessions/{session}", _destroy_session, methods=["DELETE"]),
         Route("/sessions/{session}/execute", _execute_in_session, methods=["POST"]),
         Route("/sessions/{session}/interrupt", _interrupt, methods=["POST"]),
-        *tree.ROUTES,
+        *files.ROUTES,
     ]
     handlers = {SandboxError: _refused, ClientDisconnect: _gone, 500: _broken}
     if settings.token:
@@ -166,9 +166,9 @@ async def _create_session(request: Request) -> Response:
     server = server_of(request)
     fields = bodies.Fields(await bodies.read(request, server.settings.max_body_bytes))
     limits = _limits(fields, server)
-    files = fields.files()
-    for name in files:
-        tree.parts(name)
+    given = fields.files()
+    for name in given:
+        files.parts(name)
     creating = server.sessions.create(
         limits,
         tenant=fields.tenant(),
@@ -176,7 +176,7 @@ async def _create_session(request: Request) -> Response:
         requirements=check(fields.texts("requirements")),
         seconds=fields.number("timeout_seconds", execute.DEFAULT_SECONDS, server.settings.max_timeout_seconds),
     )
-    filled = _filled(server, creating, files)
+    filled = _filled(server, creating, given)
     return await _unless_disconnected(request, filled, lambda session: JSONResponse(session.describe(), 201))
 
 

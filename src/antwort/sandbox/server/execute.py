@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from antwort.sandbox.call import Outcome
-from antwort.sandbox.container import Container
+from antwort.sandbox.container.call import Outcome
+from antwort.sandbox.container.container import Container
 from antwort.sandbox.errors import BadPath, CannotStart, NotFound, TooLarge
-from antwort.sandbox.files import MOST_LISTED, Tree, parts
-from antwort.sandbox.installer import InstallFailed
+from antwort.sandbox.files.tree import MOST_LISTED, Tree, parts
 from antwort.sandbox.limits import Limits
-from antwort.sandbox.packages import Packages, check
-from antwort.sandbox.pool import Pool
+from antwort.sandbox.packages.installer import InstallFailed
+from antwort.sandbox.packages.manager import Packages, check
+from antwort.sandbox.pool.pool import Pool
 
 from .bodies import Fields
 from .settings import Settings

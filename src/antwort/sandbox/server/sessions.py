@@ -12,14 +12,14 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from antwort.sandbox.annex import Annex
-from antwort.sandbox.call import OnOutput, Outcome
-from antwort.sandbox.container import Container
+from antwort.sandbox.container.call import OnOutput, Outcome
+from antwort.sandbox.container.container import Container
 from antwort.sandbox.errors import AtCapacity, Ended, NotFound
-from antwort.sandbox.installer import InstallFailed
 from antwort.sandbox.limits import Limits
-from antwort.sandbox.packages import Packages
-from antwort.sandbox.pool import Pool
+from antwort.sandbox.packages.installer import InstallFailed
+from antwort.sandbox.packages.manager import Packages
+from antwort.sandbox.packages.session_packages import Annex
+from antwort.sandbox.pool.pool import Pool
 
 from .gate import Gate
 from .settings import Settings

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from antwort.sandbox.errors import BadPath, Refused
-from antwort.sandbox.files import parts
+from antwort.sandbox.files.quota import Quota
+from antwort.sandbox.files.tree import parts
 from antwort.sandbox.limits import GIB
-from antwort.sandbox.packages import Allowance
-from antwort.sandbox.quota import Quota
+from antwort.sandbox.packages.manager import Allowance
 
 _LAST_PORT: Final = 65_535
 _LEAST: Final = {

@@ -12,7 +12,7 @@ from typing import Any, Final
 from starlette.requests import Request
 from starlette.responses import StreamingResponse
 
-from antwort.sandbox.capture import StreamName
+from antwort.sandbox.container.capture import StreamName
 from antwort.sandbox.errors import SandboxError
 
 from .sessions import Order, Sessions, report

@@ -11,7 +11,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import IO, Any, Final, TypeVar, cast
 
-from antwort.sandbox.archive import Feed
+from antwort.sandbox.files.archive import Feed
 
 T = TypeVar("T")
 

@@ -30,9 +30,9 @@ from weakincentives.adapters.openai.config import (
     OpenAIHostedToolsConfig,
     OpenAIModelConfig,
 )
-from weakincentives.adapters.openai.container import ContainerManager
-from weakincentives.adapters.openai.container_fs import ContainerFilesystem
-from weakincentives.adapters.openai.container_source import ContainerGuide, ContainerSource, ContainerVisit
+from weakincentives.adapters.openai.containers.filesystem import ContainerFilesystem
+from weakincentives.adapters.openai.containers.manager import ContainerManager
+from weakincentives.adapters.openai.containers.source import ContainerGuide, ContainerSource, ContainerVisit
 from weakincentives.adapters.openai.native_tools import (
     ApplyPatchConfig,
     FileSearchConfig,
@@ -46,20 +46,35 @@ from weakincentives.adapters.openai.native_tools import (
     ShellConfig,
     WebSearchConfig,
 )
+from weakincentives.adapters.openai.native_tools.code_interpreter_tool import (
+    AutoContainerConfig,
+    CodeInterpreterCall,
+    CodeInterpreterConfig,
+    CodeInterpreterResult,
+    ContainerFile,
+    ExistingContainerRef,
+    OpenAICodeInterpreterTool,
+)
 from weakincentives.adapters.openai.workspace import OpenAIContainerWorkspaceSection
 from weakincentives.errors import ContainerExpiredError
 
 __all__ = [
     "ApplyPatchConfig",
+    "AutoContainerConfig",
     "Citation",
+    "CodeInterpreterCall",
+    "CodeInterpreterConfig",
+    "CodeInterpreterResult",
     "ContainerConfig",
     "ContainerExpiredError",
+    "ContainerFile",
     "ContainerFileCitation",
     "ContainerFilesystem",
     "ContainerGuide",
     "ContainerManager",
     "ContainerSource",
     "ContainerVisit",
+    "ExistingContainerRef",
     "FileCitation",
     "FileSearchConfig",
     "McpConfig",
@@ -67,6 +82,7 @@ __all__ = [
     "OpenAIApplyPatchSection",
     "OpenAIClientConfig",
     "OpenAICodeInterpreterSection",
+    "OpenAICodeInterpreterTool",
     "OpenAIContainerWorkspaceSection",
     "OpenAIFileSearchSection",
     "OpenAIHostedToolsConfig",

@@ -17,15 +17,20 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias, cast
 from weakincentives.adapters.core import DEFAULT_MAX_TURNS, Connection, Evaluation, ProviderAdapter
 from weakincentives.adapters.openai.citations import FileCitation, download
 from weakincentives.adapters.openai.config import OpenAIClientConfig, OpenAIHostedToolsConfig, OpenAIModelConfig
-from weakincentives.adapters.openai.conversation import Conversation
 from weakincentives.adapters.openai.native_tools.capability import PROVIDER
-from weakincentives.adapters.openai.offer import PLAIN_CHOICES, find_capability, offer_natives, resolve_choice
-from weakincentives.adapters.openai.transport import Transport, faults
+from weakincentives.adapters.openai.native_tools.code_interpreter_tool import ContainerFile
+from weakincentives.adapters.openai.responses.conversation import Conversation
+from weakincentives.adapters.openai.responses.tool_params import (
+    PLAIN_CHOICES,
+    find_capability,
+    offer_natives,
+    resolve_choice,
+)
+from weakincentives.adapters.openai.sdk import Transport, faults
 from weakincentives.adapters.throttle import ThrottlePolicy, with_backoff
 from weakincentives.adapters.turn import ToolChoice
 from weakincentives.clock import SYSTEM_CLOCK, Clock
 from weakincentives.errors import ProviderFault
-from weakincentives.tools import ContainerFile
 
 if TYPE_CHECKING:
     from openai import OpenAI

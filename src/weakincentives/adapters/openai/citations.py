@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from weakincentives.adapters.core import PromptResponse
+from weakincentives.adapters.openai.native_tools.code_interpreter_tool import ContainerFile
 from weakincentives.adapters.openai.wire import MESSAGE, Wire, as_object, number_in, objects_in, parts_of, text_in
 from weakincentives.errors import WinkError
-from weakincentives.tools import ContainerFile
 
 if TYPE_CHECKING:
     from openai import OpenAI

@@ -7,13 +7,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, cast
 
 from weakincentives.adapters.openai.native_tools.capability import PROVIDER
+from weakincentives.adapters.openai.native_tools.code_interpreter_tool import MEMORY_TIERS, CodeInterpreterConfig
 from weakincentives.adapters.openai.native_tools.file_search_section import FileSearchConfig
 from weakincentives.adapters.openai.native_tools.registry import by_config, capabilities
 from weakincentives.adapters.openai.native_tools.web_search_section import WebSearchConfig
 from weakincentives.adapters.openai.wire import RESERVED, Role
 from weakincentives.prompt import NativeDeclaration
-from weakincentives.tools import CodeInterpreterConfig
-from weakincentives.tools.openai_code_interpreter import MEMORY_TIERS
 
 
 @dataclass(frozen=True, kw_only=True)

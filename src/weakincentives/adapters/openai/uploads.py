@@ -11,14 +11,19 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from weakincentives.adapters.openai.native_tools.capability import ConfigError
-from weakincentives.adapters.openai.offer import Offer
-from weakincentives.adapters.openai.transport import faults, shorter
+from weakincentives.adapters.openai.native_tools.code_interpreter_tool import (
+    MOST_FILES,
+    AutoContainerConfig,
+    CodeInterpreterConfig,
+    container_of,
+    plain_container,
+)
+from weakincentives.adapters.openai.responses.tool_params import Offer
+from weakincentives.adapters.openai.sdk import faults, shorter
 from weakincentives.adapters.openai.wire import Wire
 from weakincentives.deadlines import Deadline
 from weakincentives.errors import ProviderFault, WorkspaceError
 from weakincentives.filesystem import materialize
-from weakincentives.tools import AutoContainerConfig, CodeInterpreterConfig
-from weakincentives.tools.openai_code_interpreter import MOST_FILES, container_of, plain_container
 
 if TYPE_CHECKING:
     from openai import OpenAI

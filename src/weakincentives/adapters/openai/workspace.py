@@ -16,10 +16,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from weakincentives.adapters.openai.config import ContainerConfig
-from weakincentives.adapters.openai.container import manager_for
-from weakincentives.adapters.openai.container_api import PLACE, ContainerGone
-from weakincentives.adapters.openai.container_fs import ContainerFilesystem
-from weakincentives.adapters.openai.container_source import ContainerVisit
+from weakincentives.adapters.openai.containers.api import PLACE, ContainerGone
+from weakincentives.adapters.openai.containers.filesystem import ContainerFilesystem
+from weakincentives.adapters.openai.containers.manager import manager_for
+from weakincentives.adapters.openai.containers.source import ContainerVisit
 from weakincentives.errors import FilesystemError, ProviderFault, WinkError, WorkspaceError
 from weakincentives.filesystem import Filesystem, HostFilesystem, HostMount, HostMountPreview
 from weakincentives.prompt import MarkdownSection, SupportsDataclass

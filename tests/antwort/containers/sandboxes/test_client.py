@@ -5,7 +5,7 @@ import socket
 from contextlib import aclosing, asynccontextmanager
 
 import pytest
-from sandbox_stage import sandbox_server
+from fixtures_sandbox_server import sandbox_server
 
 from antwort.containers.sandboxes.client import SandboxServer, Session
 from antwort.containers.sandboxes.port import Outcome, SandboxFault, SandboxLost, SandboxRefused

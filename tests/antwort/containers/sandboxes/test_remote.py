@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from sandbox_stage import sandbox_server
+from fixtures_sandbox_server import sandbox_server
 
 from antwort.containers.sandboxes import remote
 from antwort.containers.sandboxes.client import SandboxServer

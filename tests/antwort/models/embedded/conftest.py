@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from weights_stage import sourcing
+from fake_weights_hub import sourcing
 
 from antwort.models.embedded.weights import Cache
 

@@ -1,14 +1,14 @@
 from __future__ import annotations
 
 import pytest
-from llama_stage import COMMAND, Reply, asked
+from fake_llama_server import COMMAND, Reply, asked
 
 from antwort.api.items import read
 from antwort.api.requests import JsonSchemaFormat
 from antwort.engine.ports import FunctionSpec, ModelFault, ModelRequest, TextPiece
-from antwort.models.conformance import FREE, WEATHER, ModelConformance, asking, collect, fold
 from antwort.models.embedded import Embedded, Supervisor
-from antwort.models.embedded.turn import bounded
+from antwort.models.embedded.generation import bounded
+from antwort.testing.model import FREE, WEATHER, ModelConformance, asking, collect, fold
 
 pytestmark = pytest.mark.anyio
 

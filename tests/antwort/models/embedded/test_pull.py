@@ -6,8 +6,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from patience import until
-from weights_stage import DATA, TINY, Watching, pull_tiny
+from fake_weights_hub import DATA, TINY, Watching, pull_tiny
+from waiting import until
 
 from antwort.models.embedded.pull import pull
 from antwort.models.embedded.weights import WeightsError

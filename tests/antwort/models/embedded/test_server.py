@@ -7,15 +7,15 @@ import sys
 
 import httpx2
 import pytest
-from model_stage import weights_here
-from patience import until
+from local_weights import weights_here
+from waiting import until
 
 from antwort.api.items import read
 from antwort.api.requests import JsonSchemaFormat
 from antwort.engine.ports import FunctionSpec, ModelFault, ModelRequest, TextPiece
-from antwort.models.conformance import WEATHER, asking, collect, fold
 from antwort.models.embedded import Embedded, Supervisor
 from antwort.models.embedded.supervisor import COMMAND
+from antwort.testing.model import WEATHER, asking, collect, fold
 
 CODE = FunctionSpec("code", "Run Python.", {"type": "object", "properties": {"code": {"type": "string"}}})
 SCHEMA = {

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from weights_stage import DATA, TINY, cut
+from fake_weights_hub import DATA, TINY, cut
 
 from antwort.models.embedded.sources import Joined, Unreachable, copy_file, from_hub, from_index
 from antwort.models.embedded.weights import WeightsError

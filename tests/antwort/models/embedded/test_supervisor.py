@@ -9,13 +9,13 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from llama_stage import COMMAND, Reply
-from patience import soon, until
+from fake_llama_server import COMMAND, Reply
+from waiting import soon, until
 
 from antwort.engine.ports import ModelFault
 from antwort.models import Resilient
-from antwort.models.conformance import asking, collect, fold
 from antwort.models.embedded import Embedded, Supervisor
+from antwort.testing.model import asking, collect, fold
 
 pytestmark = pytest.mark.anyio
 

@@ -4,7 +4,7 @@ import fcntl
 from pathlib import Path
 
 import pytest
-from weights_stage import DATA, TINY
+from fake_weights_hub import DATA, TINY
 
 from antwort.models.embedded.weights import (
     CATALOGUE,

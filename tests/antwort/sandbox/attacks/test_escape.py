@@ -8,8 +8,8 @@ import socket
 
 import pytest
 
+from antwort.sandbox.host.process import descendants
 from antwort.sandbox.jail import syscalls
-from antwort.sandbox.process import descendants
 
 CALL = """
 import ctypes
@@ -79,7 +79,7 @@ TELLING = [
     "/proc/sysrq-trigger",
     "/proc/kcore",
     "/proc/self/oom_score_adj",
-    "/opt/antwort/jail/cell.py",
+    "/opt/antwort/jail/child.py",
 ]
 
 

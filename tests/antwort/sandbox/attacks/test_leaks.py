@@ -9,9 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from patience import until
+from waiting import until
 
-from antwort.sandbox.process import descendants
+from antwort.sandbox.host.process import descendants
 
 CONTAINERS = 1_000
 WARM_UP = 100

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from patience import until
+from waiting import until
 
 FLOOD = """
 import os

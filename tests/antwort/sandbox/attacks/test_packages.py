@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import package_indexes
+import fake_package_index
 import pytest
-from patience import until
+from waiting import until
 
-from antwort.sandbox import quota
 from antwort.sandbox.errors import TooLarge
-from antwort.sandbox.process import descendants
+from antwort.sandbox.files import quota
+from antwort.sandbox.host.process import descendants
 
 MEGABYTE = 1 << 20
 LIMIT = 64 * MEGABYTE
@@ -32,7 +32,7 @@ class Stage:
     """A server with narrow limits, and the index that it installs from."""
 
     running: Any
-    index: package_indexes.Index
+    index: fake_package_index.Index
     packages: Path
 
 
@@ -42,7 +42,7 @@ def stage(request, serve, identities, tmp_path_factory) -> Iterator[Stage]:
         pytest.skip("this needs root")
     settings = {"modules": "json", "max_install_bytes": str(LIMIT), "max_install_files": "1000"}
     with (
-        package_indexes.running(tmp_path_factory.mktemp("index")) as index,
+        fake_package_index.running(tmp_path_factory.mktemp("index")) as index,
         serve(request.param, python_index=index.url, **settings) as running,
     ):
         yield Stage(running, index, running.state / "packages")
@@ -114,7 +114,7 @@ def test_many_installations_at_once(serve, arena_on, identity, package_index):
 
         with (
             arena_on(running),
-            looking(lambda: len(package_indexes.installers(running.process.pid))) as at_once,
+            looking(lambda: len(fake_package_index.installers(running.process.pid))) as at_once,
             looking(lambda: taken(packages)) as most,
             ThreadPoolExecutor(30) as threads,
         ):

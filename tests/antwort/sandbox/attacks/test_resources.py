@@ -9,12 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from patience import until
+from waiting import until
 
 from antwort.sandbox import probe
+from antwort.sandbox.host.process import descendants
 from antwort.sandbox.jail import mounts
-from antwort.sandbox.pool import MOST_TENANTS
-from antwort.sandbox.process import descendants
+from antwort.sandbox.pool.pool import MOST_TENANTS
 
 
 def resident_kilobytes(pid: int) -> int:

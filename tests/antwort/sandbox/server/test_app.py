@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from antwort.sandbox import host as hosts
 from antwort.sandbox.errors import CannotStart, WeakHost
-from antwort.sandbox.process import descendants
+from antwort.sandbox.host import probe as hosts
+from antwort.sandbox.host.process import descendants
 from antwort.sandbox.server import Settings, make_app
 
 

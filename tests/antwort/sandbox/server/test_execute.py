@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 
-from antwort.sandbox.files import MOST_LISTED
+from antwort.sandbox.files.tree import MOST_LISTED
 from antwort.sandbox.server.execute import MOST_PRODUCED_BYTES
 
 PREPARE = "import os\nos.chdir(os.environ['OUTPUT_DIR'])\n"

@@ -8,16 +8,16 @@ import json
 import threading
 import time
 
-import package_indexes
+import fake_package_index
 import pytest
-from patience import soon, until
+from waiting import soon, until
 
 from antwort.sandbox import Limits, Pool, probe
-from antwort.sandbox.packages import Packages
+from antwort.sandbox.packages.manager import Packages
+from antwort.sandbox.pool.preload import here
 from antwort.sandbox.server import stream
 from antwort.sandbox.server.sessions import Order, Sessions
 from antwort.sandbox.server.settings import Settings
-from antwort.sandbox.stack import here
 
 
 @pytest.fixture
@@ -110,7 +110,7 @@ def test_a_session_is_not_made_if_its_packages_take_longer_than_the_caller_waits
         answer = running.client.post("/sessions", wanted)
         assert answer.status == 400
         assert answer.json["error"].startswith("package installation failed: it took longer than the ")
-        until(lambda: package_indexes.installers(running.process.pid) == [])
+        until(lambda: fake_package_index.installers(running.process.pid) == [])
         assert running.client.call("GET", "/sessions").json == {"sessions": []}
         assert running.client.post("/sessions", {**wanted, "timeout_seconds": "1"}).status == 400
         index.going_on.set()

@@ -4,16 +4,20 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from api_stage import Answer, FakeApi, error, function_call, load, message, playing, response
+from fake_responses_api import Answer, FakeApi, error, function_call, load, message, playing, response
 from openai import AsyncOpenAI, OpenAI
 
 from weakincentives.adapters import NamedTool
 from weakincentives.adapters.openai import (
+    AutoContainerConfig,
+    CodeInterpreterConfig,
     ContainerFileCitation,
+    ExistingContainerRef,
     FileSearchConfig,
     OpenAIAdapter,
     OpenAIClientConfig,
     OpenAICodeInterpreterSection,
+    OpenAICodeInterpreterTool,
     OpenAIFileSearchSection,
     OpenAIHostedToolsConfig,
     OpenAIModelConfig,
@@ -41,12 +45,6 @@ from weakincentives.prompt import (
     ToolResult,
 )
 from weakincentives.runtime import ModelResponded, PromptExecuted, Session, ToolInvoked
-from weakincentives.tools import (
-    AutoContainerConfig,
-    CodeInterpreterConfig,
-    ExistingContainerRef,
-    OpenAICodeInterpreterTool,
-)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from api_stage import Answer, FakeApi, error, load, message, playing, response
+from fake_responses_api import Answer, FakeApi, error, load, message, playing, response
 from openai import APIStatusError, OpenAI
 from openai.types.responses import Response
 

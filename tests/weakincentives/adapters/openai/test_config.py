@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from weakincentives.adapters.openai import (
+    CodeInterpreterConfig,
     ContainerConfig,
     FileSearchConfig,
     McpConfig,
@@ -11,7 +12,6 @@ from weakincentives.adapters.openai import (
     OpenAIModelConfig,
     WebSearchConfig,
 )
-from weakincentives.tools import CodeInterpreterConfig
 
 
 def test_only_what_was_given_is_sent():

@@ -5,15 +5,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from api_stage import Answer, Asked, FakeApi, error, function_call, message, playing, response
+from fake_responses_api import Answer, Asked, FakeApi, error, function_call, message, playing, response
 
+from weakincentives.adapters.openai import AutoContainerConfig, OpenAICodeInterpreterTool
 from weakincentives.clock import ManualClock
 from weakincentives.deadlines import Deadline
 from weakincentives.errors import DeadlineExceededError, NativeToolError, PromptEvaluationError
 from weakincentives.filesystem import HostMount
 from weakincentives.prompt import MarkdownSection, Prompt, SectionVisibility
 from weakincentives.runtime import Session
-from weakincentives.tools import AutoContainerConfig, OpenAICodeInterpreterTool
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from api_stage import error, function_call, message, response
-from plain_containers import EXPIRED, PlainContainers, plain_containers
+from fake_containers_api import EXPIRED, PlainContainers, plain_containers
+from fake_responses_api import error, function_call, message, response
 
 from weakincentives.adapters.openai import (
     ContainerConfig,

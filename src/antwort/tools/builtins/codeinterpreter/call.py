@@ -15,7 +15,7 @@ import msgspec
 from antwort.api.ids import new_id
 from antwort.api.items import CodeInterpreterCall, Image, Logs
 from antwort.containers.sandboxes.port import Output
-from antwort.engine.json_field import FieldReader
+from antwort.engine.partial_json import FieldReader
 from antwort.engine.ports import Progress, ToolDone
 from antwort.tools.builtins.codeinterpreter.results import Result, could_not_run
 from antwort.tools.builtins.codeinterpreter.types import Arguments, BadArguments, read_arguments

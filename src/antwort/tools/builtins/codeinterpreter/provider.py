@@ -17,9 +17,9 @@ from antwort.api.items import ContainerFileCitation, Item
 from antwort.api.tools import AutoContainer, CodeInterpreterTool, ToolDeclaration
 from antwort.config import CodeInterpreterSettings
 from antwort.containers.containers import AUTO, Containers, ContainerWish, Executed
-from antwort.containers.contents import Shelves
-from antwort.containers.files import place_for
-from antwort.containers.holdings import gone
+from antwort.containers.files import Shelves
+from antwort.containers.paths import place_for
+from antwort.containers.registry import gone
 from antwort.containers.sandboxes.port import Output, SandboxLost, SandboxRefused, SandboxTrouble
 from antwort.engine.attachments import decoded
 from antwort.engine.ports import (

@@ -15,8 +15,8 @@ from msgspec import Struct
 
 from antwort.api.items import Image, Logs
 from antwort.containers.sandboxes.port import Figure, Outcome
-from antwort.engine.excerpt import excerpt, fitting
 from antwort.engine.ports import ContainerFileRecord
+from antwort.engine.truncate import excerpt, fitting
 
 _NO_OUTPUT: Final = "(no output)"
 _NAMED: Final = 20

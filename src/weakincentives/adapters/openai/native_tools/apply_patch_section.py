@@ -13,7 +13,7 @@ from weakincentives.adapters.openai.native_tools.capability import (
     Reading,
     Scene,
 )
-from weakincentives.adapters.openai.v4a import Patched, PatchError, create, update
+from weakincentives.adapters.openai.native_tools.v4a import Patched, PatchError, create, update
 from weakincentives.adapters.openai.wire import Wire, as_object, call_id_of, text_in
 from weakincentives.adapters.turn import ToolOutput
 from weakincentives.errors import FilesystemError

@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, TypeAlias, TypeVar, cast
 
-from weakincentives.adapters.openai.native_tools.fitting import misfit_in
+from weakincentives.adapters.openai.native_tools.code_interpreter_tool import ContainerFile
+from weakincentives.adapters.openai.native_tools.validation import misfit_in
 from weakincentives.adapters.openai.wire import Wire
 from weakincentives.adapters.turn import ToolOutput
 from weakincentives.errors import NativeToolError
@@ -19,7 +20,6 @@ from weakincentives.prompt import NativeDeclaration, Section, SupportsDataclass,
 from weakincentives.prompt.native import BUILT_IN
 from weakincentives.resources import ResourceRegistry
 from weakincentives.serde import dump_json
-from weakincentives.tools import ContainerFile
 
 PROVIDER = "openai"
 

@@ -15,10 +15,15 @@ from weakincentives.adapters.openai.native_tools.capability import (
     Scene,
     failure,
 )
+from weakincentives.adapters.openai.native_tools.code_interpreter_tool import (
+    CodeInterpreterCall,
+    CodeInterpreterConfig,
+    CodeInterpreterResult,
+    container_of,
+    plain_container,
+)
 from weakincentives.adapters.openai.wire import Wire, call_id_of, objects_in, text_in
 from weakincentives.prompt import ToolResult
-from weakincentives.tools import CodeInterpreterCall, CodeInterpreterConfig, CodeInterpreterResult
-from weakincentives.tools.openai_code_interpreter import container_of, plain_container
 
 # What Python and IPython print of an exception: a heading, frames, and flush left at the end its name and message.
 _HEADING = "Traceback (most recent call last)"

@@ -21,14 +21,18 @@ from weakincentives.adapters.openai.native_tools.capability import (
     failure,
     one_of,
 )
+from weakincentives.adapters.openai.native_tools.code_interpreter_tool import (
+    ContainerLike,
+    ExistingContainerRef,
+    container_of,
+    plain_container,
+)
 from weakincentives.adapters.openai.wire import Malformed, Wire, as_object, call_id_of, objects_in, text_in
 from weakincentives.adapters.turn import ToolOutput
 from weakincentives.filesystem import Filesystem
 from weakincentives.prompt import ToolContext, ToolResult
 from weakincentives.resources import ResourceRegistry
-from weakincentives.tools import ExistingContainerRef
 from weakincentives.tools.jailed_shell import JailedShell
-from weakincentives.tools.openai_code_interpreter import ContainerLike, container_of, plain_container
 from weakincentives.tools.shell import CommandOutput, ShellCall, ShellExecutor, ShellResult
 
 _LOCAL = "local"

@@ -7,7 +7,7 @@ from contextlib import aclosing
 from typing import Any
 
 import pytest
-from container_place import THEM, US, Place
+from fixtures_containers import THEM, US, Place
 
 from antwort.api.errors import ApiError
 from antwort.api.items import Item, read

@@ -4,18 +4,18 @@ from typing import Any
 
 import pytest
 
-from weakincentives.adapters.openai import OpenAICodeInterpreterSection
-from weakincentives.adapters.openai.native_tools.capability import ConfigError, Ran, Scene
-from weakincentives.adapters.openai.native_tools.code_interpreter_section import CAPABILITY, ends_in_traceback
-from weakincentives.errors import PromptValidationError
-from weakincentives.tools import (
+from weakincentives.adapters.openai import (
     AutoContainerConfig,
     CodeInterpreterCall,
     CodeInterpreterConfig,
     CodeInterpreterResult,
     ContainerFile,
     ExistingContainerRef,
+    OpenAICodeInterpreterSection,
 )
+from weakincentives.adapters.openai.native_tools.capability import ConfigError, Ran, Scene
+from weakincentives.adapters.openai.native_tools.code_interpreter_section import CAPABILITY, ends_in_traceback
+from weakincentives.errors import PromptValidationError
 
 ITEM = {
     "id": "ci_1",

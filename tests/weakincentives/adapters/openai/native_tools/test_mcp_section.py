@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from api_stage import load
+from fake_responses_api import load
 
 from weakincentives.adapters.openai import McpConfig, OpenAIMcpSection
 from weakincentives.adapters.openai.native_tools import McpApproval, McpCall, McpDecision, McpResult

@@ -3,15 +3,15 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from api_stage import load
+from fake_responses_api import load
 
-from weakincentives.adapters.openai import OpenAIShellSection, ShellConfig
+from weakincentives.adapters.openai import AutoContainerConfig, OpenAIShellSection, ShellConfig
 from weakincentives.adapters.openai.native_tools.capability import ConfigError, LeftToUs, Ran, Scene
 from weakincentives.adapters.openai.native_tools.shell_section import CAPABILITY, run
 from weakincentives.adapters.turn import ToolOutput
 from weakincentives.filesystem import Filesystem, HostMount, InMemoryFilesystem
 from weakincentives.resources import ResourceRegistry
-from weakincentives.tools import AutoContainerConfig, CommandOutput, JailedShell, ShellCall, ShellResult
+from weakincentives.tools import CommandOutput, JailedShell, ShellCall, ShellResult
 
 NOBODY: Any = None
 LOCAL = {"type": "shell", "environment": {"type": "local"}}

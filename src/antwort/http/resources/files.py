@@ -1,0 +1,171 @@
+"""`/v1/files`: uploads that go through in chunks, and come back so that no browser runs them."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Generator
+from contextlib import contextmanager
+from typing import IO, TypeAlias
+from urllib.parse import quote
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response as Answer
+from starlette.routing import Route
+
+from antwort.api.errors import ApiError, invalid, not_found
+from antwort.api.ids import new_id
+from antwort.api.objects import Deleted, FileObject, FilePage
+from antwort.engine.ports import FileRecord
+from antwort.http.bodies import json_answer
+from antwort.http.multipart import Upload, receive_upload
+from antwort.http.paging import ends, page_query
+from antwort.http.services import owner_of, services_of
+from antwort.http.streams import ByteStream
+from antwort.storage.errors import faults_told
+from antwort.telemetry import audit
+
+PURPOSES = ("assistants", "batch", "fine-tune", "vision", "user_data", "evals")
+SOONEST, LATEST = 3600, 2_592_000
+LONGEST_NAME = 255
+MOST = 10_000
+_SPOOL = 1024 * 1024
+
+Fields: TypeAlias = dict[str, str]
+
+
+async def create(request: Request) -> Answer:
+    """Take a file in. Nothing is left of one that breaks off or is too large."""
+    services = services_of(request)
+    upload = await receive_upload(request, services.config.server.max_file)
+    if upload.filename is None:
+        raise _missing("file")
+    if "purpose" in upload.fields:
+        record = _record(upload.fields, upload.filename)
+        stored = await services.store.create_file(owner_of(request), record, upload.content())
+    else:  # the fields come behind the file, and what it is for has to be known first
+        stored = await _set_aside(request, upload, upload.filename)
+    audit("file.create", stored.id, bytes=stored.bytes)
+    return json_answer(_shown(stored))
+
+
+async def _set_aside(request: Request, upload: Upload, filename: str) -> FileRecord:
+    with faults_told(), _spool() as spool:
+        async for chunk in upload.content():
+            await asyncio.to_thread(spool.write, chunk)
+        record = _record(upload.fields, filename)
+        await asyncio.to_thread(spool.seek, 0)
+        return await services_of(request).store.create_file(owner_of(request), record, _chunks(spool))
+
+
+@contextmanager
+def _spool() -> Generator[IO[bytes]]:
+    with tempfile.SpooledTemporaryFile(max_size=_SPOOL) as spool:
+        yield spool
+
+
+async def _chunks(file: IO[bytes]) -> AsyncIterator[bytes]:
+    while chunk := await asyncio.to_thread(file.read, _SPOOL):
+        yield chunk
+
+
+async def list_files(request: Request) -> Answer:
+    """A page of them."""
+    query = page_query(request, most=MOST, usual=MOST)
+    page = await services_of(request).store.list_files(owner_of(request), query, request.query_params.get("purpose"))
+    shown = [_shown(record) for record in page.data]
+    first, last = ends([file.id for file in shown])
+    return json_answer(FilePage(data=shown, first_id=first, last_id=last, has_more=page.has_more))
+
+
+async def retrieve(request: Request) -> Answer:
+    """What is known of a file."""
+    return json_answer(_shown(await _found(request)))
+
+
+async def content(request: Request) -> Answer:
+    """The file itself, as something to save and never to show."""
+    record = await _found(request)
+    chunks = await services_of(request).store.read_file(owner_of(request), record.id)
+    if chunks is None:
+        raise not_found("File", record.id)
+    return ByteStream(
+        _pieces(chunks),
+        name=quote(record.filename, safe=""),
+        media_type="application/octet-stream",
+        stall_timeout=services_of(request).config.server.stall_timeout,
+        size=record.bytes,
+    )
+
+
+async def _pieces(chunks: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
+    async for chunk in chunks:
+        yield chunk
+
+
+async def delete(request: Request) -> Answer:
+    """Forget it."""
+    identifier = request.path_params["file_id"]
+    if not await services_of(request).store.delete_file(owner_of(request), identifier):
+        raise not_found("File", identifier)
+    audit("file.delete", identifier)
+    return json_answer(Deleted(id=identifier, object="file"))
+
+
+async def _found(request: Request) -> FileRecord:
+    identifier = request.path_params["file_id"]
+    record = await services_of(request).store.get_file(owner_of(request), identifier)
+    if record is None:
+        raise not_found("File", identifier)
+    return record
+
+
+def _record(fields: Fields, filename: str) -> FileRecord:
+    purpose = fields.get("purpose")
+    if purpose is None:
+        raise _missing("purpose")
+    if purpose not in PURPOSES:
+        raise invalid(f"Invalid value: '{purpose}'. Supported values are: {', '.join(PURPOSES)}.", param="purpose")
+    name = "".join(character for character in filename if character.isprintable())
+    if not name or len(name) > LONGEST_NAME:
+        raise invalid(f"A file's name has between 1 and {LONGEST_NAME} characters.", param="file")
+    now = int(time.time())
+    return FileRecord(
+        id=new_id("file-"),
+        bytes=0,
+        created_at=now,
+        filename=name,
+        purpose=purpose,
+        expires_at=_expires_at(fields, now),
+    )
+
+
+def _expires_at(fields: Fields, now: int) -> int | None:
+    anchor, seconds = fields.get("expires_after[anchor]"), fields.get("expires_after[seconds]")
+    if anchor is None and seconds is None:
+        return None
+    if anchor != "created_at":
+        raise invalid("'expires_after[anchor]' must be 'created_at'.", param="expires_after[anchor]")
+    if not (seconds and seconds.isascii() and seconds.isdecimal() and SOONEST <= int(seconds[:9]) <= LATEST):
+        message = f"'expires_after[seconds]' must be an integer from {SOONEST} to {LATEST}."
+        raise invalid(message, param="expires_after[seconds]")
+    return now + int(seconds)
+
+
+def _missing(param: str) -> ApiError:
+    return invalid(f"Missing required parameter: '{param}'.", param=param, code="missing_required_parameter")
+
+
+def _shown(record: FileRecord) -> FileObject:
+    return FileObject(**msgspec.structs.asdict(record))
+
+
+routes = [
+    Route("/v1/files", create, methods=["POST"]),
+    Route("/v1/files", list_files, methods=["GET"]),
+    Route("/v1/files/{file_id}", retrieve, methods=["GET"]),
+    Route("/v1/files/{file_id}", delete, methods=["DELETE"]),
+    Route("/v1/files/{file_id}/content", content, methods=["GET"]),
+]

@@ -1,0 +1,89 @@
+"""The body of a request to a chat server. Pure."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+from antwort.api.requests import JsonObjectFormat, JsonSchemaFormat
+from antwort.engine.ports import FREE_TEXT, FunctionSpec, ModelRequest, Must
+from antwort.models.chat.messages import ChatDialect, to_messages
+
+Body: TypeAlias = dict[str, Any]
+
+_NOTHING: Body = {"type": "object", "properties": {}}
+
+
+def to_body(request: ModelRequest, *, model: str, dialect: ChatDialect, include_usage: bool = True) -> Body:
+    """Everything that is asked for and nothing else: a field that is not there cannot be refused."""
+    body: Body = {
+        **dialect.extra,
+        "model": model,
+        "messages": to_messages(request.items, request.instructions, dialect),
+        "stream": True,
+    }
+    if include_usage:
+        body["stream_options"] = {"include_usage": True}
+    return body | _tools(request) | _sampling(request, dialect) | _format(request)
+
+
+def to_tools(request: ModelRequest) -> list[Body]:
+    """The tools as functions."""
+    return [_function(spec) for spec in request.tools]
+
+
+def _function(spec: FunctionSpec) -> Body:
+    function: Body = {
+        "name": spec.name,
+        "parameters": spec.parameters or (FREE_TEXT if spec.free_text else _NOTHING),
+    }
+    told = [spec.told] if spec.told else []
+    if spec.grammar is not None:  # chat servers know no grammars of tools, so the model is asked to keep to it
+        told.append(f"The input must be allowed by this {spec.grammar.syntax} grammar:\n{spec.grammar.definition}")
+    if told:
+        function["description"] = "\n\n".join(told)
+    if spec.strict:
+        function["strict"] = True
+    return {"type": "function", "function": function}
+
+
+def _tools(request: ModelRequest) -> Body:
+    if not request.tools:
+        return {}
+    body: Body = {"tools": to_tools(request)}
+    if isinstance(request.choice, Must):
+        body["tool_choice"] = {"type": "function", "function": {"name": request.choice.name}}
+    elif request.choice != "auto":
+        body["tool_choice"] = request.choice
+    if not request.parallel:
+        body["parallel_tool_calls"] = False
+    return body
+
+
+def _sampling(request: ModelRequest, dialect: ChatDialect) -> Body:
+    given: Body = {
+        dialect.max_tokens_field: request.max_output_tokens,
+        "temperature": request.temperature,
+        "top_p": request.top_p,
+        "presence_penalty": request.presence_penalty,
+        "frequency_penalty": request.frequency_penalty,
+        "reasoning_effort": request.reasoning.effort if request.reasoning else None,
+        "verbosity": None if request.verbosity == "medium" else request.verbosity,
+        "user": request.user,
+    }
+    if request.top_logprobs is not None:
+        given |= {"logprobs": True, "top_logprobs": request.top_logprobs or None}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _format(request: ModelRequest) -> Body:
+    wanted = request.format
+    if isinstance(wanted, JsonObjectFormat):
+        return {"response_format": {"type": "json_object"}}
+    if not isinstance(wanted, JsonSchemaFormat):
+        return {}
+    schema: Body = {"name": wanted.name, "schema": wanted.schema}
+    if wanted.description is not None:
+        schema["description"] = wanted.description
+    if wanted.strict is not None:
+        schema["strict"] = wanted.strict
+    return {"response_format": {"type": "json_schema", "json_schema": schema}}

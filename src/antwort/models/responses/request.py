@@ -1,0 +1,137 @@
+"""The body of a request to a server that speaks the Responses API itself. Pure.
+
+The upstream stores nothing: the whole history goes along every time. Ids are left out,
+because they are ours and mean nothing there; calls of tools that are run here go as
+calls of functions, because their containers and stores mean nothing there either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal, TypeAlias, cast
+
+import msgspec
+
+from antwort.api.items import GivenReasoning, Item, Raw
+from antwort.engine.ports import FunctionSpec, ModelRequest, Must
+from antwort.models.replay_hosted_calls import retell_call, retell_output
+
+Body: TypeAlias = dict[str, Any]
+ReplayReasoning: TypeAlias = Literal["sealed", "all", "drop"]
+
+_PASSED_ON = {
+    "message",
+    "function_call",
+    "function_call_output",
+    "custom_tool_call",
+    "custom_tool_call_output",
+}
+_OURS = {"id", "status", "created_by"}
+
+
+def to_body(request: ModelRequest, *, model: str, reasoning: ReplayReasoning = "sealed", stream: bool = True) -> Body:
+    """Everything that is asked for and nothing else."""
+    given: Body = {
+        "model": model,
+        "input": list(to_input(request.items, reasoning)),
+        "instructions": request.instructions,
+        "reasoning": _options(request),
+        "text": _text(request),
+    }
+    if stream:
+        given |= {"stream": True, "store": False, "include": _include(request)} | _sampling(request)
+    return {name: value for name, value in given.items() if value is not None} | _tools(request)
+
+
+def to_input(items: Sequence[Item], reasoning: ReplayReasoning) -> Iterator[Raw]:
+    """The history, without what only this server understands. What nobody knows is left out."""
+    for item in items:
+        if item.type in _PASSED_ON:
+            yield {"type": item.type, **{name: _data(value) for name, value in item.raw.items() if name not in _OURS}}
+        elif isinstance(item.known, GivenReasoning):
+            yield from _reasoning(item, item.known, reasoning)
+        else:
+            yield from _retold(item)
+
+
+def _data(value: Any) -> Any:  # noqa: ANN401 - any JSON
+    """Parts with their data, and without the ids of files that are here: they mean nothing there either."""
+    if not isinstance(value, list):
+        return value
+    return [_without_file_id(part) for part in cast("list[Any]", value)]
+
+
+def _without_file_id(part: Any) -> Any:  # noqa: ANN401 - any JSON
+    if not isinstance(part, dict) or "file_id" not in part:
+        return cast("object", part)
+    return {name: value for name, value in cast("Raw", part).items() if name != "file_id"}
+
+
+def _reasoning(item: Item, known: GivenReasoning, replay: ReplayReasoning) -> Iterator[Raw]:
+    if replay == "all" or (replay == "sealed" and known.encrypted_content):
+        fields = {name: value for name, value in item.raw.items() if name not in _OURS and value is not None}
+        yield {"summary": [], **fields}
+
+
+def _retold(item: Item) -> Iterator[Raw]:
+    if (call := retell_call(item)) is not None:
+        yield {"type": "function_call", "call_id": call.call_id, "name": call.name, "arguments": call.arguments}
+        if call.output is not None:
+            yield {"type": "function_call_output", "call_id": call.call_id, "output": call.output}
+    elif (output := retell_output(item)) is not None:
+        call_id = item.raw.get("call_id") or item.raw.get("id")
+        yield {"type": "function_call_output", "call_id": call_id, "output": output}
+
+
+def _tools(request: ModelRequest) -> Body:
+    if not request.tools:
+        return {}
+    body: Body = {"tools": [_tool(spec) for spec in request.tools]}
+    if isinstance(request.choice, Must):
+        custom = any(spec.free_text for spec in request.tools if spec.name == request.choice.name)
+        body["tool_choice"] = {"type": "custom" if custom else "function", "name": request.choice.name}
+    elif request.choice != "auto":
+        body["tool_choice"] = request.choice
+    if not request.parallel:
+        body["parallel_tool_calls"] = False
+    return body
+
+
+def _tool(spec: FunctionSpec) -> Body:
+    named: Body = {"name": spec.name} | ({"description": spec.told} if spec.told else {})
+    if spec.free_text:
+        allowed: Body = {"format": msgspec.to_builtins(spec.grammar)} if spec.grammar else {}
+        return {"type": "custom", **named, **allowed}
+    return {"type": "function", **named, "parameters": spec.parameters, "strict": spec.strict}
+
+
+def _sampling(request: ModelRequest) -> Body:
+    return {
+        "max_output_tokens": request.max_output_tokens,
+        "temperature": request.temperature,
+        "top_p": request.top_p,
+        "top_logprobs": request.top_logprobs or None,
+        "presence_penalty": request.presence_penalty,
+        "frequency_penalty": request.frequency_penalty,
+        "user": request.user,
+    }
+
+
+def _include(request: ModelRequest) -> list[str]:
+    sealed = ["reasoning.encrypted_content"]
+    return sealed if request.top_logprobs is None else [*sealed, "message.output_text.logprobs"]
+
+
+def _options(request: ModelRequest) -> Body | None:
+    given: Body = msgspec.to_builtins(request.reasoning) if request.reasoning else {}
+    return {name: value for name, value in given.items() if value is not None} or None
+
+
+def _text(request: ModelRequest) -> Body | None:
+    wanted: Body = msgspec.to_builtins(request.format)
+    text: Body = {}
+    if wanted["type"] != "text":
+        text["format"] = {name: value for name, value in wanted.items() if value is not None}
+    if request.verbosity not in (None, "medium"):
+        text["verbosity"] = request.verbosity
+    return text or None

@@ -1,0 +1,96 @@
+"""Which Python and which packages a zygote preloads, and where they lie on the host.
+
+Only the stack's own distributions are shown inside a jail, bound one by one: not the server's dependencies, not
+editable installs, nothing that happens to lie in the same site-packages.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import importlib.util
+import os
+import sys
+import sysconfig
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+
+from antwort.sandbox.errors import CannotStart
+
+SCIENTIFIC: Final = ("numpy", "pandas", "matplotlib", "matplotlib.pyplot")
+BARE: Final = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """A Python, the modules imported ahead of time, and the files they need."""
+
+    modules: tuple[str, ...]
+    executable: Path
+    prefix: Path
+    entries: tuple[Path, ...]
+    """Top-level files and directories of the distributions in the stack."""
+
+    @property
+    def home(self) -> str:
+        """Where this Python lies inside a jail: its own place if that is the system's, else a neutral one."""
+        return str(self.prefix) if self.prefix.is_relative_to("/usr") else "/opt/python"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What the moved Python needs to find its own library, and not another Python's of nearly the same version."""
+        shared = bool(sysconfig.get_config_var("Py_ENABLE_SHARED"))
+        return {"LD_LIBRARY_PATH": f"{self.home}/lib"} if shared and self.home == "/opt/python" else {}
+
+
+def here(modules: tuple[str, ...] = SCIENTIFIC) -> Stack:
+    """The stack of these modules as installed beside the running interpreter."""
+    names = tuple(dict.fromkeys(module.partition(".")[0] for module in modules))
+    absent = [name for name in names if importlib.util.find_spec(name) is None]
+    if absent:
+        message = f"the stack needs {', '.join(absent)}; install the [sandbox] extra or choose another stack"
+        raise CannotStart(message)
+    entries = _entries(_closure(names))
+    return Stack(modules, Path(os.path.realpath(sys.executable)), Path(sys.base_prefix).resolve(), entries)
+
+
+@functools.cache
+def _distributions() -> dict[str, importlib.metadata.Distribution]:
+    return {canonicalize_name(d.name): d for d in importlib.metadata.distributions()}
+
+
+def _closure(modules: tuple[str, ...]) -> list[importlib.metadata.Distribution]:
+    """The distributions of these modules and all they require here."""
+    providers = importlib.metadata.packages_distributions()
+    waiting = [canonicalize_name(name) for module in modules for name in providers.get(module, [])]
+    found: dict[str, importlib.metadata.Distribution] = {}
+    while waiting:
+        name = waiting.pop()
+        distribution = _distributions().get(name)
+        if name in found or distribution is None:
+            continue
+        found[name] = distribution
+        waiting += [canonicalize_name(r) for r in map(_required, distribution.requires or ()) if r is not None]
+    return list(found.values())
+
+
+def _required(line: str) -> str | None:
+    try:
+        requirement = Requirement(line)
+    except InvalidRequirement:
+        return None
+    if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
+        return None
+    return requirement.name
+
+
+def _entries(distributions: list[importlib.metadata.Distribution]) -> tuple[Path, ...]:
+    entries: set[Path] = set()
+    for distribution in distributions:
+        tops = {file.parts[0] for file in distribution.files or () if file.parts and file.parts[0] not in {"..", "/"}}
+        entries |= {Path(str(distribution.locate_file(top))).resolve() for top in tops if top != "__pycache__"}
+    return tuple(sorted(path for path in entries if path.exists()))

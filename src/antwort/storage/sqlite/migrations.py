@@ -1,0 +1,191 @@
+"""How the database came to be what it is: numbered steps, each in one transaction, never changed once released.
+
+The file says in `user_version` how many of them it has seen, and in `application_id` that it is ours.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+
+from antwort.storage.errors import UnusableStore
+
+APPLICATION_ID = 0x616E7477  # "antw"
+
+_RESPONSES = (
+    # `body` is the response without its output. Ids are unique within a tenant only, so that an id of somebody
+    # else's is like one that never was, for writing too.
+    """
+    CREATE TABLE responses (
+        key INTEGER PRIMARY KEY,
+        tenant TEXT NOT NULL,
+        key_id TEXT NOT NULL,
+        id TEXT NOT NULL,
+        previous TEXT,
+        status TEXT NOT NULL,
+        body BLOB NOT NULL,
+        request BLOB NOT NULL,
+        UNIQUE (tenant, id)
+    )
+    """,
+    "CREATE INDEX unfinished_responses ON responses (status) WHERE status IN ('queued', 'in_progress')",
+    """
+    CREATE TABLE response_items (
+        key INTEGER PRIMARY KEY,
+        tenant TEXT NOT NULL,
+        response INTEGER NOT NULL REFERENCES responses (key) ON DELETE CASCADE,
+        part INTEGER NOT NULL CHECK (part IN (0, 1)), -- input, output
+        id TEXT,
+        is_reference INTEGER NOT NULL,
+        body BLOB NOT NULL
+    )
+    """,
+    "CREATE INDEX response_items_in_order ON response_items (response, part)",
+    "CREATE INDEX response_items_by_id ON response_items (tenant, id) WHERE NOT is_reference",
+    """
+    CREATE TABLE events (
+        tenant TEXT NOT NULL,
+        response INTEGER NOT NULL REFERENCES responses (key) ON DELETE CASCADE,
+        sequence INTEGER NOT NULL,
+        frame BLOB NOT NULL,
+        PRIMARY KEY (response, sequence)
+    ) WITHOUT ROWID
+    """,
+)
+
+_CONVERSATIONS = (
+    """
+    CREATE TABLE conversations (
+        key INTEGER PRIMARY KEY,
+        tenant TEXT NOT NULL,
+        key_id TEXT NOT NULL,
+        id TEXT NOT NULL,
+        created_at INTEGER NOT NULL,
+        metadata BLOB NOT NULL,
+        UNIQUE (tenant, id)
+    )
+    """,
+    """
+    CREATE TABLE conversation_items (
+        key INTEGER PRIMARY KEY,
+        tenant TEXT NOT NULL,
+        conversation INTEGER NOT NULL REFERENCES conversations (key) ON DELETE CASCADE,
+        id TEXT,
+        is_reference INTEGER NOT NULL,
+        body BLOB NOT NULL,
+        UNIQUE (conversation, id)
+    )
+    """,
+    "CREATE INDEX conversation_items_in_order ON conversation_items (conversation)",
+    "CREATE INDEX conversation_items_by_id ON conversation_items (tenant, id) WHERE NOT is_reference",
+)
+
+_FILES = (
+    """
+    CREATE TABLE files (
+        key INTEGER PRIMARY KEY,
+        tenant TEXT NOT NULL,
+        key_id TEXT NOT NULL,
+        id TEXT NOT NULL,
+        blob TEXT NOT NULL UNIQUE, -- the name of its content, never of the caller's choosing
+        expires_at INTEGER,
+        purpose TEXT NOT NULL,
+        body BLOB NOT NULL,
+        UNIQUE (tenant, id)
+    )
+    """,
+    "CREATE INDEX files_in_order ON files (tenant, key)",
+    "CREATE INDEX files_by_expiry ON files (expires_at) WHERE expires_at IS NOT NULL",
+)
+
+_CONTAINERS = (
+    """
+    CREATE TABLE containers (
+        key INTEGER PRIMARY KEY,
+        tenant TEXT NOT NULL,
+        key_id TEXT NOT NULL,
+        id TEXT NOT NULL,
+        name TEXT NOT NULL,
+        created_at INTEGER NOT NULL,
+        last_active_at REAL NOT NULL,
+        expires_after REAL NOT NULL,
+        memory_limit TEXT NOT NULL,
+        memory INTEGER NOT NULL,
+        status TEXT NOT NULL,
+        sandbox TEXT,
+        lost TEXT,
+        disk INTEGER NOT NULL DEFAULT 0, -- the bytes of its files, so that a quota need not add them up
+        UNIQUE (tenant, id)
+    )
+    """,
+    "CREATE INDEX containers_in_order ON containers (tenant, key)",
+    "CREATE INDEX running_containers ON containers (tenant) WHERE status = 'running'",
+    "CREATE INDEX containers_by_expiry ON containers (status, last_active_at + expires_after)",
+    """
+    CREATE TABLE container_files (
+        key INTEGER PRIMARY KEY,
+        tenant TEXT NOT NULL,
+        container INTEGER NOT NULL REFERENCES containers (key) ON DELETE CASCADE,
+        id TEXT NOT NULL,
+        path TEXT NOT NULL,
+        bytes INTEGER NOT NULL,
+        created_at INTEGER NOT NULL,
+        source TEXT NOT NULL,
+        modified INTEGER NOT NULL,
+        file_id TEXT,
+        UNIQUE (container, path),
+        UNIQUE (container, id)
+    )
+    """,
+    "CREATE INDEX container_files_in_order ON container_files (container, key)",
+)
+
+MIGRATIONS: tuple[Sequence[str], ...] = ((*_RESPONSES, *_CONVERSATIONS, *_FILES), _CONTAINERS)
+"""The statements of each step. The first makes version 1 of an empty file."""
+
+
+def migrate(connection: sqlite3.Connection, steps: Sequence[Sequence[str]] = MIGRATIONS) -> None:
+    """Bring a database to the newest version. One that is newer than that, or not ours, is left as it is."""
+    refuse_strangers(connection, len(steps))
+    while _migrate_once(connection, steps):
+        pass
+
+
+def _migrate_once(connection: sqlite3.Connection, steps: Sequence[Sequence[str]]) -> bool:
+    """Take the next step; whether there was one. The version is read under the lock: others may migrate too."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        version = _number(connection, "user_version")
+        if version < len(steps):
+            for statement in steps[version]:
+                connection.execute(statement)
+            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            connection.execute(f"PRAGMA user_version = {version + 1}")
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+    return version + 1 < len(steps)
+
+
+def refuse_strangers(connection: sqlite3.Connection, newest: int = len(MIGRATIONS)) -> None:
+    """Raise where a database is not one of ours, or not yet known to us. Changes nothing in it."""
+    version, application = _number(connection, "user_version"), _number(connection, "application_id")
+    tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    if application != APPLICATION_ID and (application or version or tables):
+        raise UnusableStore("This database belongs to another program. Name another file in `storage.url`.")
+    if version > newest:
+        raise UnusableStore(
+            f"This database has version {version}, and this antwort knows versions up to {newest}. "
+            "Start the antwort that wrote it, or a newer one; or name another file in `storage.url`."
+        )
+
+
+def write_again(connection: sqlite3.Connection) -> None:
+    """Write the version that is there. SQLite does not look whether it is the same, so this has to reach the disk."""
+    connection.execute(f"PRAGMA user_version = {_number(connection, 'user_version')}")
+
+
+def _number(connection: sqlite3.Connection, pragma: str) -> int:
+    return int(connection.execute(f"PRAGMA {pragma}").fetchone()[0])

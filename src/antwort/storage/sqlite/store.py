@@ -1,0 +1,279 @@
+"""The store on one machine: an SQLite database, and contents of files beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from antwort.api.responses import Response
+from antwort.engine.ports import (
+    ContainerFileRecord,
+    ContainerRecord,
+    ContainerUse,
+    ConversationRecord,
+    FileRecord,
+    Owner,
+    Page,
+    PageQuery,
+    StoredResponse,
+    StoreFault,
+)
+from antwort.storage.blobs import Blobs
+from antwort.storage.errors import UnusableStore, faults_told
+from antwort.storage.sqlite import containers, conversations, files, responses
+from antwort.storage.sqlite.columns import item_columns
+from antwort.storage.sqlite.database import Database, connect
+from antwort.storage.sqlite.lock import StoreLock
+from antwort.storage.sqlite.migrations import migrate, refuse_strangers, write_again
+
+PATIENCE = 5.0
+"""Seconds to wait for a database that another process has locked."""
+
+
+class SqliteStore:
+    """A `Store`. Made by `opened`, which waits for the disk."""
+
+    def __init__(self, database: Database, blobs: Blobs, lock: StoreLock, clock: Callable[[], float]) -> None:
+        self._database = database
+        self._blobs = blobs
+        self._lock = lock
+        self._clock = clock
+
+    @classmethod
+    async def opened(
+        cls, path: Path, blobs: Path, *, patience: float = PATIENCE, clock: Callable[[], float] = time.time
+    ) -> SqliteStore:
+        """Open what is there, or make it; bring it up to date, and sweep up after a process that was killed.
+
+        `UnusableStore` where another process has it open.
+        """
+        return await asyncio.to_thread(cls._open, path, blobs, patience, clock)
+
+    @classmethod
+    def _open(cls, path: Path, folder: Path, patience: float, clock: Callable[[], float]) -> SqliteStore:
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))  # SQLite's own files get the same permissions
+            blobs = Blobs(folder)
+            with faults_told(), closing(sqlite3.connect(path, timeout=patience)) as connection:
+                refuse_strangers(connection)  # before anything is written beside it
+            lock = StoreLock(path, folder)
+        except OSError as error:
+            raise UnusableStore(f"The store cannot be opened: {error}. Mend that, or change `storage`.") from error
+        try:
+            with faults_told():
+                with closing(connect(path, patience)) as connection:
+                    migrate(connection)
+                    blobs.sweep(lambda name: files.is_needed(connection, name))
+                return cls(Database(path, patience=patience), blobs, lock, clock)
+        except BaseException:
+            lock.release()
+            raise
+
+    async def try_to_write(self) -> None:
+        await self._database.write_everybodys(write_again)
+
+    async def aclose(self) -> None:
+        """Finish what is under way and let go."""
+        await asyncio.to_thread(self._blobs.close)
+        await asyncio.to_thread(self._database.close)
+        self._lock.release()
+
+    # ── responses ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def begin_response(self, owner: Owner, stored: StoredResponse) -> None:
+        await self._database.write(owner, responses.beginning(stored))
+
+    async def finish_response(
+        self,
+        owner: Owner,
+        response: Response,
+        *,
+        appended: Sequence[dict[str, Any]] = (),
+        events: Sequence[tuple[int, bytes]] = (),
+    ) -> None:
+        await self._database.write(owner, responses.finishing(response, appended, list(events)))
+
+    async def get_response(self, owner: Owner, response_id: str) -> StoredResponse | None:
+        return await self._database.read(owner, lambda rows: responses.get(rows, response_id))
+
+    async def delete_response(self, owner: Owner, response_id: str) -> bool:
+        return await self._database.write(owner, lambda rows: responses.delete(rows, response_id))
+
+    async def history(self, owner: Owner, response_id: str) -> list[dict[str, Any]] | None:
+        return await self._database.read(owner, lambda rows: responses.history(rows, response_id))
+
+    async def input_items(self, owner: Owner, response_id: str, query: PageQuery) -> Page | None:
+        return await self._database.read(owner, lambda rows: responses.input_page(rows, response_id, query))
+
+    async def find_items(self, owner: Owner, ids: Sequence[str]) -> dict[str, dict[str, Any]]:
+        return await self._database.read(owner, lambda rows: responses.find_items(rows, ids))
+
+    async def append_events(self, owner: Owner, response_id: str, events: Sequence[tuple[int, bytes]]) -> None:
+        kept = list(events)
+        await self._database.write(owner, lambda rows: responses.append_events(rows, response_id, kept))
+
+    async def read_events(self, owner: Owner, response_id: str, after: int) -> list[tuple[int, bytes]]:
+        return await self._database.read(owner, lambda rows: responses.read_events(rows, response_id, after))
+
+    async def unfinished(self) -> list[tuple[Owner, StoredResponse]]:
+        return await self._database.read_everybodys(responses.unfinished)
+
+    # ── conversations ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def create_conversation(
+        self, owner: Owner, record: ConversationRecord, items: Sequence[dict[str, Any]]
+    ) -> None:
+        await self._database.write(owner, conversations.creating(record, items))
+
+    async def get_conversation(self, owner: Owner, conversation_id: str) -> ConversationRecord | None:
+        return await self._database.read(owner, lambda rows: conversations.get(rows, conversation_id))
+
+    async def update_conversation(
+        self, owner: Owner, conversation_id: str, metadata: dict[str, str]
+    ) -> ConversationRecord | None:
+        body = msgspec.json.encode(metadata)
+        return await self._database.write(owner, lambda rows: conversations.update(rows, conversation_id, body))
+
+    async def delete_conversation(self, owner: Owner, conversation_id: str) -> bool:
+        return await self._database.write(owner, lambda rows: conversations.delete(rows, conversation_id))
+
+    async def add_items(self, owner: Owner, conversation_id: str, items: Sequence[dict[str, Any]]) -> bool:
+        added = item_columns(items)
+        return await self._database.write(owner, lambda rows: conversations.append(rows, conversation_id, added))
+
+    async def list_items(self, owner: Owner, conversation_id: str, query: PageQuery) -> Page | None:
+        return await self._database.read(owner, lambda rows: conversations.item_page(rows, conversation_id, query))
+
+    async def all_items(self, owner: Owner, conversation_id: str) -> list[dict[str, Any]] | None:
+        return await self._database.read(owner, lambda rows: conversations.all_items(rows, conversation_id))
+
+    async def get_item(self, owner: Owner, conversation_id: str, item_id: str) -> dict[str, Any] | None:
+        return await self._database.read(owner, lambda rows: conversations.get_item(rows, conversation_id, item_id))
+
+    async def delete_item(self, owner: Owner, conversation_id: str, item_id: str) -> bool:
+        return await self._database.write(owner, lambda rows: conversations.delete_item(rows, conversation_id, item_id))
+
+    # ── files ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def create_file(self, owner: Owner, record: FileRecord, content: AsyncIterator[bytes]) -> FileRecord:
+        upload = await self._blobs.receive(content)
+        stored = msgspec.structs.replace(record, bytes=upload.size)
+        await self._database.write(owner, lambda rows: files.insert(rows, stored, upload.name), upload.settle)
+        return stored
+
+    async def get_file(self, owner: Owner, file_id: str) -> FileRecord | None:
+        found = await self._file(owner, file_id)
+        return None if found is None else found[0]
+
+    async def list_files(self, owner: Owner, query: PageQuery, purpose: str | None = None) -> Page:
+        now = self._now()
+        return await self._database.read(owner, lambda rows: files.file_page(rows, query, purpose, now))
+
+    async def read_file(self, owner: Owner, file_id: str) -> AsyncIterator[bytes] | None:
+        found = await self._file(owner, file_id)
+        if found is None:
+            return None
+        content = await self._blobs.open(found[1])
+        if content is None and await self._file(owner, file_id) is not None:
+            raise StoreFault("The content of a file is missing.")
+        return content
+
+    async def delete_file(self, owner: Owner, file_id: str) -> bool:
+        now, doomed = self._now(), _Doomed(self._blobs)
+        return (
+            await self._database.write(owner, lambda rows: doomed.are(files.delete(rows, file_id, now)), doomed.go) > 0
+        )
+
+    async def sweep_files(self) -> int:
+        now, doomed = self._now(), _Doomed(self._blobs)
+        return await self._database.write_everybodys(
+            lambda connection: doomed.are(files.delete_expired(connection, now)), doomed.go
+        )
+
+    async def _file(self, owner: Owner, file_id: str) -> tuple[FileRecord, str] | None:
+        now = self._now()
+        return await self._database.read(owner, lambda rows: files.get(rows, file_id, now))
+
+    def _now(self) -> int:
+        return int(self._clock())
+
+    # ── containers ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def create_container(self, owner: Owner, record: ContainerRecord, most: ContainerUse, now: float) -> None:
+        await self._database.write(owner, lambda rows: containers.create(rows, record, most, now))
+
+    async def get_container(self, owner: Owner, container_id: str, now: float) -> ContainerRecord | None:
+        return await self._database.read(owner, lambda rows: containers.get(rows, container_id, now))
+
+    async def find_containers(self, owner: Owner, ids: Sequence[str], now: float) -> dict[str, ContainerRecord]:
+        return await self._database.read(owner, lambda rows: containers.find(rows, ids, now))
+
+    async def list_containers(self, owner: Owner, query: PageQuery, now: float, name: str | None = None) -> Page:
+        return await self._database.read(owner, lambda rows: containers.container_page(rows, query, name, now))
+
+    async def touch_container(self, owner: Owner, container_id: str, now: float) -> ContainerRecord | None:
+        return await self._database.write(owner, lambda rows: containers.touch(rows, container_id, now))
+
+    async def give_sandbox(self, owner: Owner, container_id: str, sandbox: str) -> bool:
+        return await self._database.write(owner, lambda rows: containers.give_sandbox(rows, container_id, sandbox))
+
+    async def lose_sandbox(self, owner: Owner, container_id: str, why: str) -> None:
+        await self._database.write(owner, lambda rows: containers.lose_sandbox(rows, container_id, why))
+
+    async def lose_sandboxes(self, why: str) -> list[tuple[Owner, ContainerRecord]]:
+        return await self._database.write_everybodys(lambda connection: containers.lose_sandboxes(connection, why))
+
+    async def delete_container(self, owner: Owner, container_id: str) -> bool:
+        return await self._database.write(owner, lambda rows: containers.delete(rows, container_id))
+
+    async def container_use(self, owner: Owner, now: float) -> ContainerUse:
+        return await self._database.read(owner, lambda rows: containers.use(rows, now))
+
+    async def expire_containers(self, now: float) -> list[tuple[Owner, ContainerRecord]]:
+        return await self._database.write_everybodys(lambda connection: containers.expire(connection, now))
+
+    async def expire_idlest(
+        self, owner: Owner, name: str, now: float, spared: Sequence[str] = ()
+    ) -> ContainerRecord | None:
+        kept = list(spared)
+        return await self._database.write(owner, lambda rows: containers.expire_idlest(rows, name, now, kept))
+
+    async def forget_containers(self, before: float) -> int:
+        return await self._database.write_everybodys(lambda connection: containers.forget(connection, before))
+
+    async def change_container_files(
+        self, owner: Owner, container_id: str, *, put: Sequence[ContainerFileRecord], dropped: Sequence[str] = ()
+    ) -> bool:
+        added, gone = list(put), list(dropped)
+        return await self._database.write(owner, lambda rows: containers.change_files(rows, container_id, added, gone))
+
+    async def list_container_files(self, owner: Owner, container_id: str, query: PageQuery) -> Page | None:
+        return await self._database.read(owner, lambda rows: containers.file_page(rows, container_id, query))
+
+    async def get_container_file(self, owner: Owner, container_id: str, file_id: str) -> ContainerFileRecord | None:
+        return await self._database.read(owner, lambda rows: containers.get_file(rows, container_id, file_id))
+
+
+class _Doomed:
+    """Contents that go when the change that lets go of them is durable, whether or not somebody still waits for it."""
+
+    def __init__(self, blobs: Blobs) -> None:
+        self._blobs = blobs
+        self._names: list[str] = []
+
+    def are(self, names: list[str]) -> int:
+        self._names = names
+        return len(names)
+
+    def go(self, done: bool) -> None:  # noqa: FBT001 — there is nothing else that it could be
+        if done:
+            self._blobs.remove(self._names)

@@ -1,0 +1,5 @@
+"""Conformance suites for implementations of the library's protocols."""
+
+from __future__ import annotations
+
+__all__: list[str] = []

@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from antwort.engine.partial_json import FieldReader, FreeTextReader
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+def read(text: str, cuts: list[int], field: str = "code") -> str:
+    reader = FieldReader(field)
+    edges = [0, *sorted(cut % (len(text) + 1) for cut in cuts), len(text)]
+    return "".join(reader.feed(text[start:end]) for start, end in pairwise(edges))
+
+
+@given(
+    st.text(), st.dictionaries(st.text(max_size=4), values, max_size=4), st.lists(st.integers(0, 400)), st.booleans()
+)
+def test_the_value_is_what_a_json_parser_reads_wherever_the_text_is_cut(code, others, cuts, ascii_only):
+    others.pop("code", None)
+    text = json.dumps({**others, "code": code, "z": {"code": "not this"}}, ensure_ascii=ascii_only)
+
+    assert read(text, cuts) == code.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def test_what_has_come_is_given_at_once():
+    reader = FieldReader("code")
+
+    assert reader.feed('{"co') == ""
+    assert reader.feed('de": "pri') == "pri"
+    assert reader.feed("nt\\") == "nt"
+    assert reader.feed('n"') == "\n"
+    assert reader.feed(', "other": "x"}') == ""
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{}", "[]", "null", '{"code": 3}', '{"code": ["x"]}', '{"x": {"code": "y"}}', '["code", "y"]', "}}{{"]
+)
+def test_where_there_is_no_such_string_there_is_nothing(text: str):
+    assert read(text, [1, 2]) == ""
+
+
+def test_broken_escapes_are_passed_over():
+    assert read('{"code": "a\\uZZZZb\\qc\\ud800d"}', []) == "abc\ufffdd"
+
+
+@pytest.mark.parametrize(
+    "written, text",
+    [
+        ('{"input": "hey"}', "hey"),
+        ('  {"input": "hey"}', "hey"),
+        ('{"input": ""}', ""),
+        ("{}", ""),
+        ("", ""),
+        ("  ", ""),
+        ("hey", "hey"),
+        (" hey", " hey"),
+        ('print({"input": "x"})', 'print({"input": "x"})'),
+        ("[1]", "[1]"),
+        ('"hey"', "hey"),
+        ('"hey" she said', '"hey" she said'),
+        ("{a} and {b}", "{a} and {b}"),
+        ('{"text": "hey"}', '{"text": "hey"}'),
+        ('{"input": 3}', '{"input": 3}'),
+    ],
+)
+@pytest.mark.parametrize("size", [1, 2, 100])
+def test_free_text_is_found_in_json_and_without(written, text, size):
+    reader = FreeTextReader()
+    read = [reader.feed(written[at : at + size]) for at in range(0, len(written), size)]
+
+    assert "".join([*read, reader.rest(cut=False)]) == text
+
+
+def test_json_that_was_cut_off_is_no_text():
+    reader = FreeTextReader()
+
+    assert (reader.feed('{"inp'), reader.rest(cut=True)) == ("", "")

@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import pytest
+
+from antwort.api.items import read
+from antwort.api.requests import JsonObjectFormat, JsonSchemaFormat, ReasoningOptions
+from antwort.api.tools import GrammarFormat
+from antwort.engine.ports import FunctionSpec, ModelRequest, Must
+from antwort.models.chat.messages import ChatDialect
+from antwort.models.chat.request import to_body
+
+HELLO = [read({"role": "user", "content": "Hi"})]
+PLAIN = FunctionSpec("look", None, None)
+STRICT = FunctionSpec("get", "Gets.", {"type": "object", "properties": {"a": {"type": "string"}}}, strict=True)
+
+
+def body(dialect=None, *, include_usage=True, **request):
+    asked = ModelRequest(model="ours", items=HELLO, **request)
+    return to_body(asked, model="theirs", dialect=dialect or ChatDialect(), include_usage=include_usage)
+
+
+def test_what_is_not_asked_for_is_not_sent():
+    assert body() == {
+        "model": "theirs",
+        "messages": [{"role": "user", "content": "Hi"}],
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    assert "stream_options" not in body(include_usage=False)
+
+
+def test_tools_are_functions():
+    free = FunctionSpec("sql", "Asks.", None, free_text=True)
+    tools = [tool["function"] for tool in body(tools=[PLAIN, STRICT, free])["tools"]]
+
+    assert tools[0] == {"name": "look", "parameters": {"type": "object", "properties": {}}}
+    assert tools[1] == {"name": "get", "description": "Gets.", "parameters": STRICT.parameters, "strict": True}
+    assert tools[2]["parameters"]["required"] == ["input"]
+
+
+@pytest.mark.parametrize(
+    "choice, sent",
+    [
+        ("auto", None),
+        ("none", "none"),
+        ("required", "required"),
+        (Must("look"), {"type": "function", "function": {"name": "look"}}),
+    ],
+)
+def test_choices(choice, sent):
+    assert body(tools=[PLAIN], choice=choice).get("tool_choice") == sent
+    assert "tool_choice" not in body(choice=choice)
+
+
+def test_one_call_at_a_time():
+    assert body(tools=[PLAIN], parallel=False)["parallel_tool_calls"] is False
+    assert "parallel_tool_calls" not in body(parallel=False)
+
+
+def test_formats():
+    schema = JsonSchemaFormat(name="answer", schema={"type": "object"}, description="What.", strict=True)
+    assert body(format=JsonObjectFormat())["response_format"] == {"type": "json_object"}
+    assert body(format=schema)["response_format"] == {
+        "type": "json_schema",
+        "json_schema": {"name": "answer", "schema": {"type": "object"}, "description": "What.", "strict": True},
+    }
+    assert body(format=JsonSchemaFormat(name="a", schema={}))["response_format"]["json_schema"] == {
+        "name": "a",
+        "schema": {},
+    }
+
+
+def test_sampling():
+    sent = body(
+        max_output_tokens=99,
+        temperature=0.0,
+        top_p=0.5,
+        top_logprobs=3,
+        presence_penalty=0.1,
+        frequency_penalty=0.2,
+        reasoning=ReasoningOptions(effort="low"),
+        verbosity="high",
+        user="me",
+    )
+
+    expected = {"max_tokens": 99, "temperature": 0.0, "top_p": 0.5, "presence_penalty": 0.1, "frequency_penalty": 0.2}
+    expected |= {"reasoning_effort": "low", "verbosity": "high", "user": "me", "logprobs": True, "top_logprobs": 3}
+    assert {name: sent[name] for name in expected} == expected
+    assert "verbosity" not in body(verbosity="medium")
+
+
+def test_logprobs_are_asked_for_alone_or_with_likely_ones():
+    asked = [
+        {name: body(top_logprobs=most).get(name) for name in ("logprobs", "top_logprobs")} for most in (None, 0, 2)
+    ]
+
+    assert asked == [
+        {"logprobs": None, "top_logprobs": None},
+        {"logprobs": True, "top_logprobs": None},
+        {"logprobs": True, "top_logprobs": 2},
+    ]
+
+
+def test_a_grammar_is_told_in_words():
+    spec = FunctionSpec("sql", "Runs.", None, free_text=True, grammar=GrammarFormat("lark", "start: /a/"))
+    [tool] = body(tools=[spec])["tools"]
+
+    assert tool["function"]["description"] == "Runs.\n\nThe input must be allowed by this lark grammar:\nstart: /a/"
+
+
+def test_dialects():
+    dialect = ChatDialect(
+        max_tokens_field="max_completion_tokens", extra={"top_k": 20, "temperature": 0.7, "stream": False}
+    )
+    sent = body(dialect, max_output_tokens=5)
+
+    assert (sent["max_completion_tokens"], sent["top_k"], sent["temperature"], sent["stream"]) == (5, 20, 0.7, True)
+    assert body(dialect, temperature=0.1)["temperature"] == 0.1

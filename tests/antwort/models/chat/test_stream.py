@@ -1,0 +1,198 @@
+from __future__ import annotations
+
+import itertools
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from antwort.api.responses import Usage
+from antwort.engine.ports import ModelFault, ReasoningPiece, TextPiece
+from antwort.models.chat.stream import ChatStream
+from antwort.net.sse import EventReader, ServerEvent
+from antwort.testing.model import Called, WholeAnswer, fold
+
+
+def read(*payloads, mint=lambda: "minted", name="", logprobs=None):
+    stream = ChatStream(model="mine", mint=mint, logprobs=logprobs)
+    pieces = []
+    for payload in payloads:
+        data = payload if isinstance(payload, bytes) else json.dumps(payload).encode()
+        pieces += stream.read(ServerEvent(name, data))
+    return [*pieces, *stream.close()]
+
+
+def chunk(delta, reason=None, **more):
+    return {"choices": [{"index": 0, "delta": delta, "finish_reason": reason}], **more}
+
+
+STOP = chunk({}, "stop")
+
+
+def test_the_reasoning_in_either_field_or_in_both():
+    for delta in ({"reasoning_content": "Hm."}, {"reasoning": "Hm."}, {"reasoning_content": "Hm.", "reasoning": "Hm."}):
+        assert fold(read(chunk(delta), STOP)).reasoning == "Hm."
+    assert fold(read(chunk({"reasoning": {"odd": 1}}), STOP)).reasoning == ""
+
+
+def test_content_in_parts_and_null_fields():
+    delta = {"content": [{"type": "text", "text": "a"}, {"type": "odd"}], "tool_calls": None, "refusal": None}
+    assert fold(read(chunk(delta), chunk({"content": None}), STOP)).text == "a"
+
+
+def test_a_server_that_does_not_stream():
+    message = {
+        "role": "assistant",
+        "content": "Hi",
+        "tool_calls": [{"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}],
+    }
+    body = {"choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}], "usage": {"prompt_tokens": 3}}
+    answer = fold(read(body))
+
+    assert answer == WholeAnswer(
+        text="Hi", calls=(Called("f", "{}", "a"),), reason="calls", usage=Usage(input_tokens=3, total_tokens=3)
+    )
+
+
+def test_the_call_of_old_servers():
+    answer = fold(
+        read(
+            chunk({"function_call": {"name": "f", "arguments": "{"}}),
+            chunk({"function_call": {"arguments": "}"}}, "function_call"),
+        )
+    )
+
+    assert answer.calls == (Called("f", "{}", "minted"),)
+
+
+@pytest.mark.parametrize(
+    "reason, calls, ours",
+    [
+        ("stop", False, "stop"),
+        ("eos", False, "stop"),
+        ("stop", True, "calls"),
+        ("tool_calls", True, "calls"),
+        ("length", True, "length"),
+        ("length", False, "length"),
+        ("content_filter", False, "content_filter"),
+        ({"type": "length"}, False, "length"),
+    ],
+)
+def test_why_it_ended(reason, calls, ours):
+    delta = {"tool_calls": [{"index": 0, "function": {"name": "f", "arguments": "{}"}}]} if calls else {"content": "x"}
+
+    assert fold(read(chunk(delta), chunk({}, reason))).reason == ours
+
+
+@pytest.mark.parametrize("reason", ["error", "abort", {"type": "abort"}])
+def test_an_end_that_is_a_failure(reason):
+    with pytest.raises(ModelFault):
+        read(chunk({"content": "x"}), chunk({}, reason))
+
+
+def test_the_last_numbers_count():
+    usage = {"prompt_tokens": 5, "completion_tokens": 2, "prompt_tokens_details": None}
+    answer = fold(
+        read(chunk({"content": "x"}, usage={"prompt_tokens": 5}), STOP, {"choices": [], "usage": usage}, b"[DONE]")
+    )
+
+    assert (answer.usage.input_tokens, answer.usage.output_tokens, answer.usage.total_tokens) == (5, 2, 7)
+
+
+def test_done_alone_is_an_end_and_silence_is_none():
+    assert fold(read(chunk({"content": "x"}), b" [DONE] ")).reason == "stop"
+    with pytest.raises(ModelFault, match="ended before it was whole"):
+        read(chunk({"content": "x"}))
+
+
+def test_other_choices_are_not_ours():
+    assert (
+        fold(read({"choices": [{"index": 1, "delta": {"content": "other"}}]}, chunk({"content": "x"}), STOP)).text
+        == "x"
+    )
+
+
+def test_logprobs_come_with_their_text():
+    one = {"token": "x", "bytes": [120], "logprob": -0.5, "top_logprobs": []}
+    first = {"choices": [{"index": 0, "delta": {"content": "x"}, "logprobs": {"content": [one]}}]}
+
+    assert read(first, STOP, logprobs=0)[0] == TextPiece("x", (one,))
+    assert read(first, STOP)[0] == TextPiece("x")
+
+
+def test_logprobs_of_no_text_or_of_an_odd_form_begin_nothing():
+    thought = {"delta": {"reasoning_content": "Hm"}, "logprobs": {"content": [{"token": "Hm", "logprob": -1}]}}
+    odd = {"delta": {"content": "x"}, "logprobs": [0.5]}
+    half = {"delta": {"content": ""}, "logprobs": {"content": [{"token": "\ufffd", "logprob": -1, "bytes": [195]}]}}
+    pieces = read({"choices": [thought]}, {"choices": [odd]}, {"choices": [half]}, STOP, logprobs=0)[:-1]
+
+    assert [type(piece) for piece in pieces] == [ReasoningPiece, TextPiece, TextPiece]
+    assert pieces[1:] == [
+        TextPiece("x"),
+        TextPiece("", ({"token": "\ufffd", "bytes": [195], "logprob": -1.0, "top_logprobs": []},)),
+    ]
+
+
+@pytest.mark.parametrize(
+    "payload, name, code",
+    [
+        ({"error": {"message": "secret", "code": 500}}, "", "server_error"),
+        ({"error": "secret"}, "", "server_error"),
+        ({"object": "error", "message": "secret maximum context length", "code": 400}, "", "context_length_exceeded"),
+        ({"message": "secret"}, "error", "server_error"),
+    ],
+)
+def test_an_error_in_the_middle(payload, name, code):
+    with pytest.raises(ModelFault) as caught:
+        read(payload, name=name)
+    assert caught.value.code == code
+    assert "secret" not in caught.value.message
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [b"<html>", b"", b"\xff\xfe", b'"text"', b"[]", b'{"choices": 7}', b'{"choices": [{"delta": []}]}', b"[" * 99_999],
+)
+def test_garbage_is_a_fault(garbage):
+    with pytest.raises(ModelFault, match="could not be read"):
+        read(garbage)
+
+
+def test_a_call_that_nobody_named_is_a_fault():
+    with pytest.raises(ModelFault, match="could not be read"):
+        read(chunk({"tool_calls": [{"index": 0, "function": {"arguments": "{}"}}]}), STOP)
+
+
+WORDS = st.text(alphabet='abc é🎈\n"\\{}:', max_size=30)
+
+
+@given(WORDS, WORDS, st.lists(st.dictionaries(WORDS, WORDS, max_size=2), max_size=3), st.data())
+def test_fragments_and_bytes_cut_anywhere_fold_to_the_same_answer(reasoning, text, calls, data):
+    def fragments(whole):
+        cuts = sorted({0, len(whole), *data.draw(st.lists(st.integers(0, len(whole)), max_size=4))})
+        return [whole[start:stop] for start, stop in itertools.pairwise(cuts)]
+
+    chunks = [chunk({"reasoning_content": part}) for part in fragments(reasoning)]
+    chunks += [chunk({"content": part}) for part in fragments(text)]
+    for at, arguments in enumerate(calls):
+        first = {"index": at, "id": f"id_{at}", "function": {"name": "f", "arguments": ""}}
+        chunks.append(chunk({"tool_calls": [first]}))
+        chunks += [
+            chunk({"tool_calls": [{"index": at, "function": {"arguments": part}}]})
+            for part in fragments(json.dumps(arguments))
+        ]
+    end = data.draw(st.sampled_from(["\n", "\r\n"]))
+    frames = [f": ping{end}{end}data: {json.dumps(one, ensure_ascii=False)}{end}{end}" for one in [*chunks, STOP]]
+    source = "".join([*frames, f"data: [DONE]{end}{end}"]).encode()
+    edges = sorted({0, len(source), *data.draw(st.lists(st.integers(0, len(source)), max_size=8))})
+
+    reader, stream, pieces = EventReader(100_000), ChatStream(model="mine"), []
+    for start, stop in itertools.pairwise(edges):
+        for event in reader.feed(source[start:stop]):
+            pieces += stream.read(event)
+    answer = fold([*pieces, *stream.close()])
+
+    assert (answer.reasoning, answer.text) == (reasoning, text)
+    assert [json.loads(call.arguments) for call in answer.calls] == calls
+    assert answer.reason == ("calls" if calls else "stop")

@@ -1,0 +1,162 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from antwort.api.responses import InputDetails, OutputDetails, Usage
+from antwort.engine.ports import Finished, ModelFault, TextPiece
+from antwort.models.responses.stream import ResponsesStream
+from antwort.net.sse import ServerEvent
+from antwort.testing.model import Called, fold
+
+
+def read(*payloads, name="", logprobs=None):
+    stream, pieces = ResponsesStream(model="mine", mint=lambda: "minted", logprobs=logprobs), []
+    for payload in payloads:
+        data = payload if isinstance(payload, bytes) else json.dumps(payload).encode()
+        pieces += stream.read(ServerEvent(name, data))
+    return [*pieces, *stream.close()]
+
+
+def done(item, index=0):
+    return {"type": "response.output_item.done", "output_index": index, "item": item}
+
+
+def added(item, index=0):
+    return {"type": "response.output_item.added", "output_index": index, "item": item}
+
+
+def delta(stem, text, index=0, **more):
+    return {"type": f"response.{stem}.delta", "output_index": index, "delta": text, **more}
+
+
+COMPLETED = {"type": "response.completed", "response": {"status": "completed"}}
+CALL = {"type": "function_call", "id": "fc_1", "call_id": "a", "name": "f", "arguments": ""}
+
+
+def test_what_deltas_left_out_is_made_up_for_by_the_whole():
+    whole = {"type": "response.output_text.done", "output_index": 0, "content_index": 0, "text": "Hello"}
+    message = {
+        "type": "message",
+        "content": [{"type": "output_text", "text": "Hello"}, {"type": "refusal", "refusal": "No"}],
+    }
+
+    assert fold(read(delta("output_text", "Hel", content_index=0), whole, done(message), COMPLETED)).text == "Hello"
+    answer = fold(read(done(message), COMPLETED))
+    assert (answer.text, answer.refusal) == ("Hello", "No")
+    assert fold(read(done({**CALL, "arguments": "{}"}), COMPLETED)).calls == (Called("f", "{}", "a"),)
+
+
+def test_reasoning_of_all_kinds():
+    item = {
+        "type": "reasoning",
+        "summary": [{"type": "summary_text", "text": "One."}, {"type": "summary_text", "text": "Two."}],
+        "content": [{"type": "reasoning_text", "text": "Hm."}],
+        "encrypted_content": "gAAAA",
+    }
+    answer = fold(read(delta("reasoning_summary_text", "One.", summary_index=0), done(item), COMPLETED))
+
+    assert (answer.summary, answer.reasoning, answer.sealed) == ("One.\n\nTwo.", "Hm.", ("gAAAA",))
+    assert fold(read(added({**item, "encrypted_content": "early"}), done(item), COMPLETED)).sealed == ("gAAAA",)
+
+
+def test_logprobs_come_with_their_text():
+    one = {"token": "x", "bytes": [120], "logprob": -0.5, "top_logprobs": []}
+    told = delta("output_text", "x", logprobs=[{"token": "x", "logprob": -0.5}])
+
+    assert read(told, COMPLETED, logprobs=2)[0] == TextPiece("x", (one,))
+    assert read(told, COMPLETED)[0] == TextPiece("x")
+
+
+def test_how_it_ends():
+    assert fold(read(COMPLETED)).reason == "stop"
+    assert fold(read(added(CALL), COMPLETED)).reason == "calls"
+    for reason, ours in (("max_output_tokens", "length"), ("content_filter", "content_filter"), (None, "length")):
+        details = {"reason": reason} if reason else None
+        assert fold(read({"type": "response.incomplete", "response": {"incomplete_details": details}})).reason == ours
+
+
+@pytest.mark.parametrize(
+    "event, code",
+    [
+        (
+            {"type": "response.failed", "response": {"error": {"code": "server_error", "message": "secret"}}},
+            "server_error",
+        ),
+        (
+            {"type": "response.failed", "response": {"error": {"code": "rate_limit_exceeded", "message": "secret"}}},
+            "rate_limit_exceeded",
+        ),
+        ({"type": "error", "code": "context_length_exceeded", "message": "secret"}, "context_length_exceeded"),
+        ({"type": "error", "error": {"code": "server_error", "message": "secret"}}, "server_error"),
+        ({"error": {"message": "secret"}}, "server_error"),
+        ({"type": "response.cancelled", "response": {}}, "server_error"),
+    ],
+)
+def test_failures(event, code):
+    with pytest.raises(ModelFault) as caught:
+        read(delta("output_text", "So"), event)
+    assert caught.value.code == code
+    assert "secret" not in caught.value.message
+
+
+def test_other_events_are_none_of_ours():
+    odd = [
+        {"type": "response.created", "response": 7},
+        {"type": "response.new.thing", "delta": {}},
+        {"type": "keepalive"},
+    ]
+
+    assert fold(read(*odd, b"[DONE]", delta("output_text", "Hi"), COMPLETED)).text == "Hi"
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"<html>",
+        b"[]",
+        b'{"type": 7}',
+        b'{"type": "response.output_text.delta", "delta": 7}',
+        b'{"type": "response.function_call_arguments.delta", "delta": "x"}',
+        b'{"type": "response.completed", "response": {"usage": {"input_tokens": "many"}}}',
+    ],
+)
+def test_garbage_is_a_fault(garbage):
+    with pytest.raises(ModelFault, match="could not be read"):
+        read(garbage)
+
+
+def test_an_answer_without_an_end_is_a_fault():
+    with pytest.raises(ModelFault, match="ended before"):
+        read(delta("output_text", "So"), b"[DONE]")
+
+
+@given(st.lists(st.text(), max_size=5))
+def test_free_text_becomes_json_however_it_is_cut(fragments):
+    item = {"type": "custom_tool_call", "id": "c", "call_id": "a", "name": "sql", "input": ""}
+    deltas = [delta("custom_tool_call_input", part) for part in fragments]
+    whole = "".join(fragments)
+    ends = [
+        {"type": "response.custom_tool_call_input.done", "output_index": 0, "input": whole},
+        done({**item, "input": whole}),
+    ]
+
+    for end in (ends, ends[:1], ends[1:]):
+        [call] = fold(read(added(item), *deltas, *end, COMPLETED)).calls
+        assert json.loads(call.arguments) == {"input": whole}
+
+
+def test_usage_is_told_in_all_its_details():
+    usage = {
+        "input_tokens": 10,
+        "input_tokens_details": {"cached_tokens": 4, "cache_write_tokens": 3},
+        "output_tokens": 5,
+        "output_tokens_details": {"reasoning_tokens": 2},
+    }
+    [finished] = read({"type": "response.completed", "response": {"status": "completed", "usage": usage}})
+
+    assert isinstance(finished, Finished)
+    assert finished.usage == Usage(10, InputDetails(4, 3), 5, OutputDetails(2), 15)

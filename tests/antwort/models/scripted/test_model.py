@@ -1,0 +1,155 @@
+from __future__ import annotations
+
+import pytest
+
+from antwort.api.items import read
+from antwort.engine.ports import CallPiece, Finished, FunctionSpec, ModelFault, ModelRequest, TextPiece
+from antwort.models import Scripted, parse_script
+from antwort.models.scripted.model import look
+from antwort.testing.model import asking, collect, fold
+
+pytestmark = pytest.mark.anyio
+
+CALL = {"type": "function_call", "call_id": "a", "name": "f", "arguments": "{}"}
+OUTPUT = {"type": "function_call_output", "call_id": "a", "output": "21"}
+CODE = {
+    "type": "code_interpreter_call",
+    "id": "ci",
+    "container_id": "k",
+    "code": "1",
+    "outputs": [{"type": "logs", "logs": "one"}],
+}
+
+
+def scripted(source):
+    return Scripted(parse_script(source))
+
+
+def request(*raws, tools=()):
+    return ModelRequest(model="m", items=[read(raw) for raw in raws], tools=tools)
+
+
+def user(text):
+    return {"role": "user", "content": [{"type": "input_text", "text": text}]}
+
+
+async def said(model, asked):
+    return fold(await collect(model, asked)).text
+
+
+async def test_the_first_answer_that_fits():
+    model = scripted(
+        """
+        answers:
+          - {when: {text: weather, turn: 1}, reply: [{text: which city}]}
+          - {when: {text: weather, turn: 2}, reply: [{text: it is <<output>>}]}
+          - {when: {tool: search}, reply: [{text: I could search}]}
+          - {when: {output: one}, reply: [{text: code}]}
+          - {reply: [{text: "you said: <<text>>"}]}
+        """
+    )
+
+    assert await said(model, request(user("The WEATHER?"))) == "which city"
+    assert await said(model, request(user("weather"), CALL, OUTPUT)) == "it is 21"
+    assert await said(model, request(user("news"), tools=[FunctionSpec("search", None, None)])) == "I could search"
+    assert await said(model, request(user("news"), CODE)) == "code"
+    assert await said(model, request(user("news"))) == "you said: news"
+    assert len(model.requests) == 5
+
+
+@pytest.mark.parametrize(
+    "raws, turn",
+    [
+        ([], 1),
+        ([user("a")], 1),
+        ([user("a"), CALL, OUTPUT], 2),
+        ([user("a"), CALL, CALL, OUTPUT, OUTPUT], 2),
+        ([user("a"), CALL, OUTPUT, CALL, OUTPUT], 3),
+        ([user("a"), CODE, CODE], 3),
+        ([user("a"), CALL, OUTPUT, user("b")], 1),
+    ],
+)
+def test_turns_are_rounds_of_calls(raws, turn):
+    assert look(request(*raws)).turn == turn
+
+
+async def test_everything_a_model_can_do():
+    slept = []
+
+    async def sleep(seconds):
+        slept.append(seconds)
+
+    source = """
+        answers:
+          - reply:
+              - reasoning: hm
+              - summary: in short
+              - sealed: gAAAA
+              - delay: 0.5
+              - text: hello
+              - refusal: "no"
+              - call: {name: f, arguments: {q: ["<<text>>", 1]}, id: call_7}
+              - call: {name: g, arguments: '{"broken'}
+              - call: {name: h}
+    """
+    answer = fold(await collect(Scripted(parse_script(source), sleep=sleep), asking("Hi")))
+
+    assert (answer.reasoning, answer.summary, answer.sealed) == ("hm", "in short", ("gAAAA",))
+    assert (answer.text, answer.refusal, answer.reason, slept) == ("hello", "no", "calls", [0.5])
+    assert [(call.name, call.arguments) for call in answer.calls] == [
+        ("f", '{"q":["Hi",1]}'),
+        ("g", '{"broken'),
+        ("h", "{}"),
+    ]
+    assert answer.calls[0].call_id == "call_7"
+    assert answer.usage.total_tokens > 0
+
+
+async def test_fragments():
+    model = scripted("{fragment: 2, answers: [{reply: [{text: hello}, {call: {name: f, arguments: abc, id: x}}]}]}")
+
+    assert (await collect(model, asking()))[:-1] == [
+        TextPiece("he"),
+        TextPiece("ll"),
+        TextPiece("o"),
+        CallPiece(0, "f", "x", "ab"),
+        CallPiece(0, arguments="c"),
+    ]
+    whole = scripted("{fragment: 2, answers: [{fragment: 0, reply: [{text: hello}]}]}")
+    assert (await collect(whole, asking()))[0] == TextPiece("hello")
+
+
+async def test_a_script_is_certain_of_its_words():
+    model = scripted("{fragment: 3, answers: [{reply: [{text: hello}]}]}")
+    sure = {"token": "hel", "bytes": [104, 101, 108], "logprob": 0.0}
+    asked = ModelRequest(model="m", items=[read(user("hi"))], top_logprobs=1)
+
+    assert (await collect(model, asked))[0] == TextPiece("hel", ({**sure, "top_logprobs": [sure]},))
+    assert (await collect(model, request(user("hi"))))[0] == TextPiece("hel")
+
+
+async def test_faults_and_answers_that_are_used_up():
+    model = scripted(
+        """
+        answers:
+          - {times: 1, reply: [{fault: {code: rate_limit_exceeded, status: 429, retry_after: 3, retryable: true}}]}
+          - {times: 1, reply: [{text: ok}], finish: length, usage: {input_tokens: 5, output_tokens: 2}}
+        """
+    )
+    with pytest.raises(ModelFault) as caught:
+        await collect(model, asking())
+    assert (caught.value.status, caught.value.retry_after, caught.value.retryable) == (429, 3, True)
+
+    end = (await collect(model, asking()))[-1]
+    assert isinstance(end, Finished)
+    assert (end.reason, end.usage.total_tokens) == ("length", 7)
+
+    with pytest.raises(ModelFault, match="no answer"):
+        await collect(model, asking())
+
+
+async def test_what_it_was_asked_is_kept_only_where_somebody_looks():
+    model = Scripted(parse_script("answers: [{reply: [{text: x}]}]"), remembered=0)
+    await collect(model, asking("Hi"))
+
+    assert not model.requests

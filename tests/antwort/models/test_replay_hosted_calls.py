@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from antwort.api.items import read
+from antwort.models.replay_hosted_calls import NO_OUTPUT, NOT_KEPT, retell_call, retell_output
+
+
+def retold(**raw):
+    call = retell_call(read(raw))
+    assert call is not None
+    return call
+
+
+def test_code_with_what_it_printed():
+    item = {"type": "code_interpreter_call", "id": "ci_1", "container_id": "cntr_1", "code": "print(1)"}
+    call = retold(
+        **item, outputs=[{"type": "logs", "logs": "1\n"}, {"type": "image", "url": "data:image/png;base64,AA"}]
+    )
+
+    assert (call.call_id, call.name, json.loads(call.arguments)) == ("ci_1", "code_interpreter", {"code": "print(1)"})
+    assert call.output == "1\n\n[figure]"
+    assert retold(**item, outputs=[]).output == NO_OUTPUT
+    assert retold(**item, outputs=None).output == NOT_KEPT
+    assert json.loads(retold(**{**item, "code": None}).arguments) == {"code": ""}
+
+
+def test_searches():
+    files = retold(type="file_search_call", id="fs_1", queries=["a"], results=[{"filename": "f.md", "text": "found"}])
+    assert (json.loads(files.arguments), files.output) == ({"queries": ["a"]}, "f.md: found")
+    assert retold(type="file_search_call", id="fs_1", queries=["a"], results=None).output == NOT_KEPT
+
+    action = {"type": "search", "query": "q", "sources": [{"type": "url", "url": "https://a.example"}]}
+    web = retold(type="web_search_call", id="ws_1", action=action)
+    assert (json.loads(web.arguments), web.output) == ({"query": "q"}, "https://a.example")
+
+
+def test_mcp_calls_and_pictures():
+    assert retold(type="mcp_call", id="mcp_1", name="look", arguments="{}", output="seen").output == "seen"
+    error = retold(type="mcp_call", id="mcp_1", name="look", arguments="{}", error={"type": "http_error"})
+    assert "http_error" in (error.output or "")
+    assert retold(type="image_generation_call", id="ig_1", result="A" * 1000).output == "[generated image]"
+
+
+def test_calls_whose_result_is_an_item_of_its_own():
+    shell = retold(type="shell_call", id="sh_1", call_id="call_1", action={"commands": ["ls"]})
+    assert (shell.call_id, shell.output, json.loads(shell.arguments)) == ("call_1", None, {"commands": ["ls"]})
+    assert retold(type="local_shell_call", call_id="c", action={"command": ["ls"]}).name == "local_shell"
+    assert retold(type="apply_patch_call", call_id="c", operation={"type": "delete_file"}).name == "apply_patch"
+
+    entries = [
+        {"stdout": "a.txt\n", "stderr": "", "outcome": {"type": "exit", "exit_code": 0}},
+        {"stdout": "", "stderr": "no", "outcome": {"type": "timeout"}},
+    ]
+    output = retell_output(read({"type": "shell_call_output", "call_id": "call_1", "output": entries}))
+    assert output == "a.txt\n(exit code 0)\nno\n(timed out)"
+    patched = {"type": "apply_patch_call_output", "call_id": "c", "status": "completed", "output": None}
+    assert retell_output(read(patched)) == "completed"
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        {"type": "file_search_call", "queries": 7, "results": "?"},
+        {"type": "web_search_call", "action": "?"},
+        {"type": "mcp_call", "name": None},
+        {"type": "shell_call", "action": None},
+    ],
+)
+def test_odd_items_are_retold_as_well_as_can_be(raw):
+    call = retold(**raw)
+    assert call.call_id
+    assert call.name
+    json.loads(call.arguments)
+
+
+def test_everything_else_is_none_of_this():
+    for raw in ({"role": "user", "content": "hi"}, {"type": "compaction", "encrypted_content": "x"}, {"type": "new"}):
+        assert (retell_call(read(raw)), retell_output(read(raw))) == (None, None)
+    assert retell_output(read({"type": "shell_call_output", "output": [7, {"outcome": 7}]})) == "(exit code None)"
+
+
+def test_of_very_long_output_a_model_reads_both_ends():
+    outputs = [{"type": "logs", "logs": "a" * 100_000 + "z" * 100_000}]
+    call = retold(type="code_interpreter_call", id="ci_1", container_id="cntr_1", code="1", outputs=outputs)
+
+    assert call.output is not None
+    assert (call.output[0], call.output[-1]) == ("a", "z")
+    assert "150000 characters cut" in call.output

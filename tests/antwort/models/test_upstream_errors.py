@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from antwort.models import upstream_errors
+from antwort.models.upstream_errors import Said, broke_off, read_body, read_error, refused, retry_after
+
+
+def fault_for(status, body=b"", headers=None):
+    return refused(status, headers or {}, read_body(body), model="mine")
+
+
+@pytest.mark.parametrize(
+    "status, body, ours, code, retryable",
+    [
+        (401, b'{"error":{"message":"Incorrect API key provided: sk-123"}}', 502, "server_error", False),
+        (403, b"Forbidden", 502, "server_error", False),
+        (404, b'{"error":{"code":"model_not_found","message":"x"}}', 400, "model_not_found", False),
+        (
+            404,
+            b'{"object":"error","message":"The model `x` does not exist.","code":404}',
+            400,
+            "model_not_found",
+            False,
+        ),
+        (404, b'{"error":"model \\"x\\" not found, try pulling it first"}', 400, "model_not_found", False),
+        (404, b'{"detail":"Not Found"}', 502, "server_error", False),
+        (429, b'{"error":{"code":"rate_limit_exceeded"}}', 429, "rate_limit_exceeded", True),
+        (429, b"", 429, "rate_limit_exceeded", True),
+        (429, b'{"error":{"code":"insufficient_quota","message":"check billing"}}', 502, "server_error", False),
+        (400, b'{"error":{"code":"context_length_exceeded"}}', 400, "context_length_exceeded", False),
+        (
+            400,
+            b'{"object":"error","message":"This model\'s maximum context length is 4096 tokens."}',
+            400,
+            "context_length_exceeded",
+            False,
+        ),
+        (
+            400,
+            b'{"error":{"code":400,"type":"exceed_context_size_error","message":"too big","n_ctx":4096}}',
+            400,
+            "context_length_exceeded",
+            False,
+        ),
+        (
+            500,
+            b'{"error":{"message":"the request exceeds the available context size"}}',
+            400,
+            "context_length_exceeded",
+            False,
+        ),
+        (400, b'{"error":{"code":"content_filter"}}', 400, "invalid_prompt", False),
+        (400, b'{"error":{"message":"something at 10.0.0.7"}}', 400, "invalid_request", False),
+        (422, b'{"detail":[{"loc":["body"]}]}', 400, "invalid_request", False),
+        (413, b"too large", 413, "request_too_large", False),
+        (500, b"<html>", 502, "server_error", True),
+        (503, b'{"error":{"message":"Loading model"}}', 503, "server_error", True),
+        (504, b"", 504, "server_error", True),
+        (408, b"", 504, "server_error", True),
+        (302, b"", 502, "server_error", False),
+        (418, b"", 502, "server_error", False),
+    ],
+)
+def test_each_refusal_has_its_meaning(status, body, ours, code, retryable):
+    fault = fault_for(status, body)
+
+    assert (fault.status, fault.code, fault.retryable) == (ours, code, retryable)
+
+
+@pytest.mark.parametrize("status", [302, 400, 401, 403, 404, 413, 418, 422, 429, 500, 503])
+def test_nothing_that_the_upstream_says_gets_through(status):
+    secret = "sk-secret http://10.0.0.7:8000/v1 somebody's prompt"
+    fault = fault_for(status, f'{{"error":{{"message":"{secret}","code":"{secret}"}}}}'.encode())
+
+    assert not any(word in f"{fault.message} {fault.code}" for word in ("sk-", "10.0.0.7", "somebody"))
+
+
+@pytest.mark.parametrize(
+    "message, hint",
+    [
+        ("registry/model does not support tools", "tools"),
+        ("this model cannot process image input", "images"),
+        ("unsupported response_format", "output format"),
+        ("temperature must be between 0 and 2", "sampling"),
+        ("Conversation roles must alternate user/assistant", "order or the roles"),
+        ("something else", ""),
+    ],
+)
+def test_a_bad_request_is_hinted_at_in_our_words(message, hint):
+    assert hint in fault_for(400, f'{{"error":{{"message":"{message}"}}}}'.encode()).message
+
+
+def test_the_upstream_may_forbid_another_try():
+    assert not fault_for(503, headers={"x-should-retry": "false"}).retryable
+    assert fault_for(503, headers={"x-should-retry": "true"}).retryable
+
+
+@pytest.mark.parametrize(
+    "headers, seconds",
+    [
+        ({}, None),
+        ({"retry-after": "7"}, 7),
+        ({"retry-after": "0.2"}, 1),
+        ({"retry-after-ms": "1500", "retry-after": "9"}, 2),
+        ({"retry-after": "Mon, 16 Nov 2026 00:00:30 GMT"}, 30),
+        ({"retry-after": "Mon, 16 Nov 2020 00:00:30 GMT"}, 0),
+        ({"retry-after": "soon"}, None),
+        ({"retry-after": "-5"}, None),
+        ({"retry-after": "9" * 400}, None),
+    ],
+)
+def test_how_long_to_wait(headers, seconds):
+    assert retry_after(headers, now=datetime(2026, 11, 16, tzinfo=UTC)) == seconds
+
+
+def test_a_refusal_tells_how_long_to_wait():
+    assert fault_for(429, headers={"retry-after": "12"}).retry_after == 12
+    assert fault_for(503, headers={"retry-after": "3"}).retry_after == 3
+
+
+@pytest.mark.parametrize(
+    "said, code, status",
+    [
+        ({"error": {"code": 429, "message": "slow down"}}, "rate_limit_exceeded", 429),
+        ({"error": {"type": "rate_limit_error"}}, "rate_limit_exceeded", 429),
+        ({"type": "error", "code": "context_length_exceeded", "message": ""}, "context_length_exceeded", 400),
+        ({"error": {"type": "invalid_request_error", "message": "?"}}, "invalid_request", 400),
+        ({"error": "out of memory at 10.0.0.7"}, "server_error", 502),
+        ({"error": {"message": "x", "code": 503}}, "server_error", 503),
+        ({"error": {"code": True}}, "server_error", 502),
+        (["error"], "server_error", 502),
+    ],
+)
+def test_an_error_in_the_middle_of_an_answer(said, code, status):
+    fault = broke_off(read_error(said), model="mine")
+
+    assert (fault.code, fault.status) == (code, status)
+    assert "10.0.0.7" not in fault.message
+
+
+def test_a_body_that_is_no_json_is_read_as_text():
+    assert read_body(b"\xff not json").message == "\ufffd not json"
+    assert read_body(b"[" * 100_000).kind == ""
+
+
+def test_the_other_faults_say_whose_they_are():
+    assert upstream_errors.timed_out().status == 504
+    assert all(
+        fault.retryable
+        for fault in (upstream_errors.timed_out(), upstream_errors.cut_off(), upstream_errors.unreachable())
+    )
+    assert not upstream_errors.misconfigured("A key is missing.").retryable
+    assert Said(code="A", kind="B", message="C").text == "a b c"

@@ -1,0 +1,307 @@
+"""A tree that hostile code may change at any moment, reached by descriptors alone."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from antwort.sandbox.errors import BadPath, NotFound, TooLarge
+from antwort.sandbox.files.tree import Listing, Tree, _remove_hollow, is_plain, parts
+
+
+@pytest.fixture
+def tree(tmp_path):
+    (tmp_path / "outside").write_text("secret")
+    root = tmp_path / "root"
+    root.mkdir()
+    tree = Tree([os.open(root, os.O_RDONLY | os.O_DIRECTORY)], None)
+    yield tree
+    tree.close()
+
+
+@pytest.fixture
+def root(tmp_path):
+    return tmp_path / "root"
+
+
+@given(st.text())
+def test_a_path_is_refused_or_means_what_it_says(path):
+    try:
+        names = parts(path)
+    except BadPath:
+        return
+    assert "/".join(names) == path.removesuffix("/")
+    assert not {"", ".", ".."} & set(names)
+    assert all(
+        is_plain(name) and not set(name) & set("\0\n\r\x1b\u2028\u202e") and len(name.encode()) <= 255 for name in names
+    )
+
+
+@pytest.mark.parametrize(
+    "name", ["Screenshot at 9.41\N{NARROW NO-BREAK SPACE}AM.png", "a\N{NO-BREAK SPACE}b", "👨\u200d👩.txt"]
+)
+def test_names_that_other_systems_give_are_names(tree, name):
+    tree.write(name, b"x")
+    assert name in [entry.path for entry in tree.list().entries]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("", "/", "/etc/passwd", "..", ".", "a/..", "a//b", "a/" * 65 + "a", "x" * 256, "é" * 128),
+        *("a\\b", "a\0b", "a\nb", "\x1b[31m", "\ud800", "\u202ex"),
+    ],
+)
+@pytest.mark.parametrize("what", ["read", "write", "stat", "delete", "move"])
+def test_names_that_are_no_names_are_refused_everywhere(tree, path, what):
+    arguments = {"read": (9,), "write": (b"",), "move": ("x",)}.get(what, ())
+    with pytest.raises(BadPath):
+        getattr(tree, what)(path, *arguments)
+    if what == "move":
+        tree.write("there", b"")
+        with pytest.raises(BadPath):
+            tree.move("there", path)
+
+
+def test_what_is_written_is_read_back_and_listed(tree):
+    tree.write("a/b/c.txt", b"data")
+    assert tree.read("a/b/c.txt", 4) == b"data"
+    assert [(entry.path, entry.kind, entry.size) for entry in tree.list().entries] == [
+        ("a", "directory", 0),
+        ("a/b", "directory", 0),
+        ("a/b/c.txt", "file", 4),
+    ]
+    tree.move("a/b/c.txt", "d")
+    tree.delete("a")
+    assert [entry.path for entry in tree.list().entries] == ["d"]
+    with pytest.raises(NotFound):
+        tree.read("a/b/c.txt", 4)
+    with pytest.raises(TooLarge):
+        tree.read("d", 3)
+
+
+@pytest.mark.parametrize("target", ["../outside", "..", "/etc", "/etc/passwd"])
+def test_no_link_is_followed_by_anything(tree, root, target):
+    (root / "link").symlink_to(target)
+    for path in ("link", "link/passwd", "link/outside"):
+        with pytest.raises((BadPath, NotFound)):
+            tree.read(path, 1000)
+    for path in ("link/new", "link/outside"):
+        with pytest.raises((BadPath, NotFound)):
+            tree.write(path, b"x")
+    with pytest.raises((BadPath, NotFound)):
+        tree.delete("link/outside")
+    with pytest.raises((BadPath, NotFound)):
+        tree.list("link")
+    assert tree.list().entries == []
+    tree.write("link", b"mine")
+    assert (root / "link").read_bytes() == b"mine"
+    assert (root.parent / "outside").read_text() == "secret"
+
+
+def test_a_link_is_deleted_and_not_what_it_points_to(tree, root):
+    (root / "deep").mkdir()
+    (root / "deep" / "link").symlink_to(root.parent)
+    tree.delete("deep")
+    assert (root.parent / "outside").read_text() == "secret"
+
+
+def test_what_is_no_file_is_refused_at_once(tree, root):
+    os.mkfifo(root / "fifo")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(root / "socket"))
+    for name in ("fifo", "socket"):
+        with pytest.raises(BadPath):
+            tree.read(name, 1)
+        assert tree.stat(name).kind == "other"
+    assert tree.list() == Listing([], has_more=False)
+
+
+def test_a_write_replaces_what_stood_there_and_not_its_content(tree, root):
+    """A file that the code holds open, or has linked elsewhere, keeps what it had."""
+    (root / "a").write_text("old")
+    os.link(root / "a", root / "b")
+    tree.write("a", b"new")
+    assert (root / "b").read_text() == "old"
+    with pytest.raises(BadPath):
+        tree.write("a/b", b"x")
+    (root / "directory").mkdir()
+    (root / "directory/file").touch()
+    with pytest.raises(BadPath):
+        tree.write("directory", b"x")
+
+
+def test_odd_names_are_not_handed_on(tree, root):
+    for name in (b"\xff", b"a\nb", b"a\\b", b"\x1b[0m", "\u202ex".encode()):
+        Path(os.fsdecode(os.fsencode(root) + b"/" + name)).touch()
+    (root / "good").touch()
+    assert [entry.path for entry in tree.list().entries] == ["good"]
+
+
+def pages(tree, limit: int, below: str = "") -> list[list[str]]:
+    found: list[list[str]] = []
+    after, more = "", True
+    while more:
+        listing = tree.list(below, limit=limit, after=after)
+        found.append([entry.path for entry in listing.entries])
+        after, more = found[-1][-1] if found[-1] else "", listing.has_more
+    return found
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 7, 8, 9, 30])
+def test_a_listing_says_whether_there_is_more_and_goes_on_behind_any_of_its_paths(tree, root, limit):
+    for path in ("a/b/c", "a/b/d", "a.txt", "b/a", "link-is-none/x", "z"):
+        tree.write(path, b"")
+    (root / "link").symlink_to("a")
+    (root / "odd\\name").touch()
+    whole = ["a", "a/b", "a/b/c", "a/b/d", "a.txt", "b", "b/a", "link-is-none", "link-is-none/x", "z"]
+    found = pages(tree, limit)
+    assert [path for page in found for path in page] == whole
+    assert all(len(page) == limit for page in found[:-1])
+    assert [path for page in pages(tree, limit, "a") for path in page] == ["a/b", "a/b/c", "a/b/d"]
+
+
+def test_a_listing_goes_on_though_what_it_came_to_is_gone(tree):
+    for name in "abcd":
+        tree.write(name, b"")
+    tree.delete("b")
+    listing = tree.list(after="b")
+    assert ([entry.path for entry in listing.entries], listing.has_more) == (["c", "d"], False)
+    for name in "xyz":
+        tree.write(f"e/{name}", b"")
+    tree.delete("e")
+    assert tree.list(after="e/y") == Listing([], has_more=False)
+
+
+@pytest.mark.parametrize(
+    "below, after", [("a", "b"), ("a", "ab"), ("", "../x"), ("", "/x"), ("a", "a/../b"), ("a", "a/")]
+)
+def test_a_listing_goes_on_only_behind_what_it_can_have_listed(tree, below, after):
+    tree.write("a/x", b"")
+    with pytest.raises(BadPath):
+        tree.list(below, after=after)
+
+
+@given(st.lists(st.text("ab./", min_size=1, max_size=6), max_size=12), st.integers(1, 5))
+def test_pages_of_any_size_make_the_same_whole(paths, limit):
+    with tempfile.TemporaryDirectory() as place:
+        tree = Tree([os.open(place, os.O_RDONLY | os.O_DIRECTORY)], None)
+        for path in paths:
+            with contextlib.suppress(BadPath, NotFound):
+                tree.write(path, b"")
+        whole = [entry.path for entry in tree.list().entries]
+        assert len(set(whole)) == len(whole) == sum(len(d) + len(f) for _, d, f in os.walk(place))
+        assert [path for page in pages(tree, limit) for path in page] == whole
+        tree.close()
+
+
+def test_a_tree_too_deep_costs_no_more_descriptors_than_it_may(tree, root):
+    """Each level takes one descriptor while it is walked; without an end they would be those of everybody."""
+    os.chdir(root)
+    try:
+        for _ in range(700):
+            Path("d").mkdir()
+            os.chdir("d")
+    finally:
+        os.chdir("/")
+    assert len(tree.list().entries) <= 66
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    with pytest.raises(TooLarge):
+        tree.delete("d")
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_after_its_end_there_is_nothing(tree):
+    tree.close()
+    with pytest.raises(NotFound):
+        tree.read("x", 1)
+
+
+# ── files on their way in ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_file_takes_its_place_when_it_is_whole(tree, root):
+    tree.write("dir/a.txt", b"old")
+    with tree.draft("dir/a.txt", 0o755) as draft:
+        draft.write(b"new")
+        draft.write(b"er")
+        assert [entry.path for entry in tree.list().entries] == ["dir", "dir/a.txt"]
+        assert tree.read("dir/a.txt", 10) == b"old"
+    assert tree.read("dir/a.txt", 10) == b"newer"
+    assert (root / "dir" / "a.txt").stat().st_mode & 0o777 == 0o755
+    assert len(list((root / "dir").iterdir())) == 1
+
+
+def test_one_that_breaks_off_leaves_what_was_there(tree, root):
+    tree.write("a.txt", b"old")
+    draft = tree.draft("a.txt")
+    draft.write(b"half of the n")
+    draft.close(whole=False)
+    assert tree.read("a.txt", 10) == b"old"
+    assert [path.name for path in root.iterdir()] == ["a.txt"]
+
+
+def test_a_directory_is_not_replaced_and_nothing_is_left(tree, root):
+    (root / "d" / "inner").mkdir(parents=True)
+    (root / "d" / "file").touch()
+    with pytest.raises(BadPath):
+        tree.write("d", b"x")
+    assert [path.name for path in root.iterdir()] == ["d"]
+
+
+def test_directories_without_a_file_give_way(tree, root):
+    (root / "dir/sub/deep").mkdir(parents=True)
+    (root / "dir/other").mkdir()
+    tree.write("dir", b"a file now")
+
+    assert (root / "dir").read_bytes() == b"a file now"
+    assert [path.name for path in root.iterdir()] == ["dir"]
+
+
+def test_directories_with_anything_in_them_do_not(tree, root):
+    (root / "dir/empty").mkdir(parents=True)
+    (root / "dir/sub").mkdir()
+    (root / "dir/sub/link").symlink_to("nowhere")
+    with pytest.raises(BadPath, match="directory"):
+        tree.write("dir", b"a file")
+
+    assert sorted(str(path.relative_to(root)) for path in root.rglob("*")) == [
+        *("dir", "dir/empty", "dir/sub", "dir/sub/link")
+    ]
+
+
+def test_directories_deeper_than_we_go_do_not_either(tree, root):
+    deep = root
+    for _ in range(80):
+        deep = deep / "d"
+        deep.mkdir()
+    with pytest.raises(BadPath, match="directory"):
+        tree.write("d", b"a file")
+    place = os.open(root, os.O_RDONLY)
+    try:
+        with pytest.raises(OSError, match="not empty"):  # code can put them there after they were looked at
+            _remove_hollow("d", place, 0)
+    finally:
+        os.close(place)
+
+    assert deep.is_dir()
+
+
+def test_what_the_code_does_to_a_draft_is_its_own_affair(tree, root):
+    draft = tree.draft("a.txt")
+    (root / draft.part).unlink()
+    with pytest.raises(NotFound):
+        draft.close(whole=True)
+    with tree.draft("b.txt") as draft:
+        (root / draft.part).unlink()
+        (root / draft.part).symlink_to(root.parent / "outside")
+    with pytest.raises(BadPath):
+        tree.read("b.txt", 10)
+    assert (root.parent / "outside").read_text() == "secret"

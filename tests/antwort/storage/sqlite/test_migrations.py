@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import sqlite3
+
+import pytest
+
+from antwort.storage import open_store
+from antwort.storage.errors import UnusableStore
+from antwort.storage.sqlite.database import connect
+from antwort.storage.sqlite.migrations import MIGRATIONS, migrate
+
+
+@pytest.fixture
+def connection(tmp_path):
+    connection = connect(tmp_path / "test.db", 0.1)
+    yield connection
+    connection.close()
+
+
+def version(connection):
+    return connection.execute("PRAGMA user_version").fetchone()[0]
+
+
+def tables(connection):
+    return {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+
+
+def test_an_empty_file_becomes_the_newest_version(connection):
+    migrate(connection)
+
+    assert version(connection) == len(MIGRATIONS)
+    assert tables(connection) >= {
+        "responses",
+        "response_items",
+        "events",
+        "conversations",
+        "files",
+        "containers",
+        "container_files",
+    }
+
+
+def test_a_database_from_before_there_were_containers_keeps_what_it_has(connection):
+    migrate(connection, MIGRATIONS[:1])
+    connection.execute(
+        "INSERT INTO conversations (tenant, key_id, id, created_at, metadata) VALUES ('t', 'k', 'c', 1, '{}')"
+    )
+    migrate(connection)
+
+    assert connection.execute("SELECT id FROM conversations").fetchall() == [("c",)]
+    assert connection.execute("SELECT * FROM containers").fetchall() == []
+
+
+def test_every_table_says_whose_its_rows_are(connection):
+    migrate(connection)
+
+    columns = {table: connection.execute(f"PRAGMA table_info({table})").fetchall() for table in tables(connection)}
+    assert [table for table, rows in columns.items() if "tenant" not in {row[1] for row in rows}] == []
+
+
+def test_each_step_is_taken_once_and_in_order(connection):
+    steps = [["CREATE TABLE a (x)"], ["ALTER TABLE a RENAME TO b", "CREATE TABLE c (x)"]]
+    migrate(connection, steps[:1])
+    connection.execute("INSERT INTO a VALUES (1)")
+    migrate(connection, steps)
+    migrate(connection, steps)
+
+    assert version(connection) == 2
+    assert tables(connection) == {"b", "c"}
+    assert connection.execute("SELECT x FROM b").fetchall() == [(1,)]
+
+
+def test_a_step_that_fails_leaves_the_version_before_it(connection):
+    steps = [["CREATE TABLE a (x)"], ["DROP TABLE a", "CREATE TABLE b (x)", "no SQL at all"]]
+    with pytest.raises(sqlite3.OperationalError):
+        migrate(connection, steps)
+
+    assert version(connection) == 1
+    assert tables(connection) == {"a"}
+    assert not connection.in_transaction
+
+
+def test_a_newer_database_is_refused_and_left_as_it_is(connection):
+    migrate(connection, [["CREATE TABLE a (x)"], ["CREATE TABLE b (x)"]])
+    with pytest.raises(UnusableStore, match=r"has version 2, and this antwort knows versions up to 1.*newer"):
+        migrate(connection, [["CREATE TABLE a (x)"]])
+
+    assert version(connection) == 2
+
+
+@pytest.mark.anyio
+async def test_a_database_of_another_program_is_refused_and_left_as_it_is(tmp_path):
+    path = tmp_path / "theirs.db"
+    theirs = sqlite3.connect(path)
+    theirs.execute("CREATE TABLE responses (x)")
+    theirs.close()
+    before = path.read_bytes()
+    with pytest.raises(UnusableStore, match="another program"):
+        await open_store(f"sqlite:///{path}", tmp_path / "blobs")
+
+    assert path.read_bytes() == before
+    assert [file.name for file in tmp_path.iterdir() if file.name.startswith("theirs")] == ["theirs.db"]

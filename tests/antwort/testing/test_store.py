@@ -1,0 +1,14 @@
+"""Our store passes the tests that every store must pass."""
+
+from __future__ import annotations
+
+import pytest
+
+from antwort.storage import open_store
+from antwort.testing.store import StoreConformance
+
+
+@pytest.mark.anyio
+class TestSqliteStore(StoreConformance):
+    async def open(self, place):
+        return await open_store(f"sqlite:///{place / 'antwort.db'}", place / "blobs")

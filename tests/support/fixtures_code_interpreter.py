@@ -1,0 +1,164 @@
+"""A stage for the code interpreter: the real server over each place, and a model that runs what it is told to.
+
+A user's text that begins with `# run` is Python, and the scripted model runs just that; others are small stories.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+from fixtures_sandbox_server import sandbox_server
+from fixtures_server import Server, serving
+
+AUTO = {"type": "code_interpreter", "container": {"type": "auto"}}
+OUTPUTS = ["code_interpreter_call.outputs"]
+PLACES = ["local", "sandbox_url"]
+
+CHART = """\
+import pandas as pd, matplotlib.pyplot as plt
+table = pd.read_csv('/mnt/data/sales.csv')
+table.groupby('city').sum().to_csv('/mnt/data/totals.csv')
+table.plot(x='city', y='sold', kind='bar')
+plt.savefig('/mnt/data/chart.png')
+plt.show()
+int(table.sold.sum())
+"""
+
+
+def call(code: str, **more: Any) -> dict[str, Any]:
+    return {"call": {"name": "code_interpreter", "arguments": {"code": code, **more}}}
+
+
+def _when(text: str, turn: int, *reply: dict[str, Any]) -> dict[str, Any]:
+    return {"when": {"text": text, "turn": turn}, "reply": list(reply)}
+
+
+SCRIPT = {
+    "fragment": 7,
+    "answers": [
+        _when("/^# run/", 1, call("<<text>>")),
+        _when("/^# run/", 2, {"text": "<<output>>"}),
+        _when("analyse", 1, {"reasoning": "I look at the file."}, call(CHART)),
+        _when(
+            "analyse",
+            2,
+            {"text": "Grüße 🎈! See [the chart](sandbox:/mnt/data/chart.png) and totals.csv."},
+        ),
+        _when("twice", 1, call("x = 20"), call("y = x + 1")),
+        _when("twice", 2, call("x, y")),
+        _when("twice", 3, {"text": "<<output>>"}),
+        _when("both", 1, call("6 * 7"), {"call": {"name": "get_weather", "arguments": {"city": "Berlin"}}}),
+        {"when": {"text": "both", "output": "21 degrees"}, "reply": [call("degrees = 21; degrees * 2")]},
+        {"when": {"text": "both", "output": "42"}, "reply": [{"text": '{"degrees": 21}'}]},
+        _when("broken", 1, {"call": {"name": "code_interpreter", "arguments": '{"code": "print(1)'}}),
+        _when("broken", 2, call("'repaired'")),
+        _when("broken", 3, {"text": "<<output>>"}),
+        _when("nothing", 1, {"text": "I need no code."}),
+        {"reply": [{"text": "You said: <<text>>"}]},
+    ],
+}
+
+
+@contextmanager
+def coding(
+    kind: str, place: Path, settings: dict[str, Any] | None = None, script: dict[str, Any] | None = None, **config: Any
+) -> Iterator[Server]:
+    """A server whose code runs in one of the places. `settings` are those of the code interpreter."""
+    scratch = place / "scratch"
+    scratch.mkdir(parents=True)
+    environment = {"TMPDIR": str(scratch)}
+    if kind == "local":
+        with serving(place, _config(settings, config), environment=environment, script=script or SCRIPT) as server:
+            yield server
+        return
+    (place / "elsewhere").mkdir()
+    with sandbox_server(place / "elsewhere", environment) as sandbox:
+        given = {"sandbox_url": sandbox.url, "sandbox_token_env": "SANDBOX_KEY", **(settings or {})}
+        environment |= {"SANDBOX_KEY": sandbox.token}
+        with serving(place, _config(given, config), environment=environment, script=script or SCRIPT) as server:
+            server.sandbox = sandbox
+            yield server
+
+
+def _config(settings: dict[str, Any] | None, config: dict[str, Any]) -> dict[str, Any]:
+    return {"providers": {"code_interpreter": {"enabled": True, **(settings or {})}}, **config}
+
+
+def calls_of(response: Any) -> list[Any]:
+    """The items of code that was run."""
+    return [item for item in response.output if item.type == "code_interpreter_call"]
+
+
+def logs_of(item: Any) -> str:
+    """What code printed, as the client sees it."""
+    return "".join(output.logs for output in item.outputs if output.type == "logs")
+
+
+def run(client: Any, code: str, **more: Any) -> Any:
+    """Have the model run some code."""
+    request = {"model": "scripted", "input": f"# run\n{code}", "tools": [AUTO], "include": OUTPUTS, **more}
+    return client.responses.create(**request)
+
+
+def meanwhile(client: Any, code: str, what: Callable[[], object], **more: Any) -> Any:
+    """Have the model run some code, and do something once that has begun; the response as the stream ends."""
+    include = [*OUTPUTS, "antwort:code_interpreter_call.live_output"]
+    text = f"# run\nprint('begun', flush=True)\n{code}"
+    request = {"model": "scripted", "input": text, "tools": [AUTO], "include": include, **more}
+    last = None
+    with client.responses.create(**request, stream=True) as stream:
+        for last in stream:
+            if last.type.startswith("antwort:"):
+                what()
+    assert last is not None
+    return last.response
+
+
+def descendants(pid: int) -> list[int]:
+    """All processes below one."""
+    found: list[int] = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        try:
+            children = [int(child) for child in task.read_text(encoding="ascii").split()]
+        except OSError:
+            continue
+        for child in children:
+            found += [child, *descendants(child)]
+    return found
+
+
+def sandbox_pid(server: Server) -> int:
+    """The process of the sandbox server, wherever it runs."""
+    if server.sandbox is not None:
+        return server.sandbox.process.pid
+    (child,) = [pid for pid in descendants(server.process.pid) if _parent(pid) == server.process.pid]
+    return child
+
+
+def _parent(pid: int) -> int:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
+    except OSError:
+        return 0  # it has ended meanwhile
+    return int(stat.rpartition(")")[2].split()[1])
+
+
+def is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return ") Z " not in Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
+
+
+def metric(server: Server, name: str) -> float:
+    """The sum of a metric's samples."""
+    page = httpx2.get(f"{server.url}/metrics", trust_env=False).text
+    return sum(
+        float(line.rpartition(" ")[2]) for line in page.splitlines() if line.partition("{")[0].split()[:1] == [name]
+    )

@@ -1,0 +1,92 @@
+"""A stage for the server on the test's own loop: real sockets, and blockbuster sees whatever would block it.
+
+`tests/together` starts processes; here everything runs where the test can look at it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import sqlite3
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import httpx2
+import uvicorn
+import yaml
+from blockbuster import blockbuster_ctx
+from fake_echo_provider import EchoProvider
+from fixtures_server import SCRIPT
+
+from antwort.config import parse
+from antwort.http.app import make_app, opened
+from antwort.http.services import Services
+from antwort.tools import FunctionProvider
+
+
+class Served(NamedTuple):
+    """What is open, and a client in front of it."""
+
+    services: Services
+    http: httpx2.AsyncClient
+
+
+@asynccontextmanager
+async def served(
+    place: Path, config: dict[str, Any] | None = None, also: Iterable[FunctionProvider] = ()
+) -> AsyncIterator[Served]:
+    """Serve for a while. From the first request on, whatever blocks the loop fails the test."""
+    (place / "script.yaml").write_text(json.dumps(SCRIPT), encoding="utf-8")
+    settings = {
+        "models": {"scripted": {"kind": "scripted", "script": str(place / "script.yaml")}},
+        "storage": {"url": f"sqlite:///{place}/antwort.db", "blobs": str(place / "blobs")},
+        "providers": {"code_interpreter": {"enabled": False}},  # starting a process blocks for a moment, always
+        **(config or {}),
+    }
+    async with opened(parse(yaml.safe_dump(settings), {}), {}, [EchoProvider(), *also]) as services:
+        listener = socket.create_server(("127.0.0.1", 0))
+        options: dict[str, Any] = {"lifespan": "off", "log_config": None, "timeout_graceful_shutdown": 1}
+        server = uvicorn.Server(uvicorn.Config(make_app(services), http="httptools", ws="none", **options))
+        serving = asyncio.create_task(server.serve(sockets=[listener]))
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        try:
+            async with httpx2.AsyncClient(base_url=url, timeout=30, trust_env=False) as http:
+                with blockbuster_ctx("antwort"):
+                    yield Served(services, http)
+        finally:
+            server.should_exit = True
+            await serving
+
+
+@asynccontextmanager
+async def locked(place: Path) -> AsyncIterator[None]:
+    """Nobody can write to the store at this place meanwhile."""
+    other = await asyncio.to_thread(
+        sqlite3.connect, place / "antwort.db", isolation_level=None, check_same_thread=False
+    )
+    await asyncio.to_thread(other.execute, "BEGIN IMMEDIATE")
+    try:
+        yield
+    finally:
+        await asyncio.to_thread(other.close)
+
+
+def form(*parts: tuple[str, bytes] | tuple[str, bytes, str], boundary: bytes = b"b") -> bytes:
+    """A multipart body: fields, and files, which have a third thing, their name."""
+    written: Sequence[bytes] = [
+        b"--"
+        + boundary
+        + b'\r\nContent-Disposition: form-data; name="'
+        + part[0].encode()
+        + b'"'
+        # A third thing is there only where the part is a file.
+        + (b'; filename="' + part[2].encode() + b'"' if len(part) == 3 else b"")
+        + b"\r\n\r\n"
+        + part[1]
+        + b"\r\n"
+        for part in parts
+    ]
+    return b"".join(written) + b"--" + boundary + b"--\r\n"

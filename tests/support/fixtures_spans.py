@@ -1,0 +1,35 @@
+"""A stage for spans: the server with OpenTelemetry's SDK set up, as an operator would, and spans written to a file.
+
+Run as a program it serves; `read_spans` is for the test.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import fake_echo_provider
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SimpleSpanProcessor
+
+FILE = "spans.jsonl"
+
+
+def read_spans(place: Path) -> list[dict[str, Any]]:
+    """What has ended so far, in the order in which it did."""
+    return [json.loads(line) for line in (place / FILE).read_text(encoding="utf-8").splitlines()]
+
+
+def main() -> None:
+    with Path(FILE).open("w", encoding="utf-8", buffering=1) as file:
+        exporter = ConsoleSpanExporter(out=file, formatter=lambda span: str(span.to_json(indent=None)) + "\n")
+        provider = TracerProvider()
+        provider.add_span_processor(SimpleSpanProcessor(exporter))
+        trace.set_tracer_provider(provider)
+        fake_echo_provider.main()
+
+
+if __name__ == "__main__":
+    main()

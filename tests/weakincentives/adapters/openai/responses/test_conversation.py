@@ -1,0 +1,284 @@
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from fake_responses_api import Answer, FakeApi, error, function_call, load, message, playing, response
+
+from weakincentives.adapters.openai import (
+    CodeInterpreterConfig,
+    FileSearchConfig,
+    McpConfig,
+    OpenAICodeInterpreterSection,
+    OpenAICodeInterpreterTool,
+    OpenAIFileSearchSection,
+    OpenAIHostedToolsConfig,
+    OpenAIModelConfig,
+    OpenAIWebSearchSection,
+)
+from weakincentives.adapters.throttle import ThrottlePolicy
+from weakincentives.clock import ManualClock
+from weakincentives.errors import NativeToolError, PromptEvaluationError
+from weakincentives.prompt import (
+    MarkdownSection,
+    Prompt,
+    PromptTemplate,
+    ProviderTool,
+    Section,
+    SectionVisibility,
+    Tool,
+    ToolContext,
+    ToolResult,
+)
+from weakincentives.runtime import Session, ToolInvoked
+
+
+@dataclass(frozen=True)
+class Topic:
+    topic: str
+
+
+@dataclass(frozen=True)
+class Verdict:
+    summary: str
+    score: int = 0
+
+
+def look_up(params: Topic, *, context: ToolContext) -> ToolResult[str]:
+    return ToolResult.ok(f"{params.topic} is a drink")
+
+
+LOOK_UP = Tool[Topic, str](name="look_up", description="Look it up.", handler=look_up)
+TASK = MarkdownSection(title="Task", key="task", template="Judge tea.", tools=[LOOK_UP])
+DONE = response(message('{"summary": "done", "score": 3}'))
+
+
+def prompt(*sections: Section[Any]) -> Prompt[Verdict]:
+    return Prompt(PromptTemplate[Verdict](ns="n", key="judge", sections=[TASK, *sections]))
+
+
+def evaluate(api: FakeApi, *sections: Section[Any], session: Session | None = None, **options: Any) -> Any:
+    return api.adapter(clock=ManualClock(), **options).evaluate(prompt(*sections), session=session or Session())
+
+
+def test_a_request_has_the_prompt_the_tools_the_shape_of_the_answer_and_the_parameters():
+    config = OpenAIModelConfig(temperature=0.5, verbosity="low", max_output_tokens=99)
+    with playing(DONE) as api:
+        answer = evaluate(api, OpenAIWebSearchSection(), model_config=config)
+
+    assert answer.output == Verdict("done", 3)
+    (body,) = api.bodies
+    assert body["model"] == "a-model"
+    assert body["input"] == [{"type": "message", "role": "user", "content": "## 1. Task (task)\n\nJudge tea."}]
+    assert [tool["type"] for tool in body["tools"]] == ["function", "web_search"]
+    assert body["tools"][0]["strict"] is True
+    assert body["tool_choice"] == "auto"
+    assert body["include"] == ["web_search_call.action.sources"]
+    assert body["text"]["verbosity"] == "low"
+    assert body["text"]["format"]["name"] == "Verdict"
+    assert body["text"]["format"]["schema"]["required"] == ["summary", "score"]
+    assert (body["temperature"], body["max_output_tokens"]) == (0.5, 99)
+    assert "store" not in body
+
+
+def test_a_bare_prompt_makes_a_bare_request():
+    section = MarkdownSection(title="Task", key="task", template="Say hello.")
+    with playing(response(message("Hello."))) as api:
+        api.adapter(model_config=OpenAIModelConfig(prompt_role="developer")).evaluate(
+            Prompt(ns="n", key="k", sections=[section]), session=Session()
+        )
+
+    content = "## 1. Task (task)\n\nSay hello."
+    assert api.bodies == [{"model": "a-model", "input": [{"type": "message", "role": "developer", "content": content}]}]
+
+
+def test_without_storage_reasoning_comes_back_sealed():
+    with playing(DONE) as api:
+        evaluate(api, OpenAICodeInterpreterSection(), model_config=OpenAIModelConfig(store=False))
+
+    assert api.bodies[0]["store"] is False
+    assert api.bodies[0]["include"] == ["code_interpreter_call.outputs", "reasoning.encrypted_content"]
+
+
+def test_everything_that_came_is_sent_again_untouched_with_what_our_tools_answered():
+    first, second = load("unknown_items")
+    with playing(first, second) as api:
+        evaluate(api)
+
+    before, after = (body["input"] for body in api.bodies)
+    assert after == [
+        *before,
+        *first["output"],
+        {"type": "function_call_output", "call_id": "call_1", "output": "tea is a drink"},
+    ]
+
+
+def test_the_tools_of_a_section_that_was_opened_are_offered_from_then_on():
+    hidden = OpenAICodeInterpreterSection().clone(summary="Python.", visibility=SectionVisibility.SUMMARY)
+    opening = response(function_call("open_section", path="openai_code_interpreter"))
+    with playing(opening, DONE) as api:
+        evaluate(api, hidden, hosted_tools=OpenAIHostedToolsConfig(web_search=True))
+
+    assert [[tool.get("name", tool["type"]) for tool in body["tools"]] for body in api.bodies] == [
+        ["look_up", "open_section", "web_search"],
+        ["look_up", "code_interpreter", "web_search"],
+    ]
+    assert api.bodies[1]["input"][0] == api.bodies[0]["input"][0]  # the text that caches rely on
+
+
+def test_a_tool_that_the_server_refuses_is_named_with_where_it_was_declared():
+    refused = error(400, "Tool type 'web_search' is not available on this server.", param="tools[1].type")
+    with playing(refused) as api, pytest.raises(NativeToolError) as caught:
+        evaluate(api, OpenAIWebSearchSection())
+
+    assert caught.value.message == (
+        "tool 'web_search' (section 'openai_web_search'): the server refuses it: 400: Tool type 'web_search' is not "
+        "available on this server.. Remove it, or use a model or a server that has it"
+    )
+
+
+@pytest.mark.parametrize("param", ["tools[0].name", "tools[7]", "input"])
+def test_a_refusal_of_something_else_is_told_as_it_is(param):
+    with playing(error(400, "No.", param=param)) as api, pytest.raises(PromptEvaluationError) as caught:
+        evaluate(api, OpenAIWebSearchSection())
+
+    assert caught.value.message == "openai did not answer: 400: No."
+    assert caught.value.provider_payload == {
+        "message": "No.",
+        "type": "invalid_request_error",
+        "param": param,
+        "code": None,
+    }
+
+
+def test_a_container_that_the_caller_gave_and_that_is_gone_is_a_clear_error():
+    section = OpenAICodeInterpreterSection(default_params=CodeInterpreterConfig("cntr_9"))
+    with playing(error(400, "Container is expired.")) as api:
+        with pytest.raises(NativeToolError, match="container 'cntr_9' is gone: 400: Container is expired") as caught:
+            evaluate(api, section)
+        assert "Make another and give its id" in caught.value.message
+        assert len(api.bodies) == 1
+
+
+def test_a_response_that_failed_before_anything_ran_is_tried_again():
+    session = Session()
+    with playing(*load("failed")) as api:
+        answer = evaluate(api, session=session)
+
+    assert answer.output == Verdict("done", 3)
+    assert len(api.bodies) == 3
+
+
+def test_a_response_that_failed_after_something_ran_is_not():
+    ran = load("code_interpreter")[0]["output"][1]
+    failed = response(ran, status="failed", error={"code": "server_error", "message": "Broke."})
+    with (
+        playing(failed) as api,
+        pytest.raises(PromptEvaluationError, match=r"failed \(server_error\): Broke") as caught,
+    ):
+        evaluate(api)
+
+    assert (caught.value.phase, len(api.bodies)) == ("response", 1)
+    assert caught.value.provider_payload == failed
+
+
+@pytest.mark.parametrize(
+    "fields, told",
+    [
+        (
+            {"status": "failed", "error": {"code": "invalid_prompt", "message": "No."}},
+            r"failed \(invalid_prompt\): No.",
+        ),
+        ({"status": "failed", "error": None}, r"failed \(no code\): no reason given"),
+        ({"status": "cancelled"}, "ended as 'cancelled'"),
+        ({"status": "in_progress"}, "ended as 'in_progress'"),
+        ({"output": "text"}, "not of the Responses API: output is no list"),
+        ({"usage": [1]}, "not of the Responses API: usage is no object"),
+        ({"status": "failed", "error": "No."}, "not of the Responses API: error is no object"),
+    ],
+)
+def test_what_is_no_answer_is_an_error_of_the_response(fields, told):
+    with playing(response(**fields)) as api, pytest.raises(PromptEvaluationError, match=told) as caught:
+        evaluate(api)
+
+    assert (caught.value.phase, len(api.bodies)) == ("response", 1)
+
+
+def test_a_page_instead_of_an_answer_is_an_error_of_the_response():
+    with playing(Answer(b"<html>Welcome</html>")) as api:
+        with pytest.raises(PromptEvaluationError, match="not of the Responses API: it is no JSON") as caught:
+            evaluate(api)
+        assert caught.value.phase == "response"
+
+
+def test_faults_that_pass_are_waited_for_and_lasting_ones_told():
+    clock = ManualClock()
+    policy = ThrottlePolicy(max_attempts=3)
+    busy = error(429, "slow down", retry_after="7")
+    with playing(busy, Answer(hang_up=True), DONE) as api:
+        answer = api.adapter(clock=clock, throttle=policy).evaluate(prompt(), session=Session())
+    assert answer.output == Verdict("done", 3)
+    assert clock.slept[0] == 7
+
+    with playing(busy, busy, busy, DONE) as api:
+        with pytest.raises(PromptEvaluationError, match="openai did not answer: 429: slow down") as caught:
+            api.adapter(clock=clock, throttle=policy).evaluate(prompt(), session=Session())
+        assert (caught.value.phase, len(api.bodies)) == ("request", 3)
+
+
+def test_a_hook_gets_the_result_and_decides_what_it_was():
+    def hook(result: dict[str, object], context: ToolContext) -> ToolResult[dict[str, object]]:
+        return ToolResult(str(result["output_text"]).strip(), {"seen": result["code"]}, success=False)
+
+    tool = OpenAICodeInterpreterTool(name="python", handle_provider_output=hook)
+    section = MarkdownSection(title="More", key="more", template="Compute.", tools=[tool])
+    session = Session()
+    with playing(*load("code_interpreter")) as api:
+        evaluate(api, section, session=session)
+
+    first = session[ToolInvoked].all()[0]
+    assert (first.name, first.result.message, first.result.value) == ("python", "42", {"seen": "print(6 * 7)"})
+    assert (first.success, first.capability) == (False, "code_interpreter")
+
+
+def test_a_hook_is_not_asked_about_an_output_that_never_came():
+    def hook(result: dict[str, object], context: ToolContext) -> ToolResult[dict[str, object]]:
+        raise AssertionError("there is nothing to handle")
+
+    tool = ProviderTool[None, dict[str, object], FileSearchConfig](
+        name="files",
+        description="Search.",
+        provider="openai",
+        capability="file_search",
+        config=FileSearchConfig(("vs_1",)),
+        handle_provider_output=hook,
+    )
+    session = Session()
+    with playing(*load("file_search_failure")) as api:
+        evaluate(api, MarkdownSection(title="More", key="more", template="Find.", tools=[tool]), session=session)
+
+    (event,) = session[ToolInvoked].all()
+    assert (event.name, event.success) == ("files", False)
+    assert "vector_store_timeout" in event.rendered_output
+
+
+def test_secrets_of_a_declaration_are_not_logged(caplog):
+    secret = McpConfig(server_label="docs", server_url="https://x/", authorization="s3cret")
+    hosted = OpenAIHostedToolsConfig(code_interpreter=True, file_search=FileSearchConfig(("vs_1",)), others=(secret,))
+    with playing(DONE) as api, caplog.at_level(logging.DEBUG, "weakincentives"):
+        evaluate(api, hosted_tools=hosted)
+
+    assert "code_interpreter in 1g" in caplog.text
+    assert "request id req_1" in caplog.text
+    assert "s3cret" not in caplog.text
+
+
+def test_a_store_less_search_goes_unoffered_and_the_rest_goes_on(caplog):
+    with playing(DONE) as api:
+        evaluate(api, OpenAIFileSearchSection())
+
+    assert caplog.text.count("has nothing to work on") == 1
+    assert [tool["type"] for tool in api.bodies[0]["tools"]] == ["function"]
+    assert "include" not in api.bodies[0]

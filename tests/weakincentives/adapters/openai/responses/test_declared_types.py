@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from weakincentives.adapters.openai.native_tools import WebSearchCall, WebSearchResult
+from weakincentives.adapters.openai.native_tools.web_search_section import CAPABILITY
+from weakincentives.adapters.openai.responses.declared_types import misfit, params_as, result_as
+from weakincentives.errors import SerdeError
+from weakincentives.prompt import NativeTool, ToolResult
+
+CALL = WebSearchCall("search", "tea", ("tea", "green tea"))
+RESULT = ToolResult("", WebSearchResult(("https://tea.example/",)))
+ITEM: dict[str, object] = {"id": "ws_1", "type": "web_search_call", "status": "completed"}
+
+
+@dataclass
+class Query:
+    query: str
+
+
+@dataclass
+class Verbatim:
+    payload: dict[str, object]
+
+
+@dataclass
+class Sources:
+    sources: list[str]
+    output_text: str = ""
+
+
+@dataclass
+class Other:
+    corpus: str
+
+
+@dataclass
+class Picky:
+    queries: list[int] = field(default_factory=list)
+
+
+def tool(params: Any, result: Any) -> NativeTool[Any, Any]:
+    return NativeTool[params, result](name="web_search", description="Search.")
+
+
+def test_parameters_are_filled_by_name():
+    assert params_as(Query, CALL, ITEM) == Query("tea")
+    assert params_as(WebSearchCall, CALL, ITEM) is CALL
+    assert params_as(type(None), CALL, ITEM) is None
+    assert params_as(Any, CALL, ITEM) is CALL
+    assert params_as(Verbatim, CALL, ITEM) == Verbatim(ITEM)
+    plain = params_as(dict[str, object], CALL, ITEM)
+    assert isinstance(plain, dict)
+    assert (plain["query"], plain["id"], "payload" in plain) == ("tea", "ws_1", False)
+
+
+def test_a_result_is_had_typed_plain_or_verbatim():
+    assert result_as(WebSearchResult, RESULT, ITEM) == RESULT
+    assert result_as(Verbatim, RESULT, ITEM).value == Verbatim(ITEM)
+    assert result_as(Sources, RESULT, ITEM).value == Sources(["https://tea.example/"], "https://tea.example/")
+    assert result_as(str, RESULT, ITEM).value == "https://tea.example/"
+    assert result_as(dict, RESULT, ITEM).value == {
+        **ITEM,
+        "sources": ("https://tea.example/",),
+        "output_text": "https://tea.example/",
+        "message": "https://tea.example/",
+    }
+
+
+def test_a_failure_without_a_value_stays_one():
+    failed = ToolResult.error("no")
+
+    assert result_as(Sources, failed, ITEM) is failed
+
+
+@pytest.mark.parametrize("params, result", [(Query, Verbatim), (type(None), dict), (WebSearchCall, Sources)])
+def test_types_that_can_hold_a_call_fit(params, result):
+    assert misfit(tool(params, result), CAPABILITY.example) is None
+
+
+@pytest.mark.parametrize(
+    "params, result, told",
+    [
+        (Other, Verbatim, "params Other does not fit what the provider sends: .*`corpus`.* There are: action, query"),
+        (Picky, Verbatim, r"params Picky does not fit.*at \$\.queries\[0\]"),
+        (Query, Other, "result Other does not fit.*There are: sources, payload, output_text"),
+    ],
+)
+def test_types_that_cannot_hold_a_call_are_told_what_there_is(params, result, told):
+    with pytest.raises(AssertionError, match=told):
+        raise AssertionError(misfit(tool(params, result), CAPABILITY.example))
+
+
+def test_what_does_not_fit_is_an_error():
+    with pytest.raises(SerdeError):
+        params_as(Other, CALL, ITEM)

@@ -1,0 +1,256 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from weakincentives.adapters.openai import (
+    CodeInterpreterConfig,
+    FileSearchConfig,
+    McpConfig,
+    OpenAICodeInterpreterSection,
+    OpenAICodeInterpreterTool,
+    OpenAIFileSearchSection,
+    OpenAIMcpSection,
+)
+from weakincentives.adapters.openai.native_tools.registry import capabilities
+from weakincentives.adapters.openai.responses.tool_params import find_capability, make_offer, resolve_choice
+from weakincentives.adapters.turn import NamedTool
+from weakincentives.errors import NativeToolError
+from weakincentives.prompt import (
+    MarkdownSection,
+    NativeDeclaration,
+    NativeTool,
+    Prompt,
+    ProviderTool,
+    RenderedPrompt,
+    Section,
+    Tool,
+    ToolContext,
+    ToolResult,
+)
+
+
+@dataclass
+class Query:
+    query: str
+
+
+@dataclass
+class Corpus:
+    corpus_ids: tuple[str, ...]
+
+
+def echo(params: Query, *, context: ToolContext) -> ToolResult[str]:
+    return ToolResult.ok(params.query)
+
+
+ECHO = Tool[Query, str](name="echo", description="Echo.", handler=echo)
+WEB = NativeTool[Query, dict](name="web_search", description="Search.")
+
+
+class PlainSection(Section[None]):
+    """Declares in the provider's own form."""
+
+    def __init__(self, **declared: Any) -> None:
+        self.declared = declared
+        super().__init__(title="Plain", key="plain")
+
+    def render(self, params: object, depth: int, number: str) -> str:
+        return ""
+
+    def native_tools(self, params: object = None) -> tuple[Mapping[str, Any], ...]:
+        return (self.declared,)
+
+
+def render(*sections: Section[Any], tools: tuple[Tool[Any, Any], ...] = ()) -> RenderedPrompt[Any]:
+    task = MarkdownSection(title="Task", key="task", template="Do it.", tools=tools)
+    return Prompt(ns="n", key="k", sections=[*sections, task]).render()
+
+
+def offer_of(rendered: RenderedPrompt[Any], allowed: Any = None):
+    return make_offer(rendered, prompt_name="k", allowed=allowed)
+
+
+def test_our_tools_come_first_and_includes_are_asked_for_once():
+    mcp = [OpenAIMcpSection(default_params=McpConfig(server_label=name, server_url="https://x/")) for name in "ab"]
+    offer = offer_of(render(OpenAICodeInterpreterSection(), *mcp, tools=(ECHO, WEB)))
+
+    assert [tool["type"] for tool in offer.wire] == ["function", "code_interpreter", "mcp", "mcp", "web_search"]
+    assert offer.includes == ["code_interpreter_call.outputs", "web_search_call.action.sources"]
+
+
+def test_four_ways_to_declare_mean_the_same():
+    config = CodeInterpreterConfig({"type": "auto", "memory_limit": "4g"})
+    provider_tool = ProviderTool[None, dict, CodeInterpreterConfig](
+        name="python", description="Run.", provider="openai", capability="code_interpreter", config=config
+    )
+    ways = [
+        render(OpenAICodeInterpreterSection(default_params=config)),
+        render(tools=(OpenAICodeInterpreterTool(name="python", container={"type": "auto", "memory_limit": "4g"}),)),
+        render(tools=(provider_tool,)),
+        render(
+            PlainSection(type="built_in", name="code_interpreter", container={"type": "auto", "memory_limit": "4g"})
+        ),
+        render(PlainSection(type="code_interpreter", container={"type": "auto", "memory_limit": "4g"})),
+    ]
+
+    for rendered in ways:
+        assert offer_of(rendered).wire == [
+            {"type": "code_interpreter", "container": {"type": "auto", "memory_limit": "4g"}}
+        ]
+
+
+def test_a_native_tool_of_no_configuration_is_offered_with_defaults():
+    tool = NativeTool[None, dict](name="code_interpreter", description="Run.")
+
+    assert offer_of(render(tools=(tool,))).wire[0]["container"] == {"type": "auto", "memory_limit": "1g"}
+
+
+def test_file_search_without_a_store_is_not_offered(caplog):
+    offer = offer_of(render(OpenAIFileSearchSection()))
+
+    assert offer.wire == []
+    assert "file_search (section 'openai_file_search') has nothing to work on" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "section, told",
+    [
+        (
+            PlainSection(type="built_in", name="telepathy"),
+            "'telepathy' is no tool that OpenAI runs. Known are: .*shell",
+        ),
+        (PlainSection(type="telepathy"), "'telepathy' is no tool"),
+        (PlainSection(name="web_search"), "'' is no tool"),
+        (
+            PlainSection(type="web_search", parameters={}),
+            "'parameters' is no field of web_search; allowed are: filters",
+        ),
+        (PlainSection(type="built_in", name="apply_patch", strict=True), "'strict' is no field of apply_patch"),
+        (PlainSection(type="mcp"), "server_label must name the server"),
+        (PlainSection(type="code_interpreter", container={"type": "auto", "memory_limit": "8g"}), "1g, 4g, 16g, 64g"),
+        (PlainSection(type="code_interpreter", container={}), "type 'auto' or the id"),
+        (PlainSection(type="shell", environment="local"), "environment must have a type, one of local, container_auto"),
+        (PlainSection(type="shell", environment={"type": "host"}), "environment.type must be one of local"),
+        (
+            PlainSection(type="shell", environment={"type": "container_reference"}),
+            "environment.container_id must be the id of a container",
+        ),
+        (PlainSection(type="web_search", filters={"allowed_domains": {1}, "x": object()}), "holds what JSON cannot"),
+    ],
+)
+def test_what_the_provider_would_refuse_is_refused_with_its_origin(section, told):
+    with pytest.raises(NativeToolError, match=told) as caught:
+        offer_of(render(section))
+
+    assert (caught.value.phase, caught.value.prompt_name) == ("request", "k")
+    assert "section 'plain'" in caught.value.message
+
+
+def test_a_configuration_of_another_tool_is_refused():
+    declared = NativeDeclaration("web_search", "web_search", config=FileSearchConfig(), origin="somewhere")
+    section = PlainSection(type="web_search")
+    section.native_tools = lambda params=None: (declared,)  # pyright: ignore[reportAttributeAccessIssue] - for this one
+    with pytest.raises(NativeToolError, match="its config must be a WebSearchConfig"):
+        offer_of(render(section))
+
+
+def test_types_that_do_not_fit_the_providers_shape_are_refused():
+    tool = NativeTool[Corpus, dict](name="file_search", description="Search.")
+    with pytest.raises(NativeToolError, match=r"tool 'file_search' .section 'task'.: params Corpus does not fit"):
+        offer_of(render(tools=(tool,)))
+
+
+def test_a_model_is_offered_only_what_it_has():
+    rendered = render(tools=(WEB,))
+
+    assert offer_of(rendered, {"web_search"}).wire
+    with pytest.raises(NativeToolError, match=r"this model does not have 'web_search'. It has: file_search"):
+        offer_of(rendered, {"file_search"})
+    with pytest.raises(NativeToolError, match="It has: none"):
+        find_capability(rendered.native_tools[0], "k", ())
+
+
+def test_two_servers_of_one_label_collide():
+    section = PlainSection(type="mcp", server_label="docs", server_url="https://x/")
+    other = OpenAIMcpSection(default_params=McpConfig(server_label="docs", server_url="https://y/"))
+    with pytest.raises(NativeToolError, match="section 'plain' declares 'mcp:docs' too"):
+        offer_of(render(section, other))
+
+
+def test_code_is_placed_in_the_container_that_a_section_brings():
+    offer = offer_of(render(OpenAICodeInterpreterSection(), tools=(ECHO, WEB)))
+    placed = offer.placed("cntr_1")
+
+    assert placed is not None
+    assert placed.wire[1:] == [{"type": "code_interpreter", "container": "cntr_1"}, {"type": "web_search"}]
+    assert offer_of(render(tools=(WEB,))).placed("cntr_1") is None
+
+
+NATIVES = offer_of(
+    render(
+        tools=(OpenAICodeInterpreterTool(name="python"), WEB),
+    )
+).natives
+
+
+@pytest.mark.parametrize(
+    "given, meant, wire",
+    [
+        ("auto", "auto", "auto"),
+        ("none", "none", "none"),
+        ("required", "required", "required"),
+        (NamedTool("echo"), NamedTool("echo"), {"type": "function", "name": "echo"}),
+        ({"type": "function", "name": "echo"}, NamedTool("echo"), {"type": "function", "name": "echo"}),
+        (NamedTool("python"), NamedTool("python"), {"type": "code_interpreter"}),
+        (NamedTool("code_interpreter"), NamedTool("python"), {"type": "code_interpreter"}),
+        ({"type": "code_interpreter"}, NamedTool("python"), {"type": "code_interpreter"}),
+        ({"type": "built_in", "name": "code_interpreter"}, NamedTool("python"), {"type": "code_interpreter"}),
+        ({"type": "built_in", "name": "web_search"}, NamedTool("web_search"), {"type": "web_search"}),
+    ],
+)
+def test_a_choice_is_understood_in_every_form(given, meant, wire):
+    offer = offer_of(render(tools=(ECHO, OpenAICodeInterpreterTool(name="python"), WEB)))
+    choice = resolve_choice(given, ["echo"], offer.natives)
+
+    assert choice == meant
+    assert offer.choice(choice) == wire
+
+
+def test_the_choice_of_a_server_names_its_label():
+    offer = offer_of(render(OpenAIMcpSection(default_params=McpConfig(server_label="docs", server_url="https://x/"))))
+    choice = resolve_choice({"type": "mcp", "server_label": "docs"}, [], offer.natives)
+
+    assert offer.choice(choice) == {"type": "mcp", "server_label": "docs"}
+
+
+@pytest.mark.parametrize(
+    "given, told",
+    [
+        ("sometimes", "must be 'auto', 'none', 'required', or name a tool, and is 'sometimes'"),
+        (None, "must be 'auto'"),
+        (NamedTool("shell"), "names 'shell', which is not offered. Tools: echo, python, web_search"),
+        ({"type": "file_search"}, "names 'file_search', which is not offered"),
+        ({"type": "built_in", "name": "telepathy"}, "names built_in 'telepathy'; known are: apply_patch"),
+        ({"type": "built_in"}, "tool_choice must be"),
+        ({"type": "allowed_tools", "mode": "auto", "tools": []}, "tool_choice must be"),
+        ({"type": "telepathy"}, "with one of apply_patch"),
+        ({}, "tool_choice must be"),
+    ],
+)
+def test_a_choice_that_means_nothing_is_refused(given, told):
+    with pytest.raises(ValueError, match=told):
+        resolve_choice(given, ["echo"], NATIVES)
+
+
+def test_a_call_is_told_to_whom_it_belongs():
+    offer = offer_of(render(OpenAIMcpSection(default_params=McpConfig(server_label="docs", server_url="https://x/"))))
+    mcp = capabilities()["mcp"]
+
+    owner = offer.owner(mcp, {"server_label": "docs"})
+    assert owner is not None
+    assert owner.declared.name == "docs"
+    assert offer.owner(mcp, {"server_label": "other"}) is None

@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+import unittest
+from typing import cast
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from weakincentives.errors import WinkError
+from weakincentives.filesystem import Filesystem, HostFilesystem, InMemoryFilesystem
+from weakincentives.filesystem.beneath import best_opener, open_in_one_call, open_walking
+from weakincentives.testing.filesystem import FilesystemConformance, tree
+
+
+class TestInMemoryFilesystem(FilesystemConformance):
+    def make(self):
+        return InMemoryFilesystem()
+
+
+@pytest.mark.parametrize("opener", [open_walking, open_in_one_call], indirect=True)
+class TestHostFilesystem(FilesystemConformance):
+    @pytest.fixture(autouse=True)
+    def opener(self, request, tmp_path_factory):
+        if request.param is open_in_one_call and best_opener() is not open_in_one_call:
+            pytest.skip("this kernel has no openat2")
+        self._opener = request.param
+        self._factory = tmp_path_factory
+
+    def make(self):
+        return HostFilesystem(self._factory.mktemp("root"), opener=self._opener)
+
+
+class WithoutSnapshots:
+    """All of a filesystem, and nothing more."""
+
+    def __init__(self):
+        self._files = InMemoryFilesystem()
+
+    def __getattr__(self, name):
+        if name in {"snapshot", "restore"}:
+            raise AttributeError(name)
+        return getattr(self._files, name)
+
+
+class TestWithoutSnapshots(FilesystemConformance):
+    snapshots = False
+
+    def make(self):
+        return cast("Filesystem", WithoutSnapshots())
+
+
+class Forgetful(InMemoryFilesystem):
+    def restore(self, snapshot, /):
+        pass
+
+
+def outcomes(make):
+    class Case(FilesystemConformance, unittest.TestCase):
+        def make(self):
+            return make()
+
+    result = unittest.TestResult()
+    unittest.defaultTestLoader.loadTestsFromTestCase(Case).run(result)
+    return result
+
+
+def test_it_runs_under_unittest_too():
+    result = outcomes(InMemoryFilesystem)
+
+    assert result.wasSuccessful()
+    assert result.testsRun > 25
+
+
+def test_it_finds_what_is_wrong():
+    failed = {case.id().rpartition(".")[2] for case, _ in outcomes(Forgetful).failures}
+
+    assert failed >= {"test_restore_undoes_everything", "test_snapshots_stand_each_for_itself"}
+
+
+def test_missing_snapshots_are_a_failure_unless_announced():
+    messages = [message for _, message in outcomes(WithoutSnapshots).failures]
+
+    assert any("snapshots = False" in message for message in messages)
+
+
+def test_a_subclass_must_say_what_it_tests():
+    with pytest.raises(NotImplementedError, match="define make"):
+        FilesystemConformance().make()
+
+
+# ── The same as in memory, whatever is done ──────────────────────────────────────────────────────────────────────────
+
+names = st.sampled_from(["a", "b", "c"])
+paths = st.lists(names, min_size=1, max_size=3).map("/".join) | st.sampled_from([".", "", "a/../b", "./a//b", "../a"])
+operations = st.one_of(
+    st.tuples(st.just("write_bytes"), paths, st.binary(max_size=3)),
+    st.tuples(st.sampled_from(["read_bytes", "list_dir", "mkdir", "delete", "exists", "is_file", "is_dir"]), paths),
+    st.tuples(st.just("delete tree"), paths),
+    st.tuples(st.just("snapshot")),
+    st.tuples(st.just("restore"), st.integers(0, 5)),
+    st.tuples(st.just("forget"), st.integers(0, 5)),
+)
+
+
+class Player:
+    """Does operations to a filesystem, and says what came of each."""
+
+    def __init__(self, files):
+        self._files = files
+        self._snapshots = []
+
+    def play(self, name, *arguments):
+        try:
+            return self._play(name, *arguments)
+        except WinkError as error:
+            return type(error)
+
+    def _play(self, name, *arguments):
+        if name == "snapshot":
+            self._snapshots.append(self._files.snapshot())
+            return None
+        if name in {"restore", "forget"}:
+            if not self._snapshots:
+                return None
+            index = arguments[0] % len(self._snapshots)
+            return (
+                self._files.restore(self._snapshots[index])
+                if name == "restore"
+                else self._snapshots.pop(index) and None
+            )
+        if name == "delete tree":
+            return self._files.delete(*arguments, recursive=True)
+        return getattr(self._files, name)(*arguments)
+
+
+@given(st.lists(operations, max_size=30))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150, deadline=None)
+def test_the_host_and_the_memory_agree(tmp_path_factory, opener, steps):
+    memory = InMemoryFilesystem()
+    host = HostFilesystem(tmp_path_factory.mktemp("root"), opener=opener)
+    players = Player(memory), Player(host)
+
+    for step in steps:
+        first, second = (player.play(*step) for player in players)
+        assert first == second, step
+        assert tree(memory) == tree(host), step
