@@ -166,7 +166,7 @@ def _revoked(key: Key) -> Key:
 # ── the door ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class Door:
+class Authenticator:
     """Lets callers in. Without keys everybody is of this machine, and whoever starts the server sees to it.
 
     `defaults` are the limits of keys that have none of their own, and of that local caller.
@@ -179,7 +179,7 @@ class Door:
             self.replace(keys)
 
     @property
-    def locked(self) -> bool:
+    def requires_key(self) -> bool:
         """Whether a key is needed."""
         return self._keys is not None
 
@@ -192,7 +192,7 @@ class Door:
         """From now on these."""
         self._keys = {key.id: key for key in keys if key.revoked_at is None}
 
-    def admit(self, authorization: str | None) -> Caller:
+    def authenticate(self, authorization: str | None) -> Caller:
         """The caller behind an `Authorization` header; `ApiError` 401 for one without a good key."""
         if self._keys is None:
             return self._defaults
@@ -205,7 +205,7 @@ class Door:
             raise _unauthorized(authorization)
         return self._caller(key)
 
-    def holder(self, key_id: str) -> Caller | None:
+    def caller_for_key(self, key_id: str) -> Caller | None:
         """Who has this key; None where it opens nothing any more."""
         if self._keys is None:
             return self._defaults if key_id == self._defaults.key_id else None
@@ -255,7 +255,7 @@ class _Use(Struct):
     running: int = 0
 
 
-class Limits:
+class RateLimiter:
     """How much each key uses: requests in a bucket that refills evenly, responses that run at once."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from antwort.api.errors import ApiError
-from antwort.auth import LOCAL, Caller, Door, KeyFile, KeyFileError, Limits, is_loopback
+from antwort.auth import LOCAL, Authenticator, Caller, KeyFile, KeyFileError, RateLimiter, is_loopback
 
 
 class Clock:
@@ -24,7 +24,7 @@ def file(tmp_path):
 
 def test_a_key_opens_the_door_and_only_its_hash_is_kept(file):
     key, secret = file.create("me", "acme", requests_per_minute=5)
-    caller = Door(file.read()).admit(f"Bearer {secret}")
+    caller = Authenticator(file.read()).authenticate(f"Bearer {secret}")
 
     assert caller == Caller("acme", key.id, 5, None)
     assert secret.rpartition("-")[2] not in file.path.read_text()
@@ -33,7 +33,7 @@ def test_a_key_opens_the_door_and_only_its_hash_is_kept(file):
 
 def test_keys_without_limits_of_their_own_get_the_usual_ones(file):
     _, secret = file.create("me", "acme", concurrent_responses=2)
-    caller = Door(file.read(), defaults=Caller("", "", 60, 9)).admit(f"bearer {secret}")
+    caller = Authenticator(file.read(), defaults=Caller("", "", 60, 9)).authenticate(f"bearer {secret}")
 
     assert (caller.requests_per_minute, caller.concurrent_responses) == (60, 2)
 
@@ -42,7 +42,7 @@ def test_keys_without_limits_of_their_own_get_the_usual_ones(file):
 def test_everything_else_is_refused(file, change):
     _, secret = file.create("me", "acme")
     with pytest.raises(ApiError) as caught:
-        Door(file.read()).admit(change.format(secret=secret) or None)
+        Authenticator(file.read()).authenticate(change.format(secret=secret) or None)
     assert (caught.value.status, caught.value.code) == (401, "invalid_api_key")
     assert secret not in caught.value.message
 
@@ -50,35 +50,35 @@ def test_everything_else_is_refused(file, change):
 def test_a_revoked_key_opens_nothing(file):
     key, secret = file.create("me", "acme")
     _, other = file.create("you", "acme")
-    door = Door(file.read())
+    door = Authenticator(file.read())
 
     assert file.revoke(key.id)
     assert file.revoke(key.id)
     assert not file.revoke("0000")
     door.replace(file.read())
-    assert door.admit(f"Bearer {other}").tenant == "acme"
+    assert door.authenticate(f"Bearer {other}").tenant == "acme"
     assert door.count == 1
     with pytest.raises(ApiError):
-        door.admit(f"Bearer {secret}")
+        door.authenticate(f"Bearer {secret}")
 
 
 def test_an_empty_file_of_keys_lets_nobody_in():
-    door = Door([])
+    door = Authenticator([])
 
-    assert door.locked
+    assert door.requires_key
     with pytest.raises(ApiError):
-        door.admit(None)
+        door.authenticate(None)
 
 
 def test_without_keys_everybody_is_local():
-    assert Door(None).admit(None) == LOCAL
-    assert not Door(None).locked
+    assert Authenticator(None).authenticate(None) == LOCAL
+    assert not Authenticator(None).requires_key
 
 
 def test_without_keys_all_share_the_usual_limits():
     usual = Caller(LOCAL.tenant, LOCAL.key_id, 2, 1)
 
-    assert Door(None, defaults=usual).admit(None) == usual
+    assert Authenticator(None, defaults=usual).authenticate(None) == usual
 
 
 def test_keys_that_others_may_read_are_refused(file):
@@ -131,7 +131,7 @@ def test_addresses_that_others_reach(host):
 
 def test_a_bucket_refills_evenly():
     clock = Clock()
-    limits, caller = Limits(clock), Caller("t", "k", requests_per_minute=60)
+    limits, caller = RateLimiter(clock), Caller("t", "k", requests_per_minute=60)
 
     def left() -> int | None:
         allowance = limits.take(caller)
@@ -151,7 +151,7 @@ def test_a_bucket_refills_evenly():
 
 
 def test_so_many_at_once_and_each_ends_once():
-    limits, caller = Limits(), Caller("t", "k", concurrent_responses=2)
+    limits, caller = RateLimiter(), Caller("t", "k", concurrent_responses=2)
     first, _ = limits.begin(caller), limits.begin(caller)
     with pytest.raises(ApiError, match="at a time"):
         limits.begin(caller)
@@ -164,7 +164,7 @@ def test_so_many_at_once_and_each_ends_once():
 
 
 def test_what_was_let_in_before_counts_also_where_it_is_one_too_many():
-    limits, caller = Limits(), Caller("t", "k", concurrent_responses=1)
+    limits, caller = RateLimiter(), Caller("t", "k", concurrent_responses=1)
     ends = [limits.resume(caller), limits.resume(caller)]
     with pytest.raises(ApiError, match="at a time"):
         limits.begin(caller)
@@ -175,11 +175,11 @@ def test_what_was_let_in_before_counts_also_where_it_is_one_too_many():
 
 def test_who_has_a_key_is_known_until_it_is_revoked(file):
     key, _ = file.create("ours", "a", concurrent_responses=3)
-    door = Door(file.read())
+    door = Authenticator(file.read())
 
-    assert door.holder(key.id) == Caller("a", key.id, None, 3)
+    assert door.caller_for_key(key.id) == Caller("a", key.id, None, 3)
     file.revoke(key.id)
     door.replace(file.read())
-    assert door.holder(key.id) is None
-    assert Door(None).holder(LOCAL.key_id) == LOCAL
-    assert Door(None).holder(key.id) is None
+    assert door.caller_for_key(key.id) is None
+    assert Authenticator(None).caller_for_key(LOCAL.key_id) == LOCAL
+    assert Authenticator(None).caller_for_key(key.id) is None

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from antwort.config import CodeInterpreterSettings, ContainersSettings
-from antwort.containers import Containers, ContainerWish, Executed
+from antwort.containers import Containers, ContainerSpec, Executed
 from antwort.containers.sandboxes import Sandbox, Sandboxes
 from antwort.engine.ports import FileRecord, Owner, PageQuery, Store
 from antwort.storage import open_store
@@ -100,7 +100,7 @@ class Place:
 
     async def create(self, **wish: Any) -> str:
         """A container; its id."""
-        return (await self.containers.create(US, ContainerWish(name="x", **wish))).id
+        return (await self.containers.create(US, ContainerSpec(name="x", **wish))).id
 
     async def upload(self, name: str, content: bytes, owner: Owner = US) -> str:
         """An uploaded file; its id."""

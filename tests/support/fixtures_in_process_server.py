@@ -22,7 +22,7 @@ from fake_echo_provider import EchoProvider
 from fixtures_server import SCRIPT
 
 from antwort.config import parse
-from antwort.http.app import make_app, opened
+from antwort.http.app import make_app, open_services
 from antwort.http.services import Services
 from antwort.tools import FunctionProvider
 
@@ -46,7 +46,7 @@ async def served(
         "providers": {"code_interpreter": {"enabled": False}},  # starting a process blocks for a moment, always
         **(config or {}),
     }
-    async with opened(parse(yaml.safe_dump(settings), {}), {}, [EchoProvider(), *also]) as services:
+    async with open_services(parse(yaml.safe_dump(settings), {}), {}, [EchoProvider(), *also]) as services:
         listener = socket.create_server(("127.0.0.1", 0))
         options: dict[str, Any] = {"lifespan": "off", "log_config": None, "timeout_graceful_shutdown": 1}
         server = uvicorn.Server(uvicorn.Config(make_app(services), http="httptools", ws="none", **options))

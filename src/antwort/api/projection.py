@@ -25,7 +25,7 @@ _TELLING = frozenset(kind for kind in wire.EVENTS if issubclass(kind, wire.ItemE
 _TELLING_KINDS = frozenset(str(kind.__struct_config__.tag) for kind in _TELLING)
 
 
-class View(NamedTuple):
+class ResponseView(NamedTuple):
     """What one caller wants to see of items, responses and events."""
 
     include: Collection[str] = frozenset()

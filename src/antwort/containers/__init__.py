@@ -6,6 +6,6 @@ one where the old one died) → `sandboxes` (the way to it) → `files` (what is
 
 from __future__ import annotations
 
-from antwort.containers.containers import AUTO, Containers, ContainerWish, Executed
+from antwort.containers.containers import AUTO, Containers, ContainerSpec, Executed
 
-__all__ = ["AUTO", "ContainerWish", "Containers", "Executed"]
+__all__ = ["AUTO", "ContainerSpec", "Containers", "Executed"]

@@ -18,10 +18,10 @@ from msgspec import Struct
 from antwort.api.errors import ApiError, invalid
 from antwort.api.ids import new_id
 from antwort.config import CodeInterpreterSettings, ContainersSettings
-from antwort.containers.files import Content, Contents, Shelves, absent, unknown_file
+from antwort.containers.files import ContainerAndFileStore, ContainerFiles, FileStream, absent, unknown_file
 from antwort.containers.paths import relative_path
 from antwort.containers.quotas import Disk, over_quota
-from antwort.containers.registry import Held, Holdings, gone, kind_of
+from antwort.containers.registry import ContainerState, SandboxRegistry, gone, kind_of
 from antwort.containers.sandboxes.port import (
     Outcome,
     Output,
@@ -53,7 +53,7 @@ AUTO = "antwort:auto"
 the one that was not used for longest then expires early. No other does."""
 
 
-class ContainerWish(Struct, frozen=True, kw_only=True):
+class ContainerSpec(Struct, frozen=True, kw_only=True):
     """What somebody wants a new container to be. What is None is as the configuration has it."""
 
     name: str
@@ -79,7 +79,7 @@ class Containers:
 
     def __init__(
         self,
-        store: Shelves,
+        store: ContainerAndFileStore,
         sandboxes: Sandboxes,
         settings: ContainersSettings,
         interpreter: CodeInterpreterSettings,
@@ -94,17 +94,17 @@ class Containers:
         self._metrics = metrics
         self._clock = clock
         self._most = ContainerUse(settings.max_containers, settings.max_memory, settings.max_disk)
-        self._holdings = Holdings(store, sandboxes, metrics, interpreter.claim_timeout)
+        self._holdings = SandboxRegistry(store, sandboxes, metrics, interpreter.claim_timeout)
         self._waiting: set[str] = set()
         """Those that cannot be made before another makes room."""
         self._disk = Disk(store, self._most, metrics, clock)
-        self._contents = Contents(store, self._holdings, self._disk, metrics, clock)
+        self._contents = ContainerFiles(store, self._holdings, self._disk, metrics, clock)
         self.beat = min(_SLOWEST_BEAT, settings.expires_after * 60 / 4)
         """Seconds between two calls of `sweep`: those in use must not seem idle."""
 
     # ── the life of a container ──────────────────────────────────────────────────────────────────────────────────────
 
-    async def create(self, owner: Owner, wish: ContainerWish) -> ContainerRecord:
+    async def create(self, owner: Owner, wish: ContainerSpec) -> ContainerRecord:
         """A new one. It gets a sandbox when it needs one: now, if files are to be copied into it."""
         record = self._record(wish)
         files = await self._uploaded(owner, wish.file_ids, "file_ids")
@@ -228,7 +228,7 @@ class Containers:
         """Release every sandbox; the next start writes down whose they were."""
         await self._holdings.aclose()
 
-    def _record(self, wish: ContainerWish) -> ContainerRecord:
+    def _record(self, wish: ContainerSpec) -> ContainerRecord:
         settings, now = self._settings, self._clock()
         tier = wish.memory_limit if wish.memory_limit is not None else settings.tiers[0]
         if tier not in settings.tiers:
@@ -297,7 +297,7 @@ class Containers:
                 )
 
     async def _run(
-        self, held: Held, record: ContainerRecord, code: str, requirements: Sequence[str], seconds: float
+        self, held: ContainerState, record: ContainerRecord, code: str, requirements: Sequence[str], seconds: float
     ) -> AsyncGenerator[Output | Executed, None]:
         for attempt in (1, 2):
             sandbox = await self._holdings.sandbox(held, record)
@@ -315,7 +315,9 @@ class Containers:
                     raise
                 # It had died while nobody used it: the code has not run, and runs now in a new one.
 
-    async def _executed(self, held: Held, record: ContainerRecord, sandbox: Sandbox, outcome: Outcome) -> Executed:
+    async def _executed(
+        self, held: ContainerState, record: ContainerRecord, sandbox: Sandbox, outcome: Outcome
+    ) -> Executed:
         held.check()
         replaced, held.is_replaced = held.is_replaced, False
         files: list[ContainerFileRecord] = []
@@ -369,11 +371,11 @@ class Containers:
         await self.get(owner, container_id)
         return await self._file(owner, container_id, file_id)
 
-    async def read_file(self, owner: Owner, container_id: str, file_id: str) -> Content:
+    async def read_file(self, owner: Owner, container_id: str, file_id: str) -> FileStream:
         """Its content, as it is now, to be closed by whoever asked. What can be wrong is found out before it begins."""
         record = await self.require(owner, container_id)
         file = await self._file(owner, container_id, file_id)
-        return await Content.begun(self._contents.read(owner, record, file))
+        return await FileStream.begun(self._contents.read(owner, record, file))
 
     async def delete_file(self, owner: Owner, container_id: str, file_id: str) -> None:
         """Remove it."""
@@ -389,12 +391,12 @@ class Containers:
         audit("container.unpack", container_id, files=len(files), bytes=sum(file.bytes for file in files))
         return files
 
-    async def pack(self, owner: Owner, container_id: str) -> Content:
+    async def pack(self, owner: Owner, container_id: str) -> FileStream:
         """All files as one tar, to be closed by whoever asked."""
         async with self._turn(owner, container_id) as (held, record):
             await self._holdings.sandbox(held, record)
         audit("container.pack", container_id)
-        return await Content.begun(self._contents.read(owner, record, None))
+        return await FileStream.begun(self._contents.read(owner, record, None))
 
     async def _bring(
         self, owner: Owner, container_id: str, files: Sequence[FileRecord], *, again: bool = False
@@ -418,7 +420,7 @@ class Containers:
     # ── turns ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     @asynccontextmanager
-    async def _turn(self, owner: Owner, container_id: str) -> AsyncGenerator[tuple[Held, ContainerRecord]]:
+    async def _turn(self, owner: Owner, container_id: str) -> AsyncGenerator[tuple[ContainerState, ContainerRecord]]:
         """A container that can be used, by nobody else meanwhile."""
         with self._holdings.use(owner, container_id) as held:
             record = await self.require(owner, container_id)

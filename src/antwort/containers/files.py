@@ -11,7 +11,7 @@ from antwort.api.errors import ApiError, invalid
 from antwort.api.ids import new_id
 from antwort.containers.paths import changes, place_for
 from antwort.containers.quotas import Disk
-from antwort.containers.registry import Held, Holdings, gone
+from antwort.containers.registry import ContainerState, SandboxRegistry, gone
 from antwort.containers.sandboxes.port import Sandbox, SandboxRefused, SandboxTrouble
 from antwort.engine.ports import (
     ContainerFileRecord,
@@ -27,11 +27,11 @@ from antwort.telemetry import Metrics, audit, log
 Source: TypeAlias = Literal["user", "assistant"]
 
 
-class Shelves(ContainerStore, FileStore, Protocol):
+class ContainerAndFileStore(ContainerStore, FileStore, Protocol):
     """A store with containers, and with the uploaded files that are copied into them."""
 
 
-class Content:
+class FileStream:
     """Bytes on their way out of a container: their pieces. To be closed, also when nobody has read any of them."""
 
     def __init__(self, pieces: AsyncGenerator[bytes, None], first: bytes) -> None:
@@ -39,7 +39,7 @@ class Content:
         self._first = first
 
     @classmethod
-    async def begun(cls, pieces: AsyncGenerator[bytes, None]) -> Content:
+    async def begun(cls, pieces: AsyncGenerator[bytes, None]) -> FileStream:
         """Content of which the first piece has come, so that there is some."""
         return cls(pieces, await anext(pieces, b""))
 
@@ -55,11 +55,16 @@ class Content:
         await self._pieces.aclose()
 
 
-class Contents:
+class ContainerFiles:
     """Of all containers."""
 
     def __init__(
-        self, store: Shelves, holdings: Holdings, disk: Disk, metrics: Metrics, clock: Callable[[], float]
+        self,
+        store: ContainerAndFileStore,
+        holdings: SandboxRegistry,
+        disk: Disk,
+        metrics: Metrics,
+        clock: Callable[[], float],
     ) -> None:
         self._store = store
         self._holdings = holdings
@@ -69,7 +74,7 @@ class Contents:
 
     async def put(
         self,
-        held: Held,
+        held: ContainerState,
         record: ContainerRecord,
         path: str,
         content: AsyncIterator[bytes],
@@ -91,7 +96,9 @@ class Contents:
         audit("container.file.create", written.id, container_id=held.id, bytes=written.bytes)
         return written
 
-    async def copy(self, held: Held, record: ContainerRecord, file: FileRecord, *, again: bool) -> ContainerFileRecord:
+    async def copy(
+        self, held: ContainerState, record: ContainerRecord, file: FileRecord, *, again: bool
+    ) -> ContainerFileRecord:
         """Copy an uploaded file; one that was copied before only if it is to be copied again."""
         await self._holdings.sandbox(held, record)  # a new one would be empty, so it comes before the look
         there = next((one for one in held.files.values() if one.file_id == file.id), None)
@@ -103,7 +110,9 @@ class Contents:
             raise unknown_file(file.id, "file_id" if again else "file_ids")
         return await self.put(held, record, place, content, file_id=file.id)
 
-    async def unpack(self, held: Held, record: ContainerRecord, tar: AsyncIterator[bytes]) -> list[ContainerFileRecord]:
+    async def unpack(
+        self, held: ContainerState, record: ContainerRecord, tar: AsyncIterator[bytes]
+    ) -> list[ContainerFileRecord]:
         """Unpack an archive; what is new by that."""
         async with self._disk.arriving(held.owner, tar) as counted:
             sandbox = await self._holdings.sandbox(held, record)
@@ -116,7 +125,7 @@ class Contents:
                 files = await self.look(held, sandbox, source="user")
         return files
 
-    async def remove(self, held: Held, record: ContainerRecord, file: ContainerFileRecord) -> None:
+    async def remove(self, held: ContainerState, record: ContainerRecord, file: ContainerFileRecord) -> None:
         """Remove a file; one that is gone already is fine."""
         if held.sandbox is not None:
             async with self._holdings.watched(held, record, held.sandbox):
@@ -158,7 +167,7 @@ class Contents:
                 except SandboxTrouble:
                     log.info("the files of a container could not be listed", container_id=record.id)
 
-    async def _look_once_more(self, held: Held, sandbox: Sandbox, *, source: Source = "assistant") -> None:
+    async def _look_once_more(self, held: ContainerState, sandbox: Sandbox, *, source: Source = "assistant") -> None:
         """After a failure, also of a caller who went: what was half done may have changed something."""
         try:
             await asyncio.shield(asyncio.ensure_future(self.look(held, sandbox, source=source)))
@@ -167,7 +176,7 @@ class Contents:
 
     async def look(
         self,
-        held: Held,
+        held: ContainerState,
         sandbox: Sandbox,
         *,
         source: Source = "assistant",

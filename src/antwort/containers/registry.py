@@ -12,7 +12,7 @@ from antwort.engine.ports import ContainerFileRecord, ContainerRecord, Container
 from antwort.telemetry import Metrics, SandboxWork, audit, log
 
 
-class Held:
+class ContainerState:
     """A container that is being used, or that has a sandbox."""
 
     def __init__(self, owner: Owner, container_id: str) -> None:
@@ -35,7 +35,7 @@ class Held:
             raise gone(self.id)
 
 
-class Holdings:
+class SandboxRegistry:
     """All of them."""
 
     def __init__(self, store: ContainerStore, sandboxes: Sandboxes, metrics: Metrics, claim_timeout: float) -> None:
@@ -43,15 +43,15 @@ class Holdings:
         self._sandboxes = sandboxes
         self._metrics = metrics
         self._claim_timeout = claim_timeout
-        self._held: dict[tuple[str, str], Held] = {}
+        self._held: dict[tuple[str, str], ContainerState] = {}
         self._releasing: set[asyncio.Task[None]] = set()
         self.freed = asyncio.Event()
         """Set as soon as one is not used any more, or is over; then another event is here for the next time."""
 
     @contextmanager
-    def use(self, owner: Owner, container_id: str) -> Generator[Held]:
+    def use(self, owner: Owner, container_id: str) -> Generator[ContainerState]:
         """It is in use until this is left, and does not expire meanwhile."""
-        held = self._held.setdefault((owner.tenant, container_id), Held(owner, container_id))
+        held = self._held.setdefault((owner.tenant, container_id), ContainerState(owner, container_id))
         held.users += 1
         try:
             yield held
@@ -60,11 +60,11 @@ class Holdings:
             self._drop_unused(held)
             self._tell()
 
-    def in_use(self) -> list[Held]:
+    def in_use(self) -> list[ContainerState]:
         """Those that somebody uses right now."""
         return [held for held in self._held.values() if held.users]
 
-    async def sandbox(self, held: Held, record: ContainerRecord) -> Sandbox:
+    async def sandbox(self, held: ContainerState, record: ContainerRecord) -> Sandbox:
         """The container's sandbox; a new one where it has none. Only for whoever has its turn."""
         held.check()
         if held.sandbox is not None:
@@ -83,7 +83,7 @@ class Holdings:
         self._metrics.sandboxes.inc()
         return sandbox
 
-    async def _acquired(self, held: Held, record: ContainerRecord) -> Sandbox:
+    async def _acquired(self, held: ContainerState, record: ContainerRecord) -> Sandbox:
         tier = record.memory_limit
         work = SandboxWork(self._metrics, "acquire", held.id, tier)
         try:
@@ -100,7 +100,7 @@ class Holdings:
         return sandbox
 
     @asynccontextmanager
-    async def watched(self, held: Held, record: ContainerRecord, sandbox: Sandbox) -> AsyncGenerator[None]:
+    async def watched(self, held: ContainerState, record: ContainerRecord, sandbox: Sandbox) -> AsyncGenerator[None]:
         """Where the sandbox dies inside of this, that is written down before anybody is told."""
         try:
             yield
@@ -110,7 +110,7 @@ class Holdings:
             await self.lost(held, sandbox, str(lost), record.memory_limit)
             raise
 
-    async def lost(self, held: Held, sandbox: Sandbox, why: str, tier: str) -> None:
+    async def lost(self, held: ContainerState, sandbox: Sandbox, why: str, tier: str) -> None:
         """A sandbox has died, and everything in it is gone. The container lives on, and says so."""
         if held.sandbox is not sandbox:
             return  # somebody else has noticed, or it was let go
@@ -160,7 +160,7 @@ class Holdings:
         freed, self.freed = self.freed, asyncio.Event()
         freed.set()
 
-    def _drop_unused(self, held: Held) -> None:
+    def _drop_unused(self, held: ContainerState) -> None:
         key = (held.owner.tenant, held.id)
         if not held.users and held.sandbox is None and self._held.get(key) is held:
             del self._held[key]

@@ -84,7 +84,7 @@ class Background:
         await self.stop_following()
         tasks: list[asyncio.Task[None]] = []
         for running in self._running.values():
-            running.work.abandoned = True
+            running.work.server_stopping = True
             if running.task is not None:
                 running.stop()
                 tasks.append(running.task)

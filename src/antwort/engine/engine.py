@@ -28,7 +28,7 @@ from antwort.engine.attachments import Attacher
 from antwort.engine.classify import Offer, Ours, classify
 from antwort.engine.context import Context, check_outputs, gather
 from antwort.engine.driver import Drive
-from antwort.engine.event_buffer import Frame, Journal
+from antwort.engine.event_buffer import EventBuffer, Frame
 from antwort.engine.fold import fold
 from antwort.engine.ports import (
     ModelFault,
@@ -52,13 +52,13 @@ _RESUMED = "antwort:resumed"
 
 
 @dataclass
-class LateWriter:
+class RetryingWriter:
     """Writes what a store refused for now, again and again: a response that ended must not stay `in_progress`."""
 
     first_wait: float = 1.0
     _tasks: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
 
-    def later(self, write: Callable[[], Awaitable[None]]) -> None:
+    def schedule(self, write: Callable[[], Awaitable[None]]) -> None:
         """Try until it is written."""
         task = asyncio.create_task(self._try(write))
         self._tasks.add(task)
@@ -91,12 +91,12 @@ class Work:
     context: Context
     _drive: Drive
     _store: Store
-    _late: LateWriter
-    abandoned: bool = False
+    _late: RetryingWriter
+    server_stopping: bool = False
     """The server stops: whoever starts next finds this unfinished, and ends it or does it again."""
 
     def __post_init__(self) -> None:
-        self.journal = Journal(self._store, self.owner, self.response.id)
+        self.journal = EventBuffer(self._store, self.owner, self.response.id)
         """Where the events of a background response are kept, up to the last ones, which are written with its end."""
         self._last: list[Frame] = []
 
@@ -122,7 +122,7 @@ class Work:
             await events.aclose()
             if not settled:
                 self.response = self._drive.response
-                if not self.abandoned:
+                if not self.server_stopping:
                     await _to_its_end(self._settle(*self._drive.parting))
 
     async def finish(self) -> Response:
@@ -142,7 +142,7 @@ class Work:
         try:
             await self._write()
         except StoreFault:
-            self._late.later(self._write)
+            self._late.schedule(self._write)
             raise
 
     async def _write_in_progress(self, response: Response) -> None:
@@ -182,7 +182,7 @@ class Engine:
     max_resumed: int = 3
     """How often a background response is done again: one that ends every process must not do so for ever."""
     now: Callable[[], int] = field(default=lambda: int(time.time()))
-    late: LateWriter = field(default_factory=LateWriter)
+    late: RetryingWriter = field(default_factory=RetryingWriter)
 
     async def start(self, owner: Owner, request: CreateResponse) -> Work:
         """Check everything that can be wrong with a request, and write that the response began."""

@@ -24,7 +24,7 @@ _PAUSE = 0.5
 Frame: TypeAlias = tuple[int, bytes]
 
 
-class Journal:
+class EventBuffer:
     """Begin it once; `add` events in their order; `close` it before the end is written."""
 
     def __init__(self, store: ResponseStore, owner: Owner, response_id: str) -> None:

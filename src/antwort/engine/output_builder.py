@@ -202,7 +202,7 @@ class OpenCall:
 
 
 @dataclass
-class Writer:
+class OutputBuilder:
     """The output so far: every item that was begun has its place, and keeps it."""
 
     annotate: Annotate = lambda _: ()

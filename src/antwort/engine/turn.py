@@ -32,7 +32,7 @@ from antwort.api.items import Item
 from antwort.api.requests import CreateResponse
 from antwort.api.responses import IncompleteDetails, Response, ResponseError, ResponseStatus, Usage
 from antwort.engine.classify import Clients, Offer, Ours
-from antwort.engine.output_builder import Annotate, OpenCall, Writer
+from antwort.engine.output_builder import Annotate, OpenCall, OutputBuilder
 from antwort.engine.partial_json import FreeTextReader
 from antwort.engine.ports import (
     CallPiece,
@@ -170,7 +170,7 @@ class _Turn:
     def __init__(self, job: Job) -> None:
         self.job = job
         self.response = job.response
-        self.writer = Writer(job.annotate)
+        self.writer = OutputBuilder(job.annotate)
         self.history = list(job.history)
         self.offer = job.offer
         self.usage = Usage()

@@ -13,16 +13,16 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 
-from antwort.auth import LOCAL, Caller, Door, KeyFile, KeyFileError, is_loopback
+from antwort.auth import LOCAL, Authenticator, Caller, KeyFile, KeyFileError, is_loopback
 from antwort.config import AuthSettings, Config, ConfigError
 from antwort.containers import Containers
-from antwort.containers.sandboxes import Place, open_place
+from antwort.containers.sandboxes import Backend, open_backend
 from antwort.engine.background import Background
 from antwort.engine.engine import Engine, Work
 from antwort.engine.ports import Store, StoreFault
 from antwort.http import openapi
 from antwort.http.errors import router_error
-from antwort.http.middleware import Gate
+from antwort.http.middleware import RequestMiddleware
 from antwort.http.resources import containers, conversations, files, health, models, responses
 from antwort.http.services import Services
 from antwort.models.registry import open_models
@@ -41,7 +41,7 @@ def make_app(services: Services) -> Starlette:
     provided = [route for provider in services.registry.providers for route in provider.routes()]
     app = Starlette(
         routes=[*(route for resource in RESOURCES for route in resource.routes), *provided],
-        middleware=[Middleware(Gate, services=services)],
+        middleware=[Middleware(RequestMiddleware, services=services)],
         exception_handlers={HTTPException: router_error},
     )
     app.router.redirect_slashes = False
@@ -50,7 +50,7 @@ def make_app(services: Services) -> Starlette:
 
 
 @asynccontextmanager
-async def opened(
+async def open_services(
     config: Config, environment: Mapping[str, str] = os.environ, also: Iterable[FunctionProvider] = ()
 ) -> AsyncGenerator[Services]:
     """Open everything that the configuration names, do again what a process that is gone has left, and close it all.
@@ -58,7 +58,7 @@ async def opened(
     `also` are tools of the caller's own, to be run beside those that the configuration switches on.
     """
     door = await asyncio.to_thread(
-        open_door, config
+        open_authenticator, config
     )  # this and the next read files, and the loop may be another's, too
     metrics = Metrics()
     directory = await asyncio.to_thread(open_models, config.models, metrics, environment)
@@ -66,7 +66,7 @@ async def opened(
     try:
         # A sandbox server of our own keeps its packages beside the store's files.
         state = Path(config.storage.blobs).parent / "sandbox"
-        place = await open_place(config.providers.code_interpreter, state, environment)
+        place = await open_backend(config.providers.code_interpreter, state, environment)
     except BaseException:
         await directory.aclose()
         await store.aclose()
@@ -96,12 +96,12 @@ async def opened(
 
 def _resume(services: Services, work: Work) -> None:
     """It counts like any other, and towards the limits of who asked for it, where that key still opens anything."""
-    holder = services.door.holder(work.owner.key_id)
+    holder = services.door.caller_for_key(work.owner.key_id)
     over = services.limits.resume(holder) if holder is not None else lambda: None
     services.background.launch(work, ended=responses.counted(services, work, over))
 
 
-def _containers(config: Config, store: Store, place: Place, metrics: Metrics) -> Containers | None:
+def _containers(config: Config, store: Store, place: Backend, metrics: Metrics) -> Containers | None:
     if place.sandboxes is None:
         return None
     return Containers(store, place.sandboxes, config.containers, config.providers.code_interpreter, metrics)
@@ -113,17 +113,17 @@ def _providers(config: Config, store: Store, running: Containers | None) -> Iter
         yield CodeInterpreter(running, store, config.providers.code_interpreter, config.containers.tiers)
 
 
-def open_door(config: Config) -> Door:
+def open_authenticator(config: Config) -> Authenticator:
     """Who may come in. Without keys nobody does but this machine, so the address has to be one of its own."""
     auth = config.auth
     if auth.keys_file is not None:
-        return Door(KeyFile(Path(auth.keys_file)).read(), defaults=_limits(auth))
+        return Authenticator(KeyFile(Path(auth.keys_file)).read(), defaults=_limits(auth))
     if not is_loopback(config.server.host):
         raise ConfigError(
             f"server.host: {config.server.host} can be reached by others, and there are no keys. Make one with "
             "`antwort keys create` and name the file in auth.keys_file, or listen on 127.0.0.1."
         )
-    return Door(None, defaults=_limits(auth))
+    return Authenticator(None, defaults=_limits(auth))
 
 
 def _limits(auth: AuthSettings) -> Caller:
@@ -166,7 +166,7 @@ async def _look_after_containers(running: Containers) -> None:
             log.exception("containers could not be swept")
 
 
-async def _look_at_keys(door: Door, path: Path) -> None:
+async def _look_at_keys(door: Authenticator, path: Path) -> None:
     try:
         door.replace(await asyncio.to_thread(KeyFile(path).read))
     except KeyFileError:

@@ -131,7 +131,7 @@ def doctor(context: click.Context, config: Path | None) -> None:
 
     Nothing is made or changed, and nothing is asked that would cost money.
     """
-    from antwort.http.app import open_door  # noqa: PLC0415 - slow to import, and only this command needs it
+    from antwort.http.app import open_authenticator  # noqa: PLC0415 - slow to import, and only this command needs it
     from antwort.models.discovery import find_models, look_at  # noqa: PLC0415 - likewise slow
     from antwort.models.registry import kind_of, open_models  # noqa: PLC0415 - likewise slow
     from antwort.storage import UnusableStore, look_at_store  # noqa: PLC0415 - likewise slow
@@ -140,7 +140,7 @@ def doctor(context: click.Context, config: Path | None) -> None:
     set_up_logging("error", "text")  # what matters is told below, but for why a model does not start
 
     async def look(settings: Config) -> bool:
-        open_door(settings)
+        open_authenticator(settings)
         found = await find_models(settings.models, os.environ, own_port=settings.server.port)
         models = open_models(found.models, Metrics(), os.environ)
         click.echo(f"models         {found.why}" if found.models.named else f"models         none: {found.why}")

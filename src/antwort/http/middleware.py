@@ -31,7 +31,7 @@ _OPEN = frozenset({"/healthz", "/readyz", "/openapi.json"})
 _GONE = 499  # what nginx calls a caller who went away; never sent, only logged
 
 
-class Gate:
+class RequestMiddleware:
     """ASGI middleware around everything."""
 
     def __init__(self, app: ASGIApp, services: Services) -> None:
@@ -70,7 +70,7 @@ class Gate:
                 raise unavailable("The server has too many connections. Try again.", retry_after=1)
             headers = Headers(scope=scope)
             self._refuse_strangers(headers)
-            visit.caller = self._services.door.admit(headers.get("authorization"))
+            visit.caller = self._services.door.authenticate(headers.get("authorization"))
             structlog.contextvars.bind_contextvars(tenant=visit.caller.tenant, key_id=visit.caller.key_id)
             visit.allowance = self._services.limits.take(visit.caller)
             scope["antwort.caller"] = visit.caller
@@ -81,7 +81,7 @@ class Gate:
 
         They come under a name of their own that leads here, or from another site.
         """
-        if self._services.door.locked:
+        if self._services.door.requires_key:
             return
         host = _host(headers.get("host", ""))
         origin = headers.get("origin")

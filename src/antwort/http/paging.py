@@ -9,7 +9,7 @@ from starlette.requests import Request
 
 from antwort.api.errors import invalid
 from antwort.api.objects import ItemPage
-from antwort.api.projection import View
+from antwort.api.projection import ResponseView
 from antwort.api.requests import Include
 from antwort.engine.ports import Page, PageQuery
 
@@ -71,7 +71,7 @@ def included(request: Request) -> frozenset[str]:
     return frozenset(given)
 
 
-def listed(page: Page, view: View) -> ItemPage:
+def listed(page: Page, view: ResponseView) -> ItemPage:
     """A page of items, as the wire has it and the caller wants to see it."""
     first, last = ends([item["id"] for item in page.data])
     return ItemPage(data=[view.item(item) for item in page.data], first_id=first, last_id=last, has_more=page.has_more)

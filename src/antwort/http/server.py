@@ -13,7 +13,7 @@ import msgspec
 import uvicorn
 
 from antwort.config import Config, ConfigError
-from antwort.http.app import make_app, open_door, opened
+from antwort.http.app import make_app, open_authenticator, open_services
 from antwort.http.protocol import protocol_for
 from antwort.http.services import Services
 from antwort.http.snippets import snippets
@@ -39,7 +39,7 @@ def run(
 
     A program that brings tools of its own calls this with them (`also`) instead of `antwort serve`.
     """
-    open_door(config)  # before anybody could connect
+    open_authenticator(config)  # before anybody could connect
     config = _with_room(config)
     with listen(config) as listener:
         runner = asyncio.Runner(loop_factory=_loop)
@@ -97,13 +97,13 @@ async def _serve(
 ) -> None:
     found = await find_models(config.models, environment, own_port=listener.getsockname()[1])
     config = msgspec.structs.replace(config, models=found.models)
-    async with opened(config, environment, also) as services:
+    async with open_services(config, environment, also) as services:
 
         def ready() -> None:
             say(screen(services, listener, found.why))
             if hints:
                 url = _url(services, listener)
-                say("\n" + snippets(url, locked=services.door.locked, code=services.containers is not None))
+                say("\n" + snippets(url, locked=services.door.requires_key, code=services.containers is not None))
 
         await _Server(services, ready).serve(sockets=[listener])
 
@@ -152,7 +152,7 @@ def screen(services: Services, listener: socket.socket, why: str) -> str:
     config = services.config
     tools = [provider.name for provider in services.registry.providers]
     unlocked = "off: no keys, so only this machine gets in"
-    auth = f"{services.door.count} keys" if services.door.locked else unlocked
+    auth = f"{services.door.count} keys" if services.door.requires_key else unlocked
     lines = [
         f"antwort    {_url(services, listener)}",
         f"models     {_models(services, why)}",

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 from starlette.requests import Request
 
-from antwort.api.projection import View
-from antwort.auth import Caller, Door, Limits
+from antwort.api.projection import ResponseView
+from antwort.auth import Authenticator, Caller, RateLimiter
 from antwort.config import Config
 from antwort.containers import Containers
 from antwort.engine.background import Background
@@ -49,7 +49,7 @@ class Services:
     """All that is open while the server runs."""
 
     config: Config
-    door: Door
+    door: Authenticator
     store: Store
     models: Directory
     registry: Registry
@@ -60,23 +60,23 @@ class Services:
     """None where no code is run here."""
     place: str = "off"
     """Where it is, or why it is not."""
-    limits: Limits = field(default_factory=Limits)
+    limits: RateLimiter = field(default_factory=RateLimiter)
     attended: dict[str, Work] = field(default_factory=dict[str, Work])
     """The responses that somebody waits for."""
     trial: Trial = field(default_factory=Trial)
     stopping: bool = False
 
-    def view(self, include: Iterable[str] = (), *, obfuscation: bool = False) -> View:
+    def view(self, include: Iterable[str] = (), *, obfuscation: bool = False) -> ResponseView:
         """What a caller who asks for this is shown: that, and what the configuration shows to everybody."""
         always = ["code_interpreter_call.outputs"] if self.config.providers.code_interpreter.outputs == "always" else []
-        return View(frozenset([*include, *always]), obfuscation)
+        return ResponseView(frozenset([*include, *always]), obfuscation)
 
     async def stop(self) -> None:
         """The server is told to stop: nothing new, and whoever only watches is let go."""
         self.stopping = True
         await self.background.stop_following()
         for work in self.attended.values():
-            work.abandoned = True  # if it does not finish in time, the next start ends it
+            work.server_stopping = True  # if it does not finish in time, the next start ends it
 
     async def aclose(self) -> None:
         """Let go of everything. Background responses go on after the next start."""

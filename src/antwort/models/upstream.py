@@ -20,7 +20,7 @@ from msgspec import Struct
 from antwort.engine.ports import ModelFault
 from antwort.models import upstream_errors
 from antwort.models.upstream_errors import Said
-from antwort.net.http_transport import Transport
+from antwort.net.http_transport import HttpTransport
 from antwort.net.sse import EventReader, EventTooLong, ServerEvent
 
 _log = structlog.get_logger(__name__)
@@ -75,7 +75,7 @@ class Upstream:
                 **(headers or {}),
             },
             timeout=httpx2.Timeout(connect=limits.connect, read=limits.read, write=limits.write, pool=limits.connect),
-            transport=None if _proxied() and not direct else Transport(),
+            transport=None if _proxied() and not direct else HttpTransport(),
             limits=httpx2.Limits(max_connections=None, max_keepalive_connections=16, keepalive_expiry=30.0),
         )
 

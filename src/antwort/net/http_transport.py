@@ -31,7 +31,7 @@ _INTERIM = range(100, 200)
 _UNFIT = re.compile(rb"[\r\n\0]")
 
 
-class Transport(httpx2.AsyncBaseTransport):
+class HttpTransport(httpx2.AsyncBaseTransport):
     """To be used in one event loop. Keeps so many idle connections, each for so many seconds.
 
     With `uds` all of them go to that Unix socket, whatever the address says.

@@ -14,6 +14,6 @@ from antwort.sandbox.host.probe import Host, probe
 from antwort.sandbox.pool.pool import Pool
 
 from .errors import SandboxError
-from .limits import Limits, tier
+from .limits import ContainerLimits, tier
 
-__all__ = ["Container", "Host", "Limits", "Outcome", "Pool", "SandboxError", "probe", "tier"]
+__all__ = ["Container", "ContainerLimits", "Host", "Outcome", "Pool", "SandboxError", "probe", "tier"]

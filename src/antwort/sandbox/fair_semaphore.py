@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator
 from antwort.sandbox.errors import AtCapacity
 
 
-class Turnstile:
+class FairSemaphore:
     """Places for work that takes a while. Who waits longer than he likes gives up himself, by being cancelled."""
 
     def __init__(self, places: int, what: str, *, queue: int) -> None:

@@ -14,7 +14,7 @@ TIERS: Final = {"1g": GIB, "4g": 4 * GIB, "16g": 16 * GIB, "64g": 64 * GIB}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class ContainerLimits:
     """One container's share. Files count as memory too: every writable place in it is a tmpfs."""
 
     memory_bytes: int = GIB
@@ -28,7 +28,7 @@ class Limits:
     """Each of standard output and standard error, per call; past it head and tail are kept."""
 
 
-def tier(name: str, *, host_bytes: int) -> Limits:
+def tier(name: str, *, host_bytes: int) -> ContainerLimits:
     """The limits of a memory tier, or `Refused` where this host could never hold it."""
     memory = TIERS.get(name)
     if memory is None:
@@ -37,4 +37,4 @@ def tier(name: str, *, host_bytes: int) -> Limits:
     if memory > host_bytes:
         message = f"memory tier {name} needs more than this host's {host_bytes / GIB:.1f} GiB; choose a smaller one"
         raise Refused(message)
-    return Limits(memory_bytes=memory, disk_bytes=memory // 2)
+    return ContainerLimits(memory_bytes=memory, disk_bytes=memory // 2)

@@ -10,7 +10,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-class Workers:
+class DedicatedThreads:
     """A few threads."""
 
     def __init__(self, threads: int, name: str) -> None:

@@ -18,7 +18,7 @@ from weakincentives.adapters.tool_calls import handle_provider_call, run_tool
 from weakincentives.adapters.turn import (
     AskModel,
     Ending,
-    Limits,
+    EvaluationLimits,
     ModelReply,
     ModelRequest,
     NamedTool,
@@ -142,7 +142,7 @@ class ProviderAdapter(ABC):
             rendered=self.render(prompt, session=session),
             session=session,
             resources=prompt.resources().merge(resources or ResourceRegistry()),
-            limits=Limits(prompt.name, self.max_turns, deadline, tracker),
+            limits=EvaluationLimits(prompt.name, self.max_turns, deadline, tracker),
             audit=Audit(prompt, self.provider, session, self.clock),
         )
         with session.forwarding(bus), evaluation.cleanup:
@@ -166,7 +166,7 @@ class Evaluation:
     rendered: RenderedPrompt[Any]
     session: Session
     resources: ResourceRegistry
-    limits: Limits
+    limits: EvaluationLimits
     audit: Audit
     cleanup: ExitStack = field(default_factory=ExitStack)
 

@@ -163,7 +163,7 @@ class Ending:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class EvaluationLimits:
     """What an evaluation may use up. Where a limit is reached, what the model last said goes along with the error."""
 
     prompt_name: str
@@ -201,7 +201,7 @@ class Limits:
 
 
 def turns(
-    rendered: RenderedPrompt[Any], *, limits: Limits, tool_choice: ToolChoice = "auto"
+    rendered: RenderedPrompt[Any], *, limits: EvaluationLimits, tool_choice: ToolChoice = "auto"
 ) -> Generator[Step, ModelReply | ToolRan | None, Ending]:
     """Drive one evaluation to its end."""
     history: SliceView[HistoryItem] = SliceView()

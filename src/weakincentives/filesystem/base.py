@@ -10,7 +10,7 @@ from weakincentives.errors import FilesystemError, MissingFileError, NotADirecto
 from weakincentives.filesystem.paths import join, split
 from weakincentives.filesystem.patterns import compile_glob, literal_prefix
 from weakincentives.filesystem.protocol import FileStat, GrepMatch
-from weakincentives.filesystem.regex_timeout import Patience, compile_pattern
+from weakincentives.filesystem.regex_timeout import RegexTimeout, compile_pattern
 
 LARGEST_SEARCHED = 64 << 20  # a search holds one whole file at a time
 
@@ -90,7 +90,7 @@ class FilesystemBase(ABC):
         start = literal_prefix(pattern)
         if not self.is_dir(start):
             return []
-        patience = Patience()
+        patience = RegexTimeout()
         return sorted(path for path in self._files_below(start) if patience.matches(wanted, path, whole=True))
 
     def grep(
@@ -106,7 +106,7 @@ class FilesystemBase(ABC):
         named = compile_glob(glob if "/" in glob else f"**/{glob}") if glob else None
         start = self.stat(path)
         files = sorted(self._files_below(path)) if start.is_dir else [start.path]
-        patience = Patience()
+        patience = RegexTimeout()
         matches = (
             GrepMatch(file, number, line)
             for file in files

@@ -28,7 +28,7 @@ def compile_pattern(expression: str, *, ignore_case: bool = False) -> regex.Patt
         raise FilesystemError(f"{expression!r} is no regular expression: {error}", path="") from error
 
 
-class Patience:
+class RegexTimeout:
     """What is left of the time for one search."""
 
     def __init__(self, seconds: float = PATIENCE) -> None:

@@ -133,13 +133,13 @@ class Session:
         if not is_dataclass(event_type):
             raise SessionError(f"an event must be a dataclass instance, not {event!r}")
         failures = self._reduce(event_type, event)
-        result = self.tell(event)
+        result = self.notify(event)
         if failures:
             names = "; ".join(f"{type(error).__name__}: {error}" for error in failures)
             raise ReducerError(f"reducers of {event_type.__name__} failed: {names}", errors=failures) from failures[0]
         return result
 
-    def tell(self, event: SupportsDataclass, /) -> DispatchResult:
+    def notify(self, event: SupportsDataclass, /) -> DispatchResult:
         """Tell the subscribers alone: for what comes a hundred times a second, and is not kept."""
         result = self.dispatcher.dispatch(event)
         for forward in {id(forward): forward for forward in self._forwards}.values():

@@ -7,7 +7,7 @@ import pytest
 
 from antwort.api import events as wire
 from antwort.api.events import to_sse
-from antwort.api.projection import View
+from antwort.api.projection import ResponseView
 from antwort.api.requests import Include
 from antwort.api.responses import Response
 
@@ -56,10 +56,10 @@ def test_every_value_of_include_has_a_case_but_for_what_is_always_shown_and_what
 def test_what_is_not_included_is_left_out_and_what_is_included_is_there(value):
     whole, cut = CASES[value]
 
-    assert View(frozenset({value})).item(whole) == whole
-    assert View(frozenset(set(CASES) - {value})).item(whole) == cut
+    assert ResponseView(frozenset({value})).item(whole) == whole
+    assert ResponseView(frozenset(set(CASES) - {value})).item(whole) == cut
     assert whole == CASES[value][0]
-    assert View().item(cut) is cut
+    assert ResponseView().item(cut) is cut
 
 
 def test_what_has_nothing_to_hide_is_the_same_object():
@@ -70,7 +70,7 @@ def test_what_has_nothing_to_hide_is_the_same_object():
         {"type": "web_search_call", "action": "odd"},
         {"type": "made_up", "outputs": [1]},
     ):
-        assert View().item(item) is item
+        assert ResponseView().item(item) is item
 
 
 def response(*output: dict[str, Any]) -> Response:
@@ -84,7 +84,7 @@ def test_responses_and_events_show_the_same_live_and_kept(value):
     ended = wire.ResponseCompleted(response=response(whole, plain), sequence_number=3)
     done = wire.OutputItemDone(output_index=0, item=whole, sequence_number=2)
 
-    for view, item in ((View(), cut), (View({value}), whole)):
+    for view, item in ((ResponseView(), cut), (ResponseView({value}), whole)):
         assert view.response(ended.response).output == [item, plain]
         for event in (ended, done):
             assert view.event(event) == view.frame(to_sse(event))
@@ -102,9 +102,9 @@ def test_only_deltas_are_padded_and_only_when_that_is_wanted():
     delta = wire.OutputTextDelta(item_id="m", output_index=0, content_index=0, delta="x", sequence_number=1)
     created = wire.ResponseCreated(response=response(), sequence_number=0)
 
-    for sent in (View(obfuscation=True).event(delta), View(obfuscation=True).frame(to_sse(delta))):
+    for sent in (ResponseView(obfuscation=True).event(delta), ResponseView(obfuscation=True).frame(to_sse(delta))):
         assert json.loads(sent.partition(b"data: ")[2]).keys() - json.loads(to_sse(delta).partition(b"data: ")[2]) == {
             "obfuscation"
         }
-    assert View().event(delta) == View().frame(to_sse(delta)) == to_sse(delta)
-    assert b"obfuscation" not in View(obfuscation=True).event(created)
+    assert ResponseView().event(delta) == ResponseView().frame(to_sse(delta)) == to_sse(delta)
+    assert b"obfuscation" not in ResponseView(obfuscation=True).event(created)

@@ -8,7 +8,7 @@ from fixtures_containers import THEM, US, pieces
 
 from antwort.api.errors import ApiError
 from antwort.config import CodeInterpreterSettings, ContainersSettings
-from antwort.containers import AUTO, Containers, ContainerWish, Executed
+from antwort.containers import AUTO, Containers, ContainerSpec, Executed
 from antwort.containers.sandboxes import Output, SandboxFault, SandboxLost
 from antwort.engine.ports import PageQuery
 
@@ -87,16 +87,16 @@ async def test_what_somebody_keeps_in_use_does_not_expire_though_nothing_runs_in
 
 async def test_a_container_of_a_tools_own_waits_for_room_and_takes_none_that_is_used(place):
     containers = place.containers = place.made(max_containers=2)
-    first, second = [(await containers.create(US, ContainerWish(name=AUTO))).id for _ in range(2)]
+    first, second = [(await containers.create(US, ContainerSpec(name=AUTO))).id for _ in range(2)]
     with containers.using(US, first):
         with containers.using(US, second):
-            waiting = asyncio.create_task(containers.create(US, ContainerWish(name=AUTO)))
+            waiting = asyncio.create_task(containers.create(US, ContainerSpec(name=AUTO)))
             await asyncio.sleep(0.05)
             assert not waiting.done()
         third = (await waiting).id
         assert [await status(place, one) for one in (first, second, third)] == ["running", "expired", "running"]
         with containers.using(US, third):
-            waiting = asyncio.create_task(containers.create(US, ContainerWish(name=AUTO)))
+            waiting = asyncio.create_task(containers.create(US, ContainerSpec(name=AUTO)))
             await asyncio.sleep(0.05)
             await containers.delete(US, third)
             await waiting
@@ -105,9 +105,9 @@ async def test_a_container_of_a_tools_own_waits_for_room_and_takes_none_that_is_
 
 async def test_room_that_does_not_come_is_not_waited_for_longer_than_for_a_sandbox(place):
     containers = place.made(CodeInterpreterSettings(claim_timeout=0.1), max_containers=1)
-    used = await containers.create(US, ContainerWish(name=AUTO))
+    used = await containers.create(US, ContainerSpec(name=AUTO))
     with containers.using(US, used.id):
-        error = await refusal(containers.create(US, ContainerWish(name=AUTO)))
+        error = await refusal(containers.create(US, ContainerSpec(name=AUTO)))
         assert "quota of containers" in error.message
     assert await status(place, used.id) == "running"
 
@@ -117,7 +117,7 @@ async def test_many_newcomers_at_once_take_no_room_from_each_other(place):
     containers = Containers(place.store, place.sandboxes, settings, CodeInterpreterSettings(), place.metrics)
 
     async def visit() -> str | None:
-        made = await containers.create(US, ContainerWish(name=AUTO))
+        made = await containers.create(US, ContainerSpec(name=AUTO))
         with containers.using(US, made.id):
             await asyncio.sleep(0)
             return await status(place, made.id)
@@ -127,8 +127,8 @@ async def test_many_newcomers_at_once_take_no_room_from_each_other(place):
 
 async def test_where_nobody_could_leave_nobody_waits(place):
     containers = place.made(max_containers=1)
-    await containers.create(US, ContainerWish(name="mine"))
-    newcomers = [containers.create(US, ContainerWish(name=AUTO)) for _ in range(3)]
+    await containers.create(US, ContainerSpec(name="mine"))
+    newcomers = [containers.create(US, ContainerSpec(name=AUTO)) for _ in range(3)]
     async with asyncio.timeout(10):
         errors = await asyncio.gather(*newcomers, return_exceptions=True)
 
@@ -137,8 +137,8 @@ async def test_where_nobody_could_leave_nobody_waits(place):
 
 async def test_a_wish_that_can_never_be_takes_no_room_of_others(place):
     containers = place.made(max_memory=4 * 2**30)
-    idle = await containers.create(US, ContainerWish(name=AUTO))
-    error = await refusal(containers.create(US, ContainerWish(name=AUTO, memory_limit="16g")))
+    idle = await containers.create(US, ContainerSpec(name=AUTO))
+    error = await refusal(containers.create(US, ContainerSpec(name=AUTO, memory_limit="16g")))
 
     assert "quota of memory" in error.message
     assert await status(place, idle.id) == "running"
@@ -164,13 +164,13 @@ async def test_the_newest_that_lives_is_found(place):
 
 async def test_the_configuration_says_what_is_usual_and_what_may_be(place):
     containers = place.made(expires_after=0.5, max_expires_after=60, tiers=["4g", "1g"])
-    usual = await containers.create(US, ContainerWish(name="x"))
-    asked = await containers.create(US, ContainerWish(name="x", memory_limit="1g", minutes=60))
+    usual = await containers.create(US, ContainerSpec(name="x"))
+    asked = await containers.create(US, ContainerSpec(name="x", memory_limit="1g", minutes=60))
     assert (usual.memory_limit, usual.memory, usual.expires_after) == ("4g", 4 * 2**30, 30)
     assert (asked.memory_limit, asked.expires_after) == ("1g", 3600)
-    error = await refusal(containers.create(US, ContainerWish(name="x", memory_limit="16g")))
+    error = await refusal(containers.create(US, ContainerSpec(name="x", memory_limit="16g")))
     assert (error.param, error.message) == ("memory_limit", "Invalid value: '16g'. Supported values are: '4g', '1g'.")
-    error = await refusal(containers.create(US, ContainerWish(name="x", minutes=61)))
+    error = await refusal(containers.create(US, ContainerSpec(name="x", minutes=61)))
     assert (error.param, error.code) == ("expires_after.minutes", "integer_above_max_value")
     assert containers.beat == 5
     assert place.made(expires_after=0.1).beat == 1.5
@@ -179,7 +179,7 @@ async def test_the_configuration_says_what_is_usual_and_what_may_be(place):
 async def test_a_container_that_cannot_be_filled_is_not_made(place):
     file_id = await place.upload("a", b"x")
     place.sandboxes.open.clear()
-    making = asyncio.ensure_future(place.containers.create(US, ContainerWish(name="x", file_ids=[file_id])))
+    making = asyncio.ensure_future(place.containers.create(US, ContainerSpec(name="x", file_ids=[file_id])))
     await place.sandboxes.asked.wait()
     making.cancel()
     await asyncio.wait([making])
@@ -299,7 +299,7 @@ async def test_whoever_goes_interrupts_the_code(place):
 
 async def test_the_configuration_limits_how_long_code_runs(place):
     containers = place.made(CodeInterpreterSettings(execution_timeout=1))
-    container = await containers.create(US, ContainerWish(name="x"))
+    container = await containers.create(US, ContainerSpec(name="x"))
     async with aclosing(containers.execute(US, container.id, "while True: pass", timeout=100)) as steps:
         last = [step async for step in steps][-1]
     assert isinstance(last, Executed)
@@ -361,7 +361,7 @@ async def test_an_unknown_file_is_named(place):
     container_id = await place.create()
     theirs = await place.upload("a", b"x", THEM)
     for attempt, param in (
-        (place.containers.create(US, ContainerWish(name="x", file_ids=[theirs])), "file_ids"),
+        (place.containers.create(US, ContainerSpec(name="x", file_ids=[theirs])), "file_ids"),
         (place.containers.bring(US, container_id, ["file-none"]), "file_ids"),
         (place.containers.add_file_id(US, container_id, theirs), "file_id"),
     ):

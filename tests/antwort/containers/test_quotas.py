@@ -7,7 +7,7 @@ import pytest
 from fixtures_containers import THEM, US, pieces
 
 from antwort.api.errors import ApiError
-from antwort.containers import ContainerWish
+from antwort.containers import ContainerSpec
 from antwort.containers.quotas import Disk, over_quota
 from antwort.engine.ports import ContainerUse, OverQuota
 from antwort.storage import open_store
@@ -94,7 +94,7 @@ def test_a_refusal_says_what_to_do(what):
 
 async def test_files_in_containers_count(place):
     containers = place.made(max_disk=1000)
-    container = await containers.create(US, ContainerWish(name="x"))
+    container = await containers.create(US, ContainerSpec(name="x"))
     await containers.add_file(US, container.id, "a", pieces(bytes(600)))
     with pytest.raises(ApiError):
         await containers.add_file(US, container.id, "b", pieces(bytes(600)))

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from antwort.api.events import OutputTextDelta, to_sse
-from antwort.engine.event_buffer import BATCH, Journal
+from antwort.engine.event_buffer import BATCH, EventBuffer
 from antwort.engine.ports import Owner, StoreFault
 
 pytestmark = pytest.mark.anyio
@@ -44,9 +44,9 @@ def frames(numbers) -> list[tuple[int, bytes]]:
     return [(number, to_sse(event(number))) for number in numbers]
 
 
-def begun(shelf) -> tuple[Journal, asyncio.Queue[int]]:
+def begun(shelf) -> tuple[EventBuffer, asyncio.Queue[int]]:
     told: asyncio.Queue[int] = asyncio.Queue()
-    journal = Journal(shelf, US, "resp_1")
+    journal = EventBuffer(shelf, US, "resp_1")
     journal.begin(told.put)
     return journal, told
 

@@ -5,11 +5,11 @@ from typing import Any
 from antwort.api import events as wire
 from antwort.api.events import kind_of
 from antwort.api.items import FileCitation
-from antwort.engine.output_builder import OpenCall, Writer
+from antwort.engine.output_builder import OpenCall, OutputBuilder
 from antwort.engine.ports import ReasoningPiece, RefusalPiece, SealedReasoning, SummaryPiece, TextPiece
 
 
-def written(writer: Writer, *pieces) -> list:
+def written(writer: OutputBuilder, *pieces) -> list:
     return [event for piece in pieces for event in writer.write(piece)]
 
 
@@ -18,7 +18,7 @@ def kinds(events) -> list[str]:
 
 
 def test_an_item_stays_open_until_something_else_begins():
-    writer = Writer()
+    writer = OutputBuilder()
     said = written(writer, TextPiece("a"), TextPiece("b"), ReasoningPiece("c"))
 
     assert kinds(said) == [
@@ -38,7 +38,7 @@ def test_an_item_stays_open_until_something_else_begins():
 
 
 def test_text_and_refusal_are_parts_of_one_message_in_their_order():
-    writer = Writer()
+    writer = OutputBuilder()
     said = [*written(writer, TextPiece("a"), RefusalPiece("b")), *writer.close()]
 
     assert [part["type"] for part in writer.output[0]["content"]] == ["output_text", "refusal"]
@@ -47,7 +47,7 @@ def test_text_and_refusal_are_parts_of_one_message_in_their_order():
 
 
 def test_what_is_closed_early_says_so_and_closing_again_says_nothing():
-    writer = Writer()
+    writer = OutputBuilder()
     written(writer, TextPiece("half"))
 
     assert kinds(writer.close("incomplete"))[-1] == "output_item.done"
@@ -56,14 +56,14 @@ def test_what_is_closed_early_says_so_and_closing_again_says_nothing():
 
 
 def test_an_empty_piece_begins_nothing():
-    writer = Writer()
+    writer = OutputBuilder()
 
     assert written(writer, TextPiece(""), ReasoningPiece(""), TextPiece("", ({"token": ""},))) == []
     assert writer.next_index == 0
 
 
 def test_summaries_and_thoughts_count_apart_and_a_seal_is_kept():
-    writer = Writer()
+    writer = OutputBuilder()
     pieces = [SummaryPiece("a"), ReasoningPiece("b"), SummaryPiece("c"), SealedReasoning("sealed")]
     said = [*written(writer, *pieces), *writer.close()]
 
@@ -77,7 +77,7 @@ def test_summaries_and_thoughts_count_apart_and_a_seal_is_kept():
 
 def test_citations_come_before_the_text_is_done_and_stay_with_it():
     cited = FileCitation("file-1", "a.txt", 0)
-    writer = Writer(lambda text: [cited] if text == "see [1]" else [])
+    writer = OutputBuilder(lambda text: [cited] if text == "see [1]" else [])
     said = [*written(writer, TextPiece("see "), TextPiece("[1]")), *writer.close()]
 
     assert kinds(said)[4:6] == ["output_text.annotation.added", "output_text.done"]

@@ -11,7 +11,7 @@ from fixtures_in_process_server import form, served
 
 from antwort.auth import KeyFile
 from antwort.config import ConfigError, parse
-from antwort.http.app import open_door
+from antwort.http.app import open_authenticator
 from antwort.tools import ProviderCollision
 
 pytestmark = pytest.mark.anyio
@@ -92,13 +92,13 @@ async def test_two_providers_of_one_tool_stop_the_start_and_leave_nothing_open(t
 
 def test_without_keys_only_this_machine_is_let_in():
     with pytest.raises(ConfigError, match="antwort keys create"):
-        open_door(parse(json.dumps({"server": {"host": "0.0.0.0"}}), {}))  # noqa: S104 - it is refused
-    assert not open_door(parse("", {})).locked
+        open_authenticator(parse(json.dumps({"server": {"host": "0.0.0.0"}}), {}))  # noqa: S104 - it is refused
+    assert not open_authenticator(parse("", {})).requires_key
 
 
 def test_a_file_of_keys_that_is_not_there_is_an_error_at_once(tmp_path: Path):
     with pytest.raises(Exception, match="keys"):
-        open_door(parse(json.dumps({"auth": {"keys_file": str(tmp_path / "none.json")}}), {}))
+        open_authenticator(parse(json.dumps({"auth": {"keys_file": str(tmp_path / "none.json")}}), {}))
 
 
 async def test_limits_hold_without_keys_too(tmp_path):

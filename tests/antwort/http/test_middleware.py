@@ -11,7 +11,7 @@ from starlette.responses import PlainTextResponse, StreamingResponse
 from starlette.routing import Route
 
 from antwort.auth import KeyFile
-from antwort.http.middleware import Gate
+from antwort.http.middleware import RequestMiddleware
 from antwort.http.services import caller_of
 
 pytestmark = pytest.mark.anyio
@@ -174,5 +174,5 @@ async def test_websockets_are_closed():
     async def never(*_):
         raise AssertionError("nobody asks the application")
 
-    await Gate(never, None)({"type": "websocket"}, never, send)  # pyright: ignore[reportArgumentType] - it needs none
+    await RequestMiddleware(never, None)({"type": "websocket"}, never, send)  # pyright: ignore[reportArgumentType] - it needs none
     assert sent == [{"type": "websocket.close", "code": 1008}]

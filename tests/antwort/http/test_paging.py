@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from starlette.requests import Request
 
 from antwort.api.errors import ApiError
-from antwort.api.projection import View
+from antwort.api.projection import ResponseView
 from antwort.engine.ports import Page, PageQuery
 from antwort.http.paging import ends, flag, included, listed, page_query, whole_number
 
@@ -91,7 +91,7 @@ def test_what_to_include_is_written_in_either_way():
 
 def test_a_list_says_where_it_begins_and_ends():
     items: list[dict[str, Any]] = [{"id": "msg_1", "type": "message"}, {"id": "msg_2", "type": "message"}]
-    page = listed(Page(items, has_more=True), View())
+    page = listed(Page(items, has_more=True), ResponseView())
 
     assert (page.object, page.data, page.has_more) == ("list", items, True)
     assert (page.first_id, page.last_id) == ("msg_1", "msg_2")

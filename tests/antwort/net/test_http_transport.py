@@ -12,7 +12,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from antwort.net.http_transport import _HELD, Transport
+from antwort.net.http_transport import _HELD, HttpTransport
 
 pytestmark = pytest.mark.anyio
 
@@ -52,7 +52,7 @@ class Peer:
         scheme = "https" if self._tls else "http"
         server = await asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=self._tls)
         url = f"{scheme}://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        self.transport = Transport(**options)
+        self.transport = HttpTransport(**options)
         async with server, httpx2.AsyncClient(base_url=url, transport=self.transport, timeout=limits) as client:
             yield client
 
@@ -143,7 +143,7 @@ async def test_a_header_cannot_hold_another():
 
 @pytest.mark.parametrize("url", ["ftp://127.0.0.1/", "http:///v1"])
 async def test_what_is_no_address_of_a_server_is_refused(url):
-    async with httpx2.AsyncClient(transport=Transport()) as client:
+    async with httpx2.AsyncClient(transport=HttpTransport()) as client:
         with pytest.raises(httpx2.UnsupportedProtocol):
             await client.post(url)
 
@@ -261,7 +261,7 @@ async def test_what_came_before_the_break_is_there():
 
 
 async def test_nobody_there(unused_port):
-    async with httpx2.AsyncClient(transport=Transport()) as client:
+    async with httpx2.AsyncClient(transport=HttpTransport()) as client:
         with pytest.raises(httpx2.ConnectError):
             await client.post(f"http://127.0.0.1:{unused_port}/")
         with pytest.raises(httpx2.ConnectError):
@@ -418,12 +418,12 @@ async def test_a_unix_socket_is_asked_whatever_the_address_says(tmp_path):
 
     peer = Peer(answer)
     server = await asyncio.start_unix_server(peer._serve, str(tmp_path / "s"))
-    transport = Transport(uds=str(tmp_path / "s"))
+    transport = HttpTransport(uds=str(tmp_path / "s"))
     async with server, httpx2.AsyncClient(base_url="http://sandbox", transport=transport) as client:
         assert [(await client.get("/")).text for _ in range(2)] == ["hello", "hello"]
     assert peer.connections == 1
 
-    nobody = Transport(uds=str(tmp_path / "none"))
+    nobody = HttpTransport(uds=str(tmp_path / "none"))
     async with httpx2.AsyncClient(base_url="http://sandbox", transport=nobody) as client:
         with pytest.raises(httpx2.ConnectError):
             await client.get("/")

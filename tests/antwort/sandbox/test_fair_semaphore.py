@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from antwort.sandbox.errors import AtCapacity
-from antwort.sandbox.fair_semaphore import Turnstile
+from antwort.sandbox.fair_semaphore import FairSemaphore
 
 pytestmark = pytest.mark.anyio
 
@@ -21,7 +21,7 @@ class Stage:
     """Work that ends when it is told to, and the order in which it began."""
 
     def __init__(self, places: int, queue: int) -> None:
-        self.turns = Turnstile(places, "installations", queue=queue)
+        self.turns = FairSemaphore(places, "installations", queue=queue)
         self.begun: list[str] = []
         self.ends: dict[str, asyncio.Event] = {}
 

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from antwort.sandbox.threads import Workers
+from antwort.sandbox.threads import DedicatedThreads
 
 pytestmark = pytest.mark.anyio
 
@@ -18,7 +18,7 @@ def anyio_backend():
 
 
 async def test_it_answers_and_hands_on_errors():
-    workers = Workers(1, "test")
+    workers = DedicatedThreads(1, "test")
     assert await workers.run(lambda: threading.current_thread().name.startswith("test"))
     with pytest.raises(ZeroDivisionError):
         await workers.run(lambda: 1 // 0)
@@ -26,7 +26,7 @@ async def test_it_answers_and_hands_on_errors():
 
 
 async def test_who_is_cancelled_waits_for_the_end():
-    workers, gone_on, done = Workers(1, "test"), threading.Event(), []
+    workers, gone_on, done = DedicatedThreads(1, "test"), threading.Event(), []
 
     def work() -> None:
         gone_on.wait(10)

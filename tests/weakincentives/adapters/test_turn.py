@@ -7,7 +7,7 @@ import pytest
 from weakincentives.adapters.turn import (
     AskModel,
     Ending,
-    Limits,
+    EvaluationLimits,
     ModelReply,
     NamedTool,
     NativeCall,
@@ -25,7 +25,7 @@ from weakincentives.deadlines import Deadline
 from weakincentives.errors import BudgetExceededError, DeadlineExceededError, PromptEvaluationError, TurnLimitError
 from weakincentives.prompt import MarkdownSection, Prompt, RenderedPrompt, ToolResult
 
-LIMITS = Limits("p", max_turns=10)
+LIMITS = EvaluationLimits("p", max_turns=10)
 NATIVE = NativeCall("n1", "web_search", "web_search", "openai", {"query": "x"}, ToolResult("found"))
 
 
@@ -66,7 +66,7 @@ def test_the_loop_asks_records_runs_and_asks_again():
 
 def test_no_tool_is_started_after_the_deadline():
     clock = ManualClock()
-    loop = turns(rendered(), limits=Limits("p", max_turns=10, deadline=Deadline.after(60, clock=clock)))
+    loop = turns(rendered(), limits=EvaluationLimits("p", max_turns=10, deadline=Deadline.after(60, clock=clock)))
     next(loop)
     one, two = ToolCall("c1", "a"), ToolCall("c2", "b")
     loop.send(ModelReply(text="Both.", calls=(one, two)))
@@ -130,7 +130,7 @@ def test_a_tool_may_change_what_the_next_request_offers():
 
 
 def test_too_many_turns_end_the_loop():
-    loop = turns(rendered(), limits=Limits("p", max_turns=1))
+    loop = turns(rendered(), limits=EvaluationLimits("p", max_turns=1))
     next(loop)
     call = ToolCall("c", "ls")
     loop.send(ModelReply(text="thinking", calls=(call,)))
@@ -143,7 +143,7 @@ def test_too_many_turns_end_the_loop():
 
 def test_a_passed_deadline_ends_the_loop_before_the_next_request():
     clock = ManualClock()
-    loop = turns(rendered(), limits=Limits("p", 10, Deadline.after(5, clock=clock)))
+    loop = turns(rendered(), limits=EvaluationLimits("p", 10, Deadline.after(5, clock=clock)))
     next(loop)
     call = ToolCall("c", "ls")
     loop.send(ModelReply(calls=(call,)))
@@ -155,7 +155,7 @@ def test_a_passed_deadline_ends_the_loop_before_the_next_request():
 
 def test_an_exceeded_budget_ends_the_loop_but_keeps_what_was_said():
     tracker = BudgetTracker(Budget(max_total_tokens=10))
-    loop = turns(rendered(), limits=Limits("p", 10, tracker=tracker))
+    loop = turns(rendered(), limits=EvaluationLimits("p", 10, tracker=tracker))
     next(loop)
     tracker.record(TokenUsage(20, 1))  # the driver counts; the loop asks
     loop.send(ModelReply(text="a long answer"))

@@ -6,16 +6,16 @@ import pytest
 
 from weakincentives.errors import FilesystemError
 from weakincentives.filesystem import InMemoryFilesystem, base
-from weakincentives.filesystem.regex_timeout import Patience, compile_pattern
+from weakincentives.filesystem.regex_timeout import RegexTimeout, compile_pattern
 
 
 def test_a_match_that_would_take_for_ever_is_given_up():
     with pytest.raises(FilesystemError, match="takes too long"):
-        Patience(0.1).matches(compile_pattern("(a|a)+b\\1"), "a" * 60, whole=False)
+        RegexTimeout(0.1).matches(compile_pattern("(a|a)+b\\1"), "a" * 60, whole=False)
 
 
 def test_patience_is_for_all_matches_together():
-    patience = Patience(0.0)
+    patience = RegexTimeout(0.0)
     with pytest.raises(FilesystemError, match="takes too long"):
         patience.matches(compile_pattern("(a|a)+b\\1"), "a" * 60, whole=True)
     assert patience.matches(compile_pattern("a"), "xax", whole=False)
@@ -29,7 +29,7 @@ def test_what_is_no_pattern_is_said_to_be_none(wrong: str):
 
 @pytest.mark.parametrize("pattern", ["*a" * 25 + "b", "**/a/" * 15 + "b"])
 def test_a_glob_cannot_hang_a_filesystem(pattern: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(base, "Patience", lambda: Patience(0.2))
+    monkeypatch.setattr(base, "Patience", lambda: RegexTimeout(0.2))
     files = InMemoryFilesystem()
     files.write_text("a" * 60, "")
     files.write_text("a/" * 40 + "c", "")
@@ -38,7 +38,7 @@ def test_a_glob_cannot_hang_a_filesystem(pattern: str, monkeypatch: pytest.Monke
 
 
 def test_a_grep_cannot_hang_a_filesystem(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(base, "Patience", lambda: Patience(0.2))
+    monkeypatch.setattr(base, "Patience", lambda: RegexTimeout(0.2))
     files = InMemoryFilesystem()
     files.write_text("long", "a" * 60 + "!")
     with suppress(FilesystemError):

@@ -9,9 +9,9 @@ places    which of them it is, by the configuration
 
 from __future__ import annotations
 
-from antwort.containers.sandboxes.backends import Place, open_place
+from antwort.containers.sandboxes.backends import Backend, open_backend
 from antwort.containers.sandboxes.client import SandboxServer
-from antwort.containers.sandboxes.local import LocalSandboxes, NoJail
+from antwort.containers.sandboxes.local import JailUnavailable, LocalSandboxes
 from antwort.containers.sandboxes.port import (
     Figure,
     Outcome,
@@ -27,12 +27,12 @@ from antwort.containers.sandboxes.port import (
 from antwort.containers.sandboxes.remote import RemoteSandboxes
 
 __all__ = [
+    "Backend",
     "Figure",
+    "JailUnavailable",
     "LocalSandboxes",
-    "NoJail",
     "Outcome",
     "Output",
-    "Place",
     "RemoteSandboxes",
     "Sandbox",
     "SandboxFault",
@@ -42,5 +42,5 @@ __all__ = [
     "SandboxServer",
     "SandboxTrouble",
     "Sandboxes",
-    "open_place",
+    "open_backend",
 ]

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from antwort.config import CodeInterpreterSettings, ConfigError
 from antwort.containers.sandboxes.client import SandboxServer, WrongToken
-from antwort.containers.sandboxes.local import LocalSandboxes, NoJail
+from antwort.containers.sandboxes.local import JailUnavailable, LocalSandboxes
 from antwort.containers.sandboxes.port import Sandboxes, SandboxTrouble
 from antwort.containers.sandboxes.remote import RemoteSandboxes
 
@@ -26,20 +26,20 @@ _HOW = (
 )
 
 
-class Place(Struct, frozen=True):
+class Backend(Struct, frozen=True):
     """Where code is run, or None where it is not; and what to tell of that."""
 
     sandboxes: Sandboxes | None
     told: str
 
 
-async def open_place(settings: CodeInterpreterSettings, state: Path, environment: Mapping[str, str]) -> Place:
+async def open_backend(settings: CodeInterpreterSettings, state: Path, environment: Mapping[str, str]) -> Backend:
     """The place to run code, ready to be used.
 
     `state` is where a sandbox server of our own keeps what it installs.
     """
     if settings.enabled is False:
-        return Place(None, "off, as the configuration says")
+        return Backend(None, "off, as the configuration says")
     if settings.sandbox_template is not None:
         raise ConfigError(
             f"{_WHERE}.sandbox_template: claims of Kubernetes are not part of this installation. Name a running "
@@ -51,7 +51,7 @@ async def open_place(settings: CodeInterpreterSettings, state: Path, environment
     return await _here(settings, state, environment)
 
 
-async def _here(settings: CodeInterpreterSettings, state: Path, environment: Mapping[str, str]) -> Place:
+async def _here(settings: CodeInterpreterSettings, state: Path, environment: Mapping[str, str]) -> Backend:
     sandboxes = LocalSandboxes(
         state,
         max_output=settings.max_output_size,
@@ -60,15 +60,15 @@ async def _here(settings: CodeInterpreterSettings, state: Path, environment: Map
     )
     try:
         await sandboxes.start()
-    except NoJail as error:
+    except JailUnavailable as error:
         await sandboxes.aclose()
         if settings.enabled:
             raise ConfigError(f"{_WHERE}.enabled: no code can be run on this machine: {error}. {_HOW}") from error
-        return Place(None, f"off: {error}. {_HOW}")
-    return Place(sandboxes, "in the jail of this machine")
+        return Backend(None, f"off: {error}. {_HOW}")
+    return Backend(sandboxes, "in the jail of this machine")
 
 
-async def _elsewhere(url: str, token: str | None) -> Place:
+async def _elsewhere(url: str, token: str | None) -> Backend:
     """A server that does not answer yet may do so later, and is no reason not to start; a wrong token is."""
     sandboxes = RemoteSandboxes(await asyncio.to_thread(SandboxServer, url, token=token))  # reads files
     try:
@@ -77,8 +77,8 @@ async def _elsewhere(url: str, token: str | None) -> Place:
         await sandboxes.aclose()
         raise ConfigError(f"{_WHERE}.sandbox_token_env: {error}") from error
     except SandboxTrouble as trouble:
-        return Place(sandboxes, f"at {url}, which does not answer yet: {trouble}")
-    return Place(sandboxes, f"at {url}")
+        return Backend(sandboxes, f"at {url}, which does not answer yet: {trouble}")
+    return Backend(sandboxes, f"at {url}")
 
 
 def _token(settings: CodeInterpreterSettings, environment: Mapping[str, str]) -> str | None:

@@ -33,7 +33,7 @@ from antwort.containers.sandboxes.port import (
     SandboxRefused,
     SandboxTrouble,
 )
-from antwort.net.http_transport import Transport
+from antwort.net.http_transport import HttpTransport
 from antwort.net.sse import EventReader, EventTooLong, ServerEvent
 
 _logger = logging.getLogger(__name__)
@@ -157,7 +157,10 @@ class SandboxServer:
                 timeout=httpx2.Timeout(connect=_CONNECT, read=_SILENCE, write=_SILENCE, pool=_CONNECT),
                 transport=transport,
             )
-            for transport in (Transport(expiry=_IDLE, uds=uds), uploads)  # ours is quicker, and sends nothing piecemeal
+            for transport in (
+                HttpTransport(expiry=_IDLE, uds=uds),
+                uploads,
+            )  # ours is quicker, and sends nothing piecemeal
         )
 
     async def ready(self) -> None:
@@ -172,7 +175,7 @@ class SandboxServer:
         memory_limit: str,
         timeout: float,  # noqa: ASYNC109 - waiting for room is one of several things that it limits
         lease: int = 600,
-    ) -> Session:
+    ) -> RemoteSandbox:
         """A session of its own, as soon as the server has room; it ends when nobody asks for it for `lease` seconds."""
         body = {"tenant": tenant, "memory": memory_limit, "expires_after_seconds": lease}
         loop = asyncio.get_running_loop()
@@ -181,7 +184,7 @@ class SandboxServer:
             left = deadline - loop.time()
             try:
                 async with asyncio.timeout(max(0.0, left)), self.call("POST", "/sessions", json=body) as answer:
-                    return Session(self, _decoded(await _read(answer), _Session).id)
+                    return RemoteSandbox(self, _decoded(await _read(answer), _Session).id)
             except TimeoutError as error:
                 raise SandboxFault(f"No sandbox came up within {timeout:g} s.") from error
             except _Refused as refused:
@@ -229,7 +232,7 @@ class SandboxServer:
         await self._uploads.aclose()
 
 
-class Session:
+class RemoteSandbox:
     """One session: a `Sandbox`. What a failure means is found out by asking for the session itself."""
 
     def __init__(self, server: SandboxServer, name: str) -> None:

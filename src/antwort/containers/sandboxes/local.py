@@ -42,7 +42,7 @@ _LONGEST_SOCKET: Final = 100  # bytes of a path; the system takes a few more
 _SHORT: Final = "/tmp"  # noqa: S108 - a directory of our own is made there, for us alone
 
 
-class NoJail(SandboxFault):
+class JailUnavailable(SandboxFault):
     """The sandbox server does not start on this machine. The message is its own."""
 
 
@@ -159,7 +159,7 @@ class _Child:
                 await child._answers()
         except TimeoutError as error:
             await child.stop()
-            raise NoJail(f"The sandbox server did not come up within {_START_SECONDS:.0f} s.") from error
+            raise JailUnavailable(f"The sandbox server did not come up within {_START_SECONDS:.0f} s.") from error
         except BaseException:
             await child.stop()
             raise
@@ -194,7 +194,7 @@ class _Child:
         while True:
             if not self.alive:
                 await asyncio.gather(self._listening, return_exceptions=True)
-                raise NoJail(self._last_words())
+                raise JailUnavailable(self._last_words())
             try:
                 return await self.sandboxes.check()
             except SandboxTrouble:

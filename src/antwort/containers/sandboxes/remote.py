@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from antwort.containers.sandboxes.client import SandboxServer, Session
+from antwort.containers.sandboxes.client import RemoteSandbox, SandboxServer
 from antwort.containers.sandboxes.port import Sandbox, SandboxTrouble
 
 LEASE: Final = 180
@@ -22,7 +22,7 @@ class RemoteSandboxes:
         self._server = server
         self._lease = lease
         self._pause = beat
-        self._held: set[Session] = set()
+        self._held: set[RemoteSandbox] = set()
         self._beating: asyncio.Task[None] | None = None
 
     async def check(self) -> None:
@@ -39,7 +39,7 @@ class RemoteSandboxes:
         return session
 
     async def release(self, sandbox: Sandbox) -> None:
-        if isinstance(sandbox, Session):
+        if isinstance(sandbox, RemoteSandbox):
             self._held.discard(sandbox)
             await sandbox.end()
 

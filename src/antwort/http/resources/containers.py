@@ -32,7 +32,7 @@ from antwort.api.containers import (
 from antwort.api.errors import ApiError, internal, invalid
 from antwort.api.objects import Deleted
 from antwort.api.sse import frame
-from antwort.containers import Containers, ContainerWish, Executed
+from antwort.containers import Containers, ContainerSpec, Executed
 from antwort.containers.outputs import cut_to
 from antwort.containers.paths import DATA
 from antwort.containers.sandboxes import Output, SandboxFault, SandboxLost
@@ -51,7 +51,7 @@ async def create(request: Request) -> Answer:
     """Make one."""
     asked = await read_json(request, CreateContainer)
     check(asked)
-    wish = ContainerWish(
+    wish = ContainerSpec(
         name=asked.name,
         memory_limit=asked.memory_limit,
         minutes=asked.expires_after.minutes if asked.expires_after else None,

@@ -14,7 +14,7 @@ from starlette.routing import Route
 from antwort.api.errors import ApiError, invalid, not_found, unavailable
 from antwort.api.events import ENDINGS, ErrorEvent, ResponseFailed, to_sse
 from antwort.api.objects import Deleted, InputTokens
-from antwort.api.projection import View
+from antwort.api.projection import ResponseView
 from antwort.api.requests import CountTokens, CreateResponse
 from antwort.api.responses import Response, ResponseError
 from antwort.engine.engine import Work
@@ -98,7 +98,7 @@ class _Told:
     """A response that is streamed as it is made: knows what was told of it, and so how to end a stream that breaks."""
 
     work: Work
-    view: View
+    view: ResponseView
     number: int = -1
     ended: bool = False
 
@@ -119,7 +119,7 @@ class _Told:
         yield self.view.event(ResponseFailed(response=failed, sequence_number=self.number + 2))
 
 
-def _followed(request: Request, response_id: str, after: int, view: View) -> EventStream:
+def _followed(request: Request, response_id: str, after: int, view: ResponseView) -> EventStream:
     """What a background response has told, and tells from now on."""
 
     async def frames() -> AsyncGenerator[bytes, None]:

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Struct
 
 
-class Settings(Struct, frozen=True, kw_only=True):
+class LlamaSettings(Struct, frozen=True, kw_only=True):
     """What the process is told."""
 
     weights: str
@@ -36,7 +36,7 @@ class Ready(Struct, frozen=True):
 
 def main() -> None:
     """Load, listen, wait for the end of the input."""
-    settings = msgspec.json.decode(sys.stdin.buffer.readline(), type=Settings)
+    settings = msgspec.json.decode(sys.stdin.buffer.readline(), type=LlamaSettings)
     watcher = threading.Thread(target=_end_with_input, daemon=True)
     watcher.start()  # before the weights are loaded, which takes a while
     said = os.fdopen(os.dup(1), "wb")
@@ -53,7 +53,7 @@ def _end_with_input() -> None:
     os._exit(0)  # llama.cpp's threads answer to nobody any more, and joining them takes until their answers are whole
 
 
-def _listen(settings: Settings) -> Any:  # noqa: ANN401 - the library has no types
+def _listen(settings: LlamaSettings) -> Any:  # noqa: ANN401 - the library has no types
     xllamacpp: Any = importlib.import_module("xllamacpp")  # the door to llama.cpp: only this process goes through it
     params = xllamacpp.CommonParams()
     params.model.path = settings.weights

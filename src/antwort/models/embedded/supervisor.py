@@ -15,7 +15,7 @@ import msgspec
 import structlog
 
 from antwort.engine.ports import ModelFault
-from antwort.models.embedded.server import Ready, Settings
+from antwort.models.embedded.server import LlamaSettings, Ready
 from antwort.models.upstream import Upstream
 
 _log = structlog.get_logger(__name__)
@@ -43,7 +43,7 @@ class Supervisor:
         threads: int | None = None,
         command: Sequence[str] = COMMAND,
     ) -> None:
-        self._settings = Settings(
+        self._settings = LlamaSettings(
             weights=str(weights),
             key=secrets.token_urlsafe(32),
             context=context,

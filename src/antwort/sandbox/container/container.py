@@ -20,12 +20,12 @@ from antwort.sandbox.container.call import Call, OnOutput, Outcome, Question
 from antwort.sandbox.container.channel import Channel
 from antwort.sandbox.container.pipes import Pipes
 from antwort.sandbox.errors import CannotStart, Ended
-from antwort.sandbox.files.tree import Tree
-from antwort.sandbox.host.cgroups import Groups, Ward
+from antwort.sandbox.files.tree import FileTree
+from antwort.sandbox.host.cgroups import Cgroup, Groups
 from antwort.sandbox.host.process import Process, described, shell_code
 from antwort.sandbox.jail import mounts, wire
-from antwort.sandbox.limits import Limits
-from antwort.sandbox.pool.zygotes import Zygote
+from antwort.sandbox.limits import ContainerLimits
+from antwort.sandbox.pool.zygotes import ZygoteProcess
 
 _SETUP_SECONDS: Final = 30.0
 _GRACE_SECONDS: Final = 0.5
@@ -53,7 +53,7 @@ class Container:
 
     def __init__(self, channel: socket.socket, output: int, errors: int, uid: int | None = None) -> None:
         self.number = next(_numbers)
-        self.limits = Limits()
+        self.limits = ContainerLimits()
         self.calls = 0
         self.walled = True
         """It has files and a network of its own; else both are the host's, and say nothing about it."""
@@ -65,15 +65,15 @@ class Container:
         self._turn = asyncio.Lock()
         self._died: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._reason: str | None = None
-        self._ward: Ward | None = None
-        self._tree: Tree | None = None
+        self._ward: Cgroup | None = None
+        self._tree: FileTree | None = None
         self._gone: list[Callable[[], None]] = []
         self._ending: asyncio.Task[None] | None = None
 
     # -- birth --------------------------------------------------------------------------------------------------
 
     @classmethod
-    async def fork(cls, zygote: Zygote) -> Container:
+    async def fork(cls, zygote: ZygoteProcess) -> Container:
         """A spare: forked and walled in by namespaces, waiting for its limits."""
         ours, theirs = socket.socketpair()
         output, output_end = os.pipe()
@@ -106,7 +106,7 @@ class Container:
             self._ward = await making  # the thread makes it all the same, and it must be removed again
             raise
 
-    async def settle(self, limits: Limits, settings: Settings, *, limited: bool) -> None:
+    async def settle(self, limits: ContainerLimits, settings: Settings, *, limited: bool) -> None:
         """Send the limits and wait until the door is locked."""
         self.limits = limits
         self.walled = settings.place == mounts.DATA
@@ -129,7 +129,7 @@ class Container:
             await asyncio.to_thread(self._ward.limit, limits)
         with contextlib.suppress(OSError):  # if it has died meanwhile, the introduction says so
             await self._channel.send(wire.encode(header))
-        self._tree = Tree(await self._introduced(self._channel.ready()), self._uid)
+        self._tree = FileTree(await self._introduced(self._channel.ready()), self._uid)
 
     async def _introduced(self, word: Coroutine[Any, Any, list[int]]) -> list[int]:
         try:
@@ -163,7 +163,7 @@ class Container:
         return ward is not None and ward.out_of_memory()
 
     @property
-    def files(self) -> Tree:
+    def files(self) -> FileTree:
         """Its files; they can still be read after it has died by itself, until it is ended."""
         tree = self._tree  # asked from other threads: it may be closed between two looks
         if tree is None:

@@ -12,13 +12,13 @@ from typing import IO, Final
 
 from antwort.sandbox.errors import BadPath, NotFound, TooLarge
 from antwort.sandbox.files import tar
-from antwort.sandbox.files.tree import Tree, parts
+from antwort.sandbox.files.tree import FileTree, parts
 
 MOST_MEMBERS: Final = 100_000
 _CHUNK: Final = 1 << 20
 
 
-def unpack(tree: Tree, source: IO[bytes], below: str, *, limit: int) -> int:
+def unpack(tree: FileTree, source: IO[bytes], below: str, *, limit: int) -> int:
     """Write every member below the directory; answers how many. Stops at the first that is not allowed."""
     prefix = f"{'/'.join(parts(below))}/" if below else ""
     count, total = 0, 0
@@ -32,7 +32,7 @@ def unpack(tree: Tree, source: IO[bytes], below: str, *, limit: int) -> int:
     return count
 
 
-def _unpack_one(tree: Tree, source: IO[bytes], member: tar.Member, prefix: str) -> None:
+def _unpack_one(tree: FileTree, source: IO[bytes], member: tar.Member, prefix: str) -> None:
     name = member.name.removeprefix("./").rstrip("/")
     if member.kind == "directory":
         if name not in {"", "."}:
@@ -46,7 +46,7 @@ def _unpack_one(tree: Tree, source: IO[bytes], member: tar.Member, prefix: str) 
             draft.write(piece)
 
 
-def pack(tree: Tree, sink: IO[bytes], below: str, *, limit: int) -> int:
+def pack(tree: FileTree, sink: IO[bytes], below: str, *, limit: int) -> int:
     """Write every file and directory below as a tar; answers how many."""
     prefix = f"{'/'.join(parts(below))}/" if below else ""
     count, total = 0, 0

@@ -88,7 +88,7 @@ class Draft:
     Left as a context manager it does the one or the other. To be closed either way.
     """
 
-    def __init__(self, tree: Tree, path: str, directory: int, part: str, name: str, descriptor: int) -> None:
+    def __init__(self, tree: FileTree, path: str, directory: int, part: str, name: str, descriptor: int) -> None:
         self.path = path
         self.directory = directory
         self.part = part
@@ -126,7 +126,7 @@ class Draft:
         self.close(whole=kind is None)
 
 
-class Tree:
+class FileTree:
     """The directory `/mnt/data` of one container."""
 
     def __init__(self, places: list[int], uid: int | None) -> None:

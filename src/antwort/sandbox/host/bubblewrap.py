@@ -81,11 +81,11 @@ def zygote(stack: Stack, command: int, layers: frozenset[str], packages: Path | 
     return tree.launch(inside, environment, uid)
 
 
-def system(stack: Stack) -> tuple[Tree, str]:
+def system(stack: Stack) -> tuple[MountArguments, str]:
     """The operating system and the Python of the stack, without any package; and where that Python is inside."""
     home = stack.home
     site = f"lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
-    tree = Tree()
+    tree = MountArguments()
     tree.read_only(Path("/usr"), "/usr")
     for name in ("bin", "sbin", "lib", "lib32", "lib64"):
         tree.system(name)
@@ -100,7 +100,7 @@ def system(stack: Stack) -> tuple[Tree, str]:
 
 def probe(uid: int | None) -> Launch:
     """Nothing but the walls, around a program that does nothing, to see whether this host lets us build them."""
-    tree = Tree()
+    tree = MountArguments()
     tree.read_only(Path("/usr"), "/usr")
     for name in ("bin", "lib", "lib32", "lib64"):
         tree.system(name)
@@ -111,7 +111,7 @@ def _arguments(stack: Stack, command: int, layers: frozenset[str]) -> list[str]:
     return [str(command), ",".join(sorted(layers)), ",".join(stack.modules)]
 
 
-class Tree:
+class MountArguments:
     """The arguments that lay out the root, collected in order."""
 
     def __init__(self) -> None:

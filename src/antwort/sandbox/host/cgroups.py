@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import ClassVar, Final, Protocol
 
 from antwort.sandbox.host.process import descendants
-from antwort.sandbox.limits import Limits
+from antwort.sandbox.limits import ContainerLimits
 
 ROOT: Final = Path("/sys/fs/cgroup")
 PREFIX: Final = "antwort-"
@@ -30,17 +30,17 @@ _OURS: Final = 1
 _ROUNDS: Final = 10
 _HOW: Final = "run the server as a service of its own with Delegate=yes"
 
-Files = Callable[[Limits], list[dict[str, int | str]]]
+Files = Callable[[ContainerLimits], list[dict[str, int | str]]]
 
 
 class NoGroups(Exception):
     """Control groups cannot be used here; the message says why, for people."""
 
 
-class Ward(Protocol):
+class Cgroup(Protocol):
     """One container's group."""
 
-    def limit(self, limits: Limits) -> None: ...
+    def limit(self, limits: ContainerLimits) -> None: ...
 
     def out_of_memory(self) -> bool:
         """The kernel ended a process of it for want of memory."""
@@ -63,7 +63,7 @@ class Groups(Protocol):
         """Make it ready for use, or `NoGroups` where that has become impossible."""
         ...
 
-    def ward(self, pids: list[int]) -> Ward:
+    def ward(self, pids: list[int]) -> Cgroup:
         """A new group with these processes in it, not limited yet."""
         ...
 
@@ -128,7 +128,7 @@ class Version1:
     def claim(self) -> None:
         """Nobody is in the way: a group may have processes and groups below it."""
 
-    def ward(self, pids: list[int]) -> Ward:
+    def ward(self, pids: list[int]) -> Cgroup:
         name = _new_name()
         directories = [self._root / controller / name for controller in self._controllers]
         try:
@@ -203,7 +203,7 @@ class Version2:
         except OSError as error:
             raise NoGroups(f"our control group could not be divided: {error.strerror}") from error
 
-    def ward(self, pids: list[int]) -> Ward:
+    def ward(self, pids: list[int]) -> Cgroup:
         directory = self._base / _new_name()
         directory.mkdir()
         try:
@@ -233,7 +233,7 @@ class _Directories:
         self._events = events
         self._files = files
 
-    def limit(self, limits: Limits) -> None:
+    def limit(self, limits: ContainerLimits) -> None:
         for directory, files in zip(self._directories, self._files(limits), strict=True):
             for name, value in files.items():
                 try:
@@ -268,14 +268,14 @@ _OPTIONAL: Final = frozenset(
 )
 
 
-def _version1_files(limits: Limits) -> list[dict[str, int | str]]:
+def _version1_files(limits: ContainerLimits) -> list[dict[str, int | str]]:
     # Memory before memory and swap: the second may never be lower than the first.
     memory = {"memory.limit_in_bytes": limits.memory_bytes, "memory.memsw.limit_in_bytes": limits.memory_bytes}
     quota = {"cpu.cfs_period_us": _PERIOD, "cpu.cfs_quota_us": int(limits.cpus * _PERIOD)}
     return [{**memory}, {"pids.max": limits.processes + _OURS}, {**quota}]
 
 
-def _version2_files(limits: Limits) -> list[dict[str, int | str]]:
+def _version2_files(limits: ContainerLimits) -> list[dict[str, int | str]]:
     return [
         {
             "memory.max": limits.memory_bytes,

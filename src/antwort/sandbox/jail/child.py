@@ -27,11 +27,11 @@ _BEHIND_THE_SERVER: Final = 5  # where no control group shares out the processor
 _SETUP_FAILED: Final = 71
 _CHANNEL_GONE: Final = 70
 
-Seats = tuple[socket.socket, int, int]
+StdFds = tuple[socket.socket, int, int]
 """The channel, and where standard output and standard error go."""
 
 
-def build(seats: Seats, layers: frozenset[str], verdict: int) -> NoReturn:
+def build(seats: StdFds, layers: frozenset[str], verdict: int) -> NoReturn:
     """In the first process of the new namespaces: lay out the container, fork the interpreter, stay as init.
 
     The verdict, how the interpreter ended, goes through a pipe that no other process in here ever holds: init's own
@@ -66,7 +66,7 @@ def _reap_until(interpreter: int) -> int:
             return os.waitstatus_to_exitcode(status)
 
 
-def live(seats: Seats, layers: frozenset[str]) -> NoReturn:
+def live(seats: StdFds, layers: frozenset[str]) -> NoReturn:
     """In the interpreter: wait for the limits, settle in, lock the door, then serve until the channel closes."""
     channel = _take(seats)
     try:
@@ -95,7 +95,7 @@ def _hand_over(channel: socket.socket, word: str, descriptors: list[int]) -> Non
         os.close(descriptor)
 
 
-def _take(seats: Seats) -> socket.socket:
+def _take(seats: StdFds) -> socket.socket:
     """Put the descriptors where they belong and close whatever else was inherited."""
     channel, output, errors = seats
     os.setsid()

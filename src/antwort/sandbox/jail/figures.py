@@ -14,7 +14,7 @@ MOST_BYTES: Final = 16 << 20
 """Of all images of one call: the server holds them in memory, and many calls run at once."""
 
 
-class Gallery:
+class FigureCollector:
     """The images of one call after the other, as many of each as one answer can carry."""
 
     def __init__(self) -> None:

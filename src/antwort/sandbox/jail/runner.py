@@ -54,7 +54,7 @@ class Runner:
         sys.modules["__main__"] = self._main
         sys.argv = [""]
         builtins.input = no_input
-        self._gallery = figures.Gallery()
+        self._gallery = figures.FigureCollector()
 
     def serve(self) -> None:
         signal.signal(signal.SIGINT, self._interrupted)

@@ -39,7 +39,7 @@ class Lease:
             release()
 
 
-class Shelf:
+class PackageCache:
     """The sets in one directory, together never larger than so many bytes."""
 
     def __init__(self, directory: Path, most_bytes: int) -> None:

@@ -19,11 +19,11 @@ from antwort.sandbox.errors import CannotStart, Refused, TooLarge
 from antwort.sandbox.files import quota
 from antwort.sandbox.files.quota import Quota, Usage
 from antwort.sandbox.host import bubblewrap
-from antwort.sandbox.host.cgroups import Ward
+from antwort.sandbox.host.cgroups import Cgroup
 from antwort.sandbox.host.probe import UIDS, Host
-from antwort.sandbox.limits import GIB, Limits
+from antwort.sandbox.limits import GIB, ContainerLimits
 from antwort.sandbox.pool.preload import Stack
-from antwort.sandbox.threads import Workers
+from antwort.sandbox.threads import DedicatedThreads
 
 _WORDS: Final = 2_000
 _LOOK_SECONDS: Final = 0.05
@@ -31,7 +31,7 @@ _END_SECONDS: Final = 10.0
 _CERTIFICATES: Final = ("SSL_CERT_FILE", "SSL_CERT_DIR")
 _BEHIND_THE_SERVER: Final = 5
 _LAST: Final = 19
-_SHARE: Final = Limits(memory_bytes=2 * GIB, processes=256, cpus=1.0)
+_SHARE: Final = ContainerLimits(memory_bytes=2 * GIB, processes=256, cpus=1.0)
 """Where control groups are to be had."""
 
 # It waits for a line: until then it is put where its limits hold, and if the server is killed it ends by itself.
@@ -51,7 +51,7 @@ class Installer:
     """Fills directories with packages."""
 
     def __init__(
-        self, host: Host, stack: Stack, workers: Workers, *, index: str | None, builds: bool, limit: Quota
+        self, host: Host, stack: Stack, workers: DedicatedThreads, *, index: str | None, builds: bool, limit: Quota
     ) -> None:
         self._host = host
         self._stack = stack
@@ -77,7 +77,7 @@ class Installer:
         """Its exit code and last words, or `TooLarge`. When this returns or raises, all of it has ended."""
         process = await _started(launch, str(self._limit.size // _BLOCK + 1))
         said = asyncio.create_task(_tail(process))
-        wards: list[Ward] = []
+        wards: list[Cgroup] = []
         try:
             with contextlib.suppress(ProcessLookupError):
                 # Relative: the server itself may have been started behind others, and nobody may overtake it.
@@ -95,7 +95,7 @@ class Installer:
             for ward in wards:
                 await self._workers.run(ward.release)
 
-    def _guard(self, pid: int, wards: list[Ward]) -> None:
+    def _guard(self, pid: int, wards: list[Cgroup]) -> None:
         """Into a control group, where there are any. It is in the list at once, so that it is removed in any case."""
         if self._host.groups is not None:
             try:

@@ -21,15 +21,15 @@ from typing import Any, Final
 from packaging.requirements import InvalidRequirement, Requirement
 
 from antwort.sandbox.errors import BadRequirement, TooLarge
-from antwort.sandbox.fair_semaphore import Turnstile
+from antwort.sandbox.fair_semaphore import FairSemaphore
 from antwort.sandbox.files.quota import Quota
 from antwort.sandbox.host.probe import Host
 from antwort.sandbox.limits import GIB
-from antwort.sandbox.packages.cache import Lease, Shelf
+from antwort.sandbox.packages.cache import Lease, PackageCache
 from antwort.sandbox.packages.installer import Installer, InstallFailed
-from antwort.sandbox.packages.session_packages import Annex, Annexes
+from antwort.sandbox.packages.session_packages import SessionPackages, SessionPackagesRoot
 from antwort.sandbox.pool.preload import Stack
-from antwort.sandbox.threads import Workers
+from antwort.sandbox.threads import DedicatedThreads
 
 MOST: Final = 50
 _LONGEST: Final = 200
@@ -112,14 +112,16 @@ class Packages:
     ) -> None:
         self._allowance = allowance or Allowance()
         self._asked = [f"{sys.version_info.major}.{sys.version_info.minor}", index, builds]
-        self._shelf = Shelf(directory, self._allowance.shelf_bytes)
-        self._annexes = Annexes(self._shelf)
-        self._workers = Workers(4, "packages")
-        self._watchers = Workers(self._allowance.at_once, "installer")  # of its own: looking must not have to wait
+        self._shelf = PackageCache(directory, self._allowance.shelf_bytes)
+        self._annexes = SessionPackagesRoot(self._shelf)
+        self._workers = DedicatedThreads(4, "packages")
+        self._watchers = DedicatedThreads(
+            self._allowance.at_once, "installer"
+        )  # of its own: looking must not have to wait
         self._installer = Installer(
             host, stack, self._watchers, index=index, builds=builds, limit=self._allowance.quota
         )
-        self._turns = Turnstile(self._allowance.at_once, "installations of packages", queue=self._allowance.queue)
+        self._turns = FairSemaphore(self._allowance.at_once, "installations of packages", queue=self._allowance.queue)
         self._jobs: dict[str, _Job] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -172,11 +174,11 @@ class Packages:
         finally:
             await self._workers.run(stack.close)
 
-    def annex(self) -> Annex:
+    def annex(self) -> SessionPackages:
         """For a container that may ask for packages later; `retire` it when the container is gone."""
         return self._annexes.open()
 
-    async def add(self, annex: Annex, requirements: list[str], *, seconds: float, tenant: str = "") -> str:
+    async def add(self, annex: SessionPackages, requirements: list[str], *, seconds: float, tenant: str = "") -> str:
         """Put these packages into the annex; answers the name of the set in it."""
         lease = await self.install(requirements, seconds=seconds, tenant=tenant)
         try:
@@ -186,7 +188,7 @@ class Packages:
         except OSError as error:
             raise InstallFailed(f"the packages could not be handed over: {error.strerror}") from error
 
-    def retire(self, annex: Annex) -> None:
+    def retire(self, annex: SessionPackages) -> None:
         """Remove it, in the background."""
         self._do(self._workers.run(annex.close))
 

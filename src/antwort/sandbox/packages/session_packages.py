@@ -15,24 +15,24 @@ from pathlib import Path
 
 from antwort.sandbox.errors import Ended
 from antwort.sandbox.files import quota
-from antwort.sandbox.packages.cache import Lease, Shelf, held
+from antwort.sandbox.packages.cache import Lease, PackageCache, held
 
 
-class Annexes:
+class SessionPackagesRoot:
     """All annexes of one server, in one directory that the next server removes if this one is killed."""
 
-    def __init__(self, shelf: Shelf) -> None:
+    def __init__(self, shelf: PackageCache) -> None:
         self._shelf = shelf
         self._stack = contextlib.ExitStack()
         self._place = Path(tempfile.mkdtemp(dir=shelf.directory, prefix=".annexes-"))
         self._stack.enter_context(held(self._place))
         self._place.chmod(0o755)
 
-    def open(self) -> Annex:
+    def open(self) -> SessionPackages:
         """A new one, empty."""
         place = Path(tempfile.mkdtemp(dir=self._place))
         place.chmod(0o755)
-        return Annex(self._shelf, place)
+        return SessionPackages(self._shelf, place)
 
     def close(self) -> None:
         """The server stops; every container has ended."""
@@ -41,10 +41,10 @@ class Annexes:
         self._stack.close()
 
 
-class Annex:
+class SessionPackages:
     """One container's. `add` and `close` are for threads: they may take as long as a large set has files."""
 
-    def __init__(self, shelf: Shelf, path: Path) -> None:
+    def __init__(self, shelf: PackageCache, path: Path) -> None:
         self.path = path
         self._shelf = shelf
         self._leases: list[Lease] = []

@@ -22,11 +22,11 @@ from antwort.sandbox.errors import AtCapacity, CannotStart, Unavailable
 from antwort.sandbox.host import bubblewrap
 from antwort.sandbox.host.probe import UIDS, Host
 from antwort.sandbox.jail import mounts
-from antwort.sandbox.limits import Limits
+from antwort.sandbox.limits import ContainerLimits
 from antwort.sandbox.pool import preload as stacks
 from antwort.sandbox.pool import watchdog
 from antwort.sandbox.pool.preload import Stack
-from antwort.sandbox.pool.zygotes import Zygote
+from antwort.sandbox.pool.zygotes import ZygoteProcess
 
 FORKS_PER_ZYGOTE: Final = 2_000
 IDLE_SECONDS: Final = 600.0
@@ -45,18 +45,18 @@ _ENVIRONMENT: Final = {
 
 
 @dataclass(slots=True)
-class _Nest:
+class _TenantPool:
     """One tenant's zygote of one stack, with the container forked ahead."""
 
     stack: Stack
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    zygote: Zygote | None = None
+    zygote: ZygoteProcess | None = None
     spare: asyncio.Task[Container] | None = None
     used: float = field(default_factory=time.monotonic)
 
 
 @dataclass(frozen=True, slots=True)
-class _Room:
+class ContainerPaths:
     """What a container finds besides its own files."""
 
     packages: Path | None
@@ -79,9 +79,9 @@ class Pool:
         self._packages = packages
         self._stack = stacks.here(modules)
         self._spares = spares
-        self._nests: dict[tuple[str, tuple[str, ...]], _Nest] = {}
-        self._reserve: asyncio.Task[Zygote] | None = None
-        self._retired: list[Zygote] = []
+        self._nests: dict[tuple[str, tuple[str, ...]], _TenantPool] = {}
+        self._reserve: asyncio.Task[ZygoteProcess] | None = None
+        self._retired: list[ZygoteProcess] = []
         self._containers: set[Container] = set()
         self._uids = itertools.cycle(UIDS)
         self._watches: list[asyncio.Task[None]] = []
@@ -128,7 +128,7 @@ class Pool:
 
     async def create(
         self,
-        limits: Limits | None = None,
+        limits: ContainerLimits | None = None,
         *,
         tenant: str = "",
         packages: Path | None = None,
@@ -142,17 +142,17 @@ class Pool:
         key = (tenant, self._stack.modules)
         if key not in self._nests:
             await self._make_room()
-        nest = self._nests.setdefault(key, _Nest(self._stack))
+        nest = self._nests.setdefault(key, _TenantPool(self._stack))
         nest.used = time.monotonic()
-        room = _Room(packages, annex, output)
+        room = ContainerPaths(packages, annex, output)
         try:
-            container = await self._settled(nest, limits or Limits(), room)
+            container = await self._settled(nest, limits or ContainerLimits(), room)
         except CannotStart:  # its zygote may have died in this very moment: once more, from another
-            container = await self._settled(nest, limits or Limits(), room)
+            container = await self._settled(nest, limits or ContainerLimits(), room)
         self._keep_spare(nest)
         return container
 
-    async def _settled(self, nest: _Nest, limits: Limits, room: _Room) -> Container:
+    async def _settled(self, nest: _TenantPool, limits: ContainerLimits, room: ContainerPaths) -> Container:
         container = await self._fork(nest)
         self._containers.add(container)
         place: str | None = None
@@ -169,7 +169,7 @@ class Pool:
 
     # -- forking ------------------------------------------------------------------------------------------------
 
-    async def _fork(self, nest: _Nest) -> Container:
+    async def _fork(self, nest: _TenantPool) -> Container:
         """The spare if there is one alive, else a new fork; a zygote that has died is replaced."""
         for last in (False,) * (_TRIES - 1) + (True,):
             spare, nest.spare = nest.spare, None
@@ -185,7 +185,7 @@ class Pool:
         message = "containers die as soon as they are forked; see `antwort doctor`"
         raise CannotStart(message)
 
-    async def _fork_new(self, nest: _Nest) -> Container:
+    async def _fork_new(self, nest: _TenantPool) -> Container:
         container = await Container.fork(await self._zygote(nest))
         if self._host.groups is not None:
             try:
@@ -198,12 +198,12 @@ class Pool:
                 raise
         return container
 
-    def _keep_spare(self, nest: _Nest) -> None:
+    def _keep_spare(self, nest: _TenantPool) -> None:
         if self._spares and nest.spare is None:
             nest.spare = asyncio.create_task(self._fork_new(nest))
             nest.spare.add_done_callback(_look)
 
-    async def _zygote(self, nest: _Nest) -> Zygote:
+    async def _zygote(self, nest: _TenantPool) -> ZygoteProcess:
         async with nest.lock:
             worn = nest.zygote is not None and nest.zygote.forked >= FORKS_PER_ZYGOTE
             if nest.zygote is not None and nest.zygote.alive and not worn:
@@ -214,7 +214,7 @@ class Pool:
             nest.zygote = await self._take_reserve()
             return nest.zygote
 
-    async def _take_reserve(self) -> Zygote:
+    async def _take_reserve(self) -> ZygoteProcess:
         reserve, self._reserve = self._reserve, None
         if reserve is not None:
             try:
@@ -232,7 +232,7 @@ class Pool:
         self._keep_reserve()
         return made
 
-    def _give_back(self, reserve: asyncio.Task[Zygote]) -> None:
+    def _give_back(self, reserve: asyncio.Task[ZygoteProcess]) -> None:
         """It comes up all the same: somebody must know of it to end it."""
         if self._reserve is None:
             self._reserve = reserve
@@ -244,9 +244,9 @@ class Pool:
             self._reserve = asyncio.create_task(self._new_zygote())
             self._reserve.add_done_callback(_look)
 
-    async def _new_zygote(self) -> Zygote:
+    async def _new_zygote(self) -> ZygoteProcess:
         uid = next(self._uids) if self._host.root and self._walled else None
-        return await Zygote.start(self._stack, self._host.walls, packages=self._packages, uid=uid)
+        return await ZygoteProcess.start(self._stack, self._host.walls, packages=self._packages, uid=uid)
 
     # -- settings -----------------------------------------------------------------------------------------------
 
@@ -254,7 +254,7 @@ class Pool:
     def _walled(self) -> bool:
         return "namespaces" in self._host.walls
 
-    def _settings(self, room: _Room, place: str | None) -> Settings:
+    def _settings(self, room: ContainerPaths, place: str | None) -> Settings:
         data = mounts.DATA if place is None else f"{place}/data"
         extra = {} if room.output is None else {"OUTPUT_DIR": f"{data}/{room.output}"}
         if place is None:
@@ -335,13 +335,13 @@ class Pool:
         return task
 
 
-async def _clear(nest: _Nest) -> None:
+async def _clear(nest: _TenantPool) -> None:
     await _drop_spare(nest)
     if nest.zygote is not None:
         await nest.zygote.stop()
 
 
-async def _drop_spare(nest: _Nest) -> None:
+async def _drop_spare(nest: _TenantPool) -> None:
     spare, nest.spare = nest.spare, None
     if spare is not None:
         made = (await asyncio.gather(spare, return_exceptions=True))[0]
@@ -349,9 +349,9 @@ async def _drop_spare(nest: _Nest) -> None:
             await made.end("it was not needed")
 
 
-async def _stop_made(making: asyncio.Task[Zygote]) -> None:
+async def _stop_made(making: asyncio.Task[ZygoteProcess]) -> None:
     made = (await asyncio.gather(making, return_exceptions=True))[0]
-    if isinstance(made, Zygote):
+    if isinstance(made, ZygoteProcess):
         await made.stop()
 
 

@@ -25,7 +25,7 @@ _KIND: Final = socket.SOCK_SEQPACKET if sys.platform == "linux" else socket.SOCK
 Ended = Callable[[int], None]
 
 
-class Zygote:
+class ZygoteProcess:
     """One running zygote. `start` it, `fork` from it; when `alive` turns false, make another."""
 
     def __init__(self, process: asyncio.subprocess.Process, commands: socket.socket, uid: int | None) -> None:
@@ -44,7 +44,7 @@ class Zygote:
     @classmethod
     async def start(
         cls, stack: Stack, layers: frozenset[str], *, packages: Path | None = None, uid: int | None = None
-    ) -> Zygote:
+    ) -> ZygoteProcess:
         ours, theirs = socket.socketpair(socket.AF_UNIX, _KIND)
         if "namespaces" in layers:
             launch = bubblewrap.zygote(stack, theirs.fileno(), layers, packages, uid)

@@ -7,6 +7,6 @@ Follow one request: `connections` (how many, how long) → `door` (who is let in
 from __future__ import annotations
 
 from .app import make_app
-from .settings import Settings
+from .settings import SandboxSettings
 
-__all__ = ["Settings", "make_app"]
+__all__ = ["SandboxSettings", "make_app"]

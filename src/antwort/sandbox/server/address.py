@@ -17,7 +17,7 @@ from typing import Final
 
 from antwort.sandbox.errors import CannotStart, Refused
 
-from .settings import Settings
+from .settings import SandboxSettings
 
 _BACKLOG: Final = 2048
 _FOR_OTHERS: Final = 0o077
@@ -37,7 +37,7 @@ class Address:
 
     @classmethod
     @contextlib.contextmanager
-    def open(cls, settings: Settings) -> Generator[Address]:
+    def open(cls, settings: SandboxSettings) -> Generator[Address]:
         """Listen where the settings say; afterwards nothing is left of it."""
         with contextlib.ExitStack() as opened:
             if settings.uds is not None:

@@ -18,16 +18,16 @@ from starlette.routing import Route
 
 from antwort.sandbox.errors import AtCapacity, Ended, NotFound, Refused, SandboxError, TooLarge, Unavailable
 from antwort.sandbox.host import probe as hosts
-from antwort.sandbox.limits import Limits, tier
+from antwort.sandbox.limits import ContainerLimits, tier
 from antwort.sandbox.packages.manager import Packages, check
 from antwort.sandbox.pool.pool import Pool
 from antwort.sandbox.pool.preload import here
 from antwort.sandbox.server import bodies, execute, files, transfers
-from antwort.sandbox.server.auth import Neighbours, Token
+from antwort.sandbox.server.auth import BearerTokenMiddleware, LoopbackOnlyMiddleware
 
 from .gate import Gate
-from .sessions import Order, Session, Sessions, report
-from .settings import Settings
+from .sessions import Order, SandboxSession, Sessions, report
+from .settings import SandboxSettings
 from .stream import BROKEN, disconnected, events
 
 T = TypeVar("T")
@@ -46,7 +46,7 @@ _STATUS: Final[tuple[tuple[type[SandboxError], int], ...]] = (
 class Server:
     """What a request handler can reach."""
 
-    settings: Settings
+    settings: SandboxSettings
     pool: Pool
     packages: Packages
     sessions: Sessions
@@ -56,7 +56,7 @@ class Server:
     started: float = field(default_factory=time.monotonic)
 
 
-def make_app(settings: Settings, host: hosts.Host | None = None) -> Starlette:
+def make_app(settings: SandboxSettings, host: hosts.Host | None = None) -> Starlette:
     """The ASGI application. Refuses to be made where a protection is missing and not waived."""
     settings.check()
     found = host or hosts.probe()
@@ -103,9 +103,9 @@ def make_app(settings: Settings, host: hosts.Host | None = None) -> Starlette:
     ]
     handlers = {SandboxError: _refused, ClientDisconnect: _gone, 500: _broken}
     if settings.token:
-        door = Middleware(Token, token=settings.token)
+        door = Middleware(BearerTokenMiddleware, token=settings.token)
     else:
-        door = Middleware(Neighbours, named=settings.uds is None)
+        door = Middleware(LoopbackOnlyMiddleware, named=settings.uds is None)
     return Starlette(routes=routes, lifespan=life, middleware=[door], exception_handlers=handlers)
 
 
@@ -180,7 +180,9 @@ async def _create_session(request: Request) -> Response:
     return await _unless_disconnected(request, filled, lambda session: JSONResponse(session.describe(), 201))
 
 
-async def _filled(server: Server, creating: Coroutine[Any, Any, Session], files: dict[str, bytes]) -> Session:
+async def _filled(
+    server: Server, creating: Coroutine[Any, Any, SandboxSession], files: dict[str, bytes]
+) -> SandboxSession:
     session = await creating
     try:
         for name, data in files.items():
@@ -191,7 +193,7 @@ async def _filled(server: Server, creating: Coroutine[Any, Any, Session], files:
     return session
 
 
-def _limits(fields: bodies.Fields, server: Server) -> Limits:
+def _limits(fields: bodies.Fields, server: Server) -> ContainerLimits:
     """A tier's limits, each of which a caller may lower."""
     limits = tier(fields.text("memory", "1g"), host_bytes=server.host.memory_bytes)
     return replace(

@@ -27,7 +27,7 @@ _PAGE: Final = (
 _ELSEWHERE: Final = frozenset({b"cross-site", b"same-site"})
 
 
-class Token:
+class BearerTokenMiddleware:
     """Nothing but the health check is answered without the token."""
 
     def __init__(self, app: ASGIApp, token: str) -> None:
@@ -43,7 +43,7 @@ class Token:
         await self._app(scope, receive, send)
 
 
-class Neighbours:
+class LoopbackOnlyMiddleware:
     """Without a token: nothing is answered that a browser may have been made to ask, not even the health check.
 
     Names mean nothing on a Unix socket, which no browser can reach; a proxy before it still hands on an `Origin`.

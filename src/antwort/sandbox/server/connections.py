@@ -22,7 +22,7 @@ LARGEST_HEAD: Final = 64 << 10
 RESERVE: Final = 50
 
 
-class Lobby:
+class ConnectionLimiter:
     """All connections of a server. Who waits is known in the order of waiting."""
 
     def __init__(
@@ -71,10 +71,10 @@ class Lobby:
         return OfThisLobby
 
 
-class Crowd:
+class OverloadMiddleware:
     """Says so when too many requests are under way; a health check is always answered."""
 
-    def __init__(self, app: ASGIApp, lobby: Lobby) -> None:
+    def __init__(self, app: ASGIApp, lobby: ConnectionLimiter) -> None:
         self._app = app
         self._lobby = lobby
 
@@ -89,7 +89,7 @@ class Crowd:
 class Connection(HttpToolsProtocol):
     """One connection, that either works on a request or waits for one, and does not wait for ever."""
 
-    lobby: ClassVar[Lobby]
+    lobby: ClassVar[ConnectionLimiter]
 
     def __init__(self, *args: Any, **named: Any) -> None:  # noqa: ANN401 - as uvicorn makes it
         super().__init__(*args, **named)

@@ -12,14 +12,14 @@ from typing import Any, Final
 from antwort.sandbox.container.call import Outcome
 from antwort.sandbox.container.container import Container
 from antwort.sandbox.errors import BadPath, CannotStart, NotFound, TooLarge
-from antwort.sandbox.files.tree import MOST_LISTED, Tree, parts
-from antwort.sandbox.limits import Limits
+from antwort.sandbox.files.tree import MOST_LISTED, FileTree, parts
+from antwort.sandbox.limits import ContainerLimits
 from antwort.sandbox.packages.installer import InstallFailed
 from antwort.sandbox.packages.manager import Packages, check
 from antwort.sandbox.pool.pool import Pool
 
 from .bodies import Fields
-from .settings import Settings
+from .settings import SandboxSettings
 
 DEFAULT_SECONDS: Final = 30
 MOST_PRODUCED_BYTES: Final = 64 << 20
@@ -41,7 +41,7 @@ class Run:
     tenant: str
 
 
-def parse(fields: Fields, settings: Settings) -> Run:
+def parse(fields: Fields, settings: SandboxSettings) -> Run:
     """What the body asks for, or `Refused`."""
     files = fields.files()
     for name in files:
@@ -55,7 +55,7 @@ def parse(fields: Fields, settings: Settings) -> Run:
     )
 
 
-async def run(order: Run, pool: Pool, packages: Packages, settings: Settings) -> dict[str, Any]:
+async def run(order: Run, pool: Pool, packages: Packages, settings: SandboxSettings) -> dict[str, Any]:
     """Install, create, run, collect, destroy; the caller's time counts for all of it."""
     deadline = time.monotonic() + order.seconds
     lease = None
@@ -71,9 +71,9 @@ async def run(order: Run, pool: Pool, packages: Packages, settings: Settings) ->
 
 
 async def _run_with(
-    packages: Path | None, order: Run, pool: Pool, settings: Settings, deadline: float
+    packages: Path | None, order: Run, pool: Pool, settings: SandboxSettings, deadline: float
 ) -> dict[str, Any]:
-    limits = Limits(output_bytes=settings.max_output_bytes)
+    limits = ContainerLimits(output_bytes=settings.max_output_bytes)
     try:
         container = await pool.create(limits, tenant=order.tenant, packages=packages, output=settings.output_dir)
     except CannotStart as error:
@@ -88,7 +88,7 @@ async def _run_with(
     return _report(outcome, order, produced, notes)
 
 
-def _prepare(tree: Tree, files: dict[str, bytes], output: str) -> None:
+def _prepare(tree: FileTree, files: dict[str, bytes], output: str) -> None:
     tree.make_directory(output)
     for name, data in files.items():
         tree.write(name, data)

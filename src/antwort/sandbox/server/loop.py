@@ -11,7 +11,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from .address import Address
-from .connections import Crowd, Lobby
+from .connections import ConnectionLimiter, OverloadMiddleware
 
 _SHUTDOWN_SECONDS: Final = 5
 _NOT_STARTED: Final = 3
@@ -19,9 +19,9 @@ _NOT_STARTED: Final = 3
 
 def serve(app: ASGIApp, address: Address, most_connections: int) -> None:
     """Answer requests; returns when a signal has ended that in good order."""
-    lobby = Lobby(most_connections)
+    lobby = ConnectionLimiter(most_connections)
     config = uvicorn.Config(
-        Crowd(app, lobby),
+        OverloadMiddleware(app, lobby),
         loop="uvloop",
         http=lobby.protocol(),
         ws="none",

@@ -15,14 +15,14 @@ from typing import Any, Final, Literal
 from antwort.sandbox.container.call import OnOutput, Outcome
 from antwort.sandbox.container.container import Container
 from antwort.sandbox.errors import AtCapacity, Ended, NotFound
-from antwort.sandbox.limits import Limits
+from antwort.sandbox.limits import ContainerLimits
 from antwort.sandbox.packages.installer import InstallFailed
 from antwort.sandbox.packages.manager import Packages
-from antwort.sandbox.packages.session_packages import Annex
+from antwort.sandbox.packages.session_packages import SessionPackages
 from antwort.sandbox.pool.pool import Pool
 
 from .gate import Gate
-from .settings import Settings
+from .settings import SandboxSettings
 
 _logger = logging.getLogger(__name__)
 
@@ -42,13 +42,13 @@ class Order:
 
 
 @dataclass(slots=True)
-class Session:
+class SandboxSession:
     """One container that lives on, and when it was last used."""
 
     id: str
     tenant: str
     container: Container
-    annex: Annex
+    annex: SessionPackages
     expires_after: int
     created: float = field(default_factory=time.time)
     used: float = field(default_factory=time.monotonic)
@@ -79,11 +79,11 @@ class Session:
 class Sessions:
     """The sessions of this server. Ended ones are remembered for a while, to say why."""
 
-    def __init__(self, pool: Pool, packages: Packages, settings: Settings) -> None:
+    def __init__(self, pool: Pool, packages: Packages, settings: SandboxSettings) -> None:
         self._pool = pool
         self._packages = packages
         self._settings = settings
-        self._live: dict[str, Session] = {}
+        self._live: dict[str, SandboxSession] = {}
         self._ended: dict[str, str] = {}
         self._tenants: Counter[str] = Counter()
         self._gate = Gate(settings.max_sessions, "sessions", queue=16, seconds=settings.queue_seconds)
@@ -93,8 +93,8 @@ class Sessions:
         return len(self._live)
 
     async def create(
-        self, limits: Limits, *, tenant: str, expires_after: int, requirements: list[str], seconds: float
-    ) -> Session:
+        self, limits: ContainerLimits, *, tenant: str, expires_after: int, requirements: list[str], seconds: float
+    ) -> SandboxSession:
         """A new one, with these packages in it; if they are not there in so many seconds there is none."""
         deadline = time.monotonic() + seconds
         if self._tenants[tenant] >= self._settings.max_sessions_per_tenant:
@@ -111,13 +111,13 @@ class Sessions:
         except BaseException:
             self._one_less(tenant)
             raise
-        session = Session(f"sess_{secrets.token_hex(16)}", tenant, container, annex, expires_after)
+        session = SandboxSession(f"sess_{secrets.token_hex(16)}", tenant, container, annex, expires_after)
         self._live[session.id] = session
         return session
 
     async def _furnished(
-        self, limits: Limits, tenant: str, requirements: list[str], deadline: float
-    ) -> tuple[Container, Annex]:
+        self, limits: ContainerLimits, tenant: str, requirements: list[str], deadline: float
+    ) -> tuple[Container, SessionPackages]:
         """A container with these packages, and with a place for more; both are kept until it is gone."""
         annex, packages = self._packages.annex(), None
         try:
@@ -133,7 +133,7 @@ class Sessions:
         container.when_gone(lambda: self._packages.retire(annex))
         return container, annex
 
-    async def execute(self, session: Session, order: Order, on_output: OnOutput | None = None) -> Outcome:
+    async def execute(self, session: SandboxSession, order: Order, on_output: OnOutput | None = None) -> Outcome:
         """Install what the call needs, then run it; its time counts for both."""
         try:
             return await self._executed(session, order, on_output)
@@ -141,7 +141,7 @@ class Sessions:
             if not session.container.alive:  # it frees its place at once, not at the next sweep
                 await self._end(session, "ended")
 
-    async def _executed(self, session: Session, order: Order, on_output: OnOutput | None) -> Outcome:
+    async def _executed(self, session: SandboxSession, order: Order, on_output: OnOutput | None) -> Outcome:
         async with session.turn:
             deadline = time.monotonic() + order.seconds
             try:
@@ -155,7 +155,7 @@ class Sessions:
                 order.code, timeout=left, echo=order.echo, packages=packages, on_output=on_output
             )
 
-    async def _added(self, session: Session, order: Order) -> str | None:
+    async def _added(self, session: SandboxSession, order: Order) -> str | None:
         """The name of the call's packages in the session's annex, or None if that was interrupted."""
         adding = self._packages.add(session.annex, order.requirements, seconds=order.seconds, tenant=session.tenant)
         session.installing = asyncio.create_task(adding)
@@ -166,7 +166,7 @@ class Sessions:
             session.installing.cancel()
             session.installing = None
 
-    def get(self, name: str) -> Session:
+    def get(self, name: str) -> SandboxSession:
         session = self._live.get(name)
         if session is None:
             if name in self._ended:
@@ -188,7 +188,7 @@ class Sessions:
             session.users -= 1
             session.used = time.monotonic()
 
-    def all(self) -> list[Session]:
+    def all(self) -> list[SandboxSession]:
         return list(self._live.values())
 
     async def destroy(self, name: str, reason: str = "destroyed") -> None:
@@ -197,7 +197,7 @@ class Sessions:
             return
         await self._end(self._live[name], reason)
 
-    async def _end(self, session: Session, reason: str) -> None:
+    async def _end(self, session: SandboxSession, reason: str) -> None:
         """Whoever comes first ends it; to the others it is no news."""
         if self._live.pop(session.id, None) is None:
             return
@@ -225,7 +225,7 @@ class Sessions:
                 except Exception:  # one that cannot be ended must not keep all others for ever
                     _logger.exception("a session could not be swept")
 
-    async def _sweep(self, session: Session) -> None:
+    async def _sweep(self, session: SandboxSession) -> None:
         """Looked at only now: while others were ended it may have been used, or have gone."""
         if not session.container.alive:
             await self._end(session, "ended")

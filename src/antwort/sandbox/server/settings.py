@@ -36,7 +36,7 @@ _LEAST: Final = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class SandboxSettings:
     """Each field is read from `SANDBOX_` and its name in capitals."""
 
     host: str = "127.0.0.1"
@@ -131,15 +131,15 @@ def is_loopback(name: str) -> bool:
         return False
 
 
-def from_environment(environment: Mapping[str, str], **given: object) -> Settings:
+def from_environment(environment: Mapping[str, str], **given: object) -> SandboxSettings:
     """Settings from `SANDBOX_*`, with what is given and not None on top."""
     values: dict[str, Any] = {}
-    for field in fields(Settings):
+    for field in fields(SandboxSettings):
         name = f"SANDBOX_{field.name.upper()}"
         if environment.get(name):
             values[field.name] = _parsed(name, environment[name], field.default)
     values |= {name: value for name, value in given.items() if value is not None}
-    return Settings(**values)
+    return SandboxSettings(**values)
 
 
 def _parsed(name: str, text: str, default: object) -> object:

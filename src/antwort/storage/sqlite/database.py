@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from antwort.engine.ports import Owner, StoreFault
 from antwort.storage.errors import UnusableStore, faults_told
-from antwort.storage.sqlite.writer import Writer
+from antwort.storage.sqlite.writer import WriterThread
 
 T = TypeVar("T")
 
@@ -66,7 +66,7 @@ class Database:
         self._here = local()
         self._opened: list[sqlite3.Connection] = []
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="antwort-store-reader")
-        self._writer = Writer(connect(path, patience))
+        self._writer = WriterThread(connect(path, patience))
         self._closed = False
 
     async def write(

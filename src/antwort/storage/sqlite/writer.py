@@ -47,7 +47,7 @@ class _Job:
             self.answer.set_exception(self.error)
 
 
-class Writer:
+class WriterThread:
     """Takes changes from any number of tasks and makes them durable, in the order of arrival."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:

@@ -3,7 +3,7 @@
 pytest with anyio's plugin collects them from a subclass that opens the store under test:
 
     import pytest
-    from antwort.storage.conformance import StoreConformance
+    from antwort.testing.store import StoreConformance
 
     @pytest.mark.anyio
     class TestMyStore(StoreConformance):

@@ -7,7 +7,7 @@ from contextlib import aclosing, asynccontextmanager
 import pytest
 from fixtures_sandbox_server import sandbox_server
 
-from antwort.containers.sandboxes.client import SandboxServer, Session
+from antwort.containers.sandboxes.client import RemoteSandbox, SandboxServer
 from antwort.containers.sandboxes.port import Outcome, SandboxFault, SandboxLost, SandboxRefused
 
 pytestmark = pytest.mark.anyio
@@ -31,11 +31,13 @@ async def server(running):
     await server.aclose()
 
 
-async def session(server: SandboxServer, seconds: float = 30) -> Session:
+async def session(server: SandboxServer, seconds: float = 30) -> RemoteSandbox:
     return await server.create(tenant="t", memory_limit="1g", timeout=seconds)
 
 
-async def outcome(session: Session, code: str, seconds: float = 30, requirements: tuple[str, ...] = ()) -> Outcome:
+async def outcome(
+    session: RemoteSandbox, code: str, seconds: float = 30, requirements: tuple[str, ...] = ()
+) -> Outcome:
     async with aclosing(session.run(code, timeout=seconds, requirements=requirements)) as steps:
         *_, last = [step async for step in steps]
     assert isinstance(last, Outcome)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from antwort.containers.sandboxes.local import LocalSandboxes, NoJail
+from antwort.containers.sandboxes.local import JailUnavailable, LocalSandboxes
 from antwort.containers.sandboxes.port import Outcome, Sandbox, SandboxFault, SandboxLost
 
 pytestmark = pytest.mark.anyio
@@ -107,7 +107,7 @@ async def test_where_it_cannot_start_it_says_why(tmp_path):
     environment = {**os.environ, "SANDBOX_MODE": "node"}
     sandboxes = LocalSandboxes(tmp_path, max_output=2000, environment=environment)
     for _ in range(2):
-        with pytest.raises(NoJail, match="SANDBOX_MODE=node is not there yet; use python"):
+        with pytest.raises(JailUnavailable, match="SANDBOX_MODE=node is not there yet; use python"):
             await sandboxes.start()
     await sandboxes.aclose()
     assert children() == []

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from antwort.sandbox import Limits, Pool, probe
+from antwort.sandbox import ContainerLimits, Pool, probe
 from antwort.sandbox.errors import Ended
 
 pytestmark = pytest.mark.anyio
@@ -119,7 +119,7 @@ async def test_a_call_whose_caller_gives_up_twice_is_still_stopped(pool):
 
 
 async def test_memory_over_the_limit_ends_it_with_oom(pool):
-    container = await pool.create(Limits(memory_bytes=128 << 20))
+    container = await pool.create(ContainerLimits(memory_bytes=128 << 20))
     hungry = "import time\nx = []\nwhile True:\n    x.append(bytearray(b'x') * (2 << 20)); time.sleep(0.005)"
     outcome = await container.execute(hungry, timeout=30)
     assert (outcome.status, outcome.reason) == ("ended", "oom")

@@ -10,12 +10,12 @@ import pytest
 
 from antwort.sandbox.errors import BadPath, TooLarge
 from antwort.sandbox.files.archive import pack, unpack
-from antwort.sandbox.files.tree import Tree
+from antwort.sandbox.files.tree import FileTree
 
 
 @pytest.fixture
 def tree(tmp_path):
-    opened = Tree([os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)], None)
+    opened = FileTree([os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)], None)
     yield opened
     opened.close()
 
@@ -44,7 +44,7 @@ FILES = {
 }
 
 
-def packed(tree: Tree, below: str = "", *, limit: int = 1 << 30) -> tuple[int, bytes]:
+def packed(tree: FileTree, below: str = "", *, limit: int = 1 << 30) -> tuple[int, bytes]:
     sink = io.BytesIO()
     return pack(tree, sink, below, limit=limit), sink.getvalue()
 

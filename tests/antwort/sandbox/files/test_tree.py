@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antwort.sandbox.errors import BadPath, NotFound, TooLarge
-from antwort.sandbox.files.tree import Listing, Tree, _remove_hollow, is_plain, parts
+from antwort.sandbox.files.tree import FileTree, Listing, _remove_hollow, is_plain, parts
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def tree(tmp_path):
     (tmp_path / "outside").write_text("secret")
     root = tmp_path / "root"
     root.mkdir()
-    tree = Tree([os.open(root, os.O_RDONLY | os.O_DIRECTORY)], None)
+    tree = FileTree([os.open(root, os.O_RDONLY | os.O_DIRECTORY)], None)
     yield tree
     tree.close()
 
@@ -192,7 +192,7 @@ def test_a_listing_goes_on_only_behind_what_it_can_have_listed(tree, below, afte
 @given(st.lists(st.text("ab./", min_size=1, max_size=6), max_size=12), st.integers(1, 5))
 def test_pages_of_any_size_make_the_same_whole(paths, limit):
     with tempfile.TemporaryDirectory() as place:
-        tree = Tree([os.open(place, os.O_RDONLY | os.O_DIRECTORY)], None)
+        tree = FileTree([os.open(place, os.O_RDONLY | os.O_DIRECTORY)], None)
         for path in paths:
             with contextlib.suppress(BadPath, NotFound):
                 tree.write(path, b"")

@@ -13,7 +13,7 @@ import pytest
 from antwort.sandbox import Pool, probe
 from antwort.sandbox.host import cgroups
 from antwort.sandbox.host.cgroups import NoGroups, here
-from antwort.sandbox.limits import Limits
+from antwort.sandbox.limits import ContainerLimits
 
 USER = 54321
 ROOT = Path(__file__).parents[4]
@@ -192,7 +192,7 @@ async def test_a_container_gets_its_share_of_the_processors_and_no_more():
     if host.groups is None:
         pytest.skip(f"no control groups to be had here: {host.why_no_groups}")
     async with Pool(host, modules=(), spares=False) as pool:
-        container = await pool.create(Limits(cpus=0.2))
+        container = await pool.create(ContainerLimits(cpus=0.2))
         group = next(iter(groups_with(container.pids()[-1], ("cpu.cfs_quota_us", "cpu.max"))), None)
         if group is None:
             pytest.skip("processor time is not shared out by groups made here")
@@ -229,7 +229,7 @@ def ward(tmp_path):
 
 
 def test_version_2_writes_what_the_kernel_reads(ward, tmp_path):
-    ward.limit(Limits(memory_bytes=1 << 20, processes=5, cpus=0.5))
+    ward.limit(ContainerLimits(memory_bytes=1 << 20, processes=5, cpus=0.5))
     assert {name: (tmp_path / name).read_text() for name in FILES} == {
         "memory.max": "1048576",
         "memory.swap.max": "0",
@@ -246,10 +246,10 @@ def test_version_2_writes_what_the_kernel_reads(ward, tmp_path):
 def test_a_limit_that_every_kernel_has_must_be_there(ward, tmp_path):
     for name in ("memory.swap.max", "memory.oom.group", "cpu.max"):
         (tmp_path / name).unlink()
-    ward.limit(Limits())
+    ward.limit(ContainerLimits())
     (tmp_path / "pids.max").unlink()
     with pytest.raises(FileNotFoundError):
-        ward.limit(Limits())
+        ward.limit(ContainerLimits())
 
 
 def test_a_host_without_any_says_so(tmp_path):

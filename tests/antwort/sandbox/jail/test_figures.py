@@ -8,7 +8,7 @@ import types
 import pytest
 
 from antwort.sandbox.jail import figures
-from antwort.sandbox.jail.figures import MOST_BYTES, MOST_IMAGES, Gallery
+from antwort.sandbox.jail.figures import MOST_BYTES, MOST_IMAGES, FigureCollector
 
 
 class Drawn:
@@ -34,7 +34,7 @@ def pyplot(monkeypatch):
 
 
 def test_a_value_that_draws_itself_is_an_image():
-    gallery = Gallery()
+    gallery = FigureCollector()
     gallery.add_value(Drawn(3))
     gallery.add_value(3)
     assert gallery.take() == ([(figures.PNG, b"xxx")], 0)
@@ -42,7 +42,7 @@ def test_a_value_that_draws_itself_is_an_image():
 
 
 def test_what_does_not_fit_is_left_out_and_what_fits_after_it_is_not():
-    gallery = Gallery()
+    gallery = FigureCollector()
     for size in (10, MOST_BYTES, MOST_BYTES - 20, 11, 10):
         gallery.add_value(Drawn(size))
     images, left_out = gallery.take()
@@ -51,14 +51,14 @@ def test_what_does_not_fit_is_left_out_and_what_fits_after_it_is_not():
 
 
 def test_too_many_figures_are_not_even_drawn(pyplot):
-    gallery = Gallery()
+    gallery = FigureCollector()
     images, left_out = gallery.take()
     assert (len(images), left_out, len(pyplot.drawn)) == (MOST_IMAGES, 50, MOST_IMAGES)
     assert pyplot.get_fignums() == []
 
 
 def test_after_a_failure_nothing_is_left(pyplot):
-    gallery = Gallery()
+    gallery = FigureCollector()
     pyplot.show()
     gallery.discard()
     assert gallery.take() == ([], 0)

@@ -12,13 +12,13 @@ import pytest
 
 from antwort.sandbox.errors import TooLarge
 from antwort.sandbox.files import quota
-from antwort.sandbox.packages.cache import Shelf
+from antwort.sandbox.packages.cache import PackageCache
 
 A, B, C, D = ("a" * 64, "b" * 64, "c" * 64, "d" * 64)
 SIZE = 100_000
 
 
-def put(shelf: Shelf, name: str, size: int = SIZE) -> None:
+def put(shelf: PackageCache, name: str, size: int = SIZE) -> None:
     with shelf.workshop() as place:
         out = place / "out"
         (out / "module").mkdir(parents=True)
@@ -26,16 +26,16 @@ def put(shelf: Shelf, name: str, size: int = SIZE) -> None:
         shelf.put(name, out, quota.measure(out))
 
 
-def names(shelf: Shelf) -> str:
+def names(shelf: PackageCache) -> str:
     return "".join(sorted(path.name[0] for path in shelf.directory.iterdir()))
 
 
-def used(shelf: Shelf, name: str, at: int) -> None:
+def used(shelf: PackageCache, name: str, at: int) -> None:
     os.utime(shelf.directory / name, (at, at))
 
 
 def test_what_is_put_there_can_be_leased_and_not_changed(tmp_path):
-    shelf = Shelf(tmp_path, 1 << 20)
+    shelf = PackageCache(tmp_path, 1 << 20)
     assert shelf.lease(A) is None
     put(shelf, A)
     lease = shelf.lease(A)
@@ -49,7 +49,7 @@ def test_what_is_put_there_can_be_leased_and_not_changed(tmp_path):
 
 
 def test_only_files_and_directories_are_kept_and_no_mode_but_the_plain_ones(tmp_path):
-    shelf = Shelf(tmp_path, 1 << 20)
+    shelf = PackageCache(tmp_path, 1 << 20)
     with shelf.workshop() as place:
         out = place / "out"
         (out / "d").mkdir(parents=True)
@@ -65,7 +65,7 @@ def test_only_files_and_directories_are_kept_and_no_mode_but_the_plain_ones(tmp_
 
 
 def test_the_longest_unused_goes_first_and_what_is_in_use_stays(tmp_path):
-    shelf = Shelf(tmp_path, 3 * SIZE + 50_000)
+    shelf = PackageCache(tmp_path, 3 * SIZE + 50_000)
     for at, name in enumerate((A, B, C)):
         put(shelf, name)
         used(shelf, name, at)
@@ -80,7 +80,7 @@ def test_the_longest_unused_goes_first_and_what_is_in_use_stays(tmp_path):
 
 
 def test_when_everything_is_in_use_nothing_more_is_taken(tmp_path):
-    shelf = Shelf(tmp_path, 2 * SIZE + 50_000)
+    shelf = PackageCache(tmp_path, 2 * SIZE + 50_000)
     for name in (A, B):
         put(shelf, name)
     leases = [lease for name in (A, B, A) if (lease := shelf.lease(name))]
@@ -94,7 +94,7 @@ def test_when_everything_is_in_use_nothing_more_is_taken(tmp_path):
 
 
 def test_what_is_larger_than_all_of_it_drives_nothing_out_that_is_in_use(tmp_path):
-    shelf = Shelf(tmp_path, 2 * SIZE)
+    shelf = PackageCache(tmp_path, 2 * SIZE)
     put(shelf, A)
     lease = shelf.lease(A)
     with pytest.raises(TooLarge):
@@ -105,7 +105,7 @@ def test_what_is_larger_than_all_of_it_drives_nothing_out_that_is_in_use(tmp_pat
 
 
 def test_what_others_put_beside_counts_too(tmp_path):
-    shelf = Shelf(tmp_path, 2 * SIZE + 50_000)
+    shelf = PackageCache(tmp_path, 2 * SIZE + 50_000)
     put(shelf, A)
     shelf.reserve(2 * SIZE)
     assert names(shelf) == ""
@@ -117,7 +117,7 @@ def test_what_others_put_beside_counts_too(tmp_path):
 
 
 def test_a_second_server_sees_what_the_first_uses_and_what_it_takes(tmp_path):
-    first, second = Shelf(tmp_path, 2 * SIZE + 50_000), Shelf(tmp_path, 2 * SIZE + 50_000)
+    first, second = PackageCache(tmp_path, 2 * SIZE + 50_000), PackageCache(tmp_path, 2 * SIZE + 50_000)
     put(first, A)
     lease = first.lease(A)
     put(second, B)
@@ -130,7 +130,7 @@ def test_a_second_server_sees_what_the_first_uses_and_what_it_takes(tmp_path):
 
 
 def test_a_killed_server_holds_nothing_and_its_half_done_work_is_removed(tmp_path):
-    put(Shelf(tmp_path, 1 << 20), A)
+    put(PackageCache(tmp_path, 1 << 20), A)
     code = f"""
 import os, pathlib, signal
 from antwort.sandbox.shelf import Shelf
@@ -145,7 +145,7 @@ with shelf.workshop() as place:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == -9, done.stderr
     assert (tmp_path / done.stdout.strip() / "out").is_dir()
-    shelf = Shelf(tmp_path, SIZE + 50_000)
+    shelf = PackageCache(tmp_path, SIZE + 50_000)
     assert names(shelf) == "a"
     put(shelf, B)
     assert names(shelf) == "b"
@@ -153,7 +153,7 @@ with shelf.workshop() as place:
 
 def test_names_of_other_kinds_are_left_alone(tmp_path):
     (tmp_path / "the operator's own").mkdir()
-    shelf = Shelf(tmp_path, SIZE + 50_000)
+    shelf = PackageCache(tmp_path, SIZE + 50_000)
     put(shelf, A)
     put(shelf, B)
     assert Path(tmp_path, "the operator's own").is_dir()

@@ -15,7 +15,7 @@ from antwort.sandbox import probe
 from antwort.sandbox.files.quota import Quota
 from antwort.sandbox.packages.installer import Installer, InstallFailed
 from antwort.sandbox.pool.preload import here
-from antwort.sandbox.threads import Workers
+from antwort.sandbox.threads import DedicatedThreads
 
 pytestmark = pytest.mark.anyio
 
@@ -36,7 +36,9 @@ def host(request):
 
 
 def installer(host, index: str) -> Installer:
-    return Installer(host, here(()), Workers(2, "test"), index=index, builds=False, limit=Quota(1 << 24, 1_000))
+    return Installer(
+        host, here(()), DedicatedThreads(2, "test"), index=index, builds=False, limit=Quota(1 << 24, 1_000)
+    )
 
 
 def is_counted(pid: int) -> bool:

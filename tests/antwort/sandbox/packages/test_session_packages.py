@@ -9,13 +9,13 @@ import pytest
 
 from antwort.sandbox.errors import Ended, TooLarge
 from antwort.sandbox.files import quota
-from antwort.sandbox.packages.cache import Lease, Shelf
-from antwort.sandbox.packages.session_packages import Annexes
+from antwort.sandbox.packages.cache import Lease, PackageCache
+from antwort.sandbox.packages.session_packages import SessionPackagesRoot
 
 A, B = "a" * 64, "b" * 64
 
 
-def leased(shelf: Shelf, name: str, directories: int = 1) -> Lease:
+def leased(shelf: PackageCache, name: str, directories: int = 1) -> Lease:
     with shelf.workshop() as place:
         for i in range(directories):
             (place / "out" / f"d{i}").mkdir(parents=True)
@@ -27,8 +27,8 @@ def leased(shelf: Shelf, name: str, directories: int = 1) -> Lease:
 
 
 def test_a_set_is_the_same_files_under_further_names(tmp_path):
-    shelf = Shelf(tmp_path, 1 << 20)
-    annex = Annexes(shelf).open()
+    shelf = PackageCache(tmp_path, 1 << 20)
+    annex = SessionPackagesRoot(shelf).open()
     lease = leased(shelf, A)
     name = annex.add(lease)
     assert os.listdir(annex.path) == [name]  # noqa: PTH208 - hidden names count
@@ -41,8 +41,8 @@ def test_others_can_read_it_whatever_the_umask(tmp_path):
     """As root, containers are other users."""
     before = os.umask(0o077)
     try:
-        shelf = Shelf(tmp_path / "new", 1 << 20)
-        annexes = Annexes(shelf)
+        shelf = PackageCache(tmp_path / "new", 1 << 20)
+        annexes = SessionPackagesRoot(shelf)
         annex = annexes.open()
         annex.add(leased(shelf, A))
     finally:
@@ -53,8 +53,8 @@ def test_others_can_read_it_whatever_the_umask(tmp_path):
 
 
 def test_asked_for_twice_it_is_there_once(tmp_path):
-    shelf = Shelf(tmp_path, 1 << 20)
-    annex = Annexes(shelf).open()
+    shelf = PackageCache(tmp_path, 1 << 20)
+    annex = SessionPackagesRoot(shelf).open()
     first = annex.add(leased(shelf, A))
     again = shelf.lease(A)
     assert again is not None
@@ -62,8 +62,8 @@ def test_asked_for_twice_it_is_there_once(tmp_path):
 
 
 def test_what_is_in_an_annex_stays_on_the_shelf_until_that_is_closed(tmp_path):
-    shelf = Shelf(tmp_path, 50_000)
-    annexes = Annexes(shelf)
+    shelf = PackageCache(tmp_path, 50_000)
+    annexes = SessionPackagesRoot(shelf)
     annex = annexes.open()
     annex.add(leased(shelf, A, 2))
     with pytest.raises(TooLarge):
@@ -78,8 +78,8 @@ def test_what_is_in_an_annex_stays_on_the_shelf_until_that_is_closed(tmp_path):
 
 def test_directories_are_counted_since_they_are_made_anew(tmp_path):
     """A set of nothing but directories would otherwise be multiplied by every container at no cost."""
-    shelf = Shelf(tmp_path, 3_000_000)
-    annexes = Annexes(shelf)
+    shelf = PackageCache(tmp_path, 3_000_000)
+    annexes = SessionPackagesRoot(shelf)
     lease = leased(shelf, A, 100)
     taken = quota.measure(lease.path).directories
     opened = []
@@ -98,8 +98,8 @@ def test_directories_are_counted_since_they_are_made_anew(tmp_path):
 
 
 def test_nothing_is_put_into_one_that_is_closed(tmp_path):
-    shelf = Shelf(tmp_path, 40_000)
-    annex = Annexes(shelf).open()
+    shelf = PackageCache(tmp_path, 40_000)
+    annex = SessionPackagesRoot(shelf).open()
     annex.close()
     with pytest.raises(Ended):
         annex.add(leased(shelf, A))
@@ -108,12 +108,12 @@ def test_nothing_is_put_into_one_that_is_closed(tmp_path):
 
 
 def test_those_of_a_killed_server_are_swept_and_those_of_a_running_one_are_not(tmp_path):
-    shelf = Shelf(tmp_path, 1 << 20)
-    annexes = Annexes(shelf)
+    shelf = PackageCache(tmp_path, 1 << 20)
+    annexes = SessionPackagesRoot(shelf)
     kept = annexes.open()
     left = Path(tmp_path, ".annexes-left", "one")
     left.mkdir(parents=True)
-    Shelf(tmp_path, 1 << 20)
+    PackageCache(tmp_path, 1 << 20)
     assert kept.path.is_dir()
     assert not left.exists()
     annexes.close()

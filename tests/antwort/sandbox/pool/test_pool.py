@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from waiting import soon
 
-from antwort.sandbox import Limits, Pool, probe
+from antwort.sandbox import ContainerLimits, Pool, probe
 from antwort.sandbox.errors import AtCapacity, CannotStart
 from antwort.sandbox.pool import pool as pools
 
@@ -142,7 +142,7 @@ async def test_a_stack_that_is_not_installed_says_what_to_do():
 async def test_without_namespaces_the_same_api_works(walls):
     host = replace(probe(), walls=frozenset(walls), groups=None)
     async with Pool(host, modules=(), spares=False) as pool:
-        container = await pool.create(Limits(memory_bytes=256 << 20))
+        container = await pool.create(ContainerLimits(memory_bytes=256 << 20))
         outcome = await container.execute("open('f', 'w').write('x'); import os; os.listdir()", timeout=5)
         assert outcome.echo == "['f']", outcome
         assert container.files.read("f", 10) == b"x"

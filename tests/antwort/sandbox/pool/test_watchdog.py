@@ -8,7 +8,7 @@ from textwrap import dedent
 
 import pytest
 
-from antwort.sandbox import Limits, Pool, probe
+from antwort.sandbox import ContainerLimits, Pool, probe
 from antwort.sandbox.pool import watchdog
 
 pytestmark = pytest.mark.anyio
@@ -36,7 +36,7 @@ async def end_of(container) -> str | None:
 
 async def test_idle_containers_are_watched_too(pool):
     """A process left behind takes its memory when nobody runs anything."""
-    container = await pool.create(Limits(memory_bytes=100 << 20))
+    container = await pool.create(ContainerLimits(memory_bytes=100 << 20))
     later = """
         import os, time
         if os.fork() == 0:
@@ -47,7 +47,7 @@ async def test_idle_containers_are_watched_too(pool):
 
 
 async def test_memory_is_summed_over_processes_and_files(pool):
-    container = await pool.create(Limits(memory_bytes=100 << 20, disk_bytes=50 << 20))
+    container = await pool.create(ContainerLimits(memory_bytes=100 << 20, disk_bytes=50 << 20))
     share = """
         import os, time
         x = bytearray(b'x') * (30 << 20)
@@ -63,7 +63,7 @@ async def test_memory_is_summed_over_processes_and_files(pool):
 
 
 async def test_shared_pages_are_not_counted_for_each_of_those_that_share_them(pool):
-    container = await pool.create(Limits(memory_bytes=150 << 20))
+    container = await pool.create(ContainerLimits(memory_bytes=150 << 20))
     code = """
         import os, time
         x = bytearray(b'x') * (60 << 20)

@@ -14,7 +14,7 @@ import pytest
 from antwort.sandbox.errors import CannotStart, WeakHost
 from antwort.sandbox.host import probe as hosts
 from antwort.sandbox.host.process import descendants
-from antwort.sandbox.server import Settings, make_app
+from antwort.sandbox.server import SandboxSettings, make_app
 
 
 def test_sessions_past_the_limits_are_429_and_a_destroyed_one_makes_room(serve):
@@ -112,13 +112,13 @@ def _lives(pid: int) -> bool:
 def test_a_weak_host_is_refused_unless_what_is_missing_is_named():
     weak = hosts.Host(walls=frozenset({"seccomp"}), landlock_abi=0, groups=None, root=False, memory_bytes=1 << 40)
     with pytest.raises(WeakHost, match="--allow-weaker-isolation=landlock,namespaces"):
-        make_app(Settings(), weak)
+        make_app(SandboxSettings(), weak)
     with pytest.raises(WeakHost, match="lacks: namespaces"):
-        make_app(Settings(allow_weaker_isolation="landlock"), weak)
-    make_app(Settings(allow_weaker_isolation="landlock,namespaces"), weak)
+        make_app(SandboxSettings(allow_weaker_isolation="landlock"), weak)
+    make_app(SandboxSettings(allow_weaker_isolation="landlock,namespaces"), weak)
 
 
 def test_without_namespaces_root_is_refused_whatever_is_waived():
     weak = hosts.Host(walls=frozenset(), landlock_abi=0, groups=None, root=True, memory_bytes=1 << 40)
     with pytest.raises(CannotStart, match="ordinary user"):
-        make_app(Settings(allow_weaker_isolation="landlock,namespaces,seccomp"), weak)
+        make_app(SandboxSettings(allow_weaker_isolation="landlock,namespaces,seccomp"), weak)

@@ -10,7 +10,7 @@ import socket
 import pytest
 import uvicorn
 
-from antwort.sandbox.server.connections import LARGEST_HEAD, RESERVE, Crowd, Lobby
+from antwort.sandbox.server.connections import LARGEST_HEAD, RESERVE, ConnectionLimiter, OverloadMiddleware
 
 pytestmark = pytest.mark.anyio
 
@@ -25,7 +25,7 @@ def anyio_backend():
 class Served:
     """A real server on a socket, whose requests stand still until they are let go."""
 
-    def __init__(self, port: int, lobby: Lobby) -> None:
+    def __init__(self, port: int, lobby: ConnectionLimiter) -> None:
         self.port = port
         self.lobby = lobby
         self.go_on = asyncio.Event()
@@ -87,10 +87,10 @@ HASTY = pytest.mark.parametrize("served", [{"head_seconds": 0.3, "stalled_second
 @pytest.fixture
 async def served(request):
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        lobby = Lobby(MOST, **getattr(request, "param", {}))
+        lobby = ConnectionLimiter(MOST, **getattr(request, "param", {}))
         made = Served(listener.getsockname()[1], lobby)
         config = uvicorn.Config(
-            Crowd(made.app, lobby), http=lobby.protocol(), ws="none", lifespan="off", log_config=None
+            OverloadMiddleware(made.app, lobby), http=lobby.protocol(), ws="none", lifespan="off", log_config=None
         )
         config.timeout_graceful_shutdown = 1
         server = uvicorn.Server(config)

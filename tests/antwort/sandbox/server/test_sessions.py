@@ -12,12 +12,12 @@ import fake_package_index
 import pytest
 from waiting import soon, until
 
-from antwort.sandbox import Limits, Pool, probe
+from antwort.sandbox import ContainerLimits, Pool, probe
 from antwort.sandbox.packages.manager import Packages
 from antwort.sandbox.pool.preload import here
 from antwort.sandbox.server import stream
 from antwort.sandbox.server.sessions import Order, Sessions
-from antwort.sandbox.server.settings import Settings
+from antwort.sandbox.server.settings import SandboxSettings
 
 
 @pytest.fixture
@@ -129,11 +129,11 @@ async def opened(directory, **settings):
     host = probe()
     store = Packages(directory / "packages", host, here(()), index=None)
     async with contextlib.aclosing(store), Pool(host, packages=directory / "packages", modules=()) as pool:
-        yield Sessions(pool, store, Settings(**settings))
+        yield Sessions(pool, store, SandboxSettings(**settings))
 
 
 async def create(sessions, *, expires_after: int = 600):
-    return await sessions.create(Limits(), tenant="", expires_after=expires_after, requirements=[], seconds=30)
+    return await sessions.create(ContainerLimits(), tenant="", expires_after=expires_after, requirements=[], seconds=30)
 
 
 @pytest.mark.anyio

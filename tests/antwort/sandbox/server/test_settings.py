@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from antwort.sandbox.errors import Refused
-from antwort.sandbox.server.settings import Settings, from_environment
+from antwort.sandbox.server.settings import SandboxSettings, from_environment
 
 
 def test_the_environment_is_read_and_the_command_line_wins():
@@ -67,9 +67,9 @@ def test_a_number_that_makes_no_sense_names_its_variable(name, value):
 
 def test_every_setting_is_explained_where_people_look():
     text = (Path(__file__).parents[4] / "docs" / "sandbox.md").read_text(encoding="utf-8")
-    names = [f"SANDBOX_{field.name.upper()}" for field in dataclasses.fields(Settings)]
+    names = [f"SANDBOX_{field.name.upper()}" for field in dataclasses.fields(SandboxSettings)]
     assert [name for name in names if f"`{name}`" not in text] == []
 
 
 def test_one_tenant_cannot_take_every_session():
-    assert Settings().max_sessions_per_tenant < Settings().max_sessions
+    assert SandboxSettings().max_sessions_per_tenant < SandboxSettings().max_sessions

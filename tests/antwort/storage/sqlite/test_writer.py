@@ -8,7 +8,7 @@ import pytest
 
 from antwort.engine.ports import StoreFault
 from antwort.storage.sqlite.database import connect
-from antwort.storage.sqlite.writer import Writer
+from antwort.storage.sqlite.writer import WriterThread
 
 pytestmark = pytest.mark.anyio
 
@@ -22,7 +22,7 @@ class Opened:
         connection.execute("CREATE TABLE kept (value UNIQUE)")
         self.statements = []
         connection.set_trace_callback(self.statements.append)
-        self.writer = Writer(connection)
+        self.writer = WriterThread(connection)
         self.gate = threading.Event()
 
     @property

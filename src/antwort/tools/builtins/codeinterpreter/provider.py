@@ -16,8 +16,8 @@ from antwort.api.errors import ApiError, invalid
 from antwort.api.items import ContainerFileCitation, Item
 from antwort.api.tools import AutoContainer, CodeInterpreterTool, ToolDeclaration
 from antwort.config import CodeInterpreterSettings
-from antwort.containers.containers import AUTO, Containers, ContainerWish, Executed
-from antwort.containers.files import Shelves
+from antwort.containers.containers import AUTO, Containers, ContainerSpec, Executed
+from antwort.containers.files import ContainerAndFileStore
 from antwort.containers.paths import place_for
 from antwort.containers.registry import gone
 from antwort.containers.sandboxes.port import Output, SandboxLost, SandboxRefused, SandboxTrouble
@@ -62,7 +62,7 @@ class CodeInterpreter:
     def __init__(
         self,
         containers: Containers,
-        store: Shelves,
+        store: ContainerAndFileStore,
         settings: CodeInterpreterSettings,
         tiers: Sequence[str],
     ) -> None:
@@ -253,7 +253,7 @@ class CodeBench:
             self._record, self._renewed = None, True
         if self._record is None:
             tier = None if self._wish is None else self._wish.memory_limit
-            self._record = await self._containers.create(owner, ContainerWish(name=AUTO, memory_limit=tier))
+            self._record = await self._containers.create(owner, ContainerSpec(name=AUTO, memory_limit=tier))
             self._kept.enter_context(self._containers.using(owner, self._record.id))
         return self._record
 

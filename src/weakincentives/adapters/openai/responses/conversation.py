@@ -192,7 +192,7 @@ class Conversation:
 
     def _tell(self, kind: Kind, item_id: str, text: str) -> None:
         session, adapter = self._evaluation.session, self._evaluation.adapter.provider
-        session.tell(
+        session.notify(
             ModelProgress(
                 prompt_name=self._prompt_name,
                 adapter=adapter,
