@@ -3,7 +3,7 @@
 pytest collects them from a subclass that makes a model which gives a certain answer; with
 `unittest.TestCase` as a second base, so does unittest.
 
-    from antwort.models.conformance import ModelConformance, WholeAnswer
+    from antwort.testing.model import ModelConformance, WholeAnswer
 
     class TestMyModel(ModelConformance):
         def make(self, reply):

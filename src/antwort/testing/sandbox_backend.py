@@ -4,7 +4,7 @@ pytest with anyio's plugin collects them from a subclass; the place under test i
 fixture `sandboxes`:
 
     import pytest
-    from antwort.containers.sandboxes.conformance import SandboxesConformance
+    from antwort.testing.sandbox_backend import SandboxesConformance
 
     @pytest.fixture(scope="module")
     async def sandboxes():

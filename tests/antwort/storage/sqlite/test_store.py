@@ -55,10 +55,10 @@ import asyncio, itertools, os, sys
 from pathlib import Path
 from antwort.api.responses import Conversation
 from antwort.engine.ports import ConversationRecord
-from antwort.storage.conformance.base import OURS, chunks, message
-from antwort.storage.conformance.files import record
-from antwort.storage.conformance.responses import asked, done
-from antwort.storage.sqlite import SqliteStore
+from antwort.testing.store.base import OURS, chunks, message
+from antwort.testing.store.files import record
+from antwort.testing.store.responses import asked, done
+from antwort.storage.sqlite.store import SqliteStore
 
 place, lap = Path(sys.argv[1]), sys.argv[2]
 
