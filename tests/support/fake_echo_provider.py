@@ -24,7 +24,14 @@ from antwort.api.ids import new_id
 from antwort.api.items import Annotation, FileCitation
 from antwort.api.tools import FileSearchTool, ToolDeclaration
 from antwort.config import load
-from antwort.engine.ports import FunctionSpec, HostedCall, Progress, ToolContext, ToolDone, Workbench
+from antwort.engine.ports import (
+    FunctionSpec,
+    HostedCall,
+    Progress,
+    ToolContext,
+    ToolDone,
+    Workbench,
+)
 from antwort.http.server import run
 from antwort.telemetry import set_up_logging
 

@@ -11,7 +11,12 @@ from typing import Any
 from antwort.config import CodeInterpreterSettings, ContainersSettings
 from antwort.containers import Containers, ContainerSpec, Executed
 from antwort.containers.sandboxes import Sandbox, Sandboxes
-from antwort.engine.ports import FileRecord, Owner, PageQuery, Store
+from antwort.engine.stores import (
+    FileRecord,
+    Owner,
+    PageQuery,
+    Store,
+)
 from antwort.storage import open_store
 from antwort.telemetry import Metrics
 

@@ -30,7 +30,7 @@ from antwort.containers.sandboxes.port import (
     SandboxLost,
     SandboxTrouble,
 )
-from antwort.engine.ports import (
+from antwort.engine.stores import (
     ContainerFileRecord,
     ContainerRecord,
     ContainerUse,

@@ -13,7 +13,7 @@ from antwort.containers.paths import changes, place_for
 from antwort.containers.quotas import Disk
 from antwort.containers.registry import ContainerState, SandboxRegistry, gone
 from antwort.containers.sandboxes.port import Sandbox, SandboxRefused, SandboxTrouble
-from antwort.engine.ports import (
+from antwort.engine.stores import (
     ContainerFileRecord,
     ContainerRecord,
     ContainerStore,

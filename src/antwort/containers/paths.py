@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from antwort.api.errors import invalid
 from antwort.containers.sandboxes.port import SandboxFile
-from antwort.engine.ports import ContainerFileRecord, FileRecord
+from antwort.engine.stores import ContainerFileRecord, FileRecord
 
 DATA = "/mnt/data"
 """Where the files of a container are, for the code in it."""

@@ -7,7 +7,12 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from antwort.api.errors import ApiError
-from antwort.engine.ports import ContainerStore, ContainerUse, OverQuota, Owner
+from antwort.engine.stores import (
+    ContainerStore,
+    ContainerUse,
+    OverQuota,
+    Owner,
+)
 from antwort.telemetry import Metrics
 
 _STEP = 4 * 1024 * 1024  # bytes that may come before the quota is looked at again

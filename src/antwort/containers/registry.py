@@ -8,7 +8,12 @@ from contextlib import asynccontextmanager, contextmanager
 
 from antwort.api.errors import ApiError, not_found
 from antwort.containers.sandboxes.port import Sandbox, Sandboxes, SandboxLost, SandboxTrouble
-from antwort.engine.ports import ContainerFileRecord, ContainerRecord, ContainerStore, Owner
+from antwort.engine.stores import (
+    ContainerFileRecord,
+    ContainerRecord,
+    ContainerStore,
+    Owner,
+)
 from antwort.telemetry import Metrics, SandboxWork, audit, log
 
 

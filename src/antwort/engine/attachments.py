@@ -28,7 +28,8 @@ from antwort.api.items import (
     Raw,
 )
 from antwort.engine.context import Context
-from antwort.engine.ports import ChosenModel, FileRecord, FileStore, Owner
+from antwort.engine.ports import ChosenModel
+from antwort.engine.stores import FileRecord, FileStore, Owner
 
 Attached: TypeAlias = InputImage | InputFile
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from antwort.api.events import ENDINGS
 from antwort.engine.engine import Work
-from antwort.engine.ports import Owner, Store, StoreFault
+from antwort.engine.stores import Owner, Store, StoreFault
 
 _logger = logging.getLogger(__name__)
 

@@ -9,7 +9,14 @@ from typing import TypeAlias
 from antwort.api.errors import invalid
 from antwort.api.requests import ToolChoice, matches, named_by
 from antwort.api.tools import Chosen, CustomTool, FunctionTool, GrammarFormat, ToolDeclaration, tool_type
-from antwort.engine.ports import FREE_TEXT, Choice, FunctionSpec, Must, Toolbox, Workbench
+from antwort.engine.ports import (
+    FREE_TEXT,
+    Choice,
+    FunctionSpec,
+    Must,
+    Toolbox,
+    Workbench,
+)
 
 
 @dataclass(frozen=True)

@@ -34,13 +34,15 @@ from antwort.engine.ports import (
     ModelFault,
     ModelRequest,
     Models,
+    Toolbox,
+    ToolContext,
+    Workbench,
+)
+from antwort.engine.stores import (
     Owner,
     Store,
     StoredResponse,
     StoreFault,
-    Toolbox,
-    ToolContext,
-    Workbench,
 )
 from antwort.engine.turn import Job, first_request
 

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
 from antwort.api.events import AnyEvent, to_sse
-from antwort.engine.ports import Owner, ResponseStore, StoreFault
+from antwort.engine.stores import Owner, ResponseStore, StoreFault
 
 _logger = logging.getLogger(__name__)
 

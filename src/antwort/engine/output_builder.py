@@ -32,7 +32,13 @@ from antwort.api.items import (
     Status,
     SummaryText,
 )
-from antwort.engine.ports import ReasoningPiece, RefusalPiece, SealedReasoning, SummaryPiece, TextPiece
+from antwort.engine.ports import (
+    ReasoningPiece,
+    RefusalPiece,
+    SealedReasoning,
+    SummaryPiece,
+    TextPiece,
+)
 
 Speech: TypeAlias = TextPiece | RefusalPiece
 Thought: TypeAlias = ReasoningPiece | SummaryPiece | SealedReasoning

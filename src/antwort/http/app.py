@@ -19,7 +19,7 @@ from antwort.containers import Containers
 from antwort.containers.sandboxes import Backend, open_backend
 from antwort.engine.background import Background
 from antwort.engine.engine import Engine, Work
-from antwort.engine.ports import Store, StoreFault
+from antwort.engine.stores import Store, StoreFault
 from antwort.http import openapi
 from antwort.http.errors import router_error
 from antwort.http.middleware import RequestMiddleware

@@ -13,7 +13,8 @@ from starlette.routing import Match, Route
 
 from antwort.api.errors import ApiError, internal, invalid, unavailable
 from antwort.containers.sandboxes.port import SandboxLost, SandboxRefused, SandboxTrouble
-from antwort.engine.ports import ModelFault, StoreFault, UnknownCursor
+from antwort.engine.ports import ModelFault
+from antwort.engine.stores import StoreFault, UnknownCursor
 from antwort.telemetry import log
 
 _PARAMS = {"tier": "memory_limit", "path": "file", "size": "file"}

@@ -15,7 +15,7 @@ from antwort.config import Config
 from antwort.containers import Containers
 from antwort.engine.background import Background
 from antwort.engine.engine import Engine, Work
-from antwort.engine.ports import Owner, Store, StoreFault
+from antwort.engine.stores import Owner, Store, StoreFault
 from antwort.models.registry import Directory
 from antwort.telemetry import Metrics
 from antwort.tools import Registry

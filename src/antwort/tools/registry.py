@@ -17,7 +17,15 @@ from antwort.api.errors import ApiError, invalid, unavailable
 from antwort.api.ids import Prefix, new_id
 from antwort.api.items import Annotation
 from antwort.api.tools import ToolDeclaration, tool_type
-from antwort.engine.ports import FunctionSpec, HostedCall, Progress, StoreFault, ToolContext, ToolDone, Workbench
+from antwort.engine.ports import (
+    FunctionSpec,
+    HostedCall,
+    Progress,
+    ToolContext,
+    ToolDone,
+    Workbench,
+)
+from antwort.engine.stores import StoreFault
 
 _logger = logging.getLogger(__name__)
 

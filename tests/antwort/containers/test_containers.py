@@ -10,7 +10,7 @@ from antwort.api.errors import ApiError
 from antwort.config import CodeInterpreterSettings, ContainersSettings
 from antwort.containers import AUTO, Containers, ContainerSpec, Executed
 from antwort.containers.sandboxes import Output, SandboxFault, SandboxLost
-from antwort.engine.ports import PageQuery
+from antwort.engine.stores import PageQuery
 
 pytestmark = pytest.mark.anyio
 

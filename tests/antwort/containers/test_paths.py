@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from antwort.api.errors import ApiError
 from antwort.containers.paths import changes, place_for, relative_path
 from antwort.containers.sandboxes import SandboxFile
-from antwort.engine.ports import ContainerFileRecord, FileRecord
+from antwort.engine.stores import ContainerFileRecord, FileRecord
 
 
 def known(identifier: str, path: str, size: int, modified: int) -> tuple[str, ContainerFileRecord]:

@@ -9,7 +9,7 @@ from fixtures_containers import THEM, US, pieces
 from antwort.api.errors import ApiError
 from antwort.containers import ContainerSpec
 from antwort.containers.quotas import Disk, over_quota
-from antwort.engine.ports import ContainerUse, OverQuota
+from antwort.engine.stores import ContainerUse, OverQuota
 from antwort.storage import open_store
 from antwort.telemetry import Metrics
 

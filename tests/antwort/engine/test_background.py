@@ -10,7 +10,8 @@ from antwort.api.requests import CreateResponse
 from antwort.api.sse import opened
 from antwort.engine.background import Background
 from antwort.engine.engine import Engine
-from antwort.engine.ports import ChosenModel, Owner
+from antwort.engine.ports import ChosenModel
+from antwort.engine.stores import Owner
 from antwort.models import Scripted, parse_script
 from antwort.models.registry import Directory
 from antwort.storage import open_store

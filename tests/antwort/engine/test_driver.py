@@ -12,7 +12,15 @@ from antwort.api.events import AnyEvent, ResponseFailed, kind_of
 from antwort.api.requests import CreateResponse
 from antwort.api.tools import FileSearchTool
 from antwort.engine.engine import Engine, Work
-from antwort.engine.ports import CallPiece, ChosenModel, Finished, ModelFault, Owner, TextPiece, Toolbox
+from antwort.engine.ports import (
+    CallPiece,
+    ChosenModel,
+    Finished,
+    ModelFault,
+    TextPiece,
+    Toolbox,
+)
+from antwort.engine.stores import Owner
 from antwort.models.registry import Directory
 from antwort.storage import open_store
 from antwort.tools import Registry

@@ -14,7 +14,13 @@ from antwort.api.requests import CreateResponse, decode
 from antwort.api.sse import opened
 from antwort.api.tools import McpTool
 from antwort.engine.engine import Engine
-from antwort.engine.ports import ChosenModel, ConversationRecord, FileRecord, FunctionSpec, Owner, StoreFault
+from antwort.engine.ports import ChosenModel, FunctionSpec
+from antwort.engine.stores import (
+    ConversationRecord,
+    FileRecord,
+    Owner,
+    StoreFault,
+)
 from antwort.models import Scripted, parse_script
 from antwort.models.registry import Directory
 from antwort.storage import open_store

@@ -6,7 +6,7 @@ import pytest
 
 from antwort.api.events import OutputTextDelta, to_sse
 from antwort.engine.event_buffer import BATCH, EventBuffer
-from antwort.engine.ports import Owner, StoreFault
+from antwort.engine.stores import Owner, StoreFault
 
 pytestmark = pytest.mark.anyio
 

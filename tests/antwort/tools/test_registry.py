@@ -8,7 +8,13 @@ from prometheus_client import CollectorRegistry
 
 from antwort.api.errors import ApiError
 from antwort.api.tools import FileSearchTool, WebSearchTool
-from antwort.engine.ports import FunctionSpec, Owner, Progress, StoreFault, ToolContext, ToolDone
+from antwort.engine.ports import (
+    FunctionSpec,
+    Progress,
+    ToolContext,
+    ToolDone,
+)
+from antwort.engine.stores import Owner, StoreFault
 from antwort.tools import ProviderCollision, Registry
 
 pytestmark = pytest.mark.anyio

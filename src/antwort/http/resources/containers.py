@@ -36,7 +36,12 @@ from antwort.containers import Containers, ContainerSpec, Executed
 from antwort.containers.outputs import cut_to
 from antwort.containers.paths import DATA
 from antwort.containers.sandboxes import Output, SandboxFault, SandboxLost
-from antwort.engine.ports import ContainerFileRecord, ContainerRecord, Owner, StoreFault
+from antwort.engine.stores import (
+    ContainerFileRecord,
+    ContainerRecord,
+    Owner,
+    StoreFault,
+)
 from antwort.http.bodies import json_answer, read_json, receive
 from antwort.http.errors import explained
 from antwort.http.multipart import receive_upload

@@ -18,7 +18,7 @@ from antwort.api.projection import ResponseView
 from antwort.api.requests import CountTokens, CreateResponse
 from antwort.api.responses import Response, ResponseError
 from antwort.engine.engine import Work
-from antwort.engine.ports import StoredResponse, StoreFault
+from antwort.engine.stores import StoredResponse, StoreFault
 from antwort.http.bodies import json_answer, read_json
 from antwort.http.errors import of_fault
 from antwort.http.paging import flag, included, listed, page_query, whole_number

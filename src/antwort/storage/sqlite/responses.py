@@ -10,7 +10,13 @@ import msgspec
 
 from antwort.api.items import Raw
 from antwort.api.responses import Response
-from antwort.engine.ports import EVENTS_AT_ONCE, Owner, Page, PageQuery, StoredResponse
+from antwort.engine.stores import (
+    EVENTS_AT_ONCE,
+    Owner,
+    Page,
+    PageQuery,
+    StoredResponse,
+)
 from antwort.storage.sqlite.columns import Column, item_columns, read_items
 from antwort.storage.sqlite.conversations import append
 from antwort.storage.sqlite.database import Rows

@@ -22,16 +22,14 @@ from antwort.containers.paths import place_for
 from antwort.containers.registry import gone
 from antwort.containers.sandboxes.port import Output, SandboxLost, SandboxRefused, SandboxTrouble
 from antwort.engine.attachments import decoded
-from antwort.engine.ports import (
+from antwort.engine.ports import FunctionSpec, HostedCall, ToolContext
+from antwort.engine.stores import (
     ContainerFileRecord,
     ContainerRecord,
     FileRecord,
     FileStore,
-    FunctionSpec,
-    HostedCall,
     PageQuery,
     StoreFault,
-    ToolContext,
 )
 from antwort.tools.builtins.codeinterpreter.attachments import (
     Attachment,

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from antwort.api.items import Image, Logs
 from antwort.containers.sandboxes.port import Figure, Outcome
-from antwort.engine.ports import ContainerFileRecord
+from antwort.engine.stores import ContainerFileRecord
 from antwort.engine.truncate import excerpt, fitting
 
 _NO_OUTPUT: Final = "(no output)"

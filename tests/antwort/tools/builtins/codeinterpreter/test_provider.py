@@ -14,7 +14,8 @@ from antwort.api.items import Item, read
 from antwort.api.tools import AutoContainer, CodeInterpreterTool, FunctionTool, NetworkPolicy
 from antwort.config import CodeInterpreterSettings
 from antwort.containers.sandboxes import LocalSandboxes, Output
-from antwort.engine.ports import Owner, PageQuery, ToolContext
+from antwort.engine.ports import ToolContext
+from antwort.engine.stores import Owner, PageQuery
 from antwort.tools.builtins.codeinterpreter.provider import CodeBench, CodeInterpreter
 from antwort.tools.builtins.codeinterpreter.results import Result
 from antwort.tools.builtins.codeinterpreter.types import SPEC, Arguments

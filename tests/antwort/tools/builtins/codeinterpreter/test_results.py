@@ -6,7 +6,7 @@ import pytest
 
 from antwort.api.items import Image, Logs
 from antwort.containers.sandboxes.port import Figure, Outcome, Output
-from antwort.engine.ports import ContainerFileRecord
+from antwort.engine.stores import ContainerFileRecord
 from antwort.engine.truncate import MODEL_READS
 from antwort.tools.builtins.codeinterpreter.results import Result, broke_off, came_to, could_not_run
 
