@@ -203,20 +203,20 @@ class Models(Protocol):
         ...
 
 
-# ── tools that are run here ──────────────────────────────────────────────────────────────────────────────────────────
+# ── hosted tools ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class Progress(Struct, frozen=True):
-    """An event of a hosted call, such as `response.code_interpreter_call.interpreting`."""
+    """A progress event of a hosted call, such as `response.code_interpreter_call.interpreting`."""
 
     type: str
     fields: dict[str, Any] = field(default_factory=dict[str, Any])
 
 
 class ToolDone(Struct, frozen=True):
-    """A hosted call is over: its item for the client, and the text that the model reads.
+    """The end of a hosted call: its item for the client, and the text that the model reads.
 
-    The item is whole: what of it a client sees, `api.shown` decides.
+    The item is complete: `api.projection` removes what the request did not `include`.
     """
 
     item: dict[str, Any]
@@ -224,80 +224,80 @@ class ToolDone(Struct, frozen=True):
 
 
 class ToolContext(Struct, frozen=True, kw_only=True):
-    """What a hosted tool may know of the response that it is made ready for."""
+    """The request that a hosted tool is prepared for."""
 
     owner: Owner
     response_id: str
     history: Sequence[Item]
     given: Sequence[Item]
-    """The end of the history: what this request has brought."""
+    """The end of the history: the items of this request."""
     include: frozenset[str]
 
 
 class HostedCall(Protocol):
-    """One call of a tool that is run here, from the moment the model begins to write it.
+    """One call of a hosted tool, from the moment that the model begins to write it.
 
-    What it cannot do is told by `ToolDone`. One that raises ends the whole response, so the
-    registry lets none of its providers' calls do that.
+    A call reports its failure with `ToolDone`. An exception of any method makes it a failed call.
     """
 
     @property
     def item(self) -> dict[str, Any]:
-        """The item as it begins."""
+        """The item at the start of the call, with an `id` and a `type`."""
         ...
 
-    def opening(self) -> Sequence[Progress]:
-        """Events right after it began."""
+    def started_events(self) -> Sequence[Progress]:
+        """Events that follow `response.output_item.added`."""
         ...
 
     def write(self, delta: str) -> Sequence[Progress]:
-        """Events of some more of the arguments, as the model writes them."""
+        """Take the next part of the arguments, as the model writes them; the events of it."""
         ...
 
     def run(self) -> AsyncIterator[Progress | ToolDone]:
-        """Run it, once the arguments are whole; the last thing that comes is `ToolDone`."""
+        """Run the call, once the arguments are complete; the last value is `ToolDone`."""
         ...
 
     def failed(self, reason: str) -> ToolDone:
-        """How it looks when it could not be run."""
+        """The end of a call that could not be run."""
         ...
 
 
-class Workbench(Protocol):
-    """A hosted tool that was made ready for one response: what its calls share."""
+class PreparedTool(Protocol):
+    """A hosted tool prepared for one response: the state that its calls share."""
 
     @property
-    def takes_files(self) -> bool:
-        """Whether its calls can read the files of this history, also those that the model cannot be shown."""
+    def specs(self) -> Sequence[FunctionSpec]:
+        """The functions that the model is offered, with their final descriptions."""
         ...
 
-    def describe(self, spec: FunctionSpec) -> FunctionSpec:
-        """What the model is told of an offered function, now that more is known."""
+    @property
+    def reads_files(self) -> bool:
+        """Whether its calls can read the files of the history, including those that the model cannot be shown."""
         ...
 
     async def open(self, name: str, call_id: str) -> HostedCall:
-        """Begin a call of one of the offered functions."""
+        """Begin a call of one of the functions."""
         ...
 
     def annotate(self, text: str) -> Sequence[Annotation]:
-        """What an answer of the model cites of what its calls have made."""
+        """Citations in the model's text of what the calls produced."""
         ...
 
-    def at_work(self) -> AbstractContextManager[object]:
-        """Around all of the work on the response: what its calls share is kept until then, and given back after it."""
+    def lease(self) -> AbstractContextManager[object]:
+        """Entered before the first event and left after the last: holds the resources that the calls share."""
         ...
 
 
-class Toolbox(Protocol):
-    """The tools that are run here."""
+class ToolRegistry(Protocol):
+    """The hosted tools. `antwort.tools.ToolRegistry` implements it."""
 
-    def offer(self, tool: ToolDeclaration) -> Sequence[FunctionSpec] | None:
-        """What a model is told of a declared tool; None where that tool is not run here."""
+    def supports(self, tool: ToolDeclaration) -> bool:
+        """Whether a provider runs tools of this type. Costs nothing."""
         ...
 
-    async def prepare(self, tool: ToolDeclaration, param: str, context: ToolContext) -> Workbench:
-        """Make an offered tool ready for a response; an `ApiError` that names the field, below `param`, if it cannot.
+    async def prepare(self, tool: ToolDeclaration, param: str, context: ToolContext) -> PreparedTool:
+        """Prepare a supported tool for a response; `ApiError` that names the field, below `param`, if it cannot.
 
-        Nothing is taken yet that would have to be given back: the model may never call it.
+        Acquires nothing that has to be released: the model may never call it.
         """
         ...

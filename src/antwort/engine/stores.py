@@ -21,15 +21,18 @@ class Owner(Struct, frozen=True):
 
 
 class StoredResponse(Struct, frozen=True, kw_only=True):
-    """A response and what it was asked with.
+    """A response and its request.
 
-    `input` is the request's own items, each with an id; `request` is the rest, as far as it
-    may be written down.
+    `input` holds the request's own items, each with an id; `request` the rest, without secrets.
     """
 
     response: Response
     input: list[dict[str, Any]]
     request: dict[str, Any] = field(default_factory=dict[str, Any])
+    had_secrets: bool = False
+    """The request had tool secrets, which are not stored: the response cannot be resumed."""
+    resumed: int = 0
+    """How often the response was resumed after a restart."""
 
 
 class Page(Struct, frozen=True):
@@ -53,6 +56,10 @@ class PageQuery(Struct, frozen=True):
 
 class StoreFault(Exception):
     """The store cannot do its work now: a full disk, a locked or lost database. Worth another try later."""
+
+
+class ResponseNotStored(StoreFault):
+    """The work on a response has ended, and its end could not be stored yet; the write is retried."""
 
 
 class UnknownCursor(ValueError):
@@ -199,8 +206,14 @@ class FileStore(Protocol):
         ...
 
 
+AUTO_CONTAINER = "antwort:auto"
+"""The name of a container that a tool created for itself. The name is the eviction policy: when a tenant is over its
+quota, the least recently used idle container of this name expires early, and no other. A client that gives its own
+container this name chooses that policy for it."""
+
+
 class ContainerRecord(Struct, frozen=True, kw_only=True):
-    """A container, without what is in it. One that was idle for `expires_after` seconds has expired, swept or not."""
+    """A container, without its files. One that was idle for `expires_after` seconds has expired, swept or not."""
 
     id: str
     name: str
@@ -214,7 +227,12 @@ class ContainerRecord(Struct, frozen=True, kw_only=True):
     sandbox: str | None = None
     """The sandbox that it has now, as logs call it; None before its first use, and when it has lost one."""
     lost: str | None = None
-    """Why what was in it once is gone, where that ever happened."""
+    """Why its earlier content is gone, if it ever lost a sandbox."""
+
+    @property
+    def is_auto(self) -> bool:
+        """Whether it may be evicted: see `AUTO_CONTAINER`."""
+        return self.name == AUTO_CONTAINER
 
 
 class ContainerFileRecord(Struct, frozen=True, kw_only=True):
