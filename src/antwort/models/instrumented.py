@@ -6,7 +6,13 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from antwort.api.requests import TextFormat
-from antwort.engine.ports import Finished, Model, ModelFault, ModelRequest, Piece
+from antwort.engine.ports import (
+    Finished,
+    Model,
+    ModelFault,
+    ModelRequest,
+    Piece,
+)
 from antwort.telemetry import Metrics, ModelCall
 
 

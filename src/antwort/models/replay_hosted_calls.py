@@ -14,7 +14,7 @@ from typing import Any, TypeAlias, cast
 from msgspec import Struct
 
 from antwort.api.items import Item, Raw
-from antwort.engine.truncate import excerpt
+from antwort.engine.truncate import truncate_chars
 
 NO_OUTPUT = "(no output)"
 NOT_KEPT = "(the output is not part of this history)"
@@ -72,7 +72,7 @@ def _code_output(outputs: object) -> str:
     if outputs is None:
         return NOT_KEPT
     shown = (_text(entry.get("logs")) if entry.get("type") == "logs" else "[figure]" for entry in _entries(outputs))
-    return excerpt("\n".join(shown)) or NO_OUTPUT
+    return truncate_chars("\n".join(shown)) or NO_OUTPUT
 
 
 def _file_search(raw: Raw) -> Retold:

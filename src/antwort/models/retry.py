@@ -21,7 +21,12 @@ from enum import Enum
 import structlog
 from msgspec import Struct
 
-from antwort.engine.ports import Model, ModelFault, ModelRequest, Piece
+from antwort.engine.ports import (
+    Model,
+    ModelFault,
+    ModelRequest,
+    Piece,
+)
 from antwort.models import upstream_errors
 
 _log = structlog.get_logger(__name__)

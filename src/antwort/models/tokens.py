@@ -16,7 +16,15 @@ import msgspec
 from antwort.api.items import GivenMessage, InputImage, Item
 from antwort.api.requests import JsonSchemaFormat
 from antwort.api.responses import Usage
-from antwort.engine.ports import CallPiece, ModelRequest, Piece, ReasoningPiece, RefusalPiece, SummaryPiece, TextPiece
+from antwort.engine.ports import (
+    CallPiece,
+    ModelRequest,
+    Piece,
+    ReasoningPiece,
+    RefusalPiece,
+    SummaryPiece,
+    TextPiece,
+)
 
 _WIDE = re.compile(r"[\u1100-\u11ff\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\uff00-\uffef\U0001f000-\U0003ffff]")
 _PER_MESSAGE = 4

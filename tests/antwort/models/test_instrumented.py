@@ -6,7 +6,12 @@ from contextlib import aclosing
 import pytest
 
 from antwort.api.responses import Usage
-from antwort.engine.ports import Finished, ModelFault, ModelRequest, TextPiece
+from antwort.engine.ports import (
+    Finished,
+    ModelFault,
+    ModelRequest,
+    TextPiece,
+)
 from antwort.models.instrumented import Observed
 from antwort.telemetry import Metrics
 

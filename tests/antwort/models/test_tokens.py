@@ -4,7 +4,13 @@ import pytest
 
 from antwort.api.items import read
 from antwort.api.requests import JsonSchemaFormat
-from antwort.engine.ports import CallPiece, Finished, FunctionSpec, ModelRequest, TextPiece
+from antwort.engine.ports import (
+    CallPiece,
+    Finished,
+    FunctionSpec,
+    ModelRequest,
+    TextPiece,
+)
 from antwort.models.tokens import Meter, estimate, estimate_text, estimate_usage, text_of
 
 

@@ -3,7 +3,12 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from antwort.engine.ports import CallPiece, Finished, Model, TextPiece
+from antwort.engine.ports import (
+    CallPiece,
+    Finished,
+    Model,
+    TextPiece,
+)
 from antwort.models import ChatCompletions, Resilient, Responses, Scripted, parse_script
 from antwort.testing.model import BrokenAnswer, ModelConformance, WholeAnswer, fold
 

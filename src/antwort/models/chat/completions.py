@@ -10,7 +10,12 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from typing import Any, Literal, TypeAlias, cast
 
-from antwort.engine.ports import Finished, ModelFault, ModelRequest, Piece
+from antwort.engine.ports import (
+    Finished,
+    ModelFault,
+    ModelRequest,
+    Piece,
+)
 from antwort.models.chat.messages import ChatDialect, to_messages
 from antwort.models.chat.request import to_body, to_tools
 from antwort.models.chat.stream import ChatStream

@@ -5,7 +5,12 @@ from __future__ import annotations
 from typing import Any, TypeAlias
 
 from antwort.api.requests import JsonObjectFormat, JsonSchemaFormat
-from antwort.engine.ports import FREE_TEXT, FunctionSpec, ModelRequest, Must
+from antwort.engine.ports import (
+    FREE_TEXT,
+    FunctionSpec,
+    ModelRequest,
+    Must,
+)
 from antwort.models.chat.messages import ChatDialect, to_messages
 
 Body: TypeAlias = dict[str, Any]

@@ -14,7 +14,13 @@ from msgspec import Struct
 
 from antwort.api.ids import new_id
 from antwort.api.responses import InputDetails, OutputDetails, Usage
-from antwort.engine.ports import Finished, Piece, ReasoningPiece, RefusalPiece, TextPiece
+from antwort.engine.ports import (
+    Finished,
+    Piece,
+    ReasoningPiece,
+    RefusalPiece,
+    TextPiece,
+)
 from antwort.models import upstream_errors
 from antwort.models.calls import CallAssembler, CallDelta, FunctionDelta, NamelessCall
 from antwort.models.logprobs import Logprob, read_logprobs

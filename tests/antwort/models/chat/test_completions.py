@@ -7,7 +7,12 @@ from contextlib import aclosing
 import pytest
 
 from antwort.api.items import read
-from antwort.engine.ports import FunctionSpec, ModelFault, ModelRequest, TextPiece
+from antwort.engine.ports import (
+    FunctionSpec,
+    ModelFault,
+    ModelRequest,
+    TextPiece,
+)
 from antwort.models import ChatCompletions, ChatDialect, Resilient, Timeouts
 from antwort.models.tokens import estimate
 from antwort.testing.model import LONG, Called, WholeAnswer, asking, collect, fold

@@ -7,7 +7,14 @@ import pytest
 
 from antwort.api.items import read
 from antwort.api.requests import JsonObjectFormat, JsonSchemaFormat
-from antwort.engine.ports import CallPiece, Finished, FunctionSpec, ModelRequest, Must, TextPiece
+from antwort.engine.ports import (
+    CallPiece,
+    Finished,
+    FunctionSpec,
+    ModelRequest,
+    Must,
+    TextPiece,
+)
 from antwort.models.embedded.generation import Ended, Turn, bounded
 from antwort.models.embedded.prompt import SHOWN
 from antwort.testing.model import fold

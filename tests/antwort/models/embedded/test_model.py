@@ -5,7 +5,12 @@ from fake_llama_server import COMMAND, Reply, asked
 
 from antwort.api.items import read
 from antwort.api.requests import JsonSchemaFormat
-from antwort.engine.ports import FunctionSpec, ModelFault, ModelRequest, TextPiece
+from antwort.engine.ports import (
+    FunctionSpec,
+    ModelFault,
+    ModelRequest,
+    TextPiece,
+)
 from antwort.models.embedded import Embedded, Supervisor
 from antwort.models.embedded.generation import bounded
 from antwort.testing.model import FREE, WEATHER, ModelConformance, asking, collect, fold

@@ -12,7 +12,12 @@ from waiting import until
 
 from antwort.api.items import read
 from antwort.api.requests import JsonSchemaFormat
-from antwort.engine.ports import FunctionSpec, ModelFault, ModelRequest, TextPiece
+from antwort.engine.ports import (
+    FunctionSpec,
+    ModelFault,
+    ModelRequest,
+    TextPiece,
+)
 from antwort.models.embedded import Embedded, Supervisor
 from antwort.models.embedded.supervisor import COMMAND
 from antwort.testing.model import WEATHER, asking, collect, fold

@@ -3,7 +3,14 @@ from __future__ import annotations
 import pytest
 
 from antwort.api.items import read
-from antwort.engine.ports import CallPiece, Finished, FunctionSpec, ModelFault, ModelRequest, TextPiece
+from antwort.engine.ports import (
+    CallPiece,
+    Finished,
+    FunctionSpec,
+    ModelFault,
+    ModelRequest,
+    TextPiece,
+)
 from antwort.models import Scripted, parse_script
 from antwort.models.scripted.model import look
 from antwort.testing.model import asking, collect, fold
