@@ -7,12 +7,12 @@ import json
 import pytest
 
 from antwort.api.requests import CreateResponse
-from antwort.api.sse import opened
 from antwort.engine.background import Background
 from antwort.engine.engine import Engine
 from antwort.engine.ports import ChosenModel, Owner
 from antwort.models import Scripted, parse_script
 from antwort.models.registry import Directory
+from antwort.net.sse import decode_frame
 from antwort.storage import open_store
 from antwort.tools import Registry
 
@@ -54,7 +54,7 @@ async def launched(stage, text):
 
 async def followed(background, identifier, after=-1):
     async with contextlib.aclosing(background.follow(US, identifier, after)) as frames:
-        return [json.loads(opened(frame)[1]) async for frame in frames]
+        return [json.loads(decode_frame(frame)[1]) async for frame in frames]
 
 
 async def said_something(background, identifier):
@@ -152,7 +152,7 @@ async def test_stopped_it_is_left_for_the_next_start(stage):
     async def follow():
         async with contextlib.aclosing(background.follow(US, identifier, -1)) as frames:
             async for frame in frames:
-                events.append(json.loads(opened(frame)[1]))
+                events.append(json.loads(decode_frame(frame)[1]))
                 if b".delta" in frame:
                     spoken.set()
 

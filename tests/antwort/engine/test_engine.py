@@ -11,12 +11,12 @@ from fixtures_turn import EchoToolbox
 from antwort.api.errors import ApiError
 from antwort.api.events import ENDINGS, kind_of
 from antwort.api.requests import CreateResponse, decode
-from antwort.api.sse import opened
 from antwort.api.tools import McpTool
 from antwort.engine.engine import Engine
 from antwort.engine.ports import ChosenModel, ConversationRecord, FileRecord, FunctionSpec, Owner, StoreFault
 from antwort.models import Scripted, parse_script
 from antwort.models.registry import Directory
+from antwort.net.sse import decode_frame
 from antwort.storage import open_store
 
 pytestmark = pytest.mark.anyio
@@ -139,7 +139,7 @@ async def test_a_background_response_is_done_again_after_a_kill_unless_it_needs_
         assert lost.status == "failed"
         assert "secrets" in lost.error.message
         [(number, frame)] = await engine.store.read_events(US, secret.response.id, -1)
-        assert (number, opened(frame)[0]) == (0, "response.failed")
+        assert (number, decode_frame(frame)[0]) == (0, "response.failed")
         assert (await found(engine, attended)).status == "failed"
         assert await engine.store.unfinished() == []
     assert SECRET.encode() not in written(tmp_path)
@@ -215,7 +215,7 @@ async def test_the_last_events_of_a_background_response_come_with_its_end(engine
     await work.finish()
     kept = await engine.store.read_events(US, work.response.id, -1)
 
-    assert opened(kept[-1][1])[0] == "response.completed"
+    assert decode_frame(kept[-1][1])[0] == "response.completed"
 
 
 async def test_a_background_response_whose_model_is_gone_fails_and_says_so(tmp_path):
@@ -252,7 +252,7 @@ async def test_one_that_cannot_be_resumed_keeps_no_other_from_it(tmp_path):
         assert (ended.status, ended.error.code) == ("failed", "server_error")
         assert str(tmp_path) not in ended.error.message
         [(_, frame)] = await engine.store.read_events(US, lost.response.id, -1)
-        assert opened(frame)[0] == "response.failed"
+        assert decode_frame(frame)[0] == "response.failed"
 
 
 async def test_a_tool_that_breaks_keeps_nobody_from_starting(tmp_path):

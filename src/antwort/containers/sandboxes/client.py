@@ -33,8 +33,9 @@ from antwort.containers.sandboxes.port import (
     SandboxRefused,
     SandboxTrouble,
 )
+from antwort.net.errors import EventTooLong
 from antwort.net.http_transport import HttpTransport
-from antwort.net.sse import EventReader, EventTooLong, ServerEvent
+from antwort.net.sse import EventReader, ServerEvent
 
 _logger = logging.getLogger(__name__)
 

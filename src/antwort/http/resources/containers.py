@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from urllib.parse import quote
 
@@ -31,18 +31,19 @@ from antwort.api.containers import (
 )
 from antwort.api.errors import ApiError, internal, invalid
 from antwort.api.objects import Deleted
-from antwort.api.sse import frame
 from antwort.containers import Containers, ContainerSpec, Executed
 from antwort.containers.outputs import cut_to
 from antwort.containers.paths import DATA
 from antwort.containers.sandboxes import Output, SandboxFault, SandboxLost
 from antwort.engine.ports import ContainerFileRecord, ContainerRecord, Owner, StoreFault
-from antwort.http.bodies import json_answer, read_json, receive
-from antwort.http.errors import explained
+from antwort.http.bodies import json_answer, read_json, stream_body
+from antwort.http.errors import to_api_error
 from antwort.http.multipart import receive_upload
 from antwort.http.paging import ends, page_query
 from antwort.http.services import caller_of, owner_of, services_of
-from antwort.http.streams import ByteStream, EventStream, attended
+from antwort.http.streams import ByteStream, EventStream
+from antwort.net.disconnect import run_until_disconnect
+from antwort.net.sse import encode_frame
 
 # ── containers ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -57,7 +58,7 @@ async def create(request: Request) -> Answer:
         minutes=asked.expires_after.minutes if asked.expires_after else None,
         file_ids=asked.file_ids or (),
     )
-    record = await attended(request.receive, _containers(request).create(owner_of(request), wish))
+    record = await run_until_disconnect(request.receive, _containers(request).create(owner_of(request), wish))
     return json_answer(_shown(record))
 
 
@@ -99,7 +100,7 @@ async def create_file(request: Request) -> Answer:
 
 async def _copy(request: Request, file_id: str) -> Answer:
     copying = _containers(request).add_file_id(*_named(request), file_id)
-    return json_answer(_file(await attended(request.receive, copying)))
+    return json_answer(_file(await run_until_disconnect(request.receive, copying)))
 
 
 async def list_files(request: Request) -> Answer:
@@ -138,7 +139,7 @@ async def delete_file(request: Request) -> Answer:
 
 async def write_archive(request: Request) -> Answer:
     """Unpack a tar into a container: many files in one request."""
-    files = await _containers(request).unpack(*_named(request), _body(request))
+    files = await _containers(request).unpack(*_named(request), stream_body(request))
     size = sum(file.bytes for file in files)
     return json_answer(Archived(container_id=_id(request), files=len(files), bytes=size))
 
@@ -163,10 +164,10 @@ async def execute(request: Request) -> Answer:
             _frames(request, steps),
             keep_alive=settings.keep_alive,
             stall_timeout=settings.stall_timeout,
-            closed=over,
+            on_close=over,
         )
     try:
-        return json_answer(_execution(request, await attended(request.receive, _last(steps))))
+        return json_answer(_execution(request, await run_until_disconnect(request.receive, _last(steps))))
     finally:
         over()
 
@@ -180,7 +181,7 @@ async def _steps(request: Request, asked: ExecuteCode) -> AsyncGenerator[Output 
             async for step in steps:
                 yield step
     except (SandboxLost, SandboxFault, StoreFault) as trouble:
-        told = explained(trouble)
+        told = to_api_error(trouble)
         told.should_retry = False  # some of the code may have run
         raise told from trouble
 
@@ -200,7 +201,7 @@ async def _frames(request: Request, steps: AsyncGenerator[Output | Executed, Non
                 event = ExecOutput(stream=step.stream, text=step.text)
             else:
                 event = ExecCompleted(execution=_execution(request, step))
-            yield frame(str(event.__struct_config__.tag), msgspec.json.encode(event))
+            yield encode_frame(str(event.__struct_config__.tag), msgspec.json.encode(event))
 
 
 # ── as the wire has it ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -277,14 +278,6 @@ def _file_id(request: Request) -> str:
 
 def _stall(request: Request) -> float:
     return services_of(request).config.server.stall_timeout
-
-
-async def _body(request: Request) -> AsyncIterator[bytes]:
-    more = True
-    while more:
-        message = await receive(request)
-        more = message.get("more_body", False)
-        yield message.get("body", b"")
 
 
 _ONE = "/v1/containers/{container_id}"

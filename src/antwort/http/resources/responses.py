@@ -20,10 +20,11 @@ from antwort.api.responses import Response, ResponseError
 from antwort.engine.engine import Work
 from antwort.engine.ports import StoredResponse, StoreFault
 from antwort.http.bodies import json_answer, read_json
-from antwort.http.errors import of_fault
+from antwort.http.errors import from_model_fault
 from antwort.http.paging import flag, included, listed, page_query, whole_number
 from antwort.http.services import Services, caller_of, owner_of, services_of
-from antwort.http.streams import EventStream, attended, broken_off
+from antwort.http.streams import EventStream, error_event
+from antwort.net.disconnect import run_until_disconnect
 from antwort.telemetry import audit, log
 
 
@@ -49,7 +50,7 @@ async def create(request: Request) -> Answer:
         return _stream(services, told.frames(), closed=over, broken=told.broken)
     try:
         with _done_once(work):
-            return json_answer(view.response(_told(await attended(request.receive, work.finish()), work)))
+            return json_answer(view.response(_told(await run_until_disconnect(request.receive, work.finish()), work)))
     finally:
         over()
 
@@ -61,7 +62,7 @@ def _is_obfuscated(asked: CreateResponse) -> bool:
 def _told(response: Response, work: Work) -> Response:
     """A model that failed before anything came of it is an error like any other; else what there is counts."""
     if response.status == "failed" and work.fault is not None and not response.output:
-        raise of_fault(work.fault)
+        raise from_model_fault(work.fault)
     return response
 
 
@@ -135,11 +136,11 @@ def _stream(
     services: Services,
     frames: AsyncGenerator[bytes, None],
     closed: Callable[[], None] = lambda: None,
-    broken: Callable[[ApiError], Iterable[bytes]] = broken_off,
+    broken: Callable[[ApiError], Iterable[bytes]] = error_event,
 ) -> EventStream:
     server = services.config.server
     return EventStream(
-        frames, keep_alive=server.keep_alive, stall_timeout=server.stall_timeout, closed=closed, broken=broken
+        frames, keep_alive=server.keep_alive, stall_timeout=server.stall_timeout, on_close=closed, error_frames=broken
     )
 
 
