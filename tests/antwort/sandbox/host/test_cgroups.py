@@ -260,7 +260,9 @@ def test_a_host_without_any_says_so(tmp_path):
 def test_version_1_is_not_taken_where_it_cannot_be_written():
     if not Path("/sys/fs/cgroup/memory/cgroup.procs").exists():
         pytest.skip("this host does not have version 1")
-    code = "from antwort.sandbox.host import cgroups\ntry: cgroups.here()\nexcept cgroups.NoGroups as error: print(error)"
+    code = (
+        "from antwort.sandbox.host import cgroups\ntry: cgroups.here()\nexcept cgroups.NoGroups as error: print(error)"
+    )
     command = [sys.executable, "-c", code]
     if os.geteuid() == 0:
         shown = [str(path) for path in {Path(sys.base_prefix), Path(sys.prefix), ROOT}]
