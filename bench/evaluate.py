@@ -31,7 +31,7 @@ from rich.table import Column, Table
 from tasks.catalogue import TASKS
 from tasks.task import Kind, Task, faults
 
-from antwort.models.embedded.weights import CATALOGUE, DEFAULT
+from antwort.models.embedded.weights import CATALOGUE, DEFAULT_MODEL
 from weakincentives import MarkdownSection, Prompt, PromptTemplate, Session
 from weakincentives.adapters import PromptResponse
 from weakincentives.adapters.openai import (
@@ -102,7 +102,7 @@ def parser() -> argparse.ArgumentParser:
     command = argparse.ArgumentParser(
         description="Have a model do small tasks with hosted tools, and check its answers."
     )
-    command.add_argument("--model", metavar="NAME", default=DEFAULT, help=f"the model to ask ({DEFAULT})")
+    command.add_argument("--model", metavar="NAME", default=DEFAULT_MODEL, help=f"the model to ask ({DEFAULT_MODEL})")
     command.add_argument(
         "--only", metavar="NAME", action="append", choices=[task.name for task in TASKS], help="this task, or these"
     )

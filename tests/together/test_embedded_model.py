@@ -11,7 +11,7 @@ from pathlib import Path
 import openai
 import pytest
 from fixtures_server import ROOT, serving
-from local_weights import weights_here
+from local_weights import find_local_weights
 from waiting import until
 
 CODE = {"type": "code_interpreter", "container": {"type": "auto"}}
@@ -46,7 +46,7 @@ def kill_in_the_middle(server, client, killed: dict[str, int]) -> None:
 
 @pytest.fixture
 def weights():
-    return weights_here()
+    return find_local_weights()
 
 
 @pytest.mark.model
@@ -86,7 +86,7 @@ def test_a_model_that_is_killed_in_the_middle_fails_one_response_and_the_next_wo
         client = client_of(server)
         assert children(server.process.pid) == []  # nothing is started before it is needed
         killed: dict[str, int] = {}
-        with pytest.raises(openai.APIError, match="ended before it was whole"):
+        with pytest.raises(openai.APIError, match="ended before it was complete"):
             kill_in_the_middle(server, client, killed)
         ((response, failed),) = killed.items()
         until(lambda: client.responses.retrieve(response).status == "failed")  # the error is told before the end
@@ -148,7 +148,7 @@ def test_the_screen_says_which_model_and_why_and_the_hints_can_be_followed(tmp_p
         server.terminate()
         assert server.wait(30) == 0
 
-    assert "models     m (scripted, the default): as the configuration says" in screen
+    assert "models     m (scripted, the default): from the configuration" in screen
     assert told == "The Rhine.\n"
 
 
@@ -160,7 +160,7 @@ def test_the_doctor_says_which_model_and_whether_it_answers(tmp_path, bare):
     command = [sys.executable, "-m", "antwort", "doctor", "--config", "antwort.yaml"]
     told = subprocess.run(command, cwd=tmp_path, env=bare, capture_output=True, text=True, timeout=120, check=False)
 
-    assert "models         as the configuration says" in told.stdout
+    assert "models         from the configuration" in told.stdout
     assert "a (scripted) answers from its script" in told.stdout
     assert "b (responses) 127.0.0.1:9 does not answer" in told.stdout
     assert told.returncode == 1

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from antwort.models.embedded.prompt import SHOWN
-from antwort.models.embedded.weights import CATALOGUE, DEFAULT, Cache
+from antwort.models.embedded.prompt import FEW_SHOTS
+from antwort.models.embedded.weights import CATALOGUE, DEFAULT_MODEL, WeightsCache
 
 ROOT = Path(__file__).parents[2]
 TASKS = ["squares", "weekday", "interest", "total", "best-city", "bars", "keep", "typed-best", "typed-number", "lines"]
@@ -42,9 +42,9 @@ def evaluate(bench):
 @pytest.fixture(scope="module")
 def served(evaluate):
     """A server with the default model, and a client of it."""
-    if not Cache().has(CATALOGUE[DEFAULT]):
-        pytest.skip(f"the weights of {DEFAULT} are not here: `make model` fetches them")
-    with evaluate.antwort(DEFAULT) as (client, model):
+    if not WeightsCache().has(CATALOGUE[DEFAULT_MODEL]):
+        pytest.skip(f"the weights of {DEFAULT_MODEL} are not here: `make model` fetches them")
+    with evaluate.antwort(DEFAULT_MODEL) as (client, model):
         yield client, model
 
 
@@ -64,11 +64,13 @@ def test_a_task(name, served, evaluate):
     outcome = evaluate.attempt(task, *served, seconds=600)
 
     assert outcome.wrong == []
-    assert sum(code != SHOWN.look for code in outcome.code) >= len(task.asks), "it has run code of its own each time"
+    assert sum(code != FEW_SHOTS.listing_code for code in outcome.code) >= len(task.asks), (
+        "it has run code of its own each time"
+    )
 
 
 def test_the_demo(tmp_path):
-    environment = {**os.environ, "MODEL": DEFAULT}
+    environment = {**os.environ, "MODEL": DEFAULT_MODEL}
     command = [sys.executable, ROOT / "examples" / "demo.py"]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
 

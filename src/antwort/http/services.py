@@ -16,7 +16,7 @@ from antwort.containers import Containers
 from antwort.engine.background import Background
 from antwort.engine.engine import Engine, Work
 from antwort.engine.ports import Owner, Store, StoreFault
-from antwort.models.registry import Directory
+from antwort.models.registry import ModelRegistry
 from antwort.telemetry import Metrics
 from antwort.tools import Registry
 
@@ -51,7 +51,7 @@ class Services:
     config: Config
     door: Authenticator
     store: Store
-    models: Directory
+    models: ModelRegistry
     registry: Registry
     engine: Engine
     background: Background

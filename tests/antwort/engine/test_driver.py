@@ -13,7 +13,7 @@ from antwort.api.requests import CreateResponse
 from antwort.api.tools import FileSearchTool
 from antwort.engine.engine import Engine, Work
 from antwort.engine.ports import CallPiece, ChosenModel, Finished, ModelFault, Owner, TextPiece, Toolbox
-from antwort.models.registry import Directory
+from antwort.models.registry import ModelRegistry
 from antwort.storage import open_store
 from antwort.tools import Registry
 
@@ -62,7 +62,7 @@ WAIT = object()
 async def working(place, speaker: Speaker, toolbox: Toolbox | None = None, **request):
     """The engine with this model, and a response that it has begun to work on."""
     store = await open_store(f"sqlite:///{place}/antwort.db", place / "blobs")
-    models = Directory({"m": ChosenModel("m", speaker, "m")}, default="m", default_for_unknown=False)
+    models = ModelRegistry({"m": ChosenModel("m", speaker, "m")}, default="m", default_for_unknown=False)
     engine = Engine(models, toolbox or Registry([EchoProvider()]), store)
     try:
         yield await engine.start(US, CreateResponse(input="go", tools=[SEARCH], **request))

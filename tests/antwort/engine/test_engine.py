@@ -16,7 +16,7 @@ from antwort.api.tools import McpTool
 from antwort.engine.engine import Engine
 from antwort.engine.ports import ChosenModel, ConversationRecord, FileRecord, FunctionSpec, Owner, StoreFault
 from antwort.models import Scripted, parse_script
-from antwort.models.registry import Directory
+from antwort.models.registry import ModelRegistry
 from antwort.storage import open_store
 
 pytestmark = pytest.mark.anyio
@@ -80,7 +80,7 @@ async def engine_at(place, refusals: int = 0):
     store: Any = await open_store(f"sqlite:///{place}/antwort.db", place / "blobs")
     store = Refusing(store, refusals) if refusals else store
     model = ChosenModel("m", Scripted(parse_script(SCRIPT)), "m")
-    engine = Engine(Directory({"m": model}, default="m", default_for_unknown=False), RemoteToolbox(), store)
+    engine = Engine(ModelRegistry({"m": model}, default="m", default_for_unknown=False), RemoteToolbox(), store)
     engine.late.first_wait = 0.01
     try:
         yield engine
@@ -222,7 +222,7 @@ async def test_a_background_response_whose_model_is_gone_fails_and_says_so(tmp_p
     async with engine_at(tmp_path) as engine:
         work = await engine.start(US, asked(background=True))
     async with engine_at(tmp_path) as engine:
-        engine.models = Directory({}, default=None, default_for_unknown=False)
+        engine.models = ModelRegistry({}, default=None, default_for_unknown=False)
         assert await engine.recover() == []
         assert (await found(engine, work)).status == "failed"
 

@@ -1,4 +1,4 @@
-"""What holds for every test of a model: nothing blocks the loop, and there is an upstream to ask."""
+"""Fixtures of the model tests: blocking calls fail the test; a fake upstream."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import socket
 
 import pytest
 from blockbuster import blockbuster_ctx
-from fake_upstream import upstreaming
+from fake_upstream import running_upstream
+
+from antwort.models.instrumentation import Instrumentation
+from antwort.telemetry import Metrics
 
 
 @pytest.fixture
@@ -15,26 +18,31 @@ def anyio_backend():
 
 
 @pytest.fixture(autouse=True)
-def nothing_blocks_the_loop():
+def fail_on_blocking_calls():
     with blockbuster_ctx("antwort.models"):
         yield
 
 
 @pytest.fixture(scope="session")
-def _loopback():
-    with upstreaming() as upstream:
+def _fake_upstream():
+    with running_upstream() as upstream:
         yield upstream
 
 
 @pytest.fixture
-def upstream(_loopback):
-    _loopback.forget()
-    return _loopback
+def upstream(_fake_upstream):
+    _fake_upstream.reset()
+    return _fake_upstream
 
 
 @pytest.fixture
 def unused_port():
-    """A port that nobody listens on; bound, so that nobody else begins to."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        yield taken.getsockname()[1]
+    """A port without a listener; bound, so that no other process can take it."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield bound.getsockname()[1]
+
+
+@pytest.fixture
+def instrumentation():
+    return Instrumentation(Metrics(), name="test", kind="test")
