@@ -306,7 +306,7 @@ def test_the_metrics_count_sandboxes_runs_and_bytes(stage, client, container):
 
 def test_spans_tell_of_the_sandbox_and_never_what_was_in_it(tmp_path):
     config = {"providers": {"code_interpreter": {"enabled": True}}}
-    program = ROOT / "tests" / "stages" / "fixtures_spans.py"
+    program = ROOT / "tests" / "support" / "fixtures_spans.py"
     with serving(tmp_path, config, program=program) as server, server.client() as client:
         container = client.containers.create(name="a secret name")
         execute(client, container.id, "print('secret output')\nopen('secret', 'w').write('secret')\n1 / 0")

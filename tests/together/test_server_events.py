@@ -15,12 +15,12 @@ import msgspec
 import pytest
 from fake_upstream import CannedReply, running_upstream, sse_frame
 from fixtures_server import ROOT, serving
+from fold import fold
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from stream_grammar import check_stream, read_frames
 
 from antwort.api.events import EVENTS
-from antwort.engine.fold import fold
 
 TOOLS = [
     {"type": "function", "name": "add", "parameters": {"type": "object", "properties": {}}},
@@ -41,7 +41,7 @@ def upstream():
 @pytest.fixture(scope="module")
 def server(tmp_path_factory, upstream):
     model = {"kind": "chat_completions", "base_url": upstream.url, "attempts": 1}
-    program = ROOT / "tests" / "stages" / "fake_echo_provider.py"
+    program = ROOT / "tests" / "support" / "fake_echo_provider.py"
     with serving(tmp_path_factory.mktemp("server"), {"models": {"any": model}}, program=program) as running:
         yield running
 

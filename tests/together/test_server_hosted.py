@@ -63,7 +63,7 @@ def server(tmp_path_factory, upstream):
         "scripted": {"kind": "scripted", "script": "script.yaml"},
         "upstream": {"kind": "chat_completions", "base_url": upstream.url},
     }
-    program = ROOT / "tests" / "stages" / "fake_echo_provider.py"
+    program = ROOT / "tests" / "support" / "fake_echo_provider.py"
     with serving(tmp_path_factory.mktemp("server"), {"models": models}, script=SCRIPT, program=program) as running:
         yield running
 

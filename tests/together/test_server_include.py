@@ -103,7 +103,7 @@ SEARCHING = {
 
 
 def test_the_results_of_a_tool_that_is_run_here_are_kept_whole_and_shown_when_asked_for(tmp_path):
-    results, echo = "file_search_call.results", ROOT / "tests" / "stages" / "fake_echo_provider.py"
+    results, echo = "file_search_call.results", ROOT / "tests" / "support" / "fake_echo_provider.py"
     tools = [{"type": "file_search", "vector_store_ids": ["vs_1"]}]
     with serving(tmp_path / "server", script=SEARCHING, program=echo) as server, server.client() as client:
         plain = client.responses.create(input="hello", tools=tools)

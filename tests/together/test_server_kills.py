@@ -177,7 +177,7 @@ def check_told(server: Server, told: Told) -> None:
 
 def test_killed_at_any_moment_nothing_is_lost_and_nothing_is_stuck(tmp_path):
     chance = random.Random(SEED)  # noqa: S311 - moments to kill at, not secrets
-    program = ROOT / "tests" / "stages" / "fake_echo_provider.py"
+    program = ROOT / "tests" / "support" / "fake_echo_provider.py"
     everything = Told()
     with serving(tmp_path / "server", script=SCRIPT, program=program) as server:
         for _ in range(ROUNDS):

@@ -34,7 +34,7 @@ def server(tmp_path_factory):
     place = tmp_path_factory.mktemp("server")
     key = make_key(place, "everything")
     config = {"auth": {"keys_file": "keys.json", "requests_per_minute": 100_000, "concurrent_responses": 100}}
-    with serving(place, config, program=ROOT / "tests" / "stages" / "fake_echo_provider.py") as running:
+    with serving(place, config, program=ROOT / "tests" / "support" / "fake_echo_provider.py") as running:
         running.keys["ours"] = key
         yield running
 

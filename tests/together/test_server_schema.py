@@ -16,7 +16,7 @@ from collections import defaultdict
 import pytest
 from fixtures_server import ROOT, make_key, serving
 
-STAGES = ROOT / "tests" / "stages"
+STAGES = ROOT / "tests" / "support"
 
 # A schema cannot say what fits together: two histories at once, a call's output without the call. So a request that
 # it allows may be refused; and a reference to an item that is not there is a 404 also where the conversation is.

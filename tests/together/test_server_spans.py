@@ -35,7 +35,7 @@ SCRIPT = {
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     models = {"mine": {"kind": "scripted", "script": "script.yaml"}}
-    program = ROOT / "tests" / "stages" / "fixtures_spans.py"
+    program = ROOT / "tests" / "support" / "fixtures_spans.py"
     with serving(tmp_path_factory.mktemp("server"), {"models": models}, script=SCRIPT, program=program) as running:
         yield running
 

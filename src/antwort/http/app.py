@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,9 @@ from antwort.config import AuthSettings, Config, ConfigError
 from antwort.containers import Containers
 from antwort.containers.sandboxes import Backend, open_backend
 from antwort.engine.background import Background
-from antwort.engine.engine import Engine, Work
-from antwort.engine.ports import Store, StoreFault
+from antwort.engine.driver import ResponseRun
+from antwort.engine.engine import Engine
+from antwort.engine.stores import Store, StoreFault
 from antwort.http import openapi
 from antwort.http.errors import router_error
 from antwort.http.middleware import RequestMiddleware
@@ -28,7 +29,7 @@ from antwort.http.services import Services
 from antwort.models.registry import open_models
 from antwort.storage import open_store
 from antwort.telemetry import Metrics, log
-from antwort.tools import FunctionProvider, Registry
+from antwort.tools import FunctionProvider, ToolRegistry
 from antwort.tools.builtins.codeinterpreter import CodeInterpreter
 
 RESOURCES: Sequence[Any] = (responses, conversations, containers, files, models, health, openapi)
@@ -72,20 +73,20 @@ async def open_services(
         await store.aclose()
         raise
     running = _containers(config, store, place, metrics)
-    registry = Registry()
+    registry = ToolRegistry()
     engine = Engine(directory, registry, store, config.engine.max_turns, config.engine.max_attached)
     services = Services(
-        config, door, store, directory, registry, engine, Background(store), metrics, running, place.told
+        config, door, store, directory, registry, engine, Background(store), metrics, running, place.description
     )
     chores = [asyncio.create_task(chore) for chore in _chores(services)]
     try:
         for provider in (*_providers(config, store, running), *also):
             registry.register(provider)
-        registry.show_metrics(metrics.registry)
+        registry.register_metrics(metrics.registry)
         if running is not None:
             await running.recover()
-        for work in await engine.recover():
-            _resume(services, work)
+        for run in await engine.recover():
+            _resume(services, run)
         yield services
     finally:
         for chore in chores:
@@ -94,11 +95,13 @@ async def open_services(
         await services.aclose()
 
 
-def _resume(services: Services, work: Work) -> None:
-    """It counts like any other, and towards the limits of who asked for it, where that key still opens anything."""
-    holder = services.door.caller_for_key(work.owner.key_id)
-    over = services.limits.resume(holder) if holder is not None else lambda: None
-    services.background.launch(work, ended=responses.counted(services, work, over))
+def _resume(services: Services, run: ResponseRun) -> None:
+    """Run a recovered response in the background, tracked, and within the limits of its API key, if that is valid."""
+    cleanup = ExitStack()
+    if (caller := services.door.caller_for_key(run.owner.key_id)) is not None:
+        cleanup.callback(services.limits.resume(caller))
+    cleanup.enter_context(services.track(run))
+    services.background.launch(run, on_end=cleanup.close)
 
 
 def _containers(config: Config, store: Store, place: Backend, metrics: Metrics) -> Containers | None:
@@ -157,9 +160,9 @@ async def _look_after_keys_and_files(services: Services) -> None:
 async def _look_after_containers(running: Containers) -> None:
     """Let go of those that have expired."""
     while True:
-        await asyncio.sleep(running.beat)
+        await asyncio.sleep(running.sweep_interval)
         try:
-            await running.sweep()
+            await running.expire_idle()
         except StoreFault:
             log.warning("expired containers are swept later")
         except Exception:  # noqa: BLE001 - the outermost loop: if it ended, no container would ever expire

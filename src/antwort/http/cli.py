@@ -32,7 +32,7 @@ def serve(config: Path | None, host: str | None, port: int | None, model: str | 
     Without a model in the configuration, one is looked for: what OPENAI_API_KEY or OPENAI_BASE_URL name, a server on
     this machine, the embedded model.
     """
-    from antwort.engine.ports import StoreFault  # noqa: PLC0415 - slow to import, and only this command needs it
+    from antwort.engine.stores import StoreFault  # noqa: PLC0415 - slow to import, and only this command needs it
     from antwort.http.server import run  # noqa: PLC0415 - likewise slow
     from antwort.storage import UnusableStore  # noqa: PLC0415 - likewise slow
     from antwort.telemetry import set_up_logging  # noqa: PLC0415 - likewise slow

@@ -12,8 +12,9 @@ from starlette.responses import Response
 from starlette.routing import Match, Route
 
 from antwort.api.errors import ApiError, internal, invalid, unavailable
-from antwort.containers.sandboxes.port import SandboxLost, SandboxRefused, SandboxTrouble
-from antwort.engine.ports import ModelFault, StoreFault, UnknownCursor
+from antwort.containers.sandboxes.port import SandboxError, SandboxLost, SandboxRefused
+from antwort.engine.ports import ModelFault
+from antwort.engine.stores import ResponseNotStored, StoreFault, UnknownCursor
 from antwort.telemetry import log
 
 _PARAMS = {"tier": "memory_limit", "path": "file", "size": "file"}
@@ -37,6 +38,9 @@ def explained(error: Exception) -> ApiError:  # noqa: PLR0911 - one line for eac
     match error:
         case ApiError():
             return error
+        case ResponseNotStored():
+            log.warning("store_fault", exc_info=error)
+            return unavailable(str(error), should_retry=False)  # a retry would do the work twice
         case StoreFault():
             log.warning("store_fault", exc_info=error)
             return unavailable("The server cannot store anything right now. Try again later.", retry_after=2)
@@ -44,7 +48,7 @@ def explained(error: Exception) -> ApiError:  # noqa: PLR0911 - one line for eac
             return invalid(str(error), param=error.param)
         case ModelFault():
             return of_fault(error)
-        case SandboxTrouble():
+        case SandboxError():
             return of_sandbox(error)
         case HTTPException():
             return of_status(error.status_code)
@@ -74,7 +78,7 @@ def of_fault(fault: ModelFault) -> ApiError:
     )
 
 
-def of_sandbox(trouble: SandboxTrouble) -> ApiError:
+def of_sandbox(trouble: SandboxError) -> ApiError:
     """A sandbox that could not do what a container needed."""
     match trouble:
         case SandboxRefused(why="missing"):

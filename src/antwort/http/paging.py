@@ -11,7 +11,7 @@ from antwort.api.errors import invalid
 from antwort.api.objects import ItemPage
 from antwort.api.projection import ResponseView
 from antwort.api.requests import Include
-from antwort.engine.ports import Page, PageQuery
+from antwort.engine.stores import Page, PageQuery
 
 MOST, USUAL = 100, 20
 """How many a page has, unless a list says otherwise."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Generator, Iterable
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from starlette.requests import Request
@@ -14,11 +15,12 @@ from antwort.auth import Authenticator, Caller, RateLimiter
 from antwort.config import Config
 from antwort.containers import Containers
 from antwort.engine.background import Background
-from antwort.engine.engine import Engine, Work
-from antwort.engine.ports import Owner, Store, StoreFault
+from antwort.engine.driver import ResponseRun
+from antwort.engine.engine import Engine
+from antwort.engine.stores import Owner, Store, StoreFault
 from antwort.models.registry import ModelRegistry
 from antwort.telemetry import Metrics
-from antwort.tools import Registry
+from antwort.tools import ToolRegistry
 
 
 @dataclass
@@ -52,7 +54,7 @@ class Services:
     door: Authenticator
     store: Store
     models: ModelRegistry
-    registry: Registry
+    registry: ToolRegistry
     engine: Engine
     background: Background
     metrics: Metrics
@@ -61,7 +63,7 @@ class Services:
     place: str = "off"
     """Where it is, or why it is not."""
     limits: RateLimiter = field(default_factory=RateLimiter)
-    attended: dict[str, Work] = field(default_factory=dict[str, Work])
+    attended: dict[str, ResponseRun] = field(default_factory=dict[str, ResponseRun])
     """The responses that somebody waits for."""
     trial: Trial = field(default_factory=Trial)
     stopping: bool = False
@@ -70,6 +72,18 @@ class Services:
         """What a caller who asks for this is shown: that, and what the configuration shows to everybody."""
         always = ["code_interpreter_call.outputs"] if self.config.providers.code_interpreter.outputs == "always" else []
         return ResponseView(frozenset([*include, *always]), obfuscation)
+
+    @contextmanager
+    def track(self, run: ResponseRun) -> Generator[None]:
+        """Count a response in the metrics: as running inside of this, by its status afterwards."""
+        self.metrics.running.inc()
+        try:
+            yield
+        finally:
+            name = run.response.model if run.response.model in self.models.names() else "other"
+            self.attended.pop(run.response.id, None)
+            self.metrics.running.dec()
+            self.metrics.responses.labels(name, run.response.status).inc()
 
     async def stop(self) -> None:
         """The server is told to stop: nothing new, and whoever only watches is let go."""
@@ -81,7 +95,7 @@ class Services:
     async def aclose(self) -> None:
         """Let go of everything. Background responses go on after the next start."""
         await self.background.aclose()
-        await self.engine.late.aclose()
+        await self.engine.retries.aclose()
         await self.registry.aclose()
         if self.containers is not None:
             await self.containers.aclose()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from contextlib import aclosing
-from typing import Any, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
@@ -34,16 +34,17 @@ def broken_off(told: ApiError) -> Iterable[bytes]:
     yield to_sse(ErrorEvent(error=told.envelope().error))
 
 
-class EventStream(Response):
-    """Sends frames as they come. `closed` is called when it is over, however it ends.
+class EventStream(Response, Generic[T]):
+    """Sends events as they come, each as the SSE frame that `encode` makes of it. `closed` is called at the end.
 
     Where something goes wrong, the last frames are those that `broken` makes of it.
     """
 
     def __init__(
         self,
-        frames: AsyncGenerator[bytes, None],
+        events: AsyncGenerator[T, None],
         *,
+        encode: Callable[[T], bytes],
         keep_alive: float,
         stall_timeout: float,
         closed: Callable[[], None] = lambda: None,
@@ -51,7 +52,8 @@ class EventStream(Response):
     ) -> None:
         super().__init__(status_code=200, headers=_HEADERS)
         del self.headers["content-length"]
-        self._frames = frames
+        self._events = events
+        self._encode = encode
         self._keep_alive = keep_alive
         self._stall = stall_timeout
         self._closed = closed
@@ -68,11 +70,11 @@ class EventStream(Response):
             self._closed()
 
     async def _send_all(self, send: Send) -> None:
-        async with aclosing(self._frames) as frames:
+        async with aclosing(self._events) as events:
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
             try:
-                async for frame in frames:
-                    await self._send(send, frame)
+                async for event in events:
+                    await self._send(send, self._encode(event))
             except (ClientDisconnect, OSError):
                 raise
             except Exception as error:  # noqa: BLE001 - the status is out: all that can be told goes into the stream

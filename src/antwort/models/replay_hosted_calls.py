@@ -13,7 +13,7 @@ from typing import Any, TypeAlias, cast
 from msgspec import Struct
 
 from antwort.api.items import Item, Raw
-from antwort.engine.truncate import excerpt
+from antwort.engine.truncate import truncate_chars
 
 NO_OUTPUT = "(no output)"
 OUTPUT_NOT_STORED = "(the output is not part of this history)"
@@ -71,7 +71,7 @@ def _code_output(outputs: object) -> str:
     if outputs is None:
         return OUTPUT_NOT_STORED
     texts = (_text(entry.get("logs")) if entry.get("type") == "logs" else "[figure]" for entry in _entries(outputs))
-    return excerpt("\n".join(texts)) or NO_OUTPUT
+    return truncate_chars("\n".join(texts)) or NO_OUTPUT
 
 
 def _file_search(raw: Raw) -> ReplayedCall:

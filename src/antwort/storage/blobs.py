@@ -20,7 +20,7 @@ from pathlib import Path
 from threading import Lock
 from typing import TypeVar, TypeVarTuple, Unpack
 
-from antwort.engine.ports import StoreFault
+from antwort.engine.stores import StoreFault
 from antwort.storage.errors import faults_told
 
 T = TypeVar("T")

@@ -11,7 +11,7 @@ import sqlite3
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from antwort.engine.ports import StoreFault
+from antwort.engine.stores import StoreFault
 
 
 class UnusableStore(Exception):

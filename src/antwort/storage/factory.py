@@ -8,7 +8,7 @@ from contextlib import closing
 from pathlib import Path
 from urllib.parse import quote
 
-from antwort.engine.ports import Store
+from antwort.engine.stores import Store
 from antwort.storage.errors import UnusableStore
 from antwort.storage.sqlite.lock import holder
 from antwort.storage.sqlite.migrations import refuse_strangers

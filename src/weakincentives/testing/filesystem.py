@@ -3,7 +3,7 @@
 pytest collects them from a subclass that makes an empty filesystem; with `unittest.TestCase` as a second base, so
 does unittest.
 
-    from weakincentives.filesystem.conformance import FilesystemConformance
+    from weakincentives.testing.filesystem import FilesystemConformance
 
     class TestMyFilesystem(FilesystemConformance):
         def make(self):

@@ -10,7 +10,12 @@ from antwort.api.errors import ApiError
 from antwort.api.requests import CreateResponse
 from antwort.api.responses import begin
 from antwort.engine.context import Context, check_outputs, gather, take_in
-from antwort.engine.ports import ConversationRecord, Owner, Store, StoredResponse
+from antwort.engine.stores import (
+    ConversationRecord,
+    Owner,
+    Store,
+    StoredResponse,
+)
 from antwort.storage import open_store
 
 pytestmark = pytest.mark.anyio

@@ -10,7 +10,7 @@ from starlette.requests import Request
 
 from antwort.api.errors import ApiError
 from antwort.api.projection import ResponseView
-from antwort.engine.ports import Page, PageQuery
+from antwort.engine.stores import Page, PageQuery
 from antwort.http.paging import ends, flag, included, listed, page_query, whole_number
 
 

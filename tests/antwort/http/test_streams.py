@@ -55,7 +55,7 @@ async def test_an_error_of_the_work_comes_through():
 
 
 def stream(frames, **options):
-    return EventStream(frames, **{"keep_alive": 60, "stall_timeout": 60, **options})
+    return EventStream(frames, encode=bytes, **{"keep_alive": 60, "stall_timeout": 60, **options})
 
 
 async def test_frames_are_pulled_one_by_one():

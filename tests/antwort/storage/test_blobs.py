@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from antwort.engine.ports import StoreFault
+from antwort.engine.stores import StoreFault
 from antwort.storage.blobs import CHUNK, Blobs, Upload
 from antwort.testing.store.base import chunks, there
 

@@ -2,19 +2,12 @@ from __future__ import annotations
 
 import pytest
 import yaml
-from fake_upstream import running_upstream
 
 from antwort.engine.ports import CallPiece, Finished, Model, TextPiece
 from antwort.models import ChatCompletions, Responses, RetryingModel, Scripted, parse_script
 from antwort.models.instrumentation import Instrumentation
 from antwort.telemetry import Metrics
 from antwort.testing.model import InvalidPieces, ModelAnswer, ModelConformance, fold
-
-
-@pytest.fixture(scope="module")
-def upstream():
-    with running_upstream() as upstream:
-        yield upstream
 
 
 def retrying(model: Model) -> RetryingModel:
@@ -24,7 +17,6 @@ def retrying(model: Model) -> RetryingModel:
 class UpstreamConformance(ModelConformance):
     @pytest.fixture(autouse=True)
     def _set_upstream(self, upstream):
-        upstream.reset()
         self.upstream = upstream
 
 

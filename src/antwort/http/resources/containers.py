@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing
+from contextlib import ExitStack, aclosing
 from urllib.parse import quote
 
 import msgspec
@@ -32,11 +32,16 @@ from antwort.api.containers import (
 from antwort.api.errors import ApiError, internal, invalid
 from antwort.api.objects import Deleted
 from antwort.api.sse import frame
-from antwort.containers import Containers, ContainerSpec, Executed
-from antwort.containers.outputs import cut_to
+from antwort.containers import Containers, ContainerSpec
+from antwort.containers.outputs import truncate_result
 from antwort.containers.paths import DATA
-from antwort.containers.sandboxes import Output, SandboxFault, SandboxLost
-from antwort.engine.ports import ContainerFileRecord, ContainerRecord, Owner, StoreFault
+from antwort.containers.sandboxes import ExecutionResult, Output, SandboxLost, SandboxUnavailable
+from antwort.engine.stores import (
+    ContainerFileRecord,
+    ContainerRecord,
+    Owner,
+    StoreFault,
+)
 from antwort.http.bodies import json_answer, read_json, receive
 from antwort.http.errors import explained
 from antwort.http.multipart import receive_upload
@@ -54,7 +59,7 @@ async def create(request: Request) -> Answer:
     wish = ContainerSpec(
         name=asked.name,
         memory_limit=asked.memory_limit,
-        minutes=asked.expires_after.minutes if asked.expires_after else None,
+        expires_after_minutes=asked.expires_after.minutes if asked.expires_after else None,
         file_ids=asked.file_ids or (),
     )
     record = await attended(request.receive, _containers(request).create(owner_of(request), wish))
@@ -152,55 +157,45 @@ async def read_archive(request: Request) -> Answer:
 
 
 async def execute(request: Request) -> Answer:
-    """Run code in a container, without a model: wait for what comes of it, or see what it prints as it prints it."""
+    """Run code in a container, without a model: wait for the result, or stream what it prints."""
     services, asked = services_of(request), await read_json(request, ExecuteCode)
-    await _containers(request).require(*_named(request))  # a wrong id is an answer, and no event
-    over = services.limits.begin(caller_of(request))
-    steps = _steps(request, asked)
-    if asked.stream:
-        settings = services.config.server
-        return EventStream(
-            _frames(request, steps),
-            keep_alive=settings.keep_alive,
-            stall_timeout=settings.stall_timeout,
-            closed=over,
+    await _containers(request).require(*_named(request))  # a wrong id is an error status, and no event
+    with ExitStack() as cleanup:
+        cleanup.callback(services.limits.begin(caller_of(request)))
+        steps = _containers(request).execute(
+            *_named(request), asked.code, requirements=asked.requirements or (), timeout=asked.timeout
         )
-    try:
-        return json_answer(_execution(request, await attended(request.receive, _last(steps))))
-    finally:
-        over()
+        if asked.stream:
+            settings = services.config.server
+            return EventStream(
+                steps,
+                encode=lambda step: _encoded(request, step),
+                keep_alive=settings.keep_alive,
+                stall_timeout=settings.stall_timeout,
+                closed=cleanup.pop_all().close,
+            )
+        try:
+            return json_answer(_execution(request, await attended(request.receive, _last(steps))))
+        except (SandboxLost, SandboxUnavailable, StoreFault) as trouble:
+            told = explained(trouble)
+            told.should_retry = False  # some of the code may have run
+            raise told from trouble
 
 
-async def _steps(request: Request, asked: ExecuteCode) -> AsyncGenerator[Output | Executed, None]:
-    run = _containers(request).execute(
-        *_named(request), asked.code, requirements=asked.requirements or (), timeout=asked.timeout
-    )
-    try:
-        async with aclosing(run) as steps:
-            async for step in steps:
-                yield step
-    except (SandboxLost, SandboxFault, StoreFault) as trouble:
-        told = explained(trouble)
-        told.should_retry = False  # some of the code may have run
-        raise told from trouble
-
-
-async def _last(steps: AsyncGenerator[Output | Executed, None]) -> Executed:
+async def _last(steps: AsyncGenerator[Output | ExecutionResult, None]) -> ExecutionResult:
     async with aclosing(steps):
         async for step in steps:
-            if isinstance(step, Executed):
+            if isinstance(step, ExecutionResult):
                 return step
     raise internal()
 
 
-async def _frames(request: Request, steps: AsyncGenerator[Output | Executed, None]) -> AsyncGenerator[bytes, None]:
-    async with aclosing(steps):
-        async for step in steps:
-            if isinstance(step, Output):
-                event = ExecOutput(stream=step.stream, text=step.text)
-            else:
-                event = ExecCompleted(execution=_execution(request, step))
-            yield frame(str(event.__struct_config__.tag), msgspec.json.encode(event))
+def _encoded(request: Request, step: Output | ExecutionResult) -> bytes:
+    if isinstance(step, Output):
+        event = ExecOutput(stream=step.stream, text=step.text)
+    else:
+        event = ExecCompleted(execution=_execution(request, step))
+    return frame(str(event.__struct_config__.tag), msgspec.json.encode(event))
 
 
 # ── as the wire has it ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -236,19 +231,19 @@ def _file(record: ContainerFileRecord) -> ContainerFileObject:
     )
 
 
-def _execution(request: Request, executed: Executed) -> Execution:
-    outcome = cut_to(executed.outcome, services_of(request).config.providers.code_interpreter.max_output_size)
+def _execution(request: Request, result: ExecutionResult) -> Execution:
+    result = truncate_result(result, services_of(request).config.providers.code_interpreter.max_output_size)
     return Execution(
         container_id=_id(request),
-        status=outcome.status,
-        output=[{"stream": one.stream, "text": one.text} for one in outcome.output],
-        result=outcome.echo,
-        images=[{"url": f"data:{one.mime};base64,{base64.b64encode(one.data).decode()}"} for one in outcome.figures],
-        files=[_file(record) for record in executed.files],
-        duration_ms=round(outcome.seconds * 1000),
-        cut_bytes=outcome.cut_bytes,
-        replaced=executed.replaced,
-        lost=None if outcome.alive else outcome.reason or outcome.status,
+        status=result.status,
+        output=[{"stream": one.stream, "text": one.text} for one in result.output],
+        result=result.echo,
+        images=[{"url": f"data:{one.mime};base64,{base64.b64encode(one.data).decode()}"} for one in result.figures],
+        files=[_file(record) for record in result.files],
+        duration_ms=result.duration_ms,
+        cut_bytes=result.cut_bytes,
+        replaced=result.sandbox_replaced,
+        lost=None if result.sandbox_alive else result.reason or result.status,
     )
 
 

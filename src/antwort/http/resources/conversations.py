@@ -16,7 +16,7 @@ from antwort.api.objects import ConversationObject, Deleted
 from antwort.api.requests import AddItems, CreateConversation, UpdateConversation, read_items
 from antwort.engine.attachments import check_files
 from antwort.engine.context import take_in
-from antwort.engine.ports import ConversationRecord, Page
+from antwort.engine.stores import ConversationRecord, Page
 from antwort.http.bodies import json_answer, read_json
 from antwort.http.paging import included, listed, page_query
 from antwort.http.services import owner_of, services_of

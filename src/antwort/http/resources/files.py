@@ -18,7 +18,7 @@ from starlette.routing import Route
 from antwort.api.errors import ApiError, invalid, not_found
 from antwort.api.ids import new_id
 from antwort.api.objects import Deleted, FileObject, FilePage
-from antwort.engine.ports import FileRecord
+from antwort.engine.stores import FileRecord
 from antwort.http.bodies import json_answer
 from antwort.http.multipart import Upload, receive_upload
 from antwort.http.paging import ends, page_query

@@ -2,145 +2,103 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Generator, Iterable
-from contextlib import aclosing, contextmanager
+from collections.abc import Iterable
+from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import TypedDict
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response as Answer
 from starlette.routing import Route
 
-from antwort.api.errors import ApiError, invalid, not_found, unavailable
-from antwort.api.events import ENDINGS, ErrorEvent, ResponseFailed, to_sse
+from antwort.api.errors import ApiError, invalid, not_found
+from antwort.api.events import ENDINGS, AnyEvent, ErrorEvent, ResponseFailed, to_sse
 from antwort.api.objects import Deleted, InputTokens
 from antwort.api.projection import ResponseView
 from antwort.api.requests import CountTokens, CreateResponse
-from antwort.api.responses import Response, ResponseError
-from antwort.engine.engine import Work
-from antwort.engine.ports import StoredResponse, StoreFault
+from antwort.api.responses import ResponseError
+from antwort.engine.driver import ResponseRun
+from antwort.engine.stores import StoredResponse
 from antwort.http.bodies import json_answer, read_json
 from antwort.http.errors import of_fault
 from antwort.http.paging import flag, included, listed, page_query, whole_number
 from antwort.http.services import Services, caller_of, owner_of, services_of
-from antwort.http.streams import EventStream, attended, broken_off
-from antwort.telemetry import audit, log
+from antwort.http.streams import EventStream, attended
+from antwort.telemetry import audit
 
 
 async def create(request: Request) -> Answer:
-    """Ask for a response: wait for it, stream it, or leave it to itself."""
+    """Create a response: wait for it, stream it, or run it in the background."""
     services, asked = services_of(request), await read_json(request, CreateResponse)
-    over = services.limits.begin(caller_of(request))
-    try:
-        work = await services.engine.start(owner_of(request), asked)
-    except BaseException:
-        over()
-        raise
-    audit("response.create", work.response.id, model=work.response.model, stored=work.stored)
-    over = counted(services, work, over)
-    view = services.view(asked.include or (), obfuscation=_is_obfuscated(asked))
-    if asked.background:
-        queued = json_answer(work.response)
-        services.background.launch(work, ended=over)
-        return _followed(request, work.response.id, -1, view) if asked.stream else queued
-    services.attended[work.response.id] = work
-    if asked.stream:
-        told = _Told(work, view)
-        return _stream(services, told.frames(), closed=over, broken=told.broken)
-    try:
-        with _done_once(work):
-            return json_answer(view.response(_told(await attended(request.receive, work.finish()), work)))
-    finally:
-        over()
+    with ExitStack() as cleanup:
+        cleanup.callback(services.limits.begin(caller_of(request)))
+        run = await services.engine.start(owner_of(request), asked)
+        cleanup.enter_context(services.track(run))
+        audit("response.create", run.response.id, model=run.response.model, stored=run.is_stored)
+        view = services.view(asked.include or (), obfuscation=_is_obfuscated(asked))
+        if asked.background:
+            queued = json_answer(run.response)
+            services.background.launch(run, on_end=cleanup.pop_all().close)
+            return _follow(request, run.response.id, -1, view) if asked.stream else queued
+        services.attended[run.response.id] = run
+        if asked.stream:
+            streamed = _StreamedResponse(run, view)
+            return EventStream(
+                run.events(),
+                encode=streamed.encode,
+                broken=streamed.error_frames,
+                closed=cleanup.pop_all().close,
+                **_timeouts(services),
+            )
+        response = await attended(request.receive, run.finish())
+        if response.status == "failed" and run.fault is not None and not response.output:
+            raise of_fault(run.fault)  # the model failed before any output: an error status, and no response
+        return json_answer(view.response(response))
 
 
 def _is_obfuscated(asked: CreateResponse) -> bool:
     return asked.stream_options is None or asked.stream_options.include_obfuscation is not False
 
 
-def _told(response: Response, work: Work) -> Response:
-    """A model that failed before anything came of it is an error like any other; else what there is counts."""
-    if response.status == "failed" and work.fault is not None and not response.output:
-        raise of_fault(work.fault)
-    return response
-
-
-def counted(services: Services, work: Work, over: Callable[[], None]) -> Callable[[], None]:
-    """The metrics know of it from now until it is over."""
-    services.metrics.running.inc()
-    name = work.response.model if work.response.model in services.models.names() else "other"
-
-    def ended() -> None:
-        over()
-        services.attended.pop(work.response.id, None)
-        services.metrics.running.dec()
-        services.metrics.responses.labels(name, work.response.status).inc()
-
-    return ended
-
-
-@contextmanager
-def _done_once(work: Work) -> Generator[None]:
-    """Work whose end cannot be stored was done all the same: an SDK that asked again would have it done twice."""
-    try:
-        yield
-    except StoreFault as fault:
-        log.warning("store_fault", exc_info=fault)
-        message = (
-            f"The work on response '{work.response.id}' has ended, and its end cannot be stored right now. "
-            "It will be as soon as that is possible: look for it there before you ask again."
-        )
-        raise unavailable(message, should_retry=False) from fault
-
-
 @dataclass
-class _Told:
-    """A response that is streamed as it is made: knows what was told of it, and so how to end a stream that breaks."""
+class _StreamedResponse:
+    """Encodes the events of a response, and the last frames of a stream that fails."""
 
-    work: Work
+    run: ResponseRun
     view: ResponseView
     number: int = -1
     ended: bool = False
 
-    async def frames(self) -> AsyncGenerator[bytes, None]:
-        with _done_once(self.work):
-            async with aclosing(self.work.events()) as events:
-                async for event in events:
-                    yield self.view.event(event)
-                    self.number, self.ended = event.sequence_number, isinstance(event, ENDINGS)
+    def encode(self, event: AnyEvent) -> bytes:
+        self.number, self.ended = event.sequence_number, isinstance(event, ENDINGS)
+        return self.view.event(event)
 
-    def broken(self, error: ApiError) -> Iterable[bytes]:
-        """The error, and the end that every stream has."""
+    def error_frames(self, error: ApiError) -> Iterable[bytes]:
+        """An `error` event, and the `response.failed` that ends every stream."""
         if self.ended:
             return
         yield to_sse(ErrorEvent(error=error.envelope().error, sequence_number=self.number + 1))
         why = ResponseError("server_error", error.message)
-        failed = msgspec.structs.replace(self.work.response, status="failed", error=why)
+        failed = msgspec.structs.replace(self.run.response, status="failed", error=why)
         yield self.view.event(ResponseFailed(response=failed, sequence_number=self.number + 2))
 
 
-def _followed(request: Request, response_id: str, after: int, view: ResponseView) -> EventStream:
-    """What a background response has told, and tells from now on."""
-
-    async def frames() -> AsyncGenerator[bytes, None]:
-        async with aclosing(services.background.follow(owner_of(request), response_id, after)) as kept:
-            async for frame in kept:
-                yield view.frame(frame)
-
+def _follow(request: Request, response_id: str, after: int, view: ResponseView) -> EventStream[bytes]:
+    """The stored events of a background response, then new ones as they come."""
     services = services_of(request)
-    return _stream(services, frames())
+    frames = services.background.follow(owner_of(request), response_id, after)
+    return EventStream(frames, encode=view.frame, **_timeouts(services))
 
 
-def _stream(
-    services: Services,
-    frames: AsyncGenerator[bytes, None],
-    closed: Callable[[], None] = lambda: None,
-    broken: Callable[[ApiError], Iterable[bytes]] = broken_off,
-) -> EventStream:
+class _Timeouts(TypedDict):
+    keep_alive: float
+    stall_timeout: float
+
+
+def _timeouts(services: Services) -> _Timeouts:
     server = services.config.server
-    return EventStream(
-        frames, keep_alive=server.keep_alive, stall_timeout=server.stall_timeout, closed=closed, broken=broken
-    )
+    return {"keep_alive": server.keep_alive, "stall_timeout": server.stall_timeout}
 
 
 # ── afterwards ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -157,7 +115,7 @@ async def retrieve(request: Request) -> Answer:
         raise invalid("Only responses that were made with 'background' can be streamed again.", param="stream")
     # Whoever comes back to a stream gets it as it was asked for first, and more where more is asked for.
     view = services.view(include | _asked_for(stored), obfuscation=obfuscation)
-    return _followed(request, stored.response.id, after, view)
+    return _follow(request, stored.response.id, after, view)
 
 
 def _asked_for(stored: StoredResponse) -> frozenset[str]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from antwort.engine.ports import (
+from antwort.engine.stores import (
     ContainerFileRecord,
     ContainerRecord,
     ContainerUse,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from antwort.api.items import Raw
-from antwort.engine.ports import ConversationRecord, Page, PageQuery
+from antwort.engine.stores import ConversationRecord, Page, PageQuery
 from antwort.storage.sqlite.columns import Column, item_columns, read_items
 from antwort.storage.sqlite.database import Rows
 from antwort.storage.sqlite.paging import Listing, page

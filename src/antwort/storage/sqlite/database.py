@@ -15,7 +15,7 @@ from pathlib import Path
 from threading import local
 from typing import Any, TypeVar
 
-from antwort.engine.ports import Owner, StoreFault
+from antwort.engine.stores import Owner, StoreFault
 from antwort.storage.errors import UnusableStore, faults_told
 from antwort.storage.sqlite.writer import WriterThread
 

@@ -6,7 +6,7 @@ import sqlite3
 
 import msgspec
 
-from antwort.engine.ports import FileRecord, Page, PageQuery
+from antwort.engine.stores import FileRecord, Page, PageQuery
 from antwort.storage.sqlite.database import Rows
 from antwort.storage.sqlite.paging import Listing, page
 

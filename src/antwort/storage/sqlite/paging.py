@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from antwort.engine.ports import PageQuery, UnknownCursor
+from antwort.engine.stores import PageQuery, UnknownCursor
 from antwort.storage.sqlite.database import Rows
 
 

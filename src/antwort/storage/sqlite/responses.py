@@ -10,13 +10,22 @@ import msgspec
 
 from antwort.api.items import Raw
 from antwort.api.responses import Response
-from antwort.engine.ports import EVENTS_AT_ONCE, Owner, Page, PageQuery, StoredResponse
+from antwort.engine.stores import (
+    EVENTS_AT_ONCE,
+    Owner,
+    Page,
+    PageQuery,
+    StoredResponse,
+)
 from antwort.storage.sqlite.columns import Column, item_columns, read_items
 from antwort.storage.sqlite.conversations import append
 from antwort.storage.sqlite.database import Rows
 from antwort.storage.sqlite.paging import Listing, page
 
 _INPUT, _OUTPUT = 0, 1
+
+# Keys of the `request` column that hold fields of `StoredResponse`, beside those of the request itself.
+_HAD_SECRETS, _RESUMED = "antwort:had_secrets", "antwort:resumed"
 
 _response = msgspec.json.Decoder(Response).decode
 _request = msgspec.json.Decoder(dict[str, Any]).decode
@@ -26,7 +35,11 @@ def beginning(stored: StoredResponse) -> Callable[[Rows], None]:
     """The change that writes a response which has just begun. Taken down now: the caller may go on changing it."""
     row = _columns(stored.response) | {
         "previous": stored.response.previous_response_id,
-        "request": msgspec.json.encode(stored.request),
+        "request": msgspec.json.encode(
+            stored.request
+            | ({_HAD_SECRETS: True} if stored.had_secrets else {})
+            | ({_RESUMED: stored.resumed} if stored.resumed else {})
+        ),
     }
     given, made = item_columns(stored.input), item_columns(stored.response.output)
 
@@ -206,7 +219,14 @@ def _stored(rows: Rows, key: int, body: bytes, request: bytes) -> StoredResponse
         (made if part == _OUTPUT else given).append(item)
     response = _response(body)
     response.output = read_items(made)
-    return StoredResponse(response=response, input=read_items(given), request=_request(request))
+    asked = _request(request)
+    return StoredResponse(
+        response=response,
+        input=read_items(given),
+        had_secrets=asked.pop(_HAD_SECRETS, False),
+        resumed=asked.pop(_RESUMED, 0),
+        request=asked,
+    )
 
 
 def _key(rows: Rows, response_id: str) -> int | None:

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from antwort.api.responses import Response
-from antwort.engine.ports import (
+from antwort.engine.stores import (
     ContainerFileRecord,
     ContainerRecord,
     ContainerUse,

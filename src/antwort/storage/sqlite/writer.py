@@ -16,7 +16,7 @@ from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import Any, TypeVar
 
-from antwort.engine.ports import StoreFault
+from antwort.engine.stores import StoreFault
 from antwort.storage.errors import fault_of
 
 T = TypeVar("T")

@@ -7,7 +7,13 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from antwort.engine.ports import Owner, Page, PageQuery, Store, UnknownCursor
+from antwort.engine.stores import (
+    Owner,
+    Page,
+    PageQuery,
+    Store,
+    UnknownCursor,
+)
 
 T = TypeVar("T")
 

@@ -8,7 +8,15 @@ from typing import Any
 
 import msgspec
 
-from antwort.engine.ports import ContainerFileRecord, ContainerRecord, ContainerUse, OverQuota, Owner, PageQuery, Store
+from antwort.engine.stores import (
+    ContainerFileRecord,
+    ContainerRecord,
+    ContainerUse,
+    OverQuota,
+    Owner,
+    PageQuery,
+    Store,
+)
 from antwort.testing.store.base import (
     LISTED,
     OURS,

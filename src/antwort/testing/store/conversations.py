@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from antwort.engine.ports import ConversationRecord, PageQuery
+from antwort.engine.stores import ConversationRecord, PageQuery
 from antwort.testing.store.base import (
     LISTED,
     OURS,

@@ -8,7 +8,12 @@ from pathlib import Path
 
 import msgspec
 
-from antwort.engine.ports import FileRecord, Owner, PageQuery, Store
+from antwort.engine.stores import (
+    FileRecord,
+    Owner,
+    PageQuery,
+    Store,
+)
 from antwort.testing.store.base import (
     LISTED,
     OURS,

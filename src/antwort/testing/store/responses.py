@@ -9,7 +9,13 @@ from typing import Any
 import msgspec
 
 from antwort.api.responses import Conversation, Response, Usage
-from antwort.engine.ports import EVENTS_AT_ONCE, ConversationRecord, PageQuery, Store, StoredResponse
+from antwort.engine.stores import (
+    EVENTS_AT_ONCE,
+    ConversationRecord,
+    PageQuery,
+    Store,
+    StoredResponse,
+)
 from antwort.testing.store.base import (
     LISTED,
     OURS,

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from antwort.engine.ports import Owner, StoreFault
+from antwort.engine.stores import Owner, StoreFault
 from antwort.storage.sqlite.database import Database, Rows, connect
 from antwort.storage.sqlite.migrations import migrate
 

@@ -12,7 +12,7 @@ from antwort.storage.sqlite.lock import StoreLock, holder
 HOLDS = """
 import sys, time
 from pathlib import Path
-from antwort.storage.lock import StoreLock
+from antwort.storage.sqlite.lock import StoreLock
 lock = StoreLock(Path(sys.argv[1]), Path(sys.argv[2]))
 print("held", flush=True)
 time.sleep(600)

@@ -15,7 +15,7 @@ import time
 
 import pytest
 
-from antwort.engine.ports import FileRecord, StoreFault
+from antwort.engine.stores import FileRecord, StoreFault
 from antwort.storage.errors import UnusableStore
 from antwort.storage.sqlite.store import SqliteStore
 from antwort.testing.store.base import OURS, chunks, message, there
@@ -54,11 +54,11 @@ WORKER = """
 import asyncio, itertools, os, sys
 from pathlib import Path
 from antwort.api.responses import Conversation
-from antwort.engine.ports import ConversationRecord
-from antwort.storage.conformance.base import OURS, chunks, message
-from antwort.storage.conformance.files import record
-from antwort.storage.conformance.responses import asked, done
-from antwort.storage.sqlite import SqliteStore
+from antwort.engine.stores import ConversationRecord
+from antwort.testing.store.base import OURS, chunks, message
+from antwort.testing.store.files import record
+from antwort.testing.store.responses import asked, done
+from antwort.storage.sqlite.store import SqliteStore
 
 place, lap = Path(sys.argv[1]), sys.argv[2]
 

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from antwort.engine.ports import StoreFault
+from antwort.engine.stores import StoreFault
 from antwort.storage.sqlite.database import connect
 from antwort.storage.sqlite.writer import WriterThread
 
