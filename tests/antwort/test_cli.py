@@ -66,8 +66,8 @@ def test_the_doctor_looks_at_everything(run):
         ((), "server: {prot: 1}", "line 1: server.prot: unknown key"),
         ((), "auth: {keys_file: none.json}", "antwort keys create"),
         ((), "storage: {url: 'mysql://x'}", "not supported"),
-        ((), "models: {m: {kind: embedded, model: none.gguf}}", "models.m: There is no file none.gguf"),
-        (("--model", "gpt-6"), "", "There are no weights called 'gpt-6'. Known: qwen"),
+        ((), "models: {m: {kind: embedded, model: none.gguf}}", "models.m: The file none.gguf does not exist"),
+        (("--model", "gpt-6"), "", "Unknown weights 'gpt-6'. Known: qwen"),
         (
             (),
             "models: {m: {kind: responses, base_url: 'http://127.0.0.1:1', api_key_env: NOT_SET}}",

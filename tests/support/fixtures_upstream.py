@@ -5,24 +5,24 @@ from __future__ import annotations
 import socket
 
 import pytest
-from fake_upstream import upstreaming
+from fake_upstream import running_upstream
 
 
 @pytest.fixture(scope="session")
 def upstream_server():
-    with upstreaming() as upstream:
+    with running_upstream() as upstream:
         yield upstream
 
 
 @pytest.fixture
 def upstream(upstream_server):
-    upstream_server.forget()
+    upstream_server.reset()
     return upstream_server
 
 
 @pytest.fixture
 def unused_port():
     """A port without a listener; bound, so that it stays closed."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        yield taken.getsockname()[1]
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield bound.getsockname()[1]

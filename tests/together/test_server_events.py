@@ -13,7 +13,7 @@ from typing import Any, Union
 
 import msgspec
 import pytest
-from fake_upstream import Play, frame, upstreaming
+from fake_upstream import CannedReply, running_upstream, sse_frame
 from fixtures_server import ROOT, serving
 from fold import fold
 from hypothesis import HealthCheck, given, settings
@@ -34,7 +34,7 @@ KNOWN = {str(event.__struct_config__.tag) for event in EVENTS}
 
 @pytest.fixture(scope="module")
 def upstream():
-    with upstreaming() as running:
+    with running_upstream() as running:
         yield running
 
 
@@ -112,9 +112,9 @@ def replies(draw):
     numbers = {"prompt_tokens": draw(st.integers(0, 99)), "completion_tokens": draw(st.integers(0, 99))}
     chunks = [{"choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in said]
     last = {"choices": [{"index": 0, "delta": {}, "finish_reason": reason}], "usage": numbers}
-    sent = b"".join([*map(frame, [*chunks, last]), frame("[DONE]")])
+    sent = b"".join([*map(sse_frame, [*chunks, last]), sse_frame("[DONE]")])
     edges = sorted({0, len(sent), *draw(st.lists(st.integers(0, len(sent)), max_size=12))})
-    return Play([sent[start:end] for start, end in pairwise(edges)])
+    return CannedReply([sent[start:end] for start, end in pairwise(edges)])
 
 
 # ── what comes of it ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -138,7 +138,9 @@ def folded(events: list[dict[str, Any]]) -> dict[str, Any]:
     return msgspec.to_builtins(fold(known))
 
 
-END = Play([frame({"choices": [{"delta": {"content": "The end."}, "finish_reason": "stop"}]}), frame("[DONE]")])
+END = CannedReply(
+    [sse_frame({"choices": [{"delta": {"content": "The end."}, "finish_reason": "stop"}]}), sse_frame("[DONE]")]
+)
 ASKED = {"input": "go", "tools": TOOLS}
 
 
@@ -146,11 +148,11 @@ ASKED = {"input": "go", "tools": TOOLS}
 @given(st.lists(replies(), min_size=1, max_size=3), st.none() | st.integers(1, 2))
 def test_a_stream_keeps_to_the_wire_and_tells_what_a_blocking_caller_gets(http, upstream, says, most):
     asked = {**ASKED, "max_tool_calls": most}
-    upstream.plays(*says, END)
+    upstream.set_replies(*says, END)
     streamed = http.post("/v1/responses", json={**asked, "stream": True})
     events = read_frames(streamed.content)
     check_stream(events)
-    upstream.plays(*says, END)
+    upstream.set_replies(*says, END)
     blocking = http.post("/v1/responses", json=asked)
     final = events[-1]["response"]
 
@@ -162,7 +164,7 @@ def test_a_stream_keeps_to_the_wire_and_tells_what_a_blocking_caller_gets(http, 
 @settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(replies(), min_size=1, max_size=2), st.integers(-1, 60))
 def test_a_stream_that_is_resumed_anywhere_goes_on_as_it_was(http, upstream, says, lost):
-    upstream.plays(*says, END)
+    upstream.set_replies(*says, END)
     streamed = http.post("/v1/responses", json={**ASKED, "stream": True, "background": True})
     events = read_frames(streamed.content)
     check_stream(events, background=True)

@@ -6,19 +6,19 @@ import base64
 
 import openai
 import pytest
-from fake_upstream import upstreaming
+from fake_upstream import running_upstream
 from fixtures_server import serving
 
-from antwort.testing.model import WholeAnswer
+from antwort.testing.model import ModelAnswer
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(30)
 PDF = b"%PDF-1.7\n\xff\xfe"
-HELLO = WholeAnswer(text="I see.")
+HELLO = ModelAnswer(text="I see.")
 
 
 @pytest.fixture(scope="module")
 def upstream():
-    with upstreaming() as running:
+    with running_upstream() as running:
         yield running
 
 
@@ -35,9 +35,9 @@ def server(tmp_path_factory, upstream):
 
 @pytest.fixture
 def client(server, upstream):
-    upstream.forget()
-    upstream.plays(upstream.chat(HELLO), path="v1/chat/completions")
-    upstream.plays(upstream.responses(HELLO), path="v1/responses")
+    upstream.reset()
+    upstream.set_replies(upstream.chat(HELLO), path="v1/chat/completions")
+    upstream.set_replies(upstream.responses(HELLO), path="v1/responses")
     with server.client() as client:
         yield client
 
@@ -63,7 +63,7 @@ def test_a_chat_server_sees_images_and_reads_texts(client, upstream, files):
     response = client.responses.create(model="chat", input=asking(*parts))
 
     assert response.output_text == "I see."
-    assert upstream.asked[-1].body["messages"][0]["content"] == [
+    assert upstream.requests[-1].body["messages"][0]["content"] == [
         {"type": "text", "text": "What is it?"},
         {"type": "image_url", "image_url": {"url": data_url("image/png", PNG)}},
         {"type": "text", "text": "[attached file: a.txt]\ngrüße\n[end of a.txt]"},
@@ -73,7 +73,7 @@ def test_a_chat_server_sees_images_and_reads_texts(client, upstream, files):
 def test_a_chat_server_that_takes_files_is_sent_them(client, upstream, files):
     client.responses.create(model="reader", input=asking({"type": "input_file", "file_id": files["a.pdf"]}))
 
-    [_, sent] = upstream.asked[-1].body["messages"][0]["content"]
+    [_, sent] = upstream.requests[-1].body["messages"][0]["content"]
     assert sent == {"type": "file", "file": {"filename": "a.pdf", "file_data": data_url("application/pdf", PDF)}}
 
 
@@ -81,7 +81,7 @@ def test_a_server_of_this_kind_is_sent_data_and_no_ids(client, upstream, files):
     parts = [{"type": "input_image", "file_id": files["a.png"]}, {"type": "input_file", "file_id": files["a.pdf"]}]
     client.responses.create(model="passed", input=asking(*parts))
 
-    [_, image, file] = upstream.asked[-1].body["input"][0]["content"]
+    [_, image, file] = upstream.requests[-1].body["input"][0]["content"]
     assert (image["image_url"], "file_id" in image) == (data_url("image/png", PNG), False)
     assert (file["file_data"], file["filename"], "file_id" in file) == (
         data_url("application/pdf", PDF),
@@ -106,7 +106,7 @@ def test_a_file_that_the_model_cannot_read_is_a_clear_400_also_for_a_stream(clie
         )
 
     assert (caught.value.code, caught.value.param) == ("unsupported_file", "input[0].content[1].file_id")
-    assert upstream.asked == []
+    assert upstream.requests == []
 
 
 @pytest.mark.parametrize("kind", ["input_image", "input_file"])
@@ -127,4 +127,4 @@ def test_a_chain_outlives_its_files(client, upstream, files):
     second = client.responses.create(model="chat", input="And now?", previous_response_id=first.id)
 
     assert second.output_text == "I see."
-    assert "cannot be shown any more" in upstream.asked[-1].body["messages"][0]["content"]
+    assert "cannot be shown any more" in upstream.requests[-1].body["messages"][0]["content"]

@@ -6,12 +6,12 @@ import json
 
 import pytest
 from fake_echo_provider import CITED
-from fake_upstream import Loopback, upstreaming
+from fake_upstream import FakeUpstream, running_upstream
 from fixtures_sdk import KINDS, sdk
 from fixtures_server import ROOT, eventually, serving
 from pydantic import BaseModel
 
-from antwort.testing.model import Called, WholeAnswer
+from antwort.testing.model import AnswerCall, ModelAnswer
 
 SEARCH = {"type": "file_search", "vector_store_ids": ["vs_1"]}
 BROKEN = {"type": "file_search", "vector_store_ids": ["vs_broken"]}
@@ -53,7 +53,7 @@ class Found(BaseModel):
 
 @pytest.fixture(scope="module")
 def upstream():
-    with upstreaming() as running:
+    with running_upstream() as running:
         yield running
 
 
@@ -249,7 +249,7 @@ def test_whoever_goes_stops_the_tool(client):
 
 # ── what the model is told ───────────────────────────────────────────────────────────────────────────────────────────
 
-CALL = WholeAnswer(calls=(Called("file_search", '{"query": "apples"}'),), reason="calls")
+CALL = ModelAnswer(calls=(AnswerCall("file_search", '{"query": "apples"}'),), reason="calls")
 
 
 @pytest.mark.parametrize(
@@ -257,20 +257,22 @@ CALL = WholeAnswer(calls=(Called("file_search", '{"query": "apples"}'),), reason
     [({"type": "file_search"}, {"type": "function", "function": {"name": "file_search"}}), ("required", "required")],
 )
 def test_a_forced_choice_is_forced_once(client, upstream, choice, demanded):
-    upstream.forget()
-    upstream.plays(Loopback.chat(CALL), Loopback.chat(CALL), Loopback.chat(WholeAnswer(text="Found.")))
+    upstream.reset()
+    upstream.set_replies(
+        FakeUpstream.chat(CALL), FakeUpstream.chat(CALL), FakeUpstream.chat(ModelAnswer(text="Found."))
+    )
     response = client.responses.create(model="upstream", input="find", tools=[SEARCH], tool_choice=choice)
-    choices = [asked.body.get("tool_choice", "auto") for asked in upstream.asked]
+    choices = [asked.body.get("tool_choice", "auto") for asked in upstream.requests]
 
     assert choices == [demanded, "auto", "auto"]
     assert [item.type for item in response.output] == ["file_search_call", "file_search_call", "message"]
 
 
 def test_a_tool_of_ours_is_told_as_a_function_and_its_result_comes_back_as_one(client, upstream):
-    upstream.forget()
-    upstream.plays(Loopback.chat(CALL), Loopback.chat(WholeAnswer(text="Found.")))
+    upstream.reset()
+    upstream.set_replies(FakeUpstream.chat(CALL), FakeUpstream.chat(ModelAnswer(text="Found.")))
     client.responses.create(model="upstream", input="find", tools=[SEARCH], parallel_tool_calls=False)
-    first, second = (asked.body for asked in upstream.asked)
+    first, second = (asked.body for asked in upstream.requests)
 
     assert [tool["function"]["name"] for tool in first["tools"]] == ["file_search"]
     assert first["parallel_tool_calls"] is False
@@ -281,9 +283,9 @@ def test_a_tool_of_ours_is_told_as_a_function_and_its_result_comes_back_as_one(c
 
 
 def test_allowed_tools_narrow_what_is_told(client, upstream):
-    upstream.forget()
-    upstream.plays(Loopback.chat(WholeAnswer(text="Fine.")))
+    upstream.reset()
+    upstream.set_replies(FakeUpstream.chat(ModelAnswer(text="Fine.")))
     choice = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "file_search"}]}
     client.responses.create(model="upstream", input="find", tools=[SEARCH, FUNCTION], tool_choice=choice)
 
-    assert [tool["function"]["name"] for tool in upstream.asked[0].body["tools"]] == ["file_search"]
+    assert [tool["function"]["name"] for tool in upstream.requests[0].body["tools"]] == ["file_search"]

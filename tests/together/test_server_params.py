@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import openai
 import pytest
-from fake_upstream import upstreaming
+from fake_upstream import running_upstream
 from fixtures_server import make_key, serving
 
-from antwort.testing.model import WholeAnswer
+from antwort.testing.model import ModelAnswer
 
-HELLO = WholeAnswer(text="Hello.")
+HELLO = ModelAnswer(text="Hello.")
 TOO_LONG = {"error": {"message": "This model's maximum context length is 9 tokens", "code": "context_length_exceeded"}}
 TALK = [{"role": "user", "content": f"number {at}"} for at in range(9)]
 
 
 @pytest.fixture(scope="module")
 def upstream():
-    with upstreaming() as running:
+    with running_upstream() as running:
         yield running
 
 
@@ -33,8 +33,8 @@ def server(tmp_path_factory, upstream):
 
 @pytest.fixture
 def client(server, upstream):
-    upstream.forget()
-    upstream.plays(upstream.chat(HELLO))
+    upstream.reset()
+    upstream.set_replies(upstream.chat(HELLO))
     with server.client() as client:
         yield client
 
@@ -45,18 +45,18 @@ def client(server, upstream):
 @pytest.mark.parametrize("stream", [False, True])
 def test_truncation_drops_the_oldest_until_it_fits(client, upstream, stream):
     refused = upstream.json(TOO_LONG, 400)
-    upstream.plays(refused, refused, upstream.chat(HELLO))
+    upstream.set_replies(refused, refused, upstream.chat(HELLO))
     answer = client.responses.create(model="chat", input=TALK, truncation="auto", stream=stream)
     response = list(answer)[-1].response if stream else answer
 
     assert (response.output_text, response.truncation) == ("Hello.", "auto")
-    assert [len(asked.body["messages"]) for asked in upstream.asked] == [9, 5, 3]
-    assert upstream.asked[-1].body["messages"][-1]["content"] == "number 8"
+    assert [len(asked.body["messages"]) for asked in upstream.requests] == [9, 5, 3]
+    assert upstream.requests[-1].body["messages"][-1]["content"] == "number 8"
     assert len(client.responses.input_items.list(response.id).data) == 9
 
 
 def test_without_truncation_too_long_is_a_400(client, upstream):
-    upstream.plays(upstream.json(TOO_LONG, 400))
+    upstream.set_replies(upstream.json(TOO_LONG, 400))
     for options in ({}, {"truncation": "disabled"}):
         with pytest.raises(openai.BadRequestError) as caught:
             client.responses.create(model="chat", input=TALK, **options)
@@ -96,7 +96,7 @@ def test_instructions_are_not_carried_over(client, upstream):
     second = client.responses.create(model="chat", input="again", previous_response_id=first.id)
 
     assert (first.instructions, second.instructions) == ("Be kind.", None)
-    assert [message["role"] for message in upstream.asked[-1].body["messages"]] == ["user", "assistant", "user"]
+    assert [message["role"] for message in upstream.requests[-1].body["messages"]] == ["user", "assistant", "user"]
 
 
 # ── what cannot be ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -145,7 +145,7 @@ def test_a_reference_stands_for_a_stored_item(client, upstream):
     items = client.responses.input_items.list(first.id).data
     for reference in ({"type": "item_reference", "id": items[0].id}, {"id": items[0].id}):
         client.responses.create(model="chat", input=[reference, {"role": "user", "content": "what?"}])
-        assert upstream.asked[-1].body["messages"][0]["content"] == "remember the xylophone"
+        assert upstream.requests[-1].body["messages"][0]["content"] == "remember the xylophone"
 
 
 def test_a_reference_to_nothing_is_a_404_that_says_which(client):
@@ -192,7 +192,7 @@ def test_allowed_tools_are_all_that_the_model_hears_of(client, upstream):
     choice = {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "two"}]}
     response = client.responses.create(model="chat", input="hello", tools=tools, tool_choice=choice)
 
-    asked = upstream.asked[-1].body
+    asked = upstream.requests[-1].body
     assert [tool["function"]["name"] for tool in asked["tools"]] == ["two"]
     assert asked["tool_choice"] == "required"
     assert response.to_dict()["tool_choice"] == choice

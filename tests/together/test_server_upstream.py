@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import openai
 import pytest
-from fake_upstream import Loopback, Play, frame, upstreaming
+from fake_upstream import CannedReply, FakeUpstream, running_upstream, sse_frame
 from fixtures_sdk import KINDS, sdk
 from fixtures_server import eventually, serving, stored
 from stream_grammar import check_stream, read_frames
 
-from antwort.testing.model import WholeAnswer
+from antwort.testing.model import ModelAnswer
 
 SECRET = "sk-of-the-upstream at 10.0.0.7"
-HELLO = Loopback.chat(WholeAnswer(text="Hello."))
+HELLO = FakeUpstream.chat(ModelAnswer(text="Hello."))
 
 
 def says(text: str, reason: str | None = None) -> bytes:
-    return frame({"choices": [{"index": 0, "delta": {"content": text}, "finish_reason": reason}]})
+    return sse_frame({"choices": [{"index": 0, "delta": {"content": text}, "finish_reason": reason}]})
 
 
-def refuses(status: int, code: str = "", headers: dict[str, str] | None = None) -> Play:
-    return Loopback.json({"error": {"message": SECRET, "type": "x", "code": code}}, status, headers)
+def refuses(status: int, code: str = "", headers: dict[str, str] | None = None) -> CannedReply:
+    return FakeUpstream.json({"error": {"message": SECRET, "type": "x", "code": code}}, status, headers)
 
 
 # By name: what the upstream does each time, and what our caller is told: status, code, retry-after.
@@ -32,24 +32,26 @@ BEFORE_ANYTHING = {
     "a spent quota": (refuses(429, "insufficient_quota"), 502, "server_error", None),
     "too long": (refuses(400, "context_length_exceeded"), 400, "context_length_exceeded", None),
     "no such model": (refuses(404, "model_not_found"), 400, "model_not_found", None),
-    "no such endpoint": (Loopback.json(b"<html>nginx 10.0.0.7</html>", 404), 502, "server_error", None),
-    "nonsense": (Play([b"data: {nope\n\n"]), 502, "server_error", None),
-    "nothing at all": (Play([]), 502, "server_error", None),
-    "silence": (Play([b": wait\n\n"] * 600, pause=0.1), 504, "server_error", None),
+    "no such endpoint": (FakeUpstream.json(b"<html>nginx 10.0.0.7</html>", 404), 502, "server_error", None),
+    "nonsense": (CannedReply([b"data: {nope\n\n"]), 502, "server_error", None),
+    "nothing at all": (CannedReply([]), 502, "server_error", None),
+    "silence": (CannedReply([b": wait\n\n"] * 600, pause=0.1), 504, "server_error", None),
 }
 AFTER_SOMETHING = {
-    "hangs up": Play([says("Half an ")], hang_up=True),
-    "ends too early": Play([says("Half an ")]),
-    "an error instead of the rest": Play([says("Half an "), frame({"error": {"message": SECRET, "code": 500}})]),
-    "nonsense instead of the rest": Play([says("Half an "), b"data: {nope\n\n"]),
-    "silence instead of the rest": Play([says("Half an "), *[b": wait\n\n"] * 600], pause=0.1),
+    "hangs up": CannedReply([says("Half an ")], disconnect=True),
+    "ends too early": CannedReply([says("Half an ")]),
+    "an error instead of the rest": CannedReply(
+        [says("Half an "), sse_frame({"error": {"message": SECRET, "code": 500}})]
+    ),
+    "nonsense instead of the rest": CannedReply([says("Half an "), b"data: {nope\n\n"]),
+    "silence instead of the rest": CannedReply([says("Half an "), *[b": wait\n\n"] * 600], pause=0.1),
 }
 NAMES = [*BEFORE_ANYTHING, *AFTER_SOMETHING]
 
 
 @pytest.fixture(scope="module")
 def upstream():
-    with upstreaming() as running:
+    with running_upstream() as running:
         yield running
 
 
@@ -76,7 +78,7 @@ def client(request, server):
 
 @pytest.fixture(autouse=True)
 def nothing_stuck_and_nothing_leaked(server, upstream):
-    upstream.forget()
+    upstream.reset()
     yield
     eventually(lambda: not {"queued", "in_progress"} & set(stored(server).values()))
     with server.http() as http:
@@ -87,7 +89,7 @@ def nothing_stuck_and_nothing_leaked(server, upstream):
 @pytest.mark.parametrize("name", BEFORE_ANYTHING)
 def test_a_failure_before_anything_came_is_an_error_in_our_words(client, upstream, name):
     play, status, code, wait = BEFORE_ANYTHING[name]
-    upstream.plays(play)
+    upstream.set_replies(play)
     with pytest.raises(openai.APIStatusError) as caught:
         client.responses.create(model=name, input="hello")
 
@@ -98,7 +100,7 @@ def test_a_failure_before_anything_came_is_an_error_in_our_words(client, upstrea
 
 @pytest.mark.parametrize("name", AFTER_SOMETHING)
 def test_a_failure_in_the_middle_keeps_what_there_was(client, upstream, name):
-    upstream.plays(AFTER_SOMETHING[name])
+    upstream.set_replies(AFTER_SOMETHING[name])
     response = client.responses.create(model=name, input="hello")
 
     assert (response.status, response.error.code) == ("failed", "server_error")
@@ -111,7 +113,7 @@ def test_a_failure_in_the_middle_keeps_what_there_was(client, upstream, name):
 @pytest.mark.parametrize("background", [False, True])
 @pytest.mark.parametrize("name", ["hangs up", "an error instead of the rest"])
 def test_a_stream_that_fails_says_so_and_ends(server, upstream, name, background):
-    upstream.plays(AFTER_SOMETHING[name])
+    upstream.set_replies(AFTER_SOMETHING[name])
     body = {"model": name, "input": "hello", "stream": True, "background": background}
     with server.http() as http:
         streamed = http.post("/v1/responses", json=body)
@@ -125,11 +127,11 @@ def test_a_stream_that_fails_says_so_and_ends(server, upstream, name, background
 
 
 def test_an_upstream_that_recovers_is_asked_again_and_nobody_notices(client, upstream):
-    upstream.plays(refuses(500), Play([]), HELLO)
+    upstream.set_replies(refuses(500), CannedReply([]), HELLO)
     response = client.responses.create(model="patient", input="hello")
 
     assert response.output_text == "Hello."
-    assert len(upstream.asked) == 3
+    assert len(upstream.requests) == 3
 
 
 def test_nobody_there_is_said_so(client):
@@ -141,24 +143,24 @@ def test_nobody_there_is_said_so(client):
 
 
 def test_an_upstream_that_keeps_failing_is_left_alone_for_a_while(server, upstream):
-    upstream.plays(refuses(500))
+    upstream.set_replies(refuses(500))
     with server.client() as client:
         for _ in range(5):
             with pytest.raises(openai.InternalServerError):
                 client.responses.create(model="left alone", input="hello")
-        asked = len(upstream.asked)
+        asked = len(upstream.requests)
         with pytest.raises(openai.InternalServerError) as caught:
             client.responses.create(model="left alone", input="hello")
 
-    assert (caught.value.status_code, len(upstream.asked)) == (503, asked)
+    assert (caught.value.status_code, len(upstream.requests)) == (503, asked)
     assert 1 <= int(caught.value.response.headers["retry-after"]) <= 10
 
 
 def test_whoever_goes_is_not_answered_by_the_upstream_either(client, upstream):
-    upstream.plays(Play([says(f"word{number} ") for number in range(600)], pause=0.1))
+    upstream.set_replies(CannedReply([says(f"word{number} ") for number in range(600)], pause=0.1))
     with client.responses.create(model="patient", input="hello", stream=True) as stream:
         for event in stream:
             if event.type == "response.output_text.delta":
                 break
 
-    assert upstream.left_early.wait(10)
+    assert upstream.client_disconnected.wait(10)

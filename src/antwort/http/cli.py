@@ -132,7 +132,7 @@ def doctor(context: click.Context, config: Path | None) -> None:
     Nothing is made or changed, and nothing is asked that would cost money.
     """
     from antwort.http.app import open_authenticator  # noqa: PLC0415 - slow to import, and only this command needs it
-    from antwort.models.discovery import find_models, look_at  # noqa: PLC0415 - likewise slow
+    from antwort.models.discovery import check_model, discover_models  # noqa: PLC0415 - likewise slow
     from antwort.models.registry import kind_of, open_models  # noqa: PLC0415 - likewise slow
     from antwort.storage import UnusableStore, look_at_store  # noqa: PLC0415 - likewise slow
     from antwort.telemetry import Metrics, set_up_logging  # noqa: PLC0415 - likewise slow
@@ -141,16 +141,16 @@ def doctor(context: click.Context, config: Path | None) -> None:
 
     async def look(settings: Config) -> bool:
         open_authenticator(settings)
-        found = await find_models(settings.models, os.environ, own_port=settings.server.port)
+        found = await discover_models(settings.models, os.environ, own_port=settings.server.port)
         models = open_models(found.models, Metrics(), os.environ)
-        click.echo(f"models         {found.why}" if found.models.named else f"models         none: {found.why}")
+        click.echo(f"models         {found.reason}" if found.models.named else f"models         none: {found.reason}")
         try:
             working = True
             for name in [name for name in models.names() if name == models.default or found.models is settings.models]:
                 one = found.models.named[name]
-                state = await look_at(models.find(name), one, os.environ)
-                click.echo(f"{'':15}{name} ({kind_of(one)}) {state.seen}")
-                working = working and state.works
+                state = await check_model(models.find(name), one, os.environ)
+                click.echo(f"{'':15}{name} ({kind_of(one)}) {state.detail}")
+                working = working and state.is_usable
         finally:
             await models.aclose()
         return working

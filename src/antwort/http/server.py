@@ -17,7 +17,7 @@ from antwort.http.app import make_app, open_authenticator, open_services
 from antwort.http.protocol import connection_limiter
 from antwort.http.services import Services
 from antwort.http.snippets import snippets
-from antwort.models.discovery import find_models
+from antwort.models.discovery import discover_models
 from antwort.models.registry import kind_of
 from antwort.telemetry import log
 from antwort.tools import FunctionProvider
@@ -95,12 +95,12 @@ async def _serve(
     *,
     hints: bool,
 ) -> None:
-    found = await find_models(config.models, environment, own_port=listener.getsockname()[1])
+    found = await discover_models(config.models, environment, own_port=listener.getsockname()[1])
     config = msgspec.structs.replace(config, models=found.models)
     async with open_services(config, environment, extra_providers) as services:
 
         def on_ready() -> None:
-            echo(startup_banner(services, listener, found.why))
+            echo(startup_banner(services, listener, found.reason))
             if hints:
                 url = _url(services, listener)
                 echo("\n" + snippets(url, locked=services.door.requires_key, code=services.containers is not None))

@@ -18,7 +18,7 @@ from antwort.engine.background import Background
 from antwort.engine.driver import ResponseRun
 from antwort.engine.engine import Engine
 from antwort.engine.stores import Owner, Store, StoreFault
-from antwort.models.registry import Directory
+from antwort.models.registry import ModelRegistry
 from antwort.telemetry import Metrics
 from antwort.tools import ToolRegistry
 
@@ -53,7 +53,7 @@ class Services:
     config: Config
     door: Authenticator
     store: Store
-    models: Directory
+    models: ModelRegistry
     registry: ToolRegistry
     engine: Engine
     background: Background

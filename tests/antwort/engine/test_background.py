@@ -12,7 +12,7 @@ from antwort.engine.engine import Engine
 from antwort.engine.ports import ChosenModel
 from antwort.engine.stores import Owner
 from antwort.models import Scripted, parse_script
-from antwort.models.registry import Directory
+from antwort.models.registry import ModelRegistry
 from antwort.net.sse import decode_frame
 from antwort.storage import open_store
 from antwort.tools import ToolRegistry
@@ -38,7 +38,7 @@ def anyio_backend():
 async def server(tmp_path):
     store = await open_store(f"sqlite:///{tmp_path}/antwort.db", tmp_path / "blobs")
     model = ChosenModel("m", Scripted(parse_script(SCRIPT)), "m")
-    engine = Engine(Directory({"m": model}, default="m", default_for_unknown=False), ToolRegistry(), store)
+    engine = Engine(ModelRegistry({"m": model}, default="m", default_for_unknown=False), ToolRegistry(), store)
     background = Background(store)
     yield engine, background
     await background.aclose()

@@ -23,7 +23,7 @@ from antwort.engine.ports import (
     ToolRegistry,
 )
 from antwort.engine.stores import Owner
-from antwort.models.registry import Directory
+from antwort.models.registry import ModelRegistry
 from antwort.net.sse import decode_frame
 from antwort.storage import open_store
 from antwort.tools import ToolRegistry as Tools
@@ -73,7 +73,7 @@ WAIT = object()
 async def running(directory, model: FakeModel, tools: ToolRegistry | None = None, **request):
     """A response that was started with this model."""
     store = await open_store(f"sqlite:///{directory}/antwort.db", directory / "blobs")
-    models = Directory({"m": ChosenModel("m", model, "m")}, default="m", default_for_unknown=False)
+    models = ModelRegistry({"m": ChosenModel("m", model, "m")}, default="m", default_for_unknown=False)
     engine = Engine(models, tools or Tools([EchoProvider()]), store)
     try:
         yield await engine.start(US, CreateResponse(input="go", tools=[SEARCH], **request))

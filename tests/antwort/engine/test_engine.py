@@ -21,7 +21,7 @@ from antwort.engine.stores import (
     StoreFault,
 )
 from antwort.models import Scripted, parse_script
-from antwort.models.registry import Directory
+from antwort.models.registry import ModelRegistry
 from antwort.net.sse import decode_frame
 from antwort.storage import open_store
 
@@ -88,7 +88,7 @@ async def engine_at(directory, refusals: int = 0):
     store: Any = await open_store(f"sqlite:///{directory}/antwort.db", directory / "blobs")
     store = Refusing(store, refusals) if refusals else store
     model = ChosenModel("m", Scripted(parse_script(SCRIPT)), "m")
-    engine = Engine(Directory({"m": model}, default="m", default_for_unknown=False), RemoteTools(), store)
+    engine = Engine(ModelRegistry({"m": model}, default="m", default_for_unknown=False), RemoteTools(), store)
     engine.retries.first_wait = 0.01
     try:
         yield engine
@@ -230,7 +230,7 @@ async def test_a_background_response_whose_model_is_gone_fails_on_recovery(tmp_p
     async with engine_at(tmp_path) as engine:
         run = await engine.start(US, request(background=True))
     async with engine_at(tmp_path) as engine:
-        engine.models = Directory({}, default=None, default_for_unknown=False)
+        engine.models = ModelRegistry({}, default=None, default_for_unknown=False)
         assert await engine.recover() == []
         assert (await stored(engine, run)).status == "failed"
 
