@@ -73,8 +73,7 @@ def test_the_doctor_looks_at_everything(run):
             "models: {m: {kind: responses, base_url: 'http://127.0.0.1:1', api_key_env: NOT_SET}}",
             "NOT_SET is not set",
         ),
-        ((), "providers: {code_interpreter: {sandbox_template: x}}", "not part of this installation"),
-        ((), "providers: {code_interpreter: {sandbox_url: 'x', sandbox_template: y}}", "give either"),
+        ((), "providers: {code_interpreter: {sandbox_url: 'x'}}", "must be a URL like"),
         ((), "providers: {code_interpreter: {sandbox_url: x}}", "must be an address"),
         (
             (),

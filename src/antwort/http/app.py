@@ -20,18 +20,20 @@ from antwort.containers.sandboxes import Backend, open_backend
 from antwort.engine.background import Background
 from antwort.engine.engine import Engine, Work
 from antwort.engine.ports import Store, StoreFault
-from antwort.http import openapi
 from antwort.http.errors import router_error
 from antwort.http.middleware import RequestMiddleware
+from antwort.http.openapi import ApiRoute, openapi_route
 from antwort.http.resources import containers, conversations, files, health, models, responses
-from antwort.http.services import Services
+from antwort.http.services import Services, track_metrics
 from antwort.models.registry import open_models
 from antwort.storage import open_store
 from antwort.telemetry import Metrics, log
 from antwort.tools import FunctionProvider, Registry
 from antwort.tools.builtins.codeinterpreter import CodeInterpreter
 
-RESOURCES: Sequence[Any] = (responses, conversations, containers, files, models, health, openapi)
+ROUTES: Sequence[ApiRoute] = [
+    route for resource in (responses, conversations, containers, files, models, health) for route in resource.routes
+]
 _LOOK_AT_KEYS = 2.0
 _SWEEP = 600.0
 
@@ -40,7 +42,7 @@ def make_app(services: Services) -> Starlette:
     """The application over what is open."""
     provided = [route for provider in services.registry.providers for route in provider.routes()]
     app = Starlette(
-        routes=[*(route for resource in RESOURCES for route in resource.routes), *provided],
+        routes=[*ROUTES, openapi_route(ROUTES), *provided],
         middleware=[Middleware(RequestMiddleware, services=services)],
         exception_handlers={HTTPException: router_error},
     )
@@ -98,7 +100,7 @@ def _resume(services: Services, work: Work) -> None:
     """It counts like any other, and towards the limits of who asked for it, where that key still opens anything."""
     holder = services.door.caller_for_key(work.owner.key_id)
     over = services.limits.resume(holder) if holder is not None else lambda: None
-    services.background.launch(work, ended=responses.counted(services, work, over))
+    services.background.launch(work, ended=track_metrics(services, work, over))
 
 
 def _containers(config: Config, store: Store, place: Backend, metrics: Metrics) -> Containers | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import get_args
+from typing import Any, get_args
 
 from starlette.requests import Request
 
@@ -15,6 +15,22 @@ from antwort.engine.ports import Page, PageQuery
 
 MOST, USUAL = 100, 20
 """How many a page has, unless a list says otherwise."""
+
+
+INCLUDE_PARAMETER: dict[str, dict[str, Any]] = {
+    "include[]": {"type": "array", "items": {"enum": list(get_args(Include))}}
+}
+"""OpenAPI's description of what `included` parses."""
+
+
+def paging_parameters(most: int = MOST, usual: int = USUAL) -> dict[str, dict[str, Any]]:
+    """OpenAPI's description of what `page_query` parses."""
+    return {
+        "after": {"type": "string"},
+        "before": {"type": "string"},
+        "limit": {"type": "integer", "minimum": 1, "maximum": most, "default": usual},
+        "order": {"enum": ["asc", "desc"], "default": "desc"},
+    }
 
 
 def page_query(request: Request, *, most: int = MOST, usual: int = USUAL) -> PageQuery:

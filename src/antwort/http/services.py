@@ -89,6 +89,20 @@ class Services:
         await self.store.aclose()
 
 
+def track_metrics(services: Services, work: Work, release: Callable[[], None]) -> Callable[[], None]:
+    """Count a response as running. The returned callback ends that: it calls `release` and counts the final status."""
+    services.metrics.running.inc()
+    name = work.response.model if work.response.model in services.models.names() else "other"
+
+    def ended() -> None:
+        release()
+        services.attended.pop(work.response.id, None)
+        services.metrics.running.dec()
+        services.metrics.responses.labels(name, work.response.status).inc()
+
+    return ended
+
+
 def services_of(request: Request) -> Services:
     """What is open, for the handler of a request."""
     services: Services = request.app.state.services

@@ -11,7 +11,6 @@ import msgspec
 from msgspec import UNSET
 from starlette.requests import Request
 from starlette.responses import Response as Answer
-from starlette.routing import Route
 
 from antwort.api.containers import (
     AddContainerFile,
@@ -30,6 +29,7 @@ from antwort.api.containers import (
     check,
 )
 from antwort.api.errors import ApiError, internal, invalid
+from antwort.api.events import ErrorEvent
 from antwort.api.objects import Deleted
 from antwort.api.sse import frame
 from antwort.containers import Containers, ContainerSpec, Executed
@@ -40,7 +40,8 @@ from antwort.engine.ports import ContainerFileRecord, ContainerRecord, Owner, St
 from antwort.http.bodies import json_answer, read_json, receive
 from antwort.http.errors import explained
 from antwort.http.multipart import receive_upload
-from antwort.http.paging import ends, page_query
+from antwort.http.openapi import BINARY, EVENT_STREAM, JSON, ApiRoute, Operation
+from antwort.http.paging import ends, page_query, paging_parameters
 from antwort.http.services import caller_of, owner_of, services_of
 from antwort.http.streams import ByteStream, EventStream, attended
 
@@ -287,19 +288,103 @@ async def _body(request: Request) -> AsyncIterator[bytes]:
         yield message.get("body", b"")
 
 
-_ONE = "/v1/containers/{container_id}"
+_CONTAINER = "/v1/containers/{container_id}"
+_FILE = _CONTAINER + "/files/{container_file_id}"
+_TAR = "application/x-tar"
 
 routes = [
-    Route("/v1/containers", create, methods=["POST"]),
-    Route("/v1/containers", list_containers, methods=["GET"]),
-    Route(_ONE, retrieve, methods=["GET"]),
-    Route(_ONE, delete, methods=["DELETE"]),
-    Route(_ONE + "/files", create_file, methods=["POST"]),
-    Route(_ONE + "/files", list_files, methods=["GET"]),
-    Route(_ONE + "/files/{container_file_id}", retrieve_file, methods=["GET"]),
-    Route(_ONE + "/files/{container_file_id}", delete_file, methods=["DELETE"]),
-    Route(_ONE + "/files/{container_file_id}/content", file_content, methods=["GET"]),
-    Route(_ONE + "/archive", write_archive, methods=["PUT"]),
-    Route(_ONE + "/archive", read_archive, methods=["GET"]),
-    Route(_ONE + "/exec", execute, methods=["POST"]),
+    ApiRoute(
+        "POST",
+        "/v1/containers",
+        create,
+        Operation(
+            "createContainer",
+            "Make a container",
+            CreateContainer,
+            ContainerObject,
+            path_values={"container_id": "/id"},
+        ),
+    ),
+    ApiRoute(
+        "GET",
+        "/v1/containers",
+        list_containers,
+        Operation(
+            "listContainers",
+            "The containers",
+            returns=ContainerPage,
+            query={**paging_parameters(), "name": {"type": "string"}},
+        ),
+    ),
+    ApiRoute("GET", _CONTAINER, retrieve, Operation("getContainer", "A container", returns=ContainerObject)),
+    ApiRoute(
+        "DELETE",
+        _CONTAINER,
+        delete,
+        Operation("deleteContainer", "Forget a container, with all that is in it", returns=Deleted),
+    ),
+    ApiRoute(
+        "POST",
+        _CONTAINER + "/files",
+        create_file,
+        Operation(
+            "createContainerFile",
+            "Put a file into a container",
+            AddContainerFile,
+            ContainerFileObject,
+            form={"type": "object", "required": ["file"], "properties": {"file": BINARY}},
+            path_values={"container_file_id": "/id"},
+        ),
+    ),
+    ApiRoute(
+        "GET",
+        _CONTAINER + "/files",
+        list_files,
+        Operation(
+            "listContainerFiles", "The files in a container", returns=ContainerFilePage, query=paging_parameters()
+        ),
+    ),
+    ApiRoute(
+        "GET",
+        _FILE,
+        retrieve_file,
+        Operation("getContainerFile", "What is known of one of them", returns=ContainerFileObject),
+    ),
+    ApiRoute(
+        "DELETE",
+        _FILE,
+        delete_file,
+        Operation("deleteContainerFile", "Remove a file from a container", returns=Deleted),
+    ),
+    ApiRoute(
+        "GET",
+        _FILE + "/content",
+        file_content,
+        Operation("getContainerFileContent", "The file itself", content_types=("application/octet-stream",)),
+    ),
+    ApiRoute(
+        "PUT",
+        _CONTAINER + "/archive",
+        write_archive,
+        Operation("writeContainerArchive", "Unpack a tar into a container", returns=Archived, raw=_TAR),
+    ),
+    ApiRoute(
+        "GET",
+        _CONTAINER + "/archive",
+        read_archive,
+        Operation("readContainerArchive", "All files of a container as one tar", content_types=(_TAR,)),
+    ),
+    ApiRoute(
+        "POST",
+        _CONTAINER + "/exec",
+        execute,
+        Operation(
+            "executeInContainer",
+            "Run code without a model",
+            ExecuteCode,
+            Execution,
+            content_types=(JSON, EVENT_STREAM),
+            events=(ExecOutput, ExecCompleted, ErrorEvent),
+        ),
+    ),
 ]

@@ -7,18 +7,18 @@ import time
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response as Answer
-from starlette.routing import Route
 
 from antwort.api.errors import ApiError, invalid, not_found
 from antwort.api.ids import new_id
 from antwort.api.items import Raw
-from antwort.api.objects import ConversationObject, Deleted
+from antwort.api.objects import ConversationObject, Deleted, ItemPage
 from antwort.api.requests import AddItems, CreateConversation, UpdateConversation, read_items
 from antwort.engine.attachments import check_files
 from antwort.engine.context import take_in
 from antwort.engine.ports import ConversationRecord, Page
 from antwort.http.bodies import json_answer, read_json
-from antwort.http.paging import included, listed, page_query
+from antwort.http.openapi import ApiRoute, Operation
+from antwort.http.paging import INCLUDE_PARAMETER, included, listed, page_query, paging_parameters
 from antwort.http.services import owner_of, services_of
 from antwort.telemetry import audit
 
@@ -141,15 +141,68 @@ def _shown(record: ConversationRecord) -> ConversationObject:
     return ConversationObject(**msgspec.structs.asdict(record))
 
 
-_ONE = "/v1/conversations/{conversation_id}"
+_CONVERSATION = "/v1/conversations/{conversation_id}"
+_ITEM = _CONVERSATION + "/items/{item_id}"
 
 routes = [
-    Route("/v1/conversations", create, methods=["POST"]),
-    Route(_ONE, retrieve, methods=["GET"]),
-    Route(_ONE, update, methods=["POST"]),
-    Route(_ONE, delete, methods=["DELETE"]),
-    Route(_ONE + "/items", add_items, methods=["POST"]),
-    Route(_ONE + "/items", list_items, methods=["GET"]),
-    Route(_ONE + "/items/{item_id}", retrieve_item, methods=["GET"]),
-    Route(_ONE + "/items/{item_id}", delete_item, methods=["DELETE"]),
+    ApiRoute(
+        "POST",
+        "/v1/conversations",
+        create,
+        Operation(
+            "createConversation",
+            "Begin a conversation",
+            CreateConversation,
+            ConversationObject,
+            path_values={"conversation_id": "/id"},
+        ),
+    ),
+    ApiRoute(
+        "GET", _CONVERSATION, retrieve, Operation("getConversation", "A conversation", returns=ConversationObject)
+    ),
+    ApiRoute(
+        "POST",
+        _CONVERSATION,
+        update,
+        Operation("updateConversation", "Other metadata", UpdateConversation, ConversationObject),
+    ),
+    ApiRoute(
+        "DELETE", _CONVERSATION, delete, Operation("deleteConversation", "Forget a conversation", returns=Deleted)
+    ),
+    ApiRoute(
+        "POST",
+        _CONVERSATION + "/items",
+        add_items,
+        Operation(
+            "createConversationItems",
+            "Append items",
+            AddItems,
+            ItemPage,
+            query=INCLUDE_PARAMETER,
+            path_values={"item_id": "/last_id"},
+        ),
+    ),
+    ApiRoute(
+        "GET",
+        _CONVERSATION + "/items",
+        list_items,
+        Operation(
+            "listConversationItems",
+            "Its items",
+            returns=ItemPage,
+            query={**paging_parameters(), **INCLUDE_PARAMETER},
+        ),
+    ),
+    ApiRoute(
+        "GET",
+        _ITEM,
+        retrieve_item,
+        Operation("getConversationItem", "One of its items", returns=Raw, query=INCLUDE_PARAMETER),
+    ),
+    ApiRoute(
+        "DELETE",
+        _ITEM,
+        delete_item,
+        Operation("deleteConversationItem", "Take an item out", returns=ConversationObject),
+    ),
 ]

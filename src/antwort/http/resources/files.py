@@ -13,7 +13,6 @@ from urllib.parse import quote
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response as Answer
-from starlette.routing import Route
 
 from antwort.api.errors import ApiError, invalid, not_found
 from antwort.api.ids import new_id
@@ -21,7 +20,8 @@ from antwort.api.objects import Deleted, FileObject, FilePage
 from antwort.engine.ports import FileRecord
 from antwort.http.bodies import json_answer
 from antwort.http.multipart import Upload, receive_upload
-from antwort.http.paging import ends, page_query
+from antwort.http.openapi import BINARY, ApiRoute, Operation, Schema
+from antwort.http.paging import ends, page_query, paging_parameters
 from antwort.http.services import owner_of, services_of
 from antwort.http.streams import ByteStream
 from antwort.storage.errors import faults_told
@@ -162,10 +162,46 @@ def _shown(record: FileRecord) -> FileObject:
     return FileObject(**msgspec.structs.asdict(record))
 
 
+_FILE = "/v1/files/{file_id}"
+_FORM: Schema = {
+    "type": "object",
+    "required": ["file", "purpose"],
+    "properties": {
+        "file": BINARY,
+        "purpose": {"enum": list(PURPOSES)},
+        "expires_after[anchor]": {"enum": ["created_at"]},
+        "expires_after[seconds]": {"type": "integer", "minimum": SOONEST, "maximum": LATEST},
+    },
+    "dependentRequired": {
+        "expires_after[anchor]": ["expires_after[seconds]"],
+        "expires_after[seconds]": ["expires_after[anchor]"],
+    },
+}
+
 routes = [
-    Route("/v1/files", create, methods=["POST"]),
-    Route("/v1/files", list_files, methods=["GET"]),
-    Route("/v1/files/{file_id}", retrieve, methods=["GET"]),
-    Route("/v1/files/{file_id}", delete, methods=["DELETE"]),
-    Route("/v1/files/{file_id}/content", content, methods=["GET"]),
+    ApiRoute(
+        "POST",
+        "/v1/files",
+        create,
+        Operation("createFile", "Upload a file", returns=FileObject, path_values={"file_id": "/id"}, form=_FORM),
+    ),
+    ApiRoute(
+        "GET",
+        "/v1/files",
+        list_files,
+        Operation(
+            "listFiles",
+            "The files",
+            returns=FilePage,
+            query={**paging_parameters(MOST, MOST), "purpose": {"type": "string"}},
+        ),
+    ),
+    ApiRoute("GET", _FILE, retrieve, Operation("getFile", "What is known of a file", returns=FileObject)),
+    ApiRoute("DELETE", _FILE, delete, Operation("deleteFile", "Forget a file", returns=Deleted)),
+    ApiRoute(
+        "GET",
+        _FILE + "/content",
+        content,
+        Operation("getFileContent", "The file itself", content_types=("application/octet-stream",)),
+    ),
 ]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from starlette.requests import Request
 from starlette.responses import Response as Answer
-from starlette.routing import Route
 
 from antwort.api.errors import unavailable
 from antwort.api.objects import Health
 from antwort.http.bodies import json_answer
+from antwort.http.openapi import ApiRoute, Operation
 from antwort.http.services import services_of
 
 
@@ -34,7 +34,11 @@ async def metrics(request: Request) -> Answer:
 
 
 routes = [
-    Route("/healthz", healthz, methods=["GET"]),
-    Route("/readyz", readyz, methods=["GET"]),
-    Route("/metrics", metrics, methods=["GET"]),
+    ApiRoute(
+        "GET", "/healthz", healthz, Operation("healthz", "Whether the process answers", returns=Health, public=True)
+    ),
+    ApiRoute(
+        "GET", "/readyz", readyz, Operation("readyz", "Whether it can take requests", returns=Health, public=True)
+    ),
+    ApiRoute("GET", "/metrics", metrics, Operation("metrics", "Numbers for Prometheus", content_types=("text/plain",))),
 ]

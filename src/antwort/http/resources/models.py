@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from starlette.requests import Request
 from starlette.responses import Response as Answer
-from starlette.routing import Route
 
 from antwort.api.errors import ApiError
 from antwort.api.objects import ModelList, ModelObject
 from antwort.http.bodies import json_answer
+from antwort.http.openapi import ApiRoute, Operation
 from antwort.http.services import services_of
 
 
@@ -27,6 +27,11 @@ async def retrieve(request: Request) -> Answer:
 
 
 routes = [
-    Route("/v1/models", list_models, methods=["GET"]),
-    Route("/v1/models/{model:path}", retrieve, methods=["GET"]),
+    ApiRoute(
+        "GET",
+        "/v1/models",
+        list_models,
+        Operation("listModels", "The models", returns=ModelList, path_values={"model": "/data/0/id"}),
+    ),
+    ApiRoute("GET", "/v1/models/{model:path}", retrieve, Operation("getModel", "A model", returns=ModelObject)),
 ]

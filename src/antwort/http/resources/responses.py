@@ -9,11 +9,10 @@ from dataclasses import dataclass
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response as Answer
-from starlette.routing import Route
 
 from antwort.api.errors import ApiError, invalid, not_found, unavailable
 from antwort.api.events import ENDINGS, ErrorEvent, ResponseFailed, to_sse
-from antwort.api.objects import Deleted, InputTokens
+from antwort.api.objects import Deleted, InputTokens, ItemPage
 from antwort.api.projection import ResponseView
 from antwort.api.requests import CountTokens, CreateResponse
 from antwort.api.responses import Response, ResponseError
@@ -21,8 +20,17 @@ from antwort.engine.engine import Work
 from antwort.engine.ports import StoredResponse, StoreFault
 from antwort.http.bodies import json_answer, read_json
 from antwort.http.errors import of_fault
-from antwort.http.paging import flag, included, listed, page_query, whole_number
-from antwort.http.services import Services, caller_of, owner_of, services_of
+from antwort.http.openapi import EVENT_STREAM, JSON, ApiRoute, Operation
+from antwort.http.paging import (
+    INCLUDE_PARAMETER,
+    flag,
+    included,
+    listed,
+    page_query,
+    paging_parameters,
+    whole_number,
+)
+from antwort.http.services import Services, caller_of, owner_of, services_of, track_metrics
 from antwort.http.streams import EventStream, attended, broken_off
 from antwort.telemetry import audit, log
 
@@ -37,7 +45,7 @@ async def create(request: Request) -> Answer:
         over()
         raise
     audit("response.create", work.response.id, model=work.response.model, stored=work.stored)
-    over = counted(services, work, over)
+    over = track_metrics(services, work, over)
     view = services.view(asked.include or (), obfuscation=_is_obfuscated(asked))
     if asked.background:
         queued = json_answer(work.response)
@@ -63,20 +71,6 @@ def _told(response: Response, work: Work) -> Response:
     if response.status == "failed" and work.fault is not None and not response.output:
         raise of_fault(work.fault)
     return response
-
-
-def counted(services: Services, work: Work, over: Callable[[], None]) -> Callable[[], None]:
-    """The metrics know of it from now until it is over."""
-    services.metrics.running.inc()
-    name = work.response.model if work.response.model in services.models.names() else "other"
-
-    def ended() -> None:
-        over()
-        services.attended.pop(work.response.id, None)
-        services.metrics.running.dec()
-        services.metrics.responses.labels(name, work.response.status).inc()
-
-    return ended
 
 
 @contextmanager
@@ -216,11 +210,61 @@ async def _found(request: Request) -> StoredResponse:
     return stored
 
 
+_RESPONSE = "/v1/responses/{response_id}"
+
 routes = [
-    Route("/v1/responses", create, methods=["POST"]),
-    Route("/v1/responses/input_tokens", input_tokens, methods=["POST"]),
-    Route("/v1/responses/{response_id}", retrieve, methods=["GET"]),
-    Route("/v1/responses/{response_id}", delete, methods=["DELETE"]),
-    Route("/v1/responses/{response_id}/cancel", cancel, methods=["POST"]),
-    Route("/v1/responses/{response_id}/input_items", input_items, methods=["GET"]),
+    ApiRoute(
+        "POST",
+        "/v1/responses",
+        create,
+        Operation(
+            "createResponse",
+            "Ask for a response",
+            CreateResponse,
+            Response,
+            content_types=(JSON, EVENT_STREAM),
+            path_values={"response_id": "/id"},
+        ),
+    ),
+    ApiRoute(
+        "POST",
+        "/v1/responses/input_tokens",
+        input_tokens,
+        Operation("countInputTokens", "Count the input's tokens", CountTokens, InputTokens),
+    ),
+    ApiRoute(
+        "GET",
+        _RESPONSE,
+        retrieve,
+        Operation(
+            "getResponse",
+            "A response, or its events",
+            returns=Response,
+            query={
+                **INCLUDE_PARAMETER,
+                "stream": {"type": "boolean", "default": False},
+                "starting_after": {"type": "integer"},
+                "include_obfuscation": {"type": "boolean", "default": True},
+            },
+            content_types=(JSON, EVENT_STREAM),
+        ),
+    ),
+    ApiRoute("DELETE", _RESPONSE, delete, Operation("deleteResponse", "Forget a response", returns=Deleted)),
+    ApiRoute(
+        "POST",
+        _RESPONSE + "/cancel",
+        cancel,
+        Operation("cancelResponse", "Stop a background response", returns=Response),
+    ),
+    ApiRoute(
+        "GET",
+        _RESPONSE + "/input_items",
+        input_items,
+        Operation(
+            "listInputItems",
+            "What it was asked",
+            returns=ItemPage,
+            query={**paging_parameters(), **INCLUDE_PARAMETER},
+        ),
+    ),
 ]
