@@ -62,7 +62,7 @@ def test_a_complete_file_is_parsed():
         ("server: 3", "antwort.yaml, line 1: server: expected `object`, got `int`"),
         (
             "models:\n  m: {kind: magic}",
-            "antwort.yaml, line 2: models.m.kind: invalid value 'magic'. Valid values: chat_completions, embedded, resp",
+            "antwort.yaml, line 2: models.m.kind: invalid value 'magic'. Valid values: chat_completions, embedded",
         ),
         ("models:\n  m: {model: x}", "antwort.yaml, line 2: models.m.kind: missing. Valid values: chat_completions, "),
         ("models:\n  m: {kind: [1]}", "antwort.yaml, line 2: models.m.kind: invalid value [1]. Valid values: chat"),

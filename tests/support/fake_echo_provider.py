@@ -26,7 +26,7 @@ from antwort.api.tools import FileSearchTool, ToolDeclaration
 from antwort.config import load
 from antwort.engine.ports import FunctionSpec, HostedCall, Progress, ToolContext, ToolDone, Workbench
 from antwort.http.server import run
-from antwort.telemetry import set_up_logging
+from antwort.telemetry import configure_logging
 
 CITED = "[1]"
 
@@ -119,7 +119,7 @@ class EchoProvider:
 
 def main() -> None:
     config = load(Path("antwort.yaml"), os.environ)
-    set_up_logging(config.log.level, config.log.format)
+    configure_logging(config.log.level, config.log.format)
     run(config, os.environ, click.echo, also=[EchoProvider()])
 
 

@@ -27,7 +27,7 @@ from antwort.http.services import Services
 from antwort.tools import FunctionProvider
 
 
-class Served(NamedTuple):
+class InProcessServer(NamedTuple):
     """What is open, and a client in front of it."""
 
     services: Services
@@ -35,18 +35,18 @@ class Served(NamedTuple):
 
 
 @asynccontextmanager
-async def served(
-    place: Path, config: dict[str, Any] | None = None, also: Iterable[FunctionProvider] = ()
-) -> AsyncIterator[Served]:
+async def run_in_process_server(
+    directory: Path, config: dict[str, Any] | None = None, extra_providers: Iterable[FunctionProvider] = ()
+) -> AsyncIterator[InProcessServer]:
     """Serve for a while. From the first request on, whatever blocks the loop fails the test."""
-    (place / "script.yaml").write_text(json.dumps(SCRIPT), encoding="utf-8")
+    (directory / "script.yaml").write_text(json.dumps(SCRIPT), encoding="utf-8")
     settings = {
-        "models": {"scripted": {"kind": "scripted", "script": str(place / "script.yaml")}},
-        "storage": {"url": f"sqlite:///{place}/antwort.db", "blobs": str(place / "blobs")},
+        "models": {"scripted": {"kind": "scripted", "script": str(directory / "script.yaml")}},
+        "storage": {"url": f"sqlite:///{directory}/antwort.db", "blobs": str(directory / "blobs")},
         "providers": {"code_interpreter": {"enabled": False}},  # starting a process blocks for a moment, always
         **(config or {}),
     }
-    async with open_services(parse(yaml.safe_dump(settings), {}), {}, [EchoProvider(), *also]) as services:
+    async with open_services(parse(yaml.safe_dump(settings), {}), {}, [EchoProvider(), *extra_providers]) as services:
         listener = socket.create_server(("127.0.0.1", 0))
         options: dict[str, Any] = {"lifespan": "off", "log_config": None, "timeout_graceful_shutdown": 1}
         server = uvicorn.Server(uvicorn.Config(make_app(services), http="httptools", ws="none", **options))
@@ -55,17 +55,17 @@ async def served(
         try:
             async with httpx2.AsyncClient(base_url=url, timeout=30, trust_env=False) as http:
                 with blockbuster_ctx("antwort"):
-                    yield Served(services, http)
+                    yield InProcessServer(services, http)
         finally:
             server.should_exit = True
             await serving
 
 
 @asynccontextmanager
-async def locked(place: Path) -> AsyncIterator[None]:
+async def locked_database(directory: Path) -> AsyncIterator[None]:
     """Nobody can write to the store at this place meanwhile."""
     other = await asyncio.to_thread(
-        sqlite3.connect, place / "antwort.db", isolation_level=None, check_same_thread=False
+        sqlite3.connect, directory / "antwort.db", isolation_level=None, check_same_thread=False
     )
     await asyncio.to_thread(other.execute, "BEGIN IMMEDIATE")
     try:
@@ -74,7 +74,7 @@ async def locked(place: Path) -> AsyncIterator[None]:
         await asyncio.to_thread(other.close)
 
 
-def form(*parts: tuple[str, bytes] | tuple[str, bytes, str], boundary: bytes = b"b") -> bytes:
+def multipart_body(*parts: tuple[str, bytes] | tuple[str, bytes, str], boundary: bytes = b"b") -> bytes:
     """A multipart body: fields, and files, which have a third thing, their name."""
     written: Sequence[bytes] = [
         b"--"

@@ -15,7 +15,7 @@ CAP_DAC_READ_SEARCH = 1 << 2
 
 
 @contextmanager
-def rights_laid_down() -> Iterator[None]:
+def without_dac_override() -> Iterator[None]:
     """Of this thread: nothing is forbidden to root, unless it lays down the two that overrule permissions."""
     if os.geteuid() != 0:
         yield

@@ -16,8 +16,8 @@ import schemathesis
 from schemathesis import Case, GenerationMode, HookContext
 from schemathesis.core.parameters import ParameterLocation
 
-_turn = count()
-_kept: list[str] = []
+_calls = count()
+_shared: list[str] = []
 
 schemathesis.serializer.alias("application/x-tar", "application/octet-stream")
 
@@ -25,18 +25,18 @@ schemathesis.serializer.alias("application/x-tar", "application/octet-stream")
 @schemathesis.hook
 def before_call(context: HookContext, case: Case, kwargs: dict[str, Any]) -> None:
     if case.operation.path in ("/v1/responses", "/v1/responses/input_tokens") and isinstance(case.body, dict):
-        case.body = meaningful(case.body)
-    if case.path_parameters and is_right(case, ParameterLocation.PATH) and next(_turn) % 2:
-        case.path_parameters = {**case.path_parameters, **something_for(case)}
+        case.body = with_valid_semantics(case.body)
+    if case.path_parameters and is_positive(case, ParameterLocation.PATH) and next(_calls) % 2:
+        case.path_parameters = {**case.path_parameters, **existing_ids(case)}
 
 
-def is_right(case: Case, part: ParameterLocation) -> bool:
+def is_positive(case: Case, part: ParameterLocation) -> bool:
     """Whether a part of a request is there, and as the schema has it."""
     found = case.meta.components.get(part) if case.meta else None
     return found is not None and found.mode == GenerationMode.POSITIVE
 
 
-def meaningful(body: dict[str, Any]) -> dict[str, Any]:
+def with_valid_semantics(body: dict[str, Any]) -> dict[str, Any]:
     """Something to answer, no history that nobody has, and a place to keep what goes on in the background."""
     body = dict(body)
     if body.get("input") is None:
@@ -49,11 +49,11 @@ def meaningful(body: dict[str, Any]) -> dict[str, Any]:
     return body
 
 
-def something_for(case: Case) -> dict[str, str]:
+def existing_ids(case: Case) -> dict[str, str]:
     """Ids of something that there is, for a path that would else hardly ever lead to anything."""
     path = case.operation.path
     if "{container_id}" in path:
-        return in_container(path, forgotten=case.method.upper() == "DELETE")
+        return container_ids(path, deleted=case.method.upper() == "DELETE")
     if "{response_id}" in path:
         made = _http().post("/v1/responses", json={"input": "hello", "background": path.endswith("/cancel")})
         return {"response_id": made.json()["id"]}
@@ -67,11 +67,11 @@ def something_for(case: Case) -> dict[str, str]:
     return {}
 
 
-def in_container(path: str, *, forgotten: bool) -> dict[str, str]:
+def container_ids(path: str, *, deleted: bool) -> dict[str, str]:
     """One container for all, as sandboxes are few; but what is to be forgotten is made for it."""
-    if not path.endswith("{container_file_id}") and forgotten:
-        return {"container_id": new_container()}
-    made = {"container_id": the_container()}
+    if not path.endswith("{container_file_id}") and deleted:
+        return {"container_id": create_container()}
+    made = {"container_id": shared_container()}
     if "{container_file_id}" in path:
         file = _http().post(f"/v1/containers/{made['container_id']}/files", files={"file": ("a.txt", b"a")})
         made["container_file_id"] = file.json()["id"]
@@ -80,15 +80,15 @@ def in_container(path: str, *, forgotten: bool) -> dict[str, str]:
     return made
 
 
-def new_container() -> str:
+def create_container() -> str:
     return _http().post("/v1/containers", json={"name": "x"}).json()["id"]
 
 
-def the_container() -> str:
+def shared_container() -> str:
     """The same as long as nobody has deleted it."""
-    if not _kept or _http().get(f"/v1/containers/{_kept[0]}").status_code != HTTPStatus.OK:
-        _kept[:] = [new_container()]
-    return _kept[0]
+    if not _shared or _http().get(f"/v1/containers/{_shared[0]}").status_code != HTTPStatus.OK:
+        _shared[:] = [create_container()]
+    return _shared[0]
 
 
 @cache

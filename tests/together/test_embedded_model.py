@@ -10,9 +10,9 @@ from pathlib import Path
 
 import openai
 import pytest
-from fixtures_server import ROOT, serving
+from fixtures_server import ROOT, run_server
 from local_weights import weights_here
-from waiting import until
+from waiting import wait_until
 
 CODE = {"type": "code_interpreter", "container": {"type": "auto"}}
 
@@ -52,7 +52,7 @@ def weights():
 @pytest.mark.model
 def test_a_model_writes_python_and_the_jail_runs_it(tmp_path, weights):
     config = settings(weights, providers={"code_interpreter": {"enabled": True, "outputs": "always"}})
-    with serving(tmp_path, config) as server:
+    with run_server(tmp_path, config) as server:
         response = client_of(server).responses.create(
             input="What is the sum of the cubes of the numbers from 1 to 40? Compute it.",
             tools=[CODE],
@@ -68,7 +68,7 @@ def test_a_model_writes_python_and_the_jail_runs_it(tmp_path, weights):
 
 @pytest.mark.model
 def test_an_answer_is_streamed_as_it_is_written_and_counted(tmp_path, weights):
-    with serving(tmp_path, settings(weights)) as server:
+    with run_server(tmp_path, settings(weights)) as server:
         client = client_of(server)
         counted = client.responses.input_tokens.count(model="small", input="Count from one to five in words.")
         with client.responses.stream(model="small", input="Count from one to five in words.") as stream:
@@ -82,26 +82,26 @@ def test_an_answer_is_streamed_as_it_is_written_and_counted(tmp_path, weights):
 
 @pytest.mark.model
 def test_a_model_that_is_killed_in_the_middle_fails_one_response_and_the_next_works(tmp_path, weights):
-    with serving(tmp_path, settings(weights)) as server:
+    with run_server(tmp_path, settings(weights)) as server:
         client = client_of(server)
         assert children(server.process.pid) == []  # nothing is started before it is needed
         killed: dict[str, int] = {}
         with pytest.raises(openai.APIError, match="ended before it was whole"):
             kill_in_the_middle(server, client, killed)
         ((response, failed),) = killed.items()
-        until(lambda: client.responses.retrieve(response).status == "failed")  # the error is told before the end
+        wait_until(lambda: client.responses.retrieve(response).status == "failed")  # the error is told before the end
 
         again = client.responses.create(input="Say hello in one word.")
         (model,) = children(server.process.pid)
         assert again.status == "completed"
         assert model != failed
         server.kill()
-    until(lambda: not Path(f"/proc/{model}").exists())
+    wait_until(lambda: not Path(f"/proc/{model}").exists())
 
 
 @pytest.mark.model
 def test_a_prompt_that_is_too_long_is_refused_by_name(tmp_path, weights):
-    with serving(tmp_path, settings(weights)) as server, pytest.raises(openai.BadRequestError) as caught:
+    with run_server(tmp_path, settings(weights)) as server, pytest.raises(openai.BadRequestError) as caught:
         client_of(server).responses.create(input="word " * 6000)
     assert caught.value.code == "context_length_exceeded"
 

@@ -17,9 +17,10 @@ from pathlib import Path
 
 import openai
 import pytest
-from fixtures_in_process_server import form
-from fixtures_server import Server, eventually, serving
+from fixtures_in_process_server import multipart_body
+from fixtures_server import Server, run_server
 from stream_grammar import check_stream, read_frames
+from waiting import wait_until
 
 SMALL_DISK = ["unshare", "-Urm", "sh", "-c", 'mount -t tmpfs -o size=8m tmpfs "$PWD/.antwort" && exec "$@"', "sh"]
 
@@ -34,7 +35,7 @@ def can_mount(place: Path) -> bool:
 
 def kept_in(server: Server) -> Path:
     """Where the server keeps things, as it sees it itself."""
-    return Path(f"/proc/{server.process.pid}/root") / (server.place / ".antwort").relative_to("/")
+    return Path(f"/proc/{server.process.pid}/root") / (server.directory / ".antwort").relative_to("/")
 
 
 @contextmanager
@@ -69,7 +70,7 @@ def not_growing(server: Server) -> Iterator[None]:
 @contextmanager
 def locked(server: Server) -> Iterator[None]:
     """Somebody else writes, and does not come to an end."""
-    with closing(sqlite3.connect(server.place / ".antwort" / "antwort.db", isolation_level=None)) as database:
+    with closing(sqlite3.connect(server.directory / ".antwort" / "antwort.db", isolation_level=None)) as database:
         database.execute("BEGIN IMMEDIATE")
         try:
             yield
@@ -88,7 +89,7 @@ def stage(request, tmp_path) -> Iterator[tuple[Server, Fault]]:
     before = SMALL_DISK if request.param == "full" else []
     if before and not can_mount(place):
         pytest.skip("this machine does not let us make a small disk")
-    with serving(place, before=before) as server:
+    with run_server(place, before=before) as server:
         yield server, FAULTS[request.param]
 
 
@@ -140,7 +141,7 @@ def test_what_ends_meanwhile_is_written_later(stage):
             with pytest.raises(openai.APIError) as caught:
                 list(stream)
             waiting = client.responses.retrieve(begun.id)
-        ended = [eventually(lambda one=one: ended_as(client, one.id), 60) for one in (begun, background)]
+        ended = [wait_until(lambda one=one: ended_as(client, one.id), 60) for one in (begun, background)]
         events = read_frames(http.get(f"/v1/responses/{background.id}", params={"stream": True}).content)
 
     assert caught.value.code == "unavailable"
@@ -157,7 +158,7 @@ def ended_as(client, identifier: str):
 
 
 def test_killed_meanwhile_nothing_is_stuck_afterwards(tmp_path):
-    with serving(tmp_path / "server") as server:
+    with run_server(tmp_path / "server") as server:
         with server.client() as client:
             whole = client.responses.create(input="before")
             background = client.responses.create(input="slowly", background=True)
@@ -171,13 +172,13 @@ def test_killed_meanwhile_nothing_is_stuck_afterwards(tmp_path):
         with server.client() as client:
             assert client.responses.retrieve(whole.id).output_text == "You said: before"
             assert client.responses.retrieve(begun.id).status == "failed"
-            assert eventually(lambda: ended_as(client, background.id)).status == "completed"
+            assert wait_until(lambda: ended_as(client, background.id)).status == "completed"
 
 
 def test_a_form_whose_fields_come_last_has_no_room_either(tmp_path):
-    body = form(("file", b"x" * 3_000_000, "a.bin"), ("purpose", b"user_data"))
+    body = multipart_body(("file", b"x" * 3_000_000, "a.bin"), ("purpose", b"user_data"))
     kind = {"content-type": "multipart/form-data; boundary=b"}
-    with serving(tmp_path / "server") as server, server.http() as http:
+    with run_server(tmp_path / "server") as server, server.http() as http:
         with not_growing(server):
             refused = http.post("/v1/files", content=body, headers=kind)
         taken = http.post("/v1/files", content=body, headers=kind)

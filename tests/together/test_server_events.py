@@ -14,7 +14,7 @@ from typing import Any, Union
 import msgspec
 import pytest
 from fake_upstream import Play, frame, upstreaming
-from fixtures_server import ROOT, serving
+from fixtures_server import ROOT, run_server
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from stream_grammar import check_stream, read_frames
@@ -42,7 +42,7 @@ def upstream():
 def server(tmp_path_factory, upstream):
     model = {"kind": "chat_completions", "base_url": upstream.url, "attempts": 1}
     program = ROOT / "tests" / "stages" / "fake_echo_provider.py"
-    with serving(tmp_path_factory.mktemp("server"), {"models": {"any": model}}, program=program) as running:
+    with run_server(tmp_path_factory.mktemp("server"), {"models": {"any": model}}, program=program) as running:
         yield running
 
 

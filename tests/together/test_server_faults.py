@@ -10,14 +10,15 @@ import time
 
 import openai
 import pytest
-from fixtures_server import ROOT, eventually, serving, stored
+from fixtures_server import ROOT, run_server, stored_statuses
+from waiting import wait_until
 
 FAST = {"server": {"keep_alive": 0.2, "shutdown_timeout": 3}}
 
 
 @pytest.fixture
 def server(tmp_path):
-    with serving(tmp_path / "server", FAST) as running:
+    with run_server(tmp_path / "server", FAST) as running:
         yield running
 
 
@@ -37,22 +38,22 @@ def test_whoever_goes_while_streaming_ends_the_work(server):
     with server.client() as client:
         with client.responses.create(input="forever", stream=True) as stream:
             response = next(iter(stream)).response
-        assert eventually(lambda: client.responses.retrieve(response.id).status == "cancelled")
+        assert wait_until(lambda: client.responses.retrieve(response.id).status == "cancelled")
     with server.http() as http:
         assert "antwort_responses_running 0.0" in http.get("/metrics").text
 
 
 def test_whoever_goes_while_waiting_ends_the_work(server):
     with ask(server, b'{"input": "forever"}'):
-        eventually(lambda: "in_progress" in stored(server).values())
-    assert eventually(lambda: list(stored(server).values()) == ["cancelled"])
+        wait_until(lambda: "in_progress" in stored_statuses(server).values())
+    assert wait_until(lambda: list(stored_statuses(server).values()) == ["cancelled"])
 
 
 def test_whoever_goes_leaves_background_alone(server):
     with server.client() as client:
         with client.responses.create(input="slowly", background=True, stream=True) as stream:
             response = next(iter(stream)).response
-        assert eventually(lambda: client.responses.retrieve(response.id).status == "completed")
+        assert wait_until(lambda: client.responses.retrieve(response.id).status == "completed")
 
 
 def test_a_silent_stream_is_kept_alive(server):
@@ -65,7 +66,7 @@ def test_a_silent_stream_is_kept_alive(server):
 
 def test_the_sdk_reads_over_signs_of_life(tmp_path):
     with (
-        serving(tmp_path / "server", {"server": {"keep_alive": 0.05}}) as server,
+        run_server(tmp_path / "server", {"server": {"keep_alive": 0.05}}) as server,
         server.client() as client,
         client.responses.stream(model="scripted", input="slowly") as stream,
     ):
@@ -77,12 +78,12 @@ def test_the_sdk_reads_over_signs_of_life(tmp_path):
 def test_a_reader_who_does_not_read_costs_no_memory(server):
     with server.client() as client:
         client.responses.create(input="warm up")
-    before = server.memory()
+    before = server.memory_bytes()
     body = b'{"store": false, "stream": true, "input": "flood ' + b"x" * 1_000_000 + b'"}'
     readers = [ask(server, body) for _ in range(8)]  # each answer would be sixty megabytes
     try:
         time.sleep(3)
-        grown = server.memory() - before
+        grown = server.memory_bytes() - before
         with server.client() as client:
             assert client.responses.create(input="hello").status == "completed"
     finally:
@@ -94,13 +95,13 @@ def test_a_reader_who_does_not_read_costs_no_memory(server):
 def test_a_follower_who_does_not_read_costs_no_memory(server):
     with server.client() as client:
         response = client.responses.create(input="flood " + "x" * 200_000, background=True)  # twelve megabytes
-        eventually(lambda: client.responses.retrieve(response.id).status == "completed", 60)
+        wait_until(lambda: client.responses.retrieve(response.id).status == "completed", 60)
         path = f"/v1/responses/{response.id}"
-        before = server.memory()
+        before = server.memory_bytes()
         readers = [ask(server, b"", "GET", path + "?stream=true") for _ in range(12)]
         try:
             time.sleep(3)
-            grown = server.memory() - before
+            grown = server.memory_bytes() - before
         finally:
             for reader in readers:
                 reader.close()
@@ -110,12 +111,12 @@ def test_a_follower_who_does_not_read_costs_no_memory(server):
 
 def test_a_reader_who_takes_nothing_for_too_long_is_gone(tmp_path):
     flood = b'{"stream": true, "input": "flood ' + b"x" * 1_000_000 + b'"}'
-    with serving(tmp_path / "server", {"server": {"stall_timeout": 0.5}}) as server, ask(server, flood):
-        assert eventually(lambda: list(stored(server).values()) == ["cancelled"])
+    with run_server(tmp_path / "server", {"server": {"stall_timeout": 0.5}}) as server, ask(server, flood):
+        assert wait_until(lambda: list(stored_statuses(server).values()) == ["cancelled"])
 
 
 def test_killed_while_streaming_the_response_is_failed_and_the_rest_is_there(tmp_path):
-    with serving(tmp_path / "server") as server:
+    with run_server(tmp_path / "server") as server:
         with server.client() as client:
             whole = client.responses.create(input="before")
             stream = client.responses.create(input="forever", stream=True)
@@ -133,14 +134,14 @@ def test_killed_while_streaming_the_response_is_failed_and_the_rest_is_there(tmp
 
 
 def test_killed_in_the_background_the_response_is_done_again(tmp_path):
-    with serving(tmp_path / "server") as server:
+    with run_server(tmp_path / "server") as server:
         with server.client() as client:
             response = client.responses.create(input="slowly", background=True)
             time.sleep(0.6)
         server.kill()
         server.start()
         with server.client() as client:
-            assert eventually(lambda: client.responses.retrieve(response.id).status == "completed")
+            assert wait_until(lambda: client.responses.retrieve(response.id).status == "completed")
             with client.responses.retrieve(response.id, stream=True) as stream:
                 events = list(stream)
     assert [event.sequence_number for event in events] == list(range(len(events)))
@@ -148,13 +149,13 @@ def test_killed_in_the_background_the_response_is_done_again(tmp_path):
 
 
 def test_a_second_server_on_the_same_store_refuses_to_start_and_harms_nothing(tmp_path):
-    with serving(tmp_path / "server") as server, server.client() as client:
+    with run_server(tmp_path / "server") as server, server.client() as client:
         stream = client.responses.create(input="slowly", stream=True)
         response = next(iter(stream)).response
         command = [sys.executable, "-m", "antwort", "serve", "--config", "antwort.yaml", "--port", "0"]
         environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
         second = subprocess.run(
-            command, cwd=server.place, env=environment, capture_output=True, text=True, timeout=60, check=False
+            command, cwd=server.directory, env=environment, capture_output=True, text=True, timeout=60, check=False
         )
 
         assert second.returncode == 1
@@ -165,7 +166,7 @@ def test_a_second_server_on_the_same_store_refuses_to_start_and_harms_nothing(tm
 
 
 def test_told_to_stop_it_lets_go_in_time_and_background_goes_on_later(tmp_path):
-    with serving(tmp_path / "server", FAST) as server:
+    with run_server(tmp_path / "server", FAST) as server:
         with server.client() as client:
             response = client.responses.create(input="slowly", background=True)
             follower = client.responses.retrieve(response.id, stream=True)
@@ -178,5 +179,5 @@ def test_told_to_stop_it_lets_go_in_time_and_background_goes_on_later(tmp_path):
             attended.close()
         server.start()
         with server.client() as client:
-            assert eventually(lambda: client.responses.retrieve(response.id).status == "completed")
+            assert wait_until(lambda: client.responses.retrieve(response.id).status == "completed")
             assert client.responses.retrieve(lost.id).status == "failed"

@@ -7,7 +7,7 @@ import base64
 import openai
 import pytest
 from fake_upstream import upstreaming
-from fixtures_server import serving
+from fixtures_server import run_server
 
 from antwort.testing.model import WholeAnswer
 
@@ -29,7 +29,7 @@ def server(tmp_path_factory, upstream):
         "reader": {"kind": "chat_completions", "base_url": upstream.url, "files": True},
         "passed": {"kind": "responses", "base_url": upstream.url},
     }
-    with serving(tmp_path_factory.mktemp("server"), {"models": models}) as running:
+    with run_server(tmp_path_factory.mktemp("server"), {"models": models}) as running:
         yield running
 
 

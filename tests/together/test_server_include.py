@@ -6,7 +6,7 @@ import json
 
 import openai
 import pytest
-from fixtures_server import ROOT, serving
+from fixtures_server import ROOT, run_server
 
 FOUND = {"query": "xylophone"}
 LOGPROBS = "message.output_text.logprobs"
@@ -34,7 +34,7 @@ SAID = [
 
 @pytest.fixture(scope="module")
 def back(tmp_path_factory):
-    with serving(tmp_path_factory.mktemp("back")) as running:
+    with run_server(tmp_path_factory.mktemp("back")) as running:
         yield running
 
 
@@ -42,7 +42,7 @@ def back(tmp_path_factory):
 def front(tmp_path_factory, back):
     """A server whose model is the other server."""
     models = {"chained": {"kind": "responses", "base_url": f"{back.url}/v1", "model": "scripted"}}
-    with serving(tmp_path_factory.mktemp("front"), {"models": models}) as running:
+    with run_server(tmp_path_factory.mktemp("front"), {"models": models}) as running:
         yield running
 
 
@@ -105,7 +105,7 @@ SEARCHING = {
 def test_the_results_of_a_tool_that_is_run_here_are_kept_whole_and_shown_when_asked_for(tmp_path):
     results, echo = "file_search_call.results", ROOT / "tests" / "stages" / "fake_echo_provider.py"
     tools = [{"type": "file_search", "vector_store_ids": ["vs_1"]}]
-    with serving(tmp_path / "server", script=SEARCHING, program=echo) as server, server.client() as client:
+    with run_server(tmp_path / "server", script=SEARCHING, program=echo) as server, server.client() as client:
         plain = client.responses.create(input="hello", tools=tools)
         asked = client.responses.create(input="hello", tools=tools, include=[results])
         with client.responses.create(input="hello", tools=tools, stream=True) as stream:

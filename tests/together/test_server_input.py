@@ -9,14 +9,14 @@ import time
 import httpx2
 import openai
 import pytest
-from fixtures_server import serving
+from fixtures_server import run_server
 
 LIMITS = {"max_body": 2_000_000, "max_file": 100_000, "body_timeout": 1.0}
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    with serving(tmp_path_factory.mktemp("server"), {"server": LIMITS}) as running:
+    with run_server(tmp_path_factory.mktemp("server"), {"server": LIMITS}) as running:
         yield running
 
 
@@ -27,8 +27,8 @@ def http(server):
 
 
 def test_the_screen_says_what_is_off(server):
-    assert "off: no keys, so only this machine gets in" in server.screen
-    assert "none are run here" in server.screen
+    assert "off: no keys, so only this machine gets in" in server.banner
+    assert "none are run here" in server.banner
 
 
 def deep(levels):
@@ -293,7 +293,7 @@ def test_a_sender_who_is_slow_but_steady_is_waited_for(server):
 
 
 def test_a_sender_who_is_slow_with_the_headers_is_not_waited_for(tmp_path):
-    with serving(tmp_path / "server", {"server": {"head_timeout": 1.0}}) as server:
+    with run_server(tmp_path / "server", {"server": {"head_timeout": 1.0}}) as server:
         host, port = server.url.removeprefix("http://").split(":")
         raw = socket.create_connection((host, int(port)), timeout=10)
         raw.sendall(b"POST /v1/responses HTTP/1.1\r\nhost: localhost\r\n")
@@ -306,7 +306,7 @@ def test_a_sender_who_is_slow_with_the_headers_is_not_waited_for(tmp_path):
 
 def test_one_connection_too_many_is_a_503_that_says_when(tmp_path):
     with (
-        serving(tmp_path / "server", {"server": {"max_connections": 2}}) as server,
+        run_server(tmp_path / "server", {"server": {"max_connections": 2}}) as server,
         server.http() as first,
         server.http() as second,
     ):

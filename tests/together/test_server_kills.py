@@ -20,8 +20,9 @@ from typing import Any
 
 import httpx2
 import openai
-from fixtures_server import ROOT, Server, eventually, serving
+from fixtures_server import ROOT, Server, run_server
 from stream_grammar import check_stream, read_frames
+from waiting import wait_until
 
 ROUNDS = int(os.environ.get("KILLS", "4"))
 SEED = int(os.environ.get("KILLS_SEED", "7"))
@@ -124,7 +125,7 @@ def kill_at_work(server: Server, told: Told, enough: int, after: float) -> None:
     for thread in busy:
         thread.start()
     all_here.wait(30)
-    eventually(lambda: told.count() >= enough, 30, step=0.001)
+    wait_until(lambda: told.count() >= enough, 30, interval=0.001)
     time.sleep(after)
     server.kill()
     for thread in busy:
@@ -137,13 +138,13 @@ def kill_at_work(server: Server, told: Told, enough: int, after: float) -> None:
 
 def check_database(server: Server) -> None:
     """Sound, nothing in progress but what is done again, and no content without a record."""
-    with closing(sqlite3.connect(server.place / ".antwort" / "antwort.db")) as database:
+    with closing(sqlite3.connect(server.directory / ".antwort" / "antwort.db")) as database:
         assert database.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
         assert database.execute("PRAGMA foreign_key_check").fetchall() == []
         unfinished = database.execute("SELECT body FROM responses WHERE status IN ('queued', 'in_progress')").fetchall()
         recorded = {name for (name,) in database.execute("SELECT blob FROM files")}
     assert all(b'"background":true' in body for (body,) in unfinished)
-    assert {path.name for path in (server.place / ".antwort" / "blobs").iterdir()} == recorded
+    assert {path.name for path in (server.directory / ".antwort" / "blobs").iterdir()} == recorded
 
 
 def check_told(server: Server, told: Told) -> None:
@@ -166,7 +167,7 @@ def check_told(server: Server, told: Told) -> None:
                 part for turn in range(len(said) // 2) for part in (f"turn {turn}", f"You said: turn {turn}")
             ]
         for identifier in told.background:
-            eventually(lambda one=identifier: client.responses.retrieve(one).status == "completed", 30)
+            wait_until(lambda one=identifier: client.responses.retrieve(one).status == "completed", 30)
             assert client.responses.retrieve(identifier).output_text == SLOWLY
             events = read_frames(http.get(f"/v1/responses/{identifier}", params={"stream": True}).content)
             check_stream(events, background=True)
@@ -179,7 +180,7 @@ def test_killed_at_any_moment_nothing_is_lost_and_nothing_is_stuck(tmp_path):
     chance = random.Random(SEED)  # noqa: S311 - moments to kill at, not secrets
     program = ROOT / "tests" / "stages" / "fake_echo_provider.py"
     everything = Told()
-    with serving(tmp_path / "server", script=SCRIPT, program=program) as server:
+    with run_server(tmp_path / "server", script=SCRIPT, program=program) as server:
         for _ in range(ROUNDS):
             told = Told()
             kill_at_work(server, told, chance.randint(0, 40), chance.uniform(0.0, 0.05))

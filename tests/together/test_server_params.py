@@ -5,7 +5,7 @@ from __future__ import annotations
 import openai
 import pytest
 from fake_upstream import upstreaming
-from fixtures_server import make_key, serving
+from fixtures_server import create_key, run_server
 
 from antwort.testing.model import WholeAnswer
 
@@ -27,7 +27,7 @@ def server(tmp_path_factory, upstream):
         "scripted": {"kind": "scripted", "script": "script.yaml"},
         "chat": {"kind": "chat_completions", "base_url": upstream.url, "tokenizer": "estimate"},
     }
-    with serving(tmp_path_factory.mktemp("server"), {"models": models}) as running:
+    with run_server(tmp_path_factory.mktemp("server"), {"models": models}) as running:
         yield running
 
 
@@ -206,9 +206,9 @@ def test_tokens_are_counted_without_input_too(client):
 
 
 def test_a_wrong_key_is_told_as_openai_tells_it(tmp_path):
-    make_key(tmp_path / "server", "me")
+    create_key(tmp_path / "server", "me")
     with (
-        serving(tmp_path / "server", {"auth": {"keys_file": "keys.json"}}) as server,
+        run_server(tmp_path / "server", {"auth": {"keys_file": "keys.json"}}) as server,
         server.client("sk-wrong") as client,
         pytest.raises(openai.AuthenticationError) as caught,
     ):

@@ -7,8 +7,8 @@ import time
 
 import openai
 import pytest
-from fixtures_sdk import KINDS, sdk
-from fixtures_server import ROOT, make_key, serving
+from fixtures_sdk import CLIENT_KINDS, sdk_client
+from fixtures_server import ROOT, create_key, run_server
 from pydantic import BaseModel
 
 TOOL = {
@@ -32,25 +32,25 @@ class Weather(BaseModel):
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     place = tmp_path_factory.mktemp("server")
-    key = make_key(place, "everything")
+    key = create_key(place, "everything")
     config = {"auth": {"keys_file": "keys.json", "requests_per_minute": 100_000, "concurrent_responses": 100}}
-    with serving(place, config, program=ROOT / "tests" / "stages" / "fake_echo_provider.py") as running:
+    with run_server(place, config, program=ROOT / "tests" / "stages" / "fake_echo_provider.py") as running:
         running.keys["ours"] = key
         yield running
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=CLIENT_KINDS)
 def client(request, server):
-    with sdk(server.url, request.param, server.keys["ours"]) as client:
+    with sdk_client(server.url, request.param, server.keys["ours"]) as client:
         yield client
 
 
 def test_the_screen_says_what_is_on(server):
-    assert "scripted (scripted, the default)" in server.screen
-    assert "auth       1 keys" in server.screen
-    assert "100000 requests a minute, 100 responses at once" in server.screen
-    assert "tools      echo" in server.screen
-    assert len(server.screen.splitlines()) < 24
+    assert "scripted (scripted, the default)" in server.banner
+    assert "auth       1 keys" in server.banner
+    assert "100000 requests a minute, 100 responses at once" in server.banner
+    assert "tools      echo" in server.banner
+    assert len(server.banner.splitlines()) < 24
 
 
 def test_a_plain_response(client):
@@ -254,9 +254,9 @@ def test_store_false_leaves_nothing(client, server):
     assert response.output_text == f"You said: {secret}"
     with pytest.raises(openai.NotFoundError):
         client.responses.retrieve(response.id)
-    kept = b"".join(path.read_bytes() for path in (server.place / ".antwort").rglob("*") if path.is_file())
+    kept = b"".join(path.read_bytes() for path in (server.directory / ".antwort").rglob("*") if path.is_file())
     assert b"xylophone" not in kept
-    assert "xylophone" not in server.lines()
+    assert "xylophone" not in server.read_log()
 
 
 def test_the_input_is_counted(client):

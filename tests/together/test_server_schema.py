@@ -14,7 +14,7 @@ import sys
 from collections import defaultdict
 
 import pytest
-from fixtures_server import ROOT, make_key, serving
+from fixtures_server import ROOT, create_key, run_server
 
 STAGES = ROOT / "tests" / "stages"
 
@@ -27,7 +27,7 @@ UNSAYABLE = "positive_data_acceptance,ensure_resource_availability"
 def run(tmp_path_factory):
     """The server's log and what schemathesis says, from one run."""
     place = tmp_path_factory.mktemp("server")
-    key = make_key(place, "schemathesis")
+    key = create_key(place, "schemathesis")
     models = {"scripted": {"kind": "scripted", "script": "script.yaml"}, "default_for_unknown": True}
     interpreter = {"enabled": True, "execution_timeout": 5}
     config = {
@@ -36,7 +36,7 @@ def run(tmp_path_factory):
         "providers": {"code_interpreter": interpreter},
         "containers": {"max_containers": 10_000, "max_memory": 2**50},
     }
-    with serving(place, config, program=STAGES / "fake_echo_provider.py") as server:
+    with run_server(place, config, program=STAGES / "fake_echo_provider.py") as server:
         command = [sys.executable, "-m", "schemathesis.cli", "run", f"{server.url}/openapi.json", "--no-color"]
         options = ["--checks", "all", "--exclude-checks", UNSAYABLE, "--generation-deterministic", "-n", "10"]
         headers = ["-H", f"Authorization: Bearer {key}", "--warnings", "off"]
@@ -68,7 +68,7 @@ def test_schemathesis_finds_nothing(run):
 def test_it_got_behind_every_door(run):
     """Every operation was done, not only refused; else the test above would prove little."""
     server, _ = run
-    lines = [json.loads(line) for line in server.lines().splitlines()]
+    lines = [json.loads(line) for line in server.read_log().splitlines()]
     statuses = defaultdict(set)
     for line in lines:
         if line["event"] == "request":

@@ -8,10 +8,11 @@ from typing import Any
 
 import openai
 import pytest
-from fixtures_server import ROOT, eventually, serving
+from fixtures_server import ROOT, run_server
 from fixtures_spans import read_spans
 from opentelemetry.semconv._incubating.attributes import gen_ai_attributes as gen_ai
 from opentelemetry.semconv.attributes import error_attributes, http_attributes
+from waiting import wait_until
 
 SEARCH = {"type": "file_search", "vector_store_ids": ["vs_1"]}
 SCRIPT = {
@@ -36,7 +37,7 @@ SCRIPT = {
 def server(tmp_path_factory):
     models = {"mine": {"kind": "scripted", "script": "script.yaml"}}
     program = ROOT / "tests" / "stages" / "fixtures_spans.py"
-    with serving(tmp_path_factory.mktemp("server"), {"models": models}, script=SCRIPT, program=program) as running:
+    with run_server(tmp_path_factory.mktemp("server"), {"models": models}, script=SCRIPT, program=program) as running:
         yield running
 
 
@@ -49,18 +50,18 @@ def client(server):
 @pytest.fixture
 def traced(server):
     """The spans of the one request to make a response that a test sends, by name, once it has ended."""
-    before = len(read_spans(server.place))
+    before = len(read_spans(server.directory))
 
     def look() -> dict[str, dict[str, Any]] | None:
-        spans = read_spans(server.place)[before:]
+        spans = read_spans(server.directory)[before:]
         request = next((span for span in spans if span["name"] == "POST /v1/responses"), None)
         return request and {span["name"]: span for span in spans if trace_of(span) == trace_of(request)}
 
-    return lambda: eventually(look)
+    return lambda: wait_until(look)
 
 
 def names_of(server) -> set[str]:
-    return {span["name"] for span in read_spans(server.place)}
+    return {span["name"] for span in read_spans(server.directory)}
 
 
 def trace_of(span: dict[str, Any]) -> str:
@@ -123,7 +124,7 @@ def test_a_tool_that_is_run_here_has_a_span(server, client, traced):
     assert tool["parent_id"] == spans["POST /v1/responses"]["context"]["span_id"]
     reasons = [
         span["attributes"][gen_ai.GEN_AI_RESPONSE_FINISH_REASONS]
-        for span in read_spans(server.place)
+        for span in read_spans(server.directory)
         if trace_of(span) == trace_of(tool) and span["name"] == "chat mine"
     ]
     assert reasons == [["tool_call"], ["stop"]]
@@ -166,7 +167,7 @@ def test_routes_are_told_without_ids_and_strangers_without_a_route(server, clien
     client.responses.retrieve(response.id)
     with server.http() as http:
         http.get("/v1/no/such/path")
-    names = eventually(lambda: (now := names_of(server)) >= {"GET", "GET /v1/responses/{response_id}"} and now)
+    names = wait_until(lambda: (now := names_of(server)) >= {"GET", "GET /v1/responses/{response_id}"} and now)
 
     assert not re.search(r"resp_[0-9a-f]{32}", json.dumps([*names]))
 
@@ -177,6 +178,6 @@ def test_no_span_tells_what_was_said(server, client):
         http.post("/v1/responses", json={"input": "x", "tools": [{"type": "function", "name": "xylophone !"}]})
         http.post("/v1/responses", json={"input": "x", "previous_response_id": "xylophone"})
         http.get("/v1/files/xylophone?after=xylophone")
-    eventually(lambda: "GET /v1/files/{file_id}" in names_of(server))
+    wait_until(lambda: "GET /v1/files/{file_id}" in names_of(server))
 
-    assert "xylophone" not in json.dumps(read_spans(server.place))
+    assert "xylophone" not in json.dumps(read_spans(server.directory))

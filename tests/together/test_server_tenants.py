@@ -13,32 +13,32 @@ from contextlib import ExitStack
 
 import openai
 import pytest
-from fixtures_sdk import KINDS, sdk
-from fixtures_server import ROOT, make_key, serving
+from fixtures_sdk import CLIENT_KINDS, sdk_client
+from fixtures_server import ROOT, create_key, run_server
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     place = tmp_path_factory.mktemp("server")
     keys = {
-        "ours": make_key(place, "ours", "--tenant", "a"),
-        "colleague": make_key(place, "colleague", "--tenant", "a"),
-        "theirs": make_key(place, "theirs", "--tenant", "b"),
-        "few": make_key(place, "few", "--requests-per-minute", "2"),
-        "as few": make_key(place, "as few", "--requests-per-minute", "2"),
-        "one": make_key(place, "one", "--concurrent-responses", "1"),
-        "fired": make_key(place, "fired"),
+        "ours": create_key(place, "ours", "--tenant", "a"),
+        "colleague": create_key(place, "colleague", "--tenant", "a"),
+        "theirs": create_key(place, "theirs", "--tenant", "b"),
+        "few": create_key(place, "few", "--requests-per-minute", "2"),
+        "as few": create_key(place, "as few", "--requests-per-minute", "2"),
+        "one": create_key(place, "one", "--concurrent-responses", "1"),
+        "fired": create_key(place, "fired"),
     }
-    with serving(place, {"auth": {"keys_file": "keys.json"}}) as running:
+    with run_server(place, {"auth": {"keys_file": "keys.json"}}) as running:
         running.keys = keys
         yield running
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=CLIENT_KINDS)
 def client(request, server):
     """Makes clients of one kind: of the SDK for code that waits, or of the one for code that does not."""
     with ExitStack() as stack:
-        yield lambda name: stack.enter_context(sdk(server.url, request.param, server.keys[name]))
+        yield lambda name: stack.enter_context(sdk_client(server.url, request.param, server.keys[name]))
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def theirs(client):
 
 
 def test_only_hashes_are_kept_and_only_the_owner_reads_them(server):
-    path = server.place / "keys.json"
+    path = server.directory / "keys.json"
 
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert not any(key.split("-", 3)[3] in path.read_text() for key in server.keys.values())
@@ -93,7 +93,7 @@ def test_a_revoked_key_stops_working_while_the_server_runs(server):
         command = [sys.executable, "-m", "antwort", "keys", "revoke", key.split("-")[2]]
         subprocess.run(
             command,
-            cwd=server.place,
+            cwd=server.directory,
             env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
             check=True,
             capture_output=True,
@@ -166,14 +166,14 @@ def test_keys_of_one_tenant_see_the_same(client, ours):
 
 @pytest.mark.parametrize("kind, name", [("sync", "few"), ("async", "as few")])
 def test_a_key_has_its_own_rate(server, kind, name):
-    with sdk(server.url, kind, server.keys[name]) as few:
+    with sdk_client(server.url, kind, server.keys[name]) as few:
         answer = few.models.with_raw_response.list()
         assert answer.headers["x-ratelimit-limit-requests"] == "2"
         few.models.list()
         with pytest.raises(openai.RateLimitError) as caught:
             few.models.list()
     assert 1 <= int(caught.value.response.headers["retry-after"]) <= 30
-    with sdk(server.url, kind, server.keys["ours"]) as ours:
+    with sdk_client(server.url, kind, server.keys["ours"]) as ours:
         assert ours.models.list().data
 
 
@@ -260,14 +260,14 @@ def test_a_broken_form_is_refused_and_leaves_nothing(server, body):
 def test_the_log_says_who_changed_what_and_not_what_was_said(server, ours):
     response = ours.responses.create(input="a secret of ours")
     ours.responses.delete(response.id)
-    lines = [json.loads(line) for line in server.lines().splitlines()]
+    lines = [json.loads(line) for line in server.read_log().splitlines()]
     audits = {line["action"]: line for line in lines if line.get("object_id") == response.id}
 
     assert set(audits) == {"response.create", "response.delete"}
     assert audits["response.delete"]["tenant"] == "a"
     assert audits["response.delete"]["request_id"].startswith("req_")
-    assert "a secret of ours" not in server.lines()
-    assert not any(key.split("-", 3)[3] in server.lines() for key in server.keys.values())
+    assert "a secret of ours" not in server.read_log()
+    assert not any(key.split("-", 3)[3] in server.read_log() for key in server.keys.values())
 
 
 def test_every_change_has_a_line_that_says_who_made_it(server, client):
@@ -284,7 +284,7 @@ def test_every_change_has_a_line_that_says_who_made_it(server, client):
     file = theirs.files.create(file=("a", b"x"), purpose="user_data")
     theirs.files.delete(file.id)
     made = {response.id, background.id, conversation.id, file.id}
-    audits = [line for line in map(json.loads, server.lines().splitlines()) if line.get("object_id") in made]
+    audits = [line for line in map(json.loads, server.read_log().splitlines()) if line.get("object_id") in made]
 
     assert [line["action"] for line in audits] == [
         "response.create",

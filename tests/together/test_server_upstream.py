@@ -5,9 +5,10 @@ from __future__ import annotations
 import openai
 import pytest
 from fake_upstream import Loopback, Play, frame, upstreaming
-from fixtures_sdk import KINDS, sdk
-from fixtures_server import eventually, serving, stored
+from fixtures_sdk import CLIENT_KINDS, sdk_client
+from fixtures_server import run_server, stored_statuses
 from stream_grammar import check_stream, read_frames
+from waiting import wait_until
 
 from antwort.testing.model import WholeAnswer
 
@@ -64,13 +65,13 @@ def server(tmp_path_factory, upstream):
         "nobody there": {**once, "base_url": "http://127.0.0.1:9/v1"},
     }
     models = {name: dict(settings) for name, settings in models.items()}
-    with serving(tmp_path_factory.mktemp("server"), {"models": models}) as running:
+    with run_server(tmp_path_factory.mktemp("server"), {"models": models}) as running:
         yield running
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=CLIENT_KINDS)
 def client(request, server):
-    with sdk(server.url, request.param) as client:
+    with sdk_client(server.url, request.param) as client:
         yield client
 
 
@@ -78,10 +79,10 @@ def client(request, server):
 def nothing_stuck_and_nothing_leaked(server, upstream):
     upstream.forget()
     yield
-    eventually(lambda: not {"queued", "in_progress"} & set(stored(server).values()))
+    wait_until(lambda: not {"queued", "in_progress"} & set(stored_statuses(server).values()))
     with server.http() as http:
-        eventually(lambda: "antwort_responses_running 0.0" in http.get("/metrics").text)
-    assert SECRET not in server.lines()
+        wait_until(lambda: "antwort_responses_running 0.0" in http.get("/metrics").text)
+    assert SECRET not in server.read_log()
 
 
 @pytest.mark.parametrize("name", BEFORE_ANYTHING)

@@ -15,12 +15,12 @@ from msgspec import Struct
 
 # msgspec ends its messages with where it was: "Expected `int`, got `str` - at `$.input[0].role`". The keys of a mapping
 # it does not name: "… - at `key` in `$.metadata`", "… - at `$.metadata[...]`".
-_WHERE = re.compile(r"^(?P<what>.*?)(?: - at (?:`key` in )?`(?P<path>\$[^`]*)`)?$", re.DOTALL)
-_MISSING = re.compile(r"Object missing required field `(?P<name>[^`]+)`")
-_UNKNOWN = re.compile(r"Object contains unknown field `(?P<name>[^`]+)`")
-_BOUND = re.compile(r"Expected `(?:int|float)` (?P<sign>[<>]=?) (?P<bound>-?[\d.]+)")
-_TYPE = re.compile(r"Expected `[^`]*`(?:, got `[^`]*`)?")
-_LONGEST = 200
+_ERROR_RE = re.compile(r"^(?P<what>.*?)(?: - at (?:`key` in )?`(?P<path>\$[^`]*)`)?$", re.DOTALL)
+_MISSING_FIELD_RE = re.compile(r"Object missing required field `(?P<name>[^`]+)`")
+_UNKNOWN_FIELD_RE = re.compile(r"Object contains unknown field `(?P<name>[^`]+)`")
+_BOUND_RE = re.compile(r"Expected `(?:int|float)` (?P<sign>[<>]=?) (?P<bound>-?[\d.]+)")
+_TYPE_RE = re.compile(r"Expected `[^`]*`(?:, got `[^`]*`)?")
+_MAX_LENGTH = 200
 
 
 class ErrorDetail(Struct, kw_only=True):
@@ -103,16 +103,18 @@ def malformed(error: msgspec.MsgspecError, *, root: str = "") -> ApiError:
     """400 for what msgspec refused, with the path of the wrong field as `param`."""
     if not isinstance(error, msgspec.ValidationError):
         return invalid(f"We could not parse the JSON body of your request: {error}", code="invalid_json")
-    found = _WHERE.match(str(error))
+    found = _ERROR_RE.match(str(error))
     what, where = (found["what"], found["path"] or "$") if found else (str(error), "$")
     param = (root + where.removeprefix("$").partition("[...]")[0]).lstrip(".")
-    if missing := _MISSING.search(what):
+    if missing := _MISSING_FIELD_RE.search(what):
         param = _join(param, missing["name"])
         return invalid(f"Missing required parameter: '{param}'.", param=param, code="missing_required_parameter")
-    if unknown := _UNKNOWN.search(what):
-        param = _join(param, unknown["name"])[:_LONGEST]
+    if unknown := _UNKNOWN_FIELD_RE.search(what):
+        param = _join(param, unknown["name"])[:_MAX_LENGTH]
         return invalid(f"Unknown parameter: '{param}'.", param=param, code="unknown_parameter")
-    return invalid(f"Invalid value for '{param or 'body'}': {what[:_LONGEST]}.", param=param or None, code=_code(what))
+    return invalid(
+        f"Invalid value for '{param or 'body'}': {what[:_MAX_LENGTH]}.", param=param or None, code=_code(what)
+    )
 
 
 def _join(path: str, name: str) -> str:
@@ -120,6 +122,6 @@ def _join(path: str, name: str) -> str:
 
 
 def _code(what: str) -> str:
-    if bound := _BOUND.search(what):
+    if bound := _BOUND_RE.search(what):
         return "integer_above_max_value" if bound["sign"].startswith("<") else "integer_below_min_value"
-    return "invalid_type" if _TYPE.fullmatch(what) else "invalid_value"
+    return "invalid_type" if _TYPE_RE.fullmatch(what) else "invalid_value"

@@ -77,95 +77,95 @@ class OutputItemDone(ItemEvent, tag="response.output_item.done"):
     """An item is whole."""
 
 
-class _OfItem(Event):
+class _ItemProgress(Event):
     item_id: str
     output_index: int
 
 
-class _OfPart(_OfItem):
+class _PartProgress(_ItemProgress):
     content_index: int
 
 
-class ContentPartAdded(_OfPart, tag="response.content_part.added"):
+class ContentPartAdded(_PartProgress, tag="response.content_part.added"):
     """A part of a message or of reasoning begins."""
 
     part: OutputText | Refusal | ReasoningText
 
 
-class ContentPartDone(_OfPart, tag="response.content_part.done"):
+class ContentPartDone(_PartProgress, tag="response.content_part.done"):
     """A part is whole."""
 
     part: OutputText | Refusal | ReasoningText
 
 
-class OutputTextDelta(_OfPart, tag="response.output_text.delta"):
+class OutputTextDelta(_PartProgress, tag="response.output_text.delta"):
     """Some more text."""
 
     delta: str
     logprobs: list[Any] = field(default_factory=list[Any])
 
 
-class OutputTextAnnotationAdded(_OfPart, tag="response.output_text.annotation.added"):
+class OutputTextAnnotationAdded(_PartProgress, tag="response.output_text.annotation.added"):
     """The text so far cites something."""
 
     annotation_index: int
     annotation: Annotation
 
 
-class OutputTextDone(_OfPart, tag="response.output_text.done"):
+class OutputTextDone(_PartProgress, tag="response.output_text.done"):
     """The text of a part is whole."""
 
     text: str
     logprobs: list[Any] = field(default_factory=list[Any])
 
 
-class RefusalDelta(_OfPart, tag="response.refusal.delta"):
+class RefusalDelta(_PartProgress, tag="response.refusal.delta"):
     """Some more of a refusal."""
 
     delta: str
 
 
-class RefusalDone(_OfPart, tag="response.refusal.done"):
+class RefusalDone(_PartProgress, tag="response.refusal.done"):
     """A refusal is whole."""
 
     refusal: str
 
 
-class ReasoningTextDelta(_OfPart, tag="response.reasoning_text.delta"):
+class ReasoningTextDelta(_PartProgress, tag="response.reasoning_text.delta"):
     """Some more open reasoning."""
 
     delta: str
 
 
-class ReasoningTextDone(_OfPart, tag="response.reasoning_text.done"):
+class ReasoningTextDone(_PartProgress, tag="response.reasoning_text.done"):
     """The text of a reasoning part is whole."""
 
     text: str
 
 
-class _OfSummary(_OfItem):
+class _SummaryProgress(_ItemProgress):
     summary_index: int
 
 
-class SummaryPartAdded(_OfSummary, tag="response.reasoning_summary_part.added"):
+class SummaryPartAdded(_SummaryProgress, tag="response.reasoning_summary_part.added"):
     """A part of a summary begins."""
 
     part: SummaryText
 
 
-class SummaryPartDone(_OfSummary, tag="response.reasoning_summary_part.done"):
+class SummaryPartDone(_SummaryProgress, tag="response.reasoning_summary_part.done"):
     """A part of a summary is whole."""
 
     part: SummaryText
 
 
-class SummaryTextDelta(_OfSummary, tag="response.reasoning_summary_text.delta"):
+class SummaryTextDelta(_SummaryProgress, tag="response.reasoning_summary_text.delta"):
     """Some more of a summary."""
 
     delta: str
 
 
-class SummaryTextDone(_OfSummary, tag="response.reasoning_summary_text.done"):
+class SummaryTextDone(_SummaryProgress, tag="response.reasoning_summary_text.done"):
     """The text of a summary's part is whole."""
 
     text: str
@@ -174,25 +174,25 @@ class SummaryTextDone(_OfSummary, tag="response.reasoning_summary_text.done"):
 # ── calls ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class FunctionArgumentsDelta(_OfItem, tag="response.function_call_arguments.delta"):
+class FunctionArgumentsDelta(_ItemProgress, tag="response.function_call_arguments.delta"):
     """Some more of a function call's arguments."""
 
     delta: str
 
 
-class FunctionArgumentsDone(_OfItem, tag="response.function_call_arguments.done"):
+class FunctionArgumentsDone(_ItemProgress, tag="response.function_call_arguments.done"):
     """The arguments are whole."""
 
     arguments: str
 
 
-class CustomInputDelta(_OfItem, tag="response.custom_tool_call_input.delta"):
+class CustomInputDelta(_ItemProgress, tag="response.custom_tool_call_input.delta"):
     """Some more of a custom tool's input."""
 
     delta: str
 
 
-class CustomInputDone(_OfItem, tag="response.custom_tool_call_input.done"):
+class CustomInputDone(_ItemProgress, tag="response.custom_tool_call_input.done"):
     """The input is whole."""
 
     input: str
@@ -215,15 +215,15 @@ class ToolProgress(Struct, kw_only=True):
 AnyEvent: TypeAlias = Event | ToolProgress
 
 
-def _named(base: type[Event]) -> Iterator[type[Event]]:
+def _concrete_events(base: type[Event]) -> Iterator[type[Event]]:
     for event in base.__subclasses__():
-        yield from _named(event) if event.__subclasses__() else (event,)
+        yield from _concrete_events(event) if event.__subclasses__() else (event,)
 
 
-EVENTS = tuple(_named(Event))
+EVENTS = tuple(_concrete_events(Event))
 """All of them, but for those of tools that are run here."""
 
-ENDINGS = (ResponseCompleted, ResponseIncomplete, ResponseFailed)
+FINAL_EVENTS = (ResponseCompleted, ResponseIncomplete, ResponseFailed)
 
 
 def kind_of(event: AnyEvent) -> str:

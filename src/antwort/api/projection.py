@@ -18,11 +18,11 @@ from antwort.api.requests import Include
 from antwort.api.responses import Response
 from antwort.api.sse import frame, obfuscated, opened
 
-Cut: TypeAlias = Callable[[Raw], Raw]
+ItemFilter: TypeAlias = Callable[[Raw], Raw]
 
-_TELLING = frozenset(kind for kind in wire.EVENTS if issubclass(kind, wire.ItemEvent | wire.ResponseEvent))
+_EVENTS_WITH_ITEMS = frozenset(kind for kind in wire.EVENTS if issubclass(kind, wire.ItemEvent | wire.ResponseEvent))
 """The events that hold items. Most events do not, so they are told apart as cheaply as can be."""
-_TELLING_KINDS = frozenset(str(kind.__struct_config__.tag) for kind in _TELLING)
+_EVENT_TYPES_WITH_ITEMS = frozenset(str(kind.__struct_config__.tag) for kind in _EVENTS_WITH_ITEMS)
 
 
 class ResponseView(NamedTuple):
@@ -34,7 +34,7 @@ class ResponseView(NamedTuple):
 
     def item(self, item: Raw) -> Raw:
         """An item, without what was not asked for."""
-        for value, cut in _HIDDEN.get(kind_of(item), ()):
+        for value, cut in _OPTIONAL_FIELDS.get(kind_of(item), ()):
             if value not in self.include:
                 item = cut(item)
         return item
@@ -47,11 +47,11 @@ class ResponseView(NamedTuple):
 
     def event(self, event: AnyEvent) -> bytes:
         """An event as a frame of a stream."""
-        if type(event) in _TELLING:
-            return to_sse(self._cut(event))
-        return self._padded(to_sse(event))
+        if type(event) in _EVENTS_WITH_ITEMS:
+            return to_sse(self._filtered(event))
+        return self._obfuscated(to_sse(event))
 
-    def _cut(self, event: AnyEvent) -> AnyEvent:
+    def _filtered(self, event: AnyEvent) -> AnyEvent:
         match event:
             case wire.ItemEvent():
                 return msgspec.structs.replace(event, item=self.item(event.item))
@@ -60,11 +60,11 @@ class ResponseView(NamedTuple):
             case _:
                 return event
 
-    def frame(self, kept: bytes) -> bytes:
+    def frame(self, stored: bytes) -> bytes:
         """A frame that was kept whole, as this caller gets it."""
-        kind, data = opened(kept)
-        if kind not in _TELLING_KINDS:
-            return self._padded(kept)
+        kind, data = opened(stored)
+        if kind not in _EVENT_TYPES_WITH_ITEMS:
+            return self._obfuscated(stored)
         told: Raw = msgspec.json.decode(data)
         if "item" in told:
             told["item"] = self.item(told["item"])
@@ -72,19 +72,19 @@ class ResponseView(NamedTuple):
             told["response"]["output"] = [self.item(item) for item in told["response"]["output"]]
         return frame(kind, msgspec.json.encode(told))
 
-    def _padded(self, sent: bytes) -> bytes:
+    def _obfuscated(self, sent: bytes) -> bytes:
         return obfuscated(sent) if self.obfuscation else sent
 
 
-def _nulled(field: str) -> Cut:
+def _set_null(field: str) -> ItemFilter:
     return lambda item: {**item, field: None} if item.get(field) is not None else item
 
 
-def _left_out(field: str) -> Cut:
+def _remove(field: str) -> ItemFilter:
     return lambda item: {name: value for name, value in item.items() if name != field} if field in item else item
 
 
-def _within(field: str, cut: Cut) -> Cut:
+def _in_field(field: str, cut: ItemFilter) -> ItemFilter:
     """The same, one level further in."""
 
     def cut_inner(item: Raw) -> Raw:
@@ -97,7 +97,7 @@ def _within(field: str, cut: Cut) -> Cut:
     return cut_inner
 
 
-def _parts(kind: str, cut: Cut) -> Cut:
+def _in_parts(kind: str, cut: ItemFilter) -> ItemFilter:
     """The same, for the parts of a message that are of a kind."""
 
     def cut_parts(item: Raw) -> Raw:
@@ -105,13 +105,13 @@ def _parts(kind: str, cut: Cut) -> Cut:
         if not isinstance(content, list):
             return item
         parts = cast("list[Any]", content)
-        rest = [cut(cast("Raw", part)) if _is(kind, part) else part for part in parts]
+        rest = [cut(cast("Raw", part)) if _has_type(kind, part) else part for part in parts]
         return item if all(new is old for new, old in zip(rest, parts, strict=True)) else {**item, "content": rest}
 
     return cut_parts
 
 
-def _is(kind: str, part: object) -> bool:
+def _has_type(kind: str, part: object) -> bool:
     return isinstance(part, dict) and cast("Raw", part).get("type") == kind
 
 
@@ -119,17 +119,17 @@ def _without_logprobs(part: Raw) -> Raw:
     return {**part, "logprobs": []} if part.get("logprobs") else part
 
 
-_HIDDEN: dict[str, tuple[tuple[Include, Cut], ...]] = {
-    "code_interpreter_call": (("code_interpreter_call.outputs", _nulled("outputs")),),
-    "computer_call_output": (("computer_call_output.output.image_url", _within("output", _nulled("image_url"))),),
-    "file_search_call": (("file_search_call.results", _nulled("results")),),
+_OPTIONAL_FIELDS: dict[str, tuple[tuple[Include, ItemFilter], ...]] = {
+    "code_interpreter_call": (("code_interpreter_call.outputs", _set_null("outputs")),),
+    "computer_call_output": (("computer_call_output.output.image_url", _in_field("output", _set_null("image_url"))),),
+    "file_search_call": (("file_search_call.results", _set_null("results")),),
     "message": (
-        ("message.input_image.image_url", _parts("input_image", _nulled("image_url"))),
-        ("message.output_text.logprobs", _parts("output_text", _without_logprobs)),
+        ("message.input_image.image_url", _in_parts("input_image", _set_null("image_url"))),
+        ("message.output_text.logprobs", _in_parts("output_text", _without_logprobs)),
     ),
     "web_search_call": (
-        ("web_search_call.action.sources", _within("action", _left_out("sources"))),
-        ("web_search_call.results", _left_out("results")),
+        ("web_search_call.action.sources", _in_field("action", _remove("sources"))),
+        ("web_search_call.results", _remove("results")),
     ),
 }
 """By type: the value of `include` that asks for something, and how the item looks without it.

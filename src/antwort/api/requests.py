@@ -261,34 +261,34 @@ def _check_choice(choice: ToolChoice | None, tools: list[ToolDeclaration]) -> No
         for name in ("mode", "tools"):
             if getattr(choice, name) is None:
                 raise _missing(f"tool_choice.{name}")
-    for at, one in enumerate(named_by(choice)):
+    for at, one in enumerate(chosen_tools(choice)):
         several = isinstance(choice, Chosen) and choice.several
         _check_named(one, f"tool_choice.tools[{at}]" if several else "tool_choice", tools)
     if choice == "required" and not tools:
         raise invalid("Tool choice 'required' must be specified with 'tools' parameter.", param="tool_choice")
 
 
-def _check_named(one: Chosen, param: str, tools: list[ToolDeclaration]) -> None:
-    if one.type in ("function", "custom") and one.name is None:
+def _check_named(choice: Chosen, param: str, tools: list[ToolDeclaration]) -> None:
+    if choice.type in ("function", "custom") and choice.name is None:
         raise _missing(f"{param}.name")
-    if one.type == "mcp" and one.server_label is None:
+    if choice.type == "mcp" and choice.server_label is None:
         raise _missing(f"{param}.server_label")
-    if not any(matches(one, tool) for tool in tools):
-        named = one.name or one.server_label or one.type
+    if not any(matches(choice, tool) for tool in tools):
+        named = choice.name or choice.server_label or choice.type
         raise invalid(f"Tool choice '{named}' not found in 'tools' parameter.", param="tool_choice")
 
 
-def named_by(choice: ToolChoice | None) -> list[Chosen]:
+def chosen_tools(choice: ToolChoice | None) -> list[Chosen]:
     """The tools that a choice names."""
     if not isinstance(choice, Chosen):
         return []
     return (choice.tools or []) if choice.several else [choice]
 
 
-def matches(wanted: Chosen, tool: ToolDeclaration) -> bool:
+def matches(choice: Chosen, tool: ToolDeclaration) -> bool:
     """Whether a choice names this tool."""
-    if wanted.type in ("function", "custom"):
-        return tool_type(tool) == wanted.type and tool_name(tool) == wanted.name
-    if isinstance(tool, McpTool) and wanted.type == "mcp":
-        return tool.server_label == wanted.server_label
-    return tool_type(tool) == wanted.type.removesuffix("_preview")
+    if choice.type in ("function", "custom"):
+        return tool_type(tool) == choice.type and tool_name(tool) == choice.name
+    if isinstance(tool, McpTool) and choice.type == "mcp":
+        return tool.server_label == choice.server_label
+    return tool_type(tool) == choice.type.removesuffix("_preview")

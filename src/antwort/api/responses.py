@@ -114,7 +114,7 @@ class Response(Struct, kw_only=True):
         return self.status in TERMINAL
 
 
-def begin(request: CreateResponse, *, identifier: str, model: str, created_at: int) -> Response:
+def initial_response(request: CreateResponse, *, identifier: str, model: str, created_at: int) -> Response:
     """The response to a request, before anything has happened.
 
     Echoes what was asked, with defaults filled in and without secrets.

@@ -21,7 +21,7 @@ REDACTED = "<redacted>"
 
 def without_secrets(tools: Sequence[ToolDeclaration]) -> list[ToolDeclaration]:
     """Declarations as they are shown and kept. One that had no secrets is the same object."""
-    return [_without(tool) for tool in tools]
+    return [_strip_tool(tool) for tool in tools]
 
 
 def item_without_secrets(item: Raw) -> Raw:
@@ -29,28 +29,28 @@ def item_without_secrets(item: Raw) -> Raw:
     tools = item.get("tools")
     if item.get("type") != "additional_tools" or not isinstance(tools, list):
         return item
-    return {**item, "tools": [_cut(cast("Raw", one)) if isinstance(one, dict) else one for one in tools]}  # pyright: ignore[reportUnknownVariableType] - any JSON
+    return {**item, "tools": [_strip(cast("Raw", one)) if isinstance(one, dict) else one for one in tools]}  # pyright: ignore[reportUnknownVariableType] - any JSON
 
 
-def _without(tool: ToolDeclaration) -> ToolDeclaration:
+def _strip_tool(tool: ToolDeclaration) -> ToolDeclaration:
     plain: Raw = msgspec.to_builtins(tool)
-    cut = _cut(plain)
+    cut = _strip(plain)
     return tool if cut == plain else msgspec.convert(cut, type(tool))
 
 
-def _cut(tool: Raw) -> Raw:
+def _strip(tool: Raw) -> Raw:
     match tool.get("type"):
         case "mcp":
-            return _cut_mcp(tool)
+            return _strip_mcp(tool)
         case "code_interpreter":
-            return _cut_inside(tool, "container")
+            return _strip_network_policy(tool, "container")
         case "shell":
-            return _cut_inside(tool, "environment")
+            return _strip_network_policy(tool, "environment")
         case _:
             return tool
 
 
-def _cut_mcp(tool: Raw) -> Raw:
+def _strip_mcp(tool: Raw) -> Raw:
     cut = dict(tool)
     if "authorization" in cut:
         cut["authorization"] = None
@@ -58,11 +58,11 @@ def _cut_mcp(tool: Raw) -> Raw:
         given = cut["headers"]
         cut["headers"] = dict.fromkeys(cast("Raw", given), REDACTED) if isinstance(given, dict) else None
     if isinstance(cut.get("server_url"), str):
-        cut["server_url"] = _without_password(cut["server_url"])
+        cut["server_url"] = _strip_userinfo(cut["server_url"])
     return cut
 
 
-def _cut_inside(tool: Raw, field: str) -> Raw:
+def _strip_network_policy(tool: Raw, field: str) -> Raw:
     inner = tool.get(field)
     policy = cast("Raw", inner).get("network_policy") if isinstance(inner, dict) else None
     if not isinstance(policy, dict) or not cast("Raw", policy).get("domain_secrets"):
@@ -70,7 +70,7 @@ def _cut_inside(tool: Raw, field: str) -> Raw:
     return {**tool, field: {**cast("Raw", inner), "network_policy": {**policy, "domain_secrets": None}}}
 
 
-def _without_password(url: str) -> str:
+def _strip_userinfo(url: str) -> str:
     """An address without what stands before its `@`."""
     try:
         host = urlsplit(url).netloc

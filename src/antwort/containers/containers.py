@@ -40,7 +40,7 @@ from antwort.engine.ports import (
     Page,
     PageQuery,
 )
-from antwort.telemetry import Metrics, SandboxWork, audit, log
+from antwort.telemetry import Metrics, SandboxSpan, audit, log
 
 _GIB = 1024**3
 _DAY = 86_400.0
@@ -271,7 +271,7 @@ class Containers:
         seconds = min(timeout or self._timeout, self._timeout)
         async with self._turn(owner, container_id) as (held, record):
             await self._disk.check(owner)
-            work = SandboxWork(self._metrics, "execute", container_id, record.memory_limit)
+            work = SandboxSpan(self._metrics, "execute", container_id, record.memory_limit)
             status, printed = "abandoned", 0
             try:
                 async with aclosing(self._run(held, record, code, requirements, seconds)) as steps:

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, contextmanager
 from antwort.api.errors import ApiError, not_found
 from antwort.containers.sandboxes.port import Sandbox, Sandboxes, SandboxLost, SandboxTrouble
 from antwort.engine.ports import ContainerFileRecord, ContainerRecord, ContainerStore, Owner
-from antwort.telemetry import Metrics, SandboxWork, audit, log
+from antwort.telemetry import Metrics, SandboxSpan, audit, log
 
 
 class ContainerState:
@@ -85,7 +85,7 @@ class SandboxRegistry:
 
     async def _acquired(self, held: ContainerState, record: ContainerRecord) -> Sandbox:
         tier = record.memory_limit
-        work = SandboxWork(self._metrics, "acquire", held.id, tier)
+        work = SandboxSpan(self._metrics, "acquire", held.id, tier)
         try:
             sandbox = await self._sandboxes.acquire(
                 tenant=held.owner.tenant, memory_limit=tier, timeout=self._claim_timeout

@@ -7,7 +7,7 @@ import logging
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
 
-from antwort.api.events import ENDINGS
+from antwort.api.events import FINAL_EVENTS
 from antwort.engine.engine import Work
 from antwort.engine.ports import Owner, Store, StoreFault
 
@@ -102,7 +102,7 @@ class Background:
         events = work.events()
         try:
             async for event in events:
-                if not isinstance(event, ENDINGS):  # those are kept with the response that they are the end of
+                if not isinstance(event, FINAL_EVENTS):  # those are kept with the response that they are the end of
                     await work.journal.add(event)
                 running.begun.set()
         except StoreFault:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from antwort.api.errors import invalid
-from antwort.api.requests import ToolChoice, matches, named_by
+from antwort.api.requests import ToolChoice, chosen_tools, matches
 from antwort.api.tools import Chosen, CustomTool, FunctionTool, GrammarFormat, ToolDeclaration, tool_type
 from antwort.engine.ports import FREE_TEXT, Choice, FunctionSpec, Must, Toolbox, Workbench
 
@@ -60,7 +60,7 @@ def classify(tools: Sequence[ToolDeclaration], choice: ToolChoice, toolbox: Tool
     """Sort the declared tools; one that nobody here can run is an error that names it."""
     specs: list[FunctionSpec] = []
     whose: dict[str, Whose] = {}
-    allowed = named_by(choice) if isinstance(choice, Chosen) and choice.several else None
+    allowed = chosen_tools(choice) if isinstance(choice, Chosen) and choice.several else None
     for at, tool in enumerate(tools):
         offered, owner = _offer(tool, at, toolbox)
         for spec in offered:

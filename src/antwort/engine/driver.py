@@ -24,7 +24,7 @@ from antwort.engine.ports import (
     Workbench,
 )
 from antwort.engine.turn import Ask, Cancelled, Command, Emit, Job, NextPiece, NextStep, Open, Run, turn
-from antwort.telemetry import ToolCall
+from antwort.telemetry import ToolCallSpan
 
 _logger = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ class Drive:
         self.parting: list[AnyEvent] = []
         self._pieces: AsyncIterator[Piece] | None = None
         self._steps: AsyncIterator[Progress | ToolDone] | None = None
-        self._tool: ToolCall | None = None
+        self._tool: ToolCallSpan | None = None
         self._sent = 0
 
     @property
@@ -117,7 +117,7 @@ class Drive:
                 return await self.benches[command.at].open(command.name, command.call_id)
             case Run(call):
                 self._steps = call.run()
-                self._tool = ToolCall(command.name, command.call_id)
+                self._tool = ToolCallSpan(command.name, command.call_id)
                 return None
             case NextStep():
                 return await self._next_step()

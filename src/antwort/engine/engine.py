@@ -19,11 +19,11 @@ from typing import Any
 import msgspec
 
 from antwort.api.errors import ApiError, unavailable
-from antwort.api.events import ENDINGS, AnyEvent, ResponseFailed, ResponseInProgress, to_sse
+from antwort.api.events import FINAL_EVENTS, AnyEvent, ResponseFailed, ResponseInProgress, to_sse
 from antwort.api.ids import new_id
 from antwort.api.items import Annotation
 from antwort.api.requests import CreateResponse, check, check_input
-from antwort.api.responses import Response, ResponseError, begin
+from antwort.api.responses import Response, ResponseError, initial_response
 from antwort.engine.attachments import Attacher
 from antwort.engine.classify import Offer, Ours, classify
 from antwort.engine.context import Context, check_outputs, gather
@@ -111,7 +111,7 @@ class Work:
         settled = False
         try:
             async for event in events:
-                if isinstance(event, ENDINGS):
+                if isinstance(event, FINAL_EVENTS):
                     self.response = copy.copy(event.response)  # whatever becomes of the reader, this is how it ended
                     settled = True
                     await _to_its_end(self._settle(event))
@@ -189,7 +189,7 @@ class Engine:
         check(request)
         check_input(request)
         chosen = self.models.find(request.model)
-        response = begin(request, identifier=new_id("resp_"), model=chosen.name, created_at=self.now())
+        response = initial_response(request, identifier=new_id("resp_"), model=chosen.name, created_at=self.now())
         work = await self._prepare(owner, request, response)
         if work.stored:
             await self._write_begun(work, request)
@@ -215,7 +215,7 @@ class Engine:
             raise unavailable(f"It was begun {resumed} times, and none of them ended it.")
         request = msgspec.convert({k: v for k, v in stored.request.items() if k != _RESUMED}, CreateResponse)
         again = msgspec.structs.replace(request, input=stored.input)
-        fresh = begin(
+        fresh = initial_response(
             request,
             identifier=stored.response.id,
             model=stored.response.model,
@@ -270,7 +270,7 @@ class Engine:
         """How many input tokens a request would have."""
         check(request)
         chosen = self.models.find(request.model)
-        response = begin(request, identifier=new_id("resp_"), model=chosen.name, created_at=self.now())
+        response = initial_response(request, identifier=new_id("resp_"), model=chosen.name, created_at=self.now())
         work = await self._prepare(owner, request, response)
         return await chosen.model.count_tokens(work.model_request())
 

@@ -98,8 +98,8 @@ async def open_services(
 
 def _resume(services: Services, work: Work) -> None:
     """It counts like any other, and towards the limits of who asked for it, where that key still opens anything."""
-    holder = services.door.caller_for_key(work.owner.key_id)
-    over = services.limits.resume(holder) if holder is not None else lambda: None
+    holder = services.authenticator.caller_for_key(work.owner.key_id)
+    over = services.rate_limiter.resume(holder) if holder is not None else lambda: None
     services.background.launch(work, ended=track_metrics(services, work, over))
 
 
@@ -147,7 +147,7 @@ async def _look_after_keys_and_files(services: Services) -> None:
     while True:
         await asyncio.sleep(_LOOK_AT_KEYS)
         if keys_file is not None:
-            await _look_at_keys(services.door, Path(keys_file))
+            await _look_at_keys(services.authenticator, Path(keys_file))
         if loop.time() - swept > _SWEEP:
             swept = loop.time()
             try:

@@ -70,9 +70,9 @@ class RequestMiddleware:
                 raise unavailable("The server has too many connections. Try again.", retry_after=1)
             headers = Headers(scope=scope)
             self._refuse_strangers(headers)
-            visit.caller = self._services.door.authenticate(headers.get("authorization"))
+            visit.caller = self._services.authenticator.authenticate(headers.get("authorization"))
             structlog.contextvars.bind_contextvars(tenant=visit.caller.tenant, key_id=visit.caller.key_id)
-            visit.allowance = self._services.limits.take(visit.caller)
+            visit.allowance = self._services.rate_limiter.take(visit.caller)
             scope["antwort.caller"] = visit.caller
         await self._app(scope, receive, visit.send)
 
@@ -81,7 +81,7 @@ class RequestMiddleware:
 
         They come under a name of their own that leads here, or from another site.
         """
-        if self._services.door.requires_key:
+        if self._services.authenticator.requires_key:
             return
         host = _host(headers.get("host", ""))
         origin = headers.get("origin")

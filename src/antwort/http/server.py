@@ -103,7 +103,14 @@ async def _serve(
             say(screen(services, listener, found.why))
             if hints:
                 url = _url(services, listener)
-                say("\n" + snippets(url, locked=services.door.requires_key, code=services.containers is not None))
+                say(
+                    "\n"
+                    + snippets(
+                        url,
+                        requires_key=services.authenticator.requires_key,
+                        has_code_interpreter=services.containers is not None,
+                    )
+                )
 
         await _Server(services, ready).serve(sockets=[listener])
 
@@ -152,7 +159,7 @@ def screen(services: Services, listener: socket.socket, why: str) -> str:
     config = services.config
     tools = [provider.name for provider in services.registry.providers]
     unlocked = "off: no keys, so only this machine gets in"
-    auth = f"{services.door.count} keys" if services.door.requires_key else unlocked
+    auth = f"{services.authenticator.count} keys" if services.authenticator.requires_key else unlocked
     lines = [
         f"antwort    {_url(services, listener)}",
         f"models     {_models(services, why)}",
@@ -189,10 +196,10 @@ def _models(services: Services, why: str) -> str:
 
 def _code(services: Services) -> str:
     if services.containers is None:
-        return services.place
+        return services.sandbox_status
     settings = services.config.containers
     limits = f"{settings.max_containers} of one owner at a time, idle for {settings.expires_after:g} min at most"
-    return f"{services.place}; containers: {limits}"
+    return f"{services.sandbox_status}; containers: {limits}"
 
 
 def _limits(config: Config) -> str:

@@ -7,7 +7,7 @@ from contextlib import aclosing
 
 from antwort.api.requests import TextFormat
 from antwort.engine.ports import Finished, Model, ModelFault, ModelRequest, Piece
-from antwort.telemetry import Metrics, ModelCall
+from antwort.telemetry import Metrics, ModelCallSpan
 
 
 class Observed:
@@ -21,11 +21,11 @@ class Observed:
 
     async def generate(self, request: ModelRequest) -> AsyncGenerator[Piece, None]:
         """The inner model's answer, as it comes."""
-        call = ModelCall(self._metrics, self._name, request.model, self._kind, _asked(request))
+        call = ModelCallSpan(self._metrics, self._name, request.model, self._kind, _asked(request))
         try:
             async with aclosing(self._model.generate(request)) as pieces:
                 async for piece in pieces:
-                    call.piece()
+                    call.record_chunk()
                     if isinstance(piece, Finished):
                         call.finished(piece.reason, piece.usage.input_tokens, piece.usage.output_tokens)
                     yield piece

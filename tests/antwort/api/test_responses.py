@@ -7,7 +7,7 @@ import pytest
 from openai.types.responses import Response as SdkResponse
 
 from antwort.api.requests import CreateResponse, decode
-from antwort.api.responses import InputDetails, OutputDetails, Usage, begin
+from antwort.api.responses import InputDetails, OutputDetails, Usage, initial_response
 
 ALWAYS_THERE = {
     "id", "object", "created_at", "status", "background", "completed_at", "error", "incomplete_details",
@@ -19,7 +19,7 @@ ALWAYS_THERE = {
 
 
 def test_all_keys_are_there_nulls_included_and_an_sdk_reads_them():
-    response = begin(CreateResponse(model="m", input="hi"), identifier="resp_1", model="m", created_at=1)
+    response = initial_response(CreateResponse(model="m", input="hi"), identifier="resp_1", model="m", created_at=1)
     plain = msgspec.to_builtins(response)
 
     assert plain.keys() == ALWAYS_THERE
@@ -30,7 +30,7 @@ def test_a_response_echoes_what_was_asked():
     body = b"""{"model": "m", "input": "hi", "temperature": 0, "metadata": {"a": "b"}, "store": false,
         "tools": [{"type": "function", "name": "f"}], "tool_choice": {"type": "function", "name": "f"},
         "conversation": {"id": "conv_1"}, "background": true}"""
-    response = begin(decode(body, CreateResponse), identifier="resp_1", model="m", created_at=1)
+    response = initial_response(decode(body, CreateResponse), identifier="resp_1", model="m", created_at=1)
     plain = msgspec.to_builtins(response)
 
     assert (plain["temperature"], plain["metadata"], plain["store"]) == (0, {"a": "b"}, False)
@@ -41,7 +41,7 @@ def test_a_response_echoes_what_was_asked():
 
 @pytest.mark.parametrize("asked, told", [(None, "default"), ("auto", "default"), ("flex", "flex")])
 def test_there_is_one_tier_unless_another_was_asked_for(asked: Any, told: str):
-    response = begin(CreateResponse(service_tier=asked), identifier="resp_1", model="m", created_at=1)
+    response = initial_response(CreateResponse(service_tier=asked), identifier="resp_1", model="m", created_at=1)
 
     assert response.service_tier == told
 

@@ -9,7 +9,7 @@ import pytest
 from fixtures_turn import EchoToolbox
 
 from antwort.api.errors import ApiError
-from antwort.api.events import ENDINGS, kind_of
+from antwort.api.events import FINAL_EVENTS, kind_of
 from antwort.api.requests import CreateResponse, decode
 from antwort.api.sse import opened
 from antwort.api.tools import McpTool
@@ -106,7 +106,7 @@ async def found(engine, work) -> Any:
 async def told_end(work) -> None:
     """Listen until the end is told, which must not be."""
     async for event in work.events():
-        assert not isinstance(event, ENDINGS)
+        assert not isinstance(event, FINAL_EVENTS)
 
 
 def written(place):
@@ -149,7 +149,7 @@ async def test_it_is_written_before_anything_is_done_and_before_the_end_is_told(
     work = await engine.start(US, asked())
     assert (await found(engine, work)).status == "in_progress"
     async for event in work.events():
-        if isinstance(event, ENDINGS):
+        if isinstance(event, FINAL_EVENTS):
             assert (await found(engine, work)) == event.response
 
 

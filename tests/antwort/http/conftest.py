@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import structlog
 from blockbuster import blockbuster_ctx
-from fixtures_in_process_server import served
+from fixtures_in_process_server import run_in_process_server
 
-from antwort.telemetry import told_without_content
+from antwort.telemetry import redact_exception
 
 
 @pytest.fixture
@@ -17,7 +17,7 @@ def anyio_backend():
 
 @pytest.fixture(autouse=True)
 def _lines_as_the_server_writes_them():
-    structlog.configure(processors=[told_without_content, structlog.processors.JSONRenderer()])
+    structlog.configure(processors=[redact_exception, structlog.processors.JSONRenderer()])
     yield
     structlog.reset_defaults()
 
@@ -30,5 +30,5 @@ def _nothing_blocks_the_loop():
 
 @pytest.fixture
 async def stage(tmp_path):
-    async with served(tmp_path) as running:
+    async with run_in_process_server(tmp_path) as running:
         yield running

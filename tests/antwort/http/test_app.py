@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from fake_echo_provider import EchoProvider
-from fixtures_in_process_server import form, served
+from fixtures_in_process_server import multipart_body, run_in_process_server
 
 from antwort.auth import KeyFile
 from antwort.config import ConfigError, parse
@@ -28,7 +28,7 @@ async def test_nothing_that_can_be_asked_for_blocks_the_loop(stage):
     followed = await http.get(f"/v1/responses/{left['id']}", params={"stream": True})
     begun = (await http.post("/v1/conversations", json={"items": [{"role": "user", "content": "x"}]})).json()
     kind = {"content-type": "multipart/form-data; boundary=b"}
-    large = form(("file", b"x" * 3_000_000, "a.bin"), ("purpose", b"user_data"))
+    large = multipart_body(("file", b"x" * 3_000_000, "a.bin"), ("purpose", b"user_data"))
     uploaded = (await http.post("/v1/files", content=large, headers=kind)).json()
     answers = [
         await http.get(f"/v1/responses/{made['id']}"),
@@ -56,10 +56,13 @@ async def test_nothing_that_can_be_asked_for_blocks_the_loop(stage):
 async def test_keys_that_are_revoked_meanwhile_are_seen_without_blocking(tmp_path):
     file = KeyFile(tmp_path / "keys.json")
     key, secret = file.create("ours", "a")
-    async with served(tmp_path, {"auth": {"keys_file": str(tmp_path / "keys.json")}}) as (services, http):
+    async with run_in_process_server(tmp_path, {"auth": {"keys_file": str(tmp_path / "keys.json")}}) as (
+        services,
+        http,
+    ):
         headers = {"authorization": f"Bearer {secret}"}
         assert (await http.get("/v1/models", headers=headers)).status_code == 200
-        services.door.replace([])
+        services.authenticator.replace([])
         assert (await http.get("/v1/models", headers=headers)).status_code == 401
     assert key.tenant == "a"
 
@@ -71,7 +74,7 @@ async def test_a_response_that_nobody_asked_to_keep_leaves_nothing(stage):
 
 
 async def test_the_numbers_of_a_provider_are_on_the_page_of_metrics(tmp_path):
-    async with served(tmp_path, NO_CODE) as (_, http):
+    async with run_in_process_server(tmp_path, NO_CODE) as (_, http):
         await http.post("/v1/responses", json={"input": "hello", "tools": [SEARCH]})
 
         assert "echo_prepared_total 1.0" in (await http.get("/metrics")).text
@@ -84,9 +87,9 @@ async def test_two_providers_of_one_tool_stop_the_start_and_leave_nothing_open(t
             return "other"
 
     with pytest.raises(ProviderCollision, match="file_search"):
-        async with served(tmp_path, NO_CODE, also=[Other()]):
+        async with run_in_process_server(tmp_path, NO_CODE, extra_providers=[Other()]):
             pass
-    async with served(tmp_path, NO_CODE) as (_, http):  # the lock of the store is free again
+    async with run_in_process_server(tmp_path, NO_CODE) as (_, http):  # the lock of the store is free again
         assert (await http.get("/readyz")).status_code == 200
 
 
@@ -102,7 +105,7 @@ def test_a_file_of_keys_that_is_not_there_is_an_error_at_once(tmp_path: Path):
 
 
 async def test_limits_hold_without_keys_too(tmp_path):
-    async with served(tmp_path, {"auth": {"requests_per_minute": 1}}) as (_, http):
+    async with run_in_process_server(tmp_path, {"auth": {"requests_per_minute": 1}}) as (_, http):
         answers = [await http.get("/v1/models") for _ in range(2)]
 
     assert [answer.status_code for answer in answers] == [200, 429]
@@ -111,9 +114,9 @@ async def test_limits_hold_without_keys_too(tmp_path):
 
 async def test_what_is_done_again_after_a_start_counts_like_any_other(tmp_path):
     one_at_once = {"auth": {"concurrent_responses": 1}, "providers": {"code_interpreter": {"enabled": False}}}
-    async with served(tmp_path, one_at_once) as (_, http):
+    async with run_in_process_server(tmp_path, one_at_once) as (_, http):
         left = (await http.post("/v1/responses", json={"input": "forever", "background": True})).json()
-    async with served(tmp_path, one_at_once) as (_, http):
+    async with run_in_process_server(tmp_path, one_at_once) as (_, http):
         one_too_many = await http.post("/v1/responses", json={"input": "hello"})
         metrics = (await http.get("/metrics")).text
         await http.post(f"/v1/responses/{left['id']}/cancel")

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from fake_echo_provider import EchoProvider
-from fixtures_in_process_server import served
+from fixtures_in_process_server import run_in_process_server
 from starlette.requests import ClientDisconnect
 from starlette.responses import PlainTextResponse, StreamingResponse
 from starlette.routing import Route
@@ -64,7 +64,7 @@ async def keyed(tmp_path):
     file = KeyFile(tmp_path / "keys.json")
     _, ours = file.create("ours", "a", requests_per_minute=100)
     config = {"auth": {"keys_file": str(tmp_path / "keys.json")}}
-    async with served(tmp_path, config, also=[Rooms()]) as (services, http):
+    async with run_in_process_server(tmp_path, config, extra_providers=[Rooms()]) as (services, http):
         http.headers["authorization"] = f"Bearer {ours}"
         yield services, http
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import anyio
 import pytest
-from fixtures_in_process_server import form
+from fixtures_in_process_server import multipart_body
 from hypothesis import given
 from hypothesis import strategies as st
 from starlette.requests import ClientDisconnect, Request
@@ -66,7 +66,7 @@ contents = (
 def test_a_form_is_read_whole_wherever_it_is_cut(content, value, behind, places):
     value = value.replace("\r\n--" + BOUNDARY.decode(), "")
     parts = [("file", content, "a.txt"), ("purpose", value.encode())]
-    body = form(*(parts if behind else reversed(parts)), boundary=BOUNDARY)
+    body = multipart_body(*(parts if behind else reversed(parts)), boundary=BOUNDARY)
 
     assert taken(sent(cut(body, places))) == ("a.txt", content, {"purpose": value})
 
@@ -79,14 +79,14 @@ def test_any_bytes_are_a_form_or_an_error(body, places):
 
 @given(st.integers(0, 10_000))
 def test_a_form_that_breaks_off_is_an_error_wherever_it_does(place):
-    body = form(("purpose", b"user_data"), ("file", b"hello" * 10, "a.txt"), boundary=BOUNDARY)
+    body = multipart_body(("purpose", b"user_data"), ("file", b"hello" * 10, "a.txt"), boundary=BOUNDARY)
     short = body[: place % (len(body) - len(b"--\r\n"))]
 
     assert refusal(sent([short])).code == "invalid_form"
 
 
 def test_a_sender_who_goes_is_no_error_of_the_forms():
-    body = form(("file", b"hello" * 10, "a.txt"), boundary=BOUNDARY)
+    body = multipart_body(("file", b"hello" * 10, "a.txt"), boundary=BOUNDARY)
     with pytest.raises(ClientDisconnect):
         taken(sent([body[:-20]], gone=True))
 
@@ -104,7 +104,7 @@ def test_a_boundary_without_end_is_refused():
 
 
 def test_a_file_is_as_large_as_it_may_be_and_no_larger():
-    body = form(("file", b"x" * 1000, "a.txt"), boundary=BOUNDARY)
+    body = multipart_body(("file", b"x" * 1000, "a.txt"), boundary=BOUNDARY)
 
     assert len(taken(sent(cut(body, [100, 500])), 1000)[1]) == 1000
     assert refusal(sent(cut(body, [100, 500])), 999).status == 413
@@ -126,12 +126,12 @@ def test_a_file_that_says_how_large_it_is_is_refused_before_it_comes():
     ],
 )
 def test_what_is_too_much_is_refused(parts, told):
-    assert told in refusal(sent([form(*parts, boundary=BOUNDARY)])).message
+    assert told in refusal(sent([multipart_body(*parts, boundary=BOUNDARY)])).message
 
 
 def test_a_form_without_a_file_has_none():
-    assert taken(sent([form(("purpose", b"x"), boundary=BOUNDARY)])) == (None, b"", {"purpose": "x"})
+    assert taken(sent([multipart_body(("purpose", b"x"), boundary=BOUNDARY)])) == (None, b"", {"purpose": "x"})
 
 
 def test_a_part_that_is_called_file_but_has_no_name_is_a_field():
-    assert taken(sent([form(("file", b"x"), boundary=BOUNDARY)])) == (None, b"", {"file": "x"})
+    assert taken(sent([multipart_body(("file", b"x"), boundary=BOUNDARY)])) == (None, b"", {"file": "x"})

@@ -41,10 +41,10 @@ def test_parameters_and_bodies_match_what_the_handler_reads(route):
     source, operation = inspect.getsource(route.endpoint), route.operation
     described = openapi()["paths"][route.documented_path][route.method]
     read = re.findall(r"read_json\(request, (\w+)\)", source)
-    query = set(re.findall(r'(?:flag|whole_number|query_params\.get)\((?:request, )?"([\w\[\]]+)"', source))
-    if "included(" in source:
+    query = set(re.findall(r'(?:parse_boolean|parse_integer|query_params\.get)\((?:request, )?"([\w\[\]]+)"', source))
+    if "parse_include(" in source:
         query |= {"include[]"}
-    if "page_query(" in source:
+    if "parse_page_query(" in source:
         query |= {"after", "before", "limit", "order"}
     forms = ["multipart/form-data"] if "receive_upload(" in source else []
 

@@ -13,7 +13,7 @@ from antwort.http.snippets import snippets
 @pytest.mark.parametrize("locked", [True, False])
 @pytest.mark.parametrize("code", [True, False])
 def test_both_ask_the_same(locked, code):
-    text = snippets("http://127.0.0.1:8080/v1", locked=locked, code=code)
+    text = snippets("http://127.0.0.1:8080/v1", requires_key=locked, has_code_interpreter=code)
     found = re.fullmatch(r"In a shell:\n\n(.*)\n\nIn Python:\n\n(.*)", text, re.DOTALL)
     assert found is not None
     words = shlex.split(found[1].replace("\\\n", ""))

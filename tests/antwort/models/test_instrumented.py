@@ -45,7 +45,7 @@ def observed(*says) -> tuple[Observed, Speaker, Metrics]:
 
 
 def page(metrics: Metrics) -> str:
-    return metrics.page()[0].decode()
+    return metrics.render()[0].decode()
 
 
 async def test_pieces_pass_as_they_are_and_are_counted():

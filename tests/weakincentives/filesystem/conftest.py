@@ -6,7 +6,7 @@ import stat
 from pathlib import Path
 
 import pytest
-from permissions import rights_laid_down
+from permissions import without_dac_override
 
 from weakincentives.filesystem import HostFilesystem
 from weakincentives.filesystem.beneath import best_opener, open_in_one_call, open_walking
@@ -57,5 +57,5 @@ def _everything(path: Path):
 @pytest.fixture
 def unprivileged():
     """Nothing is forbidden to root, unless root lays down the rights that overrule permissions."""
-    with rights_laid_down():
+    with without_dac_override():
         yield

@@ -1,4 +1,4 @@
-"""`/v1/models`: every name that a request may use."""
+"""Handlers of /v1/models: list and retrieve the configured models."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from antwort.http.services import services_of
 
 
 async def list_models(request: Request) -> Answer:
-    """All of them."""
+    """List the models."""
     names = services_of(request).models.names()
     return json_answer(ModelList(data=[ModelObject(id=name) for name in names]))
 
 
 async def retrieve(request: Request) -> Answer:
-    """One of them."""
+    """Retrieve a model."""
     name = request.path_params["model"]
     if name not in services_of(request).models.names():
         raise ApiError(404, f"The model '{name}' does not exist.", code="model_not_found", param="model")

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response as Answer
 
 from antwort.api.errors import ApiError, invalid, not_found, unavailable
-from antwort.api.events import ENDINGS, ErrorEvent, ResponseFailed, to_sse
+from antwort.api.events import FINAL_EVENTS, ErrorEvent, ResponseFailed, to_sse
 from antwort.api.objects import Deleted, InputTokens, ItemPage
 from antwort.api.projection import ResponseView
 from antwort.api.requests import CountTokens, CreateResponse
@@ -23,12 +23,12 @@ from antwort.http.errors import of_fault
 from antwort.http.openapi import EVENT_STREAM, JSON, ApiRoute, Operation
 from antwort.http.paging import (
     INCLUDE_PARAMETER,
-    flag,
-    included,
-    listed,
-    page_query,
+    item_page,
     paging_parameters,
-    whole_number,
+    parse_boolean,
+    parse_include,
+    parse_integer,
+    parse_page_query,
 )
 from antwort.http.services import Services, caller_of, owner_of, services_of, track_metrics
 from antwort.http.streams import EventStream, attended, broken_off
@@ -38,7 +38,7 @@ from antwort.telemetry import audit, log
 async def create(request: Request) -> Answer:
     """Ask for a response: wait for it, stream it, or leave it to itself."""
     services, asked = services_of(request), await read_json(request, CreateResponse)
-    over = services.limits.begin(caller_of(request))
+    over = services.rate_limiter.begin(caller_of(request))
     try:
         work = await services.engine.start(owner_of(request), asked)
     except BaseException:
@@ -51,7 +51,7 @@ async def create(request: Request) -> Answer:
         queued = json_answer(work.response)
         services.background.launch(work, ended=over)
         return _followed(request, work.response.id, -1, view) if asked.stream else queued
-    services.attended[work.response.id] = work
+    services.active_responses[work.response.id] = work
     if asked.stream:
         told = _Told(work, view)
         return _stream(services, told.frames(), closed=over, broken=told.broken)
@@ -101,7 +101,7 @@ class _Told:
             async with aclosing(self.work.events()) as events:
                 async for event in events:
                     yield self.view.event(event)
-                    self.number, self.ended = event.sequence_number, isinstance(event, ENDINGS)
+                    self.number, self.ended = event.sequence_number, isinstance(event, FINAL_EVENTS)
 
     def broken(self, error: ApiError) -> Iterable[bytes]:
         """The error, and the end that every stream has."""
@@ -142,8 +142,8 @@ def _stream(
 
 async def retrieve(request: Request) -> Answer:
     """A response as it stands; or its events, from wherever the caller has lost them."""
-    wants_events, after = flag(request, "stream"), whole_number(request, "starting_after", -1)
-    include, obfuscation = included(request), flag(request, "include_obfuscation", usual=True)
+    wants_events, after = parse_boolean(request, "stream"), parse_integer(request, "starting_after", -1)
+    include, obfuscation = parse_include(request), parse_boolean(request, "include_obfuscation", default=True)
     services, stored = services_of(request), await _found(request)
     if not wants_events:
         return json_answer(services.view(include).response(stored.response))
@@ -187,12 +187,12 @@ async def cancel(request: Request) -> Answer:
 
 async def input_items(request: Request) -> Answer:
     """What a response was asked with."""
-    query, identifier = page_query(request), request.path_params["response_id"]
-    view = services_of(request).view(included(request))
+    query, identifier = parse_page_query(request), request.path_params["response_id"]
+    view = services_of(request).view(parse_include(request))
     page = await services_of(request).store.input_items(owner_of(request), identifier, query)
     if page is None:
         raise not_found("Response", identifier)
-    return json_answer(listed(page, view))
+    return json_answer(item_page(page, view))
 
 
 async def input_tokens(request: Request) -> Answer:

@@ -11,25 +11,25 @@ from antwort.engine.ports import Owner, Page, PageQuery, Store, UnknownCursor
 
 T = TypeVar("T")
 
-OURS = Owner("tenant-a", "key-1")
-OURS_BY_ANOTHER_KEY = Owner("tenant-a", "key-2")
-THEIRS = Owner("tenant-b", "key-3")
+OWNER = Owner("tenant-a", "key-1")
+OWNER_WITH_OTHER_KEY = Owner("tenant-a", "key-2")
+OTHER_TENANT = Owner("tenant-b", "key-3")
 
-LISTED = [f"id_{number}" for number in range(5)]
+LISTED_IDS = [f"id_{number}" for number in range(5)]
 """Ids for `pages`, in the order of arrival."""
 
 
 class Conformance:
     """A store is opened for each test, and closed."""
 
-    async def open(self, place: Path) -> Store:
+    async def open(self, directory: Path) -> Store:
         """The store at a place: empty when the place is new."""
         raise NotImplementedError("define open(place) so that it returns an open Store")
 
     @asynccontextmanager
-    async def store(self, place: Path) -> AsyncGenerator[Store]:
+    async def opened_store(self, directory: Path) -> AsyncGenerator[Store]:
         """The store at a place, for a while."""
-        store = await self.open(place)
+        store = await self.open(directory)
         try:
             yield store
         finally:
@@ -42,12 +42,12 @@ def check(condition: bool, message: str) -> None:  # noqa: FBT001 — there is n
         raise AssertionError(message)
 
 
-def equal(actual: object, expected: object) -> None:
+def check_equal(actual: object, expected: object) -> None:
     """Both are the same."""
     check(actual == expected, f"\n  got      {actual!r}\n  expected {expected!r}")
 
 
-def there(value: T | None) -> T:
+def not_none(value: T | None) -> T:
     """It is not None."""
     if value is None:
         raise AssertionError("got None for what should be there")
@@ -66,40 +66,40 @@ async def chunks(*pieces: bytes) -> AsyncIterator[bytes]:
         yield piece
 
 
-async def pages(ask: Callable[[PageQuery], Awaitable[Page | None]], name: Callable[[Any], str]) -> None:
+async def check_pages(ask: Callable[[PageQuery], Awaitable[Page | None]], name: Callable[[Any], str]) -> None:
     """A list of `LISTED`, asked for in every way. `name` tells the id of what is listed."""
 
     async def answer(query: PageQuery) -> tuple[list[str], bool]:
-        page = there(await ask(query))
+        page = not_none(await ask(query))
         return [name(entry) for entry in page.data], page.has_more
 
-    one, two, three, four, five = LISTED
+    one, two, three, four, five = LISTED_IDS
     nothing: list[str] = []
-    equal(await answer(PageQuery()), ([five, four, three, two, one], False))
-    equal(await answer(PageQuery(order="asc")), (LISTED, False))
-    equal(await answer(PageQuery(order="asc", limit=5)), (LISTED, False))
-    equal(await answer(PageQuery(order="asc", limit=2)), ([one, two], True))
-    equal(await answer(PageQuery(order="asc", limit=2, after=two)), ([three, four], True))
-    equal(await answer(PageQuery(order="asc", limit=2, after=three)), ([four, five], False))
-    equal(await answer(PageQuery(order="asc", after=five)), (nothing, False))
-    equal(await answer(PageQuery(limit=2)), ([five, four], True))
-    equal(await answer(PageQuery(limit=2, after=four)), ([three, two], True))
-    equal(await answer(PageQuery(limit=3, after=four)), ([three, two, one], False))
-    equal(await answer(PageQuery(order="asc", limit=2, before=four)), ([two, three], True))
-    equal(await answer(PageQuery(order="asc", limit=3, before=four)), ([one, two, three], False))
-    equal(await answer(PageQuery(limit=2, before=two)), ([four, three], True))
-    equal(await answer(PageQuery(before=five)), (nothing, False))
-    equal(await answer(PageQuery(order="asc", after=one, before=five, limit=2)), ([two, three], True))
-    equal(await answer(PageQuery(after=five, before=one)), ([four, three, two], False))
-    await refuses_cursor(ask, PageQuery(after="id_unknown"))
-    await refuses_cursor(ask, PageQuery(before="id_unknown"))
+    check_equal(await answer(PageQuery()), ([five, four, three, two, one], False))
+    check_equal(await answer(PageQuery(order="asc")), (LISTED_IDS, False))
+    check_equal(await answer(PageQuery(order="asc", limit=5)), (LISTED_IDS, False))
+    check_equal(await answer(PageQuery(order="asc", limit=2)), ([one, two], True))
+    check_equal(await answer(PageQuery(order="asc", limit=2, after=two)), ([three, four], True))
+    check_equal(await answer(PageQuery(order="asc", limit=2, after=three)), ([four, five], False))
+    check_equal(await answer(PageQuery(order="asc", after=five)), (nothing, False))
+    check_equal(await answer(PageQuery(limit=2)), ([five, four], True))
+    check_equal(await answer(PageQuery(limit=2, after=four)), ([three, two], True))
+    check_equal(await answer(PageQuery(limit=3, after=four)), ([three, two, one], False))
+    check_equal(await answer(PageQuery(order="asc", limit=2, before=four)), ([two, three], True))
+    check_equal(await answer(PageQuery(order="asc", limit=3, before=four)), ([one, two, three], False))
+    check_equal(await answer(PageQuery(limit=2, before=two)), ([four, three], True))
+    check_equal(await answer(PageQuery(before=five)), (nothing, False))
+    check_equal(await answer(PageQuery(order="asc", after=one, before=five, limit=2)), ([two, three], True))
+    check_equal(await answer(PageQuery(after=five, before=one)), ([four, three, two], False))
+    await check_unknown_cursor(ask, PageQuery(after="id_unknown"))
+    await check_unknown_cursor(ask, PageQuery(before="id_unknown"))
 
 
-async def refuses_cursor(ask: Callable[[PageQuery], Awaitable[object]], query: PageQuery) -> None:
+async def check_unknown_cursor(ask: Callable[[PageQuery], Awaitable[object]], query: PageQuery) -> None:
     """`UnknownCursor`, which names the field and what was in it."""
     try:
         page = await ask(query)
     except UnknownCursor as error:
-        equal(error.value, query.after if error.param == "after" else query.before)
+        check_equal(error.value, query.after if error.param == "after" else query.before)
     else:
         raise AssertionError(f"returned {page!r} and should have raised UnknownCursor")

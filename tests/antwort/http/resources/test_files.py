@@ -4,7 +4,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from fixtures_in_process_server import form, served
+from fixtures_in_process_server import multipart_body, run_in_process_server
 
 pytestmark = pytest.mark.anyio
 
@@ -12,7 +12,7 @@ FORM = {"content-type": "multipart/form-data; boundary=b"}
 
 
 async def upload(http, *parts):
-    return await http.post("/v1/files", content=form(*parts), headers=FORM)
+    return await http.post("/v1/files", content=multipart_body(*parts), headers=FORM)
 
 
 def left(stage) -> list[Path]:
@@ -112,7 +112,7 @@ async def test_a_deleted_file_leaves_nothing(stage):
 @pytest.mark.parametrize("behind", [False, True])
 async def test_an_upload_that_breaks_off_leaves_nothing(stage, behind):
     parts = [("purpose", b"user_data"), ("file", b"x" * 2_000_000, "a")]
-    body = form(*(reversed(parts) if behind else parts))
+    body = multipart_body(*(reversed(parts) if behind else parts))
     _, writer = await asyncio.open_connection("127.0.0.1", stage.http.base_url.port)
     head = f"POST /v1/files HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n"
     writer.write(head.encode() + b"content-type: multipart/form-data; boundary=b\r\n\r\n" + body[:1_500_000])
@@ -128,7 +128,7 @@ async def test_an_upload_that_breaks_off_leaves_nothing(stage, behind):
 
 
 async def test_a_file_that_is_too_large_is_refused_and_leaves_nothing(tmp_path):
-    async with served(tmp_path, {"server": {"max_file": 1000}}) as stage:
+    async with run_in_process_server(tmp_path, {"server": {"max_file": 1000}}) as stage:
         exact = await upload(stage.http, ("purpose", b"user_data"), ("file", b"x" * 1000, "a"))
         more = await upload(stage.http, ("purpose", b"user_data"), ("file", b"x" * 1001, "a"))
 
@@ -137,7 +137,7 @@ async def test_a_file_that_is_too_large_is_refused_and_leaves_nothing(tmp_path):
 
 
 async def test_a_reader_who_takes_nothing_is_not_waited_for(tmp_path):
-    async with served(tmp_path, {"server": {"stall_timeout": 0.2}}) as (_, http):
+    async with run_in_process_server(tmp_path, {"server": {"stall_timeout": 0.2}}) as (_, http):
         made = await upload(http, ("purpose", b"user_data"), ("file", bytes(30_000_000), "a.bin"))
         reader, writer = await asyncio.open_connection(http.base_url.host, http.base_url.port, limit=1024)
         try:

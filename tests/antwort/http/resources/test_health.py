@@ -1,16 +1,16 @@
 from __future__ import annotations
 
 import pytest
-from fixtures_in_process_server import locked
+from fixtures_in_process_server import locked_database
 
-from antwort.http.services import Trial
+from antwort.http.services import WriteProbe
 
 pytestmark = pytest.mark.anyio
 
 
 async def test_a_server_that_cannot_write_is_not_ready(stage, tmp_path):
     stage.services.trial.every = 0
-    async with locked(tmp_path):
+    async with locked_database(tmp_path):
         while_locked = await stage.http.get("/readyz")
         alive = await stage.http.get("/healthz")
     afterwards = await stage.http.get("/readyz")
@@ -20,13 +20,13 @@ async def test_a_server_that_cannot_write_is_not_ready(stage, tmp_path):
 
 
 async def test_however_many_ask_the_store_is_tried_now_and_then(stage):
-    trial, tried = Trial(every=3600), []
+    trial, tried = WriteProbe(interval=3600), []
 
     async def write() -> None:
         tried.append(1)
         await stage.services.store.try_to_write()
 
     for _ in range(3):
-        await trial.of(write)
+        await trial.check(write)
 
     assert tried == [1]

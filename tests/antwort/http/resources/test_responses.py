@@ -6,7 +6,7 @@ import asyncio
 import json
 
 import pytest
-from fixtures_in_process_server import locked
+from fixtures_in_process_server import locked_database
 
 pytestmark = pytest.mark.anyio
 
@@ -19,7 +19,7 @@ async def test_work_whose_end_cannot_be_stored_is_not_to_be_done_twice(stage, tm
     begun = (await stage.http.post("/v1/conversations", json={})).json()
     # Without `store` there is nothing to write before the work is done, and then the conversation.
     asked = {"input": "hello", "store": False, "conversation": begun["id"]}
-    async with locked(tmp_path):
+    async with locked_database(tmp_path):
         whole, streamed = await asyncio.gather(
             stage.http.post("/v1/responses", json=asked),
             stage.http.post("/v1/responses", json={**asked, "stream": True}),
@@ -37,7 +37,7 @@ async def test_work_whose_end_cannot_be_stored_is_not_to_be_done_twice(stage, tm
 
 
 async def test_what_cannot_be_begun_may_be_asked_again(stage, tmp_path):
-    async with locked(tmp_path):
+    async with locked_database(tmp_path):
         answer = await stage.http.post("/v1/responses", json={"input": "hello"})
 
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "2")

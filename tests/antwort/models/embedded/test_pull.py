@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from fake_weights_hub import DATA, TINY, Watching, pull_tiny
-from waiting import until
+from waiting import wait_until
 
 from antwort.models.embedded.pull import pull
 from antwort.models.embedded.weights import WeightsError
@@ -87,9 +87,9 @@ def test_two_at_once_fetch_once(source, cache):
     asked = (str(cache.folder), source.environment)
     with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as processes:
         first = processes.submit(pull_tiny, *asked)
-        until(lambda: source.asked)
+        wait_until(lambda: source.asked)
         second = processes.submit(pull_tiny, *asked)
-        until(lambda: not second.running() or _waits(cache))
+        wait_until(lambda: not second.running() or _waits(cache))
         source.hold.set()
         outcomes = [first.result(30), second.result(30)]
 

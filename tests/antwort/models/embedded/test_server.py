@@ -8,7 +8,7 @@ import sys
 import httpx2
 import pytest
 from local_weights import weights_here
-from waiting import until
+from waiting import wait_until
 
 from antwort.api.items import read
 from antwort.api.requests import JsonSchemaFormat
@@ -115,7 +115,7 @@ child.wait()
         assert process.stdout is not None
         child = int(process.stdout.readline())
         process.kill()
-    until(lambda: _gone(child))
+    wait_until(lambda: _gone(child))
 
 
 def _gone(pid: int) -> bool:

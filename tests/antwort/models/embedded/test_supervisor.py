@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from fake_llama_server import COMMAND, Reply
-from waiting import soon, until
+from waiting import wait_until, wait_until_async
 
 from antwort.engine.ports import ModelFault
 from antwort.models import Resilient
@@ -78,7 +78,7 @@ async def test_closing_does_not_wait_for_one_that_is_still_loading(tmp_path):
     slow = (sys.executable, "-c", f"import time; open({str(started)!r}, 'w').close(); time.sleep(600)")
     supervisor = Supervisor(tmp_path / "weights", command=slow)
     asked = asyncio.create_task(supervisor.upstream())
-    await soon(started.exists)
+    await wait_until_async(started.exists)
     pid = supervisor.pid
     await supervisor.aclose()
 
@@ -133,7 +133,7 @@ def test_when_the_server_is_killed_its_model_is_gone_too(tmp_path):
         pid = next(int(line) for line in parent.stdout if line.strip().isdigit())
         assert alive(pid)
         parent.kill()
-    until(lambda: not alive(pid))
+    wait_until(lambda: not alive(pid))
 
 
 def alive(pid: int | None) -> bool:
