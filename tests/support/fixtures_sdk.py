@@ -1,7 +1,6 @@
-"""A stage for the SDK: the sync client, and the async one behind the same face, so that a test is written once.
+"""Sync and async OpenAI SDK clients behind one sync interface, so that each test is written once.
 
-The async client lives on a loop in a thread of its own. What a test does with it is done
-there, by the real `AsyncOpenAI`, while the test waits.
+The async client runs on an event loop in its own thread; the wrapper calls the real `AsyncOpenAI` there and waits.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ CLIENT_KINDS: tuple[ClientKind, ...] = ("sync", "async")
 
 @contextmanager
 def sdk_client(url: str, kind: ClientKind, key: str = "none") -> Iterator[Any]:
-    """A client of either kind. Untyped: its unions of all events and items would need a cast at every step."""
+    """A client of either kind. Untyped: the SDK's unions of events and items would need a cast at every step."""
     options: dict[str, Any] = {"base_url": f"{url}/v1", "api_key": key, "max_retries": 0, "timeout": 30}
     if kind == "sync":
         with OpenAI(**options) as client:
@@ -31,7 +30,7 @@ def sdk_client(url: str, kind: ClientKind, key: str = "none") -> Iterator[Any]:
 
 
 class SyncWrapper:
-    """Something of the async SDK, for code that waits: called, entered and iterated as if it were of the sync one."""
+    """Sync wrapper of an object of the async SDK: calls, context managers and iteration block."""
 
     def __init__(self, portal: BlockingPortal, inner: Any) -> None:
         self._portal = portal
@@ -56,7 +55,7 @@ class SyncWrapper:
         self._portal.call(self._inner.__aexit__, *raised)
 
     def _wrap(self, value: Any) -> Any:
-        """What has to be waited for, wrapped; plain data as it is."""
+        """Wrap asynchronous objects; plain data is returned unchanged."""
         resource = type(value).__module__.startswith("openai.resources")
         return SyncWrapper(self._portal, value) if resource or callable(value) or _is_asynchronous(value) else value
 

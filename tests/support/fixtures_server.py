@@ -1,4 +1,4 @@
-"""A stage for the whole server: the real process on a free port, with a scripted model, and the real SDK in front."""
+"""Server process for tests: `antwort serve` on a free port with a scripted model, and clients for it."""
 
 from __future__ import annotations
 
@@ -61,9 +61,9 @@ SCRIPT = {
 
 
 class Server:
-    """A server process. `stop` asks it to end, `kill` does not ask.
+    """A server process. `stop` sends SIGTERM, `kill` SIGKILL.
 
-    `program` is what to run instead of `antwort serve`, `before` what to run it with, such as `unshare`.
+    `program` runs instead of `antwort serve`; `command_prefix` is a wrapper command such as `unshare`.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Server:
         (directory / "script.yaml").write_text(json.dumps(script or SCRIPT, ensure_ascii=False), encoding="utf-8")
         settings = {
             "models": {"scripted": {"kind": "scripted", "script": "script.yaml"}},
-            "providers": {"code_interpreter": {"enabled": False}},  # most tests run no code
+            "providers": {"code_interpreter": {"enabled": False}},  # most tests do not run code
             **(config or {}),
             "server": {"port": 0, **(config or {}).get("server", {})},
         }
@@ -98,7 +98,7 @@ class Server:
         self.start()
 
     def start(self) -> None:
-        """Start it, and wait until it says that it is ready."""
+        """Start the process, and wait for its startup banner."""
         self._spawn()
         try:
             self.banner = _read_banner(self.process)
@@ -108,7 +108,7 @@ class Server:
         self.url = self.banner.split()[1].removesuffix("/v1")
 
     def start_and_kill(self, after: float) -> None:
-        """Start it, and kill it so many seconds later, whatever it is about."""
+        """Start the process, and kill it after a delay in seconds."""
         self._spawn()
         time.sleep(after)
         self._signal_and_wait(signal.SIGKILL)
@@ -125,19 +125,19 @@ class Server:
         )
 
     def client(self, key: str = "none") -> Any:
-        """The real SDK, in front of it. Untyped: its unions of all events and items would need a cast at every step."""
+        """An OpenAI SDK client. Untyped: the SDK's unions of events and items would need a cast at every step."""
         return OpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0, timeout=30)
 
     def http(self, **options) -> httpx2.Client:
-        """Plain HTTP, for what the SDK would not send."""
+        """An HTTP client, for requests that the SDK would not send."""
         return httpx2.Client(base_url=self.url, timeout=30, trust_env=False, **options)
 
     def read_log(self) -> str:
-        """What it has logged."""
+        """The log so far."""
         return (self.directory / "log").read_text(encoding="utf-8")
 
     def memory_bytes(self) -> int:
-        """Bytes that it has in memory now."""
+        """Resident memory in bytes."""
         status = Path(f"/proc/{self.process.pid}/status").read_text(encoding="utf-8")
         return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS")) * 1024
 
@@ -159,7 +159,7 @@ class Server:
 
 
 def _read_banner(process: subprocess.Popen[str]) -> str:
-    """All of the first screen; its last line tells of the metrics."""
+    """Read the startup banner; its last line starts with `metrics`."""
     lines: queue.Queue[str] = queue.Queue()
 
     def read() -> None:
@@ -171,17 +171,17 @@ def _read_banner(process: subprocess.Popen[str]) -> str:
         lines.put("")
 
     threading.Thread(target=read, daemon=True).start()
-    screen = ""
-    while not screen.endswith("/readyz\n"):
+    banner = ""
+    while not banner.endswith("/readyz\n"):
         line = lines.get(timeout=30)
-        assert line, f"the server did not start, and ended with {process.wait(5)}"
-        screen += line
-    return screen
+        assert line, f"the server did not start; exit status {process.wait(5)}"
+        banner += line
+    return banner
 
 
 @contextmanager
 def run_server(directory: Path, config: dict | None = None, **options) -> Iterator[Server]:
-    """A server for a while."""
+    """Context manager: a running server."""
     server = Server(directory, config, **options)
     try:
         yield server
@@ -193,15 +193,15 @@ def run_server(directory: Path, config: dict | None = None, **options) -> Iterat
 
 
 def create_key(directory: Path, name: str, *options: str) -> str:
-    """A key, made as a person makes it; the file is `keys.json`."""
+    """Create an API key with the CLI, in `keys.json`."""
     directory.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "antwort", "keys", "create", name, *options]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-    made = subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, check=True)
-    return made.stdout.strip()
+    created = subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, check=True)
+    return created.stdout.strip()
 
 
 def stored_statuses(server: Server) -> dict[str, str]:
-    """Ids and states of responses, as they are in the database."""
+    """Ids and statuses of responses, from the database."""
     with closing(sqlite3.connect(server.directory / ".antwort" / "antwort.db")) as database:
         return dict(database.execute("SELECT id, status FROM responses").fetchall())

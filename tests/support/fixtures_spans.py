@@ -1,7 +1,4 @@
-"""A stage for spans: the server with OpenTelemetry's SDK set up, as an operator would, and spans written to a file.
-
-Run as a program it serves; `read_spans` is for the test.
-"""
+"""Server program with the OpenTelemetry SDK configured, which writes spans to a file; `read_spans` reads them."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ SPANS_FILE = "spans.jsonl"
 
 
 def read_spans(directory: Path) -> list[dict[str, Any]]:
-    """What has ended so far, in the order in which it did."""
+    """The ended spans, in order of their end."""
     return [json.loads(line) for line in (directory / SPANS_FILE).read_text(encoding="utf-8").splitlines()]
 
 

@@ -1,7 +1,7 @@
-"""A stage for streams: what the wire demands of one, whatever is in it. Works on what was sent, and on nothing of ours.
+"""Validator of event streams: order, numbering, ids and texts of the SSE events of a response.
 
-The order of an item's events is a word over the letters below, and each kind of item has
-a language of its own.
+It uses only the sent bytes. Each event type is a letter, and the events of an item must match the regular expression
+of its item type.
 """
 
 from __future__ import annotations
@@ -54,26 +54,26 @@ DONE_FIELDS = {
     "function_call_arguments": "arguments",
     "custom_tool_call_input": "input",
 }
-"""What a `done` event calls the text that its deltas add up to."""
+"""The field of a `done` event that equals the concatenated deltas."""
 
 FINAL_EVENTS = ("response.completed", "response.incomplete", "response.failed")
 
 
 def read_frames(stream: bytes) -> list[SentEvent]:
-    """The events of a stream. A frame is a name and one line of data, or a comment; anything else is wrong."""
+    """Parse a stream into events. A frame is an event name and one data line, or a comment."""
     events: list[SentEvent] = []
     assert stream.endswith(b"\n\n")
     for frame in stream.decode().removesuffix("\n\n").split("\n\n"):
         if frame.startswith(":"):
             continue
-        name, data = re.fullmatch(r"event: (\S+)\ndata: (\{.*\})", frame).groups()  # pyright: ignore[reportOptionalMemberAccess] - a frame that does not match is what the test is there to find
+        name, data = re.fullmatch(r"event: (\S+)\ndata: (\{.*\})", frame).groups()  # pyright: ignore[reportOptionalMemberAccess] - a mismatch fails the test
         events.append(json.loads(data))
         assert events[-1]["type"] == name
     return events
 
 
 def check_stream(events: list[SentEvent], *, background: bool = False) -> None:
-    """All that has to hold: numbers, beginning and end, orders, ids, and texts that add up."""
+    """Check sequence numbers, first and last events, order, ids and texts."""
     assert [event["sequence_number"] for event in events] == list(range(len(events)))
     kinds = [event["type"] for event in events]
     opening = ["response.created", *(["response.queued"] if background else []), "response.in_progress"]
@@ -84,8 +84,8 @@ def check_stream(events: list[SentEvent], *, background: bool = False) -> None:
     final = events[-1]["response"]
     items = _events_by_item(events)
     assert list(items) == list(range(len(items)))
-    for index, told in items.items():
-        _check_item(told, final["output"][index], is_completed=final["status"] == "completed")
+    for index, item_events in items.items():
+        _check_item(item_events, final["output"][index], is_completed=final["status"] == "completed")
     assert len(final["output"]) == len(items)
 
 
@@ -114,15 +114,15 @@ def _check_item(events: list[SentEvent], final: SentEvent, *, is_completed: bool
 
 
 def _check_texts(events: list[SentEvent]) -> None:
-    """Deltas add up to what is said to be whole; a part begins empty."""
-    so_far: defaultdict[tuple[str, int], str] = defaultdict(str)
+    """The deltas of a part add up to its `done` text; a part starts empty."""
+    texts: defaultdict[tuple[str, int], str] = defaultdict(str)
     for event in events:
         kind, _, step = event["type"].removeprefix("response.").rpartition(".")
         part = (kind, event.get("content_index", event.get("summary_index", 0)))
         if step == "delta":
-            so_far[part] += event["delta"]
+            texts[part] += event["delta"]
         elif step == "done" and kind in DONE_FIELDS:
-            assert event[DONE_FIELDS[kind]] == so_far[part]
+            assert event[DONE_FIELDS[kind]] == texts[part]
         elif step == "added" and "part" in event:
             assert not event["part"].get("text")
             assert not event["part"].get("refusal")

@@ -148,8 +148,8 @@ def _operation_object(route: ApiRoute, routes: Sequence[ApiRoute], schemas: Mapp
             *(_parameter(name, "query", schema) for name, schema in operation.query.items()),
         ],
         "responses": {
-            "200": {"description": "What was asked for", "content": content, "links": _links(route, routes)},
-            "default": {"description": "An error", "content": {JSON: {"schema": schemas[repr(ErrorEnvelope)]}}},
+            "200": {"description": "Success", "content": content, "links": _links(route, routes)},
+            "default": {"description": "Error", "content": {JSON: {"schema": schemas[repr(ErrorEnvelope)]}}},
         },
     }
     if accepted := _request_content(operation, schemas):

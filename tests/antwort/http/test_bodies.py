@@ -54,7 +54,7 @@ def test_it_has_only_so_many_objects_and_arrays_and_strings_do_not_count():
 
 
 @pytest.mark.anyio
-async def test_others_go_on_while_a_large_body_is_read(stage):
+async def test_others_go_on_while_a_large_body_is_read(server):
     items = [{"role": "user", "content": "x" * 100}] * (AT_ONCE // 100)
     turns = [0]
 
@@ -65,7 +65,7 @@ async def test_others_go_on_while_a_large_body_is_read(stage):
         asyncio.get_running_loop().call_soon(turn)
         return {"type": "http.request", "body": json.dumps({"input": items}).encode()}
 
-    app = make_app(stage.services)
+    app = make_app(server.services)
     asked = Request({"type": "http", "headers": [], "app": app}, receive)
     read = await read_json(asked, CreateResponse)
 

@@ -121,7 +121,7 @@ async def test_a_caller_who_has_gone_is_counted_as_such(keyed):
     services, http = keyed
     await http.get("/v1/leave")  # in truth nobody would be there to read what uvicorn says now
 
-    page = services.metrics.page()[0].decode()
+    page = services.metrics.render()[0].decode()
     assert 'antwort_http_requests_total{method="GET",route="test_gate.leave",status="499"} 1.0' in page
 
 
@@ -130,14 +130,14 @@ async def test_an_answer_that_has_begun_is_not_begun_again(keyed):
     with pytest.raises(Exception, match=r"incomplete|closed|disconnected"):
         await http.get("/v1/begin_and_break_down")
 
-    assert 'route="test_gate.begin_and_break_down",status="200"} 1.0' in services.metrics.page()[0].decode()
+    assert 'route="test_gate.begin_and_break_down",status="200"} 1.0' in services.metrics.render()[0].decode()
 
 
 async def test_a_label_never_holds_what_a_caller_chooses(keyed):
     services, http = keyed
     await http.request("PROPFIND", "/v1/xylophone")
     await http.get("/v1/files/xylophone")
-    page = services.metrics.page()[0].decode()
+    page = services.metrics.render()[0].decode()
 
     assert 'antwort_http_requests_total{method="_OTHER",route="none",status="404"} 1.0' in page
     assert "ylophone" not in page.lower().replace("_", "")
@@ -161,8 +161,8 @@ async def test_a_label_never_holds_what_a_caller_chooses(keyed):
         ({"origin": "file://"}, 403),
     ],
 )
-async def test_without_keys_only_this_machine_may_ask(stage, headers, status):
-    assert (await stage.http.get("/v1/models", headers=headers)).status_code == status
+async def test_without_keys_only_this_machine_may_ask(server, headers, status):
+    assert (await server.http.get("/v1/models", headers=headers)).status_code == status
 
 
 async def test_websockets_are_closed():

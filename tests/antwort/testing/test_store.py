@@ -1,4 +1,4 @@
-"""Our store passes the tests that every store must pass."""
+"""Runs the conformance tests on SqliteStore."""
 
 from __future__ import annotations
 

@@ -301,7 +301,7 @@ routes = [
         create,
         Operation(
             "createContainer",
-            "Make a container",
+            "Create a container",
             CreateContainer,
             ContainerObject,
             path_values={"container_id": "/id"},
@@ -313,17 +313,17 @@ routes = [
         list_containers,
         Operation(
             "listContainers",
-            "The containers",
+            "List containers",
             returns=ContainerPage,
             query={**paging_parameters(), "name": {"type": "string"}},
         ),
     ),
-    ApiRoute("GET", _CONTAINER, retrieve, Operation("getContainer", "A container", returns=ContainerObject)),
+    ApiRoute("GET", _CONTAINER, retrieve, Operation("getContainer", "Retrieve a container", returns=ContainerObject)),
     ApiRoute(
         "DELETE",
         _CONTAINER,
         delete,
-        Operation("deleteContainer", "Forget a container, with all that is in it", returns=Deleted),
+        Operation("deleteContainer", "Delete a container and its files", returns=Deleted),
     ),
     ApiRoute(
         "POST",
@@ -331,7 +331,7 @@ routes = [
         create_file,
         Operation(
             "createContainerFile",
-            "Put a file into a container",
+            "Add a file to a container",
             AddContainerFile,
             ContainerFileObject,
             form={"type": "object", "required": ["file"], "properties": {"file": BINARY}},
@@ -343,38 +343,38 @@ routes = [
         _CONTAINER + "/files",
         list_files,
         Operation(
-            "listContainerFiles", "The files in a container", returns=ContainerFilePage, query=paging_parameters()
+            "listContainerFiles", "List the files of a container", returns=ContainerFilePage, query=paging_parameters()
         ),
     ),
     ApiRoute(
         "GET",
         _FILE,
         retrieve_file,
-        Operation("getContainerFile", "What is known of one of them", returns=ContainerFileObject),
+        Operation("getContainerFile", "Retrieve a container file", returns=ContainerFileObject),
     ),
     ApiRoute(
         "DELETE",
         _FILE,
         delete_file,
-        Operation("deleteContainerFile", "Remove a file from a container", returns=Deleted),
+        Operation("deleteContainerFile", "Delete a container file", returns=Deleted),
     ),
     ApiRoute(
         "GET",
         _FILE + "/content",
         file_content,
-        Operation("getContainerFileContent", "The file itself", content_types=("application/octet-stream",)),
+        Operation("getContainerFileContent", "Download a container file", content_types=("application/octet-stream",)),
     ),
     ApiRoute(
         "PUT",
         _CONTAINER + "/archive",
         write_archive,
-        Operation("writeContainerArchive", "Unpack a tar into a container", returns=Archived, raw=_TAR),
+        Operation("writeContainerArchive", "Extract a tar archive into a container", returns=Archived, raw=_TAR),
     ),
     ApiRoute(
         "GET",
         _CONTAINER + "/archive",
         read_archive,
-        Operation("readContainerArchive", "All files of a container as one tar", content_types=(_TAR,)),
+        Operation("readContainerArchive", "Download the files of a container as a tar archive", content_types=(_TAR,)),
     ),
     ApiRoute(
         "POST",
@@ -382,7 +382,7 @@ routes = [
         execute,
         Operation(
             "executeInContainer",
-            "Run code without a model",
+            "Execute code in a container without a model",
             ExecuteCode,
             Execution,
             content_types=(JSON, EVENT_STREAM),

@@ -151,23 +151,28 @@ routes = [
         create,
         Operation(
             "createConversation",
-            "Begin a conversation",
+            "Create a conversation",
             CreateConversation,
             ConversationObject,
             path_values={"conversation_id": "/id"},
         ),
     ),
     ApiRoute(
-        "GET", _CONVERSATION, retrieve, Operation("getConversation", "A conversation", returns=ConversationObject)
+        "GET",
+        _CONVERSATION,
+        retrieve,
+        Operation("getConversation", "Retrieve a conversation", returns=ConversationObject),
     ),
     ApiRoute(
         "POST",
         _CONVERSATION,
         update,
-        Operation("updateConversation", "Other metadata", UpdateConversation, ConversationObject),
+        Operation(
+            "updateConversation", "Replace the metadata of a conversation", UpdateConversation, ConversationObject
+        ),
     ),
     ApiRoute(
-        "DELETE", _CONVERSATION, delete, Operation("deleteConversation", "Forget a conversation", returns=Deleted)
+        "DELETE", _CONVERSATION, delete, Operation("deleteConversation", "Delete a conversation", returns=Deleted)
     ),
     ApiRoute(
         "POST",
@@ -175,7 +180,7 @@ routes = [
         add_items,
         Operation(
             "createConversationItems",
-            "Append items",
+            "Add items to a conversation",
             AddItems,
             ItemPage,
             query=INCLUDE_PARAMETER,
@@ -188,7 +193,7 @@ routes = [
         list_items,
         Operation(
             "listConversationItems",
-            "Its items",
+            "List the items of a conversation",
             returns=ItemPage,
             query={**paging_parameters(), **INCLUDE_PARAMETER},
         ),
@@ -197,12 +202,12 @@ routes = [
         "GET",
         _ITEM,
         retrieve_item,
-        Operation("getConversationItem", "One of its items", returns=Raw, query=INCLUDE_PARAMETER),
+        Operation("getConversationItem", "Retrieve an item of a conversation", returns=Raw, query=INCLUDE_PARAMETER),
     ),
     ApiRoute(
         "DELETE",
         _ITEM,
         delete_item,
-        Operation("deleteConversationItem", "Take an item out", returns=ConversationObject),
+        Operation("deleteConversationItem", "Delete an item of a conversation", returns=ConversationObject),
     ),
 ]

@@ -85,7 +85,7 @@ async def retrieve(request: Request) -> Answer:
     return json_answer(_file_object(await _get_record(request)))
 
 
-async def get_content(request: Request) -> Answer:
+async def content(request: Request) -> Answer:
     """Download the content of a file, as an attachment."""
     record = await _get_record(request)
     chunks = await services_of(request).store.read_file(owner_of(request), record.id)
@@ -196,17 +196,17 @@ routes = [
         list_files,
         Operation(
             "listFiles",
-            "The files",
+            "List files",
             returns=FilePage,
             query={**paging_parameters(MAX_LIMIT, MAX_LIMIT), "purpose": {"type": "string"}},
         ),
     ),
-    ApiRoute("GET", _FILE, retrieve, Operation("getFile", "What is known of a file", returns=FileObject)),
-    ApiRoute("DELETE", _FILE, delete, Operation("deleteFile", "Forget a file", returns=Deleted)),
+    ApiRoute("GET", _FILE, retrieve, Operation("getFile", "Retrieve a file", returns=FileObject)),
+    ApiRoute("DELETE", _FILE, delete, Operation("deleteFile", "Delete a file", returns=Deleted)),
     ApiRoute(
         "GET",
         _FILE + "/content",
-        get_content,
-        Operation("getFileContent", "The file itself", content_types=("application/octet-stream",)),
+        content,
+        Operation("getFileContent", "Download a file", content_types=("application/octet-stream",)),
     ),
 ]

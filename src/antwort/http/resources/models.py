@@ -31,7 +31,9 @@ routes = [
         "GET",
         "/v1/models",
         list_models,
-        Operation("listModels", "The models", returns=ModelList, path_values={"model": "/data/0/id"}),
+        Operation("listModels", "List models", returns=ModelList, path_values={"model": "/data/0/id"}),
     ),
-    ApiRoute("GET", "/v1/models/{model:path}", retrieve, Operation("getModel", "A model", returns=ModelObject)),
+    ApiRoute(
+        "GET", "/v1/models/{model:path}", retrieve, Operation("getModel", "Retrieve a model", returns=ModelObject)
+    ),
 ]

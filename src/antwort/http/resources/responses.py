@@ -219,7 +219,7 @@ routes = [
         create,
         Operation(
             "createResponse",
-            "Ask for a response",
+            "Create a response",
             CreateResponse,
             Response,
             content_types=(JSON, EVENT_STREAM),
@@ -230,7 +230,7 @@ routes = [
         "POST",
         "/v1/responses/input_tokens",
         input_tokens,
-        Operation("countInputTokens", "Count the input's tokens", CountTokens, InputTokens),
+        Operation("countInputTokens", "Count input tokens", CountTokens, InputTokens),
     ),
     ApiRoute(
         "GET",
@@ -238,7 +238,7 @@ routes = [
         retrieve,
         Operation(
             "getResponse",
-            "A response, or its events",
+            "Retrieve a response, or stream its events",
             returns=Response,
             query={
                 **INCLUDE_PARAMETER,
@@ -249,12 +249,12 @@ routes = [
             content_types=(JSON, EVENT_STREAM),
         ),
     ),
-    ApiRoute("DELETE", _RESPONSE, delete, Operation("deleteResponse", "Forget a response", returns=Deleted)),
+    ApiRoute("DELETE", _RESPONSE, delete, Operation("deleteResponse", "Delete a response", returns=Deleted)),
     ApiRoute(
         "POST",
         _RESPONSE + "/cancel",
         cancel,
-        Operation("cancelResponse", "Stop a background response", returns=Response),
+        Operation("cancelResponse", "Cancel a background response", returns=Response),
     ),
     ApiRoute(
         "GET",
@@ -262,7 +262,7 @@ routes = [
         input_items,
         Operation(
             "listInputItems",
-            "What it was asked",
+            "List the input items of a response",
             returns=ItemPage,
             query={**paging_parameters(), **INCLUDE_PARAMETER},
         ),

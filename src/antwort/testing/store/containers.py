@@ -1,4 +1,4 @@
-"""What every `ContainerStore` must do."""
+"""Conformance tests for `ContainerStore`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ GIB = 2**30
 
 
 def container_record(identifier: str, **fields: Any) -> ContainerRecord:
-    """A container that was made just now, and lives for a minute."""
+    """A container that was created now and expires after a minute."""
     plain = ContainerRecord(
         id=identifier,
         name="grüße",
@@ -56,21 +56,21 @@ def file_record(identifier: str, path: str, **fields: Any) -> ContainerFileRecor
 
 
 async def create_container(store: Store, identifier: str, owner: Owner = OWNER, **fields: Any) -> None:
-    """A container, with no quota in the way."""
+    """Create a container without a quota."""
     await store.create_container(owner, container_record(identifier, **fields), NO_QUOTA, NOW)
 
 
 async def file_ids(store: Store, container_id: str = "cntr_1") -> list[str]:
-    """The ids of its files, oldest first."""
+    """The ids of the files of a container, oldest first."""
     return [
         one.id for one in not_none(await store.list_container_files(OWNER, container_id, PageQuery(order="asc"))).data
     ]
 
 
 class ContainerConformance(Conformance):
-    """Containers, how they expire, what they take, and the records of their files."""
+    """Tests of containers, expiry, quotas and file records."""
 
-    async def test_a_container_is_there_as_it_was_made(self, tmp_path: Path) -> None:
+    async def test_a_created_container_can_be_read_after_reopening(self, tmp_path: Path) -> None:
         odd = container_record(
             "cntr_2", name="", memory_limit="64g", memory=64 * GIB, expires_after=1.25, lost="why", sandbox="s"
         )
@@ -85,31 +85,31 @@ class ContainerConformance(Conformance):
             check_equal(found, {"cntr_1": container_record("cntr_1"), "cntr_2": odd})
             check_equal(await store.find_containers(OWNER, [], NOW), {})
 
-    async def test_a_deleted_container_is_gone_with_its_files(self, tmp_path: Path) -> None:
+    async def test_deleting_a_container_deletes_its_file_records(self, tmp_path: Path) -> None:
         async with self.opened_store(tmp_path) as store:
             await create_container(store, "cntr_1")
             await store.change_container_files(OWNER, "cntr_1", put=[file_record("cfile_1", "a")])
-            check(await store.delete_container(OWNER, "cntr_1"), "it was there")
-            check(not await store.delete_container(OWNER, "cntr_1"), "it was not there any more")
+            check(await store.delete_container(OWNER, "cntr_1"), "the container existed")
+            check(not await store.delete_container(OWNER, "cntr_1"), "the container was already deleted")
             check_equal(await store.get_container(OWNER, "cntr_1", NOW), None)
             check_equal(await store.touch_container(OWNER, "cntr_1", NOW), None)
             check_equal(await store.list_container_files(OWNER, "cntr_1", PageQuery()), None)
             check_equal(await store.get_container_file(OWNER, "cntr_1", "cfile_1"), None)
-            check(not await store.give_sandbox(OWNER, "cntr_1", "s"), "there is nothing to give it to")
+            check(not await store.give_sandbox(OWNER, "cntr_1", "s"), "the container is deleted")
             check(
                 not await store.change_container_files(OWNER, "cntr_1", put=[file_record("cfile_2", "b")]),
-                "nor to add to",
+                "the container is deleted",
             )
             check_equal(await store.container_use(OWNER, NOW), ContainerUse(0, 0, 0))
 
-    async def test_containers_come_in_pages(self, tmp_path: Path) -> None:
+    async def test_containers_are_paged(self, tmp_path: Path) -> None:
         async with self.opened_store(tmp_path) as store:
             for name in LISTED_IDS:
                 await create_container(store, name)
-            await create_container(store, "theirs", OTHER_TENANT)
+            await create_container(store, "other_tenant", OTHER_TENANT)
             await check_pages(lambda query: store.list_containers(OWNER, query, NOW), lambda one: one.id)
             await check_unknown_cursor(
-                lambda query: store.list_containers(OWNER, query, NOW), PageQuery(after="theirs")
+                lambda query: store.list_containers(OWNER, query, NOW), PageQuery(after="other_tenant")
             )
 
     async def test_containers_are_listed_by_name(self, tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ class ContainerConformance(Conformance):
 
     # ── Expiry ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def test_a_container_expires_when_it_was_idle_for_long(self, tmp_path: Path) -> None:
+    async def test_an_idle_container_expires(self, tmp_path: Path) -> None:
         async with self.opened_store(tmp_path) as store:
             await create_container(store, "cntr_1", sandbox="s")
             expired = container_record("cntr_1", status="expired")
@@ -136,7 +136,7 @@ class ContainerConformance(Conformance):
                 check_equal(await store.expire_containers(NOW + 60), [] if swept else [(OWNER, expired)])
             check_equal(not_none(await store.get_container(OWNER, "cntr_1", NOW)).status, "expired")
 
-    async def test_the_one_that_was_not_used_for_longest_can_be_let_expire(self, tmp_path: Path) -> None:
+    async def test_expire_idlest_expires_the_least_recently_used_container(self, tmp_path: Path) -> None:
         async with self.opened_store(tmp_path) as store:
             for number, name in enumerate(("auto", "auto", "auto", "named")):
                 await create_container(store, f"cntr_{number}", name=name, last_active_at=NOW + number)
@@ -146,36 +146,37 @@ class ContainerConformance(Conformance):
             check_equal(await store.get_container(OWNER, "cntr_1", NOW), first)
             check_equal(not_none(await store.expire_idlest(OWNER, "auto", NOW + 11, ["cntr_2"])).id, "cntr_0")
             check_equal(await store.expire_idlest(OWNER, "auto", NOW + 11, ["cntr_2"]), None)
-            check_equal(await store.expire_idlest(OWNER, "auto", NOW - 1), None)  # it was used since
+            check_equal(await store.expire_idlest(OWNER, "auto", NOW - 1), None)  # it was used later
             check_equal(await store.expire_idlest(OTHER_TENANT, "auto", NOW + 11), None)
             check_equal(await store.expire_containers(NOW + 11), [])
             check_equal((await store.container_use(OWNER, NOW + 11)).containers, 2)
-            check_equal(await store.expire_idlest(OWNER, "named", NOW + 100), None)  # it has expired already
+            check_equal(await store.expire_idlest(OWNER, "named", NOW + 100), None)  # it is already expired
 
-    async def test_use_puts_expiry_off(self, tmp_path: Path) -> None:
+    async def test_a_use_postpones_expiry(self, tmp_path: Path) -> None:
         async with self.opened_store(tmp_path) as store:
             await create_container(store, "cntr_1")
             touched = container_record("cntr_1", last_active_at=NOW + 59)
             check_equal(await store.touch_container(OWNER, "cntr_1", NOW + 59), touched)
-            check_equal(await store.touch_container(OWNER, "cntr_1", NOW), touched)  # the clock went back
+            check_equal(await store.touch_container(OWNER, "cntr_1", NOW), touched)  # the clock jumped back
             check_equal(await store.expire_containers(NOW + 118.9), [])
             check_equal([one.id for _, one in await store.expire_containers(NOW + 119)], ["cntr_1"])
 
-    async def test_what_has_expired_changes_no_more_and_keeps_the_records_of_its_files(self, tmp_path: Path) -> None:
+    async def test_an_expired_container_is_immutable_and_keeps_its_file_records(self, tmp_path: Path) -> None:
         async with self.opened_store(tmp_path) as store:
             await create_container(store, "cntr_1")
             await store.change_container_files(OWNER, "cntr_1", put=[file_record("cfile_1", "a")])
             await store.expire_containers(NOW + 60)
-            check(not await store.give_sandbox(OWNER, "cntr_1", "s"), "it has expired")
+            check(not await store.give_sandbox(OWNER, "cntr_1", "s"), "the container is expired")
             check(
-                not await store.change_container_files(OWNER, "cntr_1", put=[], dropped=["cfile_1"]), "it has expired"
+                not await store.change_container_files(OWNER, "cntr_1", put=[], dropped=["cfile_1"]),
+                "the container is expired",
             )
             await store.lose_sandbox(OWNER, "cntr_1", "why")
             check_equal(await store.get_container(OWNER, "cntr_1", NOW), container_record("cntr_1", status="expired"))
             check_equal(await store.get_container_file(OWNER, "cntr_1", "cfile_1"), file_record("cfile_1", "a"))
-            check(await store.delete_container(OWNER, "cntr_1"), "it can still be deleted")
+            check(await store.delete_container(OWNER, "cntr_1"), "an expired container can be deleted")
 
-    async def test_what_expired_long_ago_is_forgotten(self, tmp_path: Path) -> None:
+    async def test_old_expired_containers_are_deleted(self, tmp_path: Path) -> None:
         async with self.opened_store(tmp_path) as store:
             await create_container(store, "cntr_1")
             await create_container(store, "cntr_2", OTHER_TENANT)
@@ -192,11 +193,11 @@ class ContainerConformance(Conformance):
 
     # ── Quotas ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def test_what_running_containers_take(self, tmp_path: Path) -> None:
+    async def test_container_use_counts_running_containers(self, tmp_path: Path) -> None:
         async with self.opened_store(tmp_path) as store:
             await create_container(store, "cntr_1")
             await create_container(store, "cntr_2", memory=4 * GIB, expires_after=600)
-            await create_container(store, "theirs", OTHER_TENANT)
+            await create_container(store, "other_tenant", OTHER_TENANT)
             await store.change_container_files(
                 OWNER, "cntr_1", put=[file_record("cfile_1", "a"), file_record("cfile_2", "b", bytes=9)]
             )
@@ -209,42 +210,42 @@ class ContainerConformance(Conformance):
             await store.lose_sandbox(OWNER, "cntr_1", "why")
             check_equal(await store.container_use(OWNER, NOW), ContainerUse(2, 5 * GIB, 0))
 
-    async def test_one_too_many_is_refused(self, tmp_path: Path) -> None:
+    async def test_a_container_over_quota_is_rejected(self, tmp_path: Path) -> None:
         async with self.opened_store(tmp_path) as store:
-            most = ContainerUse(3, 6 * GIB, 0)
+            quota = ContainerUse(3, 6 * GIB, 0)
 
-            async def refused(now: float = NOW, **fields: Any) -> str | None:
+            async def exceeded_quota(now: float = NOW, **fields: Any) -> str | None:
                 try:
-                    await store.create_container(OWNER, container_record(f"cntr_{len(made)}", **fields), most, now)
+                    await store.create_container(OWNER, container_record(f"cntr_{len(created)}", **fields), quota, now)
                 except OverQuota as error:
                     return error.what
-                made.append(fields)
+                created.append(fields)
                 return None
 
-            made: list[object] = []
-            check_equal(await refused(), None)
-            check_equal(await refused(memory=6 * GIB), "memory")
-            check_equal(await refused(memory=5 * GIB), None)
-            check_equal(await refused(), "memory")
-            await store.create_container(OTHER_TENANT, container_record("cntr_0"), most, NOW)
-            check_equal(await refused(now=NOW + 60), None)  # the others have expired
+            created: list[object] = []
+            check_equal(await exceeded_quota(), None)
+            check_equal(await exceeded_quota(memory=6 * GIB), "memory")
+            check_equal(await exceeded_quota(memory=5 * GIB), None)
+            check_equal(await exceeded_quota(), "memory")
+            await store.create_container(OTHER_TENANT, container_record("cntr_0"), quota, NOW)
+            check_equal(await exceeded_quota(now=NOW + 60), None)  # the earlier ones have expired
             check_equal((await store.container_use(OWNER, NOW)).containers, 3)
-            check_equal(await refused(memory=0), "containers")
+            check_equal(await exceeded_quota(memory=0), "containers")
 
-    async def test_of_two_at_once_only_one_is_the_last(self, tmp_path: Path) -> None:
+    async def test_concurrent_creation_does_not_exceed_the_quota(self, tmp_path: Path) -> None:
         async with self.opened_store(tmp_path) as store:
-            most = ContainerUse(5, 2**50, 0)
-            attempts = (store.create_container(OWNER, container_record(f"cntr_{n}"), most, NOW) for n in range(20))
-            refused = [one for one in await asyncio.gather(*attempts, return_exceptions=True) if one is not None]
-            check_equal([type(one) for one in refused], [OverQuota] * 15)
+            quota = ContainerUse(5, 2**50, 0)
+            attempts = (store.create_container(OWNER, container_record(f"cntr_{n}"), quota, NOW) for n in range(20))
+            rejected = [one for one in await asyncio.gather(*attempts, return_exceptions=True) if one is not None]
+            check_equal([type(one) for one in rejected], [OverQuota] * 15)
             check_equal((await store.container_use(OWNER, NOW)).containers, 5)
 
     # ── Sandboxes ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def test_a_sandbox_comes_and_goes_with_its_files(self, tmp_path: Path) -> None:
+    async def test_a_new_or_lost_sandbox_has_no_files(self, tmp_path: Path) -> None:
         async with self.opened_store(tmp_path) as store:
             await create_container(store, "cntr_1")
-            check(await store.give_sandbox(OWNER, "cntr_1", "s1"), "it is there")
+            check(await store.give_sandbox(OWNER, "cntr_1", "s1"), "the container exists")
             check_equal(await store.get_container(OWNER, "cntr_1", NOW), container_record("cntr_1", sandbox="s1"))
             await store.change_container_files(OWNER, "cntr_1", put=[file_record("cfile_1", "a")])
             await store.lose_sandbox(OWNER, "cntr_1", "it died")
@@ -259,7 +260,7 @@ class ContainerConformance(Conformance):
             await store.give_sandbox(OWNER, "cntr_1", "s3")
             check_equal(await file_ids(store), [])
 
-    async def test_at_a_start_everybodys_sandboxes_are_lost(self, tmp_path: Path) -> None:
+    async def test_lose_sandboxes_covers_all_tenants(self, tmp_path: Path) -> None:
         async with self.opened_store(tmp_path) as store:
             for identifier, owner in (
                 ("cntr_1", OWNER),
@@ -287,13 +288,13 @@ class ContainerConformance(Conformance):
 
     # ── Files ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def test_files_are_there_as_they_were_written_down(self, tmp_path: Path) -> None:
+    async def test_file_records_can_be_read_after_reopening(self, tmp_path: Path) -> None:
         first = file_record("cfile_1", "dir/é.txt")
         second = file_record("cfile_2", "b", bytes=2**40, source="assistant", file_id="file-1")
         async with self.opened_store(tmp_path) as store:
             await create_container(store, "cntr_1")
             await create_container(store, "cntr_2")
-            check(await store.change_container_files(OWNER, "cntr_1", put=[first, second]), "it is there")
+            check(await store.change_container_files(OWNER, "cntr_1", put=[first, second]), "the container exists")
         async with self.opened_store(tmp_path) as store:
             check_equal(await store.get_container_file(OWNER, "cntr_1", "cfile_1"), first)
             check_equal(await store.get_container_file(OWNER, "cntr_1", "cfile_2"), second)
@@ -302,7 +303,7 @@ class ContainerConformance(Conformance):
             check_equal(await file_ids(store), ["cfile_1", "cfile_2"])
             check_equal(await file_ids(store, "cntr_2"), [])
 
-    async def test_one_path_has_one_file(self, tmp_path: Path) -> None:
+    async def test_a_path_has_one_file_record(self, tmp_path: Path) -> None:
         async with self.opened_store(tmp_path) as store:
             await create_container(store, "cntr_1")
             await store.change_container_files(
@@ -315,25 +316,25 @@ class ContainerConformance(Conformance):
             )
             check_equal(await file_ids(store), ["cfile_3", "cfile_4"])
 
-    async def test_files_of_a_container_come_in_pages(self, tmp_path: Path) -> None:
+    async def test_files_of_a_container_are_paged(self, tmp_path: Path) -> None:
         async with self.opened_store(tmp_path) as store:
             await create_container(store, "cntr_1")
             await create_container(store, "cntr_2")
             await store.change_container_files(OWNER, "cntr_1", put=[file_record(name, name) for name in LISTED_IDS])
             await store.change_container_files(
-                OWNER, "cntr_2", put=[file_record("elsewhere", "a", container_id="cntr_2")]
+                OWNER, "cntr_2", put=[file_record("other_container", "a", container_id="cntr_2")]
             )
 
-            def ask(query: PageQuery) -> Any:
+            def list_page(query: PageQuery) -> Any:
                 return store.list_container_files(OWNER, "cntr_1", query)
 
-            await check_pages(ask, lambda one: one.id)
-            await check_unknown_cursor(ask, PageQuery(after="elsewhere"))
+            await check_pages(list_page, lambda one: one.id)
+            await check_unknown_cursor(list_page, PageQuery(after="other_container"))
             check_equal(await store.list_container_files(OWNER, "unknown", PageQuery()), None)
 
     # ── Tenants ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def test_another_tenant_sees_and_changes_no_container(self, tmp_path: Path) -> None:
+    async def test_another_tenant_cannot_read_or_change_a_container(self, tmp_path: Path) -> None:
         async with self.opened_store(tmp_path) as store:
             await create_container(store, "cntr_1")
             await store.give_sandbox(OWNER, "cntr_1", "s")
@@ -343,15 +344,18 @@ class ContainerConformance(Conformance):
             check_equal(await store.find_containers(OTHER_TENANT, ["cntr_1"], NOW), {})
             check_equal((await store.list_containers(OTHER_TENANT, PageQuery(), NOW)).data, [])
             check_equal(await store.touch_container(OTHER_TENANT, "cntr_1", NOW + 1), None)
-            check(not await store.give_sandbox(OTHER_TENANT, "cntr_1", "forged"), "it is not theirs to use")
+            check(
+                not await store.give_sandbox(OTHER_TENANT, "cntr_1", "forged"), "another tenant must not set a sandbox"
+            )
             await store.lose_sandbox(OTHER_TENANT, "cntr_1", "forged")
             check(
-                not await store.change_container_files(OTHER_TENANT, "cntr_1", put=[], dropped=["cfile_1"]), "nor these"
+                not await store.change_container_files(OTHER_TENANT, "cntr_1", put=[], dropped=["cfile_1"]),
+                "another tenant must not change files",
             )
             check_equal(await store.list_container_files(OTHER_TENANT, "cntr_1", PageQuery()), None)
             check_equal(await store.get_container_file(OTHER_TENANT, "cntr_1", "cfile_1"), None)
             check_equal(await store.container_use(OTHER_TENANT, NOW), ContainerUse(0, 0, 0))
-            check(not await store.delete_container(OTHER_TENANT, "cntr_1"), "it is not theirs to delete")
+            check(not await store.delete_container(OTHER_TENANT, "cntr_1"), "another tenant must not delete")
 
             check_equal(await store.get_container(OWNER, "cntr_1", NOW), container_record("cntr_1", sandbox="s"))
             check_equal(
@@ -359,12 +363,12 @@ class ContainerConformance(Conformance):
             )
             check_equal(await file_ids(store), ["cfile_1"])
 
-    async def test_two_tenants_may_have_containers_with_the_same_id(self, tmp_path: Path) -> None:
+    async def test_two_tenants_can_use_the_same_container_id(self, tmp_path: Path) -> None:
         async with self.opened_store(tmp_path) as store:
             await create_container(store, "cntr_1")
-            await create_container(store, "cntr_1", OTHER_TENANT, name="theirs")
+            await create_container(store, "cntr_1", OTHER_TENANT, name="other_tenant")
             await store.change_container_files(OWNER, "cntr_1", put=[file_record("cfile_1", "a")])
             await store.change_container_files(OTHER_TENANT, "cntr_1", put=[file_record("cfile_1", "b")])
-            check(await store.delete_container(OTHER_TENANT, "cntr_1"), "theirs is there")
+            check(await store.delete_container(OTHER_TENANT, "cntr_1"), "the other tenant's container exists")
             check_equal(await store.get_container(OWNER, "cntr_1", NOW), container_record("cntr_1"))
             check_equal(await file_ids(store), ["cfile_1"])
