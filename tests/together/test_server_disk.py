@@ -159,7 +159,7 @@ def finished_response(client, identifier: str):
 def test_no_response_stays_in_progress_after_a_kill_during_the_fault(tmp_path):
     with run_server(tmp_path / "server") as server:
         with server.client() as client:
-            whole = client.responses.create(input="before")
+            completed = client.responses.create(input="before")
             background = client.responses.create(input="slowly", background=True)
             stream = client.responses.create(input="slowly", stream=True)
             begun = next(iter(stream)).response
@@ -169,7 +169,7 @@ def test_no_response_stays_in_progress_after_a_kill_during_the_fault(tmp_path):
                 server.kill()
         server.start()
         with server.client() as client:
-            assert client.responses.retrieve(whole.id).output_text == "You said: before"
+            assert client.responses.retrieve(completed.id).output_text == "You said: before"
             assert client.responses.retrieve(begun.id).status == "failed"
             assert wait_until(lambda: finished_response(client, background.id)).status == "completed"
 

@@ -114,9 +114,9 @@ def test_hosted_tool_results_are_stored_and_sent_only_if_included(tmp_path):
         followed = list(background)
         again = list(client.responses.retrieve(followed[0].response.id, stream=True, include=[results]))
         later = client.responses.retrieve(plain.id, include=[results])
-        kept = client.responses.retrieve(included.id)
+        retrieved = client.responses.retrieve(included.id)
 
-    assert [plain.output[0].results, kept.output[0].results] == [None, None]
+    assert [plain.output[0].results, retrieved.output[0].results] == [None, None]
     assert included.output[0].results[0].text == later.output[0].results[0].text == "xylophone"
     for received, text in ((events, None), (followed, None), (again, "xylophone")):
         done = next(event.item for event in received if event.type == "response.output_item.done")

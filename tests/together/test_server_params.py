@@ -83,11 +83,11 @@ def test_parameters_without_effect_are_stored_and_echoed(client):
         "prompt_cache_retention": "24h",
     }
     response = client.responses.create(input="hello", **parameters)
-    kept = client.responses.retrieve(response.id)
+    stored = client.responses.retrieve(response.id)
 
     for name, value in parameters.items():
         assert getattr(response, name) == value
-        assert getattr(kept, name) == value
+        assert getattr(stored, name) == value
     assert client.responses.create(input="hello", service_tier="auto").service_tier == "default"
 
 
@@ -163,9 +163,9 @@ def test_reasoning_without_content_is_a_reference(client, upstream):
     reasoning = next(item for item in first.output if item.type == "reasoning")
     bare = {"type": "reasoning", "id": reasoning.id, "summary": []}
     second = client.responses.create(input=[bare, {"role": "user", "content": "hello"}])
-    kept = client.responses.input_items.list(second.id, order="asc").data[0]
+    stored = client.responses.input_items.list(second.id, order="asc").data[0]
 
-    assert kept.content[0].text == reasoning.content[0].text == "The user wants the weather."
+    assert stored.content[0].text == reasoning.content[0].text == "The user wants the weather."
     with pytest.raises(openai.NotFoundError):
         client.responses.create(input=[{**bare, "id": "rs_0"}, {"role": "user", "content": "hello"}])
 

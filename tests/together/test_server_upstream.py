@@ -117,12 +117,12 @@ def test_a_failed_stream_ends_with_error_and_response_failed(server, upstream, n
     with server.http() as http:
         streamed = http.post("/v1/responses", json=body)
         events = read_frames(streamed.content)
-        kept = http.get(f"/v1/responses/{events[0]['response']['id']}").json()
+        stored = http.get(f"/v1/responses/{events[0]['response']['id']}").json()
 
     check_stream(events, background=background)
     assert [event["type"] for event in events[-2:]] == ["error", "response.failed"]
     assert events[-2]["error"]["code"] == "server_error"
-    assert kept == events[-1]["response"]
+    assert stored == events[-1]["response"]
 
 
 def test_a_temporary_failure_is_retried(client, upstream):

@@ -111,7 +111,7 @@ def document(routes: Sequence[ApiRoute]) -> Schema:
 
 
 def _untagged(components: Mapping[str, Schema]) -> dict[str, Schema]:
-    """Structs whose `type` a request may leave out, because nothing else is possible in their position."""
+    """Structs whose `type` a request may omit, because their position allows no other."""
     names = [struct.__name__ for struct in (AutoContainer, ReasoningText, SummaryText)]
     return {name: {**components[name], "required": []} for name in names}
 

@@ -88,7 +88,7 @@ def test_every_link_names_an_operation_and_provides_all_its_path_parameters():
     [
         ({"role": "user", "content": "hello"}, True),
         ({"type": "message", "role": "user", "content": [{"type": "input_text", "text": "x"}]}, True),
-        ({"type": "message", "role": "nobody", "content": "hello"}, False),
+        ({"type": "message", "role": "unknown", "content": "hello"}, False),
         ({"type": "function_call_output", "call_id": "c", "output": "x"}, True),
         ({"type": "function_call_output", "output": "x"}, False),
         ({"type": "reasoning", "summary": [{"text": "x"}]}, True),

@@ -77,7 +77,9 @@ async def test_an_incomplete_upload_has_a_partial_name(blobs, directory):
     assert blob_names(directory) == []
 
 
-@pytest.mark.parametrize("error", [ConnectionResetError("gone"), OSError(errno.EIO, "the client's"), LookupError()])
+@pytest.mark.parametrize(
+    "error", [ConnectionResetError("reset"), OSError(errno.EIO, "error of the source"), LookupError()]
+)
 async def test_an_error_of_the_source_removes_the_blob_and_propagates_unchanged(blobs, directory, error):
     async def failing():
         yield b"x" * CHUNK_SIZE

@@ -1,4 +1,4 @@
-"""`/v1/responses`: asked for, streamed, looked at again, followed, cancelled, forgotten."""
+"""Handlers of /v1/responses: create, retrieve, resume, cancel, delete, input items, token count."""
 
 from __future__ import annotations
 
@@ -137,30 +137,30 @@ def _stream(
     )
 
 
-# ── afterwards ───────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── retrieve, delete, cancel ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 async def retrieve(request: Request) -> Answer:
-    """A response as it stands; or its events, from wherever the caller has lost them."""
+    """Retrieve a response; or stream its events after a sequence number."""
     wants_events, after = parse_boolean(request, "stream"), parse_integer(request, "starting_after", -1)
     include, obfuscation = parse_include(request), parse_boolean(request, "include_obfuscation", default=True)
-    services, stored = services_of(request), await _found(request)
+    services, stored = services_of(request), await _get_stored(request)
     if not wants_events:
         return json_answer(services.view(include).response(stored.response))
     if not stored.response.background:
-        raise invalid("Only responses that were made with 'background' can be streamed again.", param="stream")
-    # Whoever comes back to a stream gets it as it was asked for first, and more where more is asked for.
-    view = services.view(include | _asked_for(stored), obfuscation=obfuscation)
+        raise invalid("Only responses created with 'background' can be streamed again.", param="stream")
+    # A resumed stream applies the `include` of the original request and that of this one.
+    view = services.view(include | _stored_include(stored), obfuscation=obfuscation)
     return _followed(request, stored.response.id, after, view)
 
 
-def _asked_for(stored: StoredResponse) -> frozenset[str]:
+def _stored_include(stored: StoredResponse) -> frozenset[str]:
     return frozenset(stored.request.get("include") or ())
 
 
 async def delete(request: Request) -> Answer:
-    """Forget a response. One that is under way is stopped first."""
-    stored, services = await _found(request), services_of(request)
+    """Delete a response. A running one is cancelled first."""
+    stored, services = await _get_stored(request), services_of(request)
     identifier = stored.response.id
     await services.background.cancel(identifier)
     await services.store.delete_response(owner_of(request), identifier)
@@ -169,16 +169,16 @@ async def delete(request: Request) -> Answer:
 
 
 async def cancel(request: Request) -> Answer:
-    """Stop a background response. One that has ended stays as it is."""
-    stored, services = await _found(request), services_of(request)
+    """Cancel a background response. One that has finished is unchanged."""
+    stored, services = await _get_stored(request), services_of(request)
     if not stored.response.background:
         raise invalid("Cannot cancel a synchronous response.", code=None)
-    view = services.view(_asked_for(stored))
+    view = services.view(_stored_include(stored))
     if stored.response.ended:
         return json_answer(view.response(stored.response))
     await services.background.cancel(stored.response.id)
-    now = (await _found(request)).response
-    if not now.ended:  # nobody works on it
+    now = (await _get_stored(request)).response
+    if not now.ended:  # no task runs it
         now.status = "cancelled"
         await services.store.finish_response(owner_of(request), now)
     audit("response.cancel", now.id)
@@ -186,7 +186,7 @@ async def cancel(request: Request) -> Answer:
 
 
 async def input_items(request: Request) -> Answer:
-    """What a response was asked with."""
+    """List the input items of a response."""
     query, identifier = parse_page_query(request), request.path_params["response_id"]
     view = services_of(request).view(parse_include(request))
     page = await services_of(request).store.input_items(owner_of(request), identifier, query)
@@ -196,13 +196,13 @@ async def input_items(request: Request) -> Answer:
 
 
 async def input_tokens(request: Request) -> Answer:
-    """How long a request's input would be."""
-    asked = await read_json(request, CountTokens)
-    counted = await services_of(request).engine.count_tokens(owner_of(request), asked.as_request())
-    return json_answer(InputTokens(input_tokens=counted))
+    """Count the input tokens of a request."""
+    body = await read_json(request, CountTokens)
+    tokens = await services_of(request).engine.count_tokens(owner_of(request), body.as_request())
+    return json_answer(InputTokens(input_tokens=tokens))
 
 
-async def _found(request: Request) -> StoredResponse:
+async def _get_stored(request: Request) -> StoredResponse:
     identifier = request.path_params["response_id"]
     stored = await services_of(request).store.get_response(owner_of(request), identifier)
     if stored is None:

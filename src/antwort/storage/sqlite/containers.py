@@ -46,14 +46,14 @@ def create(rows: TenantRows, record: ContainerRecord, quota: ContainerUse, now: 
 
 def get(rows: TenantRows, container_id: str, now: float) -> ContainerRecord | None:
     """One container."""
-    found = rows.fetchone(f"SELECT {_COLUMNS} FROM containers WHERE {_BY_ID}", id=container_id)  # noqa: S608 - constants
+    found = rows.fetchone(f"SELECT {_COLUMNS} FROM containers WHERE {_BY_ID}", id=container_id)  # noqa: S608 - only constant names
     return None if found is None else _record(found, now)
 
 
 def find(rows: TenantRows, ids: Sequence[str], now: float) -> dict[str, ContainerRecord]:
     """The containers with these ids."""
     found = rows.execute(
-        f"SELECT {_COLUMNS} FROM containers"  # noqa: S608 - constants
+        f"SELECT {_COLUMNS} FROM containers"  # noqa: S608 - only constant names
         " WHERE tenant = :tenant AND id IN (SELECT value FROM json_each(:ids))",
         ids=msgspec.json.encode(list(ids)).decode(),
     )
@@ -70,7 +70,7 @@ def container_page(rows: TenantRows, query: PageQuery, name: str | None, now: fl
 def touch(rows: TenantRows, container_id: str, now: float) -> ContainerRecord | None:
     """Record a use at `now`. A clock that jumps back does not shorten the lifetime."""
     rows.execute(
-        "UPDATE containers SET last_active_at = max(last_active_at, :now)"  # noqa: S608 - constants
+        "UPDATE containers SET last_active_at = max(last_active_at, :now)"  # noqa: S608 - only constant names
         f" WHERE {_BY_ID} AND {_IS_LIVE}",
         id=container_id,
         now=now,
@@ -104,19 +104,19 @@ def lose_sandbox(rows: TenantRows, container_id: str, why: str) -> None:
 def lose_sandboxes(connection: sqlite3.Connection, why: str) -> list[tuple[Owner, ContainerRecord]]:
     """The same for the containers of all tenants."""
     having = "status = 'running' AND sandbox IS NOT NULL"
-    connection.execute(f"DELETE FROM container_files WHERE container IN (SELECT key FROM containers WHERE {having})")  # noqa: S608 - a constant
+    connection.execute(f"DELETE FROM container_files WHERE container IN (SELECT key FROM containers WHERE {having})")  # noqa: S608 - a constant condition
     return _update_all_tenants(connection, f"SET sandbox = NULL, lost = :why, disk = 0 WHERE {having}", why=why)
 
 
 def delete(rows: TenantRows, container_id: str) -> bool:
     """Delete a container. Foreign keys delete its file records."""
-    return rows.execute(f"DELETE FROM containers WHERE {_BY_ID}", id=container_id).rowcount > 0  # noqa: S608 - a constant
+    return rows.execute(f"DELETE FROM containers WHERE {_BY_ID}", id=container_id).rowcount > 0  # noqa: S608 - a constant condition
 
 
 def use(rows: TenantRows, now: float) -> ContainerUse:
     """The resource use of the tenant's running containers."""
     count, memory, disk = rows.execute(
-        "SELECT count(*), coalesce(sum(memory), 0), coalesce(sum(disk), 0)"  # noqa: S608 - constants
+        "SELECT count(*), coalesce(sum(memory), 0), coalesce(sum(disk), 0)"  # noqa: S608 - only constant names
         f" FROM containers WHERE tenant = :tenant AND {_IS_LIVE}",
         now=now,
     ).fetchone()
@@ -131,7 +131,7 @@ def expire(connection: sqlite3.Connection, now: float) -> list[tuple[Owner, Cont
 def expire_idlest(rows: TenantRows, name: str, now: float, excluded: Sequence[str]) -> ContainerRecord | None:
     """Expire the least recently used container of the tenant early. One used since `now` is not a candidate."""
     found = rows.fetchone(
-        "UPDATE containers SET status = 'expired', sandbox = NULL WHERE tenant = :tenant AND key ="  # noqa: S608 - constants
+        "UPDATE containers SET status = 'expired', sandbox = NULL WHERE tenant = :tenant AND key ="  # noqa: S608 - only constant names
         " (SELECT key FROM containers"
         f" WHERE tenant = :tenant AND name = :name AND {_IS_LIVE} AND last_active_at <= :now"
         " AND id NOT IN (SELECT value FROM json_each(:spared))"
@@ -233,10 +233,10 @@ def _delete_files(rows: TenantRows, key: int) -> None:
 
 
 def _key(rows: TenantRows, container_id: str) -> int | None:
-    found = rows.fetchone(f"SELECT key FROM containers WHERE {_BY_ID}", id=container_id)  # noqa: S608 - a constant
+    found = rows.fetchone(f"SELECT key FROM containers WHERE {_BY_ID}", id=container_id)  # noqa: S608 - a constant condition
     return None if found is None else int(found[0])
 
 
 def _running_key(rows: TenantRows, container_id: str) -> int | None:
-    found = rows.fetchone(f"SELECT key FROM containers WHERE {_BY_ID} AND status = 'running'", id=container_id)  # noqa: S608 - a constant
+    found = rows.fetchone(f"SELECT key FROM containers WHERE {_BY_ID} AND status = 'running'", id=container_id)  # noqa: S608 - a constant condition
     return None if found is None else int(found[0])

@@ -31,7 +31,7 @@ def insert(rows: TenantRows, record: FileRecord, blob: str) -> None:
 def get(rows: TenantRows, file_id: str, now: int) -> tuple[FileRecord, str] | None:
     """A record, and the name of its blob."""
     found = rows.fetchone(
-        f"SELECT body, blob FROM files WHERE tenant = :tenant AND id = :id AND {_NOT_EXPIRED}",  # noqa: S608 - a constant
+        f"SELECT body, blob FROM files WHERE tenant = :tenant AND id = :id AND {_NOT_EXPIRED}",  # noqa: S608 - a constant condition
         id=file_id,
         now=now,
     )

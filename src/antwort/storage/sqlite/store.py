@@ -120,8 +120,8 @@ class SqliteStore:
         return await self._database.read(owner, lambda rows: responses.find_items(rows, ids))
 
     async def append_events(self, owner: Owner, response_id: str, events: Sequence[tuple[int, bytes]]) -> None:
-        kept = list(events)
-        await self._database.write(owner, lambda rows: responses.append_events(rows, response_id, kept))
+        frames = list(events)
+        await self._database.write(owner, lambda rows: responses.append_events(rows, response_id, frames))
 
     async def read_events(self, owner: Owner, response_id: str, after: int) -> list[tuple[int, bytes]]:
         return await self._database.read(owner, lambda rows: responses.read_events(rows, response_id, after))
@@ -249,8 +249,8 @@ class SqliteStore:
     async def expire_idlest(
         self, owner: Owner, name: str, now: float, spared: Sequence[str] = ()
     ) -> ContainerRecord | None:
-        kept = list(spared)
-        return await self._database.write(owner, lambda rows: containers.expire_idlest(rows, name, now, kept))
+        excluded = list(spared)
+        return await self._database.write(owner, lambda rows: containers.expire_idlest(rows, name, now, excluded))
 
     async def forget_containers(self, before: float) -> int:
         return await self._database.write_all_tenants(lambda connection: containers.delete_expired(connection, before))
@@ -258,8 +258,10 @@ class SqliteStore:
     async def change_container_files(
         self, owner: Owner, container_id: str, *, put: Sequence[ContainerFileRecord], dropped: Sequence[str] = ()
     ) -> bool:
-        added, gone = list(put), list(dropped)
-        return await self._database.write(owner, lambda rows: containers.change_files(rows, container_id, added, gone))
+        added, removed = list(put), list(dropped)
+        return await self._database.write(
+            owner, lambda rows: containers.change_files(rows, container_id, added, removed)
+        )
 
     async def list_container_files(self, owner: Owner, container_id: str, query: PageQuery) -> Page | None:
         return await self._database.read(owner, lambda rows: containers.file_page(rows, container_id, query))

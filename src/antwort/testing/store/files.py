@@ -32,7 +32,7 @@ def file_record(identifier: str, **fields: object) -> FileRecord:
 
 
 async def read_content(store: Store, identifier: str, owner: Owner = OWNER) -> bytes:
-    """The whole content."""
+    """The content of a file."""
     return b"".join([chunk async for chunk in not_none(await store.read_file(owner, identifier))])
 
 

@@ -153,9 +153,9 @@ def check_integrity(directory):
     assert blobs == {name for (name,) in query_sqlite(directory, "SELECT blob FROM files")}
     # A completed response and its conversation items are committed in one transaction.
     inconsistent = """
-        SELECT count(*) FROM response_items AS made JOIN responses ON responses.key = made.response
+        SELECT count(*) FROM response_items AS item JOIN responses ON responses.key = item.response
         WHERE responses.status = 'completed'
-        AND NOT EXISTS (SELECT 1 FROM conversation_items AS gained WHERE gained.id = made.id)
+        AND NOT EXISTS (SELECT 1 FROM conversation_items AS stored WHERE stored.id = item.id)
     """
     assert query_sqlite(directory, inconsistent) == [(0,)]
 
