@@ -32,7 +32,7 @@ from antwort.engine.ports import (
     ToolDone,
 )
 from antwort.http.server import run
-from antwort.telemetry import set_up_logging
+from antwort.telemetry import configure_logging
 
 CITED = "[1]"
 
@@ -125,7 +125,7 @@ class EchoProvider:
 
 def main() -> None:
     config = load(Path("antwort.yaml"), os.environ)
-    set_up_logging(config.log.level, config.log.format)
+    configure_logging(config.log.level, config.log.format)
     run(config, os.environ, click.echo, extra_providers=[EchoProvider()])
 
 

@@ -12,7 +12,7 @@ from antwort.api import events as wire
 from antwort.api.events import AnyEvent, ToolProgress, kind_of
 from antwort.api.items import Annotation, Item
 from antwort.api.requests import CreateResponse, check, decode, read_input
-from antwort.api.responses import Response, Usage, begin
+from antwort.api.responses import Response, Usage, initial_response
 from antwort.api.tools import FileSearchTool, ToolDeclaration
 from antwort.engine.classify import check_tool_types, classify, is_hosted
 from antwort.engine.hosted_tools import HostedTools
@@ -107,7 +107,7 @@ class TurnRunner:
         self.tools = EchoTools()
         parsed = decode(msgspec.json.encode({"model": "m", "input": "hi", **request}), CreateResponse)
         check(parsed)
-        response = begin(parsed, identifier="resp_1", model="m", created_at=1)
+        response = initial_response(parsed, identifier="resp_1", model="m", created_at=1)
         check_tool_types(response.tools, self.tools)
         hosted = prepared(response.tools, self.tools)
         self._hosted = HostedTools({index: ("file_search", tool) for index, tool in hosted.items()})
@@ -181,7 +181,7 @@ def check_grammar(events: Sequence[AnyEvent]) -> None:
     assert [event.sequence_number for event in events] == list(range(len(events)))
     assert isinstance(events[0], wire.ResponseCreated)
     assert isinstance(events[1], wire.ResponseInProgress)
-    assert isinstance(events[-1], wire.ENDINGS)
+    assert isinstance(events[-1], wire.FINAL_EVENTS)
     open_items: dict[int, str] = {}
     begun = 0
     for event in events:
@@ -192,7 +192,7 @@ def check_grammar(events: Sequence[AnyEvent]) -> None:
                 open_items[index] = item["id"]
             case wire.OutputItemDone(output_index=index, item=item):
                 assert open_items.pop(index) == item["id"]
-            case ToolProgress() | wire._OfItem():
+            case ToolProgress() | wire._ItemProgress():
                 assert open_items[event.output_index] == event.item_id
             case _:
                 pass

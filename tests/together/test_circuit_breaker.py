@@ -5,7 +5,7 @@ from __future__ import annotations
 import openai
 import pytest
 from fake_upstream import FakeUpstream, running_upstream
-from fixtures_server import serving
+from fixtures_server import run_server
 
 from antwort.testing.model import ModelAnswer
 
@@ -24,7 +24,7 @@ def upstream():
 @pytest.fixture
 def client(tmp_path, upstream):
     model = {"kind": "chat_completions", "base_url": upstream.url, "attempts": 1}
-    with serving(tmp_path, {"models": {"model": model}}) as server, server.client() as client:
+    with run_server(tmp_path, {"models": {"model": model}}) as server, server.client() as client:
         yield client
 
 

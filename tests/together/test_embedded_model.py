@@ -10,9 +10,9 @@ from pathlib import Path
 
 import openai
 import pytest
-from fixtures_server import ROOT, serving
+from fixtures_server import ROOT, run_server
 from local_weights import find_local_weights
-from waiting import until
+from waiting import wait_until
 
 CODE = {"type": "code_interpreter", "container": {"type": "auto"}}
 
@@ -52,7 +52,7 @@ def weights():
 @pytest.mark.model
 def test_the_model_writes_python_and_the_jail_runs_it(tmp_path, weights):
     config = settings(weights, providers={"code_interpreter": {"enabled": True, "outputs": "always"}})
-    with serving(tmp_path, config) as server:
+    with run_server(tmp_path, config) as server:
         response = client_of(server).responses.create(
             input="What is the sum of the cubes of the numbers from 1 to 40? Compute it.",
             tools=[CODE],
@@ -68,7 +68,7 @@ def test_the_model_writes_python_and_the_jail_runs_it(tmp_path, weights):
 
 @pytest.mark.model
 def test_streaming_and_token_count(tmp_path, weights):
-    with serving(tmp_path, settings(weights)) as server:
+    with run_server(tmp_path, settings(weights)) as server:
         client = client_of(server)
         counted = client.responses.input_tokens.count(model="small", input="Count from one to five in words.")
         with client.responses.stream(model="small", input="Count from one to five in words.") as stream:
@@ -82,14 +82,14 @@ def test_streaming_and_token_count(tmp_path, weights):
 
 @pytest.mark.model
 def test_killing_the_model_fails_one_response_and_the_next_succeeds(tmp_path, weights):
-    with serving(tmp_path, settings(weights)) as server:
+    with run_server(tmp_path, settings(weights)) as server:
         client = client_of(server)
         assert children(server.process.pid) == []  # the process starts with the first request
         killed: dict[str, int] = {}
         with pytest.raises(openai.APIError, match="ended before it was complete"):
             kill_during_answer(server, client, killed)
         ((response, failed),) = killed.items()
-        until(
+        wait_until(
             lambda: client.responses.retrieve(response).status == "failed"
         )  # the error event precedes the final state
 
@@ -98,12 +98,12 @@ def test_killing_the_model_fails_one_response_and_the_next_succeeds(tmp_path, we
         assert again.status == "completed"
         assert model != failed
         server.kill()
-    until(lambda: not Path(f"/proc/{model}").exists())
+    wait_until(lambda: not Path(f"/proc/{model}").exists())
 
 
 @pytest.mark.model
 def test_a_prompt_that_is_too_long_is_a_400(tmp_path, weights):
-    with serving(tmp_path, settings(weights)) as server, pytest.raises(openai.BadRequestError) as caught:
+    with run_server(tmp_path, settings(weights)) as server, pytest.raises(openai.BadRequestError) as caught:
         client_of(server).responses.create(input="word " * 6000)
     assert caught.value.code == "context_length_exceeded"
 

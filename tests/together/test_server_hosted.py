@@ -7,9 +7,10 @@ import json
 import pytest
 from fake_echo_provider import CITED
 from fake_upstream import FakeUpstream, running_upstream
-from fixtures_sdk import KINDS, sdk
-from fixtures_server import ROOT, eventually, serving
+from fixtures_sdk import CLIENT_KINDS, sdk_client
+from fixtures_server import ROOT, run_server
 from pydantic import BaseModel
+from waiting import wait_until
 
 from antwort.testing.model import AnswerCall, ModelAnswer
 
@@ -64,13 +65,13 @@ def server(tmp_path_factory, upstream):
         "upstream": {"kind": "chat_completions", "base_url": upstream.url},
     }
     program = ROOT / "tests" / "support" / "fake_echo_provider.py"
-    with serving(tmp_path_factory.mktemp("server"), {"models": models}, script=SCRIPT, program=program) as running:
+    with run_server(tmp_path_factory.mktemp("server"), {"models": models}, script=SCRIPT, program=program) as running:
         yield running
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=CLIENT_KINDS)
 def client(request, server):
-    with sdk(server.url, request.param) as client:
+    with sdk_client(server.url, request.param) as client:
         yield client
 
 
@@ -79,7 +80,7 @@ def kinds(items) -> list[tuple[str, str]]:
 
 
 def test_the_screen_names_the_tool(server):
-    assert "tools      echo" in server.screen
+    assert "tools      echo" in server.banner
 
 
 def test_a_call_is_run_and_the_model_reads_what_came_of_it(client):
@@ -165,7 +166,7 @@ def test_a_tool_that_fails_is_a_failed_call_and_the_model_goes_on(client, server
         assert one.status == "completed"
         assert kinds(one.output) == [("file_search_call", "failed"), ("message", "completed")]
         assert one.output_text.startswith(f"I read: {told}")
-    assert SECRET not in streamed.to_json() + response.to_json() + server.lines()
+    assert SECRET not in streamed.to_json() + response.to_json() + server.read_log()
 
 
 def test_ours_are_run_and_theirs_go_back(client):
@@ -225,7 +226,7 @@ def test_a_call_in_the_background_is_followed_and_cancelled(client):
     with client.responses.retrieve(done.id, stream=True) as stream:
         events = list(stream)
     waiting = client.responses.create(input="wait", tools=[SEARCH], background=True)
-    eventually(lambda: client.responses.retrieve(waiting.id).status == "in_progress")
+    wait_until(lambda: client.responses.retrieve(waiting.id).status == "in_progress")
     cancelled = client.responses.cancel(waiting.id)
 
     assert events[-1].response.output_text == "I read: echo apples"
@@ -242,7 +243,7 @@ def test_whoever_goes_stops_the_tool(client):
             if event.type == "response.file_search_call.searching":
                 break
     begun = seen[0].response.id
-    ended = eventually(lambda: (now := client.responses.retrieve(begun)).status == "cancelled" and now)
+    ended = wait_until(lambda: (now := client.responses.retrieve(begun)).status == "cancelled" and now)
 
     assert kinds(ended.output) == [("file_search_call", "incomplete")]
 

@@ -34,7 +34,7 @@ from antwort.engine.stores import (
     Page,
     PageQuery,
 )
-from antwort.telemetry import Metrics, SandboxWork, audit, log
+from antwort.telemetry import Metrics, SandboxSpan, audit, log
 
 _GIB = 1024**3
 _DAY_SECONDS = 86_400.0
@@ -257,7 +257,7 @@ class Containers:
         seconds = min(timeout or self._execution_timeout, self._execution_timeout)
         async with self._locked(owner, container_id) as (state, record):
             await self._disk.check(owner)
-            work = SandboxWork(self._metrics, "execute", container_id, record.memory_limit)
+            work = SandboxSpan(self._metrics, "execute", container_id, record.memory_limit)
             status, printed = "abandoned", 0
             result: ExecutionResult | None = None
             try:

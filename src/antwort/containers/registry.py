@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, contextmanager
 from antwort.api.errors import ApiError, not_found
 from antwort.containers.sandboxes.port import Sandbox, SandboxError, Sandboxes, SandboxLost
 from antwort.engine.stores import ContainerFileRecord, ContainerRecord, ContainerStore, Owner
-from antwort.telemetry import Metrics, SandboxWork, audit, log
+from antwort.telemetry import Metrics, SandboxSpan, audit, log
 
 
 class ContainerState:
@@ -84,7 +84,7 @@ class SandboxRegistry:
 
     async def _acquire(self, state: ContainerState, record: ContainerRecord) -> Sandbox:
         tier = record.memory_limit
-        work = SandboxWork(self._metrics, "acquire", state.id, tier)
+        work = SandboxSpan(self._metrics, "acquire", state.id, tier)
         try:
             sandbox = await self._sandboxes.acquire(
                 tenant=state.owner.tenant, memory_limit=tier, timeout=self._claim_timeout

@@ -11,7 +11,7 @@ import logging
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
 
-from antwort.api.events import ENDINGS
+from antwort.api.events import FINAL_EVENTS
 from antwort.engine.driver import ResponseRun
 from antwort.engine.stores import Owner, Store, StoreFault
 
@@ -110,7 +110,7 @@ class Background:
         events = run.events()
         try:
             async for event in events:
-                if not isinstance(event, ENDINGS):  # the last event is written together with the response
+                if not isinstance(event, FINAL_EVENTS):  # the last event is written together with the response
                     await run.event_buffer.add(event)
                 task.started.set()
         except StoreFault:

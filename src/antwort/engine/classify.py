@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from antwort.api.errors import invalid
-from antwort.api.requests import ToolChoice, matches, named_by
+from antwort.api.requests import ToolChoice, chosen_tools, matches
 from antwort.api.tools import Chosen, CustomTool, FunctionTool, GrammarFormat, ToolDeclaration, tool_type
 from antwort.engine.ports import FREE_TEXT, Choice, FunctionSpec, Must, PreparedTool, ToolRegistry
 
@@ -66,7 +66,7 @@ def classify(tools: Sequence[ToolDeclaration], choice: ToolChoice, prepared: Map
     """The offer to the model. `prepared` holds every hosted tool, by its index in `tools`."""
     specs: list[FunctionSpec] = []
     owners: dict[str, FunctionOwner] = {}
-    allowed = named_by(choice) if isinstance(choice, Chosen) and choice.several else None
+    allowed = chosen_tools(choice) if isinstance(choice, Chosen) and choice.several else None
     for index, tool in enumerate(tools):
         offered, owner = _offered(tool, index, prepared)
         for spec in offered:

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from antwort.api.events import ENDINGS, AnyEvent, ResponseInProgress
+from antwort.api.events import FINAL_EVENTS, AnyEvent, ResponseInProgress
 from antwort.api.responses import Response
 from antwort.engine.context import Context
 from antwort.engine.event_buffer import EventBuffer, Frame
@@ -24,7 +24,7 @@ from antwort.engine.hosted_tools import HostedTools
 from antwort.engine.ports import Finished, Model, ModelFault, ModelRequest, Piece, ToolDone
 from antwort.engine.stores import Owner, ResponseNotStored, Store, StoreFault
 from antwort.engine.turn import Ask, Cancelled, Command, Emit, NextPiece, Open, Run, Turn
-from antwort.telemetry import ToolCall
+from antwort.telemetry import ToolCallSpan
 
 _logger = logging.getLogger(__name__)
 
@@ -89,7 +89,7 @@ class ResponseRun:
         self._sent = 0
         self._pieces: AsyncIterator[Piece] | None = None
         self._run: Run | None = None
-        self._span: ToolCall | None = None
+        self._span: ToolCallSpan | None = None
 
     @property
     def fault(self) -> ModelFault | None:
@@ -117,7 +117,7 @@ class ResponseRun:
                     if isinstance(command, Emit):
                         self._pending.extend(command.events)
                     elif isinstance(command, Run):
-                        self._run, self._span = command, ToolCall(command.name, command.call_id)
+                        self._run, self._span = command, ToolCallSpan(command.name, command.call_id)
                         while not isinstance(step := await command.call.next_step(), ToolDone):
                             yield self._numbered(step)
                         result = await self._end_run(step)
@@ -125,7 +125,7 @@ class ResponseRun:
                         result = await self._execute(command)
                     while self._pending:
                         event = self._numbered(self._pending.popleft())
-                        if isinstance(event, ENDINGS):
+                        if isinstance(event, FINAL_EVENTS):
                             await self._settle_at(event)
                         yield event
                         await self._write_in_progress(event)
@@ -145,7 +145,7 @@ class ResponseRun:
         if self._is_settled:
             return
         events = [*self._pending]
-        if not any(isinstance(event, ENDINGS) for event in events):
+        if not any(isinstance(event, FINAL_EVENTS) for event in events):
             with suppress(StopIteration, Cancelled):
                 command = commands.throw(Cancelled())
                 while isinstance(command, Emit):
@@ -211,7 +211,7 @@ class ResponseRun:
 
     async def _settle_at(self, ending: AnyEvent) -> None:
         """Durable before visible: store the response that the last event carries, before that event is yielded."""
-        assert isinstance(ending, ENDINGS)  # noqa: S101 - only those carry an ended response
+        assert isinstance(ending, FINAL_EVENTS)  # noqa: S101 - only those carry an ended response
         self.response, self._is_settled = copy.copy(ending.response), True
         await _shielded(self._settle(ending))
 

@@ -17,7 +17,7 @@ from antwort.api.errors import ApiError, unavailable
 from antwort.api.events import ResponseFailed, to_sse
 from antwort.api.ids import new_id
 from antwort.api.requests import CreateResponse, check, check_input
-from antwort.api.responses import Response, ResponseError, begin
+from antwort.api.responses import Response, ResponseError, initial_response
 from antwort.api.tools import ToolDeclaration, tool_type
 from antwort.engine.attachments import Attacher
 from antwort.engine.classify import check_tool_types, classify, is_hosted
@@ -70,7 +70,7 @@ class Engine:
         if resumed > self.max_resumed:
             raise unavailable(f"It was begun {resumed} times, and none of them ended it.")
         request = msgspec.structs.replace(msgspec.convert(stored.request, CreateResponse), input=stored.input)
-        response = begin(
+        response = initial_response(
             request,
             identifier=stored.response.id,
             model=stored.response.model,
@@ -82,7 +82,7 @@ class Engine:
         return run
 
     async def _new_run(self, owner: Owner, request: CreateResponse, chosen: ChosenModel) -> ResponseRun:
-        response = begin(request, identifier=new_id("resp_"), model=chosen.name, created_at=self.now())
+        response = initial_response(request, identifier=new_id("resp_"), model=chosen.name, created_at=self.now())
         return await self._prepare(owner, request, response, chosen)
 
     async def _prepare(

@@ -70,15 +70,15 @@ class RequestMiddleware:
             if OVERLOADED in scope:
                 raise unavailable("The server has too many connections. Try again.", retry_after=1)
             self._reject_cross_origin(scope)
-            state.caller = self._services.door.authenticate(Headers(scope=scope).get("authorization"))
+            state.caller = self._services.authenticator.authenticate(Headers(scope=scope).get("authorization"))
             structlog.contextvars.bind_contextvars(tenant=state.caller.tenant, key_id=state.caller.key_id)
-            state.rate_limit = self._services.limits.take(state.caller)
+            state.rate_limit = self._services.rate_limiter.take(state.caller)
             scope["antwort.caller"] = state.caller
         await self._app(scope, receive, state.send)
 
     def _reject_cross_origin(self, scope: Scope) -> None:
         """Without API keys, reject web pages and names other than loopback names: see `antwort.net.origin`."""
-        if self._services.door.requires_key:
+        if self._services.authenticator.requires_key:
             return
         if cross_origin_violation(scope["headers"]) is not None:
             message = (

@@ -103,7 +103,14 @@ async def _serve(
             echo(startup_banner(services, listener, found.reason))
             if hints:
                 url = _url(services, listener)
-                echo("\n" + snippets(url, locked=services.door.requires_key, code=services.containers is not None))
+                echo(
+                    "\n"
+                    + snippets(
+                        url,
+                        requires_key=services.authenticator.requires_key,
+                        has_code_interpreter=services.containers is not None,
+                    )
+                )
 
         await _Server(services, on_ready).serve(sockets=[listener])
 
@@ -151,7 +158,7 @@ def startup_banner(services: Services, listener: socket.socket, models_source: s
     config = services.config
     tools = [provider.name for provider in services.registry.providers]
     no_keys = "off: no API keys, so only loopback clients are accepted"
-    auth = f"{services.door.count} keys" if services.door.requires_key else no_keys
+    auth = f"{services.authenticator.count} keys" if services.authenticator.requires_key else no_keys
     lines = [
         f"antwort    {_url(services, listener)}",
         f"models     {_describe_models(services, models_source)}",
@@ -188,10 +195,10 @@ def _describe_models(services: Services, source: str) -> str:
 
 def _describe_code_interpreter(services: Services) -> str:
     if services.containers is None:
-        return services.place
+        return services.sandbox_status
     settings = services.config.containers
     limits = f"at most {settings.max_containers} per owner, expire after {settings.expires_after:g} min idle"
-    return f"{services.place}; containers: {limits}"
+    return f"{services.sandbox_status}; containers: {limits}"
 
 
 def _describe_limits(config: Config) -> str:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from antwort.api.requests import TextFormat
 from antwort.engine.ports import Finished, ModelFault, ModelRequest, Piece
-from antwort.telemetry import Metrics, ModelCall
+from antwort.telemetry import Metrics, ModelCallSpan
 
 
 class Instrumentation:
@@ -21,10 +21,10 @@ class Instrumentation:
     @contextmanager
     def measure(self, request: ModelRequest) -> Generator[Callable[[Piece], None]]:
         """Measure one request, retries included; the result must be called with every piece."""
-        call = ModelCall(self._metrics, self._name, request.model, self._kind, _span_attributes(request))
+        call = ModelCallSpan(self._metrics, self._name, request.model, self._kind, _span_attributes(request))
 
         def observe(piece: Piece) -> None:
-            call.piece()
+            call.record_chunk()
             if isinstance(piece, Finished):
                 call.finished(piece.reason, piece.usage.input_tokens, piece.usage.output_tokens)
 

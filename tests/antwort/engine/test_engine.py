@@ -9,7 +9,7 @@ import pytest
 from fixtures_turn import EchoTools
 
 from antwort.api.errors import ApiError
-from antwort.api.events import ENDINGS, kind_of
+from antwort.api.events import FINAL_EVENTS, kind_of
 from antwort.api.requests import CreateResponse, decode
 from antwort.api.tools import McpTool
 from antwort.engine.engine import Engine
@@ -114,7 +114,7 @@ async def stored(engine, run) -> Any:
 async def consume(run) -> None:
     """Consume all events, none of which may be the last one of a response."""
     async for event in run.events():
-        assert not isinstance(event, ENDINGS)
+        assert not isinstance(event, FINAL_EVENTS)
 
 
 def stored_bytes(directory):
@@ -157,7 +157,7 @@ async def test_a_response_is_stored_before_its_first_and_before_its_last_event(e
     run = await engine.start(US, request())
     assert (await stored(engine, run)).status == "in_progress"
     async for event in run.events():
-        if isinstance(event, ENDINGS):
+        if isinstance(event, FINAL_EVENTS):
             assert (await stored(engine, run)) == event.response
 
 

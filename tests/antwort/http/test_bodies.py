@@ -54,7 +54,7 @@ def test_objects_and_arrays_are_limited_and_strings_are_not_counted():
 
 
 @pytest.mark.anyio
-async def test_the_loop_is_not_blocked_while_a_large_body_is_decoded(stage):
+async def test_the_loop_is_not_blocked_while_a_large_body_is_decoded(server):
     items = [{"role": "user", "content": "x" * 100}] * (MAX_INLINE_BYTES // 100)
     ticks = [0]
 
@@ -65,7 +65,7 @@ async def test_the_loop_is_not_blocked_while_a_large_body_is_decoded(stage):
         asyncio.get_running_loop().call_soon(tick)
         return {"type": "http.request", "body": json.dumps({"input": items}).encode()}
 
-    app = make_app(stage.services)
+    app = make_app(server.services)
     request = Request({"type": "http", "headers": [], "app": app}, receive)
     read = await read_json(request, CreateResponse)
 

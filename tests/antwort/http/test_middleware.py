@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from cross_origin_cases import ALLOWED_FETCH_SITE, ALLOWED_HOSTS, REJECTED_HOSTS, REJECTED_ORIGINS
 from fake_echo_provider import EchoProvider
-from fixtures_in_process_server import served
+from fixtures_in_process_server import run_in_process_server
 from starlette.requests import ClientDisconnect
 from starlette.responses import PlainTextResponse, StreamingResponse
 from starlette.routing import Route
@@ -66,7 +66,7 @@ async def keyed(tmp_path):
     file = KeyFile(tmp_path / "keys.json")
     _, token = file.create("key", "a", requests_per_minute=100)
     config = {"auth": {"keys_file": str(tmp_path / "keys.json")}}
-    async with served(tmp_path, config, also=[RoutesProvider()]) as (services, http):
+    async with run_in_process_server(tmp_path, config, extra_providers=[RoutesProvider()]) as (services, http):
         http.headers["authorization"] = f"Bearer {token}"
         yield services, http
 
@@ -123,7 +123,7 @@ async def test_a_disconnect_is_counted_as_499(keyed):
     services, http = keyed
     await http.get("/v1/leave")  # the client of a real disconnect would not see uvicorn's response
 
-    page = services.metrics.page()[0].decode()
+    page = services.metrics.render()[0].decode()
     assert 'antwort_http_requests_total{method="GET",route="test_middleware.leave",status="499"} 1.0' in page
 
 
@@ -132,14 +132,14 @@ async def test_an_exception_after_the_start_of_the_response_sends_no_second_one(
     with pytest.raises(Exception, match=r"incomplete|closed|disconnected"):
         await http.get("/v1/start_and_fail")
 
-    assert 'route="test_middleware.start_and_fail",status="200"} 1.0' in services.metrics.page()[0].decode()
+    assert 'route="test_middleware.start_and_fail",status="200"} 1.0' in services.metrics.render()[0].decode()
 
 
 async def test_metric_labels_contain_no_text_of_the_caller(keyed):
     services, http = keyed
     await http.request("PROPFIND", "/v1/xylophone")
     await http.get("/v1/files/xylophone")
-    page = services.metrics.page()[0].decode()
+    page = services.metrics.render()[0].decode()
 
     assert 'antwort_http_requests_total{method="_OTHER",route="none",status="404"} 1.0' in page
     assert "ylophone" not in page.lower().replace("_", "")

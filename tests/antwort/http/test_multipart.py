@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import anyio
 import pytest
-from fixtures_in_process_server import form
+from fixtures_in_process_server import multipart_body
 from hypothesis import given
 from hypothesis import strategies as st
 from starlette.requests import ClientDisconnect, Request
@@ -66,7 +66,7 @@ contents = (
 def test_a_form_may_be_split_anywhere(content, value, file_first, positions):
     value = value.replace("\r\n--" + BOUNDARY.decode(), "")
     parts = [("file", content, "a.txt"), ("purpose", value.encode())]
-    body = form(*(parts if file_first else reversed(parts)), boundary=BOUNDARY)
+    body = multipart_body(*(parts if file_first else reversed(parts)), boundary=BOUNDARY)
 
     assert parse(request_with(split(body, positions))) == ("a.txt", content, {"purpose": value})
 
@@ -79,14 +79,14 @@ def test_any_bytes_are_a_form_or_an_api_error(body, positions):
 
 @given(st.integers(0, 10_000))
 def test_a_truncated_form_is_an_error(position):
-    body = form(("purpose", b"user_data"), ("file", b"hello" * 10, "a.txt"), boundary=BOUNDARY)
+    body = multipart_body(("purpose", b"user_data"), ("file", b"hello" * 10, "a.txt"), boundary=BOUNDARY)
     truncated = body[: position % (len(body) - len(b"--\r\n"))]
 
     assert parse_error(request_with([truncated])).code == "invalid_form"
 
 
 def test_a_disconnect_is_not_an_invalid_form():
-    body = form(("file", b"hello" * 10, "a.txt"), boundary=BOUNDARY)
+    body = multipart_body(("file", b"hello" * 10, "a.txt"), boundary=BOUNDARY)
     with pytest.raises(ClientDisconnect):
         parse(request_with([body[:-20]], disconnects=True))
 
@@ -104,7 +104,7 @@ def test_a_long_boundary_is_rejected():
 
 
 def test_the_file_size_limit():
-    body = form(("file", b"x" * 1000, "a.txt"), boundary=BOUNDARY)
+    body = multipart_body(("file", b"x" * 1000, "a.txt"), boundary=BOUNDARY)
 
     assert len(parse(request_with(split(body, [100, 500])), 1000)[1]) == 1000
     assert parse_error(request_with(split(body, [100, 500])), 999).status == 413
@@ -126,12 +126,12 @@ def test_an_announced_length_above_the_limit_is_rejected_before_the_body():
     ],
 )
 def test_forms_above_the_limits_are_rejected(parts, message):
-    assert message in parse_error(request_with([form(*parts, boundary=BOUNDARY)])).message
+    assert message in parse_error(request_with([multipart_body(*parts, boundary=BOUNDARY)])).message
 
 
 def test_a_form_without_a_file():
-    assert parse(request_with([form(("purpose", b"x"), boundary=BOUNDARY)])) == (None, b"", {"purpose": "x"})
+    assert parse(request_with([multipart_body(("purpose", b"x"), boundary=BOUNDARY)])) == (None, b"", {"purpose": "x"})
 
 
 def test_a_part_named_file_without_filename_is_a_field():
-    assert parse(request_with([form(("file", b"x"), boundary=BOUNDARY)])) == (None, b"", {"file": "x"})
+    assert parse(request_with([multipart_body(("file", b"x"), boundary=BOUNDARY)])) == (None, b"", {"file": "x"})

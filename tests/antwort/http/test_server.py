@@ -9,7 +9,7 @@ import sys
 from contextlib import ExitStack, contextmanager
 
 import pytest
-from fixtures_server import ROOT, serving
+from fixtures_server import ROOT, run_server
 
 PROGRAM = """
 import json, resource, sys
@@ -53,7 +53,7 @@ def test_more_streams_are_open_than_the_initial_soft_limit_has_files(tmp_path):
     request = b"POST /v1/responses HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
     with ExitStack() as stack:
         with soft_limit(96):
-            server = stack.enter_context(serving(tmp_path / "server"))
+            server = stack.enter_context(run_server(tmp_path / "server"))
         host, port = server.url.removeprefix("http://").split(":")
         streams = [stack.enter_context(socket.create_connection((host, int(port)), timeout=20)) for _ in range(120)]
         for stream in streams:

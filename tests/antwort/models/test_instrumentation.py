@@ -49,7 +49,7 @@ def instrumented(inner) -> tuple[RetryingModel, Metrics]:
 
 
 def page(metrics: Metrics) -> str:
-    return metrics.page()[0].decode()
+    return metrics.render()[0].decode()
 
 
 async def test_pieces_are_unchanged_and_counted():

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from fixtures_filesystem import opener
-from permissions import rights_laid_down
+from permissions import without_dac_override
 
 from weakincentives.filesystem import HostFilesystem
 
@@ -51,5 +51,5 @@ def _everything(path: Path):
 @pytest.fixture
 def unprivileged():
     """Nothing is forbidden to root, unless root lays down the rights that overrule permissions."""
-    with rights_laid_down():
+    with without_dac_override():
         yield

@@ -35,11 +35,6 @@ async def open_backend(settings: CodeInterpreterSettings, state: Path, environme
     """Open the backend. `state` is the directory where a local sandbox server keeps the packages that it installs."""
     if settings.enabled is False:
         return Backend(None, "off, as the configuration says")
-    if settings.sandbox_template is not None:
-        raise ConfigError(
-            f"{_SECTION}.sandbox_template: claims of Kubernetes are not part of this installation. Name a running "
-            "sandbox server in `sandbox_url`, or leave both out for the jail of this machine."
-        )
     token = _token(settings, environment)
     if settings.sandbox_url is not None:
         return await _open_remote(settings.sandbox_url, token)

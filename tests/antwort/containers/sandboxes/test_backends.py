@@ -75,7 +75,6 @@ async def test_a_server_that_does_not_answer_yet_is_no_reason_not_to_start(tmp_p
 @pytest.mark.parametrize(
     "settings, variables, says",
     [
-        ({"sandbox_template": "python"}, {}, "sandbox_template: claims of Kubernetes are not part"),
         ({"sandbox_token_env": "KEY"}, {"KEY": "x"}, "sandbox_token_env: there is no `sandbox_url`"),
         ({"sandbox_url": "http://127.0.0.1:9", "sandbox_token_env": "KEY"}, {}, "the variable KEY is not set"),
         ({"sandbox_url": "http://127.0.0.1:9", "sandbox_token_env": "KEY"}, {"KEY": ""}, "the variable KEY is not set"),

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from fake_weights_hub import DATA, TINY, RecordingProgress, pull_tiny
-from waiting import until
+from waiting import wait_until
 
 from antwort.models.embedded.pull import pull
 from antwort.models.embedded.weights import WeightsError
@@ -87,9 +87,9 @@ def test_concurrent_pulls_download_once(hub, cache):
     arguments = (str(cache.folder), hub.environment)
     with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as processes:
         first = processes.submit(pull_tiny, *arguments)
-        until(lambda: hub.requests)
+        wait_until(lambda: hub.requests)
         second = processes.submit(pull_tiny, *arguments)
-        until(lambda: not second.running() or _has_waiter(cache))
+        wait_until(lambda: not second.running() or _has_waiter(cache))
         hub.hold.set()
         outcomes = [first.result(30), second.result(30)]
 

@@ -8,7 +8,7 @@ import sys
 import httpx2
 import pytest
 from local_weights import find_local_weights
-from waiting import until
+from waiting import wait_until
 
 from antwort.api.items import read
 from antwort.api.requests import JsonSchemaFormat
@@ -119,7 +119,7 @@ child.wait()
         assert process.stdout is not None
         child = int(process.stdout.readline())
         process.kill()
-    until(lambda: _has_exited(child))
+    wait_until(lambda: _has_exited(child))
 
 
 def _has_exited(pid: int) -> bool:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from fake_llama_server import FAKE_SERVER_COMMAND, LlamaReply
-from waiting import soon, until
+from waiting import wait_until, wait_until_async
 
 from antwort.engine.ports import ModelFault
 from antwort.models import RetryingModel
@@ -80,7 +80,7 @@ async def test_aclose_does_not_wait_for_a_loading_process(tmp_path):
     slow = (sys.executable, "-c", f"import time; open({str(started)!r}, 'w').close(); time.sleep(600)")
     supervisor = Supervisor(tmp_path / "weights", command=slow)
     starting = asyncio.create_task(supervisor.upstream())
-    await soon(started.exists)
+    await wait_until_async(started.exists)
     pid = supervisor.pid
     await supervisor.aclose()
 
@@ -137,7 +137,7 @@ def test_the_process_exits_when_the_server_is_killed(tmp_path):
         pid = next(int(line) for line in parent.stdout if line.strip().isdigit())
         assert is_alive(pid)
         parent.kill()
-    until(lambda: not is_alive(pid))
+    wait_until(lambda: not is_alive(pid))
 
 
 def is_alive(pid: int | None) -> bool:
