@@ -1,12 +1,17 @@
-"""What holds for every test."""
+"""Hypothesis settings and the event loop of all tests."""
 
 from __future__ import annotations
 
 import os
 
+import pytest
 from hypothesis import settings
 
-# A slow machine is not a wrong program, so examples have no deadline; and where nobody can look at a surprise
-# the next day, the same examples are tried every time.
-settings.register_profile("house", deadline=None, derandomize=bool(os.environ.get("CI")))
-settings.load_profile("house")
+# No deadline per example, because the tests also run on slow machines. In CI the examples are the same in every run.
+settings.register_profile("default", deadline=None, derandomize=bool(os.environ.get("CI")))
+settings.load_profile("default")
+
+
+@pytest.fixture
+def anyio_backend():
+    return "asyncio"

@@ -221,8 +221,15 @@ def has_source(test: Path) -> bool:
 
 # ── Vocabulary ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
-ALLOWED_DUPLICATES: dict[str, str] = {}
-"""Class names that several modules may define, each with the reason. All other class names are unique in src."""
+ALLOWED_DUPLICATES: dict[str, str] = {
+    "CodeInterpreterCall": "one object of the wire, which the server writes and the client reads",
+    "ContainerFileCitation": "the same",
+    "FileCitation": "the same",
+    "ModelRequest": "one request to a model, of the client's loop and of the server's",
+    "ToolContext": "what a tool gets besides its arguments, in the client and in the server",
+    "UrlCitation": "one object of the wire, which the server writes and the client reads",
+}
+"""Public class names that several modules may define, each with the reason. All others are unique in src."""
 
 METAPHORS = re.compile(
     "annex(?:es)?|(?:any|every|no|some)body|doors?|floors?|holdings|house|lodgers?|patience|rooms?|shel(?:f|ves)"
@@ -235,13 +242,15 @@ ALLOWED_USES: dict[str, str] = {
 """Regular expressions of normal uses of these words, each with the reason. A line is checked without them."""
 
 
-def test_every_class_name_has_one_meaning():
+def test_every_public_class_name_has_one_meaning():
     duplicates = {
-        name: places for name, places in classes(SOURCE_FILES).items() if len({p.partition(":")[0] for p in places}) > 1
+        name: places
+        for name, places in classes(SOURCE_FILES).items()
+        if not name.startswith("_") and len({place.partition(":")[0] for place in places}) > 1
     }
 
     assert {name: places for name, places in duplicates.items() if name not in ALLOWED_DUPLICATES} == {}
-    assert set(ALLOWED_DUPLICATES) - set(duplicates) == set(), "remove what is no longer needed"
+    assert set(ALLOWED_DUPLICATES) - set(duplicates) == set(), "remove the entries that are no longer needed"
 
 
 def test_no_metaphor_stands_for_a_technical_term():
