@@ -12,6 +12,6 @@ settings.register_profile("default", deadline=None, derandomize=bool(os.environ.
 settings.load_profile("default")
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def anyio_backend():
     return "asyncio"

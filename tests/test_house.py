@@ -178,9 +178,9 @@ def test_architecture_page_names_every_package():
     assert [package for package in packages if f"`{package}/`" not in page] == []
 
 
-def test_architecture_page_names_only_packages_that_exist():
-    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-    named = re.findall(r"`((?:antwort|weakincentives)/[\w/]*)`", page)
+@pytest.mark.parametrize("page", PAGES, ids=relative)
+def test_every_source_path_that_a_page_names_exists(page):
+    named = re.findall(r"`((?:antwort|weakincentives)/[\w/.]*)`", page.read_text(encoding="utf-8"))
 
     assert [name for name in named if not (SOURCE / name).exists()] == []
 
