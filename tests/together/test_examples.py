@@ -46,11 +46,11 @@ print(json.dumps({**report, "best_region_revenue": float(revenue[best])WRONG}))
 @pytest.mark.parametrize("wrong, code", [("", 0), (" + 1", 1)])
 def test_the_sales_report_is_shown_and_checked(wrong, code, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "examples"))
-    played = importlib.import_module("played.server")
+    support = importlib.import_module("support.server")
     scene = "add a column `revenue`"
-    steps = [played.run(scene, 1, DRAW), played.run(scene, 2, SAY_IT.replace("WRONG", wrong))]
+    steps = [support.code_reply(scene, 1, DRAW), support.code_reply(scene, 2, SAY_IT.replace("WRONG", wrong))]
     monkeypatch.delenv("OPENAI_MODEL", raising=False)
-    with played.model_at_hand(*steps, played.LAST_OUTPUT) as model:
+    with support.model_or_script(*steps, support.ECHO_LAST_OUTPUT) as model:
         done = subprocess.run(
             [sys.executable, "-W", "error", ROOT / "examples" / "sales_report.py"],
             cwd=tmp_path,
