@@ -30,10 +30,10 @@ class Scripted(Model):
     def __init__(self, script: Iterator[ModelResponse]) -> None:
         self.script = script
 
-    async def get_response(self, *_args: Any, **_options: Any) -> ModelResponse:  # noqa: ANN401 - ignored
+    async def get_response(self, *_args: Any, **_options: Any) -> ModelResponse:  # noqa: ANN401 - they are ignored
         return next(self.script)
 
-    def stream_response(self, *_args: Any, **_options: Any) -> AsyncIterator[Any]:  # noqa: ANN401 - ignored too
+    def stream_response(self, *_args: Any, **_options: Any) -> AsyncIterator[Any]:  # noqa: ANN401 - they are ignored
         raise NotImplementedError
 
 
