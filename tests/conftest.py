@@ -1,4 +1,4 @@
-"""Hypothesis settings and the event loop of all tests."""
+"""Settings of all tests: contracts, hypothesis, event loop."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import os
 
 import pytest
 from hypothesis import settings
+
+# Contracts (weakincentives.dbc) are enabled when they are decorated, so this comes before the package is imported.
+os.environ.setdefault("WEAKINCENTIVES_DBC", "1")
 
 # No deadline per example, because the tests also run on slow machines. In CI the examples are the same in every run.
 settings.register_profile("default", deadline=None, derandomize=bool(os.environ.get("CI")))
