@@ -226,7 +226,9 @@ ALLOWED_DUPLICATES: dict[str, str] = {
     "ContainerFileCitation": "the same",
     "FileCitation": "the same",
     "ModelRequest": "one request to a model, of the client's loop and of the server's",
+    "SandboxError": "the root of the sandbox's errors, and of the errors of the server's port to sandboxes",
     "ToolContext": "what a tool gets besides its arguments, in the client and in the server",
+    "ToolRegistry": "the protocol of the engine, and its implementation",
     "UrlCitation": "one object of the wire, which the server writes and the client reads",
 }
 """Public class names that several modules may define, each with the reason. All others are unique in src."""
