@@ -1,12 +1,12 @@
-"""What a response with one code call takes, and what of it is ours: the real server, the real jail, a dummy model.
+"""Benchmark: response with one code interpreter call, real server and sandbox, dummy model, with LiteLLM as peer.
 
-The model costs nearly nothing: it calls the tool at once with one line of Python, and answers at once with eight words.
-What the same code takes when the sandbox server is asked for it directly is measured beside it, and the processor time
-of our own process, which is what we add to it; the rest of the total is the cores that all of them share.
+The model costs nearly no time: it calls the tool with one line of Python, and then answers with eight words. For
+comparison, direct requests to the sandbox server run the same code, and the CPU time of the server's own process is
+measured, which is the overhead of the server; the rest of the total is CPU contention.
 
-Beside us is LiteLLM's proxy, which can intercept the same tool. It speaks to E2B, a service, and to OpenSandbox, which
-needs Docker, so it is given OpenSandbox's protocol over our own sandbox server (`opensandbox.py`): both run the code in
-the same jail, and what differs is the way there.
+The peer is LiteLLM's proxy, which can intercept the same tool. It supports E2B, a service, and OpenSandbox, which
+needs Docker, so it gets OpenSandbox's protocol over `antwort sandbox` (`opensandbox.py`): both run the code in
+the same sandbox.
 """
 
 from __future__ import annotations
@@ -22,104 +22,113 @@ from pathlib import Path
 from statistics import median
 
 import httpx2
-from contenders import HERE, RefusedError, Stage, Way, litellm_version, stage
-from processes import ENVIRONMENT, NotReadyError, Server, end, serving
-from readings import Reading, Row, Suite, Unit, seconds
+from compared_servers import HERE, ComparedServers, Endpoint, LoadFailedError, compared_servers, litellm_version
+from measurements import Measurement, Row, Suite, Unit, measure_seconds
+from processes import ENVIRONMENT, ServerNotReadyError, ServerProcess, serving, stop
 from upstream import CODE
 
-ROUNDS, DIRECT = 5, 40
+ROUNDS, SANDBOX_CALLS = 5, 40
 AT_ONCE = 50
 PEER = "LiteLLM code"
-READY = 1.5
+READY_TARGET = 1.5
 
 
 def suite() -> Suite:
-    """Everything in one run, ours and theirs by turns."""
+    """All measurements in one run; antwort and LiteLLM alternate."""
     samples: dict[tuple[str, str], list[float]] = defaultdict(list)
     failure = ""
-    with stage() as place, contextlib.ExitStack() as opened:
-        ours = opened.enter_context(place.ours(code=True))["code"]
-        sandbox = opened.enter_context(_sandbox(place.folder))
-        samples["ready", "ours"].append(ours.server.ready_after)
+    with compared_servers() as servers, contextlib.ExitStack() as opened:
+        antwort = opened.enter_context(servers.start_antwort(code=True))["code"]
+        sandbox = opened.enter_context(_sandbox_server(servers.folder))
+        samples["ready", "antwort"].append(antwort.server.ready_after)
         with httpx2.Client(base_url=f"http://127.0.0.1:{sandbox.port}", timeout=60) as client:
-            direct = Reading.of([seconds(lambda: _directly(client)) for _ in range(DIRECT)])
-            warm = _warm(client)
-        ways: dict[str, Way] = {"ours": ours}
+            direct = Measurement.from_samples(
+                [measure_seconds(lambda: _sandbox_call_in_new_session(client)) for _ in range(SANDBOX_CALLS)]
+            )
+            warm = _measure_warm_session(client)
+        endpoints: dict[str, Endpoint] = {"antwort": antwort}
         try:
-            ways[PEER] = opened.enter_context(_theirs(place, sandbox))[PEER]
-        except NotReadyError as error:
+            endpoints[PEER] = opened.enter_context(_litellm_with_sandbox(servers, sandbox))[PEER]
+        except ServerNotReadyError as error:
             failure = str(error)
-        kept = _kept(ours)
+        existing = _with_fixed_container(antwort)
         for number in range(ROUNDS + 1):
-            for name, way in [*ways.items(), ("kept", kept)]:
+            for name, endpoint in [*endpoints.items(), ("existing", existing)]:
                 try:
-                    _round(samples, name, way, counted=number > 0)
-                except RefusedError as error:
+                    _round(samples, name, endpoint, counted=number > 0)
+                except LoadFailedError as error:
                     if name != PEER:
                         raise
                     failure = str(error)
-                    ways.pop(PEER, None)
+                    endpoints.pop(PEER, None)
                     break
     return Suite(_rows(samples, direct, warm, failure), [f"Code, beside LiteLLM {litellm_version()}:", *NOTES])
 
 
 NOTES = [
-    "  one line of Python, a model that calls it at once, two requests to that model, everything stored by us.",
-    "  LiteLLM's sandboxes are ours, too: E2B is a service and OpenSandbox needs Docker. It deletes each one, we",
-    "  keep containers for twenty minutes and let the oldest go when there are more than 32. It is asked for chat",
-    "  completions: over such a model its /responses hands the call back to the client instead of running it.",
+    "  one line of Python, two requests to a dummy model; antwort stores every response.",
+    "  LiteLLM uses antwort's sandbox server: E2B is a service and OpenSandbox needs Docker. LiteLLM deletes each,",
+    "  antwort keeps containers for 20 minutes and evicts the least recently used above 32. LiteLLM gets chat",
+    "  completions requests: with such a model its /responses returns the call to the client instead of running it.",
 ]
 
 
-def _round(samples: dict[tuple[str, str], list[float]], name: str, way: Way, *, counted: bool) -> None:
-    """One after another, then many at once."""
+def _round(samples: dict[tuple[str, str], list[float]], name: str, endpoint: Endpoint, *, counted: bool) -> None:
+    """One connection, then many."""
     for what, at_once in (("one", 1), ("many", AT_ONCE)):
-        before, own = way.server.cpu(), way.server.own_cpu()
-        outcome = way.ask("coder", at_once=at_once)
+        before, own = endpoint.server.cpu_seconds(), endpoint.server.own_cpu_seconds()
+        outcome = endpoint.run_load("coder", at_once=at_once)
         if counted:
-            samples[what, name].append(median(outcome["heard"][-1]))
-            samples[f"{what} rate", name].append(outcome["answered"] / outcome["seconds"])
-            samples[f"{what} cpu", name].append((way.server.cpu() - before) / outcome["answered"])
-            samples[f"{what} own", name].append((way.server.own_cpu() - own) / outcome["answered"])
+            samples[what, name].append(median(outcome["mark_seconds"][-1]))
+            samples[f"{what} rate", name].append(outcome["responses"] / outcome["seconds"])
+            samples[f"{what} cpu", name].append((endpoint.server.cpu_seconds() - before) / outcome["responses"])
+            samples[f"{what} own", name].append((endpoint.server.own_cpu_seconds() - own) / outcome["responses"])
 
 
-def _rows(samples: Mapping[tuple[str, str], list[float]], direct: Reading, warm: Reading, failure: str) -> list[Row]:
-    def theirs(what: str, unit: Unit = "s") -> dict[str, Reading | str]:
+def _rows(
+    samples: Mapping[tuple[str, str], list[float]], direct: Measurement, warm: Measurement, failure: str
+) -> list[Row]:
+    def litellm(what: str, unit: Unit = "s") -> dict[str, Measurement | str]:
         taken = samples.get((what, PEER))
-        return {PEER: Reading.of(taken, unit) if taken else failure or "it failed before"}
+        return {PEER: Measurement.from_samples(taken, unit) if taken else failure or "failed before"}
 
-    def ours(what: str, name: str = "ours", unit: Unit = "s") -> Reading:
-        return Reading.of(samples[what, name], unit)
+    def antwort(what: str, name: str = "antwort", unit: Unit = "s") -> Measurement:
+        return Measurement.from_samples(samples[what, name], unit)
 
     return [
-        Row("response with a code call, new container", ours("one"), theirs("one")),
-        Row("  the sandbox alone, asked directly", direct),
-        Row("  CPU of the server's own process", ours("one own"), theirs("one own")),
-        Row("response with a code call, kept container", ours("one", "kept")),
-        Row("  the sandbox alone, asked directly", warm),
-        Row("  CPU of the server's own process", ours("one own", "kept")),
-        Row(f"the same, new containers, {AT_ONCE} at once", ours("many"), theirs("many")),
-        Row(f"such responses, {AT_ONCE} at once", ours("many rate", unit="/s"), theirs("many rate", "/s")),
-        Row("CPU of one, sandbox and all", ours("one cpu")),
-        Row("start to ready, with the jail tried", ours("ready"), target=READY),
+        Row("response with a code call, new container", antwort("one"), litellm("one")),
+        Row("  sandbox server only", direct),
+        Row("  CPU of the server's own process", antwort("one own"), litellm("one own")),
+        Row("response with a code call, existing container", antwort("one", "existing")),
+        Row("  sandbox server only", warm),
+        Row("  CPU of the server's own process", antwort("one own", "existing")),
+        Row(f"response with a code call, new container, {AT_ONCE} concurrent", antwort("many"), litellm("many")),
+        Row(
+            f"such responses per second, {AT_ONCE} concurrent",
+            antwort("many rate", unit="/s"),
+            litellm("many rate", "/s"),
+        ),
+        Row("CPU of one response, with its sandbox", antwort("one cpu")),
+        Row("start to ready, with sandbox check", antwort("ready"), target=READY_TARGET),
     ]
 
 
-# ── the sandbox alone ────────────────────────────────────────────────────────────────────────────────────────────────
+# ── sandbox server only ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @contextlib.contextmanager
-def _sandbox(folder: Path) -> Iterator[Server]:
-    """A sandbox server of its own: to be asked directly, and for LiteLLM's calls."""
-    with tempfile.TemporaryDirectory(dir=folder) as place:
-        environment = {"SANDBOX_STATE": place, "SANDBOX_MAX_SESSIONS": "256", "SANDBOX_MAX_SESSIONS_PER_TENANT": "256"}
+def _sandbox_server(folder: Path) -> Iterator[ServerProcess]:
+    """A sandbox server for the direct requests and for LiteLLM's calls."""
+    with tempfile.TemporaryDirectory(dir=folder) as state:
+        limits = dict.fromkeys(("SANDBOX_MAX_SESSIONS", "SANDBOX_MAX_SESSIONS_PER_TENANT"), "256")
+        environment = {"SANDBOX_STATE": state, **limits}
         command = [sys.executable, "-m", "antwort", "sandbox", "--port", "{port}"]
         with serving(command, ready="/health", log=folder / "sandbox.log", environment=environment) as server:
             yield server
 
 
-def _directly(client: httpx2.Client) -> None:
-    """What a response asks of it: a session, a run, a look at its files."""
+def _sandbox_call_in_new_session(client: httpx2.Client) -> None:
+    """The requests of one response: create a session, run code, list files, delete the session."""
     name = client.post("/sessions", json={"memory": "1g"}).raise_for_status().json()["id"]
     _run(client, name)
     client.delete(f"/sessions/{name}")
@@ -130,10 +139,10 @@ def _run(client: httpx2.Client, name: str) -> None:
     client.get(f"/sessions/{name}/files").raise_for_status()
 
 
-def _warm(client: httpx2.Client) -> Reading:
+def _measure_warm_session(client: httpx2.Client) -> Measurement:
     name = client.post("/sessions", json={"memory": "1g"}).raise_for_status().json()["id"]
     _run(client, name)
-    reading = Reading.of([seconds(lambda: _run(client, name)) for _ in range(DIRECT)])
+    reading = Measurement.from_samples([measure_seconds(lambda: _run(client, name)) for _ in range(SANDBOX_CALLS)])
     client.delete(f"/sessions/{name}")
     return reading
 
@@ -141,32 +150,32 @@ def _warm(client: httpx2.Client) -> Reading:
 # ── the servers ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _kept(way: Way) -> Way:
-    """The same server, asked for one container by its id."""
-    headers = {"authorization": f"Bearer {way.key}"}
-    url = f"http://127.0.0.1:{way.server.port}/v1/containers"
+def _with_fixed_container(endpoint: Endpoint) -> Endpoint:
+    """The same endpoint, with the id of an existing container in the request."""
+    headers = {"authorization": f"Bearer {endpoint.key}"}
+    url = f"http://127.0.0.1:{endpoint.server.port}/v1/containers"
     made = httpx2.post(url, json={"name": "bench"}, headers=headers, timeout=60).raise_for_status().json()
-    body = {**way.body, "tools": [{"type": "code_interpreter", "container": made["id"]}]}
-    return Way(way.server, way.key, way.path, body)
+    body = {**endpoint.body, "tools": [{"type": "code_interpreter", "container": made["id"]}]}
+    return Endpoint(endpoint.server, endpoint.key, endpoint.path, body)
 
 
 @contextlib.contextmanager
-def _theirs(place: Stage, sandbox: Server) -> Iterator[dict[str, Way]]:
+def _litellm_with_sandbox(servers: ComparedServers, sandbox: ServerProcess) -> Iterator[dict[str, Endpoint]]:
     command = [sys.executable, str(HERE / "opensandbox.py"), f"http://127.0.0.1:{sandbox.port}"]
     bridge = subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE)
-    assert bridge.stdout is not None  # noqa: S101 - it was asked for
+    assert bridge.stdout is not None  # noqa: S101 - stdout is a pipe
     with bridge.stdout as lines:
         try:
             port = int(lines.readline())
             _wait(port)
-            with place.litellm(f"http://127.0.0.1:{port}") as ways:
-                yield ways
+            with servers.start_litellm(f"http://127.0.0.1:{port}") as endpoints:
+                yield endpoints
         finally:
-            end(bridge)
+            stop(bridge)
 
 
 def _wait(port: int) -> None:
-    """It listens before it answers."""
+    """Wait until the bridge answers; it listens earlier."""
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
         try:
@@ -175,4 +184,4 @@ def _wait(port: int) -> None:
             time.sleep(0.05)
         else:
             return
-    raise NotReadyError("the bridge to the sandbox was not ready")
+    raise ServerNotReadyError("the bridge to the sandbox server was not ready")

@@ -1,9 +1,9 @@
-"""A dummy of the Responses API, as a process of its own: it reads a request, looks at nothing, plays the next answer.
+"""Dummy Responses API in a process of its own: ignores the content of requests and sends the next planned response.
 
-    python dummy_api.py        prints the address it listens on, and ends with its standard input
+    python dummy_api.py        prints its base URL, and ends when its stdin closes
 
-`POST /plan` with `{"turns": 10, "calls": 1}` says what comes next: so many answers with so many calls of `double`, then
-one with text. Standard library only, and as quick as that allows: what is measured is the client.
+`POST /plan` with `{"turns": 10, "calls": 1}` sets the next responses: so many with so many calls of `double`, then
+one with text. Standard library only, and fast, because the client is measured.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ ENVELOPE = {
 
 
 def answers(turns: int, calls: int) -> Iterator[bytes]:
-    """One evaluation's answers, encoded."""
+    """The encoded responses of one evaluation."""
     head, tail = json.dumps({**ENVELOPE, "output": []}).encode().split(b'"output": []')
     for turn in range(turns):
         items = (_call(turn, number) for number in range(calls))
         yield head + b'"output": [' + b",".join(items) + b"]" + tail
     part = {"type": "output_text", "text": "done", "annotations": [], "logprobs": []}
-    said = {"id": "msg_1", "type": "message", "role": "assistant", "status": "completed", "content": [part]}
-    yield json.dumps({**ENVELOPE, "output": [said]}).encode()
+    message = {"id": "msg_1", "type": "message", "role": "assistant", "status": "completed", "content": [part]}
+    yield json.dumps({**ENVELOPE, "output": [message]}).encode()
 
 
 def _call(turn: int, number: int) -> bytes:
@@ -64,14 +64,14 @@ def _call(turn: int, number: int) -> bytes:
     ).encode()
 
 
-class Dummy:
+class DummyApi:
     """Serves one client at a time, over any number of connections."""
 
     def __init__(self) -> None:
         self.script: Iterator[bytes] = iter(())
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection, until the client has enough of it."""
+        """Serve one connection until the client closes it."""
         try:
             while True:
                 head = (await reader.readuntil(b"\r\n\r\n")).lower()
@@ -83,7 +83,7 @@ class Dummy:
                 )
                 writer.write(answer)
                 await writer.drain()
-        except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):  # the last: we are to end
+        except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):  # the last: the server stops
             writer.close()
 
     def plan(self, body: bytes) -> bytes:
@@ -92,8 +92,8 @@ class Dummy:
 
 
 async def main() -> None:
-    """Serve until nobody holds our standard input open."""
-    server = await asyncio.start_server(Dummy().serve, "127.0.0.1", 0, limit=1 << 20)
+    """Serve until stdin closes."""
+    server = await asyncio.start_server(DummyApi().serve, "127.0.0.1", 0, limit=1 << 20)
     print(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", flush=True)
     await asyncio.to_thread(sys.stdin.read)
 

@@ -1,4 +1,4 @@
-"""Telling the dummy what to play. Standard library only: the peers use this too."""
+"""Sets the responses of the dummy API. Standard library only, because the peers import it too."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ import os
 from http.client import HTTPConnection
 from urllib.parse import urlsplit
 
-VARIABLE = "BENCH_DUMMY_URL"
+URL_VARIABLE = "BENCH_DUMMY_URL"
 
 
-def address() -> str:
-    """Where the dummy is."""
-    return os.environ[VARIABLE]
+def base_url() -> str:
+    """The base URL of the dummy API."""
+    return os.environ[URL_VARIABLE]
 
 
 def plan(turns: int, calls: int) -> None:
-    """What it plays next."""
+    """Set its next responses."""
     _post(_connection(), "/plan", json.dumps({"turns": turns, "calls": calls}).encode())
 
 
 def bare_requests(count: int) -> None:
-    """As many requests as `count` turns have, by a client that does nothing else."""
+    """Send `count` requests without an adapter, for comparison."""
     connection = _connection()
     for _ in range(count):
         _post(connection, "/v1/responses", b"{}")
 
 
 def _connection() -> HTTPConnection:
-    return HTTPConnection(urlsplit(address()).netloc)
+    return HTTPConnection(urlsplit(base_url()).netloc)
 
 
 def _post(connection: HTTPConnection, path: str, body: bytes) -> None:

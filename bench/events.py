@@ -1,10 +1,10 @@
-"""How long a session takes to hear of many events."""
+"""Benchmark: dispatch of many events to a session."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from readings import Row, Suite, timed
+from measurements import Row, Suite, measure
 
 from weakincentives.runtime import Replace, Session, SliceOp, SliceView
 
@@ -14,47 +14,47 @@ TARGET = 0.1
 
 @dataclass(frozen=True)
 class Spent:
-    """Something that happens often."""
+    """An event."""
 
     amount: int
 
 
 @dataclass(frozen=True)
 class Account:
-    """What a reducer makes of it."""
+    """The state that the reducer computes."""
 
     events: int = 0
     total: int = 0
 
 
 def suite() -> Suite:
-    """A fresh session each time. Making the events counts too."""
+    """A new session per round. The time includes the construction of the events."""
     return Suite(
         [
-            Row(f"{EVENTS:,} events, with a reducer", timed(reduced, times=15), target=TARGET),
-            Row(f"{EVENTS:,} events, default append", timed(appended, times=15), target=TARGET),
+            Row(f"{EVENTS:,} events, with a reducer", measure(dispatch_with_reducer, times=15), target=TARGET),
+            Row(f"{EVENTS:,} events, default append", measure(dispatch_with_append, times=15), target=TARGET),
         ]
     )
 
 
-def reduced() -> None:
-    """Each event changes a running total."""
+def dispatch_with_reducer() -> None:
+    """A reducer keeps a running total."""
     session = Session()
     session[Account].register(Spent, add)
     for amount in range(EVENTS):
         session.dispatch(Spent(amount))
     if session[Account].latest() != Account(EVENTS, sum(range(EVENTS))):
-        raise RuntimeError("the total is wrong")
+        raise RuntimeError("wrong total")
 
 
 def add(view: SliceView[Account], event: Spent) -> SliceOp:
-    """One more."""
+    """Add one event."""
     before = view.latest() or Account()
     return Replace((Account(before.events + 1, before.total + event.amount),))
 
 
-def appended() -> None:
-    """Each event is kept."""
+def dispatch_with_append() -> None:
+    """Each event is appended to its slice."""
     session = Session()
     for amount in range(EVENTS):
         session.dispatch(Spent(amount))

@@ -1,4 +1,4 @@
-"""How long a fresh interpreter takes to import us, and our peers."""
+"""Benchmark: import time in a new interpreter, with peers."""
 
 from __future__ import annotations
 
@@ -7,49 +7,53 @@ import subprocess
 import sys
 from pathlib import Path
 
-from peer_process import ABSENT, PYTHON
-from readings import Reading, Row, Suite, seconds
+from measurements import Measurement, Row, Suite, measure_seconds
+from peer_process import NOT_INSTALLED, PYTHON
 
 ROUNDS = 20
 TARGET = 0.1
 PEERS = {"pydantic-ai": "import pydantic_ai", "openai-agents": "import agents"}
-OURS = Path(sys.executable)
-# Bytecode may be written, whatever this machine prefers: the first round compiles, and is not counted.
+OWN_PYTHON = Path(sys.executable)
+# Bytecode is cached even if this machine disables it: the first round compiles and is not counted.
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 
 def suite() -> Suite:
-    """Whole processes, interpreter start included. The programs take turns, so that noise hits all of them."""
+    """Whole processes, with interpreter start. The programs alternate, so that noise affects all of them."""
     programs = {
-        "nothing": (OURS, "pass"),
-        "package": (OURS, "import weakincentives"),
-        "adapters": (OURS, "import weakincentives.adapters"),
+        "baseline": (OWN_PYTHON, "pass"),
+        "package": (OWN_PYTHON, "import weakincentives"),
+        "adapters": (OWN_PYTHON, "import weakincentives.adapters"),
     }
     if PYTHON.exists():
         programs |= {peer: (PYTHON, code) for peer, code in PEERS.items()}
-        programs["peers' nothing"] = (PYTHON, "pass")
+        programs["peers' baseline"] = (PYTHON, "pass")
     samples: dict[str, list[float]] = {name: [] for name in programs}
     for rounds in range(ROUNDS + 1):
         for name, program in programs.items():
-            took = seconds(lambda program=program: run(*program))
+            took = measure_seconds(lambda program=program: run(*program))
             if rounds:
                 samples[name].append(took)
-    readings = {name: Reading.of(taken) for name, taken in samples.items()}
-    peers: dict[str, Reading | str] = {peer: readings.get(peer, ABSENT) for peer in PEERS}
+    readings = {name: Measurement.from_samples(taken) for name, taken in samples.items()}
+    peers: dict[str, Measurement | str] = {peer: readings.get(peer, NOT_INSTALLED) for peer in PEERS}
     return Suite(
         [
-            Row("python -c pass", readings["nothing"], {"their environment": readings.get("peers' nothing", ABSENT)}),
+            Row(
+                "python -c pass",
+                readings["baseline"],
+                {"peers' environment": readings.get("peers' baseline", NOT_INSTALLED)},
+            ),
             Row("import weakincentives", readings["package"], peers, TARGET),
             Row("import weakincentives.adapters", readings["adapters"], peers, TARGET),
         ],
         [
-            f"Imports: {ROUNDS} fresh processes each, bytecode compiled before. `python -c pass` is not subtracted.",
-            "`weakincentives` loads its names on first use, `weakincentives.adapters` all that an agent needs;",
-            "  the design's target is for the former, and the latter is held to it too.",
+            f"Imports: {ROUNDS} new processes each, bytecode compiled before. `python -c pass` is not subtracted.",
+            "`weakincentives` loads its names on first use, `weakincentives.adapters` loads all that an agent needs;",
+            "  the target was set for the former and is applied to both.",
         ],
     )
 
 
 def run(python: Path, code: str) -> None:
-    """One fresh interpreter."""
+    """Run one new interpreter."""
     subprocess.run([python, "-c", code], check=True, env=ENVIRONMENT)

@@ -1,8 +1,8 @@
-"""Asks a server, many times at once, and says how it went. Light, so that little of the machine goes to asking.
+"""HTTP load generator: many connections to one server, with little CPU use of its own.
 
-It runs as a process of its own: a plan as JSON on its command line, one line of JSON as its answer. Each connection
-asks again as soon as it is answered, until the time is over; what is under way then is waited for. With `hold` each
-asks once, and stays with its stream, once all have heard their last mark, until standard input is closed.
+It runs as a process of its own: a plan as JSON on its command line, one line of JSON as its result. Each connection
+sends the next request as soon as a response is complete, until the time is over, and then waits for the last response.
+With `hold` each sends one request and keeps its stream open until stdin closes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import cast
 
 import uvloop
 
-PATIENCE = 120.0
+TIMEOUT_SECONDS = 120.0
 
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 _CHUNKED = re.compile(rb"\r\ntransfer-encoding: *chunked", re.IGNORECASE)
@@ -25,8 +25,8 @@ _LAST_CHUNK = b"0\r\n\r\n"
 
 
 @dataclass
-class Plan:
-    """What to ask. Every answer must hold all marks, in their order; when each came is measured."""
+class LoadPlan:
+    """The request. Every response must contain all marks, in this order; the time of each mark is measured."""
 
     port: int
     key: str
@@ -38,7 +38,7 @@ class Plan:
     hold: bool = False
 
     def request(self) -> bytes:
-        """The bytes that go out, each time the same."""
+        """The bytes of the request."""
         body = self.body.encode()
         lines = (
             f"POST {self.path} HTTP/1.1",
@@ -51,119 +51,119 @@ class Plan:
 
 
 @dataclass
-class Outcome:
-    """What came of it. `heard` holds, for each mark, how long after its request each caller heard it."""
+class LoadResult:
+    """The result. `mark_seconds` has, for each mark, the times from request to mark."""
 
-    asked: int = 0
-    answered: int = 0
+    requests: int = 0
+    responses: int = 0
     seconds: float = 0.0
-    heard: list[list[float]] = field(default_factory=list[list[float]])
-    refusals: list[str] = field(default_factory=list[str])
+    mark_seconds: list[list[float]] = field(default_factory=list[list[float]])
+    failures: list[str] = field(default_factory=list[str])
 
 
-class Caller(asyncio.Protocol):
+class LoadConnection(asyncio.Protocol):
     """One connection."""
 
-    def __init__(self, crowd: Crowd) -> None:
-        self._crowd = crowd
-        self._held = bytearray()
-        self._heard = 0
-        self._asked = 0.0
-        self.over = asyncio.get_running_loop().create_future()
+    def __init__(self, load: LoadGenerator) -> None:
+        self._load = load
+        self._received = bytearray()
+        self._marks_seen = 0
+        self._sent_at = 0.0
+        self.finished = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast("asyncio.Transport", transport)  # a stream gets nothing else
+        self.transport = cast("asyncio.Transport", transport)  # a TCP connection has no other kind
 
-    def ask(self) -> None:
-        """Send the request, again."""
-        self._held.clear()
-        self._heard = 0
-        self._asked = perf_counter()
-        self._crowd.outcome.asked += 1
-        self.transport.write(self._crowd.request)
+    def send_request(self) -> None:
+        """Send the next request."""
+        self._received.clear()
+        self._marks_seen = 0
+        self._sent_at = perf_counter()
+        self._load.result.requests += 1
+        self.transport.write(self._load.request)
 
     def data_received(self, data: bytes) -> None:
-        self._held += data
-        self._listen()
-        if self._heard == len(self._crowd.marks) and self._crowd.plan.hold:
-            self.end()
-        elif self._whole():
-            missing = self._crowd.marks[self._heard :]
-            if missing or not self._held.startswith(b"HTTP/1.1 200"):
-                self.end(bytes(self._held[:300]).decode(errors="replace"))
-            elif perf_counter() < self._crowd.until:
-                self._crowd.outcome.answered += 1
-                self.ask()
+        self._received += data
+        self._find_marks()
+        if self._marks_seen == len(self._load.marks) and self._load.plan.hold:
+            self.finish()
+        elif self._is_complete():
+            missing = self._load.marks[self._marks_seen :]
+            if missing or not self._received.startswith(b"HTTP/1.1 200"):
+                self.finish(bytes(self._received[:300]).decode(errors="replace"))
+            elif perf_counter() < self._load.until:
+                self._load.result.responses += 1
+                self.send_request()
             else:
-                self.end()
+                self.finish()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.end(f"the connection was lost: {exc}")
+        self.finish(f"connection lost: {exc}")
 
-    def _listen(self) -> None:
-        marks = self._crowd.marks
-        while self._heard < len(marks) and marks[self._heard] in self._held:
-            self._crowd.outcome.heard[self._heard].append(perf_counter() - self._asked)
-            self._heard += 1
+    def _find_marks(self) -> None:
+        marks = self._load.marks
+        while self._marks_seen < len(marks) and marks[self._marks_seen] in self._received:
+            self._load.result.mark_seconds[self._marks_seen].append(perf_counter() - self._sent_at)
+            self._marks_seen += 1
 
-    def _whole(self) -> bool:
-        end = self._held.find(b"\r\n\r\n")
+    def _is_complete(self) -> bool:
+        end = self._received.find(b"\r\n\r\n")
         if end < 0:
             return False
-        head = bytes(self._held[:end])
+        head = bytes(self._received[:end])
         if (length := _LENGTH.search(head)) is not None:
-            return len(self._held) >= end + 4 + int(length[1])
-        return _CHUNKED.search(head) is not None and self._held.endswith(_LAST_CHUNK)
+            return len(self._received) >= end + 4 + int(length[1])
+        return _CHUNKED.search(head) is not None and self._received.endswith(_LAST_CHUNK)
 
-    def end(self, refusal: str = "") -> None:
-        """It is over for this one, well or not."""
-        if self.over.done():
+    def finish(self, failure: str = "") -> None:
+        """Finish this connection, with a failure or without."""
+        if self.finished.done():
             return
-        self.over.set_result(None)
-        if refusal:
-            self._crowd.outcome.refusals.append(refusal)
+        self.finished.set_result(None)
+        if failure:
+            self._load.result.failures.append(failure)
         else:
-            self._crowd.outcome.answered += 1
+            self._load.result.responses += 1
 
 
-class Crowd:
-    """All callers together."""
+class LoadGenerator:
+    """All connections."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: LoadPlan) -> None:
         self.plan = plan
         self.request = plan.request()
         self.marks = [mark.encode() for mark in plan.marks]
-        self.outcome = Outcome(heard=[[] for _ in plan.marks])
+        self.result = LoadResult(mark_seconds=[[] for _ in plan.marks])
         self.until = 0.0
 
-    async def ask(self) -> list[Caller]:
-        """Connect all, then let all ask at once."""
+    async def run(self) -> list[LoadConnection]:
+        """Open all connections, then send all requests at once."""
         loop = asyncio.get_running_loop()
-        opening = (loop.create_connection(lambda: Caller(self), "127.0.0.1", self.plan.port) for _ in self._places())
-        callers = [caller for _, caller in await asyncio.gather(*opening)]
-        begun = perf_counter()
-        self.until = begun + self.plan.seconds
-        for caller in callers:
-            caller.ask()
-        await asyncio.wait([caller.over for caller in callers], timeout=PATIENCE)
-        self.outcome.seconds = perf_counter() - begun
-        for caller in callers:
-            caller.end(f"no answer after {PATIENCE:.0f} s")
-        return callers
-
-    def _places(self) -> range:
-        return range(self.plan.connections)
+        opening = (
+            loop.create_connection(lambda: LoadConnection(self), "127.0.0.1", self.plan.port)
+            for _ in range(self.plan.connections)
+        )
+        connections = [connection for _, connection in await asyncio.gather(*opening)]
+        start_time = perf_counter()
+        self.until = start_time + self.plan.seconds
+        for connection in connections:
+            connection.send_request()
+        await asyncio.wait([connection.finished for connection in connections], timeout=TIMEOUT_SECONDS)
+        self.result.seconds = perf_counter() - start_time
+        for connection in connections:
+            connection.finish(f"no response after {TIMEOUT_SECONDS:.0f} s")
+        return connections
 
 
 async def main() -> None:
-    """Ask, tell, and hold on where that was asked for."""
-    crowd = Crowd(Plan(**json.loads(sys.argv[1])))
-    callers = await crowd.ask()
-    print(json.dumps(asdict(crowd.outcome)), flush=True)
-    if crowd.plan.hold:
+    """Run the plan and print the result; with `hold`, keep the streams open."""
+    load = LoadGenerator(LoadPlan(**json.loads(sys.argv[1])))
+    connections = await load.run()
+    print(json.dumps(asdict(load.result)), flush=True)
+    if load.plan.hold:
         await asyncio.to_thread(sys.stdin.read)
-    for caller in callers:
-        caller.transport.close()
+    for connection in connections:
+        connection.transport.close()
 
 
 if __name__ == "__main__":

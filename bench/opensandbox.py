@@ -1,7 +1,7 @@
-"""OpenSandbox's protocol over our sandbox server, so that LiteLLM can have code run where we do.
+"""Bridge from OpenSandbox's protocol to `antwort sandbox`, so that LiteLLM runs code in the same sandbox.
 
-As little as its client asks for: make a sandbox, say where it is, run code in it, delete it. It runs as a process of
-its own beside the sandbox server whose address it is given, and prints the port that it listens on.
+The minimum that LiteLLM's client needs: create a sandbox, return its endpoint, run code in it, delete it. It runs as a
+process of its own, gets the URL of the sandbox server as argument, and prints its port.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from starlette.routing import Route
 
 
 def make_app(sandbox: httpx2.AsyncClient, own: str) -> Starlette:
-    """The application; `own` is where it can be reached."""
+    """The application; `own` is its own address."""
 
     async def create(_: Request) -> Response:
         made = (await sandbox.post("/sessions", json={"memory": "1g"})).raise_for_status().json()
@@ -29,10 +29,10 @@ def make_app(sandbox: httpx2.AsyncClient, own: str) -> Starlette:
         return JSONResponse({"endpoint": f"{own}/{request.path_params['name']}"})
 
     async def code(request: Request) -> Response:
-        asked = await request.json()
+        body = await request.json()
         path = f"/sessions/{request.path_params['name']}/execute"
-        ran = (await sandbox.post(path, json={"code": asked["code"]})).raise_for_status().json()
-        events = [{"type": "stdout", "text": ran["stdout"]}, {"type": "stderr", "text": ran["stderr"]}]
+        result = (await sandbox.post(path, json={"code": body["code"]})).raise_for_status().json()
+        events = [{"type": "stdout", "text": result["stdout"]}, {"type": "stderr", "text": result["stderr"]}]
         return Response("".join(f"data: {json.dumps(event)}\n\n" for event in events), media_type="text/event-stream")
 
     async def delete(request: Request) -> Response:

@@ -1,4 +1,4 @@
-"""Asking the peers, which live in an environment of their own (`make bench` creates it)."""
+"""Runs the peers in their own virtual environment, which `make bench` creates."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from typing import Any
 
 HERE = Path(__file__).parent
 PYTHON = Path(os.environ.get("BENCH_PEERS_PYTHON", HERE.parent / ".venv-bench" / "bin" / "python")).absolute()
-ABSENT = "not installed: run `make bench`"
+NOT_INSTALLED = "not installed: run `make bench`"
 
 
 class PeerFailedError(Exception):
-    """A peer gave no numbers; the message fits into its cell."""
+    """A peer returned no samples; the message fits into a table cell."""
 
 
-def ask(module: str) -> dict[str, Any]:
-    """Run a module of `bench/peers` and read the JSON that it prints."""
+def run_peer(module: str) -> dict[str, Any]:
+    """Run a module of `bench/peers` and parse the JSON that it prints."""
     if not PYTHON.exists():
-        raise PeerFailedError(ABSENT)
+        raise PeerFailedError(NOT_INSTALLED)
     command = [PYTHON, "-m", f"peers.{module}"]
-    asked = subprocess.run(command, cwd=HERE, check=False, capture_output=True, text=True)
-    if asked.returncode:
-        complaint = asked.stderr.strip().splitlines() or [f"exit status {asked.returncode}"]
-        raise PeerFailedError(complaint[-1])
-    return json.loads(asked.stdout)
+    result = subprocess.run(command, cwd=HERE, check=False, capture_output=True, text=True)
+    if result.returncode:
+        errors = result.stderr.strip().splitlines() or [f"exit status {result.returncode}"]
+        raise PeerFailedError(errors[-1])
+    return json.loads(result.stdout)

@@ -1,4 +1,4 @@
-"""Servers that are measured from outside: started, waited for, weighed, and ended by their id."""
+"""Starts and stops server processes; reads their CPU time and memory from outside."""
 
 from __future__ import annotations
 
@@ -14,52 +14,56 @@ from pathlib import Path
 
 from antwort.sandbox.host.process import descendants
 
-PATIENCE = 120.0
-_NAP = 0.005
-_ENDING = 30.0
+START_TIMEOUT_SECONDS = 120.0
+_POLL_SECONDS = 0.005
+_STOP_TIMEOUT_SECONDS = 30.0
 _OK = 200
-# Bytecode may be written, whatever this machine prefers, and nothing here goes through a proxy: all is on loopback.
-_DROPPED = ("PYTHONDONTWRITEBYTECODE", "http_proxy", "https_proxy", "all_proxy")
-ENVIRONMENT = {name: value for name, value in os.environ.items() if name not in (*_DROPPED, *map(str.upper, _DROPPED))}
+# Bytecode is cached even if this machine disables it, and no proxy is used, because all servers are on loopback.
+_REMOVED_VARIABLES = ("PYTHONDONTWRITEBYTECODE", "http_proxy", "https_proxy", "all_proxy")
+ENVIRONMENT = {
+    name: value
+    for name, value in os.environ.items()
+    if name not in (*_REMOVED_VARIABLES, *map(str.upper, _REMOVED_VARIABLES))
+}
 
 
-class NotReadyError(Exception):
-    """A server ended, or never answered; the message fits into a cell."""
+class ServerNotReadyError(Exception):
+    """A server ended or did not answer; the message fits into a table cell."""
 
 
 @dataclass(frozen=True)
-class Server:
-    """One that answers. `ready_after` is how long that took."""
+class ServerProcess:
+    """A server that answers. `ready_after` is its start-up time in seconds."""
 
     pid: int
     port: int
     ready_after: float
 
-    def cpu(self) -> float:
-        """Seconds of processor time so far, all threads and child processes included."""
-        return sum(map(_cpu, self._pids()))
+    def cpu_seconds(self) -> float:
+        """CPU time so far, with all threads and child processes."""
+        return sum(map(_cpu_seconds, self._pids()))
 
-    def own_cpu(self) -> float:
-        """The same of its own process alone."""
-        return _cpu(self.pid)
+    def own_cpu_seconds(self) -> float:
+        """CPU time of its own process, without child processes."""
+        return _cpu_seconds(self.pid)
 
-    def megabytes(self) -> float:
-        """What it holds of the machine's memory."""
-        return sum(map(_resident, self._pids()))
+    def resident_megabytes(self) -> float:
+        """Resident memory of the process and its children."""
+        return sum(map(_resident_megabytes, self._pids()))
 
     def _pids(self) -> list[int]:
-        return descendants(self.pid)  # itself, too
+        return descendants(self.pid)  # includes the process itself
 
 
-def _cpu(pid: int) -> float:
-    """From the process's own clock, which knows nanoseconds; /proc/PID/stat counts in hundredths of a second."""
+def _cpu_seconds(pid: int) -> float:
+    """Reads the CPU clock of the process, in nanoseconds; /proc/PID/stat has only hundredths of a second."""
     try:
-        return time.clock_gettime(~pid << 3 | 2)  # how Linux numbers the processor clock of a process
+        return time.clock_gettime(~pid << 3 | 2)  # the clock id that Linux assigns to the CPU clock of a process
     except OSError:
         return 0.0  # it has ended
 
 
-def _resident(pid: int) -> float:
+def _resident_megabytes(pid: int) -> float:
     try:
         status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
     except OSError:
@@ -70,49 +74,49 @@ def _resident(pid: int) -> float:
 @contextlib.contextmanager
 def serving(
     command: Sequence[str | Path], *, ready: str, log: Path, environment: Mapping[str, str] | None = None
-) -> Iterator[Server]:
-    """Start a server; `{port}` in its command is one that is free. It is there once the path `ready` answers."""
+) -> Iterator[ServerProcess]:
+    """Start a server, with a free port for `{port}` in its command, and wait until the path `ready` answers 200."""
     port = free_port()
     argv = [str(part).replace("{port}", str(port)) for part in command]
     with log.open("wb") as lines:
-        begun = time.perf_counter()
+        start_time = time.perf_counter()
         process = subprocess.Popen(argv, env={**ENVIRONMENT, **(environment or {})}, stdout=lines, stderr=lines)
         try:
-            yield Server(process.pid, port, _wait(process, port, ready, log, begun))
+            yield ServerProcess(process.pid, port, _wait_until_ready(process, port, ready, log, start_time))
         finally:
-            end(process)
+            stop(process)
 
 
 def free_port() -> int:
-    """One that nobody listens on."""
-    with socket.socket() as chosen:
-        chosen.bind(("127.0.0.1", 0))
-        return chosen.getsockname()[1]
+    """A free TCP port."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return sock.getsockname()[1]
 
 
-def end(process: subprocess.Popen[bytes]) -> None:
-    """Ask it to stop, and wait; one that does not is killed."""
+def stop(process: subprocess.Popen[bytes]) -> None:
+    """Terminate the process; kill it after a timeout."""
     process.terminate()
     try:
-        process.wait(_ENDING)
+        process.wait(_STOP_TIMEOUT_SECONDS)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
 
 
-def _wait(process: subprocess.Popen[bytes], port: int, path: str, log: Path, begun: float) -> float:
-    while (waited := time.perf_counter() - begun) < PATIENCE:
+def _wait_until_ready(process: subprocess.Popen[bytes], port: int, path: str, log: Path, start_time: float) -> float:
+    while (waited := time.perf_counter() - start_time) < START_TIMEOUT_SECONDS:
         if process.poll() is not None:
             lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-            raise NotReadyError(f"it did not start: {lines[-1] if lines else f'exit status {process.returncode}'}")
+            raise ServerNotReadyError(f"did not start: {lines[-1] if lines else f'exit status {process.returncode}'}")
         if _answers(port, path):
-            return time.perf_counter() - begun
-        time.sleep(_NAP)
-    raise NotReadyError(f"it was not ready after {waited:.0f} s")
+            return time.perf_counter() - start_time
+        time.sleep(_POLL_SECONDS)
+    raise ServerNotReadyError(f"not ready after {waited:.0f} s")
 
 
 def _answers(port: int, path: str) -> bool:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=START_TIMEOUT_SECONDS)
     try:
         connection.request("GET", path)
         return connection.getresponse().status == _OK

@@ -1,10 +1,10 @@
-"""How long a prompt takes to become text."""
+"""Benchmark: rendering of a prompt."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from readings import Row, Suite, timed
+from measurements import Row, Suite, measure
 
 from weakincentives.prompt import MarkdownSection, Prompt
 
@@ -15,14 +15,14 @@ RENDERINGS = 50
 
 @dataclass(frozen=True)
 class Topic:
-    """What the sections are about."""
+    """Parameters of the sections."""
 
     topic: str
     depth: int
 
 
 def suite() -> Suite:
-    """Rendering alone: the tree is built and checked before."""
+    """Rendering only: the tree is built and checked before."""
     prompt = sections().bind(Topic("the sea", 3))
 
     def render() -> None:
@@ -30,7 +30,7 @@ def suite() -> Suite:
             if len(prompt.render().sections) != SECTIONS:
                 raise RuntimeError("a section is missing")
 
-    reading = timed(render, times=30).over(RENDERINGS)
+    reading = measure(render, times=30).divided_by(RENDERINGS)
     return Suite([Row(f"render {SECTIONS} sections", reading)])
 
 

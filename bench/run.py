@@ -1,10 +1,10 @@
-"""Measure us, and our peers beside us, and print one table.
+"""Runs the benchmarks of this project and of its peers, and prints one table.
 
-    make bench                                  the way to run it: sets up both environments first
-    make bench BENCH_ARGS="--only events"       some suites only
+    make bench                                  installs the peers and runs all suites
+    make bench BENCH_ARGS="--only events"       runs one suite
 
-A missed target is marked in the table and does not fail the run: machines are noisy, and
-what counts is the ratio to the peers that were measured beside us.
+A missed target is marked in the table and does not fail the run, because timings on a shared machine
+vary. The ratio to the peers of the same run is more reliable.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import storage
 import table
 import tool_calls
 import workspaces
-from readings import Suite
+from measurements import Suite
 
 SUITES: dict[str, Callable[[], Suite]] = {
     "imports": imports.suite,
@@ -39,11 +39,11 @@ SUITES: dict[str, Callable[[], Suite]] = {
     "code": code_calls.suite,
     "workspaces": workspaces.suite,
 }
-"""Every suite, in the order of the table. A new one is a module beside this file, and a line here."""
+"""All suites, in the order of the table. To add one, create a module with `suite()` and add a line here."""
 
 
 def main() -> None:
-    """Run the suites that were asked for."""
+    """Run the selected suites."""
     arguments = parser().parse_args()
     measured: dict[str, Suite] = {}
     for name in arguments.only or SUITES:
@@ -56,9 +56,11 @@ def main() -> None:
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    command = argparse.ArgumentParser(description="Measure weakincentives, and its peers beside it.")
+    command = argparse.ArgumentParser(
+        description="Run the benchmarks of weakincentives and antwort, and of their peers."
+    )
     command.add_argument("--only", metavar="NAME", action="append", choices=SUITES, help=f"one of {', '.join(SUITES)}")
-    command.add_argument("--json", metavar="FILE", type=Path, help="also write everything to this file")
+    command.add_argument("--json", metavar="FILE", type=Path, help="also write the results to this file")
     return command
 
 

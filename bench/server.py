@@ -1,7 +1,7 @@
-"""What a request costs the server, how many it takes, how soon it speaks, what an open stream weighs, when it is ready.
+"""Benchmark: CPU per request, throughput, stream latency, memory per stream and start-up, with LiteLLM as peer.
 
-One upstream for all: `upstream.py`, a model that costs nearly nothing, in a process of its own, as the load (`load.py`)
-is. The servers and their ways to be asked are in `contenders.py`; they take turns, so that noise hits all of them.
+All servers use one dummy upstream (`upstream.py`); it and the load generator (`load.py`) are separate processes.
+`compared_servers.py` starts the servers; they alternate, so that noise affects all of them.
 """
 
 from __future__ import annotations
@@ -14,141 +14,150 @@ from contextlib import AbstractContextManager
 from statistics import median
 from typing import Any, TypeAlias
 
-from contenders import RefusedError, Way, litellm_version, stage
-from processes import NotReadyError
-from readings import Reading, Row, Suite, Unit
+from compared_servers import Endpoint, LoadFailedError, compared_servers, litellm_version
+from measurements import Measurement, Row, Suite, Unit
+from processes import ServerNotReadyError
 
 AT_ONCE = (1, 16, 256)
 ROUNDS, STARTS = 3, 5
 STREAMS, WARM_STREAMS = 1_000, 32
-OURS = ("stateless", "stored")
-THEIRS = ("LiteLLM /responses", "LiteLLM /chat")
-TARGETS = {"stateless": 0.002, "stored": 0.004}  # seconds of processor time for a request
-READY = 1.5
+ANTWORT_ENDPOINTS = ("stateless", "stored")
+LITELLM_ENDPOINTS = ("LiteLLM /responses", "LiteLLM /chat")
+TARGETS = {"stateless": 0.002, "stored": 0.004}  # seconds of CPU time per request
+READY_TARGET = 1.5
 
-Start: TypeAlias = Callable[[], AbstractContextManager[dict[str, Way]]]
+Start: TypeAlias = Callable[[], AbstractContextManager[dict[str, Endpoint]]]
 Samples: TypeAlias = defaultdict[tuple[str, str], list[float]]
-"""What was measured, by what it is and by the way that was asked."""
+"""Samples by quantity and endpoint."""
 
 
 def suite() -> Suite:
-    """Everything in one run."""
+    """All measurements in one run."""
     samples: Samples = defaultdict(list)
     failures: dict[str, str] = {}
-    with stage() as place:
+    with compared_servers() as servers:
         for _ in range(STARTS):
-            begin(samples, place.ours, "stateless")
-        for name in THEIRS:
-            with tolerated(failures, name):
-                begin(samples, place.litellm, name)
-        with contextlib.ExitStack() as servers:
-            ways = servers.enter_context(place.ours())
-            if len(failures) < len(THEIRS):
-                ways |= servers.enter_context(place.litellm())
+            measure_start(samples, servers.start_antwort, "stateless")
+        for name in LITELLM_ENDPOINTS:
+            with collect_failure(failures, name):
+                measure_start(samples, servers.start_litellm, name)
+        with contextlib.ExitStack() as running:
+            endpoints = running.enter_context(servers.start_antwort())
+            if len(failures) < len(LITELLM_ENDPOINTS):
+                endpoints |= running.enter_context(servers.start_litellm())
             for rounds in range(ROUNDS + 1):
-                for name in [*OURS, *(name for name in THEIRS if name not in failures)]:
-                    with tolerated(failures, name):
-                        (ask if rounds else warm_up)(samples, name, ways[name])
+                for name in [*ANTWORT_ENDPOINTS, *(name for name in LITELLM_ENDPOINTS if name not in failures)]:
+                    with collect_failure(failures, name):
+                        (measure_round if rounds else warm_up)(samples, name, endpoints[name])
     return Suite(rows(samples, failures), [f"Server, beside LiteLLM {litellm_version()}:", *NOTES])
 
 
 @contextlib.contextmanager
-def tolerated(failures: dict[str, str], name: str) -> Iterator[None]:
-    """A peer that fails says so in its cells. If we do, the run ends."""
+def collect_failure(failures: dict[str, str], name: str) -> Iterator[None]:
+    """Keep the failure of a peer for its cells. A failure of antwort ends the run."""
     try:
         yield
-    except (NotReadyError, RefusedError) as failure:
-        if name in OURS:
+    except (ServerNotReadyError, LoadFailedError) as failure:
+        if name in ANTWORT_ENDPOINTS:
             raise
         failures[name] = str(failure)
 
 
 NOTES = [
-    "  one process each, a key for every request, one upstream that answers at once with eight words. We always",
-    "  ask it for a stream, LiteLLM when it is asked for one; both speak to its chat completions, /responses too.",
-    "  CPU is that of the server's process alone. Load and upstream share the cores with it, which bounds the rates.",
+    "  one process each, an API key with every request, one upstream that answers with eight words. antwort always",
+    "  streams from it, LiteLLM only for streamed requests; both use its chat completions, also for /responses.",
+    "  CPU is that of the server process. Load generator and upstream share its cores, which limits throughput.",
 ]
 
 
-# ── what is measured ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── measurements ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def begin(samples: Samples, start: Start, name: str) -> None:
-    """Start a server anew, and weigh it while it holds many streams open."""
-    with start() as ways:
-        way = ways[name]
-        samples["ready", name].append(way.server.ready_after)
-        with way.streams(WARM_STREAMS):
+def measure_start(samples: Samples, start: Start, name: str) -> None:
+    """Start a server, and measure its memory with many open streams."""
+    with start() as endpoints:
+        endpoint = endpoints[name]
+        samples["ready", name].append(endpoint.server.ready_after)
+        with endpoint.open_streams(WARM_STREAMS):
             pass
-        time.sleep(1)  # it may still be clearing up
-        before = way.server.megabytes()
+        time.sleep(1)  # let it finish its clean-up
+        before = endpoint.server.resident_megabytes()
         samples["idle", name].append(before)
-        with way.streams(STREAMS) as opened:
+        with endpoint.open_streams(STREAMS) as opened:
             time.sleep(1)
-            samples["each", name].append((way.server.megabytes() - before) / STREAMS)
+            samples["each", name].append((endpoint.server.resident_megabytes() - before) / STREAMS)
             samples["opened", name].append(opened["seconds"])
 
 
-def warm_up(_: Samples, __: str, way: Way) -> None:
-    """What happens only once is not counted."""
+def warm_up(_: Samples, __: str, endpoint: Endpoint) -> None:
+    """Warm-up requests."""
     for stream in (True, False):
-        way.ask("quick", at_once=16, stream=stream)
+        endpoint.run_load("quick", at_once=16, stream=stream)
 
 
-def ask(samples: Samples, name: str, way: Way) -> None:
-    """One round of all that needs a server which has been up for a while."""
+def measure_round(samples: Samples, name: str, endpoint: Endpoint) -> None:
+    """One round of the measurements on a running server."""
     for at_once in AT_ONCE:
-        spent, outcome = costs(way, "quick", at_once=at_once)
-        samples[f"cpu {at_once}", name].append(spent / outcome["answered"])
-        samples[f"rate {at_once}", name].append(outcome["answered"] / outcome["seconds"])
-    outcome = way.ask("quick", at_once=1, stream=True)
-    samples["first event", name].append(median(outcome["heard"][0]))
-    samples["first word", name].append(median(outcome["heard"][1]))
+        cpu, outcome = cpu_of_load(endpoint, "quick", at_once=at_once)
+        samples[f"cpu {at_once}", name].append(cpu / outcome["responses"])
+        samples[f"rate {at_once}", name].append(outcome["responses"] / outcome["seconds"])
+    outcome = endpoint.run_load("quick", at_once=1, stream=True)
+    samples["first event", name].append(median(outcome["mark_seconds"][0]))
+    samples["first word", name].append(median(outcome["mark_seconds"][1]))
     for stream, what in ((True, "streamed"), (False, "whole")):
-        spent, outcome = costs(way, "paced", at_once=16, stream=stream)
-        samples[what, name].append(spent / outcome["answered"])
+        cpu, outcome = cpu_of_load(endpoint, "paced", at_once=16, stream=stream)
+        samples[what, name].append(cpu / outcome["responses"])
 
 
-def costs(way: Way, model: str, *, at_once: int, stream: bool = False) -> tuple[float, dict[str, Any]]:
-    """The seconds of processor time that asking for a while takes the server, and what came of it."""
-    before = way.server.cpu()
-    outcome = way.ask(model, at_once=at_once, stream=stream)
-    return way.server.cpu() - before, outcome
+def cpu_of_load(endpoint: Endpoint, model: str, *, at_once: int, stream: bool = False) -> tuple[float, dict[str, Any]]:
+    """CPU seconds of the server during a load, and the result of the load."""
+    before = endpoint.server.cpu_seconds()
+    outcome = endpoint.run_load(model, at_once=at_once, stream=stream)
+    return endpoint.server.cpu_seconds() - before, outcome
 
 
-# ── what is shown ────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── table rows ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def rows(samples: Samples, failures: Mapping[str, str]) -> list[Row]:
-    """The lines of the table; where a peer has no reading, why."""
+    """The rows of the table, with reasons for missing measurements."""
 
-    def row(label: str, what: str, way: str = "stateless", unit: Unit = "s", target: float | None = None) -> Row:
-        peers: dict[str, Reading | str] = {"LiteLLM": "stores nothing without Postgres"}
-        if way != "stored":
-            peers = {name: theirs(samples[what, name], unit, name) for name in THEIRS}
-        return Row(label, Reading.of(samples[what, way], unit), peers, target)
+    def row(label: str, what: str, endpoint: str = "stateless", unit: Unit = "s", target: float | None = None) -> Row:
+        peers: dict[str, Measurement | str] = {"LiteLLM": "stores nothing without Postgres"}
+        if endpoint != "stored":
+            peers = {name: peer_value(samples[what, name], unit, name) for name in LITELLM_ENDPOINTS}
+        return Row(label, Measurement.from_samples(samples[what, endpoint], unit), peers, target)
 
     def of_process(label: str, what: str, unit: Unit = "s", target: float | None = None) -> Row:
-        """However it is asked, it is one process."""
-        taken = [sample for name in THEIRS for sample in samples[what, name]]
+        """A row about the process, for all of its endpoints."""
+        taken = [sample for name in LITELLM_ENDPOINTS for sample in samples[what, name]]
         return Row(
-            label, Reading.of(samples[what, "stateless"], unit), {"LiteLLM": theirs(taken, unit, THEIRS[0])}, target
+            label,
+            Measurement.from_samples(samples[what, "stateless"], unit),
+            {"LiteLLM": peer_value(taken, unit, LITELLM_ENDPOINTS[0])},
+            target,
         )
 
-    def theirs(taken: list[float], unit: Unit, name: str) -> Reading | str:
-        return Reading.of(taken, unit) if taken else failures.get(name, "not measured: it failed before")
+    def peer_value(taken: list[float], unit: Unit, name: str) -> Measurement | str:
+        return Measurement.from_samples(taken, unit) if taken else failures.get(name, "not measured: failed before")
 
-    ways = [(way, at_once) for way in OURS for at_once in AT_ONCE]
+    endpoints = [(endpoint, at_once) for endpoint in ANTWORT_ENDPOINTS for at_once in AT_ONCE]
     return [
-        *(row(f"CPU of a request, {way}, {n} at once", f"cpu {n}", way, target=TARGETS[way]) for way, n in ways),
-        *(row(f"requests, {way}, {n} at once", f"rate {n}", way, "/s") for way, n in ways),
+        *(
+            row(f"CPU per request, {endpoint}, {n} concurrent", f"cpu {n}", endpoint, target=TARGETS[endpoint])
+            for endpoint, n in endpoints
+        ),
+        *(
+            row(f"requests per second, {endpoint}, {n} concurrent", f"rate {n}", endpoint, "/s")
+            for endpoint, n in endpoints
+        ),
         row("first event of a stream", "first event"),
         row("first event of a stream, stored", "first event", "stored"),
         row("first word of a stream", "first word"),
         row("CPU of 100 words, streamed", "streamed"),
         row("CPU of 100 words, not streamed", "whole"),
-        row(f"{STREAMS:,} streams opened at once, all heard", "opened"),
-        row(f"memory of each of {STREAMS:,} open streams", "each", unit="MB"),
-        of_process("memory before them", "idle", "MB"),
-        of_process("start to ready", "ready", target=READY),
+        row(f"{STREAMS:,} streams opened, first word on all", "opened"),
+        row(f"memory per stream, {STREAMS:,} open", "each", unit="MB"),
+        of_process("memory without streams", "idle", "MB"),
+        of_process("start to ready", "ready", target=READY_TARGET),
     ]

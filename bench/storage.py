@@ -1,4 +1,4 @@
-"""How long a response takes to be stored: begun and finished, each durable before the next step."""
+"""Benchmark: storing a response, with a durable write at its begin and at its end."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from readings import Row, Suite, timed
+from measurements import Row, Suite, measure
 
 from antwort.api.responses import Response
 from antwort.engine.stores import Owner, Store, StoredResponse
@@ -19,21 +19,21 @@ OWNER = Owner("tenant", "key")
 
 
 def suite() -> Suite:
-    """Alone each response waits for the disk twice; together they share the waits."""
-    alone = timed(stored_by(1), times=5).over(RESPONSES)
-    together = timed(stored_by(WRITERS), times=5).over(RESPONSES)
+    """A single writer waits for the disk twice per response; concurrent writers share commits."""
+    alone = measure(stored_by(1), times=5).divided_by(RESPONSES)
+    together = measure(stored_by(WRITERS), times=5).divided_by(RESPONSES)
     return Suite(
         [
             Row("a response stored, one at a time", alone),
             Row(f"a response stored, {WRITERS} at a time", together),
-            Row("shared commits: the second per the first", together.per(alone), target=0.5),
+            Row("group commit: second row ÷ first row", together.ratio_to(alone), target=0.5),
         ],
-        [f"{1 / alone.p50:,.0f} responses per second alone, {1 / together.p50:,.0f} with {WRITERS} writers"],
+        [f"{1 / alone.p50:,.0f} responses per second with one writer, {1 / together.p50:,.0f} with {WRITERS} writers"],
     )
 
 
 def stored_by(writers: int) -> Callable[[], None]:
-    """A new store each time, with so many who write at once."""
+    """A run with a new store and concurrent writers."""
 
     async def write(store: Store, writer: int) -> None:
         for number in range(RESPONSES // writers):
@@ -52,7 +52,7 @@ def stored_by(writers: int) -> Callable[[], None]:
 
 
 def response(identifier: str) -> StoredResponse:
-    """One that has begun, with a short question."""
+    """A response in progress with a short input."""
     return StoredResponse(response=Response(id=identifier, created_at=1, model="m"), input=[item("in")])
 
 

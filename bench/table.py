@@ -1,4 +1,4 @@
-"""The one table that a run prints, and the same as JSON."""
+"""Formats the results as a table and as JSON."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ import platform
 from collections.abc import Mapping
 from dataclasses import asdict
 
-from readings import Reading, Row, Suite
+from measurements import Measurement, Row, Suite
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-WIDTH = 132  # where the output is no terminal
+WIDTH = 132  # if the output is not a terminal
 MILLISECOND = 1e-3
 
 
 def show(suites: Mapping[str, Suite]) -> None:
-    """Print everything as one table, its notes below."""
+    """Print the table and the notes of all suites."""
     console = Console()
     if not console.is_terminal:
         console = Console(width=WIDTH)
-    table = Table(title=f"weakincentives, and peers beside it ({machine()})", title_justify="left")
-    table.add_column("what", no_wrap=True)
-    table.add_column("ours: p50 (best)", justify="right", no_wrap=True)
+    table = Table(title=f"weakincentives and antwort, with peers ({describe_machine()})", title_justify="left")
+    table.add_column("benchmark", no_wrap=True)
+    table.add_column("p50 (best)", justify="right", no_wrap=True)
     table.add_column("target", justify="right", no_wrap=True)
     table.add_column("peers: p50 (best)", justify="right")
-    table.add_column("peer ÷ ours", justify="right", no_wrap=True)
+    table.add_column("ratio", justify="right", no_wrap=True)
     for suite in suites.values():
         for row in suite.rows:
-            first, *others = peers(row) or [("", "")]
-            table.add_row(row.name, reading(row.ours), target(row), *first)
+            first, *others = format_peers(row) or [("", "")]
+            table.add_row(row.name, format_measurement(row.measured), format_target(row), *first)
             for other in others:
                 table.add_row("", "", "", *other)
         table.add_section()
@@ -39,13 +39,13 @@ def show(suites: Mapping[str, Suite]) -> None:
     for note in (note for suite in suites.values() for note in suite.notes):
         console.print(f"· {note}", highlight=False, markup=False)
     load = ", ".join(f"{average:.1f}" for average in os.getloadavg())
-    console.print(f"· Load of the machine, over the last 1, 5 and 15 minutes: {load}", highlight=False)
+    console.print(f"· Load average of the machine (1, 5 and 15 minutes): {load}", highlight=False)
 
 
 def dump(suites: Mapping[str, Suite]) -> str:
-    """Everything as JSON."""
+    """All results as JSON."""
     content = {
-        "machine": machine(),
+        "machine": describe_machine(),
         "suites": {
             name: {"rows": [as_json(row) for row in suite.rows], "notes": suite.notes} for name, suite in suites.items()
         },
@@ -54,22 +54,22 @@ def dump(suites: Mapping[str, Suite]) -> str:
 
 
 def as_json(row: Row) -> dict[str, object]:
-    """A row, and what follows from it."""
-    return {**asdict(row), "met": row.met, "peers_by_ours": {peer: row.ratio(peer) for peer in row.peers}}
+    """A row with its derived values."""
+    return {**asdict(row), "met": row.met, "peer_ratios": {peer: row.ratio(peer) for peer in row.peers}}
 
 
-def machine() -> str:
-    """In general words."""
+def describe_machine() -> str:
+    """Cores and Python version."""
     return f"{len(os.sched_getaffinity(0))} cores, Python {platform.python_version()}"
 
 
-def reading(measured: Reading) -> str:
-    """The middle, and the best."""
-    return f"{quantity(measured.p50, measured)} ({quantity(measured.least, measured)})"
+def format_measurement(measured: Measurement) -> str:
+    """Median and best value."""
+    return f"{format_value(measured.p50, measured)} ({format_value(measured.best, measured)})"
 
 
-def quantity(value: float, measured: Reading) -> str:
-    """A number that a person reads at once."""
+def format_value(value: float, measured: Measurement) -> str:
+    """A value with a readable unit."""
     if measured.unit == "x":
         return f"{value:.2f}x"
     if measured.unit == "/s":
@@ -79,23 +79,23 @@ def quantity(value: float, measured: Reading) -> str:
     return f"{value:.2f} s" if value >= 1 else f"{value / MILLISECOND:.3g} ms"
 
 
-def target(row: Row) -> str:
-    """What the design asks for, and whether we are there."""
+def format_target(row: Row) -> str:
+    """The target, and whether it is met."""
     if row.target is None:
         return ""
-    return f"≤ {quantity(row.target, row.ours)} {'[green]met[/]' if row.met else '[red]missed[/]'}"
+    return f"≤ {format_value(row.target, row.measured)} {'[green]met[/]' if row.met else '[red]missed[/]'}"
 
 
-def peers(row: Row) -> list[tuple[str, str]]:
-    """What each peer takes, and how many times ours that is."""
-    return [(peer(name, theirs), times(row.ratio(name))) for name, theirs in row.peers.items()]
+def format_peers(row: Row) -> list[tuple[str, str]]:
+    """The value of each peer, and its ratio."""
+    return [(format_peer(name, value), format_ratio(row.ratio(name))) for name, value in row.peers.items()]
 
 
-def peer(name: str, theirs: Reading | str) -> str:
-    """A peer's reading, or its reason for having none."""
-    return f"{name} {reading(theirs) if isinstance(theirs, Reading) else escape(theirs)}"
+def format_peer(name: str, value: Measurement | str) -> str:
+    """The measurement of a peer, or the reason why there is none."""
+    return f"{name} {format_measurement(value) if isinstance(value, Measurement) else escape(value)}"
 
 
-def times(ratio: float | None) -> str:
-    """A ratio, or nothing."""
+def format_ratio(ratio: float | None) -> str:
+    """A ratio, or an empty string."""
     return "" if ratio is None else f"{ratio:.3g}x"

@@ -1,13 +1,13 @@
-"""A model that costs nearly nothing: chat completions on loopback, streamed or not, whoever asks.
+"""Dummy upstream: a chat completions server on loopback that costs nearly no CPU time, streamed or not.
 
-The model's name says how it speaks:
+The model name selects its behaviour:
 
     quick     eight words, as fast as they can be sent
     paced     a hundred words, one every two milliseconds
-    drip      a word every ten seconds, until the reader goes
-    coder     calls the first tool that it is given with some Python; with the result, it is quick
+    drip      a word every ten seconds, until the client disconnects
+    coder     calls the first tool of the request with some Python; after its result it behaves as `quick`
 
-It runs as a process of its own, and prints the port that it listens on.
+It runs as a process of its own, and prints its port.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ BACKLOG = 4096
 _LENGTH = re.compile(rb"content-length: *(\d+)", re.IGNORECASE)
 _USAGE = {"prompt_tokens": 7, "completion_tokens": 8, "total_tokens": 15}
 _STREAM = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
-_NOTHING = b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n"
+_NOT_FOUND = b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n"
 _END = b"0\r\n\r\n"
 
 
 def words(model: str) -> list[str]:
-    """What a model says. Whoever measures looks for the first word; no two are alike, as some give up on a stutter."""
+    """The words of an answer. The benchmarks look for the first; all differ, as some servers stop on repetition."""
     return ["seven", *(f" word{number}" for number in range(1, LENGTH[model]))]
 
 
 def answer(model: str) -> bytes:
-    """All at once."""
+    """A blocking response."""
     message = {"role": "assistant", "content": "".join(words(model))}
     choice = {"index": 0, "message": message, "finish_reason": "stop"}
     body = json.dumps(_envelope(model, "chat.completion") | {"choices": [choice], "usage": _USAGE}).encode()
@@ -46,7 +46,7 @@ def answer(model: str) -> bytes:
 
 
 def frames(model: str) -> Iterator[bytes]:
-    """In pieces, one word each; the last holds all that follows the last word."""
+    """A streamed response, one word per chunk; the last chunk has all that follows the last word."""
     for word in words(model):
         yield _frame(_chunk(model, {"role": "assistant", "content": word}, None))
     end = _chunk(model, {}, "stop")
@@ -55,7 +55,7 @@ def frames(model: str) -> Iterator[bytes]:
 
 
 def call(tool: str) -> bytes:
-    """Call a tool, all at once."""
+    """A blocking response with a tool call."""
     message = {"role": "assistant", "content": None, "tool_calls": [{"id": "call_1", **_called(tool)}]}
     choice = {"index": 0, "message": message, "finish_reason": "tool_calls"}
     body = json.dumps(_envelope(CODER, "chat.completion") | {"choices": [choice], "usage": _USAGE}).encode()
@@ -63,7 +63,7 @@ def call(tool: str) -> bytes:
 
 
 def call_frames(tool: str) -> bytes:
-    """The same in pieces: the call, its end, and all that follows."""
+    """A streamed response with a tool call."""
     calls = [{"index": 0, "id": "call_1", **_called(tool)}]
     pieces = _frame(_chunk(CODER, {"role": "assistant", "tool_calls": calls}, None))
     usage = _envelope(CODER, "chat.completion.chunk") | {"choices": [], "usage": _USAGE}
@@ -96,42 +96,42 @@ PIECES = {model: list(frames(model)) for model in PACE}
 
 
 class Connection(asyncio.Protocol):
-    """Answers one request after the other."""
+    """Answers one request after the other on one connection."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)  # a stream gets nothing else
-        self._held = b""
+        self._transport = cast("asyncio.Transport", transport)  # a TCP connection has no other kind
+        self._received = b""
         self._next: asyncio.TimerHandle | None = None
 
     def data_received(self, data: bytes) -> None:
-        self._held += data
-        head, found, rest = self._held.partition(b"\r\n\r\n")
+        self._received += data
+        head, found, rest = self._received.partition(b"\r\n\r\n")
         length = _LENGTH.search(head)
         if not found or (length and len(rest) < int(length[1])):
             return
-        self._held = b""
-        if not head.startswith(b"POST "):  # some look for a list of models first, and can do without
-            self._transport.write(_NOTHING)
+        self._received = b""
+        if not head.startswith(b"POST "):  # some clients list models first; a 404 is enough
+            self._transport.write(_NOT_FOUND)
             return
-        asked = json.loads(rest)
-        model = asked["model"]
+        request = json.loads(rest)
+        model = request["model"]
         if model == CODER:
-            if asked["messages"][-1]["role"] != "tool":
-                tool = asked["tools"][0]["function"]["name"]
-                self._transport.write(_STREAM + call_frames(tool) if asked.get("stream") else call(tool))
+            if request["messages"][-1]["role"] != "tool":
+                tool = request["tools"][0]["function"]["name"]
+                self._transport.write(_STREAM + call_frames(tool) if request.get("stream") else call(tool))
                 return
-            if PRINTED not in json.dumps(asked["messages"][-1]["content"]):  # nobody is quick by running nothing
-                self._transport.write(_NOTHING)
+            if PRINTED not in json.dumps(request["messages"][-1]["content"]):  # the code must have run
+                self._transport.write(_NOT_FOUND)
                 return
             model = "quick"
         pace = PACE[model]
-        if not asked.get("stream"):
+        if not request.get("stream"):
             self._next = asyncio.get_running_loop().call_later(
                 pace * LENGTH[model], self._transport.write, WHOLE[model]
             )
         elif pace:
             self._transport.write(_STREAM)
-            self._speak(PIECES[model], 0, pace)
+            self._send_pieces(PIECES[model], 0, pace)
         else:
             self._transport.write(_STREAM + b"".join(PIECES[model]))
 
@@ -140,10 +140,10 @@ class Connection(asyncio.Protocol):
         if self._next is not None:
             self._next.cancel()
 
-    def _speak(self, pieces: list[bytes], at: int, pace: float) -> None:
+    def _send_pieces(self, pieces: list[bytes], at: int, pace: float) -> None:
         self._transport.write(pieces[at])
         if at + 1 < len(pieces):
-            self._next = asyncio.get_running_loop().call_later(pace, self._speak, pieces, at + 1, pace)
+            self._next = asyncio.get_running_loop().call_later(pace, self._send_pieces, pieces, at + 1, pace)
 
 
 async def main() -> None:

@@ -1,7 +1,7 @@
-"""Several tasks on the same data in one container: variables and files stay, and the results come home.
+"""Example: several tasks on the same data in one container, which keeps variables and files; results are downloaded.
 
-Runs without a key: a local `antwort` is started, whose model is a script that runs real code on the real files. With
-`OPENAI_MODEL` set (and `OPENAI_API_KEY`, or `OPENAI_BASE_URL`), the same program asks that model.
+Runs without an API key: it starts a local `antwort` with a scripted model, which runs real code on the real files. With
+`OPENAI_MODEL` set (and `OPENAI_API_KEY`, or `OPENAI_BASE_URL`), the same program uses that model.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-from played.progress import show_transfers
-from played.server import LAST_OUTPUT, model_at_hand, run
+from support.progress import show_transfers
+from support.server import ECHO_LAST_OUTPUT, code_reply, model_or_script
 
 from weakincentives import MarkdownSection, Prompt, PromptTemplate, Session
 from weakincentives.adapters.openai import OpenAIAdapter, OpenAIContainerWorkspaceSection, OpenAIHostedToolsConfig
@@ -29,7 +29,7 @@ print(totals.to_string(index=False))
 """,
     "Read only totals.csv. Draw it as a bar chart, and save it as totals.png.": """
 import matplotlib.pyplot as plt
-totals.plot.bar(x="city", y="sold", legend=False)  # a variable of the task before: it is the same container
+totals.plot.bar(x="city", y="sold", legend=False)  # a variable of the previous task, in the same container
 plt.tight_layout()
 plt.savefig("/mnt/data/totals.png")
 print("drawn")
@@ -42,13 +42,13 @@ print(pathlib.Path("/mnt/data/ranking.csv").read_text())
 
 
 def create_analysis_prompt(task: str, workspace: OpenAIContainerWorkspaceSection) -> Prompt[None]:
-    """One task. The workspace is the same for all of them."""
+    """The prompt of one task. All tasks share the workspace."""
     section = MarkdownSection(title="Task", key="task", template=task.replace("$", "$$"))
     return Prompt(PromptTemplate(ns="analysis", key="task", sections=[workspace, section]))
 
 
 def analyse(model: str, data: Path, results: Path) -> list[str]:
-    """Story 2 of the specification. What was answered to each task."""
+    """Run all tasks, and return the answers."""
     answers: list[str] = []
     session = Session()
     show_transfers(session)
@@ -57,8 +57,8 @@ def analyse(model: str, data: Path, results: Path) -> list[str]:
         session=session,
         mounts=(HostMount(host_path=data, mount_path="data", max_bytes=50_000_000),),
         allowed_host_roots=(data,),
-        sync_on_cleanup=True,  # get results back …
-        results_dir=results,  # … and leave them here, since the workspace's own copy goes
+        sync_on_cleanup=True,  # download results …
+        results_dir=results,  # … and copy them here, because the workspace deletes its copy
     )
     session.dispatcher.subscribe(WorkspaceSynced, lambda event: print(f"Synced: {event.render()}."))
     with workspace:
@@ -70,8 +70,8 @@ def analyse(model: str, data: Path, results: Path) -> list[str]:
 
 
 def make_sales(data: Path) -> Counter[str]:
-    """Make up a year of sales. How much each city has sold."""
-    rng = random.Random(7)  # noqa: S311 - made-up numbers
+    """Write a year of random sales, and return the total of each city."""
+    rng = random.Random(7)  # noqa: S311 - not for cryptography
     totals: Counter[str] = Counter()
     lines = ["month,city,sold"]
     for month in range(1, 13):
@@ -83,15 +83,15 @@ def make_sales(data: Path) -> Counter[str]:
 
 
 def main() -> None:
-    """Have made-up sales analysed."""
+    """Analyse random sales."""
     with tempfile.TemporaryDirectory() as directory:
         data, results = Path(directory, "data"), Path(directory, "results")
         data.mkdir()
         make_sales(data)
-        answers = [run(task[:40], 1, code) for task, code in TASKS.items()]
-        with model_at_hand(*answers, LAST_OUTPUT) as model:
+        answers = [code_reply(task[:40], 1, code) for task, code in TASKS.items()]
+        with model_or_script(*answers, ECHO_LAST_OUTPUT) as model:
             analyse(model, data, results)
-        print("What came back:")
+        print("Downloaded files:")
         for path in sorted(path for path in results.rglob("*") if path.is_file()):
             print(f"  {path.relative_to(results)} ({path.stat().st_size:,} bytes)")
 

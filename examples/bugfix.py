@@ -1,7 +1,7 @@
-"""An agent at work, with a scripted model: `python examples/bugfix.py`.
+"""Example: an agent with a scripted model that fixes a bug: `python examples/bugfix.py`.
 
-The model is a script; everything else is real. The agent looks through a small project, finds a bug, tries an edit
-that fails (and is rolled back), repairs it, lets the provider search the web, and answers with a typed report.
+Only the model is scripted. The agent reads a small project, finds a bug, makes an edit that fails (and is rolled
+back), fixes the bug, uses the provider's web search, and answers with a typed report.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ PROJECT = {
 
 @dataclass(frozen=True)
 class Goal:
-    """What users complain about."""
+    """Parameters of the prompt."""
 
     symptom: str
 
 
 @dataclass(frozen=True)
 class Report:
-    """What the agent answers."""
+    """The typed answer."""
 
     cause: Annotated[str, "What was wrong, in one sentence."]
     fixed_files: Annotated[list[str], "Paths of the files that were changed."]
@@ -52,14 +52,14 @@ class Report:
 
 @dataclass(frozen=True)
 class SearchParams:
-    """A search that the provider runs."""
+    """Parameters of the provider's web search."""
 
     query: str
 
 
 @dataclass(frozen=True)
 class SearchResult:
-    """What it found."""
+    """Result of the web search."""
 
     titles: list[str]
 
@@ -68,7 +68,7 @@ class SearchResult:
 
 
 def build_prompt(filesystem: HostFilesystem) -> PromptTemplate[Report]:
-    """The agent: what to do, what it may use, and what it answers."""
+    """The prompt: task, tools and type of the answer."""
     web_search = NativeTool[SearchParams, SearchResult](name="web_search", description="Search the web.")
     return PromptTemplate[Report](
         ns="demo",
@@ -85,8 +85,8 @@ def build_prompt(filesystem: HostFilesystem) -> PromptTemplate[Report]:
     )
 
 
-def script() -> ScriptedAdapter:
-    """What the model says, turn by turn."""
+def scripted_adapter() -> ScriptedAdapter:
+    """An adapter with the model's replies, turn by turn."""
     found = SearchResult(["Slicing sequences in Python: [1:] leaves out the first item"])
     return ScriptedAdapter(
         [
@@ -108,8 +108,8 @@ def script() -> ScriptedAdapter:
     )
 
 
-def narrate(bus: InProcessDispatcher) -> None:
-    """Show events as they happen."""
+def print_events(bus: InProcessDispatcher) -> None:
+    """Print events as they are dispatched."""
 
     def on_tool(event: ToolInvoked) -> None:
         mark = "ok  " if event.success else "FAIL"
@@ -130,9 +130,9 @@ def main() -> None:
         for path, text in PROJECT.items():
             filesystem.write_text(path, text)
         bus = InProcessDispatcher()
-        narrate(bus)
+        print_events(bus)
         session = Session(dispatcher=bus)
-        response = script().evaluate(
+        response = scripted_adapter().evaluate(
             Prompt(build_prompt(filesystem)),
             Goal("the cart prints 50 instead of 60."),
             session=session,
@@ -140,7 +140,7 @@ def main() -> None:
         )
         repaired = filesystem.read_text("shop/prices.py")
     if "sum(prices)" not in repaired:
-        raise SystemExit("the demo went wrong: the bug is still there")
+        raise SystemExit("the example failed: the bug is not fixed")
     print(f"\nThe typed answer:\n  {response.output}")
     print(f"\nshop/prices.py now:\n{repaired}")
     print(f"{response.turns} turns, {response.usage.total_tokens} tokens. The transcript, as JSONL, begins:")

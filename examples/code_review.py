@@ -1,7 +1,7 @@
-"""A code review in the model's own container: your folder goes in, a typed review comes out.
+"""Example: code review of a folder that is mounted into the model's container, with a typed result.
 
-Runs without a key: a local `antwort` is started, whose model is a script that runs real code on the real files. With
-`OPENAI_MODEL` set (and `OPENAI_API_KEY`, or `OPENAI_BASE_URL`), the same program asks that model.
+Runs without an API key: it starts a local `antwort` with a scripted model, which runs real code on the real files. With
+`OPENAI_MODEL` set (and `OPENAI_API_KEY`, or `OPENAI_BASE_URL`), the same program uses that model.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from played.progress import show_transfers
-from played.server import LAST_OUTPUT, model_at_hand, run
+from support.progress import show_transfers
+from support.server import ECHO_LAST_OUTPUT, code_reply, model_or_script
 
 from weakincentives import MarkdownSection, Prompt, PromptTemplate, Session
 from weakincentives.adapters.openai import OpenAIAdapter, OpenAIContainerWorkspaceSection, OpenAIHostedToolsConfig
@@ -56,7 +56,7 @@ print(json.dumps({
 
 @dataclass(frozen=True)
 class ReviewResult:
-    """What the model answers."""
+    """The typed answer."""
 
     summary: str
     issues: list[str]
@@ -64,7 +64,7 @@ class ReviewResult:
 
 
 def review(model: str, repositories: Path) -> ReviewResult:
-    """Story 1 of the specification, with a folder of our own."""
+    """Review the project `myproject`."""
     session = Session()
     show_transfers(session)
     workspace = OpenAIContainerWorkspaceSection(
@@ -108,7 +108,7 @@ def review(model: str, repositories: Path) -> ReviewResult:
 
 
 def make_project(repositories: Path) -> None:
-    """A small project with three flaws in it."""
+    """Write a small project with three flaws."""
     for name, text in PROJECT.items():
         path = repositories / "myproject" / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -116,11 +116,11 @@ def make_project(repositories: Path) -> None:
 
 
 def main() -> None:
-    """Have it reviewed."""
+    """Create a project and review it."""
     with tempfile.TemporaryDirectory() as directory:
         repositories = Path(directory)
         make_project(repositories)
-        with model_at_hand(run("Review the Python code", 1, FIND_ISSUES), LAST_OUTPUT) as model:
+        with model_or_script(code_reply("Review the Python code", 1, FIND_ISSUES), ECHO_LAST_OUTPUT) as model:
             result = review(model, repositories)
     print(result.summary)
     for line in (*result.issues, *(f"Suggestion: {one}." for one in result.suggestions)):

@@ -1,7 +1,7 @@
-"""The model's tools and yours in one conversation: SQL against a database here, Python in a container there.
+"""Example: client tools and hosted tools in one conversation: SQL in this process, Python in a container.
 
-Runs without a key: a local `antwort` is started, whose model is a script that calls both for real. With `OPENAI_MODEL`
-set (and `OPENAI_API_KEY`, or `OPENAI_BASE_URL`), the same program asks that model.
+Runs without an API key: it starts a local `antwort` with a scripted model, which calls both tools. With `OPENAI_MODEL`
+set (and `OPENAI_API_KEY`, or `OPENAI_BASE_URL`), the same program uses that model.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from played.progress import show_transfers
-from played.server import LAST_OUTPUT, model_at_hand, play, run
+from support.progress import show_transfers
+from support.server import ECHO_LAST_OUTPUT, code_reply, model_or_script, tool_reply
 
 from weakincentives import (
     MarkdownSection,
@@ -37,8 +37,8 @@ TASK = (
 SQL = "SELECT month, sum(sold) AS sold FROM sales GROUP BY month ORDER BY month"
 FIT_A_LINE = """
 import json, numpy as np
-told = '''<<output>>'''  # what the query said
-rows = json.loads(told[told.index("[") :])
+output = '''<<output>>'''  # the result of the query
+rows = json.loads(output[output.index("[") :])
 slope, start = np.polyfit(range(len(rows)), [row["sold"] for row in rows], 1)
 open("/mnt/data/trend.csv", "w").write("".join(f"{row['month']},{row['sold']}\\n" for row in rows))
 """
@@ -50,14 +50,14 @@ print(json.dumps({"trend": trend, "per_month": round(float(slope), 1), "months":
 
 @dataclass(frozen=True)
 class QueryParams:
-    """What the model asks."""
+    """Parameters of the query tool."""
 
     sql: Annotated[str, "One SELECT on the table sales(month, city, sold)."]
 
 
 @dataclass(frozen=True)
 class QueryResult:
-    """What it gets."""
+    """Result of the query tool."""
 
     rows: list[dict[str, Any]]
     row_count: int
@@ -68,7 +68,7 @@ class QueryResult:
 
 @dataclass(frozen=True)
 class AnalysisResult:
-    """What it answers."""
+    """The typed answer."""
 
     trend: Annotated[str, "rising or falling"]
     per_month: Annotated[float, "The slope: how much more is sold each month."]
@@ -76,7 +76,7 @@ class AnalysisResult:
 
 
 def run_query(params: QueryParams, *, context: ToolContext) -> ToolResult[QueryResult]:
-    """Execute SQL against the database that the caller lent, which can only be read."""
+    """Execute SQL on the read-only database of the resources."""
     database = context.resources.get(sqlite3.Connection)
     rows = [dict(row) for row in database.execute(params.sql)]
     return ToolResult(f"Query returned {len(rows)} rows", QueryResult(rows=rows, row_count=len(rows)))
@@ -89,8 +89,8 @@ query_tool = Tool[QueryParams, QueryResult](
 )
 
 
-def sales() -> sqlite3.Connection:
-    """A year of sales, in memory and read-only."""
+def open_database() -> sqlite3.Connection:
+    """A read-only in-memory database with a year of sales."""
     database = sqlite3.connect(":memory:")
     database.row_factory = sqlite3.Row
     database.execute("CREATE TABLE sales (month TEXT, city TEXT, sold INTEGER)")
@@ -103,14 +103,14 @@ def sales() -> sqlite3.Connection:
 
 
 def report(model: str) -> AnalysisResult:
-    """Story 3 of the specification."""
+    """Run the analysis."""
     session = Session()
     show_transfers(session)
     session.dispatcher.subscribe(
         ToolInvoked, lambda event: print(f"{event.name} ({event.origin}): {event.rendered_output.split(chr(10))[0]}")
     )
     adapter = OpenAIAdapter(model=model, hosted_tools=OpenAIHostedToolsConfig(code_interpreter=True))
-    with OpenAIContainerWorkspaceSection(session=session) as workspace, closing(sales()) as database:
+    with OpenAIContainerWorkspaceSection(session=session) as workspace, closing(open_database()) as database:
         template = PromptTemplate[AnalysisResult](
             ns="analytics",
             key="report",
@@ -119,7 +119,7 @@ def report(model: str) -> AnalysisResult:
                     title="Task",
                     key="task",
                     template=TASK,
-                    tools=(query_tool,),  # beside the provider's
+                    tools=(query_tool,),  # in addition to the provider's tools
                 ),
                 workspace,
             ],
@@ -131,10 +131,15 @@ def report(model: str) -> AnalysisResult:
 
 
 def main() -> None:
-    """Ask both kinds of tools about the same sales."""
-    scene = "Analyze sales trends"
-    answers = (play(scene, 1, "run_query", sql=SQL), run(scene, 2, FIT_A_LINE), run(scene, 3, ANSWER), LAST_OUTPUT)
-    with model_at_hand(*answers) as model:
+    """Run the example."""
+    text = "Analyze sales trends"
+    answers = (
+        tool_reply(text, 1, "run_query", sql=SQL),
+        code_reply(text, 2, FIT_A_LINE),
+        code_reply(text, 3, ANSWER),
+        ECHO_LAST_OUTPUT,
+    )
+    with model_or_script(*answers) as model:
         result = report(model)
     print(f"Sales are {result.trend} by {result.per_month} a month, over {result.months} months.")
 

@@ -1,8 +1,8 @@
-"""Half a year of sales in, a typed report and a chart out.
+"""Example: half a year of sales in CSV files, a typed report and a chart as result.
 
-A folder of CSV files is mounted into a container; the model writes Python that runs there, and answers with a
-`SalesReport`. `make demo` runs this against a server and a model of your own machine. Against OpenAI, or any server
-that speaks its API, it is the same file:
+Mounts a folder of CSV files into a container; the model writes Python that runs there, and answers with a
+`SalesReport`. `make demo` runs this program with a server and a model on this machine. It runs unchanged with OpenAI,
+or any server with its API:
 
     OPENAI_API_KEY=… OPENAI_MODEL=gpt-5.1 python examples/sales_report.py
     OPENAI_BASE_URL=http://127.0.0.1:8080/v1 OPENAI_API_KEY=none OPENAI_MODEL=… python examples/sales_report.py
@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from played.console import show_work
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+from support.console import show_progress
 
 from weakincentives import MarkdownSection, Prompt, PromptTemplate, Session
 from weakincentives.adapters import PromptResponse
@@ -56,7 +56,7 @@ class SalesReport:
 
 
 def create_report(model: str, session: Session) -> PromptResponse[SalesReport]:
-    """The agent. What it leaves in the container comes back into `RESULTS`."""
+    """Run the agent. New files of its container are copied to `RESULTS`."""
     adapter = OpenAIAdapter(
         model=model,
         model_config=OpenAIModelConfig(stream=True),
@@ -75,8 +75,8 @@ def create_report(model: str, session: Session) -> PromptResponse[SalesReport]:
         return adapter.evaluate(prompt, session=session)
 
 
-def calculated() -> SalesReport:
-    """The same figures, without a model."""
+def expected_report() -> SalesReport:
+    """The expected figures, calculated without a model."""
     revenue: Counter[str] = Counter()
     for path in sorted(DATA.glob("*.csv")):
         with path.open(encoding="utf-8", newline="") as lines:
@@ -86,48 +86,48 @@ def calculated() -> SalesReport:
     return SalesReport(revenue.total() / 100, best, most / 100)
 
 
-def faults(report: SalesReport, chart: Path) -> list[str]:
-    """What is wrong with a report, by our own calculation."""
-    right = calculated()
-    wrong: list[str] = []
+def errors_in(report: SalesReport, chart: Path) -> list[str]:
+    """Differences between a report and the expected one."""
+    expected = expected_report()
+    errors: list[str] = []
     for name in ("total_revenue", "best_region_revenue"):
-        said, meant = getattr(report, name), getattr(right, name)
-        if abs(said - meant) > 0.01:  # noqa: PLR2004 - a cent
-            wrong.append(f"{name} is {meant:,.2f}, not {said:,.2f}")
-    if report.best_region != right.best_region:
-        wrong.append(f"best_region is {right.best_region}, not {report.best_region}")
+        actual, wanted = getattr(report, name), getattr(expected, name)
+        if abs(actual - wanted) > 0.01:  # noqa: PLR2004 - a cent
+            errors.append(f"{name} is {wanted:,.2f}, not {actual:,.2f}")
+    if report.best_region != expected.best_region:
+        errors.append(f"best_region is {expected.best_region}, not {report.best_region}")
     if not (chart.is_file() and chart.read_bytes().startswith(b"\x89PNG")):
-        wrong.append(f"there is no chart at {chart}")
-    return wrong
+        errors.append(f"no chart at {chart}")
+    return errors
 
 
 def main() -> None:
-    """Have the report written, check it, and say so."""
+    """Create the report, check it, and print the result."""
     console = Console()
     model = os.environ.get("OPENAI_MODEL")
     if not model:
-        sys.exit("Say which model: OPENAI_MODEL=… (and OPENAI_API_KEY, or OPENAI_BASE_URL). `make demo` brings one.")
+        sys.exit("Set OPENAI_MODEL (and OPENAI_API_KEY, or OPENAI_BASE_URL), or run `make demo`, which has a model.")
     session, chart = Session(), RESULTS / "chart.png"
-    chart.unlink(missing_ok=True)  # of an earlier run
-    begun = time.monotonic()
+    chart.unlink(missing_ok=True)  # from an earlier run
+    start = time.monotonic()
     try:
-        with show_work(session, console):
+        with show_progress(session, console):
             response = create_report(model, session)
     except WinkError as error:
-        sys.exit(f"\nThere is no report: {error}")
-    seconds = time.monotonic() - begun
+        sys.exit(f"\nNo report: {error}")
+    seconds = time.monotonic() - start
 
     report, usage = response.output, response.usage
     table = Table("field", "value", title="The typed answer: SalesReport")
     for name, value in vars(report).items():
         table.add_row(name, Text(f"{value:,.2f}" if isinstance(value, float) else value))
     console.print(table)
-    wrong = faults(report, chart)
+    errors = errors_in(report, chart)
     console.print(f"chart    {chart.resolve()}", soft_wrap=True, markup=False)
     console.print(f"tokens   {usage.input_tokens:,} in ({usage.cached_tokens:,} cached), {usage.output_tokens:,} out")
     console.print(f"time     {seconds:.1f} s")
-    if wrong:
-        sys.exit("checked  WRONG: " + "; ".join(wrong))
+    if errors:
+        sys.exit("checked  WRONG: " + "; ".join(errors))
     console.print("checked  the figures are right, by our own calculation from the same files")
 
 

@@ -1,10 +1,9 @@
-"""Find code that nobody calls: vulture, without its opinion on data.
+"""Finds dead code: runs vulture without its findings on variables and attributes.
 
     python scripts/dead_code.py src tests
 
-A field of a dataclass, an event or a wire type is there because the data has it,
-whether or not somebody reads it by name; so variables and attributes are left out,
-which vulture's own command line cannot do.
+Fields of dataclasses, events and wire types are part of the data, also if no code reads them by name. So
+variables and attributes are ignored, which vulture's command line does not support.
 """
 
 from __future__ import annotations
@@ -14,15 +13,15 @@ import sys
 from vulture import Vulture
 from vulture.config import make_config
 
-DATA = {"attribute", "variable"}
+IGNORED_KINDS = {"attribute", "variable"}
 
 
 def main(paths: list[str]) -> int:
-    """Print each finding; the number of them is the verdict."""
+    """Print the findings, and return their number."""
     config = make_config(paths)
     vulture = Vulture(ignore_names=config["ignore_names"], ignore_decorators=config["ignore_decorators"])
     vulture.scavenge(config["paths"])
-    findings = [item for item in vulture.get_unused_code(config["min_confidence"]) if item.typ not in DATA]
+    findings = [item for item in vulture.get_unused_code(config["min_confidence"]) if item.typ not in IGNORED_KINDS]
     for item in findings:
         print(item.get_report())
     return len(findings)

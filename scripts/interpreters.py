@@ -1,8 +1,7 @@
-"""List the Pythons of this machine that the suite can run on, one of each minor version.
+"""Lists the installed Python interpreters for `make test-all`, one per supported minor version.
 
-Prints lines such as `3.12 <path>`. It looks where PATH points and where pyenv
-keeps its versions, and believes an interpreter only after running it: a pyenv shim
-may stand on PATH for a version that is not selected, and refuse.
+Prints lines such as `3.12 <path>`. Searches PATH and pyenv's versions, and runs each interpreter to check it, because a
+pyenv shim on PATH fails for a version that is not selected.
 """
 
 from __future__ import annotations
@@ -15,12 +14,12 @@ from pathlib import Path
 
 SUPPORTED = ("3.11", "3.12", "3.13")
 
-# venv and ensurepip are left out of some distributions' Pythons, and the set-up needs both.
-QUESTION = "import ensurepip, sys, venv; print('%d.%d' % sys.version_info[:2])"
+# Some distributions package venv and ensurepip separately; scripts/set_up.py needs both.
+VERSION_CODE = "import ensurepip, sys, venv; print('%d.%d' % sys.version_info[:2])"
 
 
 def candidates(version: str) -> Iterator[Path]:
-    """Where a Python of this version may be, the likeliest first."""
+    """Possible paths of an interpreter of this version, the most likely first."""
     name = f"python{version}"
     if sys.version_info[:2] == tuple(int(part) for part in version.split(".")):
         yield Path(sys.executable)
@@ -31,24 +30,26 @@ def candidates(version: str) -> Iterator[Path]:
 
 
 def patch_number(interpreter: Path) -> int:
-    """The 7 of `versions/3.11.7/bin/python3.11`; a pre-release counts as below zero."""
+    """The 7 of `versions/3.11.7/bin/python3.11`; -1 for a pre-release."""
     patch = interpreter.parent.parent.name.split(".")[-1]
     return int(patch) if patch.isdecimal() else -1
 
 
 def works(interpreter: Path, version: str) -> bool:
-    """Whether it runs and is what its name says."""
+    """Whether the interpreter runs and has this version."""
     if not os.access(interpreter, os.X_OK):
         return False
     try:
-        answer = subprocess.run([interpreter, "-c", QUESTION], capture_output=True, text=True, timeout=30, check=False)
+        result = subprocess.run(
+            [interpreter, "-c", VERSION_CODE], capture_output=True, text=True, timeout=30, check=False
+        )
     except (OSError, subprocess.TimeoutExpired):
         return False
-    return answer.returncode == 0 and answer.stdout.strip() == version
+    return result.returncode == 0 and result.stdout.strip() == version
 
 
 def main() -> None:
-    """Print one working interpreter of each supported version; none at all is no success."""
+    """Print one working interpreter per supported version; exit with an error if there is none."""
     found = {
         version: next((path for path in candidates(version) if works(path, version)), None) for version in SUPPORTED
     }
@@ -56,9 +57,9 @@ def main() -> None:
         if interpreter is not None:
             print(version, interpreter)
         else:
-            print(f"── Python {version} is not on this machine: left out", file=sys.stderr)
+            print(f"── Python {version} not found: skipped", file=sys.stderr)
     if not any(found.values()):
-        sys.exit(f"make: there is no Python {', '.join(SUPPORTED)} here to test on: install one of them")
+        sys.exit(f"make: no Python {', '.join(SUPPORTED)} found: install one of them")
 
 
 if __name__ == "__main__":

@@ -1,12 +1,20 @@
-"""What holds for every test."""
+"""Settings of all tests: contracts, hypothesis, event loop."""
 
 from __future__ import annotations
 
 import os
 
+import pytest
 from hypothesis import settings
 
-# A slow machine is not a wrong program, so examples have no deadline; and where nobody can look at a surprise
-# the next day, the same examples are tried every time.
-settings.register_profile("house", deadline=None, derandomize=bool(os.environ.get("CI")))
-settings.load_profile("house")
+# Contracts (weakincentives.dbc) are enabled when they are decorated, so this comes before the package is imported.
+os.environ.setdefault("WEAKINCENTIVES_DBC", "1")
+
+# No deadline per example, because the tests also run on slow machines. In CI the examples are the same in every run.
+settings.register_profile("default", deadline=None, derandomize=bool(os.environ.get("CI")))
+settings.load_profile("default")
+
+
+@pytest.fixture(scope="session")
+def anyio_backend():
+    return "asyncio"

@@ -1,6 +1,6 @@
-"""Every example in README, docs and docstrings runs, so that none of them lies.
+"""Runs the examples of README, docs and docstrings (sybil, doctest), and checks the links of the pages.
 
-A Python block that cannot run here is skipped in the page itself, with its reason:
+A Python block that cannot run in the tests is skipped in the page, with a reason:
 
     <!-- skip: next "needs an API key" -->
 """
@@ -31,38 +31,38 @@ def relative(path: Path) -> str:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=relative)
-def test_the_blocks_of_a_page_run_one_after_the_other(page, tmp_path, monkeypatch):
+def test_python_blocks_of_a_page_run_in_order(page, tmp_path, monkeypatch):
     document = Sybil(parsers=[PythonCodeBlockParser(), SkipParser()]).parse(page)
     module = ModuleType("page")
-    # A module that can be found, because annotations of the classes in an example are looked up in it.
+    # The module is in sys.modules because serde resolves the annotations of its classes there.
     monkeypatch.setitem(sys.modules, module.__name__, module)
     document.namespace = vars(module)
-    monkeypatch.chdir(tmp_path)  # an example that writes a file does so in nobody's way
+    monkeypatch.chdir(tmp_path)  # examples may write files
 
     for example in document.examples():
         try:
             example.evaluate()
         except SkipTest as skipped:
-            print(f"{relative(page)}:{example.line} is skipped: {skipped}")  # noqa: T201 - shown by `pytest -rP`
+            print(f"{relative(page)}:{example.line} skipped: {skipped}")  # noqa: T201 - shown by `pytest -rP`
 
 
 @pytest.mark.parametrize("page", PAGES, ids=relative)
-def test_a_skipped_block_says_why(page):
-    silent = [
+def test_every_skipped_block_has_a_reason(page):
+    unexplained = [
         f"{relative(page)}:{line}" for line, reason in skips(Document.parse(str(page), SkipParser())) if not reason
     ]
 
-    assert not silent, 'write a reason, as in <!-- skip: next "needs an API key" -->'
+    assert not unexplained, 'add a reason, as in <!-- skip: next "needs an API key" -->'
 
 
 def skips(document: Document) -> list[tuple[int, str | None]]:
-    """Line and reason of each `skip` that starts something."""
+    """Line and reason of each `skip` directive but `end`."""
     found = [(example.line, *example.parsed) for example in document.examples()]
     return [(line, reason) for line, action, reason in found if action != "end"]
 
 
 @pytest.mark.parametrize("path", MODULES, ids=relative)
-def test_the_examples_of_a_docstring_run(path):
+def test_doctests_of_a_module_pass(path):
     name = ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__")
 
     results = doctest.testmod(importlib.import_module(name), optionflags=doctest.ELLIPSIS)
@@ -72,7 +72,7 @@ def test_the_examples_of_a_docstring_run(path):
 
 
 @pytest.mark.parametrize("page", [*PAGES, ROOT / "CHANGELOG.md"], ids=relative)
-def test_the_links_of_a_page_lead_somewhere(page):
+def test_relative_links_of_a_page_exist(page):
     prose = re.sub(r"```.*?```|`[^`]*`", "", page.read_text(), flags=re.DOTALL)
     targets = re.findall(r"\]\((?!https?:|#)([^)#\s]+)", prose)
     broken = [target for target in targets if not (page.parent / target).exists()]

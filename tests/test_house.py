@@ -1,7 +1,6 @@
-"""The rules of the house that no other tool checks.
+"""Repository rules that no other tool checks: public names, lengths, layout, vocabulary, lint exceptions, lock files.
 
-Each test collects everything that breaks its rule and then asserts that there is
-nothing, so a failure lists all the places to mend.
+Each test collects all violations of its rule and asserts that there are none, so a failure lists all of them.
 """
 
 from __future__ import annotations
@@ -13,8 +12,10 @@ import subprocess
 import sys
 import tokenize
 import tomllib
+from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
@@ -26,15 +27,17 @@ SOURCE = ROOT / "src"
 TESTS = ROOT / "tests"
 LOCKS = sorted(ROOT.glob("requirements/*.lock"))
 
-LONGEST_FILE = 700
-LONGEST_FUNCTION = 100
-ROOMS_WITHOUT_A_NAME = {"common", "helper", "helpers", "misc", "shared", "util", "utils"}
-TESTS_OF_NO_SINGLE_FILE = {"attacks", "conformance", "together", "wire"}
+MAX_FILE_LINES = 700
+MAX_FUNCTION_LINES = 100
+MAX_MODULES_IN_FOLDER = 14
+GENERIC_NAMES = {"common", "helper", "helpers", "misc", "shared", "util", "utils"}
+TEST_FOLDERS_WITHOUT_SOURCE = {"attacks", "conformance", "together", "wire"}
 
 PROGRAMS = [path for folder in ("bench", "examples", "scripts") for path in sorted((ROOT / folder).rglob("*.py"))]
 SOURCE_FILES = sorted(SOURCE.rglob("*.py"))
 TEST_FILES = sorted(TESTS.rglob("*.py"))
 CODE = [*SOURCE_FILES, *TEST_FILES, *PROGRAMS]
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
 def relative(path: Path) -> str:
@@ -42,7 +45,7 @@ def relative(path: Path) -> str:
 
 
 def dotted(path: Path) -> str:
-    """The name that a file under src is imported by."""
+    """The import name of a file under src."""
     return ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__")
 
 
@@ -56,7 +59,7 @@ def pyproject() -> dict:
     return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
 
-# ── What is public ───────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Public names ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 PUBLIC_PACKAGES = [
     path
@@ -66,31 +69,31 @@ PUBLIC_PACKAGES = [
 
 
 @pytest.mark.parametrize("path", PUBLIC_PACKAGES, ids=dotted)
-def test_a_package_lists_what_is_public_and_has_all_of_it(path):
+def test_every_name_in_all_exists(path):
     package = importlib.import_module(dotted(path))
     listed = getattr(package, "__all__", None)
 
-    assert listed is not None, "say what is public: __all__ (ruff keeps it sorted)"
+    assert listed is not None, "define __all__ (ruff keeps it sorted)"
     assert len(listed) == len(set(listed))
     assert [name for name in listed if not hasattr(package, name)] == []
 
 
 @pytest.mark.parametrize("path", PUBLIC_PACKAGES, ids=dotted)
-def test_a_package_binds_nothing_public_that_it_does_not_list(path):
+def test_every_public_name_of_a_package_is_in_all(path):
     listed = set(getattr(importlib.import_module(dotted(path)), "__all__", ()))
-    bound = {name for name in names_of_ours(tree(path)) if not name.startswith("_")}
+    bound = {name for name in first_party_names(tree(path)) if not name.startswith("_")}
 
     assert bound - listed == set()
 
 
-def names_of_ours(module: ast.Module) -> Iterator[str]:
-    """What a module defines, and what it imports from our packages (also for the type checker's eyes only)."""
+def first_party_names(module: ast.Module) -> Iterator[str]:
+    """Names that a module defines or imports from this project, also under TYPE_CHECKING."""
     for node in top_level(module):
         match node:
-            case ast.ImportFrom(module=origin, names=names, level=level) if level or is_ours(origin):
+            case ast.ImportFrom(module=origin, names=names, level=level) if level or is_first_party(origin):
                 yield from (alias.asname or alias.name for alias in names)
             case ast.Import(names=names):
-                yield from (alias.asname for alias in names if alias.asname and is_ours(alias.name))
+                yield from (alias.asname for alias in names if alias.asname and is_first_party(alias.name))
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
                 yield name
 
@@ -101,11 +104,11 @@ def top_level(module: ast.Module) -> Iterator[ast.stmt]:
         yield from (*node.body, *node.orelse) if isinstance(node, ast.If) else (node,)
 
 
-def is_ours(module: str | None) -> bool:
+def is_first_party(module: str | None) -> bool:
     return module is not None and module.split(".")[0] in {"antwort", "weakincentives"}
 
 
-def test_the_client_imports_without_any_extra():
+def test_weakincentives_imports_without_extras():
     code = "import sys; before = {*sys.modules}; import weakincentives; print(*{*sys.modules} - before)"
     loaded = {
         name.partition(".")[0] for name in subprocess.check_output([sys.executable, "-c", code], text=True).split()
@@ -115,16 +118,31 @@ def test_the_client_imports_without_any_extra():
     assert loaded - sys.stdlib_module_names - core == {"weakincentives"}
 
 
-# ── The tail ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+def test_source_uses_every_dependency_of_the_extras():
+    source = "\n".join(path.read_text(encoding="utf-8") for path in SOURCE_FILES)
+    modules = defaultdict(set)
+    for module, distributions in packages_distributions().items():
+        for distribution in distributions:
+            modules[canonicalize_name(distribution)].add(module)
+    extras = [extra for extra in pyproject()["project"]["optional-dependencies"] if extra != "dev"]
+    required = {canonicalize_name(requirement.name) for extra in extras for requirement in requirements(extra)}
+    unused = {
+        name for name in required if not any(re.search(rf"\b{re.escape(module)}\b", source) for module in modules[name])
+    }
+
+    assert unused == set()
 
 
-def test_no_file_is_too_long_to_read_in_one_sitting():
+# ── Lengths ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_no_file_exceeds_the_line_limit():
     lengths = {relative(path): len(path.read_text(encoding="utf-8").splitlines()) for path in CODE}
 
-    assert {file: lines for file, lines in lengths.items() if lines > LONGEST_FILE} == {}
+    assert {file: lines for file, lines in lengths.items() if lines > MAX_FILE_LINES} == {}
 
 
-def test_no_function_is_too_long_to_hold_in_mind():
+def test_no_function_exceeds_the_line_limit():
     lengths = {
         f"{relative(path)}:{node.lineno} {node.name}": (node.end_lineno or node.lineno) - node.lineno + 1
         for path in CODE
@@ -132,56 +150,136 @@ def test_no_function_is_too_long_to_hold_in_mind():
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     }
 
-    assert {function: lines for function, lines in lengths.items() if lines > LONGEST_FUNCTION} == {}
+    assert {function: lines for function, lines in lengths.items() if lines > MAX_FUNCTION_LINES} == {}
 
 
-# ── The rooms ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Layout ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_every_room_has_a_name_of_its_own():
-    rooms = {part for path in CODE for part in path.relative_to(ROOT).with_suffix("").parts}
+def test_no_file_or_folder_has_a_generic_name():
+    names = {part for path in CODE for part in path.relative_to(ROOT).with_suffix("").parts}
 
-    assert {room for room in rooms if ROOMS_WITHOUT_A_NAME & set(room.split("_"))} == set()
-
-
-def test_there_are_no_mixins():
-    classes = {
-        f"{relative(path)}:{node.lineno} {node.name}"
-        for path in CODE
-        for node in ast.walk(tree(path))
-        if isinstance(node, ast.ClassDef) and "mixin" in node.name.lower()
-    }
-
-    assert classes == set()
+    assert {name for name in names if GENERIC_NAMES & set(name.split("_"))} == set()
 
 
-def test_every_file_says_what_lives_in_it():
+def test_no_folder_of_the_source_has_too_many_modules():
+    modules = defaultdict(list)
+    for path in SOURCE_FILES:
+        if path.name != "__init__.py":
+            modules[relative(path.parent)].append(path.stem)
+
+    assert {folder: names for folder, names in modules.items() if len(names) > MAX_MODULES_IN_FOLDER} == {}
+
+
+def test_architecture_page_names_every_package():
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    packages = [path.parent.relative_to(SOURCE).as_posix() for path in SOURCE_FILES if path.name == "__init__.py"]
+
+    assert [package for package in packages if f"`{package}/`" not in page] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=relative)
+def test_every_source_path_that_a_page_names_exists(page):
+    named = re.findall(r"`((?:antwort|weakincentives)/[\w/.]*)`", page.read_text(encoding="utf-8"))
+
+    assert [name for name in named if not (SOURCE / name).exists()] == []
+
+
+def test_no_class_is_a_mixin():
+    assert {place for name, places in classes(CODE).items() if "mixin" in name.lower() for place in places} == set()
+
+
+def classes(paths: list[Path]) -> dict[str, list[str]]:
+    """The places of all class definitions by name."""
+    found = defaultdict(list)
+    for path in paths:
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.ClassDef):
+                found[node.name].append(f"{relative(path)}:{node.lineno}")
+    return found
+
+
+def test_every_module_has_a_docstring_whose_first_line_is_a_sentence():
     first_lines = {relative(path): (ast.get_docstring(tree(path)) or "").partition("\n")[0] for path in SOURCE_FILES}
 
     assert {file: line for file, line in first_lines.items() if not re.fullmatch(r"\S+ .*[.]", line)} == {}
 
 
-def test_the_tests_mirror_the_source():
-    strays = {relative(path) for path in TEST_FILES if path.name.startswith("test_") and not has_its_place(path)}
+def test_every_test_file_has_a_source_file():
+    strays = {relative(path) for path in TEST_FILES if path.name.startswith("test_") and not has_source(path)}
 
     assert strays == set(), "name the test after the file it tests, or move it to tests/together"
 
 
-def has_its_place(test: Path) -> bool:
-    place = test.relative_to(TESTS)
-    if len(place.parts) == 1 or TESTS_OF_NO_SINGLE_FILE & set(place.parts):
+def has_source(test: Path) -> bool:
+    path = test.relative_to(TESTS)
+    if len(path.parts) == 1 or TEST_FOLDERS_WITHOUT_SOURCE & set(path.parts):
         return True
-    tested = SOURCE / place.parent / test.stem.removeprefix("test_")
+    tested = SOURCE / path.parent / test.stem.removeprefix("test_")
     return tested.with_suffix(".py").exists() or (tested / "__init__.py").exists()
 
 
-# ── Exceptions to rules have reasons ─────────────────────────────────────────────────────────────────────────────────
+# ── Vocabulary ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
-SILENCED = re.compile(r"#\s*(?:noqa|(?:type|pyright):\s*ignore)\b(?::\s*[A-Z]+\d+(?:[,\s]+[A-Z]+\d+)*|\[[^\]]*\])?")
+ALLOWED_DUPLICATES: dict[str, str] = {
+    "CodeInterpreterCall": "one object of the wire, which the server writes and the client reads",
+    "ContainerFileCitation": "the same",
+    "FileCitation": "the same",
+    "ModelRequest": "one request to a model, of the client's loop and of the server's",
+    "SandboxError": "the root of the sandbox's errors, and of the errors of the server's port to sandboxes",
+    "ToolContext": "what a tool gets besides its arguments, in the client and in the server",
+    "ToolRegistry": "the protocol of the engine, and its implementation",
+    "UrlCitation": "one object of the wire, which the server writes and the client reads",
+}
+"""Public class names that several modules may define, each with the reason. All others are unique in src."""
+
+METAPHORS = re.compile(
+    "annex(?:es)?|(?:any|every|no|some)body|doors?|floors?|holdings|house|lodgers?|patience|rooms?|shel(?:f|ves)"
+    "|strangers?|turnstiles?|whoever"
+)
+METAPHOR_PHRASES = re.compile(r"\b(?:at work|lets? go|told to)\b", re.IGNORECASE)
+ALLOWED_USES: dict[str, str] = {
+    r"tests/test_house\.py": "the name of this file",
+}
+"""Regular expressions of normal uses of these words, each with the reason. A line is checked without them."""
+
+
+def test_every_public_class_name_has_one_meaning():
+    duplicates = {
+        name: places
+        for name, places in classes(SOURCE_FILES).items()
+        if not name.startswith("_") and len({place.partition(":")[0] for place in places}) > 1
+    }
+
+    assert {name: places for name, places in duplicates.items() if name not in ALLOWED_DUPLICATES} == {}
+    assert set(ALLOWED_DUPLICATES) - set(duplicates) == set(), "remove the entries that are no longer needed"
+
+
+def test_no_metaphor_stands_for_a_technical_term():
+    found = [
+        f"{relative(path)}:{number} {line.strip()}"
+        for path in [*SOURCE_FILES, *PAGES]
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if has_metaphor(line)
+    ]
+
+    assert found == []
+
+
+def has_metaphor(line: str) -> bool:
+    for allowed in ALLOWED_USES:
+        line = re.sub(allowed, "", line)
+    words = re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", line)
+    return any(METAPHORS.fullmatch(word.lower()) for word in words) or bool(METAPHOR_PHRASES.search(line))
+
+
+# ── Lint exceptions ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+SUPPRESSION = re.compile(r"#\s*(?:noqa|(?:type|pyright):\s*ignore)\b(?::\s*[A-Z]+\d+(?:[,\s]+[A-Z]+\d+)*|\[[^\]]*\])?")
 REASON = re.compile(r"\W*\w+\W+\w+")
 
 
-def test_every_rule_that_is_off_says_why():
+def test_every_ignored_lint_rule_has_a_reason():
     lines = (ROOT / "pyproject.toml").read_text(encoding="utf-8").splitlines()
     start, end = lines.index("[tool.ruff.lint]"), lines.index("[tool.ruff.lint.isort]")
     ignores = [line for line in lines[start:end] if re.match(r'\s+"[A-Z]+\d*"', line)]
@@ -190,16 +288,16 @@ def test_every_rule_that_is_off_says_why():
     assert [line for line in ignores if not re.search(r"# \S", line)] == []
 
 
-def test_every_silenced_line_says_why():
-    silent = [
+def test_every_suppression_comment_has_a_reason():
+    unexplained = [
         f"{relative(path)}:{line} {comment}"
         for path in CODE
         for line, comment in comments(path)
-        for silencing in SILENCED.finditer(comment)
-        if not REASON.match(comment, silencing.end())
+        for match in SUPPRESSION.finditer(comment)
+        if not REASON.match(comment, match.end())
     ]
 
-    assert silent == [], "write a reason behind it, as in `# noqa: BLE001 - the outermost loop`"
+    assert unexplained == [], "add a reason, as in `# noqa: BLE001 - the outermost loop`"
 
 
 def comments(path: Path) -> Iterator[tuple[int, str]]:
@@ -209,17 +307,17 @@ def comments(path: Path) -> Iterator[tuple[int, str]]:
                 yield token.start[0], token.string
 
 
-# ── Nothing of one machine is written down ───────────────────────────────────────────────────────────────────────────
+# ── Machine-specific content and lock files ──────────────────────────────────────────────────────────────────────────
 
 REGISTRY_HOST = re.compile(r"\b(?:pypi|pythonhosted|npmjs|debian)\.(?:org|com)\b")
-PERSONAL_FOLDER = re.compile(r"(?<![\w.])/(?:home|Users)/\w+/")
+HOME_FOLDER = re.compile(r"(?<![\w.])/(?:home|Users)/\w+/")
 PIN = re.compile(r"[a-z0-9][a-z0-9.-]*(?:\[[a-z0-9,-]+\])?==[^\s;]+(?: ; [^\\]+)?(?: \\)?")
 HASH = re.compile(r"    --hash=sha256:[0-9a-f]{64}(?: \\)?")
 COMMENT = re.compile(r"\s*#.*")
 
 
 def tracked_texts() -> Iterator[tuple[str, str]]:
-    """Name and text of every file that is, or is about to be, under version control."""
+    """Name and text of every file that git tracks or would add."""
     listing = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     for name in subprocess.check_output(listing, cwd=ROOT, text=True).split("\0"):
         path = ROOT / name
@@ -227,12 +325,12 @@ def tracked_texts() -> Iterator[tuple[str, str]]:
             yield name, path.read_text(encoding="utf-8", errors="replace")
 
 
-def test_no_file_names_a_registry_or_a_folder_of_one_machine():
+def test_no_file_names_a_package_registry_or_a_local_folder():
     here = re.compile(re.escape(str(ROOT)) + r"(?!\w)")
     found = [
         f"{name}: {match.group()}"
         for name, text in tracked_texts()
-        for pattern in (REGISTRY_HOST, PERSONAL_FOLDER, here)
+        for pattern in (REGISTRY_HOST, HOME_FOLDER, here)
         for match in pattern.finditer(text)
     ]
 
@@ -240,31 +338,31 @@ def test_no_file_names_a_registry_or_a_folder_of_one_machine():
 
 
 @pytest.mark.parametrize("lock", LOCKS, ids=relative)
-def test_a_lock_holds_pins_and_hashes_and_nothing_else(lock):
+def test_lock_file_contains_only_pins_and_hashes(lock):
     lines = lock.read_text(encoding="utf-8").splitlines()
 
     assert [line for line in lines if not any(kind.fullmatch(line) for kind in (PIN, HASH, COMMENT))] == []
 
 
-def test_the_lock_keeps_what_pyproject_promises():
+def test_dev_lock_satisfies_pyproject():
     text = (ROOT / "requirements" / "dev.lock").read_text(encoding="utf-8")
     pins = dict(re.findall(r"^([a-z0-9][a-z0-9.-]*)(?:\[.*\])?==(\S+)", text, re.MULTILINE))
     broken = [
-        str(promise)
-        for promise in promises("dev")
-        if not promise.specifier.contains(pins.get(canonicalize_name(promise.name), "0"))
+        str(requirement)
+        for requirement in requirements("dev")
+        if not requirement.specifier.contains(pins.get(canonicalize_name(requirement.name), "0"))
     ]
 
     assert broken == [], "run `make lock`"
 
 
-def promises(extra: str | None = None) -> Iterator[Requirement]:
-    """What pyproject.toml asks for, with an extra and with the extras that this one includes."""
+def requirements(extra: str | None = None) -> Iterator[Requirement]:
+    """The dependencies of pyproject.toml with those of an extra and of the extras that it includes."""
     project = pyproject()["project"]
     lines = project["optional-dependencies"][extra] if extra else []
     for requirement in map(Requirement, [*project["dependencies"], *lines]):
         if requirement.name == project["name"]:
             for included in sorted(requirement.extras):
-                yield from promises(included)
+                yield from requirements(included)
         else:
             yield requirement

@@ -1,4 +1,4 @@
-"""The same work in a Jupyter kernel, driven by jupyter_client as a notebook server would. No isolation."""
+"""Peer of the sandbox: a Jupyter kernel, driven by jupyter_client as by a notebook server. No isolation."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ STARTS, CALLS, IMAGES = 5, 200, 10
 IMPORTS = "import numpy, pandas, matplotlib.pyplot as plt\nprint(1)"
 PLOT = "plt.plot([1, 2, 3]); plt.show()"
 LARGE, SMALL_FILES = 100 << 20, 1_000
-TAKERS = """
+KERNEL_CODE = """
 import comm, io, os, tarfile
-os.chdir({place!r})
+os.chdir({folder!r})
 
 def take_large(channel, opening):
     with open('large', 'wb') as file: file.write(opening['buffers'][0])
@@ -42,12 +42,12 @@ for name, take in (('large', take_large), ('small', take_small)):
 
 
 def until_idle(client: BlockingKernelClient, code: str) -> list[str]:
-    """Run the code; the types of what came back."""
-    asked = client.execute(code)
+    """Run code, and return the types of the messages."""
+    message_id = client.execute(code)
     kinds: list[str] = []
     while True:
         message = client.get_iopub_msg(timeout=60)
-        if message["parent_header"].get("msg_id") != asked:
+        if message["parent_header"].get("msg_id") != message_id:
             continue
         kinds.append(message["msg_type"])
         if message["msg_type"] == "status" and message["content"]["execution_state"] == "idle":
@@ -56,7 +56,7 @@ def until_idle(client: BlockingKernelClient, code: str) -> list[str]:
 
 
 def start() -> tuple[KernelManager, BlockingKernelClient]:
-    """A kernel that answers."""
+    """Start a kernel and wait until it answers."""
     manager = KernelManager(kernel_name="python3")
     manager.start_kernel()
     client = manager.client()
@@ -66,39 +66,39 @@ def start() -> tuple[KernelManager, BlockingKernelClient]:
 
 
 def timed(client: BlockingKernelClient, code: str, times: int) -> list[float]:
-    """Each of so many calls, in seconds."""
+    """Durations of several calls, in seconds."""
     taken = []
     for _ in range(times):
-        begun = perf_counter()
+        start_time = perf_counter()
         until_idle(client, code)
-        taken.append(perf_counter() - begun)
+        taken.append(perf_counter() - start_time)
     return taken
 
 
 def files(client: BlockingKernelClient) -> dict[str, list[float]]:
-    """In and out as binary attachments of messages, as widgets send theirs: a kernel has no other way for files."""
+    """File transfer as binary message attachments, as widgets do: a kernel has no other file transfer."""
     large, small = os.urandom(1 << 20) * (LARGE >> 20), packed()
     taken: dict[str, list[float]] = {}
-    with tempfile.TemporaryDirectory() as place:
-        attached(client, client.execute(TAKERS.format(place=place)))
+    with tempfile.TemporaryDirectory() as folder:
+        attached(client, client.execute(KERNEL_CODE.format(folder=folder)))
         for name, data in (("large", large), ("small", small)):
             for _ in range(3):
-                begun = perf_counter()
+                start_time = perf_counter()
                 opening = client.session.msg("comm_open", {"comm_id": uuid4().hex, "target_name": name, "data": {}})
                 client.session.send(client.shell_channel.socket, opening, buffers=[data])
                 attached(client, opening["header"]["msg_id"])
-                taken.setdefault(f"{name} in", []).append(perf_counter() - begun)
+                taken.setdefault(f"{name} in", []).append(perf_counter() - start_time)
             for _ in range(3):
-                begun = perf_counter()
+                start_time = perf_counter()
                 size = attached(client, client.execute(f"give_{name}()"))
-                taken.setdefault(f"{name} out", []).append(perf_counter() - begun)
+                taken.setdefault(f"{name} out", []).append(perf_counter() - start_time)
                 if size < len(data) - tarfile.RECORDSIZE:
-                    raise RuntimeError(f"{name}: {size} bytes came back")
+                    raise RuntimeError(f"{name}: {size} bytes returned")
     return taken
 
 
 def packed() -> bytes:
-    """The small files as one tar."""
+    """A tar of the small files."""
     archive = io.BytesIO()
     with tarfile.open(fileobj=archive, mode="w") as tar:
         for i in range(SMALL_FILES):
@@ -108,12 +108,12 @@ def packed() -> bytes:
     return archive.getvalue()
 
 
-def attached(client: BlockingKernelClient, asked: str) -> int:
-    """Wait until it is done; how many bytes were attached to what came back."""
+def attached(client: BlockingKernelClient, message_id: str) -> int:
+    """Wait until the call ends, and return the number of attached bytes."""
     size = 0
     while True:
         message = client.get_iopub_msg(timeout=60)
-        if message["parent_header"].get("msg_id") != asked:
+        if message["parent_header"].get("msg_id") != message_id:
             continue
         if message["msg_type"] == "error":
             raise RuntimeError(message["content"]["evalue"])
@@ -123,19 +123,19 @@ def attached(client: BlockingKernelClient, asked: str) -> int:
 
 
 def own_megabytes(pid: int) -> float:
-    """Its proportional share of memory."""
+    """Proportional set size in MB."""
     text = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii")
     return int(text.partition("\nPss:")[2].split()[0]) / 1024
 
 
 def main() -> None:
-    """Measure, and print JSON."""
+    """Run the measurements and print them as JSON."""
     started: list[float] = []
     for left in reversed(range(STARTS)):
-        begun = perf_counter()
+        start_time = perf_counter()
         manager, client = start()
         until_idle(client, IMPORTS)
-        started.append(perf_counter() - begun)
+        started.append(perf_counter() - start_time)
         if left:
             client.stop_channels()
             manager.shutdown_kernel(now=True)
@@ -143,12 +143,12 @@ def main() -> None:
     memory = own_megabytes(manager.provisioner.pid)
     warm = timed(client, "1 + 1", CALLS)
     if "display_data" not in until_idle(client, PLOT):
-        raise RuntimeError("no image came out")
+        raise RuntimeError("no image returned")
     images = timed(client, PLOT, IMAGES)
-    passed = files(client)
+    transfers = files(client)
     client.stop_channels()
     manager.shutdown_kernel(now=True)
-    print(json.dumps({"start": started, "warm": warm, "image": images, "memory": memory, **passed}))
+    print(json.dumps({"start": started, "warm": warm, "image": images, "memory": memory, **transfers}))
 
 
 if __name__ == "__main__":

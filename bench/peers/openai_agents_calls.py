@@ -1,7 +1,7 @@
-"""The tool calls of the workload, made by openai-agents with a model that answers from a script.
+"""Peer openai-agents: the tool-call workload with a scripted model.
 
-Everything is as quick as the library allows: the tool is async (a plain function would be
-sent to a thread), tracing is off, and the limit on turns is raised.
+Settings for speed: the tool is async (a plain function would run in a thread), tracing is off, and the limit
+on turns is raised.
 """
 
 from __future__ import annotations
@@ -13,32 +13,32 @@ from typing import Any
 
 from agents import Agent, Model, ModelResponse, RunConfig, Runner, Usage, function_tool, set_tracing_disabled
 from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessage, ResponseOutputText
-from workload import Doubled, Tally, sample_or_reason
+from workload import Doubled, RunCounter, sample_or_reason
 
-tally = Tally()
+counter = RunCounter()
 
 
 @function_tool
 async def double(number: int) -> Doubled:
     """Double a number."""
-    return tally.double(number)
+    return counter.double(number)
 
 
 class Scripted(Model):
-    """Answers line by line."""
+    """Returns the replies of a script."""
 
     def __init__(self, script: Iterator[ModelResponse]) -> None:
         self.script = script
 
-    async def get_response(self, *_args: Any, **_options: Any) -> ModelResponse:  # noqa: ANN401 - it heeds no question
+    async def get_response(self, *_args: Any, **_options: Any) -> ModelResponse:  # noqa: ANN401 - they are ignored
         return next(self.script)
 
-    def stream_response(self, *_args: Any, **_options: Any) -> AsyncIterator[Any]:  # noqa: ANN401 - the same
+    def stream_response(self, *_args: Any, **_options: Any) -> AsyncIterator[Any]:  # noqa: ANN401 - they are ignored
         raise NotImplementedError
 
 
 def replies(turns: int, calls: int) -> Iterator[ModelResponse]:
-    """What the model says, made when it is asked."""
+    """The model's replies, created lazily."""
     for turn in range(turns):
         yield reply(
             ResponseFunctionToolCall(
@@ -50,8 +50,8 @@ def replies(turns: int, calls: int) -> Iterator[ModelResponse]:
     yield reply([ResponseOutputMessage(id="m", type="message", role="assistant", status="completed", content=[text])])
 
 
-def reply(items: Any) -> ModelResponse:  # noqa: ANN401 - a union of every item the SDK knows
-    """One answer of the model."""
+def reply(items: Any) -> ModelResponse:  # noqa: ANN401 - a union of all item types of the SDK
+    """One reply of the model."""
     usage = Usage(requests=1, input_tokens=1, output_tokens=1, total_tokens=2)
     return ModelResponse(output=list(items), usage=usage, response_id=None)
 
@@ -64,5 +64,5 @@ def run(turns: int, calls: int) -> None:
 
 if __name__ == "__main__":
     set_tracing_disabled(True)
-    samples = sample_or_reason(run, tally)
+    samples = sample_or_reason(run, counter)
     print(json.dumps({"version": version("openai-agents"), "samples": samples}))

@@ -1,4 +1,4 @@
-"""The tool calls of the workload, made by openai-agents with its class for the Responses API, against the dummy."""
+"""Peer openai-agents: the tool-call workload over HTTP, with its Responses API class and the dummy API."""
 
 from __future__ import annotations
 
@@ -6,28 +6,28 @@ import json
 from importlib.metadata import version
 
 from agents import Agent, OpenAIResponsesModel, RunConfig, Runner, function_tool, set_tracing_disabled
-from dummy_client import address, plan
+from dummy_client import base_url, plan
 from openai import AsyncOpenAI
-from workload import Doubled, Tally, sample_over_http
+from workload import Doubled, RunCounter, sample_over_http
 
-tally = Tally()
+counter = RunCounter()
 
 
 @function_tool
 async def double(number: int) -> Doubled:
     """Double a number."""
-    return tally.double(number)
+    return counter.double(number)
 
 
 def run(turns: int, calls: int) -> None:
-    """One evaluation. The client is made anew, because each run has an event loop of its own."""
+    """One evaluation. A new client each time, because each run has its own event loop."""
     plan(turns, calls)
-    client = AsyncOpenAI(base_url=f"{address()}/v1", api_key="none", max_retries=0)
+    client = AsyncOpenAI(base_url=f"{base_url()}/v1", api_key="none", max_retries=0)
     agent = Agent(name="bench", tools=[double], model=OpenAIResponsesModel(model="dummy", openai_client=client))
     Runner.run_sync(agent, "Double.", max_turns=turns + 1, run_config=RunConfig(tracing_disabled=True))
 
 
 if __name__ == "__main__":
     set_tracing_disabled(True)
-    samples = sample_over_http(run, tally)
+    samples = sample_over_http(run, counter)
     print(json.dumps({"version": version("openai-agents"), "samples": samples}))

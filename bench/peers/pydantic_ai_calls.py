@@ -1,8 +1,8 @@
-"""The tool calls of the workload, made by pydantic-ai with its own FunctionModel.
+"""Peer pydantic-ai: the tool-call workload with its `FunctionModel`.
 
-Everything is as quick as the library allows: model function and tool are async (a plain
-function would be sent to a thread), the limit on requests is off, nothing is instrumented,
-and each reply says its usage, because FunctionModel would else count the words of the whole history.
+Settings for speed: model function and tool are async (a plain function would run in a thread), the limit on requests
+and instrumentation are off, and each reply has its usage, because `FunctionModel` would otherwise count the words of
+the whole history.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from pydantic_ai import Agent
 from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.usage import RequestUsage, UsageLimits
-from workload import Doubled, Tally, sample_or_reason
+from workload import Doubled, RunCounter, sample_or_reason
 
 UNLIMITED = UsageLimits(request_limit=None)
 
-tally = Tally()
+counter = RunCounter()
 agent = Agent()
 
 
 @agent.tool_plain
 async def double(number: int) -> Doubled:
     """Double a number."""
-    return tally.double(number)
+    return counter.double(number)
 
 
 def replies(turns: int, calls: int) -> Iterator[ModelResponse]:
-    """What the model says, made when it is asked."""
+    """The model's replies, created lazily."""
     for turn in range(turns):
         parts = [ToolCallPart("double", {"number": n}, tool_call_id=f"call_{turn}_{n}") for n in range(calls)]
         yield ModelResponse(parts=parts, usage=RequestUsage(input_tokens=1, output_tokens=1))
@@ -48,5 +48,5 @@ def run(turns: int, calls: int) -> None:
 
 
 if __name__ == "__main__":
-    samples = sample_or_reason(run, tally)
+    samples = sample_or_reason(run, counter)
     print(json.dumps({"version": version("pydantic-ai-slim"), "samples": samples}))

@@ -1,4 +1,4 @@
-"""One server for each place where code can run, shared by all tests that only use it."""
+"""One server per sandbox backend (local, sandbox_url), shared by the tests of the Containers API."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TENANTS = {"ours": "a", "colleague": "a", "theirs": "b", "thrifty": "c"}
 
 @pytest.fixture(scope="session", params=PLACES)
 def stage(request, tmp_path_factory):
-    """A server that the tests of containers share; none of them stops it."""
+    """The shared server. No test stops it."""
     place = tmp_path_factory.mktemp(request.param)
     keys = {name: create_key(place, name, "--tenant", tenant) for name, tenant in TENANTS.items()}
     with staged(request.param, place, {"auth": {"keys_file": "keys.json"}, "containers": QUOTAS}) as running:
@@ -22,7 +22,7 @@ def stage(request, tmp_path_factory):
 
 @pytest.fixture
 def client(stage):
-    """Our client; what it has made is gone afterwards."""
+    """An SDK client of tenant `a`; its containers are deleted after the test."""
     with stage.server.client(stage.server.keys["ours"]) as sdk:
         yield sdk
         for container in sdk.containers.list(limit=100):

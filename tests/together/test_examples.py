@@ -51,11 +51,14 @@ print(json.dumps({**report, "best_region_revenue": float(revenue[best])WRONG}))
 @pytest.mark.parametrize("error, exit_code", [("", 0), (" + 1", 1)])
 def test_the_sales_report_prints_and_checks_its_result(error, exit_code, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "examples"))
-    played = importlib.import_module("played.server")
+    support = importlib.import_module("support.server")
     user_text = "add a column `revenue`"
-    steps = [played.run(user_text, 1, DRAW), played.run(user_text, 2, PRINT_REPORT.replace("WRONG", error))]
+    steps = [
+        support.code_reply(user_text, 1, DRAW),
+        support.code_reply(user_text, 2, PRINT_REPORT.replace("WRONG", error)),
+    ]
     monkeypatch.delenv("OPENAI_MODEL", raising=False)
-    with played.model_at_hand(*steps, played.LAST_OUTPUT) as model:
+    with support.model_or_script(*steps, support.ECHO_LAST_OUTPUT) as model:
         result = subprocess.run(
             [sys.executable, "-W", "error", ROOT / "examples" / "sales_report.py"],
             cwd=tmp_path,

@@ -1,4 +1,4 @@
-"""A bar for files on their way into a container and out of it."""
+"""Progress bars of file transfers to and from a container."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from weakincentives.runtime import ContainerRecreated, Session, TransferProgress
 
 
 def show_transfers(session: Session) -> None:
-    """From now on, show what a workspace of this session sends and gets; and say when its container was replaced."""
+    """Show file transfers of the session's workspaces, and replaced containers."""
     bars: dict[tuple[str, str], Progress] = {}
 
-    def moved(event: TransferProgress) -> None:
+    def on_transfer(event: TransferProgress) -> None:
         key = (event.direction, event.container_id)
         if key not in bars:
             counts = TextColumn("{task.description:<8} {task.fields[files]} of {task.fields[all]} files")
@@ -23,8 +23,8 @@ def show_transfers(session: Session) -> None:
         if event.done:
             bars.pop(key).stop()
 
-    def replaced(event: ContainerRecreated) -> None:
+    def on_recreated(event: ContainerRecreated) -> None:
         print(f"The container was replaced ({event.reason}): {len(event.restored)} files restored, lost {event.lost}")
 
-    session.dispatcher.subscribe(TransferProgress, moved)
-    session.dispatcher.subscribe(ContainerRecreated, replaced)
+    session.dispatcher.subscribe(TransferProgress, on_transfer)
+    session.dispatcher.subscribe(ContainerRecreated, on_recreated)

@@ -1,4 +1,4 @@
-"""An agent at work, on a terminal: what the model thinks, the code it writes, what that prints, files on their way."""
+"""Console output of a running agent: reasoning, code, output and file transfers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.text import Text
 
-from played.progress import show_transfers
+from support.progress import show_transfers
 from weakincentives.runtime import ModelProgress, Session, ToolInvoked
 
 _HEADS = {
@@ -21,13 +21,13 @@ _HEADS = {
 
 
 @contextmanager
-def show_work(session: Session, console: Console) -> Iterator[None]:
-    """Show what this session does while it does it."""
+def show_progress(session: Session, console: Console) -> Iterator[None]:
+    """Print the progress of a session."""
     show_transfers(session)
     waiting = console.status("the model reads …")
-    shown: list[tuple[str, str]] = []  # what is being written, and of which item
+    shown: list[tuple[str, str]] = []  # kind and item of what was printed last
 
-    def piece(event: ModelProgress) -> None:
+    def on_progress(event: ModelProgress) -> None:
         if not event.text:
             return
         head, style = _HEADS[event.kind]
@@ -39,16 +39,16 @@ def show_work(session: Session, console: Console) -> Iterator[None]:
         if event.kind == "output":
             waiting.start()
 
-    def invoked(event: ToolInvoked) -> None:
+    def on_tool(event: ToolInvoked) -> None:
         if not event.success:
             console.print(Text(f"\n── {event.name} failed", style="bold red"))
 
-    session.dispatcher.subscribe(ModelProgress, piece)
-    session.dispatcher.subscribe(ToolInvoked, invoked)
+    session.dispatcher.subscribe(ModelProgress, on_progress)
+    session.dispatcher.subscribe(ToolInvoked, on_tool)
     with waiting:
         try:
             yield
         finally:
-            session.dispatcher.unsubscribe(ModelProgress, piece)
-            session.dispatcher.unsubscribe(ToolInvoked, invoked)
+            session.dispatcher.unsubscribe(ModelProgress, on_progress)
+            session.dispatcher.unsubscribe(ToolInvoked, on_tool)
             console.print()
