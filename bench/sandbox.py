@@ -107,10 +107,10 @@ async def _in_the_jail(*, ahead: bool) -> Reading:
             await asyncio.sleep(0.05)
             begun = time.perf_counter()
             container = await pool.create()
-            outcome = await container.execute(IMPORTS, timeout=30)
+            reply = await container.execute(IMPORTS, timeout=30)
             samples.append(time.perf_counter() - begun)
-            if outcome.stdout != "1\n":
-                raise RuntimeError(f"the code did not run: {outcome}")
+            if reply.stdout != "1\n":
+                raise RuntimeError(f"the code did not run: {reply}")
             await container.end("measured")
     return Reading.of(samples)
 

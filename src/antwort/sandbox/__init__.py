@@ -8,12 +8,12 @@ use it is in docs/sandbox.md, the threat model in docs/security.md.
 
 from __future__ import annotations
 
-from antwort.sandbox.container.call import Outcome
 from antwort.sandbox.container.container import Container
+from antwort.sandbox.container.reply import ExecReply
 from antwort.sandbox.host.probe import Host, probe
 from antwort.sandbox.pool.pool import Pool
 
 from .errors import SandboxError
 from .limits import ContainerLimits, tier
 
-__all__ = ["Container", "ContainerLimits", "Host", "Outcome", "Pool", "SandboxError", "probe", "tier"]
+__all__ = ["Container", "ContainerLimits", "ExecReply", "Host", "Pool", "SandboxError", "probe", "tier"]

@@ -101,7 +101,7 @@ async def _try(found: hosts.Host) -> tuple[str, hosts.Host]:
     async with Pool(found, modules=(), spares=False) as pool:
         container = await pool.create()
         try:
-            outcome = await container.execute("import platform; platform.python_version()", timeout=10)
+            reply = await container.execute("import platform; platform.python_version()", timeout=10)
         finally:
             await container.end("the check is over")
-    return outcome.echo or outcome.stderr or outcome.reason or "nothing", pool.host
+    return reply.result or reply.stderr or reply.reason or "nothing", pool.host

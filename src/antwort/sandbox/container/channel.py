@@ -31,7 +31,7 @@ class Channel:
         self._loop = asyncio.get_running_loop()
         self._socket = ours
         self._broken = broken
-        self._frames = wire.Decoder(reply.LARGEST_HEADER)
+        self._frames = wire.Decoder(reply.MAX_HEADER_BYTES)
         self._hello: asyncio.Future[None] = self._loop.create_future()
         self._ready: asyncio.Future[None] = self._loop.create_future()
         self._handed_over: list[int] = []
@@ -62,20 +62,19 @@ class Channel:
         It does not fit at once only if it is long, or if the code reads its channel no more.
         """
         self.call = call
-        question = call.question
         try:
-            sent = self._socket.send(question)
+            sent = self._socket.send(call.frame)
         except BlockingIOError:
             sent = 0
         except OSError:
             return False
-        if sent == len(question):
+        if sent == len(call.frame):
             return True
-        sending = asyncio.create_task(self.send(question[sent:]))
+        sending = asyncio.create_task(self.send(call.frame[sent:]))
         try:
             # An answer before the whole question was sent is none; and no answer is the sign that it has died.
             seconds = max(0.001, call.seconds_left)
-            await asyncio.wait([sending, call.answer], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([sending, call.reply], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
             return sending.done() and sending.exception() is None
         finally:
             sending.cancel()
@@ -94,8 +93,8 @@ class Channel:
 
     def hang_up(self) -> None:
         """Nobody is left at the other end: no answer is all that comes."""
-        if self.call is not None and not self.call.answer.done():
-            self.call.answer.set_result(None)
+        if self.call is not None and not self.call.reply.done():
+            self.call.reply.set_result(None)
 
     def distrust(self) -> None:
         """Whatever else it says is not worth a byte of ours."""
@@ -154,11 +153,11 @@ class Channel:
                 waiting.set_result(None)
             return
         call = self.call
-        answer = reply.read(frame, call.token) if call is not None and not call.answer.done() else None
+        answer = reply.parse(frame, call.token) if call is not None and not call.reply.done() else None
         if call is None or answer is None:
             self._break(_UNASKED)
             return
-        call.answer.set_result(answer)
+        call.reply.set_result(answer)
 
     def _break(self, reason: str) -> None:
         self.distrust()

@@ -16,9 +16,10 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from antwort.sandbox.container.call import Call, OnOutput, Outcome, Question
+from antwort.sandbox.container.call import Call, OnOutput
 from antwort.sandbox.container.channel import Channel
 from antwort.sandbox.container.pipes import Pipes
+from antwort.sandbox.container.reply import ExecReply
 from antwort.sandbox.errors import CannotStart, Ended
 from antwort.sandbox.files.tree import FileTree
 from antwort.sandbox.host.cgroups import Cgroup, Groups
@@ -182,7 +183,7 @@ class Container:
         echo: bool = True,
         packages: str | None = None,
         on_output: OnOutput | None = None,
-    ) -> Outcome:
+    ) -> ExecReply:
         """Run the code. Past the timeout it is interrupted; if that does not help, the container is ended.
 
         `packages` is the name of a set in its annex, importable from now on.
@@ -191,9 +192,9 @@ class Container:
             if not self.alive:
                 raise Ended(self._reason or "it never started")
             self.calls += 1
-            question = Question(code, echo, packages)
-            call = Call(question, seconds=timeout, output_bytes=self.limits.output_bytes, on_output=on_output)
-            self._pipes.listen(call.printed)
+            limit = self.limits.output_bytes
+            call = Call(code, timeout=timeout, output_bytes=limit, echo=echo, packages=packages, on_output=on_output)
+            self._pipes.listen(call.add_output)
             try:
                 return await self._ask(call)
             except asyncio.CancelledError:
@@ -212,22 +213,22 @@ class Container:
         self._interpreter.signal(signal.SIGINT)
         return True
 
-    async def _ask(self, call: Call) -> Outcome:
+    async def _ask(self, call: Call) -> ExecReply:
         if not await self._channel.put(call):
             await self.end("the code broke its channel")
-        timed_out = not await call.answered(call.seconds_left)
+        timed_out = not await call.wait_reply(call.seconds_left)
         if timed_out:
             await self._stop(call)
         self._pipes.drain()
         exit_code = shell_code(self._died.result()) if self._died.done() else -1
-        return call.outcome(timed_out=timed_out, exit_code=exit_code, reason=self._reason)
+        return call.result(timed_out=timed_out, exit_code=exit_code, reason=self._reason)
 
     async def _stop(self, call: Call) -> None:
         """Interrupt first: variables survive. Then end the container: nothing does."""
-        if call.answer.done():
+        if call.reply.done():
             return
         self._interpreter.signal(signal.SIGINT)
-        if not await call.answered(_GRACE_SECONDS):
+        if not await call.wait_reply(_GRACE_SECONDS):
             await self.end("the call ran past its time and did not heed the interrupt")
 
     # -- death --------------------------------------------------------------------------------------------------

@@ -76,7 +76,7 @@ class Runner:
         self._channel.sendall(wire.encode(header, tuple(data for _, data in parts)))
 
     def _run(self, code: str, *, echo: bool, packages: str | None) -> tuple[dict[str, Any], list[figures.Image]]:
-        answer: dict[str, Any] = {"status": "success", "exit_code": 0, "left_out": 0, "texts": {}}
+        answer: dict[str, Any] = {"status": "success", "exit_code": 0, "images_left_out": 0, "texts": {}}
         images: list[figures.Image] = []
         try:
             try:
@@ -86,9 +86,9 @@ class Runner:
                 value = self._evaluate(code, f"<cell {self._calls}>", echo=echo)
                 if value is not None:
                     self._main.__dict__["_"] = value
-                    answer["texts"] = {"echo": shorten(repr(value))}
+                    answer["texts"] = {"result": shorten(repr(value))}
                     self._gallery.add_value(value)
-                images, answer["left_out"] = self._gallery.take()
+                images, answer["images_left_out"] = self._gallery.take()
             finally:
                 self._executing = False
         except SystemExit as leaving:
@@ -99,8 +99,8 @@ class Runner:
             answer |= failure(error)
             _complain(clean_traceback(error))
             self._gallery.discard()
-        if answer["left_out"]:
-            _complain(figures.note(answer["left_out"]))
+        if answer["images_left_out"]:
+            _complain(figures.note(answer["images_left_out"]))
         return answer, images
 
     def _show(self, packages: str) -> None:

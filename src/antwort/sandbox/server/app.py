@@ -26,7 +26,7 @@ from antwort.sandbox.server import bodies, execute, files, transfers
 from antwort.sandbox.server.auth import BearerTokenMiddleware, LoopbackOnlyMiddleware
 
 from .gate import Gate
-from .sessions import Order, SandboxSession, Sessions, report
+from .sessions import Order, SandboxSession, Sessions
 from .settings import SandboxSettings
 from .stream import BROKEN, disconnected, events
 
@@ -240,8 +240,8 @@ async def _execute_in_session(request: Request) -> Response:
         server.sessions.get(name)  # a wrong id is an answer, not an event
         return events(server.sessions, name, order)
     with server.sessions.using(name) as session:
-        outcome = server.sessions.execute(session, order)
-        return await _unless_disconnected(request, outcome, lambda done: JSONResponse(report(done)))
+        running = server.sessions.execute(session, order)
+        return await _unless_disconnected(request, running, lambda reply: JSONResponse(reply.report()))
 
 
 async def _unless_disconnected(

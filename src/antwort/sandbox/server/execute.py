@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from antwort.sandbox.container.call import Outcome
 from antwort.sandbox.container.container import Container
+from antwort.sandbox.container.reply import ExecReply
 from antwort.sandbox.errors import BadPath, CannotStart, NotFound, TooLarge
 from antwort.sandbox.files.tree import MOST_LISTED, FileTree, parts
 from antwort.sandbox.limits import ContainerLimits
@@ -81,11 +81,11 @@ async def _run_with(
     try:
         await asyncio.to_thread(_prepare, container.files, order.files, settings.output_dir)
         left = max(0.001, deadline - time.monotonic())
-        outcome = await container.execute(order.code, timeout=left, echo=False)
+        reply = await container.execute(order.code, timeout=left, echo=False)
         produced, notes = await asyncio.to_thread(_collect, container, settings.output_dir)
     finally:
         await container.end("the run is over")
-    return _report(outcome, order, produced, notes)
+    return _report(reply, order, produced, notes)
 
 
 def _prepare(tree: FileTree, files: dict[str, bytes], output: str) -> None:
@@ -129,20 +129,20 @@ def _left_out(paths: list[str]) -> list[str]:
     return [f"left out of files_produced: {shown}{more}: all files together may have {MOST_PRODUCED_BYTES} bytes"]
 
 
-def _report(outcome: Outcome, order: Run, produced: dict[str, str], notes: list[str]) -> dict[str, Any]:
-    if outcome.status == "timeout":
+def _report(reply: ExecReply, order: Run, produced: dict[str, str], notes: list[str]) -> dict[str, Any]:
+    if reply.status == "timeout":
         notes = [f"timed out after {order.seconds} s", *notes]
-    elif outcome.status == "ended" and outcome.reason == "oom":
+    elif reply.status == "ended" and reply.reason == "oom":
         notes = ["oom: the code needed more memory than it may have", *notes]
-    elif outcome.status == "ended":
-        notes = [outcome.reason or "the container ended", *notes]
-    stderr = outcome.stderr + "".join(f"{note}\n" for note in notes)
+    elif reply.status == "ended":
+        notes = [reply.reason or "the container ended", *notes]
+    stderr = reply.stderr + "".join(f"{note}\n" for note in notes)
     answer = _answer(
-        "success" if outcome.exit_code == 0 else "error",
-        outcome.exit_code,
-        stdout=outcome.stdout,
+        "success" if reply.exit_code == 0 else "error",
+        reply.exit_code,
+        stdout=reply.stdout,
         stderr=stderr,
-        milliseconds=int(outcome.seconds * 1000),
+        milliseconds=reply.execution_time_ms,
     )
     return answer | ({"files_produced": produced} if produced else {})
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
 import logging
 import secrets
@@ -12,8 +11,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from antwort.sandbox.container.call import OnOutput, Outcome
+from antwort.sandbox.container.call import OnOutput
 from antwort.sandbox.container.container import Container
+from antwort.sandbox.container.reply import ExecReply
 from antwort.sandbox.errors import AtCapacity, Ended, NotFound
 from antwort.sandbox.limits import ContainerLimits
 from antwort.sandbox.packages.installer import InstallFailed
@@ -133,7 +133,7 @@ class Sessions:
         container.when_gone(lambda: self._packages.retire(annex))
         return container, annex
 
-    async def execute(self, session: SandboxSession, order: Order, on_output: OnOutput | None = None) -> Outcome:
+    async def execute(self, session: SandboxSession, order: Order, on_output: OnOutput | None = None) -> ExecReply:
         """Install what the call needs, then run it; its time counts for both."""
         try:
             return await self._executed(session, order, on_output)
@@ -141,7 +141,7 @@ class Sessions:
             if not session.container.alive:  # it frees its place at once, not at the next sweep
                 await self._end(session, "ended")
 
-    async def _executed(self, session: SandboxSession, order: Order, on_output: OnOutput | None) -> Outcome:
+    async def _executed(self, session: SandboxSession, order: Order, on_output: OnOutput | None) -> ExecReply:
         async with session.turn:
             deadline = time.monotonic() + order.seconds
             try:
@@ -233,26 +233,8 @@ class Sessions:
             await self._end(session, "expired")
 
 
-def _not_run(status: Literal["error", "interrupted"], why: str, on_output: OnOutput | None) -> Outcome:
+def _not_run(status: Literal["error", "interrupted"], why: str, on_output: OnOutput | None) -> ExecReply:
     """The code was never started."""
     if on_output is not None:
         on_output("stderr", why)
-    return Outcome(status=status, exit_code=-1, stdout="", stderr=why, output=[("stderr", why)])
-
-
-def report(outcome: Outcome) -> dict[str, Any]:
-    """An outcome for the wire."""
-    return {
-        "status": outcome.status,
-        "exit_code": outcome.exit_code,
-        "stdout": outcome.stdout,
-        "stderr": outcome.stderr,
-        "output": [{"stream": name, "text": text} for name, text in outcome.output],
-        "result": outcome.echo,
-        "error": outcome.error,
-        "images": [{"mime": i.mime, "data": base64.b64encode(i.data).decode()} for i in outcome.images],
-        "images_left_out": outcome.images_left_out,
-        "execution_time_ms": int(outcome.seconds * 1000),
-        "reason": outcome.reason,
-        "cut_bytes": outcome.cut_bytes,
-    }
+    return ExecReply(status=status, exit_code=-1, stderr=why, output=[("stderr", why)])

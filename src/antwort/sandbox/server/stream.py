@@ -15,7 +15,7 @@ from starlette.responses import StreamingResponse
 from antwort.sandbox.container.capture import StreamName
 from antwort.sandbox.errors import SandboxError
 
-from .sessions import Order, Sessions, report
+from .sessions import Order, Sessions
 
 _logger = logging.getLogger(__name__)
 
@@ -39,8 +39,8 @@ async def _events(sessions: Sessions, name: str, order: Order) -> AsyncIterator[
     async def work() -> None:
         try:
             with sessions.using(name) as session:
-                outcome = await sessions.execute(session, order, waiting.output)
-            waiting.put("result", report(outcome))
+                reply = await sessions.execute(session, order, waiting.output)
+            waiting.put("result", reply.report())
         except SandboxError as error:
             waiting.put("error", {"error": str(error)})
         except Exception:  # too late for a status of 500

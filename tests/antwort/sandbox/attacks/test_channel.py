@@ -32,7 +32,7 @@ LIES = [
     {"exit_code": True},
     {"exit_code": None},
     {"parts": None},
-    {"parts": ["echo"]},
+    {"parts": ["result"]},
     {"parts": [[]]},
     {"parts": {}},
     {"call": None},
@@ -86,7 +86,7 @@ def test_text_that_cannot_be_written_down_is_marked(arena):
     assert arena.value("class Odd:\n    def __repr__(self): return 'a\\ud800b'\nOdd()") == "a\\ud800b"
     seen = arena.run("raise ValueError('m\\ud800')")
     assert seen["error"] == {"name": "ValueError", "message": "m\\ud800"}
-    seen = arena.run(f"{FORGE}answer([b'\\xff\\xfe'], parts=['echo']); time.sleep(10)")
+    seen = arena.run(f"{FORGE}answer([b'\\xff\\xfe'], parts=['result']); time.sleep(10)")
     assert seen["result"] == "\ufffd\ufffd"
 
 

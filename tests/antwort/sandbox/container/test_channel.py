@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from antwort.sandbox.container.call import Call, Question
+from antwort.sandbox.container.call import Call
 from antwort.sandbox.container.channel import Channel
-from antwort.sandbox.container.reply import Answer
+from antwort.sandbox.container.reply import ExecReply
 from antwort.sandbox.errors import CannotStart
 from antwort.sandbox.jail import wire
 
@@ -44,7 +44,7 @@ class Line:
         return self
 
     async def put(self, seconds: float = 5) -> Call:
-        call = Call(Question("1"), seconds=seconds, output_bytes=1000)
+        call = Call("1", timeout=seconds, output_bytes=1000)
         assert await self.channel.put(call)
         return call
 
@@ -104,7 +104,7 @@ async def test_the_answer_to_the_question_is_the_calls(line):
     await line.introduced()
     call = await line.put()
     line.say(answer(call))
-    assert await call.answer == Answer(status="success", exit_code=0, echo=None, error=None)
+    assert await call.reply == ExecReply(status="success", exit_code=0)
     assert line.broken == []
 
 
@@ -112,7 +112,7 @@ async def test_who_hangs_up_gives_no_answer(line):
     await line.introduced()
     call = await line.put()
     line.channel.hang_up()
-    assert await call.answer is None
+    assert await call.reply is None
 
 
 @pytest.mark.parametrize("lie", [{"call": "another"}, {"status": "ended"}, {"exit_code": -1}], ids=str)
@@ -123,7 +123,7 @@ async def test_after_a_lie_the_truth_is_not_believed_either(line, lie):
     assert await line.until_broken() == "the code sent an answer that nobody had asked for"
     line.say(answer(call))
     await asyncio.sleep(0.05)
-    assert not call.answer.done()
+    assert not call.reply.done()
 
 
 async def test_one_that_is_being_ended_is_not_believed_any_more(line):
@@ -132,14 +132,14 @@ async def test_one_that_is_being_ended_is_not_believed_any_more(line):
     line.channel.distrust()
     line.say(answer(call))
     await asyncio.sleep(0.05)
-    assert not call.answer.done()
+    assert not call.reply.done()
 
 
 async def test_between_two_calls_nothing_was_asked(line):
     await line.introduced()
     call = await line.put()
     line.say(answer(call))
-    await call.answer
+    await call.reply
     line.channel.forget()
     line.say(answer(call))
     assert "nobody had asked" in await line.until_broken()
@@ -150,7 +150,7 @@ async def test_descriptors_that_the_code_sends_never_arrive(line):
     call = await line.put()
     before = held()
     line.say(answer(call), (0, 1))
-    await call.answer
+    await call.reply
     assert held() == before
 
 
@@ -169,13 +169,13 @@ async def test_a_closed_end_breaks_it_unless_the_death_is_told_first(line):
 
 async def test_a_question_that_is_never_read_does_not_wait_for_ever(line):
     await line.introduced()
-    call = Call(Question("#" * (4 << 20)), seconds=0.2, output_bytes=1000)
+    call = Call("#" * (4 << 20), timeout=0.2, output_bytes=1000)
     assert not await line.channel.put(call)
 
 
 async def test_a_long_question_arrives_whole(line):
     await line.introduced()
-    call = Call(Question("#" * (4 << 20)), seconds=20, output_bytes=1000)
+    call = Call("#" * (4 << 20), timeout=20, output_bytes=1000)
     decoder = wire.Decoder()
 
     def read() -> int:

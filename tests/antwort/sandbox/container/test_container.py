@@ -50,8 +50,8 @@ async def let_go(before: tuple[int, int]) -> bool:
 async def test_variables_live_on_and_the_last_expression_is_echoed(pool):
     container = await pool.create()
     await container.execute("x = 20", timeout=5)
-    outcome = await container.execute("print('out')\nx + 1", timeout=5)
-    assert (outcome.status, outcome.stdout, outcome.echo) == ("success", "out\n", "21")
+    reply = await container.execute("print('out')\nx + 1", timeout=5)
+    assert (reply.status, reply.stdout, reply.result) == ("success", "out\n", "21")
 
 
 async def test_calls_run_one_after_the_other(pool):
@@ -59,7 +59,7 @@ async def test_calls_run_one_after_the_other(pool):
     first, second = await asyncio.gather(
         container.execute("import time; time.sleep(0.2); x = 'first'", timeout=5), container.execute("x", timeout=5)
     )
-    assert (first.status, second.echo) == ("success", "'first'")
+    assert (first.status, second.result) == ("success", "'first'")
 
 
 async def test_an_interrupt_keeps_the_state(pool):
@@ -69,13 +69,13 @@ async def test_an_interrupt_keeps_the_state(pool):
     await asyncio.sleep(0.2)
     assert container.interrupt()
     assert (await running).status == "interrupted"
-    assert (await container.execute("x", timeout=5)).echo == "1"
+    assert (await container.execute("x", timeout=5)).result == "1"
 
 
 async def test_after_its_end_it_says_why(pool):
     container = await pool.create()
-    outcome = await container.execute("import os; os._exit(3)", timeout=5)
-    assert (outcome.status, outcome.reason) == ("ended", "the interpreter exited with code 3")
+    reply = await container.execute("import os; os._exit(3)", timeout=5)
+    assert (reply.status, reply.reason) == ("ended", "the interpreter exited with code 3")
     with pytest.raises(Ended, match="exited with code 3"):
         await container.execute("1", timeout=5)
     await container.end("over")
@@ -114,22 +114,22 @@ async def test_a_call_whose_caller_gives_up_twice_is_still_stopped(pool):
         await asyncio.sleep(0)
     with pytest.raises(asyncio.CancelledError):
         await running
-    outcome = await container.execute("'mine'", timeout=5)
-    assert (outcome.echo, outcome.stdout, outcome.stderr) == ("'mine'", "", "")
+    reply = await container.execute("'mine'", timeout=5)
+    assert (reply.result, reply.stdout, reply.stderr) == ("'mine'", "", "")
 
 
 async def test_memory_over_the_limit_ends_it_with_oom(pool):
     container = await pool.create(ContainerLimits(memory_bytes=128 << 20))
     hungry = "import time\nx = []\nwhile True:\n    x.append(bytearray(b'x') * (2 << 20)); time.sleep(0.005)"
-    outcome = await container.execute(hungry, timeout=30)
-    assert (outcome.status, outcome.reason) == ("ended", "oom")
+    reply = await container.execute(hungry, timeout=30)
+    assert (reply.status, reply.reason) == ("ended", "oom")
     await container.end("over")
 
 
 async def test_what_was_printed_before_the_end_is_kept(pool):
     container = await pool.create()
-    outcome = await container.execute("import os\nos.write(1, b'x' * 60_000)\nos._exit(0)", timeout=5)
-    assert outcome.stdout == "x" * 60_000
+    reply = await container.execute("import os\nos.write(1, b'x' * 60_000)\nos._exit(0)", timeout=5)
+    assert reply.stdout == "x" * 60_000
     await container.end("over")
 
 
@@ -144,7 +144,7 @@ async def test_what_was_printed_before_the_end_is_kept(pool):
 )
 async def test_a_kill_is_told_from_an_exit_that_looks_like_one(pool, leave, reason):
     container = await pool.create()
-    outcome = await container.execute(f"import os; {leave}", timeout=5)
-    assert (outcome.status, outcome.reason) == ("ended", reason)
-    assert outcome.exit_code > 0, "below zero is for runs that never came to an end of their own"
+    reply = await container.execute(f"import os; {leave}", timeout=5)
+    assert (reply.status, reply.reason) == ("ended", reason)
+    assert reply.exit_code > 0, "below zero is for runs that never came to an end of their own"
     await container.end("over")

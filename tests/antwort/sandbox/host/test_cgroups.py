@@ -162,8 +162,8 @@ def test_memory_is_counted_where_version_2_has_it():
             host = replace(probe(), groups=cgroups.here())
             async with Pool(host, modules=(), spares=False) as pool:
                 container = await pool.create(Limits(memory_bytes=128 << 20))
-                outcome = await container.execute("x = bytearray(b'x') * (300 << 20)", timeout=30)
-                print(outcome.reason)
+                reply = await container.execute("x = bytearray(b'x') * (300 << 20)", timeout=30)
+                print(reply.reason)
                 await container.end("over")
         asyncio.run(main())
     """
@@ -198,8 +198,8 @@ async def test_a_container_gets_its_share_of_the_processors_and_no_more():
             pytest.skip("processor time is not shared out by groups made here")
         await container.execute("import os; before = sum(os.times()[:4])", timeout=30)
         before = throttled(group)
-        outcome = await container.execute(SPIN, timeout=60)
-        used, wall = map(float, outcome.stdout.split())
+        reply = await container.execute(SPIN, timeout=60)
+        used, wall = map(float, reply.stdout.split())
         assert throttled(group) - before >= 5  # of some 20 periods, with two who would take all of each
         assert 0 < used < 1.5 * 0.2 * wall
         await container.end("over")

@@ -200,8 +200,8 @@ async def test_a_running_container_is_given_packages(index, shelf_directory, wal
             await container.execute("kept = 1", timeout=5)
             assert (await container.execute("import tiny_thing", timeout=5)).error
             name = await found.add(annex, ["tiny-thing"], seconds=60)
-            outcome = await container.execute("import tiny_thing; kept, tiny_thing.ANSWER", timeout=5, packages=name)
-            assert outcome.echo == "(1, 42)", outcome
+            reply = await container.execute("import tiny_thing; kept, tiny_thing.ANSWER", timeout=5, packages=name)
+            assert reply.result == "(1, 42)", reply
             refused = await container.execute("open(tiny_thing.__file__, 'a')", timeout=5)
             assert refused.error or "namespaces" not in walls  # below the host's own /tmp nothing else stops it
         found.retire(annex)

@@ -57,7 +57,7 @@ async def test_a_dead_zygote_is_replaced_and_its_containers_say_so():
         await pool.create()  # at once, while it dies: this one may die with it, but there is one
         await asyncio.sleep(0.5)
         another = await pool.create()
-        assert (await another.execute("1 + 1", timeout=5)).echo == "2"
+        assert (await another.execute("1 + 1", timeout=5)).result == "2"
         assert not container.alive
 
 
@@ -67,7 +67,7 @@ async def test_a_worn_zygote_is_recycled_and_its_containers_live_on(monkeypatch)
         old = await pool.create()
         await pool.create()
         new = await pool.create()
-        hashes = [(await container.execute("hash('x')", timeout=5)).echo for container in (old, new)]
+        hashes = [(await container.execute("hash('x')", timeout=5)).result for container in (old, new)]
         assert hashes[0] != hashes[1]
         assert old.alive
 
@@ -83,11 +83,11 @@ async def test_the_recycled_zygote_goes_with_the_last_of_its_containers(monkeypa
         assert pool._retired == [worn]
         await first.end("over")
         await asyncio.sleep(0.5)  # time enough to be swept, if it were
-        assert (await second.execute("1 + 1", timeout=5)).echo == "2"
+        assert (await second.execute("1 + 1", timeout=5)).result == "2"
         assert worn.pid in children()
         await second.end("over")
         await soon(lambda: worn.pid not in children())
-        assert (pool._retired, (await third.execute("1 + 1", timeout=5)).echo) == ([], "2")
+        assert (pool._retired, (await third.execute("1 + 1", timeout=5)).result) == ([], "2")
 
 
 async def test_only_so_many_tenants_have_a_zygote_and_idle_ones_make_room(monkeypatch):
@@ -100,7 +100,7 @@ async def test_only_so_many_tenants_have_a_zygote_and_idle_ones_make_room(monkey
         await first.end("over")
         monkeypatch.setattr(pools, "_SURELY_UNUSED_SECONDS", 0.0)
         third = await pool.create(tenant="c")
-        assert (await third.execute("1 + 1", timeout=5)).echo == "2"
+        assert (await third.execute("1 + 1", timeout=5)).result == "2"
 
 
 @pytest.mark.parametrize("replaced", [False, True], ids=["put back", "ended, since there is another"])
@@ -143,8 +143,8 @@ async def test_without_namespaces_the_same_api_works(walls):
     host = replace(probe(), walls=frozenset(walls), groups=None)
     async with Pool(host, modules=(), spares=False) as pool:
         container = await pool.create(ContainerLimits(memory_bytes=256 << 20))
-        outcome = await container.execute("open('f', 'w').write('x'); import os; os.listdir()", timeout=5)
-        assert outcome.echo == "['f']", outcome
+        reply = await container.execute("open('f', 'w').write('x'); import os; os.listdir()", timeout=5)
+        assert reply.result == "['f']", reply
         assert container.files.read("f", 10) == b"x"
         tried = await container.execute(
             "open('/var/tmp/antwort-weak', 'w').close(); os.unlink('/var/tmp/antwort-weak')", timeout=5
@@ -153,9 +153,9 @@ async def test_without_namespaces_the_same_api_works(walls):
         place = Path((await container.execute("print(os.getcwd())", timeout=5)).stdout.strip())
         told = await pool.create(output="out")
         seen = await told.execute("import os; os.environ['OUTPUT_DIR'] == os.path.join(os.getcwd(), 'out')", timeout=5)
-        assert seen.echo == "True"
+        assert seen.result == "True"
         slept = await container.execute("import time; time.sleep(0.5); 'well'", timeout=5)  # the watchdog looks at it
-        assert slept.echo == "'well'", slept
+        assert slept.result == "'well'", slept
         await container.end("over")
     assert not place.parent.exists()
 
@@ -169,10 +169,10 @@ async def test_on_a_system_unlike_linux_code_runs_is_interrupted_and_ends(monkey
     async with Pool(replace(probe(), walls=frozenset(), groups=None), modules=(), spares=False) as pool:
         container = await pool.create()
         seen = await container.execute("import os; hasattr(os, 'pidfd_open'), os.getpid()", timeout=5)
-        assert seen.echo == f"(False, {container.pids()[0]})", seen
+        assert seen.result == f"(False, {container.pids()[0]})", seen
         seen = await container.execute("import time; kept = 1; time.sleep(60)", timeout=0.3)
         assert (seen.status, container.alive) == ("timeout", True), seen
-        assert (await container.execute("kept", timeout=5)).echo == "1"
+        assert (await container.execute("kept", timeout=5)).result == "1"
         running = asyncio.create_task(container.execute("while True: pass", timeout=60))
         await soon(lambda: container.busy)
         await asyncio.sleep(0.2)
