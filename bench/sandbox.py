@@ -99,8 +99,8 @@ def _crowd_of_kernels(kernel: dict[str, Any] | str) -> dict[str, Reading | str]:
 
 
 async def _in_the_jail(*, ahead: bool) -> Reading:
-    async with Pool(probe(), spares=ahead) as pool:
-        await pool.ready()
+    async with Pool(probe(), prefork=ahead) as pool:
+        await pool.wait_ready()
         await (await pool.create()).end("warm")
         samples: list[float] = []
         for _ in range(ROUNDS):

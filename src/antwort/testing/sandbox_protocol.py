@@ -26,11 +26,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-_SECONDS: Final = 60
+_TIMEOUT_SECONDS: Final = 60
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Response:
     """What the server said."""
 
     status: int
@@ -55,33 +55,35 @@ class Client:
     secret_variables: tuple[str, ...] = ()
     """Names of variables that it has in its environment and that no code may see."""
 
-    def call(self, method: str, path: str, body: bytes | None = None, headers: dict[str, str] | None = None) -> Answer:
+    def call(
+        self, method: str, path: str, body: bytes | None = None, headers: dict[str, str] | None = None
+    ) -> Response:
         request = urllib.request.Request(f"{self.url}{path}", data=body, method=method, headers=headers or {})  # noqa: S310 - the caller's URL
         if self.token:
             request.add_header("Authorization", f"Bearer {self.token}")
         try:
-            with urllib.request.urlopen(request, timeout=_SECONDS) as answer:  # noqa: S310 - the caller's URL
-                return Answer(answer.status, {k.lower(): v for k, v in answer.headers.items()}, answer.read())
+            with urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS) as answer:  # noqa: S310 - the caller's URL
+                return Response(answer.status, {k.lower(): v for k, v in answer.headers.items()}, answer.read())
         except urllib.error.HTTPError as error:
             with error:
-                return Answer(error.code, {k.lower(): v for k, v in error.headers.items()}, error.read())
+                return Response(error.code, {k.lower(): v for k, v in error.headers.items()}, error.read())
 
-    def call_too_large(self, path: str, body: bytes) -> Answer:
+    def call_too_large(self, path: str, body: bytes) -> Response:
         """Send a body that may be refused before it is read to its end: the answer counts, not the sending."""
         address = urllib.parse.urlsplit(self.url)
         kind = http.client.HTTPSConnection if address.scheme == "https" else http.client.HTTPConnection
-        connection = kind(address.netloc, timeout=_SECONDS)
+        connection = kind(address.netloc, timeout=_TIMEOUT_SECONDS)
         headers = {"Content-Type": "application/json", "Content-Length": str(len(body))}
         try:
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                 authorization = {"Authorization": f"Bearer {self.token}"} if self.token else {}
                 connection.request("POST", f"{address.path}{path}", body, headers | authorization)
             answer = connection.getresponse()
-            return Answer(answer.status, {k.lower(): v for k, v in answer.headers.items()}, answer.read())
+            return Response(answer.status, {k.lower(): v for k, v in answer.headers.items()}, answer.read())
         finally:
             connection.close()
 
-    def post(self, path: str, value: Any) -> Answer:
+    def post(self, path: str, value: Any) -> Response:
         return self.call("POST", path, json.dumps(value).encode(), {"Content-Type": "application/json"})
 
     def execute(self, code: str, **fields: Any) -> Any:
@@ -281,7 +283,7 @@ def nothing_is_left_for_the_next_run(client: Client) -> None:
 def past_capacity_the_answer_is_429(client: Client) -> None:
     capacity = client.call("GET", "/health").json["capacity"]
     assert capacity >= 3, capacity
-    seen: list[Answer] = []
+    seen: list[Response] = []
     sleep = {"code": "import time; time.sleep(2)"}
     threads = [
         threading.Thread(target=lambda: seen.append(client.post("/execute", sleep))) for _ in range(capacity + 2)

@@ -26,7 +26,7 @@ from antwort.sandbox.pool import pool
 from antwort.testing import sandbox_protocol as conformance
 
 ORDINARY_USER = 54321
-WARM_SECONDS = pool.IDLE_SECONDS + 15
+WARM_SECONDS = pool.IDLE_TIMEOUT_SECONDS + 15
 """How long a zygote may stay after its tenant was last there: until somebody looks for idle ones."""
 ANSWER_SECONDS = 15
 """The longest that a sibling may wait for `6 * 7`: generous, for a busy machine, and yet no standstill."""

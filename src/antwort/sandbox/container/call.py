@@ -60,7 +60,7 @@ class Call:
         """The reply with the captured output. Without a reply, exit code and reason are those of the container."""
         if self._on_output is not None:
             for name in ("stdout", "stderr"):
-                if rest := self._capture.rest(name):
+                if rest := self._capture.unsent(name):
                     self._on_output(name, rest)
         reply = self.reply.result() if self.reply.done() else None
         if reply is None:

@@ -78,7 +78,7 @@ def parse(frame: wire.Frame, token: str) -> ExecReply | None:
     if any(len(blob) > _MAX_TEXT_BYTES for blob in blob_of.values()) or ("name" in blob_of) != ("message" in blob_of):
         return None
     images = [Image(kind, blob) for kind, blob in zip(kinds, blobs, strict=True) if kind == figures.PNG]
-    if sum(len(image.data) for image in images) > figures.MOST_BYTES:
+    if sum(len(image.data) for image in images) > figures.MAX_IMAGE_BYTES:
         return None
     # Invalid UTF-8 is replaced, so that the text can be encoded again anywhere.
     texts = {kind: blob.decode(errors="replace") for kind, blob in blob_of.items()}
@@ -104,5 +104,5 @@ def _kinds(parts: object, blobs: int) -> list[str] | None:
     if not len(kinds) == len(cast("list[Any]", parts)) == blobs:
         return None
     texts = [kind for kind in kinds if kind in _TEXTS]
-    is_valid = len(texts) == len(set(texts)) and len(kinds) - len(texts) <= figures.MOST_IMAGES
+    is_valid = len(texts) == len(set(texts)) and len(kinds) - len(texts) <= figures.MAX_IMAGES
     return kinds if is_valid else None

@@ -19,9 +19,10 @@ from starlette.routing import Route
 from antwort.sandbox.errors import AtCapacity, Ended, NotFound, Refused, SandboxError, TooLarge, Unavailable
 from antwort.sandbox.host import probe as hosts
 from antwort.sandbox.limits import ContainerLimits, tier
-from antwort.sandbox.packages.manager import Packages, check
+from antwort.sandbox.packages.manager import PackageManager
+from antwort.sandbox.packages.requirements import check_requirements
 from antwort.sandbox.pool.pool import Pool
-from antwort.sandbox.pool.preload import here
+from antwort.sandbox.pool.preload import current_stack
 from antwort.sandbox.server import bodies, execute, files, transfers
 from antwort.sandbox.server.auth import BearerTokenMiddleware, LoopbackOnlyMiddleware
 
@@ -48,7 +49,7 @@ class Server:
 
     settings: SandboxSettings
     pool: Pool
-    packages: Packages
+    packages: PackageManager
     sessions: Sessions
     gate: Gate
     archives: Gate
@@ -65,15 +66,15 @@ def make_app(settings: SandboxSettings, host: hosts.Host | None = None) -> Starl
     @contextlib.asynccontextmanager
     async def life(app: Starlette) -> AsyncGenerator[None]:
         modules = tuple(filter(None, settings.modules.split(",")))
-        ready = await asyncio.to_thread(found.claimed)
+        ready = await asyncio.to_thread(found.claim_cgroups)
         store = await asyncio.to_thread(
-            Packages,
+            PackageManager,
             (settings.state / "packages").absolute(),
             ready,
-            here(modules),
+            current_stack(modules),
             index=settings.python_index,
             builds=settings.builds,
-            allowance=settings.allowance,
+            limits=settings.allowance,
         )
         shown = (settings.state / "packages").absolute()
         async with contextlib.aclosing(store), Pool(ready, packages=shown, modules=modules) as pool:
@@ -168,12 +169,12 @@ async def _create_session(request: Request) -> Response:
     limits = _limits(fields, server)
     given = fields.files()
     for name in given:
-        files.parts(name)
+        files.split_path(name)
     creating = server.sessions.create(
         limits,
         tenant=fields.tenant(),
         expires_after=fields.number("expires_after_seconds", server.settings.session_seconds, 7 * 86_400),
-        requirements=check(fields.texts("requirements")),
+        requirements=check_requirements(fields.texts("requirements")),
         seconds=fields.number("timeout_seconds", execute.DEFAULT_SECONDS, server.settings.max_timeout_seconds),
     )
     filled = _filled(server, creating, given)
@@ -232,7 +233,7 @@ async def _execute_in_session(request: Request) -> Response:
         code=fields.code(),
         seconds=fields.number("timeout_seconds", execute.DEFAULT_SECONDS, server.settings.max_timeout_seconds),
         echo=fields.flag("echo", default=True),
-        requirements=check(fields.texts("requirements")),
+        requirements=check_requirements(fields.texts("requirements")),
     )
     live = fields.flag("stream", default="text/event-stream" in request.headers.get("accept", ""))
     name = request.path_params["session"]

@@ -12,10 +12,11 @@ from typing import Any, Final
 from antwort.sandbox.container.container import Container
 from antwort.sandbox.container.reply import ExecReply
 from antwort.sandbox.errors import BadPath, CannotStart, NotFound, TooLarge
-from antwort.sandbox.files.tree import MOST_LISTED, FileTree, parts
+from antwort.sandbox.files.tree import MAX_LISTED, FileTree, split_path
 from antwort.sandbox.limits import ContainerLimits
 from antwort.sandbox.packages.installer import InstallFailed
-from antwort.sandbox.packages.manager import Packages, check
+from antwort.sandbox.packages.manager import PackageManager
+from antwort.sandbox.packages.requirements import check_requirements
 from antwort.sandbox.pool.pool import Pool
 
 from .bodies import Fields
@@ -25,7 +26,7 @@ DEFAULT_SECONDS: Final = 30
 MOST_PRODUCED_BYTES: Final = 64 << 20
 _NAMED: Final = 10
 _TOO_MANY: Final = (
-    f"left out of files_produced: all that comes after the first {MOST_LISTED} files and directories; "
+    f"left out of files_produced: all that comes after the first {MAX_LISTED} files and directories; "
     "put them into an archive"
 )
 
@@ -45,17 +46,17 @@ def parse(fields: Fields, settings: SandboxSettings) -> Run:
     """What the body asks for, or `Refused`."""
     files = fields.files()
     for name in files:
-        parts(name)
+        split_path(name)
     return Run(
         code=fields.code(),
         seconds=fields.number("timeout_seconds", DEFAULT_SECONDS, settings.max_timeout_seconds),
-        requirements=check(fields.texts("requirements")),
+        requirements=check_requirements(fields.texts("requirements")),
         files=files,
         tenant=fields.tenant(),
     )
 
 
-async def run(order: Run, pool: Pool, packages: Packages, settings: SandboxSettings) -> dict[str, Any]:
+async def run(order: Run, pool: Pool, packages: PackageManager, settings: SandboxSettings) -> dict[str, Any]:
     """Install, create, run, collect, destroy; the caller's time counts for all of it."""
     deadline = time.monotonic() + order.seconds
     lease = None
@@ -75,7 +76,7 @@ async def _run_with(
 ) -> dict[str, Any]:
     limits = ContainerLimits(output_bytes=settings.max_output_bytes)
     try:
-        container = await pool.create(limits, tenant=order.tenant, packages=packages, output=settings.output_dir)
+        container = await pool.create(limits, tenant=order.tenant, packages=packages, output_dir=settings.output_dir)
     except CannotStart as error:
         return _answer("error", -1, stderr=f"the container did not start: {error}")
     try:

@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from antwort.sandbox.errors import Refused
 from antwort.sandbox.files import archive
-from antwort.sandbox.files.tree import MOST_LISTED, Draft, Entry, parts
+from antwort.sandbox.files.tree import MAX_LISTED, Entry, PendingFile, split_path
 from antwort.sandbox.server import transfers
 from antwort.sandbox.server.bodies import Fields, pieces, read
 
@@ -38,15 +38,15 @@ def _described(entry: Entry) -> dict[str, Any]:
 async def _list(request: Request) -> Response:
     with _server(request).sessions.using(request.path_params["session"]) as session:
         below, after = request.query_params.get("path", ""), request.query_params.get("after", "")
-        limit = _limit(request.query_params.get("limit", str(MOST_LISTED)))
+        limit = _limit(request.query_params.get("limit", str(MAX_LISTED)))
         listing = await asyncio.to_thread(session.container.files.list, below, limit=limit, after=after)
         files = [_described(entry) for entry in listing.entries]
         return JSONResponse({"files": files, "has_more": listing.has_more})
 
 
 def _limit(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= MOST_LISTED):
-        message = f"limit must be a whole number from 1 to {MOST_LISTED}"
+    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= MAX_LISTED):
+        message = f"limit must be a whole number from 1 to {MAX_LISTED}"
         raise Refused(message)
     return int(text)
 
@@ -55,18 +55,18 @@ async def _upload(request: Request) -> Response:
     path = request.path_params["path"]
     with _server(request).sessions.using(request.path_params["session"]) as session:
         files = session.container.files
-        draft = await asyncio.to_thread(files.draft, path)
+        draft = await asyncio.to_thread(files.open_write, path)
         whole = False
         try:
             await _receive(request, draft, session.container.limits.disk_bytes)
             whole = True
         finally:
             # Shielded, so that a client that goes leaves no descriptor open.
-            await asyncio.shield(asyncio.ensure_future(asyncio.to_thread(draft.close, whole=whole)))
+            await asyncio.shield(asyncio.ensure_future(asyncio.to_thread(draft.close, commit=whole)))
         return JSONResponse(_described(await asyncio.to_thread(files.stat, path)), 201)
 
 
-async def _receive(request: Request, draft: Draft, limit: int) -> None:
+async def _receive(request: Request, draft: PendingFile, limit: int) -> None:
     pending = bytearray()
     async for piece in pieces(request, limit, repr(draft.path)):
         pending += piece
@@ -80,7 +80,7 @@ async def _download(request: Request) -> Response:
     path = request.path_params["path"]
     with _server(request).sessions.using(request.path_params["session"]) as session:
         descriptor, size = await asyncio.to_thread(session.container.files.open_read, path)
-    name = quote(parts(path)[-1])
+    name = quote(split_path(path)[-1])
     headers = {**_INERT, "Content-Length": str(size), "Content-Disposition": f"attachment; filename*=UTF-8''{name}"}
     if request.method == "HEAD":
         os.close(descriptor)
@@ -133,7 +133,7 @@ async def _unpack(request: Request) -> Response:
 async def _pack(request: Request) -> Response:
     below = request.query_params.get("path", "")
     if below:
-        parts(below)
+        split_path(below)
     server = _server(request)
     with server.sessions.using(request.path_params["session"]) as session:
         files, limit = session.container.files, 4 * session.container.limits.disk_bytes

@@ -17,7 +17,7 @@ from antwort.sandbox.container.reply import ExecReply
 from antwort.sandbox.errors import AtCapacity, Ended, NotFound
 from antwort.sandbox.limits import ContainerLimits
 from antwort.sandbox.packages.installer import InstallFailed
-from antwort.sandbox.packages.manager import Packages
+from antwort.sandbox.packages.manager import PackageManager
 from antwort.sandbox.packages.session_packages import SessionPackages
 from antwort.sandbox.pool.pool import Pool
 
@@ -48,7 +48,7 @@ class SandboxSession:
     id: str
     tenant: str
     container: Container
-    annex: SessionPackages
+    packages: SessionPackages
     expires_after: int
     created: float = field(default_factory=time.time)
     used: float = field(default_factory=time.monotonic)
@@ -79,7 +79,7 @@ class SandboxSession:
 class Sessions:
     """The sessions of this server. Ended ones are remembered for a while, to say why."""
 
-    def __init__(self, pool: Pool, packages: Packages, settings: SandboxSettings) -> None:
+    def __init__(self, pool: Pool, packages: PackageManager, settings: SandboxSettings) -> None:
         self._pool = pool
         self._packages = packages
         self._settings = settings
@@ -119,18 +119,18 @@ class Sessions:
         self, limits: ContainerLimits, tenant: str, requirements: list[str], deadline: float
     ) -> tuple[Container, SessionPackages]:
         """A container with these packages, and with a place for more; both are kept until it is gone."""
-        annex, packages = self._packages.annex(), None
+        annex, packages = self._packages.open_session_packages(), None
         try:
             if requirements:
                 left = max(0.001, deadline - time.monotonic())  # it may have waited for its place
                 lease = await self._packages.install(requirements, seconds=left, tenant=tenant)
-                annex.keep(lease)
+                annex.hold_lease(lease)
                 packages = lease.path
-            container = await self._pool.create(limits, tenant=tenant, packages=packages, annex=annex.path)
+            container = await self._pool.create(limits, tenant=tenant, packages=packages, session_packages=annex.path)
         except BaseException:
-            self._packages.retire(annex)
+            self._packages.close_session_packages(annex)
             raise
-        container.when_gone(lambda: self._packages.retire(annex))
+        container.on_ended(lambda: self._packages.close_session_packages(annex))
         return container, annex
 
     async def execute(self, session: SandboxSession, order: Order, on_output: OnOutput | None = None) -> ExecReply:
@@ -157,7 +157,9 @@ class Sessions:
 
     async def _added(self, session: SandboxSession, order: Order) -> str | None:
         """The name of the call's packages in the session's annex, or None if that was interrupted."""
-        adding = self._packages.add(session.annex, order.requirements, seconds=order.seconds, tenant=session.tenant)
+        adding = self._packages.add_to_session(
+            session.packages, order.requirements, seconds=order.seconds, tenant=session.tenant
+        )
         session.installing = asyncio.create_task(adding)
         try:
             await asyncio.wait([session.installing])

@@ -11,9 +11,9 @@ from typing import Any, Final
 
 from antwort.sandbox.errors import BadPath, Refused
 from antwort.sandbox.files.quota import Quota
-from antwort.sandbox.files.tree import parts
+from antwort.sandbox.files.tree import split_path
 from antwort.sandbox.limits import GIB
-from antwort.sandbox.packages.manager import Allowance
+from antwort.sandbox.packages.manager import PackageLimits
 
 _LAST_PORT: Final = 65_535
 _LEAST: Final = {
@@ -89,13 +89,13 @@ class SandboxSettings:
         return frozenset(filter(None, self.allow_weaker_isolation.split(",")))
 
     @property
-    def allowance(self) -> Allowance:
-        return Allowance(
+    def allowance(self) -> PackageLimits:
+        return PackageLimits(
             quota=Quota(self.max_install_bytes, self.max_install_files),
             seconds=self.max_install_seconds,
-            at_once=self.max_installs,
-            queue=self.install_queue,
-            shelf_bytes=self.max_packages_bytes,
+            max_concurrent=self.max_installs,
+            max_queued=self.install_queue,
+            cache_bytes=self.max_packages_bytes,
         )
 
     def check(self) -> None:
@@ -115,7 +115,7 @@ class SandboxSettings:
             if not least <= value < math.inf:
                 raise Refused(f"SANDBOX_{name.upper()}={value} makes no sense: it must be at least {least}")
         try:
-            parts(self.output_dir)
+            split_path(self.output_dir)
         except BadPath as error:
             message = "a directory of the container's own, below its working directory"
             raise Refused(f"SANDBOX_OUTPUT_DIR names {message}: {error}") from error

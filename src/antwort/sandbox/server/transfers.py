@@ -11,7 +11,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import IO, Any, Final, TypeVar, cast
 
-from antwort.sandbox.files.archive import Feed
+from antwort.sandbox.files.archive import ChunkReader
 
 T = TypeVar("T")
 
@@ -27,7 +27,7 @@ _threads = concurrent.futures.ThreadPoolExecutor(MOST, thread_name_prefix="archi
 async def receive(pieces: AsyncIterator[bytes], work: Callable[[IO[bytes]], T]) -> T:
     """Do the work on a file to read from, which has what the pieces are; a full queue slows the sender down."""
     line = _Line()
-    task = line.start(lambda: work(cast("IO[bytes]", Feed(iter(line.get, b"")))))
+    task = line.start(lambda: work(cast("IO[bytes]", ChunkReader(iter(line.get, b"")))))
     try:
         async for piece in pieces:
             if piece:

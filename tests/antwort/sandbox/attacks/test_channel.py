@@ -54,7 +54,7 @@ def processor_seconds(arena) -> float:
 def test_an_answer_that_is_not_well_formed_ends_the_container(arena, lie):
     seen = arena.run(f"{FORGE}answer(**{lie!r}); time.sleep(10)")
     assert (seen["status"], seen["result"]) == ("ended", None)
-    assert "nobody had asked" in seen["reason"]
+    assert "unexpected reply" in seen["reason"]
 
 
 @pytest.mark.parametrize("header", [b"[]", b"null", b'{"blobs": 7}', b'{"blobs": [-1]}', b"[" * 60_000, b"\xff", b"{}"])
@@ -62,7 +62,7 @@ def test_a_header_that_is_no_header_ends_the_container(arena, header):
     frame = f"struct.pack('>II', {len(header)}, 0) + {header!r}"
     seen = arena.run(f"import os, struct, time\nos.write(4000, {frame})\ntime.sleep(10)")
     assert seen["status"] == "ended"
-    assert "broke its channel" in seen["reason"]
+    assert "broke its control channel" in seen["reason"]
 
 
 def test_answering_twice_ends_the_container(arena):
@@ -107,7 +107,7 @@ def test_a_channel_that_is_never_read_does_not_hold_up_the_server(arena):
     started = time.monotonic()
     seen = arena.run("#" * (4 << 20), timeout_seconds=1)
     assert time.monotonic() - started < 4
-    assert (seen["status"], seen["reason"]) == ("ended", "the code broke its channel")
+    assert (seen["status"], seen["reason"]) == ("ended", "the code broke its control channel")
 
 
 def test_stopping_itself_does_not_outlast_the_time(arena):
@@ -198,7 +198,7 @@ def test_bytes_between_the_calls_end_the_container_before_they_are_kept(arena):
     """)
     time.sleep(1)
     answer = arena.client.post(f"/sessions/{arena.session}/execute", {"code": "1"})
-    assert (answer.status, "nobody had asked" in answer.json["reason"]) == (410, True)
+    assert (answer.status, "unexpected reply" in answer.json["reason"]) == (410, True)
     assert peak_kilobytes(arena) - before < 16 << 10
 
 

@@ -75,13 +75,13 @@ for descriptor in range(3, 5000):
 time.sleep(5)
 """)
     assert (seen["status"], seen["result"]) == ("ended", None)
-    assert "nobody had asked" in seen["reason"]
+    assert "unexpected reply" in seen["reason"]
 
 
 def test_rubbish_on_the_channel_ends_the_container(arena):
     seen = arena.run("import os\nos.write(4000, b'\\xff' * 64)\nimport time; time.sleep(5)")
     assert seen["status"] == "ended"
-    assert "broke its channel" in seen["reason"]
+    assert "broke its control channel" in seen["reason"]
 
 
 def test_an_answer_written_ahead_for_the_next_call(arena):

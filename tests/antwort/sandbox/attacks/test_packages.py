@@ -185,7 +185,7 @@ def test_a_server_killed_in_the_middle_of_an_installation(serve, identity, packa
     with serve(identity, **settings) as running:
         assert [path.name for path in (state / "packages").glob(".[!a]*")] == []
         assert len(list((state / "packages").glob("[!.]*"))) == 2
-        assert len(list((state / "packages").glob(".annexes-*"))) == 1
+        assert len(list((state / "packages").glob(".session-packages-*"))) == 1
         asked = len(package_index.asked)
         assert running.client.execute("import tiny_thing", requirements=["tiny-thing"])["status"] == "success"
         assert len(package_index.asked) == asked
@@ -216,14 +216,16 @@ def test_members_of_a_wheel_that_are_no_files(stage, inside, kind):
         mode = path.lstat().st_mode
         assert stat.S_ISREG(mode) or stat.S_ISDIR(mode)
         assert not mode & (stat.S_ISUID | stat.S_ISGID)
-    assert "root:" not in str(inside.run("import glob; [open(p).read() for p in glob.glob('/opt/annex/*/odd')]"))
+    assert "root:" not in str(
+        inside.run("import glob; [open(p).read() for p in glob.glob('/opt/session-packages/*/odd')]")
+    )
 
 
 SPOIL = """
 import glob, os
-mine = glob.glob('/opt/annex/*/tiny_thing.py')
+mine = glob.glob('/opt/session-packages/*/tiny_thing.py')
 done = []
-for place in [*mine, '/opt/annex', os.path.dirname(mine[0]), '/opt/site', '/opt/packages']:
+for place in [*mine, '/opt/session-packages', os.path.dirname(mine[0]), '/opt/site', '/opt/packages']:
     for attempt in (lambda: open(place, 'a'), lambda: os.unlink(place), lambda: os.chmod(place, 0o777),
                     lambda: os.rename(place, place + 'x'), lambda: open(place + '/x', 'w'),
                     lambda: os.mkdir(place + '/d'), lambda: os.link(place, '/mnt/data/l'),

@@ -14,7 +14,7 @@ from waiting import until
 from antwort.sandbox import probe
 from antwort.sandbox.host.process import descendants
 from antwort.sandbox.jail import mounts
-from antwort.sandbox.pool.pool import MOST_TENANTS
+from antwort.sandbox.pool.pool import MAX_TENANTS
 
 
 def resident_kilobytes(pid: int) -> int:
@@ -271,11 +271,11 @@ def test_creations_under_ever_new_names(serve, identity):
         answers = list(threads.map(lambda name: client.post("/sessions", {"tenant": name}), names))
         made = [answer.json["id"] for answer in answers if answer.status == 201]
         assert {answer.status for answer in answers} == {201, 429}
-        assert len(made) == MOST_TENANTS - 1
+        assert len(made) == MAX_TENANTS - 1
         assert client.run(sibling, "6 * 7")["result"] == "42"
         for session in [sibling, *made]:
             client.destroy(session)
-        assert len(descendants(running.process.pid)) < 8 * MOST_TENANTS
+        assert len(descendants(running.process.pid)) < 8 * MAX_TENANTS
 
 
 HUGE = {
