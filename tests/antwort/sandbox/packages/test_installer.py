@@ -62,8 +62,8 @@ async def test_install_returns_the_disk_usage(host, package_index, tmp_path_fact
 async def test_the_installer_is_niced_in_a_cgroup_and_killed_on_cancellation(host, package_index, tmp_path_factory):
     package_index.add("thing", {"thing.py": ""})
     out = tmp_path_factory.mktemp("target") / "out"
-    installing = asyncio.create_task(installer(host, package_index.held).install(out, ["thing"]))
-    await soon(lambda: package_index.asked)
+    installing = asyncio.create_task(installer(host, package_index.blocked_url).install(out, ["thing"]))
+    await soon(lambda: package_index.requests)
     (uv,) = installers(os.getpid())
     assert os.getpriority(os.PRIO_PROCESS, uv) > os.getpriority(os.PRIO_PROCESS, 0)
     assert has_cgroup(uv) == (host.cgroups is not None)

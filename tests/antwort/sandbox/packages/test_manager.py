@@ -47,14 +47,14 @@ def test_a_package_is_installed_cached_and_not_visible_to_others(serve, identity
 
 def test_a_caller_with_a_longer_timeout_survives_one_with_a_shorter(serve, index):
     """Both wait for one installation, which takes longer than the first caller waits."""
-    with serve("user", python_index=index.held, modules="json") as running, ThreadPoolExecutor(2) as threads:
+    with serve("user", python_index=index.blocked_url, modules="json") as running, ThreadPoolExecutor(2) as threads:
         wanted = {"code": "import tiny_thing", "requirements": ["tiny-thing"]}
         first = threads.submit(running.client.execute, timeout_seconds=1, **wanted)
         second = threads.submit(running.client.execute, timeout_seconds=30, **wanted)
         assert first.result()["exit_code"] == -1
-        index.going_on.set()
+        index.unblock.set()
         assert second.result()["status"] == "success"
-        assert index.asked.count("/held/tiny-thing/") == 1
+        assert index.requests.count("/blocked/tiny-thing/") == 1
 
 
 def test_unfinished_installations_of_killed_servers_are_removed_and_those_in_progress_are_not(tmp_path):
@@ -122,7 +122,7 @@ async def until_requested(index, pages: int) -> list[str]:
     """Wait until this many packages were requested from the index, and half a second for one more."""
 
     def requested() -> list[str]:
-        return [path for path in index.asked if path.endswith("/")]
+        return [path for path in index.requests if path.endswith("/")]
 
     await soon(lambda: len(requested()) >= pages)
     await asyncio.sleep(0.5)
@@ -134,9 +134,9 @@ async def test_concurrent_installations_are_limited(package_index, cache_directo
     names = [f"thing-{i}" for i in range(6)]
     for name in names:
         package_index.add(name, {f"{name.replace('-', '_')}.py": ""})
-    async with open_manager(cache_directory, package_index.held, max_concurrent=2, max_queued=4) as manager:
+    async with open_manager(cache_directory, package_index.blocked_url, max_concurrent=2, max_queued=4) as manager:
         tasks = [asyncio.create_task(manager.install([name], seconds=60)) for name in names]
-        assert sorted(await until_requested(package_index, 2)) == ["/held/thing-0/", "/held/thing-1/"]
+        assert sorted(await until_requested(package_index, 2)) == ["/blocked/thing-0/", "/blocked/thing-1/"]
         with pytest.raises(AtCapacity):
             await manager.install(["thing-7"], seconds=60)
         package_index.going_on.set()
@@ -146,7 +146,7 @@ async def test_concurrent_installations_are_limited(package_index, cache_directo
 
 @pytest.mark.anyio
 async def test_an_installation_without_waiting_callers_is_cancelled(index, cache_directory):
-    async with open_manager(cache_directory, index.held, max_concurrent=1) as manager:
+    async with open_manager(cache_directory, index.blocked_url, max_concurrent=1) as manager:
         waiting = [asyncio.create_task(manager.install(["tiny-thing"], seconds=60)) for _ in range(2)]
         await until_requested(index, 1)
         waiting[0].cancel()
@@ -155,7 +155,7 @@ async def test_an_installation_without_waiting_callers_is_cancelled(index, cache
         waiting[1].cancel()
         await asyncio.gather(*waiting, return_exceptions=True)
         await soon(lambda: installers(os.getpid()) == [])
-        index.going_on.set()
+        index.unblock.set()
         await manager.install(["tiny-thing"], seconds=60)  # the semaphore is free again
 
 

@@ -86,7 +86,7 @@ def test_a_failed_installation_is_a_result_and_the_session_lives_on(running):
 
 
 def test_installation_and_run_share_the_time_and_can_be_interrupted(serve, index):
-    with serve("user", python_index=index.held, modules="json") as running:
+    with serve("user", python_index=index.blocked_url, modules="json") as running:
         client = running.client
         session = client.session()
         seen = client.run(session, "1", requirements=["tiny-thing"], timeout_seconds=1)
@@ -110,7 +110,7 @@ def test_installation_and_run_share_the_time_and_can_be_interrupted(serve, index
 
 
 def test_a_session_is_not_made_if_its_packages_take_longer_than_the_caller_waits(serve, index):
-    with serve("user", python_index=index.held, modules="json") as running:
+    with serve("user", python_index=index.blocked_url, modules="json") as running:
         wanted = {"requirements": ["tiny-thing"], "timeout_seconds": 1}
         answer = running.client.post("/sessions", wanted)
         assert answer.status == 400
@@ -118,7 +118,7 @@ def test_a_session_is_not_made_if_its_packages_take_longer_than_the_caller_waits
         until(lambda: fake_package_index.installers(running.process.pid) == [])
         assert running.client.call("GET", "/sessions").json == {"sessions": []}
         assert running.client.post("/sessions", {**wanted, "timeout_seconds": "1"}).status == 400
-        index.going_on.set()
+        index.unblock.set()
         session = running.client.session(**{**wanted, "timeout_seconds": 60})
         assert running.client.run(session, "import tiny_thing; tiny_thing.ANSWER")["result"] == "42"
 
