@@ -33,7 +33,7 @@ def _environment() -> dict[str, str]:
 def commands(code: str) -> dict[str, list[str]]:
     """The command line of each peer."""
     plain = [sys.executable, "-c", code]
-    wrapped = [str(bubblewrap.find()), "--unshare-all", "--dev-bind", "/", "/", "--", *plain]
+    wrapped = [str(bubblewrap.find_bwrap()), "--unshare-all", "--dev-bind", "/", "/", "--", *plain]
     return {"python -c": plain, "bubblewrap python -c": wrapped}
 
 

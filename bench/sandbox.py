@@ -107,18 +107,18 @@ def _concurrent_kernels(kernel: dict[str, Any] | str) -> dict[str, Measurement |
 
 
 async def _jail_times(*, prefork: bool) -> Measurement:
-    async with Pool(probe(), spares=prefork) as pool:
-        await pool.ready()
+    async with Pool(probe(), prefork=prefork) as pool:
+        await pool.wait_ready()
         await (await pool.create()).end("warm")
         samples: list[float] = []
         for _ in range(ROUNDS):
             await asyncio.sleep(0.05)
             start_time = time.perf_counter()
             container = await pool.create()
-            outcome = await container.execute(IMPORTS, timeout=30)
+            reply = await container.execute(IMPORTS, timeout=30)
             samples.append(time.perf_counter() - start_time)
-            if outcome.stdout != "1\n":
-                raise RuntimeError(f"the code did not run: {outcome}")
+            if reply.stdout != "1\n":
+                raise RuntimeError(f"the code did not run: {reply}")
             await container.end("measured")
     return Measurement.from_samples(samples)
 

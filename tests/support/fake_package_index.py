@@ -1,4 +1,4 @@
-"""A package index on loopback, real enough for `uv`: wheels are made on demand, and some paths are slow."""
+"""Fake package index on loopback for `uv`, with a URL whose responses can be blocked."""
 
 from __future__ import annotations
 
@@ -19,35 +19,35 @@ WHEEL = "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-no
 
 @dataclass
 class Index:
-    """Where it is, and what is in it."""
+    """A running index; `add` adds wheels."""
 
     url: str
     directory: Path
-    going_on: threading.Event = field(default_factory=threading.Event)
-    """Whatever is asked for below /held/ waits for this."""
-    asked: list[str] = field(default_factory=list)
+    unblock: threading.Event = field(default_factory=threading.Event)
+    """Requests to `blocked_url` wait for this."""
+    requests: list[str] = field(default_factory=list)
 
     @property
-    def held(self) -> str:
-        """The address of the same index, which answers when `going_on` is set."""
-        return f"{self.url}held/"
+    def blocked_url(self) -> str:
+        """The same index, which responds once `unblock` is set."""
+        return f"{self.url}blocked/"
 
     def add(
         self, name: str, files: Mapping[str | zipfile.ZipInfo, str | bytes], requires: tuple[str, ...] = ()
     ) -> None:
-        """A wheel of this name, version 1.0."""
+        """Add a wheel of this name, version 1.0."""
         folder = self.directory / name
         folder.mkdir()
-        plain = name.replace("-", "_")
-        wheel = folder / f"{plain}-1.0-py3-none-any.whl"
+        module = name.replace("-", "_")
+        wheel = folder / f"{module}-1.0-py3-none-any.whl"
         metadata = [f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n"]
         metadata += [f"Requires-Dist: {other}\n" for other in requires]
         with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
             for path, content in files.items():
                 archive.writestr(path, content)
-            archive.writestr(f"{plain}-1.0.dist-info/METADATA", "".join(metadata))
-            archive.writestr(f"{plain}-1.0.dist-info/WHEEL", WHEEL)
-            archive.writestr(f"{plain}-1.0.dist-info/RECORD", "")
+            archive.writestr(f"{module}-1.0.dist-info/METADATA", "".join(metadata))
+            archive.writestr(f"{module}-1.0.dist-info/WHEEL", WHEEL)
+            archive.writestr(f"{module}-1.0.dist-info/RECORD", "")
         digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
         page = f'<a href="{wheel.name}#sha256={digest}">{wheel.name}</a>'
         (folder / "index.html").write_text(page, encoding="utf-8")
@@ -57,14 +57,14 @@ class _Handler(http.server.SimpleHTTPRequestHandler):
     index: Index
 
     def do_GET(self) -> None:
-        self.index.asked.append(self.path)
-        if self.path.startswith("/held/"):
-            self.index.going_on.wait(60)
-            self.path = self.path.removeprefix("/held")
-        with contextlib.suppress(ConnectionError):  # an installer that was ended
+        self.index.requests.append(self.path)
+        if self.path.startswith("/blocked/"):
+            self.index.unblock.wait(60)
+            self.path = self.path.removeprefix("/blocked")
+        with contextlib.suppress(ConnectionError):  # the installer was killed
             super().do_GET()
 
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class calls it so
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name in the base class
         pass
 
 
@@ -88,7 +88,7 @@ def running(directory: Path) -> Iterator[Index]:
     try:
         yield index
     finally:
-        index.going_on.set()
+        index.unblock.set()
         server.shutdown()
         thread.join()
         server.server_close()

@@ -1,4 +1,4 @@
-"""A stage for sandboxes: a sandbox server as a process of its own, as it runs elsewhere."""
+"""Fixture: a sandbox server in a separate process."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ ROOT = Path(__file__).parents[2]
 
 
 class SandboxProcess:
-    """A sandbox server, which can be stopped and started again at the same address."""
+    """A sandbox server that can be stopped and restarted at the same address."""
 
-    def __init__(self, place: Path, environment: dict[str, str], settings: dict[str, str]) -> None:
+    def __init__(self, directory: Path, environment: dict[str, str], settings: dict[str, str]) -> None:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
         self.url = f"http://127.0.0.1:{port}"
         self.token = "a token of the tests"
-        self._place = place
+        self._directory = directory
         self._environment = {
             "PATH": os.environ["PATH"],
             "PYTHONPATH": str(ROOT / "src"),
-            "SANDBOX_STATE": str(place / "state"),
+            "SANDBOX_STATE": str(directory / "state"),
             "SANDBOX_PORT": str(port),
             "SANDBOX_TOKEN": self.token,
             **{f"SANDBOX_{name.upper()}": value for name, value in settings.items()},
@@ -39,11 +39,11 @@ class SandboxProcess:
         self.start()
 
     def start(self) -> None:
-        """Start it, and wait until it answers."""
-        path = self._place / "sandbox.log"
+        """Start it, and wait until it is healthy."""
+        path = self._directory / "sandbox.log"
         with path.open("ab") as log:
             command = [sys.executable, "-m", "antwort", "sandbox"]
-            self.process = subprocess.Popen(command, env=self._environment, cwd=self._place, stdout=log, stderr=log)
+            self.process = subprocess.Popen(command, env=self._environment, cwd=self._directory, stdout=log, stderr=log)
         for _ in range(1500):
             assert self.process.poll() is None, path.read_text(encoding="utf-8")
             try:
@@ -65,21 +65,23 @@ class SandboxProcess:
         self.process.wait(30)
 
     def sessions(self) -> list[dict]:
-        """What it has, asked past our own client."""
+        """Its sessions, requested without the client under test."""
         headers = {"authorization": f"Bearer {self.token}"}
         return httpx2.get(f"{self.url}/sessions", headers=headers, trust_env=False).json()["sessions"]
 
     def end_all(self) -> None:
-        """End them, as somebody else might."""
+        """End all sessions, as another client might."""
         for session in self.sessions():
             headers = {"authorization": f"Bearer {self.token}"}
             httpx2.delete(f"{self.url}/sessions/{session['id']}", headers=headers, trust_env=False)
 
 
 @contextmanager
-def sandbox_server(place: Path, environment: dict[str, str] | None = None, **settings: str) -> Iterator[SandboxProcess]:
-    """A sandbox server for a while. `settings` are its `SANDBOX_*` variables."""
-    running = SandboxProcess(place, environment or {}, settings)
+def sandbox_server(
+    directory: Path, environment: dict[str, str] | None = None, **settings: str
+) -> Iterator[SandboxProcess]:
+    """Run a sandbox server. `settings` are its `SANDBOX_*` variables."""
+    running = SandboxProcess(directory, environment or {}, settings)
     try:
         yield running
     finally:

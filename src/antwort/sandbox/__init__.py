@@ -1,19 +1,19 @@
-"""The jail and the sandbox server: a fresh, isolated, fully equipped Python in milliseconds.
+"""Sandbox server and jail: isolated Python interpreters, forked in milliseconds.
 
-Stands alone: imports nothing else of `antwort`. From the outside in: `server` (HTTP), `pool` (zygotes kept warm),
-`container` (one forked interpreter, with its `channel`, its `pipes` and one `call` after the other), `bubblewrap` and
-`jail` (the walls). `host` says what this machine gives, `conformance` tests any server that speaks the protocol. How to
-use it is in docs/sandbox.md, the threat model in docs/security.md.
+From the outside in: `server` (HTTP), `pool` (warm zygotes), `container` (one forked interpreter), `host` (bubblewrap,
+cgroups, isolation probe), `jail` (the code inside), `packages` (installation) and `files` (a container's files). The
+usage is in docs/sandbox.md, the threat model in docs/security.md. `antwort.testing.sandbox_protocol` tests any server
+of the protocol.
 """
 
 from __future__ import annotations
 
-from antwort.sandbox.container.call import Outcome
 from antwort.sandbox.container.container import Container
+from antwort.sandbox.container.reply import ExecReply
 from antwort.sandbox.host.probe import Host, probe
 from antwort.sandbox.pool.pool import Pool
 
 from .errors import SandboxError
 from .limits import ContainerLimits, tier
 
-__all__ = ["Container", "ContainerLimits", "Host", "Outcome", "Pool", "SandboxError", "probe", "tier"]
+__all__ = ["Container", "ContainerLimits", "ExecReply", "Host", "Pool", "SandboxError", "probe", "tier"]

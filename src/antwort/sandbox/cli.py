@@ -1,4 +1,4 @@
-"""`antwort sandbox` and `antwort doctor`: start the server, and say what this host protects from."""
+"""CLI commands `antwort sandbox` (starts the sandbox server) and `antwort doctor` (checks the host's isolation)."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from antwort.sandbox.host import parent
 from antwort.sandbox.host import probe as hosts
 from antwort.sandbox.pool.pool import Pool
 
-_MOST_CONNECTIONS: Final = 1_000
-_OPEN_FILES: Final = 16_384  # each connection takes one, each container eight
-_SHARE_FOR_CONNECTIONS: Final = 4
+_MAX_CONNECTIONS: Final = 1_000
+_MAX_OPEN_FILES: Final = 16_384  # a connection uses one, a container eight
+_FILES_PER_CONNECTION: Final = 4  # leaves three in four for containers
 
 
 @click.command()
-@click.option("--host", help="Address to listen on; anything but loopback needs SANDBOX_TOKEN.  [default: 127.0.0.1]")
-@click.option("--port", type=click.IntRange(0, 65535), help="0 takes any that is free.  [default: 8080]")
-@click.option("--uds", metavar="PATH", help="Listen on this Unix socket instead, in a directory that is yours alone.")
+@click.option("--host", help="Address to listen on; other than loopback needs SANDBOX_TOKEN.  [default: 127.0.0.1]")
+@click.option("--port", type=click.IntRange(0, 65535), help="Port to listen on; 0 selects a free one.  [default: 8080]")
+@click.option("--uds", metavar="PATH", help="Listen on this Unix socket instead; its directory must be private to you.")
 @click.option(
     "--with-parent",
     is_flag=True,
-    help="End when the parent does; it keeps the other end of our standard input, a pipe.",
+    help="Exit when the parent process exits. Standard input must be a pipe whose other end the parent keeps open.",
 )
-@click.option("--allow-weaker-isolation", metavar="NAMES", help="Run without these protections, separated by commas.")
+@click.option("--allow-weaker-isolation", metavar="NAMES", help="Run without these protections (comma-separated).")
 def sandbox(
     host: str | None, port: int | None, uds: str | None, *, with_parent: bool, allow_weaker_isolation: str | None
 ) -> None:
-    """Serve isolated Python over HTTP.
+    """Start the sandbox server: isolated Python over HTTP.
 
-    Each option but --with-parent, and every other setting, can also be given in the environment, as SANDBOX_PORT and
-    the like; docs/sandbox.md lists them. Without SANDBOX_TOKEN only programs of this machine are answered.
+    Each option but --with-parent, and every other setting, can also be set in the environment (SANDBOX_PORT and so
+    on); docs/sandbox.md lists them. Without SANDBOX_TOKEN only connections from this machine are accepted.
     """
     from antwort.sandbox.server import make_app  # noqa: PLC0415 - `antwort doctor` does not need a web server
     from antwort.sandbox.server.address import Address  # noqa: PLC0415 - the same reason
@@ -46,62 +46,64 @@ def sandbox(
     from antwort.sandbox.server.settings import from_environment  # noqa: PLC0415 - the same reason
 
     if uds is not None and (host is not None or port is not None):
-        raise click.UsageError("choose one place to listen: --uds, or --host and --port")
+        raise click.UsageError("--uds cannot be combined with --host or --port")
     try:
-        family = parent.watch() if with_parent else None
+        parent_pid = parent.watch() if with_parent else None
         settings = from_environment(
             os.environ, host=host, port=port, uds=uds, allow_weaker_isolation=allow_weaker_isolation
         )
         settings.check()
-        open_files = _make_room_for_files()
+        open_files = _raise_nofile_limit()
         with Address.open(settings) as address:
-            found = hosts.probe(family)
+            found = hosts.probe(parent_pid)
             app = make_app(settings, found)
-            _, found = asyncio.run(_try(found))  # a probe can be wrong; a container that answers cannot
+            _, found = asyncio.run(_run_check(found))  # a probe can be wrong; this runs a container
             click.echo(f"antwort sandbox on {address} ({found.summary()})", err=True)
-            serve(app, address, min(_MOST_CONNECTIONS, open_files // _SHARE_FOR_CONNECTIONS))
+            serve(app, address, min(_MAX_CONNECTIONS, open_files // _FILES_PER_CONNECTION))
     except SandboxError as error:
         raise click.ClickException(str(error)) from error
 
 
-def _make_room_for_files() -> int:
-    """The soft limit is 1,024 on most hosts, and asking for more is what it is soft for. Answers what there is."""
+def _raise_nofile_limit() -> int:
+    """Raise the soft limit on open files, which is 1,024 on most hosts; returns the limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(_OPEN_FILES, hard)
+    wanted = _MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(_MAX_OPEN_FILES, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
         return wanted
-    return _OPEN_FILES if soft == resource.RLIM_INFINITY else soft
+    return _MAX_OPEN_FILES if soft == resource.RLIM_INFINITY else soft
 
 
 @click.command()
 def doctor() -> None:
-    """Say which protections this host gives, and try them on a real container."""
+    """Check which isolation this host supports, and run a container with it."""
     found = hosts.probe()
-    table = Table("protection", "here", "what it is for", title="Isolation of untrusted code on this host")
+    table = Table("protection", "state", "purpose", title="Isolation of untrusted code on this host")
     for row in found.lines():
         table.add_row(*row)
     console = Console()
     console.print(table)
     if found.missing:
-        console.print(f"Missing: {', '.join(sorted(found.missing))}. Untrusted code is refused unless that is waived.")
+        console.print(
+            f"Missing: {', '.join(sorted(found.missing))}. The sandbox refuses to start unless they are waived."
+        )
         raise SystemExit(1)
-    if found.groups is not None and found.groups.moves:
-        found = replace(found, groups=None)  # a doctor looks, and moves nobody
-        console.print("The control group is left as it is; only the server divides it.")
+    if found.cgroups is not None and found.cgroups.must_move:
+        found = replace(found, cgroups=None)  # this command must not move processes
+        console.print("Cgroups are not tested: that would move processes, which only the server does.")
     try:
-        answer, _ = asyncio.run(_try(found))
+        output, _ = asyncio.run(_run_check(found))
     except SandboxError as error:
-        raise click.ClickException(f"the walls are there, but {error}") from error
-    console.print(f"A container was started and answered: {answer}")
+        raise click.ClickException(f"the protections are available, but {error}") from error
+    console.print(f"A container was started and returned: {output}")
 
 
-async def _try(found: hosts.Host) -> tuple[str, hosts.Host]:
-    """What a container answers, and what the host gives now that one was made."""
-    async with Pool(found, modules=(), spares=False) as pool:
+async def _run_check(found: hosts.Host) -> tuple[str, hosts.Host]:
+    """Run code in a container; returns its output, and the host's protections with cgroups claimed."""
+    async with Pool(found, modules=(), prefork=False) as pool:
         container = await pool.create()
         try:
-            outcome = await container.execute("import platform; platform.python_version()", timeout=10)
+            reply = await container.execute("import platform; platform.python_version()", timeout=10)
         finally:
-            await container.end("the check is over")
-    return outcome.echo or outcome.stderr or outcome.reason or "nothing", pool.host
+            await container.end("the check has ended")
+    return reply.result or reply.stderr or reply.reason or "no output", pool.host

@@ -1,18 +1,18 @@
-"""What can go wrong, and whose fault it is.
+"""Exceptions of the sandbox, grouped by whose fault they are.
 
     SandboxError
-    ├── Unavailable            the host or the server: nothing the caller sent is wrong
+    ├── Unavailable            the host or the server: the request itself is valid
     │   ├── WeakHost           a protection is missing and was not waived
-    │   ├── CannotStart        a zygote or container did not come up
-    │   └── AtCapacity         come back later (`retry_after`)
-    └── Refused                the caller: the request cannot be served as it is
-        ├── BadRequirement     not a plain package name with versions
-        ├── BadPath            a name that leaves the container, or is no name
+    │   ├── CannotStart        a zygote or container did not start
+    │   └── AtCapacity         retry later (`retry_after`)
+    └── Refused                the caller: the request is invalid
+        ├── BadRequirement     not a package name with versions
+        ├── BadPath            not a plain relative path
         ├── NotFound           no such session or file
         ├── TooLarge           over a limit of the server
         └── Ended              the container has ended (`reason`)
 
-What the user's code does wrong is never an exception: it is a result. `antwort.net.errors` has those of the HTTP
+A failure of the user's code is never an exception: it is a result. `antwort.net.errors` has those of the HTTP
 primitives (`NetError`): bodies, archives and semaphores.
 """
 
@@ -22,7 +22,7 @@ from antwort.net import errors as net
 
 
 class SandboxError(Exception):
-    """Root of everything that this package raises on purpose."""
+    """Base class of the exceptions of this package."""
 
 
 class Unavailable(SandboxError):
@@ -30,23 +30,23 @@ class Unavailable(SandboxError):
 
 
 class WeakHost(Unavailable):
-    """A protection is missing here and running without it was not allowed."""
+    """A protection is missing on this host and was not waived."""
 
     def __init__(self, missing: frozenset[str]) -> None:
         self.missing = missing
         names = ",".join(sorted(missing))
         super().__init__(
-            f"this host lacks: {names}. Untrusted code would be less contained than promised. "
-            f"Run `antwort doctor` for what that means, or start with --allow-weaker-isolation={names}"
+            f"this host lacks: {names}. Untrusted code would run with weaker isolation. "
+            f"Run `antwort doctor` for details, or start with --allow-weaker-isolation={names}"
         )
 
 
 class CannotStart(Unavailable):
-    """A zygote or a container did not come up."""
+    """A zygote or a container did not start."""
 
 
 class AtCapacity(Unavailable, net.AtCapacity):
-    """Everything is in use and the queue is full, or waiting took too long."""
+    """No capacity: the queue is full, or waiting in it timed out."""
 
 
 class Refused(SandboxError):
@@ -54,11 +54,11 @@ class Refused(SandboxError):
 
 
 class BadRequirement(Refused):
-    """Not a plain package name with versions."""
+    """Not a package name with versions."""
 
 
 class BadPath(Refused):
-    """A name that would leave the container, or is no name."""
+    """Not a plain relative path inside the container."""
 
 
 class NotFound(Refused):

@@ -1,4 +1,4 @@
-"""What a container may use. Pure."""
+"""Resource limits of a container, and the memory tiers. Pure."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from .errors import Refused
 GIB: Final = 1 << 30
 
 TIERS: Final = {"1g": GIB, "4g": 4 * GIB, "16g": 16 * GIB, "64g": 64 * GIB}
-"""Memory tiers by the names that the Containers API uses."""
+"""Memory tiers by their names in the Containers API."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerLimits:
-    """One container's share. Files count as memory too: every writable place in it is a tmpfs."""
+    """Limits of one container. Files count as memory, too: every writable directory is a tmpfs."""
 
     memory_bytes: int = GIB
     processes: int = 128
-    """Processes and threads together, as the kernel counts them."""
+    """Processes and threads together."""
     cpus: float = 2.0
     disk_bytes: int = GIB // 2
-    """Each of `/mnt/data`, `/tmp` and `/dev/shm`."""
+    """Size of each of `/mnt/data`, `/tmp` and `/dev/shm`."""
     disk_files: int = 100_000
     output_bytes: int = 1 << 20
-    """Each of standard output and standard error, per call; past it head and tail are kept."""
+    """Of each of stdout and stderr, per call; longer output is truncated to head and tail."""
 
 
 def tier(name: str, *, host_bytes: int) -> ContainerLimits:
-    """The limits of a memory tier, or `Refused` where this host could never hold it."""
+    """The limits of a memory tier, or `Refused` if it needs more memory than the host has."""
     memory = TIERS.get(name)
     if memory is None:
-        message = f"unknown memory tier {name!r}; there are {', '.join(TIERS)}"
+        message = f"unknown memory tier {name!r}; valid tiers: {', '.join(TIERS)}"
         raise Refused(message)
     if memory > host_bytes:
         message = f"memory tier {name} needs more than this host's {host_bytes / GIB:.1f} GiB; choose a smaller one"

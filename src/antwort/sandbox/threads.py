@@ -1,4 +1,4 @@
-"""Threads of one's own, for work on the host's disk that takes long: in the shared ones it would hold up everybody."""
+"""Thread pool for slow disk work, separate from asyncio's default executor, which it would fill."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ T = TypeVar("T")
 
 
 class DedicatedThreads:
-    """A few threads."""
+    """A thread pool of its own."""
 
     def __init__(self, threads: int, name: str) -> None:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
 
     async def run(self, work: Callable[[], T]) -> T:
-        """Do the work to its end, also if nobody waits for it any more: whatever comes next may rely on that."""
+        """Run the work to its end, also if the caller is cancelled: later work may rely on that."""
         task = asyncio.get_running_loop().run_in_executor(self._pool, work)
         try:
             return await asyncio.shield(task)

@@ -1,8 +1,7 @@
-"""Run by root: start a command as an ordinary user who may reach it, whatever the permissions above it.
+"""Run a command as an ordinary user who can read it, whatever the permissions above it. Run by root.
 
 Usage: as_user.py UID DIRECTORY... -- COMMAND...
-A private mount namespace makes the named directories reachable (a Python below /root is not, for others) without
-changing anything that anybody else sees.
+A private mount namespace makes the directories accessible (a Python below /root is not) without changing the host.
 """
 
 from __future__ import annotations
@@ -20,26 +19,26 @@ MS_PRIVATE_REC = (1 << 18) | 16384
 def main(uid: int, directories: list[Path], command: list[str]) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
 
-    def must(result: int) -> None:
+    def check(result: int) -> None:
         if result != 0:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
-    must(libc.unshare(CLONE_NEWNS))
-    must(libc.mount(None, b"/", None, ctypes.c_ulong(MS_PRIVATE_REC), None))
+    check(libc.unshare(CLONE_NEWNS))
+    check(libc.mount(None, b"/", None, ctypes.c_ulong(MS_PRIVATE_REC), None))
     closed = {parent for d in directories for parent in d.parents if not parent.stat().st_mode & 0o001}
-    for wall in sorted(closed, key=lambda path: len(path.parts)):
-        inside = [d for d in directories if d.is_relative_to(wall)]
+    for parent in sorted(closed, key=lambda path: len(path.parts)):
+        inside = [d for d in directories if d.is_relative_to(parent)]
         opened = [os.open(d, os.O_PATH) for d in inside]
-        must(libc.mount(b"tmpfs", str(wall).encode(), b"tmpfs", ctypes.c_ulong(0), b"mode=0755"))
+        check(libc.mount(b"tmpfs", str(parent).encode(), b"tmpfs", ctypes.c_ulong(0), b"mode=0755"))
         for directory, descriptor in zip(inside, opened, strict=True):
             directory.mkdir(parents=True, exist_ok=True)
             source = f"/proc/self/fd/{descriptor}".encode()
-            must(libc.mount(source, str(directory).encode(), None, ctypes.c_ulong(MS_BIND_REC), None))
+            check(libc.mount(source, str(directory).encode(), None, ctypes.c_ulong(MS_BIND_REC), None))
             os.close(descriptor)
     os.setgroups([])
     os.setresgid(uid, uid, uid)
     os.setresuid(uid, uid, uid)
-    os.execv(command[0], command)  # noqa: S606 - no shell is the point
+    os.execv(command[0], command)  # noqa: S606 - no shell
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A real sandbox server, once as an ordinary user and once as root, and what must be the same afterwards as before."""
+"""Fixtures: a real sandbox server, started as an ordinary user and as root, and checks for leaked resources."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from antwort.sandbox.pool import pool
 from antwort.testing import sandbox_protocol as conformance
 
 ORDINARY_USER = 54321
-WARM_SECONDS = pool.IDLE_SECONDS + 15
-"""How long a zygote may stay after its tenant was last there: until somebody looks for idle ones."""
-ANSWER_SECONDS = 15
-"""The longest that a sibling may wait for `6 * 7`: generous, for a busy machine, and yet no standstill."""
+WARM_SECONDS = pool.IDLE_TIMEOUT_SECONDS + 15
+"""How long a zygote may stay after its tenant's last request: the idle timeout and a sweep."""
+MAX_REPLY_SECONDS = 15
+"""The maximum time of `6 * 7` in a sibling; generous, for a busy machine."""
 ROOT = Path(__file__).parents[3]
 IDENTITIES = ["user", "root"] if os.geteuid() == 0 else ["user"]
 
 
 @dataclass(frozen=True)
 class Client(conformance.Client):
-    """One that knows for whom the server has run anything, and when last."""
+    """Records the tenants and the time of their last request."""
 
     tenants: dict[str, float] = field(default_factory=dict)
 
@@ -48,40 +48,44 @@ class Client(conformance.Client):
 
 
 @dataclass
-class Running:
-    """A server process that can be talked to."""
+class RunningServer:
+    """A server process and a client of it."""
 
     client: Client
     process: subprocess.Popen[bytes]
     state: Path
     identity: str
     secret: str
-    at_rest: Counter[str] = field(default_factory=Counter)
-    """What there is when one tenant has been there: its zygote with a container forked ahead, and one in reserve."""
-    nest: Counter[str] = field(default_factory=Counter)
-    """What there is more of for each further tenant."""
+    baseline: Counter[str] = field(default_factory=Counter)
+    """Resources with one idle tenant: its zygote with a preforked container, and the warm zygote."""
+    per_tenant: Counter[str] = field(default_factory=Counter)
+    """Additional resources for each further tenant."""
 
-    def settle(self) -> None:
-        """Find out what is there at rest, unless that is known."""
-        if not self.at_rest:
-            self.at_rest = _at_rest(self, "")
-            self.nest = _at_rest(self, "another") - self.at_rest
-            assert (self.nest["zygotes"], self.nest["containers"], self.nest["processes"]) == (1, 1, 4)
+    def measure_baseline(self) -> None:
+        """Measure the resources of an idle server, once."""
+        if not self.baseline:
+            self.baseline = _idle_resources(self, "")
+            self.per_tenant = _idle_resources(self, "another") - self.baseline
+            assert (self.per_tenant["zygotes"], self.per_tenant["containers"], self.per_tenant["processes"]) == (
+                1,
+                1,
+                4,
+            )
 
-    def traces(self) -> Counter[str]:
-        """Everything that a container could leave behind, counted."""
+    def resources(self) -> Counter[str]:
+        """Number of everything that a container could leak."""
         pid = self.process.pid
         descriptors, mounts = Path(f"/proc/{pid}/fd"), Path(f"/proc/{pid}/mountinfo")
         zygotes = _children(pid)
         return Counter(
             {
-                "zygotes": len(zygotes),  # each in a bubblewrap, and its containers are its children
+                "zygotes": len(zygotes),  # each is a bubblewrap process, and its containers are its grandchildren
                 "containers": sum(len(_children(inside)) for zygote in zygotes for inside in _children(zygote)),
                 "processes": len(descendants(pid)),
                 "descriptors": len(list(descriptors.iterdir())) if os.access(descriptors, os.R_OK) else 0,
-                "groups": sum(
+                "cgroups": sum(
                     name.startswith(f"{cgroups.PREFIX}{pid}-")
-                    for _, below, _ in os.walk(cgroups.ROOT)  # however deep ours is
+                    for _, below, _ in os.walk(cgroups.ROOT)  # at any depth
                     for name in below
                 ),
                 "mounts": mounts.read_text(encoding="utf-8").count("\n"),
@@ -90,29 +94,29 @@ class Running:
         )
 
     def _files(self) -> Iterator[int]:
-        """How many in each directory, without installed packages: those are kept on purpose, and bounded."""
-        for directory, below, files in os.walk(self.state):  # which does not mind what goes meanwhile
+        """Number of entries per directory, without installed packages, which are cached."""
+        for directory, below, files in os.walk(self.state):  # tolerates removals meanwhile
             if directory == str(self.state / "packages"):
                 below[:] = [name for name in below if name.startswith(".")]
             yield len(below) + sum(not name.endswith(".pyc") for name in files)
 
-    def left_over(self, *, seconds: float = 20) -> Counter[str]:
-        """What there is more of than may stay, once things have had time to go.
+    def leaked(self, *, seconds: float = 20) -> Counter[str]:
+        """Resources over the baseline, after time for cleanup.
 
-        A zygote stays for each tenant that was there of late. All else is held to the same figures from the first
-        test to the last, without any allowance: one server serves them all, and a little at a time would add up.
+        A zygote may stay for each recent tenant. Everything else must equal the baseline from the first test to the
+        last, without tolerance: one server serves all tests, and small leaks would add up.
         """
         deadline = time.monotonic() + seconds
-        while (left := self._left_over()) and time.monotonic() < deadline:
+        while (leaked := self._leaked_now()) and time.monotonic() < deadline:
             time.sleep(0.1)
-        return left
+        return leaked
 
-    def _left_over(self) -> Counter[str]:
-        traces = self.traces()
+    def _leaked_now(self) -> Counter[str]:
+        resources = self.resources()
         long_ago = time.monotonic() - WARM_SECONDS
         warm = sum(last > long_ago for last in self.client.tenants.values())
-        further = max(0, min(warm - 1, traces["zygotes"] - self.at_rest["zygotes"]))
-        return traces - self.at_rest - Counter({name: further * count for name, count in self.nest.items()})
+        further = max(0, min(warm - 1, resources["zygotes"] - self.baseline["zygotes"]))
+        return resources - self.baseline - Counter({name: further * count for name, count in self.per_tenant.items()})
 
 
 def _children(pid: int) -> list[int]:
@@ -123,7 +127,7 @@ def _children(pid: int) -> list[int]:
 
 
 @contextlib.contextmanager
-def start(identity: str, **settings: str) -> Iterator[Running]:
+def start(identity: str, **settings: str) -> Iterator[RunningServer]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -136,14 +140,14 @@ def start(identity: str, **settings: str) -> Iterator[Running]:
             command = [sys.executable, str(script), str(ORDINARY_USER), *map(str, shown), "--", *command]
         secret = "the-servers-own-secret-4711"
         environment = {"PATH": os.environ["PATH"], "SANDBOX_STATE": state, "SECRET_OF_THE_SERVER": secret}
-        environment["PYTHONPATH"] = str(ROOT / "src")  # the tree that these tests belong to, whichever is installed
+        environment["PYTHONPATH"] = str(ROOT / "src")  # the source of these tests, whichever is installed
         environment |= {f"SANDBOX_{name.upper()}": value for name, value in settings.items()}
         log = Path(state, "log").open("wb")  # noqa: SIM115 - closed below
         process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, cwd=ROOT)
         try:
             client = Client(f"http://127.0.0.1:{port}", settings.get("token"))
             _wait(client, process, Path(state, "log"))
-            yield Running(client, process, Path(state), identity, secret)
+            yield RunningServer(client, process, Path(state), identity, secret)
         finally:
             process.send_signal(signal.SIGTERM)
             try:
@@ -167,26 +171,26 @@ def _wait(client: Client, process: subprocess.Popen[bytes], log: Path) -> None:
 
 
 @pytest.fixture(scope="session", params=IDENTITIES)
-def server(request) -> Iterator[Running]:
+def server(request) -> Iterator[RunningServer]:
     with start(request.param) as running:
-        running.settle()
+        running.measure_baseline()
         yield running
 
 
-def _at_rest(server: Running, tenant: str) -> Counter[str]:
-    """Wait until nothing has changed for a while: the reserve is being filled in the background."""
-    server.client.destroy(server.client.session(tenant=tenant))  # the zygote is assigned and a spare forked
-    before, since, deadline = server.traces(), time.monotonic(), time.monotonic() + 30
+def _idle_resources(server: RunningServer, tenant: str) -> Counter[str]:
+    """Resources after 1.5 s without a change: the warm zygote starts in the background."""
+    server.client.destroy(server.client.session(tenant=tenant))  # assigns a zygote and preforks a container
+    before, since, deadline = server.resources(), time.monotonic(), time.monotonic() + 30
     while time.monotonic() - since < 1.5 and time.monotonic() < deadline:
         time.sleep(0.1)
-        if (now := server.traces()) != before:
+        if (now := server.resources()) != before:
             before, since = now, time.monotonic()
     return before
 
 
 @pytest.fixture(scope="session")
 def serve():
-    """Start a server of one's own: `with serve("user", setting="value") as running`."""
+    """Start another server: `with serve("user", setting="value") as running`."""
     return start
 
 
@@ -198,9 +202,9 @@ def package_index(tmp_path) -> Iterator[fake_package_index.Index]:
 
 @pytest.fixture(params=["user", "root"])
 def identity(request) -> str:
-    """Who starts the server."""
+    """The user that starts the server."""
     if request.param not in IDENTITIES:
-        pytest.skip("this needs root")
+        pytest.skip("needs root")
     return request.param
 
 
@@ -210,71 +214,70 @@ def identities() -> list[str]:
 
 
 @dataclass
-class Arena:
-    """A container to attack from, and a sibling that must not notice."""
+class Attacker:
+    """A container to attack from, and a sibling that must not be affected."""
 
-    server: Running
+    server: RunningServer
     client: Client
     session: str
     sibling: str
-    answers: list[float] = field(default_factory=list)
-    lost: list[str] = field(default_factory=list)
+    reply_seconds: list[float] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
 
     def run(self, code: str, **fields):
         return self.client.run(self.session, textwrap.dedent(code).strip(), **fields)
 
-    def run_beside(self, code: str):
-        """Run it in the sibling."""
+    def run_in_sibling(self, code: str):
         return self.client.run(self.sibling, textwrap.dedent(code).strip())
 
-    def value(self, code: str):
-        """What the last expression is, or the whole answer if there is none."""
+    def evaluate(self, code: str):
+        """The result of the last expression, or the whole report if there is none."""
         seen = self.run(code)
         return seen["result"] if seen["result"] is not None else seen
 
 
 @contextlib.contextmanager
-def beside(server: Running, **limits) -> Iterator[Arena]:
-    """An arena on this server; afterwards the sibling must have answered all along, and nothing may be left."""
-    server.settle()
+def attack(server: RunningServer, **limits) -> Iterator[Attacker]:
+    """An attacker on this server; the sibling must reply throughout, and nothing may leak."""
+    server.measure_baseline()
     client = server.client
-    small = {"memory_bytes": 256 << 20, "disk_bytes": 32 << 20, "disk_files": 500, "processes": 32}
-    arena = Arena(server, client, client.session(**{**small, **limits}), client.session())
+    small_limits = {"memory_bytes": 256 << 20, "disk_bytes": 32 << 20, "disk_files": 500, "processes": 32}
+    attacker = Attacker(server, client, client.session(**{**small_limits, **limits}), client.session())
     stop = threading.Event()
 
-    def ask() -> None:
+    def poll_sibling() -> None:
         while not stop.is_set():
             started = time.monotonic()
             try:
-                if client.run(arena.sibling, "6 * 7")["result"] != "42":
-                    arena.lost.append("a wrong answer")
+                if client.run(attacker.sibling, "6 * 7")["result"] != "42":
+                    attacker.failures.append("a wrong result")
             except (AssertionError, OSError) as error:
-                arena.lost.append(str(error))
-            arena.answers.append(time.monotonic() - started)
+                attacker.failures.append(str(error))
+            attacker.reply_seconds.append(time.monotonic() - started)
             stop.wait(0.05)
 
-    asking = threading.Thread(target=ask)
-    asking.start()
+    polling = threading.Thread(target=poll_sibling)
+    polling.start()
     try:
-        yield arena
+        yield attacker
     finally:
         stop.set()
-        asking.join()
-        client.destroy(arena.session)
-        client.destroy(arena.sibling)
-    assert arena.lost == []
-    assert arena.answers
-    assert max(arena.answers) < ANSWER_SECONDS
-    assert server.left_over() == {}
+        polling.join()
+        client.destroy(attacker.session)
+        client.destroy(attacker.sibling)
+    assert attacker.failures == []
+    assert attacker.reply_seconds
+    assert max(attacker.reply_seconds) < MAX_REPLY_SECONDS
+    assert server.leaked() == {}
 
 
 @pytest.fixture
-def arena(server: Running, request) -> Iterator[Arena]:
-    with beside(server, **getattr(request, "param", {})) as arena:
-        yield arena
+def attacker(server: RunningServer, request) -> Iterator[Attacker]:
+    with attack(server, **getattr(request, "param", {})) as attacker:
+        yield attacker
 
 
 @pytest.fixture
-def arena_on():
-    """An arena on a server of one's own: `with arena_on(running) as arena`."""
-    return beside
+def attacker_on():
+    """An attacker on another server: `with attacker_on(running) as attacker`."""
+    return attack

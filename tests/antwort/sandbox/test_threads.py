@@ -1,4 +1,4 @@
-"""Work in a thread goes on to its end, and whoever gave up waits for that."""
+"""DedicatedThreads: results, errors, and cancellation waits for the work to end."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ def anyio_backend():
     return "asyncio"
 
 
-async def test_it_answers_and_hands_on_errors():
-    workers = DedicatedThreads(1, "test")
-    assert await workers.run(lambda: threading.current_thread().name.startswith("test"))
+async def test_results_and_errors_are_returned():
+    threads = DedicatedThreads(1, "test")
+    assert await threads.run(lambda: threading.current_thread().name.startswith("test"))
     with pytest.raises(ZeroDivisionError):
-        await workers.run(lambda: 1 // 0)
-    workers.close()
+        await threads.run(lambda: 1 // 0)
+    threads.close()
 
 
-async def test_who_is_cancelled_waits_for_the_end():
-    workers, gone_on, done = DedicatedThreads(1, "test"), threading.Event(), []
+async def test_a_cancelled_caller_waits_for_the_work():
+    threads, proceed, done = DedicatedThreads(1, "test"), threading.Event(), []
 
     def work() -> None:
-        gone_on.wait(10)
+        proceed.wait(10)
         done.append(1)
 
-    task = asyncio.create_task(workers.run(work))
+    task = asyncio.create_task(threads.run(work))
     await asyncio.sleep(0.05)
     task.cancel()
     await asyncio.sleep(0.05)
     assert not task.done()
-    gone_on.set()
+    proceed.set()
     with pytest.raises(asyncio.CancelledError):
         await task
     assert done == [1]
-    workers.close()
+    threads.close()

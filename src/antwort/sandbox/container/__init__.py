@@ -1,4 +1,8 @@
-"""One container as the sandbox server sees it: its process, control channel, output pipes and calls."""
+"""One container on the server's side.
+
+`container` (life cycle), `channel` (control channel), `pipes` and `capture` (standard output and error), `call` (one
+call in progress), `reply` (its result, validated).
+"""
 
 from __future__ import annotations
 

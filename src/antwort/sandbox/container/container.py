@@ -1,7 +1,8 @@
-"""One container as the server sees it: run code in it, interrupt it, reach its files, end it.
+"""Container: one isolated interpreter. Run code in it, interrupt it, access its files, end it.
 
-The code inside is hostile. It can say anything on the channel, so what it says is only ever *its own* result. How it
-ended (out of memory, timed out, killed) is told by the kernel and by our clock, never by the code.
+The code inside is hostile. It can send anything on the control channel, so a frame is only ever *its own* result. How
+a container ended (out of memory, timeout, killed) is determined from the kernel and the server's clock, never from the
+code.
 """
 
 from __future__ import annotations
@@ -16,16 +17,17 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from antwort.sandbox.container.call import Call, OnOutput, Outcome, Question
+from antwort.sandbox.container.call import Call, OnOutput
 from antwort.sandbox.container.channel import Channel
 from antwort.sandbox.container.pipes import Pipes
+from antwort.sandbox.container.reply import ExecReply
 from antwort.sandbox.errors import CannotStart, Ended
 from antwort.sandbox.files.tree import FileTree
-from antwort.sandbox.host.cgroups import Cgroup, Groups
-from antwort.sandbox.host.process import Process, described, shell_code
+from antwort.sandbox.host.cgroups import Cgroup, CgroupManager
+from antwort.sandbox.host.process import ProcessHandle, describe_exit, shell_exit_code
 from antwort.sandbox.jail import mounts, wire
 from antwort.sandbox.limits import ContainerLimits
-from antwort.sandbox.pool.zygotes import ZygoteProcess
+from antwort.sandbox.pool.zygote_process import ZygoteProcess
 
 _SETUP_SECONDS: Final = 30.0
 _GRACE_SECONDS: Final = 0.5
@@ -33,119 +35,119 @@ _numbers = itertools.count(1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """What a container is told before the door is locked, besides its limits."""
+class ContainerSettings:
+    """What a container is configured with, besides its limits, before any user code runs."""
 
-    place: str = mounts.DATA
+    data_dir: str = mounts.DATA
     packages: str | None = None
-    annex: str | None = None
-    """Where, below all packages, those are put that it is given later."""
-    annex_place: str = mounts.ANNEX
-    """Where it sees that itself."""
-    path: tuple[str, ...] = ()
+    session_packages: str | None = None
+    """Directory below the package cache for packages that are added while it runs."""
+    session_packages_dir: str = mounts.SESSION_PACKAGES
+    """The same directory as a path inside the container."""
+    sys_path: tuple[str, ...] = ()
     environment: dict[str, str] = field(default_factory=dict[str, str])
     readable: tuple[str, ...] = ()
     writable: tuple[str, ...] = ()
 
 
 class Container:
-    """A forked interpreter. `fork` it, `settle` it; then calls run one after the other."""
+    """A forked interpreter: `spawn` it, `configure` it, then `execute` runs one call at a time."""
 
     def __init__(self, channel: socket.socket, output: int, errors: int, uid: int | None = None) -> None:
         self.number = next(_numbers)
         self.limits = ContainerLimits()
         self.calls = 0
-        self.walled = True
-        """It has files and a network of its own; else both are the host's, and say nothing about it."""
+        self.has_namespaces = True
+        """It has its own file systems and network; else they are the host's and cannot be measured per container."""
         self._uid = uid
-        self._channel = Channel(channel, self._break)
+        self._channel = Channel(channel, self._on_channel_broken)
         self._pipes = Pipes(output, errors)
-        self._init = Process()
-        self._interpreter = Process()
-        self._turn = asyncio.Lock()
-        self._died: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._init = ProcessHandle()
+        self._interpreter = ProcessHandle()
+        self._lock = asyncio.Lock()
+        self._exit_status: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._reason: str | None = None
-        self._ward: Cgroup | None = None
+        self._cgroup: Cgroup | None = None
         self._tree: FileTree | None = None
-        self._gone: list[Callable[[], None]] = []
-        self._ending: asyncio.Task[None] | None = None
+        self._end_callbacks: list[Callable[[], None]] = []
+        self._end_task: asyncio.Task[None] | None = None
 
-    # -- birth --------------------------------------------------------------------------------------------------
+    # -- start --------------------------------------------------------------------------------------------------
 
     @classmethod
-    async def fork(cls, zygote: ZygoteProcess) -> Container:
-        """A spare: forked and walled in by namespaces, waiting for its limits."""
-        ours, theirs = socket.socketpair()
+    async def spawn(cls, zygote: ZygoteProcess) -> Container:
+        """Fork a container into its namespaces; it waits for `configure`."""
+        server_end, child_end = socket.socketpair()
         output, output_end = os.pipe()
         errors, errors_end = os.pipe()
-        container = cls(ours, output, errors, zygote.uid)
+        container = cls(server_end, output, errors, zygote.uid)
         try:
             container._init = await zygote.fork(
-                f"c{container.number}", [theirs.fileno(), output_end, errors_end], container._has_died
+                f"c{container.number}", [child_end.fileno(), output_end, errors_end], container._on_exit
             )
         except BaseException:
-            container._release()
+            container._close_descriptors()
             raise
         finally:
-            theirs.close()
+            child_end.close()
             os.close(output_end)
             os.close(errors_end)
         container._channel.open()
-        container._pipes.open()
-        handed_over = await container._introduced(container._channel.hello())
-        # Without such descriptors there are no namespaces either, and no init: both are one process.
-        container._interpreter = Process(handed_over.pop()) if handed_over else container._init.by_number()
+        container._pipes.start()
+        descriptors = await container._wait_for_setup(container._channel.wait_hello())
+        # Without pidfds (not Linux) there are no namespaces and no init: init and interpreter are one process.
+        container._interpreter = ProcessHandle(descriptors.pop()) if descriptors else container._init.copy_by_pid()
         return container
 
-    async def guard(self, groups: Groups) -> None:
-        """Put it into a control group of its own, before any code of a user runs in it."""
-        making = asyncio.ensure_future(asyncio.to_thread(groups.ward, self.pids()))
+    async def attach_cgroup(self, manager: CgroupManager) -> None:
+        """Move it into its own cgroup, before any user code runs in it."""
+        creating = asyncio.ensure_future(asyncio.to_thread(manager.create, self.pids()))
         try:
-            self._ward = await asyncio.shield(making)
+            self._cgroup = await asyncio.shield(creating)
         except asyncio.CancelledError:
-            self._ward = await making  # the thread makes it all the same, and it must be removed again
+            self._cgroup = await creating  # the thread cannot be cancelled, and `end` must remove the cgroup
             raise
 
-    async def settle(self, limits: ContainerLimits, settings: Settings, *, limited: bool) -> None:
-        """Send the limits and wait until the door is locked."""
+    async def configure(self, limits: ContainerLimits, settings: ContainerSettings, *, has_cgroup: bool) -> None:
+        """Send the limits and wait until the container is locked down."""
         self.limits = limits
-        self.walled = settings.place == mounts.DATA
+        self.has_namespaces = settings.data_dir == mounts.DATA
         header = {
-            "place": settings.place,
+            "data_dir": settings.data_dir,
             "packages": settings.packages,
-            "annex": settings.annex,
-            "annex_place": settings.annex_place,
-            "path": list(settings.path),
+            "session_packages": settings.session_packages,
+            "session_packages_dir": settings.session_packages_dir,
+            "sys_path": list(settings.sys_path),
             "environment": settings.environment,
             "readable": list(settings.readable),
             "writable": list(settings.writable),
             "disk_bytes": limits.disk_bytes,
             "disk_files": limits.disk_files,
             "processes": limits.processes,
-            # With a control group the kernel counts exactly; without, twice the share stops what outruns the watchdog.
-            "memory_bytes": None if limited else 2 * limits.memory_bytes,
+            # With a cgroup the kernel counts exactly; without, twice the limit stops what outruns the watchdog.
+            "memory_bytes": None if has_cgroup else 2 * limits.memory_bytes,
         }
-        if self._ward is not None:
-            await asyncio.to_thread(self._ward.limit, limits)
-        with contextlib.suppress(OSError):  # if it has died meanwhile, the introduction says so
+        if self._cgroup is not None:
+            await asyncio.to_thread(self._cgroup.limit, limits)
+        with contextlib.suppress(OSError):  # if it has died, waiting for `ready` raises
             await self._channel.send(wire.encode(header))
-        self._tree = FileTree(await self._introduced(self._channel.ready()), self._uid)
+        self._tree = FileTree(await self._wait_for_setup(self._channel.wait_ready()), self._uid)
 
-    async def _introduced(self, word: Coroutine[Any, Any, list[int]]) -> list[int]:
+    async def _wait_for_setup(self, message: Coroutine[Any, Any, list[int]]) -> list[int]:
         try:
-            return await asyncio.wait_for(word, _SETUP_SECONDS)
+            return await asyncio.wait_for(message, _SETUP_SECONDS)
         except (TimeoutError, CannotStart) as error:
             await self.end("it did not start")
-            raise CannotStart(f"a container did not start: {error or 'it took too long'}") from error
+            raise CannotStart(f"a container did not start: {error or 'timed out'}") from error
         except asyncio.CancelledError:
-            await self.end("nobody waits for it any more")
+            await self.end("the request was cancelled")
             raise
 
     # -- use ----------------------------------------------------------------------------------------------------
 
     @property
     def alive(self) -> bool:
-        return not self._died.done() and self._reason is None
+        return not self._exit_status.done() and self._reason is None
 
     @property
     def busy(self) -> bool:
@@ -153,19 +155,19 @@ class Container:
 
     @property
     def reason(self) -> str | None:
-        """Why it ended, or None while it lives."""
+        """Why it ended, or None while it runs."""
         return self._reason
 
     @property
-    def starved(self) -> bool:
-        """The kernel ended one of its processes for want of memory, though perhaps not the interpreter."""
-        ward = self._ward  # asked from another thread: it may be released between two looks
-        return ward is not None and ward.out_of_memory()
+    def oom_killed(self) -> bool:
+        """The kernel's OOM killer has killed one of its processes, though perhaps not the interpreter."""
+        cgroup = self._cgroup  # read once: the watchdog's thread calls this while `end` may clear it
+        return cgroup is not None and cgroup.out_of_memory()
 
     @property
     def files(self) -> FileTree:
-        """Its files; they can still be read after it has died by itself, until it is ended."""
-        tree = self._tree  # asked from other threads: it may be closed between two looks
+        """Its files; readable until `end`, also after the interpreter has exited by itself."""
+        tree = self._tree  # read once: other threads call this while `end` may clear it
         if tree is None:
             raise Ended(self._reason or "it never started")
         return tree
@@ -182,28 +184,28 @@ class Container:
         echo: bool = True,
         packages: str | None = None,
         on_output: OnOutput | None = None,
-    ) -> Outcome:
-        """Run the code. Past the timeout it is interrupted; if that does not help, the container is ended.
+    ) -> ExecReply:
+        """Run the code. After the timeout it is interrupted; if it does not stop, the container is ended.
 
-        `packages` is the name of a set in its annex, importable from now on.
+        `packages` names a set in its session packages that becomes importable.
         """
-        async with self._turn:
+        async with self._lock:
             if not self.alive:
                 raise Ended(self._reason or "it never started")
             self.calls += 1
-            question = Question(code, echo, packages)
-            call = Call(question, seconds=timeout, output_bytes=self.limits.output_bytes, on_output=on_output)
-            self._pipes.listen(call.printed)
+            limit = self.limits.output_bytes
+            call = Call(code, timeout=timeout, output_bytes=limit, echo=echo, packages=packages, on_output=on_output)
+            self._pipes.start_capture(call.add_output)
             try:
-                return await self._ask(call)
+                return await self._run_call(call)
             except asyncio.CancelledError:
-                # Nobody waits for the answer any more, and the next call must not find this one still running.
-                await _insist(self._stop(call))
-                self._pipes.drain()  # nor read what it printed
+                # The caller is gone, but the next call must not find this one still running,
+                await _run_to_completion(self._interrupt_or_kill(call))
+                self._pipes.drain()  # nor read its output
                 raise
             finally:
-                self._pipes.ignore()
-                self._channel.forget()
+                self._pipes.stop_capture()
+                self._channel.clear_call()
 
     def interrupt(self) -> bool:
         """Raise KeyboardInterrupt in the running call, if there is one."""
@@ -212,87 +214,87 @@ class Container:
         self._interpreter.signal(signal.SIGINT)
         return True
 
-    async def _ask(self, call: Call) -> Outcome:
-        if not await self._channel.put(call):
-            await self.end("the code broke its channel")
-        timed_out = not await call.answered(call.seconds_left)
+    async def _run_call(self, call: Call) -> ExecReply:
+        if not await self._channel.send_call(call):
+            await self.end("the code broke its control channel")
+        timed_out = not await call.wait_reply(call.seconds_left)
         if timed_out:
-            await self._stop(call)
+            await self._interrupt_or_kill(call)
         self._pipes.drain()
-        exit_code = shell_code(self._died.result()) if self._died.done() else -1
-        return call.outcome(timed_out=timed_out, exit_code=exit_code, reason=self._reason)
+        exit_code = shell_exit_code(self._exit_status.result()) if self._exit_status.done() else -1
+        return call.result(timed_out=timed_out, exit_code=exit_code, reason=self._reason)
 
-    async def _stop(self, call: Call) -> None:
-        """Interrupt first: variables survive. Then end the container: nothing does."""
-        if call.answer.done():
+    async def _interrupt_or_kill(self, call: Call) -> None:
+        """Interrupt first, which keeps variables; if there is no reply, end the container."""
+        if call.reply.done():
             return
         self._interpreter.signal(signal.SIGINT)
-        if not await call.answered(_GRACE_SECONDS):
-            await self.end("the call ran past its time and did not heed the interrupt")
+        if not await call.wait_reply(_GRACE_SECONDS):
+            await self.end("the call timed out and did not react to the interrupt")
 
-    # -- death --------------------------------------------------------------------------------------------------
+    # -- end ----------------------------------------------------------------------------------------------------
 
-    def when_gone(self, then: Callable[[], None]) -> None:
-        if self._ending is not None and self._ending.done():
-            then()
+    def on_ended(self, callback: Callable[[], None]) -> None:
+        if self._end_task is not None and self._end_task.done():
+            callback()
         else:
-            self._gone.append(then)
+            self._end_callbacks.append(callback)
 
     async def end(self, reason: str) -> None:
-        """End it and everything it started; returns when the kernel says that it is gone.
+        """End it and every process it started; returns when they are gone.
 
-        Whoever waits for this may give up waiting; it goes on all the same.
+        Cancelling the caller does not cancel this.
         """
-        await asyncio.shield(self.condemn(reason))
+        await asyncio.shield(self.kill_nowait(reason))
 
-    def condemn(self, reason: str) -> asyncio.Task[None]:
-        """End it without waiting for that: one that dies slowly must not keep the watchdog from the others."""
+    def kill_nowait(self, reason: str) -> asyncio.Task[None]:
+        """Start to end it without waiting: one that dies slowly must not delay the watchdog for the others."""
         if self._reason is None:
             self._reason = reason
-        self._channel.distrust()  # a last answer would say that all is well
-        if self._ending is None:
-            self._ending = asyncio.create_task(self._finish())
-        return self._ending
+        self._channel.stop_reading()  # a reply that arrives now would report success
+        if self._end_task is None:
+            self._end_task = asyncio.create_task(self._finish())
+        return self._end_task
 
     async def _finish(self) -> None:
         self._init.signal(signal.SIGKILL)
-        if not self._init.held:
+        if not self._init.has_pidfd:
             self._channel.close()
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(asyncio.shield(self._died), _SETUP_SECONDS)
+            await asyncio.wait_for(asyncio.shield(self._exit_status), _SETUP_SECONDS)
         self._pipes.drain()
-        self._release()
-        if (ward := self._ward) is not None:
-            self._ward = None
-            await asyncio.to_thread(ward.release)
-        while self._gone:
-            self._gone.pop()()
+        self._close_descriptors()
+        if (cgroup := self._cgroup) is not None:
+            self._cgroup = None
+            await asyncio.to_thread(cgroup.release)
+        while self._end_callbacks:
+            self._end_callbacks.pop()()
 
-    def _break(self, reason: str) -> None:
-        """The channel cannot be trusted any more, so the container ends."""
-        if self._died.done():
+    def _on_channel_broken(self, reason: str) -> None:
+        """An invalid frame: the channel is not read any more, and the container is killed."""
+        if self._exit_status.done():
             return
         if self._reason is None:
-            self._reason = "oom" if self.starved else reason
-        self._channel.fail(reason)
-        self._channel.distrust()
+            self._reason = "oom" if self.oom_killed else reason
+        self._channel.fail_setup(reason)
+        self._channel.stop_reading()
         self._init.signal(signal.SIGKILL)
 
-    def _has_died(self, status: int) -> None:
-        if self._died.done():
+    def _on_exit(self, status: int) -> None:
+        if self._exit_status.done():
             return
-        if self.starved:
+        if self.oom_killed:
             self._reason = "oom"
         elif self._reason is None:
-            self._reason = described(status)
-        self._died.set_result(status)
-        self._init.ended()
-        self._interpreter.ended()
-        self._channel.fail(described(status))
-        self._channel.hang_up()
+            self._reason = describe_exit(status)
+        self._exit_status.set_result(status)
+        self._init.mark_exited()
+        self._interpreter.mark_exited()
+        self._channel.fail_setup(describe_exit(status))
+        self._channel.peer_closed()
 
-    def _release(self) -> None:
-        """Close everything; safe to call twice."""
+    def _close_descriptors(self) -> None:
+        """Idempotent."""
         self._channel.close()
         self._pipes.close()
         self._init.close()
@@ -302,8 +304,8 @@ class Container:
             self._tree = None
 
 
-async def _insist(work: Coroutine[Any, Any, None]) -> None:
-    """Do it to its end, however often whoever waits is cancelled meanwhile. For what is over in a moment."""
+async def _run_to_completion(work: Coroutine[Any, Any, None]) -> None:
+    """Run short work to its end, however often the caller is cancelled meanwhile."""
     task = asyncio.create_task(work)
     while not task.done():
         with contextlib.suppress(asyncio.CancelledError):

@@ -1,4 +1,8 @@
-"""Files of a container on the host: path-safe file operations, tar archives, disk quota."""
+"""Files of a container, accessed from outside.
+
+`tree` (file operations that never follow links), `archive` and `tar` (a directory as one tar), `quota` (disk usage of
+directories on the host).
+"""
 
 from __future__ import annotations
 

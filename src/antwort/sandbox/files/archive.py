@@ -1,7 +1,7 @@
-"""A whole tree as one tar, in either direction: streamed, checked member by member, never following a link.
+"""Tar upload and download of a container's directory: streamed, checked member by member, links not followed.
 
-Only files and directories exist here. A member that is a link, device or FIFO is refused on the way in and left out
-on the way out; permissions are reduced to "may be run or not"; owners and times of strangers mean nothing.
+Only files and directories are supported. A link, device or FIFO is refused on upload and left out of a download;
+permissions are reduced to the executable bit; owners and times of an upload are ignored.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from typing import IO, Final
 
 from antwort.net import tar
 from antwort.sandbox.errors import BadPath, NotFound, TooLarge
-from antwort.sandbox.files.tree import FileTree, parts
+from antwort.sandbox.files.tree import FileTree, split_path
 
-MOST_MEMBERS: Final = 100_000
-_CHUNK: Final = 1 << 20
+MAX_MEMBERS: Final = 100_000
+_CHUNK_BYTES: Final = 1 << 20
 
 
 def unpack(tree: FileTree, source: IO[bytes], below: str, *, limit: int) -> int:
-    """Write every member below the directory; answers how many. Stops at the first that is not allowed."""
-    prefix = f"{'/'.join(parts(below))}/" if below else ""
+    """Write every member below the directory; returns their number. Stops at the first that is not allowed."""
+    prefix = f"{'/'.join(split_path(below))}/" if below else ""
     count, total = 0, 0
     for member in tar.members(source):
         count += 1
         total += member.size
-        if count > MOST_MEMBERS or total > limit:
-            message = f"the archive holds more than {MOST_MEMBERS} members or {limit} bytes"
+        if count > MAX_MEMBERS or total > limit:
+            message = f"the archive holds more than {MAX_MEMBERS} members or {limit} bytes"
             raise TooLarge(message)
         _unpack_one(tree, source, member, prefix)
     return count
@@ -39,20 +39,20 @@ def _unpack_one(tree: FileTree, source: IO[bytes], member: tar.Member, prefix: s
             tree.make_directory(prefix + name)
         return
     if member.kind == "other":
-        message = f"member {member.name!r} is neither file nor directory; only those are taken"
+        message = f"member {member.name!r} is neither a file nor a directory"
         raise BadPath(message)
-    with tree.draft(prefix + name, 0o755 if member.executable else 0o644) as draft:
-        for piece in tar.content(source, member.size):
-            draft.write(piece)
+    with tree.open_write(prefix + name, 0o755 if member.executable else 0o644) as pending:
+        for chunk in tar.content(source, member.size):
+            pending.write(chunk)
 
 
 def pack(tree: FileTree, sink: IO[bytes], below: str, *, limit: int) -> int:
-    """Write every file and directory below as a tar; answers how many."""
-    prefix = f"{'/'.join(parts(below))}/" if below else ""
+    """Write every file and directory below as a tar; returns their number."""
+    prefix = f"{'/'.join(split_path(below))}/" if below else ""
     count, total = 0, 0
-    listing = tree.list(below, limit=MOST_MEMBERS)
+    listing = tree.list(below, limit=MAX_MEMBERS)
     if listing.has_more:
-        message = f"the tree holds more than {MOST_MEMBERS} members"
+        message = f"the tree holds more than {MAX_MEMBERS} members"
         raise TooLarge(message)
     for entry in listing.entries:
         name = entry.path.removeprefix(prefix)
@@ -63,7 +63,7 @@ def pack(tree: FileTree, sink: IO[bytes], below: str, *, limit: int) -> int:
         try:
             descriptor, size = tree.open_read(entry.path)
         except (BadPath, NotFound):
-            continue  # gone or replaced since it was listed
+            continue  # removed or replaced since it was listed
         try:
             total += size
             if total > limit:
@@ -79,30 +79,30 @@ def pack(tree: FileTree, sink: IO[bytes], below: str, *, limit: int) -> int:
 
 
 def _copy(descriptor: int, size: int, sink: IO[bytes]) -> None:
-    """As many bytes as the header says, with zeros for what is gone: code may cut the file while it is read."""
+    """Copy as many bytes as the header says, zero-padded: the code may truncate the file meanwhile."""
     left = size
     while left:
-        piece = os.read(descriptor, min(left, _CHUNK)) or bytes(min(left, _CHUNK))
-        sink.write(piece)
-        left -= len(piece)
+        chunk = os.read(descriptor, min(left, _CHUNK_BYTES)) or bytes(min(left, _CHUNK_BYTES))
+        sink.write(chunk)
+        left -= len(chunk)
     sink.write(tar.padding(size))
 
 
-class Feed:
-    """A file to read from, fed from another thread in pieces."""
+class ChunkReader:
+    """File-like reader of an iterator of chunks, which another thread feeds."""
 
-    def __init__(self, pieces: Iterator[bytes]) -> None:
-        self._pieces = pieces
+    def __init__(self, chunks: Iterator[bytes]) -> None:
+        self._chunks = chunks
         self._rest = b""
         self._start = 0
 
     def read(self, size: int) -> bytes:
         while len(self._rest) - self._start < size:
-            piece = next(self._pieces, None)
-            if piece is None:
+            chunk = next(self._chunks, None)
+            if chunk is None:
                 break
-            self._rest = self._rest[self._start :] + piece
+            self._rest = self._rest[self._start :] + chunk
             self._start = 0
         taken = self._rest[self._start : self._start + size]
-        self._start += len(taken)  # the rest is not copied for each of many small reads
+        self._start += len(taken)  # an offset, so that small reads do not copy the rest
         return taken

@@ -1,7 +1,7 @@
-"""How much a tree on the host's disk takes, when that is too much, and how to be rid of it.
+"""Disk quota: measures and removes directory trees on the host.
 
-What lies there was written by an installer on a stranger's order: sparse, linked, locked or nested deeper than any
-recursion goes. So whatever cannot be looked at counts as too much, and nothing here recurses.
+The content was written by an installer with untrusted input: it may be sparse, linked, unreadable or deeply nested. So
+what cannot be read counts as over the quota, and nothing here is recursive.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ from typing import Final
 
 from antwort.sandbox.errors import TooLarge
 
-LEAST: Final = 4096
-"""What an empty file costs: a disk runs out of files as well as of bytes."""
+MIN_FILE_COST: Final = 4096
+"""What an empty file counts: a disk can run out of inodes as well as of bytes."""
 
-_DEEPEST: Final = 64
-_LONGEST: Final = 1024  # of a path below the top: another top may stand deeper in the host's tree
-_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_MAX_DEPTH: Final = 64
+_MAX_PATH_BYTES: Final = 1024  # relative to the top, which may be anywhere on the host
+_OPEN_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a tree takes. Files with several names count once."""
+    """Disk usage of a tree. Hard links count once."""
 
     size: int = 0
     files: int = 0
     """Directories included."""
     directories: int = 0
-    """The part of the size that is directories: what another tree of the same files would take."""
+    """The part of the size that is directories: what a hard-linked copy would use."""
 
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """What a tree may take."""
+    """Limits on a tree."""
 
     size: int
     files: int
@@ -51,7 +51,7 @@ class Quota:
 
 
 def measure(top: Path, quota: Quota | None = None) -> Usage:
-    """What is there, or `TooLarge` as soon as it is known to be more than the quota."""
+    """Measure the tree; raises `TooLarge` as soon as it exceeds the quota."""
     size = files = directories = 0
     seen: set[int] = set()
     for _, info in walk(top):
@@ -59,8 +59,8 @@ def measure(top: Path, quota: Quota | None = None) -> Usage:
             if info.st_ino in seen:
                 continue
             seen.add(info.st_ino)
-        # A sparse file counts as long as it claims to be: it would be, once copied.
-        cost = max(info.st_size, info.st_blocks * 512, LEAST)
+        # A sparse file counts with its apparent size, which a copy would use.
+        cost = max(info.st_size, info.st_blocks * 512, MIN_FILE_COST)
         size, files = size + cost, files + 1
         directories += cost if stat.S_ISDIR(info.st_mode) else 0
         if quota is not None:
@@ -69,19 +69,19 @@ def measure(top: Path, quota: Quota | None = None) -> Usage:
 
 
 def walk(top: Path) -> Iterator[tuple[Path, os.stat_result]]:
-    """Everything below, directories before what is in them; links are not followed. It may be changing meanwhile."""
+    """All entries below, directories before their content; links are not followed. The tree may change meanwhile."""
     waiting = [(top, 0)]
-    longest = len(os.fsencode(top)) + _LONGEST
+    longest = len(os.fsencode(top)) + _MAX_PATH_BYTES
     while waiting:
         directory, depth = waiting.pop()
-        if depth > _DEEPEST:
-            raise TooLarge(f"more than the limit of {_DEEPEST} directories inside each other")
+        if depth > _MAX_DEPTH:
+            raise TooLarge(f"more than the limit of {_MAX_DEPTH} nested directories")
         try:
             with os.scandir(directory) as entries:
                 for entry in entries:
                     if len(os.fsencode(entry.path)) > longest:
-                        raise TooLarge(f"a path longer than the limit of {_LONGEST} bytes")
-                    with contextlib.suppress(FileNotFoundError):  # gone since it was listed
+                        raise TooLarge(f"a path longer than the limit of {_MAX_PATH_BYTES} bytes")
+                    with contextlib.suppress(FileNotFoundError):  # removed since it was listed
                         info = entry.stat(follow_symlinks=False)
                         yield Path(entry.path), info
                         if stat.S_ISDIR(info.st_mode):
@@ -89,12 +89,12 @@ def walk(top: Path) -> Iterator[tuple[Path, os.stat_result]]:
         except (FileNotFoundError, NotADirectoryError):
             continue  # likewise
         except OSError as error:
-            # Locked, or a path that is too long: what is below could be anything.
-            raise TooLarge(f"a directory in it cannot be looked at ({error.strerror})") from error
+            # Unreadable, or the path is too long: the content is unknown.
+            raise TooLarge(f"a directory in it cannot be read ({error.strerror})") from error
 
 
 def remove(top: Path) -> None:
-    """Remove the tree, however deep and whatever its permissions; nobody may be writing in it any more."""
+    """Remove the tree, whatever its depth and permissions; no process may still write to it."""
     try:
         if not stat.S_ISDIR(top.lstat().st_mode):
             top.unlink()
@@ -102,7 +102,7 @@ def remove(top: Path) -> None:
     except FileNotFoundError:
         return
     top.chmod(0o700)
-    root = os.open(top, _DIRECTORY)
+    root = os.open(top, _OPEN_DIRECTORY)
     try:
         while names := os.listdir(root):  # noqa: PTH208 - a descriptor has no pathlib
             for name in names:
@@ -113,12 +113,12 @@ def remove(top: Path) -> None:
 
 
 def _remove_one(name: str, root: int) -> None:
-    """A file is unlinked. A directory's own directories are moved up into the root first, so that none is deep."""
+    """Unlink a file, or remove a directory after its subdirectories were moved up to the root: no recursion."""
     if not stat.S_ISDIR(os.stat(name, dir_fd=root, follow_symlinks=False).st_mode):
         os.unlink(name, dir_fd=root)
         return
     os.chmod(name, 0o700, dir_fd=root)
-    directory = os.open(name, _DIRECTORY, dir_fd=root)
+    directory = os.open(name, _OPEN_DIRECTORY, dir_fd=root)
     try:
         for child in os.listdir(directory):  # noqa: PTH208 - a descriptor has no pathlib
             if stat.S_ISDIR(os.stat(child, dir_fd=directory, follow_symlinks=False).st_mode):

@@ -1,7 +1,7 @@
-"""A container's files, reached from outside by one directory descriptor.
+"""File operations on a container's /mnt/data from outside, through one directory descriptor.
 
-The code inside can change the tree at any moment, so nothing is decided on a path string: every step is a descriptor,
-no step follows a link, and whatever is neither file nor directory is refused.
+The code inside can change the tree at any moment, so nothing is decided on a path string: every step opens a
+descriptor, no step follows a symbolic link, and anything but files and directories is refused.
 """
 
 from __future__ import annotations
@@ -20,20 +20,22 @@ from typing import Final, Literal, Self
 from antwort.sandbox.errors import BadPath, NotFound, TooLarge
 from antwort.sandbox.jail import syscalls
 
-MOST_LISTED: Final = 10_000
-_LONGEST_NAME: Final = 255
-_DEEPEST: Final = 64
-_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_NO_BLOCKING: Final = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # opening a FIFO must not wait for its other end
+MAX_LISTED: Final = 10_000
+_MAX_NAME_BYTES: Final = 255
+_MAX_DEPTH: Final = 64
+_OPEN_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_OPEN_NONBLOCKING: Final = (
+    os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+)  # opening a FIFO must not wait for its other end
 
-_UNFINISHED: Final = ".antwort-unfinished-"
+_PARTIAL_PREFIX: Final = ".antwort-unfinished-"
 
 Kind = Literal["file", "directory", "other"]
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A file or directory, as it was when it was looked at."""
+    """A file or directory at the time of the call."""
 
     path: str
     kind: Kind
@@ -43,79 +45,81 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """What was found, and whether there is more behind it."""
+    """Entries, and whether there are more after them."""
 
     entries: list[Entry]
     has_more: bool
 
 
-def is_plain(name: str) -> bool:
-    """A name that means the same everywhere: one component, no tricks, going in as coming out."""
+def is_safe_name(name: str) -> bool:
+    """One path component without separators or control characters; checked for input and for listings."""
     try:
         length = len(name.encode())
     except UnicodeEncodeError:
-        return False  # bytes that are not text
+        return False  # not valid UTF-8
     return (
-        0 < length <= _LONGEST_NAME
+        0 < length <= _MAX_NAME_BYTES
         and name not in {".", ".."}
         and "\\" not in name
         and "/" not in name
-        and (name.isprintable() or not any(map(_misleads, name)))
+        and (name.isprintable() or not any(map(_is_unsafe_character, name)))
     )
 
 
-def _misleads(character: str) -> bool:
-    """Control characters, line ends and what turns the direction of writing; odd spaces and joined emoji are names."""
+def _is_unsafe_character(character: str) -> bool:
+    """Control characters, line separators and bidirectional overrides; other spaces and joined emoji are allowed."""
     kind = unicodedata.category(character)
     return (kind.startswith("C") and character != "\N{ZERO WIDTH JOINER}") or kind in {"Zl", "Zp"}
 
 
-def parts(path: str) -> list[str]:
+def split_path(path: str) -> list[str]:
     """A relative path's components, or `BadPath`."""
     names = path.split("/")
     if path.endswith("/"):
         names = names[:-1]
-    bad = next((name for name in names if not is_plain(name)), None)
-    if bad is not None or not names or len(names) > _DEEPEST:
+    invalid = next((name for name in names if not is_safe_name(name)), None)
+    if invalid is not None or not names or len(names) > _MAX_DEPTH:
         message = f"{path!r} is not a plain relative path: no '..', no leading '/', no backslash or control character"
         raise BadPath(message)
     return names
 
 
-class Draft:
-    """A file on its way in, under a name that is never listed: it takes its place when it is whole, or is gone.
+class PendingFile:
+    """A file being written under a temporary name that is never listed; `close` renames or removes it.
 
-    Left as a context manager it does the one or the other. To be closed either way.
+    As a context manager it commits on success. It must be closed in any case.
     """
 
-    def __init__(self, tree: FileTree, path: str, directory: int, part: str, name: str, descriptor: int) -> None:
+    def __init__(
+        self, tree: FileTree, path: str, directory: int, partial_name: str, name: str, descriptor: int
+    ) -> None:
         self.path = path
         self.directory = directory
-        self.part = part
+        self.partial_name = partial_name
         self.name = name
         self._tree = tree
         self._descriptor = descriptor
 
     def write(self, data: bytes) -> None:
-        """Add to it; a full quota is `TooLarge`."""
+        """Append; `TooLarge` if the quota is full."""
         view = memoryview(data)
         while view:
             try:
                 view = view[os.write(self._descriptor, view) :]
             except OSError as error:
-                raise _refused(error, self.path) from error
+                raise _translate_error(error, self.path) from error
 
-    def close(self, *, whole: bool) -> None:
-        """Put it in its place, or remove it."""
+    def close(self, *, commit: bool) -> None:
+        """Rename it to its name, or remove it."""
         try:
-            if whole:
-                self._tree.settle(self)
+            if commit:
+                self._tree.commit(self)
         except BaseException:
-            whole = False
+            commit = False
             raise
         finally:
-            if not whole:
-                self._tree.drop(self)
+            if not commit:
+                self._tree.discard(self)
             os.close(self._descriptor)
             os.close(self.directory)
 
@@ -123,35 +127,35 @@ class Draft:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
-        self.close(whole=kind is None)
+        self.close(commit=kind is None)
 
 
 class FileTree:
     """The directory `/mnt/data` of one container."""
 
-    def __init__(self, places: list[int], uid: int | None) -> None:
-        self._places = places
+    def __init__(self, roots: list[int], uid: int | None) -> None:
+        self._roots = roots
         self._uid = uid
-        # A number of a descriptor that is closed may at once be another container's: look and use it in one step.
-        self._closing = threading.Lock()
+        # Guards against the reuse of a closed descriptor's number for another container.
+        self._close_lock = threading.Lock()
 
     def _open_root(self) -> int:
-        with self._closing:
-            if not self._places:
+        with self._close_lock:
+            if not self._roots:
                 message = "the container has ended"
                 raise NotFound(message)
-            return _duplicate(self._places[0])
+            return _duplicate(self._roots[0])
 
     def close(self) -> None:
-        with self._closing:
-            while self._places:
-                os.close(self._places.pop())
+        with self._close_lock:
+            while self._roots:
+                os.close(self._roots.pop())
 
     def open_read(self, path: str) -> tuple[int, int]:
-        """A descriptor of a regular file, and its size."""
-        *above, name = parts(path)
-        with self._as_owner(), self._walk(above) as directory:
-            descriptor = _open(name, os.O_RDONLY | _NO_BLOCKING, directory, path)
+        """A read descriptor of a regular file, and its size."""
+        *above, name = split_path(path)
+        with self._as_owner(), self._open_parent(above) as directory:
+            descriptor = _open(name, os.O_RDONLY | _OPEN_NONBLOCKING, directory, path)
         info = os.fstat(descriptor)
         if not stat.S_ISREG(info.st_mode):
             os.close(descriptor)
@@ -159,43 +163,49 @@ class FileTree:
             raise BadPath(message)
         return descriptor, info.st_size
 
-    def draft(self, path: str, mode: int = 0o644) -> Draft:
-        """A new file, to be written; directories above are made, what is there stays until it is whole."""
-        *above, name = parts(path)
+    def open_write(self, path: str, mode: int = 0o644) -> PendingFile:
+        """Start to write a file; parent directories are created, and an existing file stays until the commit."""
+        *above, name = split_path(path)
         with self._as_owner():
             directory = self._open_directory(above, make=True)
-            part = _UNFINISHED + secrets.token_hex(16)
+            part = _PARTIAL_PREFIX + secrets.token_hex(16)
             try:
-                descriptor = _open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_BLOCKING, directory, path, mode)
+                descriptor = _open(
+                    part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _OPEN_NONBLOCKING, directory, path, mode
+                )
             except BaseException:
                 os.close(directory)
                 raise
-        return Draft(self, path, directory, part, name, descriptor)
+        return PendingFile(self, path, directory, part, name, descriptor)
 
-    def settle(self, draft: Draft) -> None:
-        """Put a draft in its place. A rename: what stands there may be a link, a FIFO or a file open elsewhere.
+    def commit(self, pending: PendingFile) -> None:
+        """Rename a pending file to its name, atomically, whatever exists there: a link, a FIFO or an open file.
 
-        Directories without a file in them give way: whoever is shown files alone could never remove them.
+        A directory without files in it is replaced: a client that lists only files could never remove it.
         """
         with self._as_owner():
             try:
                 try:
-                    os.rename(draft.part, draft.name, src_dir_fd=draft.directory, dst_dir_fd=draft.directory)
+                    os.rename(
+                        pending.partial_name, pending.name, src_dir_fd=pending.directory, dst_dir_fd=pending.directory
+                    )
                 except IsADirectoryError:
-                    if not _is_hollow(draft.name, draft.directory, 0):
+                    if not _has_no_files(pending.name, pending.directory, 0):
                         raise
-                    _remove_hollow(draft.name, draft.directory, 0)
-                    os.rename(draft.part, draft.name, src_dir_fd=draft.directory, dst_dir_fd=draft.directory)
+                    _remove_empty_directories(pending.name, pending.directory, 0)
+                    os.rename(
+                        pending.partial_name, pending.name, src_dir_fd=pending.directory, dst_dir_fd=pending.directory
+                    )
             except OSError as error:
-                raise _refused(error, draft.path) from error
+                raise _translate_error(error, pending.path) from error
 
-    def drop(self, draft: Draft) -> None:
-        """Remove a draft, if the code has not done so."""
+    def discard(self, pending: PendingFile) -> None:
+        """Remove a pending file, if the code has not done so."""
         with self._as_owner(), contextlib.suppress(OSError):
-            os.unlink(draft.part, dir_fd=draft.directory)
+            os.unlink(pending.partial_name, dir_fd=pending.directory)
 
     def make_directory(self, path: str) -> None:
-        with self._as_owner(), self._walk(parts(path), make=True):
+        with self._as_owner(), self._open_parent(split_path(path), make=True):
             pass
 
     def read(self, path: str, limit: int) -> bytes:
@@ -207,43 +217,43 @@ class FileTree:
             return file.read(limit)
 
     def write(self, path: str, data: bytes) -> None:
-        with self.draft(path) as draft:
-            draft.write(data)
+        with self.open_write(path) as pending:
+            pending.write(data)
 
     def stat(self, path: str) -> Entry:
-        *above, name = parts(path)
-        with self._as_owner(), self._walk(above) as directory:
+        *above, name = split_path(path)
+        with self._as_owner(), self._open_parent(above) as directory:
             return _entry(path.rstrip("/"), _stat(name, directory, path))
 
-    def list(self, below: str = "", *, limit: int = MOST_LISTED, after: str = "") -> Listing:
-        """Files and directories below, in order, a directory before what is in it; links and odd names are left out.
+    def list(self, below: str = "", *, limit: int = MAX_LISTED, after: str = "") -> Listing:
+        """Files and directories below, sorted, a directory before its content; links and unsafe names are left out.
 
-        At most `limit` of them, and only what comes behind the path `after`: the last one listed asks for the rest.
+        At most `limit` entries, after the path `after`: pass the last entry to get the next page.
         """
-        prefix = f"{'/'.join(parts(below))}/" if below else ""
+        prefix = f"{'/'.join(split_path(below))}/" if below else ""
         if after and not after.startswith(prefix):
-            raise BadPath(f"{after!r} is not below {below!r}: ask for what comes behind a path that was listed")
-        behind = parts(after.removeprefix(prefix)) if after else []
+            raise BadPath(f"{after!r} is not below {below!r}: pass a path from the previous page")
+        start_after = split_path(after.removeprefix(prefix)) if after else []
         found: list[Entry] = []
         with self._as_owner():
-            start = self._open_directory(parts(below)) if below else self._open_root()
-            has_more = _fill(found, start, prefix, behind, limit)
+            start = self._open_directory(split_path(below)) if below else self._open_root()
+            has_more = _list_into(found, start, prefix, start_after, limit)
         return Listing(found, has_more)
 
     def delete(self, path: str) -> None:
-        """Remove a file, or a directory with all that is in it."""
-        *above, name = parts(path)
-        with self._as_owner(), self._walk(above) as directory:
+        """Remove a file, or a directory with its content."""
+        *above, name = split_path(path)
+        with self._as_owner(), self._open_parent(above) as directory:
             if stat.S_ISDIR(_stat(name, directory, path).st_mode):
                 _remove_below(name, directory, 0)
             else:
                 self._unlink(name, directory, path, must_exist=True)
 
     def move(self, source: str, target: str) -> None:
-        """Rename within the tree; what stands at the target is replaced if it is a file."""
-        *above, name = parts(source)
-        *above_target, new_name = parts(target)
-        with self._as_owner(), self._walk(above) as old, self._walk(above_target, make=True) as new:
+        """Rename within the tree; a file at the target is replaced."""
+        *above, name = split_path(source)
+        *above_target, new_name = split_path(target)
+        with self._as_owner(), self._open_parent(above) as old, self._open_parent(above_target, make=True) as new:
             try:
                 os.rename(name, new_name, src_dir_fd=old, dst_dir_fd=new)
             except FileNotFoundError:
@@ -252,17 +262,16 @@ class FileTree:
                 raise BadPath(f"cannot move {source!r} to {target!r}: {error.strerror}") from error
 
     def usage(self) -> int:
-        """Bytes taken by the container's files, here and in its other writable places."""
-        with self._closing:
-            taken = [os.statvfs(place) for place in self._places]
-        return sum((info.f_blocks - info.f_bfree) * info.f_frsize for info in taken)
+        """Bytes used in all writable directories of the container."""
+        with self._close_lock:
+            stats = [os.statvfs(root) for root in self._roots]
+        return sum((info.f_blocks - info.f_bfree) * info.f_frsize for info in stats)
 
     @contextlib.contextmanager
     def _as_owner(self) -> Generator[None]:
-        """As root, touch the tree as its owner: root's own powers over files are switched off meanwhile.
+        """If the server is root, access the tree as its owner, without root's power over files.
 
-        The file-system identity is each thread's own, and the kernel drops the capabilities that override
-        permissions together with it.
+        The file-system uid is per thread, and with it the kernel drops the capabilities that override permissions.
         """
         if self._uid is None:
             yield
@@ -276,7 +285,7 @@ class FileTree:
             syscalls.call("setfsgid", 0)
 
     @contextlib.contextmanager
-    def _walk(self, names: list[str], *, make: bool = False) -> Generator[int]:
+    def _open_parent(self, names: list[str], *, make: bool = False) -> Generator[int]:
         directory = self._open_directory(names, make=make)
         try:
             yield directory
@@ -290,9 +299,9 @@ class FileTree:
                 if make:
                     with contextlib.suppress(FileExistsError):
                         os.mkdir(name, 0o755, dir_fd=directory)
-                below = _open(name, _DIRECTORY, directory, "/".join(names))
+                below = _open(name, _OPEN_DIRECTORY, directory, "/".join(names))
             except OSError as error:
-                raise _refused(error, "/".join(names)) from error
+                raise _translate_error(error, "/".join(names)) from error
             finally:
                 os.close(directory)
             directory = below
@@ -309,11 +318,11 @@ class FileTree:
             raise BadPath(f"{path!r}: {error.strerror}") from error
 
 
-def _refused(error: OSError, path: str) -> Exception:
+def _translate_error(error: OSError, path: str) -> Exception:
     if isinstance(error, FileNotFoundError):
         return NotFound(f"no file {path!r}")
     if error.errno in {28, 122}:  # ENOSPC, EDQUOT
-        return TooLarge(f"no room for {path!r}: the container's disk or file quota is full")
+        return TooLarge(f"cannot write {path!r}: the container's disk or file quota is full")
     return BadPath(f"{path!r}: {error.strerror}")
 
 
@@ -321,19 +330,19 @@ def _open(name: str, flags: int, directory: int, path: str, mode: int = 0) -> in
     try:
         return os.open(name, flags, mode, dir_fd=directory)
     except OSError as error:
-        raise _refused(error, path) from error
+        raise _translate_error(error, path) from error
 
 
 def _duplicate(descriptor: int) -> int:
-    # Through openat rather than dup: a duplicate would share its reading position with every other listing.
-    return os.open(".", _DIRECTORY, dir_fd=descriptor)
+    # openat rather than dup: a duplicate would share its read position with other listings.
+    return os.open(".", _OPEN_DIRECTORY, dir_fd=descriptor)
 
 
 def _stat(name: str, directory: int, path: str) -> os.stat_result:
     try:
         return os.stat(name, dir_fd=directory, follow_symlinks=False)
     except OSError as error:
-        raise _refused(error, path) from error
+        raise _translate_error(error, path) from error
 
 
 def _entry(path: str, info: os.stat_result) -> Entry:
@@ -341,79 +350,81 @@ def _entry(path: str, info: os.stat_result) -> Entry:
     return Entry(path, kind, info.st_size if kind == "file" else 0, info.st_mtime)
 
 
-def _fill(found: list[Entry], directory: int, prefix: str, after: list[str], limit: int, depth: int = 0) -> bool:
-    """Add what comes behind `after`, up to the limit; answers whether there is more. Closes the directory."""
+def _list_into(found: list[Entry], directory: int, prefix: str, after: list[str], limit: int, depth: int = 0) -> bool:
+    """Add the entries after `after`, up to the limit; returns whether there are more. Closes the directory."""
     try:
-        taken = limit - len(found) + 2  # one to know that there is more, and one that is `after` itself
-        names = _names(directory, after[0] if after else "", taken)
+        wanted = limit - len(found) + 2  # one more to know `has_more`, and one that is `after` itself
+        names = _sorted_names(directory, after[0] if after else "", wanted)
         for name in names:
             if len(found) >= limit:
                 return True
-            past = not after or name != after[0]
+            is_after = not after or name != after[0]
             try:
                 entry = _entry(prefix + name, os.stat(name, dir_fd=directory, follow_symlinks=False))
-                descend = entry.kind == "directory" and depth < _DEEPEST
-                below = os.open(name, _DIRECTORY, dir_fd=directory) if descend else -1
+                descend = entry.kind == "directory" and depth < _MAX_DEPTH
+                below = os.open(name, _OPEN_DIRECTORY, dir_fd=directory) if descend else -1
             except OSError:
-                continue  # gone or replaced since it was listed
-            if past and entry.kind != "other":
+                continue  # removed or replaced since it was listed
+            if is_after and entry.kind != "other":
                 found.append(entry)
-            if below >= 0 and _fill(found, below, f"{entry.path}/", [] if past else after[1:], limit, depth + 1):
+            if below >= 0 and _list_into(
+                found, below, f"{entry.path}/", [] if is_after else after[1:], limit, depth + 1
+            ):
                 return True
-        return len(names) == taken
+        return len(names) == wanted
     finally:
         os.close(directory)
 
 
-def _names(directory: int, start: str, most: int) -> list[str]:
-    """The first so many names of files and directories, from `start` on, in order.
+def _sorted_names(directory: int, start: str, limit: int) -> list[str]:
+    """The first `limit` names of files and directories from `start` on, sorted, in bounded memory.
 
-    However many there are, no more than that is kept. Names come from hostile code: odd ones are not handed on.
+    Names come from hostile code: unsafe ones are skipped.
     """
     with os.scandir(directory) as items:
         return heapq.nsmallest(
-            most,
+            limit,
             (
                 item.name
                 for item in items
                 if item.name >= start
-                and is_plain(item.name)
-                and not item.name.startswith(_UNFINISHED)
+                and is_safe_name(item.name)
+                and not item.name.startswith(_PARTIAL_PREFIX)
                 and (item.is_file(follow_symlinks=False) or item.is_dir(follow_symlinks=False))
             ),
         )
 
 
-def _is_hollow(name: str, parent: int, depth: int) -> bool:
-    """Whether there is nothing in a directory but directories."""
-    if depth > _DEEPEST:
+def _has_no_files(name: str, parent: int, depth: int) -> bool:
+    """Whether a directory contains only directories, recursively."""
+    if depth > _MAX_DEPTH:
         return False
-    directory = _open(name, _DIRECTORY, parent, name)
+    directory = _open(name, _OPEN_DIRECTORY, parent, name)
     try:
         with os.scandir(directory) as entries:
             return all(
-                one.is_dir(follow_symlinks=False) and _is_hollow(one.name, directory, depth + 1) for one in entries
+                one.is_dir(follow_symlinks=False) and _has_no_files(one.name, directory, depth + 1) for one in entries
             )
     finally:
         os.close(directory)
 
 
-def _remove_hollow(name: str, parent: int, depth: int) -> None:
-    """Remove it, from the bottom up. What code has put into it meanwhile, or how deep, makes that fail, and stays."""
-    directory = _open(name, _DIRECTORY, parent, name)
+def _remove_empty_directories(name: str, parent: int, depth: int) -> None:
+    """Remove it bottom-up. Fails, and keeps the rest, if the code has added files or depth meanwhile."""
+    directory = _open(name, _OPEN_DIRECTORY, parent, name)
     try:
-        for child in os.listdir(directory) if depth <= _DEEPEST else ():  # noqa: PTH208 - a descriptor has no pathlib
-            _remove_hollow(child, directory, depth + 1)
+        for child in os.listdir(directory) if depth <= _MAX_DEPTH else ():  # noqa: PTH208 - a descriptor has no pathlib
+            _remove_empty_directories(child, directory, depth + 1)
     finally:
         os.close(directory)
     os.rmdir(name, dir_fd=parent)
 
 
 def _remove_below(name: str, parent: int, depth: int) -> None:
-    if depth > 2 * _DEEPEST:  # each level holds a descriptor
+    if depth > 2 * _MAX_DEPTH:  # each level holds a descriptor
         message = "the directory is too deep to remove; end the container instead"
         raise TooLarge(message)
-    directory = _open(name, _DIRECTORY, parent, name)
+    directory = _open(name, _OPEN_DIRECTORY, parent, name)
     try:
         for child in os.listdir(directory):  # noqa: PTH208 - a descriptor has no pathlib
             try:
@@ -421,12 +432,12 @@ def _remove_below(name: str, parent: int, depth: int) -> None:
             except IsADirectoryError:
                 _remove_below(child, directory, depth + 1)
     except OSError as error:
-        raise _refused(error, name) from error
+        raise _translate_error(error, name) from error
     finally:
         os.close(directory)
     try:
         os.rmdir(name, dir_fd=parent)
     except FileNotFoundError:
-        return  # gone already
-    except OSError as error:  # the code fills it as fast as we empty it
-        raise _refused(error, name) from error
+        return  # removed already
+    except OSError as error:  # the code adds files while they are removed
+        raise _translate_error(error, name) from error

@@ -1,4 +1,8 @@
-"""What the sandbox needs of its host: isolation probe, bubblewrap, cgroups, dropping root, processes."""
+"""What the sandbox uses of its host.
+
+`probe` (which protections the host has), `bubblewrap` (the zygote's command line), `drop_root` (bind mounts and setuid
+before bubblewrap), `cgroups` (v1 and v2), `process` (process handles), `parent` (exit with the parent process).
+"""
 
 from __future__ import annotations
 

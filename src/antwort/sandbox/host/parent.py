@@ -1,9 +1,8 @@
-"""Living and dying with the process that started us.
+"""Parent watch: the server exits when its parent process exits (`--with-parent`).
 
-The kernel can send a signal when a parent dies (`PR_SET_PDEATHSIG`), but it means the *thread* that started us, which
-may end long before its process. So the parent keeps one end of a pipe whose other end is our standard input: the
-kernel closes it when the parent is gone, however it went. Should another process have inherited that end, the parent's
-own descriptor tells all the same.
+`PR_SET_PDEATHSIG` signals the exit of the parent *thread*, which may end long before its process. So the parent keeps
+one end of a pipe whose other end is the server's standard input: the kernel closes it when the parent is gone. In case
+another process has inherited that end, the parent's pidfd is watched, too.
 """
 
 from __future__ import annotations
@@ -23,27 +22,25 @@ _READ_BYTES: Final = 1 << 12
 
 
 def watch(pipe: int = 0) -> int:
-    """From now on end when the parent does: in good order, or at once if that takes too long. Answers its number."""
+    """Exit when the parent does: SIGTERM first, SIGKILL after a grace period. Returns the parent's pid."""
     mode = os.fstat(pipe).st_mode
     if not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)):
-        message = (
-            "--with-parent needs a pipe as standard input, whose other end the parent keeps open as long as it lives"
-        )
+        message = "--with-parent needs a pipe as standard input, whose other end the parent keeps open until it exits"
         raise Refused(message)
     parent = os.getppid()
-    # A thread, and not the event loop: it must work while the loop is busy, and before there is one.
-    threading.Thread(target=_end_with, args=(parent, pipe), name="parent", daemon=True).start()
+    # A thread, not the event loop: it must work while the loop is busy or not started.
+    threading.Thread(target=_exit_with_parent, args=(parent, pipe), name="parent", daemon=True).start()
     return parent
 
 
-def _end_with(parent: int, pipe: int) -> None:
-    _wait_for_its_end(parent, pipe)
+def _exit_with_parent(parent: int, pipe: int) -> None:
+    _wait_for_parent_exit(parent, pipe)
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(_GRACE_SECONDS)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _wait_for_its_end(parent: int, pipe: int) -> None:
+def _wait_for_parent_exit(parent: int, pipe: int) -> None:
     poll = select.poll()
     poll.register(pipe, select.POLLIN)
     try:
@@ -51,7 +48,7 @@ def _wait_for_its_end(parent: int, pipe: int) -> None:
     except ProcessLookupError:
         return
     except (AttributeError, OSError):
-        pass  # not Linux, or forbidden: the pipe alone
+        pass  # not Linux, or forbidden: watch the pipe alone
     while True:
         for descriptor, _ in poll.poll():
             if descriptor != pipe or not os.read(pipe, _READ_BYTES):

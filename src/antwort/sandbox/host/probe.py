@@ -1,4 +1,4 @@
-"""What this host gives: which walls can be built here, and what each is for."""
+"""Isolation probe: which protections (namespaces, Landlock, seccomp, cgroups) this host supports."""
 
 from __future__ import annotations
 
@@ -13,119 +13,121 @@ from antwort.sandbox.errors import CannotStart, WeakHost
 from antwort.sandbox.host import bubblewrap, cgroups
 from antwort.sandbox.jail import landlock, syscalls
 
-WALLS: Final = frozenset({"namespaces", "landlock", "seccomp"})
-"""What must be there, or be waived by name."""
+REQUIRED_LAYERS: Final = frozenset({"namespaces", "landlock", "seccomp"})
+"""Required, unless waived by name."""
 
-MEANING: Final = {
-    "namespaces": "own files, processes, network and users: sees and reaches nobody else",
-    "landlock": "a second wall around files, and what /proc would tell about the host",
-    "seccomp": "the parts of the kernel that escapes begin with cannot be called",
-    "cgroups": "memory, processes and processor time are counted exactly by the kernel",
+LAYER_DESCRIPTIONS: Final = {
+    "namespaces": "its own files, processes, network and users: no access to those of others",
+    "landlock": "a second restriction of file access, and of what /proc reveals about the host",
+    "seccomp": "the system calls that escapes start from are refused",
+    "cgroups": "memory, processes and CPU time are limited exactly by the kernel",
 }
 
-_WITHOUT_GROUPS: Final = (
-    "Resource limits and a watchdog instead: processor time is not shared out, and the kernel's own memory "
+_WITHOUT_CGROUPS: Final = (
+    "Resource limits and a watchdog are used instead: CPU time is not limited, and kernel memory "
     "(page tables, pipes, epoll) is bounded per process but not counted"
 )
 
 UIDS: Final = range(0x70000000, 0x70010000)
-"""Users that exist nowhere, one per zygote when we are root."""
+"""Unused user ids, one per zygote when the server is root."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """What was found."""
+    """The protections of a host."""
 
-    walls: frozenset[str]
+    layers: frozenset[str]
     landlock_abi: int
-    groups: cgroups.Groups | None
+    cgroups: cgroups.CgroupManager | None
     root: bool
     memory_bytes: int
-    """Of the machine, or of the control group that the server was put into."""
-    why_no_namespaces: str | None = None
-    why_no_groups: str = "only Linux has them"
+    """Of the machine, or the memory limit of the server's cgroup."""
+    no_namespaces_reason: str | None = None
+    no_cgroups_reason: str = "only Linux has them"
 
     @property
     def missing(self) -> frozenset[str]:
-        return WALLS - self.walls
+        return REQUIRED_LAYERS - self.layers
 
     def require(self, waived: frozenset[str]) -> None:
-        """Go on only if every missing wall was waived by name."""
+        """Raise `WeakHost` unless every missing layer was waived by name."""
         if unwaived := self.missing - waived:
             raise WeakHost(unwaived)
-        if self.root and "namespaces" not in self.walls:
-            message = "without namespaces code would run as root, since the server does: start it as an ordinary user"
+        if self.root and "namespaces" not in self.layers:
+            message = "without namespaces the code would run as root, like the server: start it as an ordinary user"
             raise CannotStart(message)
 
-    def claimed(self) -> Host:
-        """The same, with control groups made ready for use, or without where that has become impossible."""
-        if self.groups is None:
+    def claim_cgroups(self) -> Host:
+        """The same with cgroups claimed, or without cgroups where claiming fails."""
+        if self.cgroups is None:
             return self
         try:
-            self.groups.claim()
-        except cgroups.NoGroups as error:
-            return replace(self, groups=None, why_no_groups=str(error))
+            self.cgroups.claim()
+        except cgroups.CgroupsUnavailable as error:
+            return replace(self, cgroups=None, no_cgroups_reason=str(error))
         return self
 
     def lines(self) -> list[tuple[str, str, str]]:
-        """Name, state and meaning of each protection, for people."""
-        kernel = f"yes, ABI {self.landlock_abi}" if self.landlock_abi else "no"
-        groups = f"yes, {self.groups.kind}" if self.groups else f"no: {self.why_no_groups}. {_WITHOUT_GROUPS}"
+        """Name, state and purpose of each protection, for display."""
+        landlock_state = f"yes, ABI {self.landlock_abi}" if self.landlock_abi else "no"
+        cgroups_state = (
+            f"yes, {self.cgroups.kind}" if self.cgroups else f"no: {self.no_cgroups_reason}. {_WITHOUT_CGROUPS}"
+        )
         states = {
-            "namespaces": "yes" if "namespaces" in self.walls else f"no: {self.why_no_namespaces}",
-            "landlock": kernel,
-            "seccomp": "yes" if "seccomp" in self.walls else "no",
-            "cgroups": groups,
+            "namespaces": "yes" if "namespaces" in self.layers else f"no: {self.no_namespaces_reason}",
+            "landlock": landlock_state,
+            "seccomp": "yes" if "seccomp" in self.layers else "no",
+            "cgroups": cgroups_state,
         }
-        return [(name, states[name], meaning) for name, meaning in MEANING.items()]
+        return [(name, states[name], meaning) for name, meaning in LAYER_DESCRIPTIONS.items()]
 
     def summary(self) -> str:
         return "; ".join(f"{name}: {state}" for name, state, _ in self.lines())
 
 
-def probe(top: int | None = None) -> Host:
-    """Try, rather than believe configuration files; nothing is changed by it.
+def probe(top_pid: int | None = None) -> Host:
+    """Try each protection, without changing the host.
 
-    `top` is a parent that this process lives and dies with, whose control group may then be divided as our own.
+    `top_pid` is the parent with `--with-parent`, whose cgroup then counts as the server's own.
     """
     root = hasattr(os, "geteuid") and os.geteuid() == 0
-    walls: set[str] = set()
-    why: str | None = "only Linux has them"
+    layers: set[str] = set()
+    no_namespaces_reason: str | None = "only Linux has them"
     abi = 0
-    groups: cgroups.Groups | None = None
-    why_no_groups = "only Linux has them"
+    manager: cgroups.CgroupManager | None = None
+    no_cgroups_reason = "only Linux has them"
     if sys.platform == "linux":
-        why = _why_no_namespaces(UIDS[-1] if root else None)
+        no_namespaces_reason = _probe_namespaces(UIDS[-1] if root else None)
         abi = landlock.abi()
-        if why is None:
-            walls.add("namespaces")
+        if no_namespaces_reason is None:
+            layers.add("namespaces")
         if abi:
-            walls.add("landlock")
+            layers.add("landlock")
         if _has_seccomp():
-            walls.add("seccomp")
+            layers.add("seccomp")
         try:
-            groups = cgroups.here(top=top)
-        except cgroups.NoGroups as error:
-            why_no_groups = str(error)
+            manager = cgroups.detect(top_pid=top_pid)
+        except cgroups.CgroupsUnavailable as error:
+            no_cgroups_reason = str(error)
     return Host(
-        walls=frozenset(walls),
+        layers=frozenset(layers),
         landlock_abi=abi,
-        groups=groups,
+        cgroups=manager,
         root=root,
         memory_bytes=_memory_bytes(),
-        why_no_namespaces=why,
-        why_no_groups=why_no_groups,
+        no_namespaces_reason=no_namespaces_reason,
+        no_cgroups_reason=no_cgroups_reason,
     )
 
 
 def _memory_bytes() -> int:
-    """What the server and all its containers can ever have together."""
+    """Memory available to the server and all its containers together."""
     installed = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return min(installed, cgroups.memory_limit() or installed)
 
 
-def _why_no_namespaces(uid: int | None) -> str | None:
-    """Build the walls around a program that does nothing; None if that worked."""
+def _probe_namespaces(uid: int | None) -> str | None:
+    """Run `true` in bubblewrap; returns why that failed, or None."""
     try:
         launch = bubblewrap.probe(uid)
     except CannotStart as error:

@@ -1,4 +1,4 @@
-"""Processes: one held by a descriptor (a number alone could come to mean another), its end in words, its family."""
+"""Process handles (pidfd, so that a reused pid is never signalled), exit descriptions, descendants."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ import signal
 from pathlib import Path
 from typing import Final
 
-_SIGNALLED: Final = 128
+_SIGNAL_EXIT_BASE: Final = 128
 
 
-class Process:
-    """Signal it, ask for its number, let go of it.
+class ProcessHandle:
+    """A process by its pidfd.
 
-    Where the system has no such descriptors (not on Linux) its number must do, and is forgotten as soon as its parent
-    says that it has ended.
+    Without pidfds (not Linux) it is a pid, which is forgotten as soon as the parent reports the exit.
     """
 
     def __init__(self, pidfd: int = -1, *, pid: int = -1) -> None:
@@ -23,56 +22,56 @@ class Process:
         self._pid = pid
 
     @property
-    def held(self) -> bool:
+    def has_pidfd(self) -> bool:
         return self._pidfd >= 0
 
     @property
     def pid(self) -> int:
-        """The process id in our own pid namespace; negative when it has ended."""
-        if not self.held:
+        """The process id in the server's pid namespace; negative when it has exited."""
+        if not self.has_pidfd:
             return self._pid
-        with open(f"/proc/self/fdinfo/{self._pidfd}", encoding="ascii") as lines:  # noqa: PTH123 - not a path of ours
+        with open(f"/proc/self/fdinfo/{self._pidfd}", encoding="ascii") as lines:  # noqa: PTH123 - a kernel file
             return next((int(line.split()[1]) for line in lines if line.startswith("Pid:")), -1)
 
     def signal(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError):
-            if self.held:
+            if self.has_pidfd:
                 signal.pidfd_send_signal(self._pidfd, number)
             elif self._pid > 0:
                 os.kill(self._pid, number)
 
-    def by_number(self) -> Process:
-        """The same once more, if its number is all there is to it."""
-        return Process(pid=self._pid)
+    def copy_by_pid(self) -> ProcessHandle:
+        """Another handle for the same pid, without a pidfd."""
+        return ProcessHandle(pid=self._pid)
 
-    def ended(self) -> None:
-        """Its number may soon mean another; a descriptor never does."""
+    def mark_exited(self) -> None:
+        """Forget the pid, which the kernel may reuse; a pidfd stays valid."""
         self._pid = -1
 
     def close(self) -> None:
-        self.ended()
-        if self.held:
+        self.mark_exited()
+        if self.has_pidfd:
             os.close(self._pidfd)
             self._pidfd = -1
 
 
-def described(status: int) -> str:
-    """How the interpreter ended, in words. A status below zero is a signal's number, as `subprocess` has it."""
+def describe_exit(status: int) -> str:
+    """How the interpreter ended. A negative status is the number of a signal, as in `subprocess`."""
     if status >= 0:
         return f"the interpreter exited with code {status}"
     try:
-        return f"the interpreter was ended by {signal.Signals(-status).name}"
+        return f"the interpreter was killed by {signal.Signals(-status).name}"
     except ValueError:
-        return f"the interpreter was ended by signal {-status}"
+        return f"the interpreter was killed by signal {-status}"
 
 
-def shell_code(status: int) -> int:
-    """The number that a shell would show for this end. Below zero is kept for runs that never came to one."""
-    return status if status >= 0 else _SIGNALLED - status
+def shell_exit_code(status: int) -> int:
+    """The exit code that a shell reports. Negative codes are reserved for code that was never run to an end."""
+    return status if status >= 0 else _SIGNAL_EXIT_BASE - status
 
 
 def descendants(pid: int) -> list[int]:
-    """The process and everything below it; orphans go to their namespace's init, so none is missed."""
+    """The process and all below it; orphans are reparented to the init of their namespace, so none is missed."""
     found: list[int] = []
     waiting = [pid]
     while waiting:

@@ -1,8 +1,8 @@
-"""Landlock: the kernel refuses every file that is not listed here, whatever the mounts show.
+"""Landlock: the kernel refuses access to every file that is not listed here, whatever is mounted.
 
-A second wall behind the mount namespace, and the one that hides what a fresh /proc still tells: the mount table
-(`/proc/self/mountinfo` names directories of the host), control groups, and the files of processes other than the
-container's own interpreter.
+A second layer behind the mount namespace. It also hides what a new /proc still reveals: the mount table
+(`/proc/self/mountinfo` names directories of the host), cgroups, and the files of processes other than the container's
+own interpreter.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ REFER: Final = 1 << 13  # ABI 2: rename and link between directories
 TRUNCATE: Final = 1 << 14  # ABI 3
 IOCTL_DEV: Final = 1 << 15  # ABI 5
 
-SCOPE_ABSTRACT_UNIX_SOCKET: Final = 1 << 0  # ABI 6: no abstract socket of anybody outside
-SCOPE_SIGNAL: Final = 1 << 1  # ABI 6: no signal to anybody outside
+SCOPE_ABSTRACT_UNIX_SOCKET: Final = 1 << 0  # ABI 6: no abstract sockets outside
+SCOPE_SIGNAL: Final = 1 << 1  # ABI 6: no signals to processes outside
 
 READ: Final = READ_FILE | READ_DIR | EXECUTE
-# Everything but devices: making one needs a capability the container has not, so this refuses twice.
-OWN: Final = (
+# Everything but creating devices, for which the container lacks the capability anyway.
+READ_WRITE: Final = (
     READ | WRITE_FILE | REMOVE_DIR | REMOVE_FILE | MAKE_DIR | MAKE_REG | MAKE_SOCK | MAKE_FIFO | MAKE_SYM
 ) | REFER | TRUNCATE  # fmt: skip
 DEVICE: Final = READ_FILE | WRITE_FILE | IOCTL_DEV
@@ -44,20 +44,20 @@ _FILE_ONLY: Final = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV
 _CREATE_RULESET_VERSION: Final = 1
 _RULE_PATH_BENEATH: Final = 1
 
-# What programs ask of /proc to size themselves. No other file in it can be opened.
+# What programs read in /proc to size themselves. No other file in it can be opened.
 _PROC_GLOBAL: Final = ("cpuinfo", "meminfo", "stat", "loadavg", "uptime", "version")
 _PROC_OWN: Final = ("status", "stat", "statm", "maps", "smaps_rollup", "cmdline", "comm", "limits", "fd")
 
 RULES: Final[tuple[tuple[str, int], ...]] = (
-    # Names of directories may be listed everywhere: the tree itself holds nothing but what bubblewrap put there.
+    # Directories may be listed everywhere: the root contains only what bubblewrap mounted.
     ("/", READ_DIR),
     *(
         (path, READ)
         for path in ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc", "/opt/python", "/opt/stack")
     ),
     (mounts.SITE, READ),
-    (mounts.ANNEX, READ),
-    *((path, OWN) for path in (mounts.DATA, mounts.TMP, mounts.SHM)),
+    (mounts.SESSION_PACKAGES, READ),
+    *((path, READ_WRITE) for path in (mounts.DATA, mounts.TMP, mounts.SHM)),
     *((f"/dev/{name}", DEVICE) for name in ("null", "zero", "full", "random", "urandom", "tty")),
     ("/dev/pts", DEVICE | READ_DIR),
     *((f"/proc/{name}", READ_FILE) for name in _PROC_GLOBAL),
@@ -78,15 +78,15 @@ class _PathBeneath(ctypes.Structure):
 
 
 def abi() -> int:
-    """The newest version of Landlock that this kernel speaks; 0 where it has none."""
+    """The Landlock ABI version of this kernel; 0 without Landlock."""
     try:
         return syscalls.call("landlock_create_ruleset", None, 0, _CREATE_RULESET_VERSION)
     except (OSError, syscalls.UnknownMachine):
         return 0
 
 
-def handled(version: int) -> int:
-    """Every kind of file access this version can refuse."""
+def handled_access(version: int) -> int:
+    """All file access rights that this ABI version can restrict."""
     access = (1 << 13) - 1
     for since, right in ((2, REFER), (3, TRUNCATE), (5, IOCTL_DEV)):
         if version >= since:
@@ -95,13 +95,13 @@ def handled(version: int) -> int:
 
 
 def restrict(rules: tuple[tuple[str, int], ...]) -> None:
-    """Refuse, from here on and for every descendant, all that the rules do not list. Needs no_new_privs."""
+    """Restrict this process and its descendants to the access that the rules list. Needs no_new_privs."""
     version = abi()
-    access = handled(version)
-    # Network rules (ABI 4) are left to the network namespace, which has nothing to connect to but loopback.
+    access = handled_access(version)
+    # No network rules (ABI 4): the network namespace has only loopback.
     scoped = SCOPE_ABSTRACT_UNIX_SOCKET | SCOPE_SIGNAL if version >= 6 else 0  # noqa: PLR2004 - ABI 6
     attributes = _RulesetAttr(access, 0, scoped)
-    # Older kernels know a shorter structure and refuse one with unknown bytes set, so only what is used is passed.
+    # Older kernels have a shorter structure and refuse unknown bytes that are set, so only what is used is passed.
     length = 24 if scoped else 8
     ruleset = syscalls.call("landlock_create_ruleset", attributes, length, 0)
     try:
@@ -112,19 +112,19 @@ def restrict(rules: tuple[tuple[str, int], ...]) -> None:
         os.close(ruleset)
 
 
-def own_process(pid: int) -> tuple[tuple[str, int], ...]:
-    """What the interpreter may read of itself; `mountinfo`, `environ`, `mem` and `cgroup` are not in it."""
+def own_proc_rules(pid: int) -> tuple[tuple[str, int], ...]:
+    """What the interpreter may read of its own /proc entry; not `mountinfo`, `environ`, `mem` or `cgroup`."""
     return tuple((f"/proc/{pid}/{name}", READ_FILE | READ_DIR) for name in _PROC_OWN)
 
 
 def _allow(ruleset: int, path: str, right: int) -> None:
     try:
-        place = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except FileNotFoundError:
         return  # /lib32, /sbin and the like are not on every distribution
     try:
-        if not os.path.isdir(f"/proc/self/fd/{place}"):  # noqa: PTH112 - a descriptor, not a path
+        if not os.path.isdir(f"/proc/self/fd/{descriptor}"):  # noqa: PTH112 - a descriptor, not a path
             right &= _FILE_ONLY
-        syscalls.call("landlock_add_rule", ruleset, _RULE_PATH_BENEATH, _PathBeneath(right, place), 0)
+        syscalls.call("landlock_add_rule", ruleset, _RULE_PATH_BENEATH, _PathBeneath(right, descriptor), 0)
     finally:
-        os.close(place)
+        os.close(descriptor)

@@ -1,7 +1,7 @@
-"""The container's own mounts, laid over the zygote's read-only tree.
+"""Mounts of a container, on top of the zygote's read-only root.
 
-Every writable place is a tmpfs: its size and its number of files are limited by the kernel, nothing of it is on a
-disk, and it is gone with the mount namespace, whatever the code did. Its pages count as the container's memory.
+Every writable directory is a tmpfs: the kernel limits its size and number of files, nothing is on a disk, and it
+disappears with the mount namespace, whatever the code did. Its pages count as the container's memory.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ TMP: Final = "/tmp"  # noqa: S108 - the container's own, a fresh tmpfs
 SHM: Final = "/dev/shm"  # noqa: S108 - the same reason
 PACKAGES: Final = "/opt/packages"
 SITE: Final = "/opt/site"
-ANNEX: Final = "/opt/annex"
+SESSION_PACKAGES: Final = "/opt/session-packages"
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def mount(source: str, target: str, kind: str, flags: int, options: str = "") -> None:
-    """The system call, or `OSError` that says what and where."""
+    """Make the system call, or raise `OSError` that names the file system and the target."""
     result = _libc.mount(
         source.encode(), target.encode(), kind.encode() if kind else None, ctypes.c_ulong(flags), options.encode()
     )
@@ -39,30 +39,30 @@ def mount(source: str, target: str, kind: str, flags: int, options: str = "") ->
         raise OSError(code, f"mount {kind or 'bind'} on {target}: {os.strerror(code)}")
 
 
-def lay() -> None:
-    """Cover every place that is writable or shared with something that is the container's alone."""
-    # A fresh /proc belongs to the new pid namespace: it shows the container's processes and nobody else's.
+def mount_private_filesystems() -> None:
+    """Mount private file systems over everything that is writable or shared with other containers."""
+    # A new /proc belongs to the new pid namespace: it shows the container's processes only.
     mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
-    for place in (DATA, TMP, SHM):
-        mount("tmpfs", place, "tmpfs", MS_NOSUID | MS_NODEV, "size=1m,nr_inodes=64,mode=0700")
-    # Its own terminals: without this, siblings would share one set and could read each other's.
+    for target in (DATA, TMP, SHM):
+        mount("tmpfs", target, "tmpfs", MS_NOSUID | MS_NODEV, "size=1m,nr_inodes=64,mode=0700")
+    # Its own pseudo-terminals: otherwise containers would share them and could read each other's.
     mount("devpts", "/dev/pts", "devpts", MS_NOSUID | MS_NOEXEC, "newinstance,ptmxmode=0666,mode=0620")
 
 
-def size(place: str, size_bytes: int, files: int) -> None:
-    """Set the quota of one of the container's places."""
-    # A mode is repeated because a remount without it would keep the first one only on some kernels.
-    mount("tmpfs", place, "tmpfs", MS_REMOUNT | MS_NOSUID | MS_NODEV, f"size={size_bytes},nr_inodes={files},mode=0700")
+def set_quota(target: str, size_bytes: int, files: int) -> None:
+    """Set the quota of one of the container's tmpfs mounts."""
+    # The mode is repeated: a remount without it keeps the first one only on some kernels.
+    mount("tmpfs", target, "tmpfs", MS_REMOUNT | MS_NOSUID | MS_NODEV, f"size={size_bytes},nr_inodes={files},mode=0700")
 
 
 def make_zero_unmappable() -> None:
-    """Cover /dev/zero with /dev/full, which reads the same: mapped and shared, the former is memory of nobody."""
+    """Mount /dev/full, which reads the same, over /dev/zero: a shared mapping of the latter is uncounted memory."""
     mount("/dev/full", "/dev/zero", "", MS_BIND)
 
 
-def show_packages(digest: str | None, annex: str | None) -> None:
-    """Show this container its own packages, those it has and those it may get, read-only; hide everybody else's."""
-    for source, target in ((digest, SITE), (annex, ANNEX)):
+def mount_packages(digest: str | None, session_packages: str | None) -> None:
+    """Mount this container's packages and its session packages read-only; hide those of other containers."""
+    for source, target in ((digest, SITE), (session_packages, SESSION_PACKAGES)):
         if source is not None:
             mount(f"{PACKAGES}/{source}", target, "", MS_BIND)
             mount("none", target, "", MS_BIND | MS_REMOUNT | MS_RDONLY | MS_NOSUID | MS_NODEV)

@@ -1,7 +1,7 @@
-"""A fork into new namespaces, around CPython's own fork hooks.
+"""Namespaces: a fork into new ones, with CPython's fork hooks, and their setup.
 
-`os.fork` cannot pass flags and `os.unshare` is newer than our oldest Python, and a pid namespace would take hold only
-for the children of the process that unshares it. So: one raw `clone`, told to CPython before and after.
+`os.fork` takes no flags, `os.unshare` is newer than the oldest supported Python, and with it a pid namespace applies
+only to the children of the caller. So this is one raw `clone`, with CPython's hooks called before and after.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from typing import Final
 
 from . import syscalls
 
-CLONE_NEWNS: Final = 0x00020000  # mounts: its own view of the file tree
+CLONE_NEWNS: Final = 0x00020000  # its own mounts
 CLONE_NEWUTS: Final = 0x04000000  # host name
 CLONE_NEWIPC: Final = 0x08000000  # System V and POSIX message queues
-CLONE_NEWUSER: Final = 0x10000000  # capabilities mean nothing outside
-CLONE_NEWPID: Final = 0x20000000  # sees and signals nobody else; all of it dies with its first process
+CLONE_NEWUSER: Final = 0x10000000  # capabilities have no effect outside
+CLONE_NEWPID: Final = 0x20000000  # sees and signals no other process; all die with its first process
 CLONE_NEWNET: Final = 0x40000000  # no interface but loopback
 CLONE_PIDFD: Final = 0x00001000
 
-ALL: Final = CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS
+ALL_NAMESPACES: Final = CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS
 
 _SIOCSIFFLAGS: Final = 0x8914
 _IFF_UP: Final = 0x1
-_TCP_BUFFERS: Final = "4096 65536 131072"  # least, first and most bytes per socket
+_TCP_BUFFERS: Final = "4096 65536 131072"  # minimum, default and maximum bytes per socket
 
 
-def fork(flags: int = ALL) -> tuple[int, int]:
-    """Fork into new namespaces; answers `(pid, pidfd)` to the parent and `(0, -1)` to the child.
+def fork(flags: int = ALL_NAMESPACES) -> tuple[int, int]:
+    """Fork into new namespaces; returns `(pid, pidfd)` in the parent and `(0, -1)` in the child.
 
-    The child has not run the C library's fork handlers: it must fork once more, ordinarily, before it does
-    anything that relies on them. (`cell` does: the first process stays as init, its child becomes the interpreter.)
+    The child has not run the C library's fork handlers: it must fork once more with `os.fork` before it does
+    anything that relies on them. (`child` does: the first process stays as init, its child becomes the interpreter.)
     """
     pidfd = ctypes.c_int(-1)
     hooks = ctypes.pythonapi
@@ -53,34 +53,34 @@ def fork(flags: int = ALL) -> tuple[int, int]:
     return pid, pidfd.value
 
 
-def become_somebody(uid: int, gid: int) -> None:
-    """Map exactly one user and one group, themselves onto themselves. Never root: no program can gain by it."""
-    # The kernel demands that setgroups is given up first, or a process could shed a group that denies it something.
+def map_user(uid: int, gid: int) -> None:
+    """Map exactly one user and one group, to the same ids outside. Never root, so no program gains privileges."""
+    # The kernel requires setgroups to be denied first, or a process could drop a group that denies it access.
     Path("/proc/self/setgroups").write_text("deny")
     Path("/proc/self/uid_map").write_text(f"{uid} {uid} 1")
     Path("/proc/self/gid_map").write_text(f"{gid} {gid} 1")
 
 
-def forbid_nested_users() -> None:
-    """No user namespace below this one, so that even a hole in the system-call filter yields no new capabilities."""
+def forbid_nested_user_namespaces() -> None:
+    """Forbid nested user namespaces, so that even a gap in the seccomp filter yields no new capabilities."""
     Path("/proc/sys/user/max_user_namespaces").write_text("0")
 
 
-def raise_loopback() -> None:
-    """Loopback inside the container works (a test server and its client); there is nothing else to reach."""
+def bring_up_loopback() -> None:
+    """Enable the loopback interface, for a server and its client inside the container; there is no other one."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         fcntl.ioctl(probe, _SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", _IFF_UP))
 
 
-def shrink_buffers() -> None:
-    """Loopback needs no large buffers, and all TCP of the host shares one budget, whoever fills it."""
+def limit_tcp_buffers() -> None:
+    """Limit TCP buffers: loopback needs no large ones, and all TCP sockets of the host share one budget."""
     for name in ("tcp_rmem", "tcp_wmem"):
         Path(f"/proc/sys/net/ipv4/{name}").write_text(_TCP_BUFFERS)
 
 
-def name_host(name: str) -> None:
-    """Give the container a host name of its own."""
-    os_name = name.encode()
+def set_hostname(name: str) -> None:
+    """Set the container's own host name."""
+    encoded = name.encode()
     libc = ctypes.CDLL(None, use_errno=True)
-    if libc.sethostname(os_name, len(os_name)) != 0:
+    if libc.sethostname(encoded, len(encoded)) != 0:
         raise OSError(ctypes.get_errno(), f"sethostname: {os.strerror(ctypes.get_errno())}")

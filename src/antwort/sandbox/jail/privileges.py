@@ -1,4 +1,4 @@
-"""Capabilities: dropped for good, in every set, and never to be had again by running a program."""
+"""Capabilities and no_new_privs: dropped in every set, and not regained by executing a program."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class _Sets(ctypes.Structure):
 
 
 def prctl(option: int, *arguments: int) -> int:
-    """The system call, or `OSError` that says which option."""
+    """Make the system call, or raise `OSError` that names the option."""
     padded = [*arguments, 0, 0, 0, 0][:4]
     result: int = _libc.prctl(option, *(ctypes.c_ulong(a) for a in padded))
     if result < 0:
@@ -39,30 +39,30 @@ def prctl(option: int, *arguments: int) -> int:
     return result
 
 
-def forbid_new() -> None:
-    """No setuid program or file capability can raise privileges again; Landlock and seccomp demand it, too."""
+def set_no_new_privs() -> None:
+    """No setuid program or file capability can raise privileges; Landlock and seccomp require it, too."""
     prctl(_PR_SET_NO_NEW_PRIVS, 1)
 
 
-def drop() -> None:
-    """Give up every capability: bounding set first, since lowering it needs one."""
+def drop_capabilities() -> None:
+    """Drop every capability; the bounding set first, since that needs one."""
     capability = 0
     while True:
         try:
             prctl(_PR_CAPBSET_READ, capability)
         except OSError:
-            break  # past the last one this kernel knows
+            break  # past the last capability of this kernel
         prctl(_PR_CAPBSET_DROP, capability)
         capability += 1
     prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL)
     syscalls.call("capset", _Header(_CAPABILITY_VERSION_3, 0), _Sets())
 
 
-def volunteer_for_oom() -> None:
-    """If the whole host runs out of memory, the kernel is to end a container rather than the server."""
+def raise_oom_score() -> None:
+    """If the whole host runs out of memory, the OOM killer prefers a container over the server."""
     Path("/proc/self/oom_score_adj").write_text("1000")
 
 
-def hide_memory() -> None:
-    """No other process may look into this one through /proc, whoever it is."""
+def clear_dumpable() -> None:
+    """No other process can read this one's memory or environment through /proc."""
     prctl(_PR_SET_DUMPABLE, 0)

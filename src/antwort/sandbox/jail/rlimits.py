@@ -1,40 +1,40 @@
-"""Resource limits per process: the floor that holds where the host has no control groups for us."""
+"""Resource limits (rlimits) per process, which also apply where the host has no cgroups."""
 
 from __future__ import annotations
 
 import resource
 from typing import Final
 
-OPEN_FILES: Final = 1024
-_HIGHEST: Final = 4000
+MAX_OPEN_FILES: Final = 1024
+_MAX_DESCRIPTOR: Final = 4000
 
 
-def make_room() -> None:
-    """In the zygote: lift the soft limit on open files (1,024 on most hosts) as far as the hard one lets us."""
+def raise_nofile_limit() -> None:
+    """In the zygote: raise the soft limit on open files (1,024 on most hosts), up to the hard limit."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _HIGHEST + 1 if hard == resource.RLIM_INFINITY else min(_HIGHEST + 1, hard)
+    wanted = _MAX_DESCRIPTOR + 1 if hard == resource.RLIM_INFINITY else min(_MAX_DESCRIPTOR + 1, hard)
     resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def out_of_the_way() -> int:
-    """A descriptor above every limit that `apply` sets, so that code which closes "all" of them does not meet it."""
+def highest_descriptor() -> int:
+    """A descriptor above the limit that `apply` sets, so that code that closes all descriptors does not close it."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return _HIGHEST if soft == resource.RLIM_INFINITY else min(_HIGHEST, soft - 1)
+    return _MAX_DESCRIPTOR if soft == resource.RLIM_INFINITY else min(_MAX_DESCRIPTOR, soft - 1)
 
 
 def apply(*, processes: int, file_bytes: int, data_bytes: int | None) -> None:
-    """Limit this process and all it starts; hard limits, so that they can only be lowered.
+    """Limit this process and its descendants; hard limits, which can only be lowered.
 
-    `processes` is counted by the kernel per user *and user namespace*, so it holds for the container alone.
-    `data_bytes` is given only where no control group limits memory: it stops one process from outrunning the
-    watchdog. The preloaded stack is counted in it, so the caller adds what the zygote already had.
+    The kernel counts `processes` per user *and user namespace*, so the limit is the container's own.
+    `data_bytes` is given only where no cgroup limits memory: it stops one process from outrunning the
+    watchdog. It includes the preloaded stack, so the caller adds what the zygote already used.
     """
     limits = {
         "NPROC": processes,
-        "NOFILE": min(OPEN_FILES, out_of_the_way()),
-        "FSIZE": file_bytes,  # a sparse file of a terabyte costs nothing, but breaks what copies it
-        "CORE": 0,  # a core dump is a copy of memory where nobody expects it
-        # Timers and queued signals: counted per user too, so without a limit here one container could take all.
+        "NOFILE": min(MAX_OPEN_FILES, highest_descriptor()),
+        "FSIZE": file_bytes,  # a sparse file of a terabyte is free here, but not for what copies it
+        "CORE": 0,  # no copies of memory on disk
+        # Timers and queued signals are counted per user: without a limit one container could use them all.
         "SIGPENDING": 1024,
         "MSGQUEUE": 0,
         "MEMLOCK": 8 << 20,

@@ -1,18 +1,18 @@
-"""The system-call filter: what CPython, the scientific stack and ordinary programs need, and nothing else.
+"""Seccomp filter: the system calls that CPython, the scientific stack and ordinary programs need, and no others.
 
-An allow-list. What is not in it does not exist (`ENOSYS`): libraries then fall back as on an older kernel, where
-a refusal would make them fail. Left out, and why:
+An allow-list. Other calls return `ENOSYS`: libraries then fall back as on an older kernel, where `EPERM` would make
+them fail. Not allowed, and why:
 
-- `ptrace`, `process_vm_readv`, `process_vm_writev`, `kcmp`, `pidfd_getfd`: reach into other processes;
-- `mount` and its newer family, `pivot_root`, `chroot`, `unshare`, `setns`, `clone3` (its flags are behind a pointer,
-  so a filter cannot read them): remake the walls;
-- `bpf`, `perf_event_open`, `io_uring_*`, `userfaultfd`, `keyctl` and friends, `vmsplice`: the parts of the kernel where
-  most escapes of recent years began, and nothing in a notebook needs them;
-- `kexec_load`, modules, `swapon`, `reboot`, clocks, `syslog`, `quotactl`: the machine's business;
-- `inotify_*`: the kernel counts instances per user, so one container could take all from its siblings;
-- `setuid` and friends: there is one identity in here.
+- `ptrace`, `process_vm_readv`, `process_vm_writev`, `kcmp`, `pidfd_getfd`: access to other processes;
+- `mount` and its newer variants, `pivot_root`, `chroot`, `unshare`, `setns`, `clone3` (its flags are behind a pointer,
+  which a filter cannot read): change the isolation;
+- `bpf`, `perf_event_open`, `io_uring_*`, `userfaultfd`, `keyctl` and related calls, `vmsplice`: where most escapes of
+  recent years started, and not needed in a notebook;
+- `kexec_load`, modules, `swapon`, `reboot`, clocks, `syslog`, `quotactl`: administration of the machine;
+- `inotify_*`: the kernel counts instances per user, so one container could exhaust those of the others;
+- `setuid` and related calls: there is one user in a container.
 
-Where no control group counts memory, whatever holds memory that belongs to no process is left out as well (`UNSEEN`).
+Where no cgroup counts memory, calls that allocate memory of no process are refused, too (`UNCOUNTED_MEMORY_CALLS`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from . import privileges, syscalls
 
 ALLOWED: Final[tuple[tuple[str, str], ...]] = (
     (
-        "Files: reading, writing, seeking. What may be opened is decided by the mounts and by Landlock.",
+        "Files: reading, writing, seeking. The mounts and Landlock decide what may be opened.",
         (
             "read write pread64 pwrite64 readv writev preadv pwritev preadv2 pwritev2 open openat openat2 creat "
             "close close_range lseek stat fstat lstat newfstatat statx access faccessat faccessat2 readlink "
@@ -36,7 +36,7 @@ ALLOWED: Final[tuple[tuple[str, str], ...]] = (
         ),
     ),
     (
-        "Names: making, moving, removing; only beneath the container's own tmpfs mounts.",
+        "Directories: creating, moving, removing; only beneath the container's own tmpfs mounts.",
         (
             "mkdir mkdirat rmdir unlink unlinkat rename renameat renameat2 link linkat symlink symlinkat mknod "
             "mknodat chmod fchmod fchmodat fchmodat2 chown fchown lchown fchownat utime utimes utimensat "
@@ -64,7 +64,7 @@ ALLOWED: Final[tuple[tuple[str, str], ...]] = (
         ),
     ),
     (
-        "Who am I: answers only; changing identity is not in the list.",
+        "User and group ids: reading only; changing them is not allowed.",
         "getuid geteuid getgid getegid getresuid getresgid getgroups capget",
     ),
     (
@@ -88,14 +88,14 @@ ALLOWED: Final[tuple[tuple[str, str], ...]] = (
 )
 """Groups of system calls that are allowed whatever their arguments, each with its reason."""
 
-UNSEEN: Final = frozenset({"memfd_create", "shmget", "semget", "msgget"})
-"""Memory that no process's figures show: a watchdog would never see it."""
+UNCOUNTED_MEMORY_CALLS: Final = frozenset({"memfd_create", "shmget", "semget", "msgget"})
+"""Calls that allocate memory that no process's statistics show, so the watchdog could not count it."""
 
-_SHARED_AND_ANONYMOUS: Final = 0x21  # MAP_SHARED, MAP_ANONYMOUS: pages that can be dropped from view and kept
+_SHARED_AND_ANONYMOUS: Final = 0x21  # MAP_SHARED, MAP_ANONYMOUS: pages that can be unmapped and kept
 _NAMESPACE_FLAGS: Final = 0x7E020000  # every CLONE_NEW* flag
-_TIOCSTI: Final = 0x5412  # pushes keystrokes into somebody's terminal
+_TIOCSTI: Final = 0x5412  # injects input into a terminal
 _TIOCLINUX: Final = 0x541C  # the same through the console
-_FAMILIES: Final = (1, 2, 10)  # AF_UNIX, AF_INET, AF_INET6: not netlink, packet, vsock, alg, and fifty others
+_FAMILIES: Final = (1, 2, 10)  # AF_UNIX, AF_INET, AF_INET6: not netlink, packet, vsock, alg and others
 _SOCKET_TYPES: Final = (1, 2, 5)  # stream, datagram, seqpacket: no raw sockets
 _TYPE_MASK: Final = 0xF
 _PROTOCOLS: Final = (0, 6, 17)  # default, TCP, UDP
@@ -103,7 +103,7 @@ _PROTOCOLS: Final = (0, 6, 17)  # default, TCP, UDP
 _AUDIT_ARCH: Final = (0xC000003E, 0xC00000B7)
 _X32: Final = 0x40000000
 
-# Classic BPF, as the kernel's linux/bpf_common.h has it.
+# Classic BPF, see linux/bpf_common.h.
 _LOAD: Final = 0x20  # a 32-bit word of struct seccomp_data
 _AND: Final = 0x54
 _EQUAL: Final = 0x15
@@ -113,8 +113,8 @@ _ANY_BIT: Final = 0x45
 _RETURN: Final = 0x06
 _NR, _ARCH = 0, 4
 _ALLOW: Final = 0x7FFF0000
-_NO_SUCH_CALL: Final = 0x00050000 | errno.ENOSYS
-_REFUSE: Final = 0x00050000 | errno.EPERM
+_RETURN_ENOSYS: Final = 0x00050000 | errno.ENOSYS
+_RETURN_EPERM: Final = 0x00050000 | errno.EPERM
 _KILL: Final = 0x80000000
 
 _PR_SET_SECCOMP: Final = 22
@@ -123,10 +123,10 @@ _MODE_FILTER: Final = 2
 Instruction = tuple[int, int, int, int]
 
 
-def program(machine: int, *, counted: bool) -> list[Instruction]:
-    """The filter as instructions: check the machine, then the calls with conditions, then the plain ones.
+def program(machine: int, *, has_cgroup: bool) -> list[Instruction]:
+    """The filter as instructions: check the machine, then calls with conditions, then the allowed ones.
 
-    `counted` says that a control group counts all of the container's memory.
+    `has_cgroup`: a cgroup counts all of the container's memory.
     """
     return [
         (_LOAD, 0, 0, _ARCH),
@@ -139,34 +139,34 @@ def program(machine: int, *, counted: bool) -> list[Instruction]:
         *_conditional("socket", _socket_rules(), machine),
         *_conditional("socketpair", _socket_rules(), machine),
         *_conditional("ioctl", _ioctl_rules(), machine),
-        *_conditional("mmap", [(_RETURN, 0, 0, _ALLOW)] if counted else _mmap_rules(), machine),
-        *_plain(machine, frozenset() if counted else UNSEEN),
-        (_RETURN, 0, 0, _NO_SUCH_CALL),
+        *_conditional("mmap", [(_RETURN, 0, 0, _ALLOW)] if has_cgroup else _mmap_rules(), machine),
+        *_allow_rules(machine, frozenset() if has_cgroup else UNCOUNTED_MEMORY_CALLS),
+        (_RETURN, 0, 0, _RETURN_ENOSYS),
     ]
 
 
 @functools.cache
-def assembled(*, counted: bool) -> bytes:
-    """The filter as the kernel takes it; made once in the zygote, so that no container spends time on it."""
-    return b"".join(struct.pack("HBBI", *step) for step in program(syscalls.machine(), counted=counted))
+def assemble(*, has_cgroup: bool) -> bytes:
+    """The filter in the kernel's format; cached by the zygote, so that no container spends time on it."""
+    return b"".join(struct.pack("HBBI", *step) for step in program(syscalls.machine(), has_cgroup=has_cgroup))
 
 
-def install(*, counted: bool) -> None:
-    """Put the filter on this thread and all it will ever start. Needs no_new_privs."""
-    code = assembled(counted=counted)
+def install(*, has_cgroup: bool) -> None:
+    """Install the filter for this thread and its descendants. Needs no_new_privs."""
+    code = assemble(has_cgroup=has_cgroup)
     buffer = ctypes.create_string_buffer(code, len(code))
     header = ctypes.create_string_buffer(struct.pack("HxxxxxxQ", len(code) // 8, ctypes.addressof(buffer)))
     privileges.prctl(_PR_SET_SECCOMP, _MODE_FILTER, ctypes.addressof(header))
 
 
 def allowed_numbers(machine: int, without: frozenset[str] = frozenset()) -> list[int]:
-    """The plain calls, as this machine numbers them."""
+    """Numbers of the allowed calls on this machine."""
     names = " ".join(names for _, names in ALLOWED).split()
     return sorted({syscalls.NUMBERS[name][machine] for name in names if name not in without} - {syscalls.ABSENT})
 
 
-def _plain(machine: int, without: frozenset[str]) -> list[Instruction]:
-    """One test per run of neighbouring numbers."""
+def _allow_rules(machine: int, without: frozenset[str]) -> list[Instruction]:
+    """One test per run of consecutive numbers."""
     steps: list[Instruction] = []
     for first, last in _runs(allowed_numbers(machine, without)):
         steps += [(_AT_LEAST, 0, 2, first), (_GREATER, 1, 0, last), (_RETURN, 0, 0, _ALLOW)]
@@ -184,7 +184,7 @@ def _runs(numbers: list[int]) -> list[tuple[int, int]]:
 
 
 def _conditional(name: str, rules: list[Instruction], machine: int) -> list[Instruction]:
-    """For this call run the rules, which all return; for others jump over them."""
+    """Run the rules for this call, which all return; jump over them for others."""
     return [(_EQUAL, 0, len(rules), syscalls.NUMBERS[name][machine]), *rules]
 
 
@@ -197,7 +197,7 @@ def _clone_rules() -> list[Instruction]:
     return [
         (_LOAD, 0, 0, _argument(0)),
         (_ANY_BIT, 0, 1, _NAMESPACE_FLAGS),
-        (_RETURN, 0, 0, _REFUSE),
+        (_RETURN, 0, 0, _RETURN_EPERM),
         (_RETURN, 0, 0, _ALLOW),
     ]
 
@@ -207,7 +207,7 @@ def _mmap_rules() -> list[Instruction]:
         (_LOAD, 0, 0, _argument(3)),
         (_AND, 0, 0, _SHARED_AND_ANONYMOUS),
         (_EQUAL, 0, 1, _SHARED_AND_ANONYMOUS),
-        (_RETURN, 0, 0, _REFUSE),
+        (_RETURN, 0, 0, _RETURN_EPERM),
         (_RETURN, 0, 0, _ALLOW),
     ]
 
@@ -217,7 +217,7 @@ def _ioctl_rules() -> list[Instruction]:
         (_LOAD, 0, 0, _argument(1)),
         (_EQUAL, 1, 0, _TIOCSTI),
         (_EQUAL, 0, 1, _TIOCLINUX),
-        (_RETURN, 0, 0, _REFUSE),
+        (_RETURN, 0, 0, _RETURN_EPERM),
         (_RETURN, 0, 0, _ALLOW),
     ]
 
@@ -236,6 +236,6 @@ def _socket_rules() -> list[Instruction]:
 
 
 def _one_of(values: tuple[int, ...]) -> list[Instruction]:
-    """Go on if the loaded word is one of the values, else refuse."""
+    """Continue if the loaded word is one of the values, else refuse."""
     steps: list[Instruction] = [(_EQUAL, len(values) - i, 0, value) for i, value in enumerate(values)]
-    return [*steps, (_RETURN, 0, 0, _REFUSE)]
+    return [*steps, (_RETURN, 0, 0, _RETURN_EPERM)]

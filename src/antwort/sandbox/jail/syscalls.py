@@ -1,7 +1,6 @@
-"""Raw system calls: numbers per machine, and one function that calls them or raises.
+"""Raw system calls: numbers per machine, and one function that calls them or raises `OSError`.
 
-The C library has no wrapper for most of what a jail needs, so everything goes through `syscall(2)`.
-Nothing here decides anything; `seccomp` and the other layers do.
+The C library has no wrappers for most calls that a jail needs, so all go through `syscall(2)`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Frames between the server and the interpreter in a container. Pure: bytes in, frames out.
+"""Frame codec of the control channel between the server and the interpreter in a container. Pure.
 
-A frame is a JSON object and any number of byte strings: `header length | blobs length | header | blobs`. The header
-says how long each blob is. What comes from a container is hostile until proven otherwise: sizes are bounded before
-anything is kept, and a frame that is not exactly right raises `BrokenFrame`, which ends the container.
+A frame is a JSON object and any number of blobs: `header length | blobs length | header | blobs`. The header has the
+length of each blob. Frames from a container are hostile input: sizes are checked before anything is buffered, and an
+invalid frame raises `InvalidFrame`, which ends the container.
 """
 
 from __future__ import annotations
@@ -12,29 +12,29 @@ import struct
 from typing import Any, Final, cast
 
 _PREFIX: Final = struct.Struct(">II")
-LARGEST_HEADER: Final = 32 << 20
-LARGEST_BLOBS: Final = 32 << 20
-"""Together, of one frame: all of it waits in the memory of whoever reads it."""
+MAX_HEADER_BYTES: Final = 32 << 20
+MAX_BLOB_BYTES: Final = 32 << 20
+"""All blobs of one frame together: the reader holds them in memory."""
 
 Frame = tuple[dict[str, Any], list[bytes]]
 
 
-class BrokenFrame(ValueError):
-    """What was sent is not a frame."""
+class InvalidFrame(ValueError):
+    """The bytes are not a valid frame."""
 
 
 def encode(header: dict[str, Any], blobs: tuple[bytes, ...] = ()) -> bytes:
-    """A frame as bytes."""
+    """Encode a frame."""
     head = json.dumps({**header, "blobs": [len(blob) for blob in blobs]}).encode()
     return b"".join((_PREFIX.pack(len(head), sum(map(len, blobs))), head, *blobs))
 
 
 class Decoder:
-    """Collects bytes until a frame is whole. A header is parsed, so whoever does not trust the other side bounds it."""
+    """Buffers bytes until a frame is complete. Bound `max_header_bytes` if the sender is not trusted: it is parsed."""
 
-    def __init__(self, largest_header: int = LARGEST_HEADER) -> None:
+    def __init__(self, max_header_bytes: int = MAX_HEADER_BYTES) -> None:
         self._buffer = bytearray()
-        self._largest_header = largest_header
+        self._max_header_bytes = max_header_bytes
 
     def feed(self, data: bytes) -> list[Frame]:
         self._buffer += data
@@ -47,15 +47,15 @@ class Decoder:
         if len(self._buffer) < _PREFIX.size:
             return None
         head, body = _PREFIX.unpack_from(self._buffer)
-        if head > self._largest_header or body > LARGEST_BLOBS:
+        if head > self._max_header_bytes or body > MAX_BLOB_BYTES:
             message = f"a frame of {head} + {body} bytes is too large"
-            raise BrokenFrame(message)
+            raise InvalidFrame(message)
         end = _PREFIX.size + head + body
         if len(self._buffer) < end:
             return None
         body_start = _PREFIX.size + head
         header = bytes(self._buffer[_PREFIX.size : body_start])
-        with memoryview(self._buffer) as view, view[body_start:end] as blobs:  # copied once, each into its own
+        with memoryview(self._buffer) as view, view[body_start:end] as blobs:  # each blob is copied once
             frame = _parse(header, blobs)
         del self._buffer[:end]
         return frame
@@ -69,14 +69,14 @@ def _parse(head: bytes, body: memoryview) -> Frame:
         start = 0
         for length in lengths:
             if type(length) is not int or length < 0:
-                message = "a length is not a number"
-                raise BrokenFrame(message)
+                message = "a blob length is not a number"
+                raise InvalidFrame(message)
             blobs.append(bytes(body[start : start + length]))
             start += length
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         message = f"not a frame: {error}"
-        raise BrokenFrame(message) from error
+        raise InvalidFrame(message) from error
     if start != len(body) or not isinstance(header, dict):
-        message = "lengths do not add up"
-        raise BrokenFrame(message)
+        message = "blob lengths do not add up"
+        raise InvalidFrame(message)
     return cast("dict[str, Any]", header), blobs

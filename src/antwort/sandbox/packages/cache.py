@@ -1,8 +1,8 @@
-"""Installed sets of packages on disk: sealed, shared, kept while in use, and the longest unused removed for new ones.
+"""Package cache on disk: read-only sets of installed packages, leased to containers, evicted least recently used.
 
-In use means that somebody holds a shared lock on the set's directory. The kernel lets go of it when a server is
-killed, so all that a killed one leaves are half-done directories: their names begin with a dot, nobody holds them, and
-whoever starts next removes them. Servers may share one shelf.
+A set is in use while a process holds a shared `flock` on its directory. The kernel releases the lock when a server is
+killed. A killed server leaves only unfinished directories: their names begin with a dot, they are not locked, and the
+next server removes them at start. Several servers may share one cache directory.
 """
 
 from __future__ import annotations
@@ -22,135 +22,135 @@ from antwort.sandbox.errors import TooLarge
 from antwort.sandbox.files import quota
 from antwort.sandbox.files.quota import Usage
 
-_NAME: Final = re.compile(r"[0-9a-f]{64}")
+_SET_NAME_RE: Final = re.compile(r"[0-9a-f]{64}")
 
 
 class Lease:
-    """A set that stays where it is until this is released."""
+    """Keeps a set of packages in the cache until it is released."""
 
     def __init__(self, path: Path, release: Callable[[], None]) -> None:
         self.path = path
         self._release: Callable[[], None] | None = release
 
     def release(self) -> None:
-        """Safe to call twice."""
+        """Idempotent."""
         release, self._release = self._release, None
         if release is not None:
             release()
 
 
 class PackageCache:
-    """The sets in one directory, together never larger than so many bytes."""
+    """The sets in one directory, bounded by `max_bytes` together."""
 
-    def __init__(self, directory: Path, most_bytes: int) -> None:
+    def __init__(self, directory: Path, max_bytes: int) -> None:
         self.directory = directory
-        self._most = most_bytes
-        self._held: dict[str, tuple[int, int]] = {}
-        """The descriptor that holds a set's lock, and for how many leases."""
-        self._holding = threading.Lock()
+        self._max_bytes = max_bytes
+        self._leases: dict[str, tuple[int, int]] = {}
+        """By set: the descriptor that holds the shared lock, and the number of leases."""
+        self._lease_lock = threading.Lock()
         self._sizes: dict[str, int] = {}
         self._reserved = 0
-        self._making_room = threading.Lock()
+        self._size_lock = threading.Lock()
         directory.mkdir(parents=True, exist_ok=True)
-        directory.chmod(0o755)  # whatever the umask: as root, zygotes are other users
-        for left in directory.glob(".*"):
-            with contextlib.suppress(OSError), held(left) as ours:
-                if ours:
-                    quota.remove(left)
+        directory.chmod(0o755)  # despite the umask: when the server is root, zygotes run as other users
+        for leftover in directory.glob(".*"):
+            with contextlib.suppress(OSError), lock_directory(leftover) as is_locked:
+                if is_locked:
+                    quota.remove(leftover)
 
     def lease(self, name: str) -> Lease | None:
-        """The set of this name, if it is there. Only a handful of system calls: fit for the event loop."""
-        with self._holding:
-            descriptor, leases = self._held.get(name) or (self._hold(name), 0)
+        """A lease on the set of this name, or None. Fast enough for the event loop: a few system calls."""
+        with self._lease_lock:
+            descriptor, leases = self._leases.get(name) or (self._lock_shared(name), 0)
             if descriptor is None:
                 return None
-            self._held[name] = (descriptor, leases + 1)
-            os.utime(descriptor)  # when it was last used, also for the next server
-        return Lease(self.directory / name, lambda: self._let_go(name))
+            self._leases[name] = (descriptor, leases + 1)
+            os.utime(descriptor)  # the time of last use, which other servers read too
+        return Lease(self.directory / name, lambda: self._release(name))
 
-    def _hold(self, name: str) -> int | None:
+    def _lock_shared(self, name: str) -> int | None:
         path = self.directory / name
-        descriptor = _locked(path, fcntl.LOCK_SH)
-        if descriptor is not None and not _is_still(path, descriptor):
-            os.close(descriptor)  # it was taken away between opening and locking
+        descriptor = _flock(path, fcntl.LOCK_SH)
+        if descriptor is not None and not _is_same_directory(path, descriptor):
+            os.close(descriptor)  # evicted between opening and locking
             return None
         return descriptor
 
-    def _let_go(self, name: str) -> None:
-        with self._holding:
-            descriptor, leases = self._held.pop(name)
+    def _release(self, name: str) -> None:
+        with self._lease_lock:
+            descriptor, leases = self._leases.pop(name)
             if leases > 1:
-                self._held[name] = (descriptor, leases - 1)
+                self._leases[name] = (descriptor, leases - 1)
                 return
             os.utime(descriptor)
             os.close(descriptor)
 
     @contextlib.contextmanager
-    def workshop(self) -> Generator[Path]:
-        """A directory to make a set in, gone afterwards."""
-        place = Path(tempfile.mkdtemp(dir=self.directory, prefix="."))
-        with held(place):
+    def staging_directory(self) -> Generator[Path]:
+        """A locked directory to install a set in, removed afterwards."""
+        staging = Path(tempfile.mkdtemp(dir=self.directory, prefix="."))
+        with lock_directory(staging):
             try:
-                yield place
+                yield staging
             finally:
-                with contextlib.suppress(OSError):  # swept by whoever starts next
-                    quota.remove(place)
+                with contextlib.suppress(OSError):  # the next server removes it at start
+                    quota.remove(staging)
 
-    def put(self, name: str, made: Path, usage: Usage) -> None:
-        """Seal what was made and give it its name, in one step; `TooLarge` if all that is there is in use."""
-        with self._making_room:
-            self._make_room(usage.size)
-            _seal(made)
-            _own(made, 0o755)  # a directory must be writable to be renamed
-            place = self.directory / name
+    def put(self, name: str, staged: Path, usage: Usage) -> None:
+        """Make an installed set read-only and move it into the cache atomically; `TooLarge` if it does not fit."""
+        with self._size_lock:
+            self._evict_for(usage.size)
+            _seal(staged)
+            _set_owner_and_mode(staged, 0o755)  # a directory must be writable to be renamed
+            path = self.directory / name
             try:
-                made.rename(place)
+                staged.rename(path)
             except OSError:
-                if not place.is_dir():  # else another server was faster
+                if not path.is_dir():  # else another server installed it first
                     raise
-            place.chmod(0o555)
+            path.chmod(0o555)
             self._sizes[name] = usage.size
 
     def reserve(self, size: int) -> None:
-        """Count so many bytes that somebody puts beside the sets, or `TooLarge`."""
-        with self._making_room:
-            self._make_room(size)
+        """Count bytes that a caller stores beside the sets, or `TooLarge`."""
+        with self._size_lock:
+            self._evict_for(size)
             self._reserved += size
 
-    def give_back(self, size: int) -> None:
-        with self._making_room:
+    def unreserve(self, size: int) -> None:
+        with self._size_lock:
             self._reserved -= size
 
-    def _make_room(self, size: int) -> None:
-        paths = [path for path in self.directory.iterdir() if _NAME.fullmatch(path.name)]
+    def _evict_for(self, size: int) -> None:
+        paths = [path for path in self.directory.iterdir() if _SET_NAME_RE.fullmatch(path.name)]
         self._sizes = {path.name: self._sizes.get(path.name) or quota.measure(path).size for path in paths}
-        taken = self._reserved + sum(self._sizes.values())
+        used = self._reserved + sum(self._sizes.values())
         for path in sorted(paths, key=_last_used):
-            if taken + size <= self._most:
+            if used + size <= self._max_bytes:
                 return
             if self._evict(path):
-                taken -= self._sizes.pop(path.name)
-        if taken + size > self._most:
-            message = f"no room among the server's packages: {size} bytes more than are in use would be over its limit"
-            raise TooLarge(f"{message} of {self._most} bytes")
+                used -= self._sizes.pop(path.name)
+        if used + size > self._max_bytes:
+            message = f"the package cache is full of packages in use: {size} more bytes would exceed its limit"
+            raise TooLarge(f"{message} of {self._max_bytes} bytes")
 
     def _evict(self, path: Path) -> bool:
-        descriptor = _locked(path, fcntl.LOCK_EX)
+        descriptor = _flock(path, fcntl.LOCK_EX)
         if descriptor is None:
             return False  # in use
         try:
-            with self.workshop() as bin_:
+            with self.staging_directory() as trash:
                 path.chmod(0o755)
-                path.rename(bin_ / "out")
+                path.rename(trash / "out")
         finally:
             os.close(descriptor)
         return True
 
 
 @contextlib.contextmanager
-def held(place: Path) -> Generator[bool]:
-    """Whether nobody else works in this directory; until it is let go, nobody does. A killed server lets go, too."""
-    descriptor = _locked(place, fcntl.LOCK_EX)
+def lock_directory(path: Path) -> Generator[bool]:
+    """Hold an exclusive `flock` on a directory; yields whether it was acquired. A killed server releases it, too."""
+    descriptor = _flock(path, fcntl.LOCK_EX)
     try:
         yield descriptor is not None
     finally:
@@ -158,10 +158,10 @@ def held(place: Path) -> Generator[bool]:
             os.close(descriptor)
 
 
-def _locked(place: Path, kind: int) -> int | None:
-    """A descriptor that holds the lock, or None where it is not to be had."""
+def _flock(path: Path, kind: int) -> int | None:
+    """A descriptor that holds the lock, or None if the directory is missing or locked."""
     try:
-        descriptor = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
         return None
     try:
@@ -172,7 +172,7 @@ def _locked(place: Path, kind: int) -> int | None:
     return descriptor
 
 
-def _is_still(path: Path, descriptor: int) -> bool:
+def _is_same_directory(path: Path, descriptor: int) -> bool:
     try:
         return os.path.samestat(path.stat(), os.fstat(descriptor))
     except FileNotFoundError:
@@ -183,23 +183,23 @@ def _last_used(path: Path) -> float:
     try:
         return path.stat().st_mtime
     except FileNotFoundError:
-        return 0.0  # another server was faster
+        return 0.0  # evicted by another server
 
 
 def _seal(top: Path) -> None:
-    """Take write permission away; what is neither file nor directory is removed: wheels have none of it."""
+    """Remove write permission; anything but files and directories is deleted: wheels contain nothing else."""
     for path, info in quota.walk(top):
         if stat.S_ISDIR(info.st_mode):
-            _own(path, 0o555)
+            _set_owner_and_mode(path, 0o555)
         elif stat.S_ISREG(info.st_mode):
-            _own(path, 0o555 if info.st_mode & stat.S_IXUSR else 0o444)
+            _set_owner_and_mode(path, 0o555 if info.st_mode & stat.S_IXUSR else 0o444)
         else:
             path.parent.chmod(0o755)
             path.unlink()
             path.parent.chmod(0o555)
 
 
-def _own(path: Path, mode: int) -> None:
+def _set_owner_and_mode(path: Path, mode: int) -> None:
     if os.geteuid() == 0:
         os.chown(path, 0, 0)
     path.chmod(mode)

@@ -1,7 +1,7 @@
-"""Runs `uv` for one set of packages: in a jail of its own, within a quota, and ended as soon as it is over that.
+"""Package installer: runs `uv pip install` for one set of packages in its own jail, within a disk quota.
 
-The installer has the network and no container has; neither sees the other's files. Only wheels are installed unless the
-operator says otherwise, since building a package means running its code.
+The installer has network access and containers have none; neither sees the other's files. Only wheels are installed
+unless the operator allows builds, since building a package runs its code.
 """
 
 from __future__ import annotations
@@ -25,115 +25,115 @@ from antwort.sandbox.limits import GIB, ContainerLimits
 from antwort.sandbox.pool.preload import Stack
 from antwort.sandbox.threads import DedicatedThreads
 
-_WORDS: Final = 2_000
-_LOOK_SECONDS: Final = 0.05
-_END_SECONDS: Final = 10.0
-_CERTIFICATES: Final = ("SSL_CERT_FILE", "SSL_CERT_DIR")
-_BEHIND_THE_SERVER: Final = 5
-_LAST: Final = 19
-_SHARE: Final = ContainerLimits(memory_bytes=2 * GIB, processes=256, cpus=1.0)
-"""Where control groups are to be had."""
+_MAX_MESSAGE_CHARS: Final = 2_000
+_QUOTA_CHECK_SECONDS: Final = 0.05
+_KILL_TIMEOUT_SECONDS: Final = 10.0
+_CERTIFICATE_VARIABLES: Final = ("SSL_CERT_FILE", "SSL_CERT_DIR")
+_NICE_INCREMENT: Final = 5
+_MAX_NICE: Final = 19
+_LIMITS: Final = ContainerLimits(memory_bytes=2 * GIB, processes=256, cpus=1.0)
+"""Limits of the installer's cgroup, where the host has cgroups."""
 
-# It waits for a line: until then it is put where its limits hold, and if the server is killed it ends by itself.
-_GO: Final = 'read -r go && ulimit -f "$0" && exec "$@" </dev/null'
-_BLOCK: Final = 512  # what `ulimit -f` counts in
+# The shell waits for a line, so that limits are set before `uv` starts; if the server is killed, it exits.
+_WAIT_THEN_EXEC: Final = 'read -r go && ulimit -f "$0" && exec "$@" </dev/null'
+_ULIMIT_BLOCK_BYTES: Final = 512  # the unit of `ulimit -f`
 _FILE_TOO_LARGE: Final = (-signal.SIGXFSZ, 128 + signal.SIGXFSZ)
 
 
 class InstallFailed(Refused):
-    """It could not be done; the message says why, most often in the installer's own words."""
+    """The installation failed; the message says why, mostly with the installer's own output."""
 
-    def __init__(self, why: str) -> None:
-        super().__init__(f"package installation failed: {why}")
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"package installation failed: {reason}")
 
 
 class Installer:
-    """Fills directories with packages."""
+    """Installs packages into directories."""
 
     def __init__(
-        self, host: Host, stack: Stack, workers: DedicatedThreads, *, index: str | None, builds: bool, limit: Quota
+        self, host: Host, stack: Stack, threads: DedicatedThreads, *, index: str | None, builds: bool, quota: Quota
     ) -> None:
         self._host = host
         self._stack = stack
-        self._workers = workers
+        self._threads = threads
         self._index = index
         self._builds = builds
-        self._limit = limit
+        self._quota = quota
 
-    async def fill(self, out: Path, wanted: list[str]) -> Usage:
-        """Install into this directory, which is made; answers what that took."""
+    async def install(self, out: Path, requirements: list[str]) -> Usage:
+        """Install into this directory, which is created; returns its disk usage."""
         try:
-            code, words = await self._run(self._launch(out, wanted), out)
-            if code in _FILE_TOO_LARGE or (code and "File too large" in words):
-                self._limit.check(Usage(size=self._limit.size + 1))  # the kernel saw it first; it is told in our words
+            code, message = await self._run(self._launch(out, requirements), out)
+            if code in _FILE_TOO_LARGE or (code and "File too large" in message):
+                self._quota.check(Usage(size=self._quota.size + 1))  # RLIMIT_FSIZE hit: report it as quota
             if code:
-                raise InstallFailed(words.strip()[-_WORDS:] or "uv failed without a word")
-            await self._workers.run(lambda: quota.remove(out / ".tmp"))
-            return await self._workers.run(lambda: quota.measure(out, self._limit))
+                raise InstallFailed(message.strip()[-_MAX_MESSAGE_CHARS:] or "uv failed without a message")
+            await self._threads.run(lambda: quota.remove(out / ".tmp"))
+            return await self._threads.run(lambda: quota.measure(out, self._quota))
         except TooLarge as error:
             raise InstallFailed(str(error)) from error
 
     async def _run(self, launch: bubblewrap.Launch, out: Path) -> tuple[int, str]:
-        """Its exit code and last words, or `TooLarge`. When this returns or raises, all of it has ended."""
-        process = await _started(launch, str(self._limit.size // _BLOCK + 1))
-        said = asyncio.create_task(_tail(process))
-        wards: list[Cgroup] = []
+        """The exit code and the tail of stderr, or `TooLarge`. On return all its processes have ended."""
+        process = await _start(launch, str(self._quota.size // _ULIMIT_BLOCK_BYTES + 1))
+        stderr = asyncio.create_task(_read_stderr(process))
+        cgroups: list[Cgroup] = []
         try:
             with contextlib.suppress(ProcessLookupError):
-                # Relative: the server itself may have been started behind others, and nobody may overtake it.
-                behind = os.getpriority(os.PRIO_PROCESS, process.pid) + _BEHIND_THE_SERVER
-                os.setpriority(os.PRIO_PROCESS, process.pid, min(behind, _LAST))
-            await self._workers.run(lambda: self._guard(process.pid, wards))
-            _go(process)
-            await self._watch(out, said)
+                # Relative to the server's own niceness, which it must not undercut.
+                nice = os.getpriority(os.PRIO_PROCESS, process.pid) + _NICE_INCREMENT
+                os.setpriority(os.PRIO_PROCESS, process.pid, min(nice, _MAX_NICE))
+            await self._threads.run(lambda: self._attach_cgroup(process.pid, cgroups))
+            _let_start(process)
+            await self._enforce_quota(out, stderr)
             code = await process.wait()
-            if code and any(ward.out_of_memory() for ward in wards):
-                raise TooLarge(f"more than the limit of {_SHARE.memory_bytes} bytes of memory")
-            return code, said.result()
+            if code and any(cgroup.out_of_memory() for cgroup in cgroups):
+                raise TooLarge(f"more than the limit of {_LIMITS.memory_bytes} bytes of memory")
+            return code, stderr.result()
         finally:
-            await _end(process, said)
-            for ward in wards:
-                await self._workers.run(ward.release)
+            await _kill(process, stderr)
+            for cgroup in cgroups:
+                await self._threads.run(cgroup.release)
 
-    def _guard(self, pid: int, wards: list[Cgroup]) -> None:
-        """Into a control group, where there are any. It is in the list at once, so that it is removed in any case."""
-        if self._host.groups is not None:
+    def _attach_cgroup(self, pid: int, cgroups: list[Cgroup]) -> None:
+        """Move it into a new cgroup, if the host has any; listed before it is limited, so that it is always removed."""
+        if self._host.cgroups is not None:
             try:
-                wards.append(self._host.groups.ward([pid]))
-                wards[-1].limit(_SHARE)
+                cgroups.append(self._host.cgroups.create([pid]))
+                cgroups[-1].limit(_LIMITS)
             except OSError as error:
-                raise CannotStart(f"no control group could be made: {error}") from error
+                raise CannotStart(f"no cgroup could be created: {error}") from error
 
-    async def _watch(self, out: Path, said: asyncio.Task[str]) -> None:
-        """Look until its last word, which comes when every process of it has ended."""
-        pause = _LOOK_SECONDS
-        while not (await asyncio.wait([said], timeout=pause))[0]:
-            begun = time.monotonic()
-            await self._workers.run(lambda: quota.measure(out, self._limit))
-            # Many files take long to look at, and looking is not all that there is to do.
-            pause = max(_LOOK_SECONDS, time.monotonic() - begun)
+    async def _enforce_quota(self, out: Path, stderr: asyncio.Task[str]) -> None:
+        """Check the quota until stderr is closed, which is when all its processes have ended."""
+        pause = _QUOTA_CHECK_SECONDS
+        while not (await asyncio.wait([stderr], timeout=pause))[0]:
+            started = time.monotonic()
+            await self._threads.run(lambda: quota.measure(out, self._quota))
+            # Measuring many files takes long: spend at most half of the time on it.
+            pause = max(_QUOTA_CHECK_SECONDS, time.monotonic() - started)
 
-    def _launch(self, out: Path, wanted: list[str]) -> bubblewrap.Launch:
+    def _launch(self, out: Path, requirements: list[str]) -> bubblewrap.Launch:
         from uv import find_uv_bin  # noqa: PLC0415 - only servers that install packages need it
 
         uv = Path(find_uv_bin())
-        uid = UIDS[-2] if self._host.root and "namespaces" in self._host.walls else None
+        uid = UIDS[-2] if self._host.root and "namespaces" in self._host.layers else None
         for directory in (out, out / ".tmp"):
             directory.mkdir(mode=0o700)
             if uid is not None:
                 os.chown(directory, uid, uid)
-        # Hard links from its own temporary cache: a package is on the disk once, not twice.
+        # Hard links from its temporary cache: a package is on the disk once, not twice.
         options = ["--link-mode", "hardlink", "--no-cache", "--no-progress", "--quiet"]
         if not self._builds:
             options += ["--only-binary", ":all:"]
         if self._index is not None:
             options += ["--default-index", self._index]
-        certificates = {name: os.environ[name] for name in _CERTIFICATES if name in os.environ}
-        if "namespaces" not in self._host.walls:
+        certificates = {name: os.environ[name] for name in _CERTIFICATE_VARIABLES if name in os.environ}
+        if "namespaces" not in self._host.layers:
             environment = {"HOME": str(out / ".tmp"), "TMPDIR": str(out / ".tmp"), **certificates}
-            command = _command(str(uv), sys.executable, str(out), options, wanted)
+            command = _command(str(uv), sys.executable, str(out), options, requirements)
             return bubblewrap.Launch(["/usr/bin/env", "-i", *(f"{k}={v}" for k, v in environment.items()), *command])
-        tree, python = bubblewrap.system(self._stack)
+        tree, python = bubblewrap.base_mounts(self._stack)
         for name in ("/etc/resolv.conf", "/etc/ssl", "/usr/share/ca-certificates", "/etc/uv"):
             tree.read_only(Path(name), name)
         for name in certificates.values():
@@ -142,17 +142,17 @@ class Installer:
         tree.writable(out, "/out")
         environment = {"PATH": "/usr/bin:/bin", "HOME": "/out/.tmp", "TMPDIR": "/out/.tmp"}
         environment |= certificates | self._stack.environment
-        return tree.launch(_command("/opt/uv", python, "/out", options, wanted), environment, uid, network=True)
+        return tree.launch(_command("/opt/uv", python, "/out", options, requirements), environment, uid, network=True)
 
 
-def _command(uv: str, python: str, out: str, options: list[str], wanted: list[str]) -> list[str]:
-    return [uv, "pip", "install", "--python", python, "--target", out, *options, "--", *wanted]
+def _command(uv: str, python: str, out: str, options: list[str], requirements: list[str]) -> list[str]:
+    return [uv, "pip", "install", "--python", python, "--target", out, *options, "--", *requirements]
 
 
-async def _started(launch: bubblewrap.Launch, blocks: str) -> asyncio.subprocess.Process:
+async def _start(launch: bubblewrap.Launch, blocks: str) -> asyncio.subprocess.Process:
     try:
         return await asyncio.create_subprocess_exec(
-            *("/bin/sh", "-c", _GO, blocks, *launch.argv),
+            *("/bin/sh", "-c", _WAIT_THEN_EXEC, blocks, *launch.argv),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,
@@ -165,25 +165,25 @@ async def _started(launch: bubblewrap.Launch, blocks: str) -> asyncio.subprocess
         launch.close()
 
 
-def _go(process: asyncio.subprocess.Process) -> None:
+def _let_start(process: asyncio.subprocess.Process) -> None:
     if process.stdin is not None:
         process.stdin.write(b"\n")
         process.stdin.close()
 
 
-async def _tail(process: asyncio.subprocess.Process) -> str:
-    """The end of what it says, read to the end, so that it never waits for us."""
+async def _read_stderr(process: asyncio.subprocess.Process) -> str:
+    """The tail of stderr, read to the end, so that the process never blocks on a full pipe."""
     kept = b""
     while process.stderr is not None and (piece := await process.stderr.read(1 << 16)):
-        kept = (kept + piece)[-4 * _WORDS :]
+        kept = (kept + piece)[-4 * _MAX_MESSAGE_CHARS :]
     return kept.decode(errors="replace")
 
 
-async def _end(process: asyncio.subprocess.Process, said: asyncio.Task[str]) -> None:
-    """End it if it has not ended. Its last word comes when nobody is left who could still write to the disk."""
+async def _kill(process: asyncio.subprocess.Process, stderr: asyncio.Task[str]) -> None:
+    """Kill the process group. Stderr is closed when no process is left that could still write to the disk."""
     if process.returncode is None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-    await asyncio.wait([said], timeout=_END_SECONDS)
-    said.cancel()
+    await asyncio.wait([stderr], timeout=_KILL_TIMEOUT_SECONDS)
+    stderr.cancel()
     await process.wait()

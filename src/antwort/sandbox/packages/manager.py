@@ -1,8 +1,8 @@
-"""Packages for a container: checked by name, installed once, shared by what was asked for.
+"""Package manager: installs sets of packages once and leases them to containers.
 
-The way of a request: `check` says whether these are names; the `shelf` whether they are there already; if not, the
-`turnstile` when it is our turn, and the `installer` does it. What comes back is a lease: as long as somebody holds it
-the packages stay. A container that already runs is given them through its `annex`.
+Steps of a request: `check_requirements` validates it; the `PackageCache` returns the set if it is installed; otherwise
+the `FairSemaphore` queues the installation and the `Installer` runs it. The result is a lease: the set stays on disk
+until the lease is released. A running container receives packages through its `SessionPackages`.
 """
 
 from __future__ import annotations
@@ -11,94 +11,50 @@ import asyncio
 import contextlib
 import hashlib
 import json
-import re
 import sys
 from collections.abc import AsyncGenerator, Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
-
-from packaging.requirements import InvalidRequirement, Requirement
+from typing import Any
 
 from antwort.net.fair_semaphore import FairSemaphore
-from antwort.sandbox.errors import BadRequirement, TooLarge
+from antwort.sandbox.errors import TooLarge
 from antwort.sandbox.files.quota import Quota
 from antwort.sandbox.host.probe import Host
 from antwort.sandbox.limits import GIB
 from antwort.sandbox.packages.cache import Lease, PackageCache
 from antwort.sandbox.packages.installer import Installer, InstallFailed
+from antwort.sandbox.packages.requirements import check_requirements
 from antwort.sandbox.packages.session_packages import SessionPackages, SessionPackagesRoot
 from antwort.sandbox.pool.preload import Stack
 from antwort.sandbox.threads import DedicatedThreads
 
-MOST: Final = 50
-_LONGEST: Final = 200
-_PLAIN: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._,<>=!~*+ \[\]-]*")
-# What `uv` takes for the path of a file, though it is a name as well as any.
-_ARCHIVES: Final = (
-    ".whl",
-    ".zip",
-    ".tar",
-    ".tgz",
-    ".tbz",
-    ".txz",
-    ".tlz",
-    ".gz",
-    ".bz2",
-    ".xz",
-    ".lz",
-    ".lzma",
-    ".zst",
-)
-
-
-def check(requirements: list[str]) -> list[str]:
-    """The requirements in one canonical order, or `BadRequirement`: names with versions and extras, nothing else."""
-    if len(requirements) > MOST:
-        message = f"{len(requirements)} requirements are more than the {MOST} allowed"
-        raise BadRequirement(message)
-    return sorted({_check_one(line) for line in requirements})
-
-
-def _check_one(line: str) -> str:
-    refusal = f"{line[:_LONGEST]!r} is not a package name with versions, such as 'rich>=13,<15'"
-    # The pattern comes first: it leaves no room for options, URLs, paths, markers or a second line.
-    if len(line) > _LONGEST or not _PLAIN.fullmatch(line):
-        raise BadRequirement(refusal)
-    try:
-        requirement = Requirement(line)
-    except InvalidRequirement as error:
-        raise BadRequirement(refusal) from error
-    if requirement.url is not None or requirement.marker is not None or requirement.name.lower().endswith(_ARCHIVES):
-        raise BadRequirement(refusal)
-    return str(requirement)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Allowance:
-    """What packages may take of the host."""
+class PackageLimits:
+    """Limits on package installation."""
 
     quota: Quota = field(default_factory=lambda: Quota(GIB, 100_000))
-    """Of one installation, while it runs and afterwards."""
+    """Disk quota of one installation, during and after it."""
     seconds: float = 300.0
-    """For one installation, with its wait."""
-    at_once: int = 2
-    queue: int = 32
-    """How many may wait for those."""
-    shelf_bytes: int = 8 * GIB
-    """Of all that are kept."""
+    """Timeout of one installation, including the time in the queue."""
+    max_concurrent: int = 2
+    max_queued: int = 32
+    """Installations in the queue."""
+    cache_bytes: int = 8 * GIB
+    """Size of the package cache."""
 
 
 @dataclass(slots=True)
 class _Job:
-    """An installation, and how many wait for it."""
+    """A running installation, and the number of callers that wait for it."""
 
     task: asyncio.Task[None]
     waiting: int = 0
 
 
-class Packages:
-    """Installed sets of packages, shared by the hash of what was asked for."""
+class PackageManager:
+    """Installs sets of packages, keyed by the hash of their requirements."""
 
     def __init__(
         self,
@@ -108,104 +64,105 @@ class Packages:
         *,
         index: str | None,
         builds: bool = False,
-        allowance: Allowance | None = None,
+        limits: PackageLimits | None = None,
     ) -> None:
-        self._allowance = allowance or Allowance()
-        self._asked = [f"{sys.version_info.major}.{sys.version_info.minor}", index, builds]
-        self._shelf = PackageCache(directory, self._allowance.shelf_bytes)
-        self._annexes = SessionPackagesRoot(self._shelf)
-        self._workers = DedicatedThreads(4, "packages")
-        self._watchers = DedicatedThreads(
-            self._allowance.at_once, "installer"
-        )  # of its own: looking must not have to wait
+        self._limits = limits or PackageLimits()
+        self._cache_key = [f"{sys.version_info.major}.{sys.version_info.minor}", index, builds]
+        self._cache = PackageCache(directory, self._limits.cache_bytes)
+        self._session_packages = SessionPackagesRoot(self._cache)
+        self._threads = DedicatedThreads(4, "packages")
+        # Not shared with `_threads`: a quota check must not wait for other work on the disk.
+        self._installer_threads = DedicatedThreads(self._limits.max_concurrent, "installer")
         self._installer = Installer(
-            host, stack, self._watchers, index=index, builds=builds, limit=self._allowance.quota
+            host, stack, self._installer_threads, index=index, builds=builds, quota=self._limits.quota
         )
-        self._turns = FairSemaphore(
-            self._allowance.at_once, "installations of packages", max_queue=self._allowance.queue, retry_after=5
+        self._semaphore = FairSemaphore(
+            self._limits.max_concurrent, "installations of packages", max_queue=self._limits.max_queued, retry_after=5
         )
         self._jobs: dict[str, _Job] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def install(self, requirements: list[str], *, seconds: float, tenant: str = "") -> Lease:
-        """These packages, installed now or earlier; they stay until the lease is released."""
-        wanted = check(requirements)
-        name = hashlib.sha256(json.dumps([*self._asked, wanted]).encode()).hexdigest()
-        seconds = min(seconds, self._allowance.seconds)
+        """A lease on these packages, which are installed first if the cache lacks them."""
+        requirements = check_requirements(requirements)
+        name = hashlib.sha256(json.dumps([*self._cache_key, requirements]).encode()).hexdigest()
+        seconds = min(seconds, self._limits.seconds)
         try:
             async with asyncio.timeout(seconds):
-                while (lease := self._shelf.lease(name)) is None:  # more than once only if it is evicted at once
-                    await self._installed(name, wanted, tenant)
+                while (lease := self._cache.lease(name)) is None:  # repeated only if it is evicted meanwhile
+                    await self._wait_installed(name, requirements, tenant)
         except TimeoutError:
-            raise InstallFailed(f"it took longer than the {seconds:.3g} s that were left for it") from None
+            raise InstallFailed(f"it took longer than the {seconds:.3g} s that were left") from None
         return lease
 
-    async def _installed(self, name: str, wanted: list[str], tenant: str) -> None:
-        """Wait until it is there. It is done once for all who want it, and stopped when nobody does any more."""
+    async def _wait_installed(self, name: str, requirements: list[str], tenant: str) -> None:
+        """Wait for the installation. Concurrent callers share one; it is cancelled when the last caller gives up."""
         job = self._jobs.get(name)
         if job is None:
-            job = self._jobs[name] = _Job(self._do(self._install(name, wanted, tenant)))
-            job.task.add_done_callback(lambda _: self._forget(name, job))
+            job = self._jobs[name] = _Job(self._start_task(self._install(name, requirements, tenant)))
+            job.task.add_done_callback(lambda _: self._forget_job(name, job))
         job.waiting += 1
         try:
             await asyncio.shield(job.task)
         finally:
             job.waiting -= 1
             if not job.waiting and not job.task.done():
-                self._forget(name, job)
+                self._forget_job(name, job)
                 job.task.cancel()
 
-    def _forget(self, name: str, job: _Job | None) -> None:
+    def _forget_job(self, name: str, job: _Job | None) -> None:
         if self._jobs.get(name) is job:
             del self._jobs[name]
 
-    async def _install(self, name: str, wanted: list[str], tenant: str) -> None:
-        async with self._turns.slot(tenant), self._workshop() as place:
+    async def _install(self, name: str, requirements: list[str], tenant: str) -> None:
+        async with self._semaphore.slot(tenant), self._staging_directory() as staging:
             try:
-                usage = await self._installer.fill(place / "out", wanted)
-                await self._workers.run(lambda: self._shelf.put(name, place / "out", usage))
+                usage = await self._installer.install(staging / "out", requirements)
+                await self._threads.run(lambda: self._cache.put(name, staging / "out", usage))
             except TooLarge as error:
                 raise InstallFailed(str(error)) from error
 
     @contextlib.asynccontextmanager
-    async def _workshop(self) -> AsyncGenerator[Path]:
-        """The shelf's, left in a thread, since there may be much to remove."""
+    async def _staging_directory(self) -> AsyncGenerator[Path]:
+        """The cache's staging directory, removed in a thread, since that may take long."""
         stack = contextlib.ExitStack()
         try:
-            yield stack.enter_context(self._shelf.workshop())
+            yield stack.enter_context(self._cache.staging_directory())
         finally:
-            await self._workers.run(stack.close)
+            await self._threads.run(stack.close)
 
-    def annex(self) -> SessionPackages:
-        """For a container that may ask for packages later; `retire` it when the container is gone."""
-        return self._annexes.open()
+    def open_session_packages(self) -> SessionPackages:
+        """A package directory for a new container; pass it to `close_session_packages` when the container has ended."""
+        return self._session_packages.open()
 
-    async def add(self, annex: SessionPackages, requirements: list[str], *, seconds: float, tenant: str = "") -> str:
-        """Put these packages into the annex; answers the name of the set in it."""
+    async def add_to_session(
+        self, session_packages: SessionPackages, requirements: list[str], *, seconds: float, tenant: str = ""
+    ) -> str:
+        """Add these packages to a container's directory; returns the name of the set in it."""
         lease = await self.install(requirements, seconds=seconds, tenant=tenant)
         try:
-            return await self._workers.run(lambda: annex.add(lease))
+            return await self._threads.run(lambda: session_packages.add(lease))
         except TooLarge as error:
             raise InstallFailed(str(error)) from error
         except OSError as error:
-            raise InstallFailed(f"the packages could not be handed over: {error.strerror}") from error
+            raise InstallFailed(f"the packages could not be linked: {error.strerror}") from error
 
-    def retire(self, annex: SessionPackages) -> None:
-        """Remove it, in the background."""
-        self._do(self._workers.run(annex.close))
+    def close_session_packages(self, session_packages: SessionPackages) -> None:
+        """Remove the directory, in the background."""
+        self._start_task(self._threads.run(session_packages.close))
 
     async def aclose(self) -> None:
-        """The server stops, and every container has ended."""
+        """Cancel installations and remove the session directories. Every container must have ended."""
         for job in self._jobs.values():
             job.task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._workers.run(self._annexes.close)
-        self._watchers.close()
-        self._workers.close()
+        await self._threads.run(self._session_packages.close)
+        self._installer_threads.close()
+        self._threads.close()
 
-    def _do(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def _start_task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        task.add_done_callback(lambda done: done.cancelled() or done.exception())  # seen: whoever waits is told
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())  # callers get it through the task
         return task

@@ -1,7 +1,7 @@
-"""A directory beside each container that may be given packages while it runs.
+"""Session packages: a directory per container, into which packages are hard-linked while the container runs.
 
-The container sees its annex read-only from its first moment, and no mount is ever added to one that already runs
-hostile code: sets are put into the directory from outside, file by file, as further names of the files on the shelf.
+The directory is mounted read-only into the container before any code runs, and no mount is ever added later, when
+hostile code runs. Sets are added from outside as hard links to the files in the package cache.
 """
 
 from __future__ import annotations
@@ -15,87 +15,87 @@ from pathlib import Path
 
 from antwort.sandbox.errors import Ended
 from antwort.sandbox.files import quota
-from antwort.sandbox.packages.cache import Lease, PackageCache, held
+from antwort.sandbox.packages.cache import Lease, PackageCache, lock_directory
 
 
 class SessionPackagesRoot:
-    """All annexes of one server, in one directory that the next server removes if this one is killed."""
+    """Parent of the session directories of one server; the next server removes it if this one is killed."""
 
-    def __init__(self, shelf: PackageCache) -> None:
-        self._shelf = shelf
+    def __init__(self, cache: PackageCache) -> None:
+        self._cache = cache
         self._stack = contextlib.ExitStack()
-        self._place = Path(tempfile.mkdtemp(dir=shelf.directory, prefix=".annexes-"))
-        self._stack.enter_context(held(self._place))
-        self._place.chmod(0o755)
+        self._directory = Path(tempfile.mkdtemp(dir=cache.directory, prefix=".session-packages-"))
+        self._stack.enter_context(lock_directory(self._directory))
+        self._directory.chmod(0o755)
 
     def open(self) -> SessionPackages:
-        """A new one, empty."""
-        place = Path(tempfile.mkdtemp(dir=self._place))
-        place.chmod(0o755)
-        return SessionPackages(self._shelf, place)
+        """A new, empty session directory."""
+        path = Path(tempfile.mkdtemp(dir=self._directory))
+        path.chmod(0o755)
+        return SessionPackages(self._cache, path)
 
     def close(self) -> None:
-        """The server stops; every container has ended."""
-        with contextlib.suppress(OSError):  # swept by whoever starts next
-            quota.remove(self._place)
+        """Remove it. Every container must have ended."""
+        with contextlib.suppress(OSError):  # the next server removes it at start
+            quota.remove(self._directory)
         self._stack.close()
 
 
 class SessionPackages:
-    """One container's. `add` and `close` are for threads: they may take as long as a large set has files."""
+    """Packages of one container. Call `add` and `close` in threads: they take time proportional to the files."""
 
-    def __init__(self, shelf: PackageCache, path: Path) -> None:
+    def __init__(self, cache: PackageCache, path: Path) -> None:
         self.path = path
-        self._shelf = shelf
+        self._cache = cache
         self._leases: list[Lease] = []
         self._reserved = 0
         self._closed = False
-        self._one_by_one = threading.Lock()
+        self._lock = threading.Lock()
 
     def add(self, lease: Lease) -> str:
-        """Put the set in, all at once as the container sees it; answers its name there. The lease is ours from now."""
-        with self._one_by_one:
+        """Add the set atomically and take over the lease; returns the set's name in the directory."""
+        with self._lock:
             if self._closed:
                 lease.release()
                 raise Ended("it ended while packages were installed")
             self._leases.append(lease)
             name = lease.path.name
             if not (self.path / name).exists():
-                self._put(lease.path, self.path / name)
+                self._link_set(lease.path, self.path / name)
             return name
 
-    def keep(self, lease: Lease) -> None:
-        """A set that the container has from its beginning; released with the others."""
+    def hold_lease(self, lease: Lease) -> None:
+        """Keep the lease of a set that the container was created with; released by `close`."""
         self._leases.append(lease)
 
-    def _put(self, source: Path, target: Path) -> None:
-        # The files are there already; directories have one name only, so these are really made.
-        size = quota.measure(source).directories + quota.LEAST
-        self._shelf.reserve(size)
+    def _link_set(self, source: Path, target: Path) -> None:
+        # Files are hard links and cost nothing; directories are created, so they are counted.
+        size = quota.measure(source).directories + quota.MIN_FILE_COST
+        self._cache.reserve(size)
         self._reserved += size
-        half_done = Path(tempfile.mkdtemp(dir=self.path, prefix="."))
-        _link(source, half_done)
-        half_done.chmod(0o755)
-        half_done.rename(target)
+        unfinished = Path(tempfile.mkdtemp(dir=self.path, prefix="."))
+        _link_tree(source, unfinished)
+        unfinished.chmod(0o755)
+        unfinished.rename(target)
 
     def close(self) -> None:
-        """The container has ended."""
-        with self._one_by_one:
+        """Remove the directory and release the leases, after the container has ended."""
+        with self._lock:
             self._closed = True
-            with contextlib.suppress(OSError):  # swept by whoever starts next
+            with contextlib.suppress(OSError):  # the next server removes it at start
                 quota.remove(self.path)
-            self._shelf.give_back(self._reserved)
+            self._cache.unreserve(self._reserved)
             self._reserved = 0
             while self._leases:
                 self._leases.pop().release()
 
 
-def _link(source: Path, target: Path) -> None:
-    """The same tree a second time, its files the same files."""
+def _link_tree(source: Path, target: Path) -> None:
+    """Recreate the tree with hard links to its files."""
     for path, info in quota.walk(source):
-        place = target / path.relative_to(source)
+        copy = target / path.relative_to(source)
         if stat.S_ISDIR(info.st_mode):
-            place.mkdir()
-            place.chmod(0o755)  # whatever the umask
+            copy.mkdir()
+            copy.chmod(0o755)  # despite the umask
         else:
-            os.link(path, place, follow_symlinks=False)
+            os.link(path, copy, follow_symlinks=False)

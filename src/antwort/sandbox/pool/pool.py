@@ -1,8 +1,10 @@
-"""Zygotes kept warm, and containers forked from them.
+"""Zygote pool: keeps warm zygotes and forks containers from them.
 
-Forks of one zygote share its address layout and hash seed, so a zygote serves one tenant and one stack and is never
-handed on. One that nobody has used yet may still go to anybody: so one is kept in reserve, and a new tenant does
-not wait for imports. Likewise one container is kept forked ahead of each tenant's next request.
+- One zygote per tenant: forks of one zygote share its address space layout (ASLR) and hash seed, so shared between
+  tenants, one tenant could read from its own process where another tenant's memory lies.
+- One warm zygote that is not assigned yet: without it, the first container of a new tenant waits for all imports.
+- One preforked container per tenant: without it, every creation waits for the fork and the mounts.
+- A limit on forks per zygote: without it, all containers of a tenant share one address space layout for ever.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self
 
-from antwort.sandbox.container.container import Container, Settings
+from antwort.sandbox.container.container import Container, ContainerSettings
 from antwort.sandbox.errors import AtCapacity, CannotStart, Unavailable
 from antwort.sandbox.host import bubblewrap
 from antwort.sandbox.host.probe import UIDS, Host
@@ -26,14 +28,14 @@ from antwort.sandbox.limits import ContainerLimits
 from antwort.sandbox.pool import preload as stacks
 from antwort.sandbox.pool import watchdog
 from antwort.sandbox.pool.preload import Stack
-from antwort.sandbox.pool.zygotes import ZygoteProcess
+from antwort.sandbox.pool.zygote_process import ZygoteProcess
 
-FORKS_PER_ZYGOTE: Final = 2_000
-IDLE_SECONDS: Final = 600.0
-MOST_TENANTS: Final = 32
-_SURELY_UNUSED_SECONDS: Final = 2.0
+MAX_FORKS_PER_ZYGOTE: Final = 2_000
+IDLE_TIMEOUT_SECONDS: Final = 600.0
+MAX_TENANTS: Final = 32
+_MIN_IDLE_SECONDS: Final = 2.0
 _SWEEP_SECONDS: Final = 5.0
-_TRIES: Final = 3
+_MAX_ATTEMPTS: Final = 3
 
 _ENVIRONMENT: Final = {
     "PATH": "/usr/local/bin:/usr/bin:/bin",
@@ -46,26 +48,26 @@ _ENVIRONMENT: Final = {
 
 @dataclass(slots=True)
 class _TenantPool:
-    """One tenant's zygote of one stack, with the container forked ahead."""
+    """One tenant's zygote for one stack, and its preforked container."""
 
     stack: Stack
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     zygote: ZygoteProcess | None = None
-    spare: asyncio.Task[Container] | None = None
-    used: float = field(default_factory=time.monotonic)
+    preforked: asyncio.Task[Container] | None = None
+    last_used: float = field(default_factory=time.monotonic)
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerPaths:
-    """What a container finds besides its own files."""
+    """Directories of one container besides its own files."""
 
     packages: Path | None
-    annex: Path | None
-    output: str | None
+    session_packages: Path | None
+    output_dir: str | None
 
 
 class Pool:
-    """Makes containers. `async with` it; leaving ends everything it made."""
+    """Creates containers. Used with `async with`; leaving it ends all containers and zygotes."""
 
     def __init__(
         self,
@@ -73,58 +75,58 @@ class Pool:
         *,
         packages: Path | None = None,
         modules: tuple[str, ...] = stacks.SCIENTIFIC,
-        spares: bool = True,
+        prefork: bool = True,
     ) -> None:
         self._host = host
         self._packages = packages
-        self._stack = stacks.here(modules)
-        self._spares = spares
-        self._nests: dict[tuple[str, tuple[str, ...]], _TenantPool] = {}
-        self._reserve: asyncio.Task[ZygoteProcess] | None = None
+        self._stack = stacks.current_stack(modules)
+        self._prefork = prefork
+        self._tenant_pools: dict[tuple[str, tuple[str, ...]], _TenantPool] = {}
+        self._warm_zygote: asyncio.Task[ZygoteProcess] | None = None
         self._retired: list[ZygoteProcess] = []
         self._containers: set[Container] = set()
         self._uids = itertools.cycle(UIDS)
-        self._watches: list[asyncio.Task[None]] = []
-        self._chores: set[asyncio.Task[Any]] = set()
+        self._background_tasks: list[asyncio.Task[None]] = []
+        self._cleanup_tasks: set[asyncio.Task[Any]] = set()
 
     async def __aenter__(self) -> Self:
-        self._host = await asyncio.to_thread(self._host.claimed)
-        if self._host.groups is not None:
-            await asyncio.to_thread(self._host.groups.sweep)
-        counted = self._host.groups is not None
-        watches = watchdog.watch(lambda: tuple(self._containers), counted=counted), self._tidy()
-        self._watches = [asyncio.create_task(watch) for watch in watches]
-        self._keep_reserve()
+        self._host = await asyncio.to_thread(self._host.claim_cgroups)
+        if self._host.cgroups is not None:
+            await asyncio.to_thread(self._host.cgroups.sweep)
+        has_cgroups = self._host.cgroups is not None
+        work = watchdog.watch(lambda: tuple(self._containers), has_cgroups=has_cgroups), self._stop_unused_zygotes()
+        self._background_tasks = [asyncio.create_task(coroutine) for coroutine in work]
+        self._start_warm_zygote()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        for watch in self._watches:
-            watch.cancel()
-        await asyncio.gather(*self._watches, return_exceptions=True)
+        for task in self._background_tasks:
+            task.cancel()
+        await asyncio.gather(*self._background_tasks, return_exceptions=True)
         await asyncio.gather(*(c.end("the server stopped") for c in list(self._containers)), return_exceptions=True)
-        for nest in self._nests.values():
-            await _drop_spare(nest)
-        zygotes = [n.zygote for n in self._nests.values() if n.zygote] + self._retired
-        if self._reserve is not None:
-            await _stop_made(self._reserve)
+        for tenant_pool in self._tenant_pools.values():
+            await _end_preforked(tenant_pool)
+        zygotes = [p.zygote for p in self._tenant_pools.values() if p.zygote] + self._retired
+        if self._warm_zygote is not None:
+            await _stop_when_started(self._warm_zygote)
         await asyncio.gather(*(zygote.stop() for zygote in zygotes))
-        await asyncio.gather(*self._chores, return_exceptions=True)  # directories of containers that have just ended
+        await asyncio.gather(*self._cleanup_tasks, return_exceptions=True)  # removal of directories of ended containers
 
     @property
     def host(self) -> Host:
-        """What the host gives, as it turned out when the pool was opened."""
+        """The host's protections, as determined when the pool was opened."""
         return self._host
 
     @property
     def containers(self) -> int:
         return sum(c.alive for c in self._containers)
 
-    async def ready(self) -> None:
-        """Wait until the next container would be a matter of milliseconds."""
-        if not any(nest.zygote is not None and nest.zygote.alive for nest in self._nests.values()):
-            self._keep_reserve()
-            if self._reserve is not None:
-                await asyncio.shield(self._reserve)
+    async def wait_ready(self) -> None:
+        """Wait until a zygote is warm, so that the next container takes milliseconds."""
+        if not any(p.zygote is not None and p.zygote.alive for p in self._tenant_pools.values()):
+            self._start_warm_zygote()
+            if self._warm_zygote is not None:
+                await asyncio.shield(self._warm_zygote)
 
     async def create(
         self,
@@ -132,36 +134,37 @@ class Pool:
         *,
         tenant: str = "",
         packages: Path | None = None,
-        annex: Path | None = None,
-        output: str | None = None,
+        session_packages: Path | None = None,
+        output_dir: str | None = None,
     ) -> Container:
-        """A fresh container for this tenant, told by `OUTPUT_DIR` where below its files to leave what it makes.
+        """A new container for this tenant. `OUTPUT_DIR` in its environment is `output_dir` below its files.
 
-        It sees `packages`, a set, and `annex`, where it may be given more; both lie below the pool's own packages.
+        `packages` is a set, and `session_packages` a directory for later ones; both are below the pool's packages.
         """
         key = (tenant, self._stack.modules)
-        if key not in self._nests:
-            await self._make_room()
-        nest = self._nests.setdefault(key, _TenantPool(self._stack))
-        nest.used = time.monotonic()
-        room = ContainerPaths(packages, annex, output)
+        if key not in self._tenant_pools:
+            await self._evict_idle_tenant()
+        tenant_pool = self._tenant_pools.setdefault(key, _TenantPool(self._stack))
+        tenant_pool.last_used = time.monotonic()
+        paths = ContainerPaths(packages, session_packages, output_dir)
         try:
-            container = await self._settled(nest, limits or ContainerLimits(), room)
-        except CannotStart:  # its zygote may have died in this very moment: once more, from another
-            container = await self._settled(nest, limits or ContainerLimits(), room)
-        self._keep_spare(nest)
+            container = await self._create_configured(tenant_pool, limits or ContainerLimits(), paths)
+        except CannotStart:  # its zygote may have just died: retry once with another
+            container = await self._create_configured(tenant_pool, limits or ContainerLimits(), paths)
+        self._start_prefork(tenant_pool)
         return container
 
-    async def _settled(self, nest: _TenantPool, limits: ContainerLimits, room: ContainerPaths) -> Container:
-        container = await self._fork(nest)
+    async def _create_configured(
+        self, tenant_pool: _TenantPool, limits: ContainerLimits, paths: ContainerPaths
+    ) -> Container:
+        container = await self._take_container(tenant_pool)
         self._containers.add(container)
-        place: str | None = None
-        container.when_gone(lambda: self._forget(container, place))
-        limited = self._host.groups is not None
+        work_dir: str | None = None
+        container.on_ended(lambda: self._on_container_ended(container, work_dir))
         try:
-            place = None if self._walled else tempfile.mkdtemp(prefix="antwort-")
-            settings = self._settings(room, place)
-            await container.settle(limits, settings, limited=limited)
+            work_dir = None if self._has_namespaces else tempfile.mkdtemp(prefix="antwort-")
+            settings = self._settings(paths, work_dir)
+            await container.configure(limits, settings, has_cgroup=self._host.cgroups is not None)
         except BaseException:
             await container.end("it did not start")
             raise
@@ -169,193 +172,195 @@ class Pool:
 
     # -- forking ------------------------------------------------------------------------------------------------
 
-    async def _fork(self, nest: _TenantPool) -> Container:
-        """The spare if there is one alive, else a new fork; a zygote that has died is replaced."""
-        for last in (False,) * (_TRIES - 1) + (True,):
-            spare, nest.spare = nest.spare, None
+    async def _take_container(self, tenant_pool: _TenantPool) -> Container:
+        """The preforked container if it is alive, else a new one; a dead zygote is replaced."""
+        for attempt in range(1, _MAX_ATTEMPTS + 1):
+            preforked, tenant_pool.preforked = tenant_pool.preforked, None
             try:
-                container = await (spare if spare is not None else self._fork_new(nest))
+                container = await (preforked if preforked is not None else self._spawn(tenant_pool))
             except Unavailable:
-                if last:
+                if attempt == _MAX_ATTEMPTS:
                     raise
                 continue
             if container.alive:
                 return container
             await container.end("it died before it was used")
-        message = "containers die as soon as they are forked; see `antwort doctor`"
+        message = "containers die directly after the fork; see `antwort doctor`"
         raise CannotStart(message)
 
-    async def _fork_new(self, nest: _TenantPool) -> Container:
-        container = await Container.fork(await self._zygote(nest))
-        if self._host.groups is not None:
+    async def _spawn(self, tenant_pool: _TenantPool) -> Container:
+        container = await Container.spawn(await self._get_zygote(tenant_pool))
+        if self._host.cgroups is not None:
             try:
-                await container.guard(self._host.groups)
+                await container.attach_cgroup(self._host.cgroups)
             except OSError as error:
                 await container.end("it did not start")
-                raise CannotStart(f"no control group could be made: {error}") from error
+                raise CannotStart(f"no cgroup could be created: {error}") from error
             except asyncio.CancelledError:
-                await container.end("nobody waits for it any more")
+                await container.end("the request was cancelled")
                 raise
         return container
 
-    def _keep_spare(self, nest: _TenantPool) -> None:
-        if self._spares and nest.spare is None:
-            nest.spare = asyncio.create_task(self._fork_new(nest))
-            nest.spare.add_done_callback(_look)
+    def _start_prefork(self, tenant_pool: _TenantPool) -> None:
+        if self._prefork and tenant_pool.preforked is None:
+            tenant_pool.preforked = asyncio.create_task(self._spawn(tenant_pool))
+            tenant_pool.preforked.add_done_callback(_retrieve_exception)
 
-    async def _zygote(self, nest: _TenantPool) -> ZygoteProcess:
-        async with nest.lock:
-            worn = nest.zygote is not None and nest.zygote.forked >= FORKS_PER_ZYGOTE
-            if nest.zygote is not None and nest.zygote.alive and not worn:
-                return nest.zygote
-            if nest.zygote is not None and worn:
-                self._retired.append(nest.zygote)  # its containers live on; it goes with the last of them
-                nest.zygote = None
-            nest.zygote = await self._take_reserve()
-            return nest.zygote
+    async def _get_zygote(self, tenant_pool: _TenantPool) -> ZygoteProcess:
+        async with tenant_pool.lock:
+            is_worn = tenant_pool.zygote is not None and tenant_pool.zygote.fork_count >= MAX_FORKS_PER_ZYGOTE
+            if tenant_pool.zygote is not None and tenant_pool.zygote.alive and not is_worn:
+                return tenant_pool.zygote
+            if tenant_pool.zygote is not None and is_worn:
+                self._retired.append(tenant_pool.zygote)  # stopped when its last container has ended
+                tenant_pool.zygote = None
+            tenant_pool.zygote = await self._take_warm_zygote()
+            return tenant_pool.zygote
 
-    async def _take_reserve(self) -> ZygoteProcess:
-        reserve, self._reserve = self._reserve, None
-        if reserve is not None:
+    async def _take_warm_zygote(self) -> ZygoteProcess:
+        starting, self._warm_zygote = self._warm_zygote, None
+        if starting is not None:
             try:
-                zygote = await asyncio.shield(reserve)
+                zygote = await asyncio.shield(starting)
             except CannotStart:
-                pass  # tried again below, and this time the error is told
+                pass  # retried below, where the error is raised
             except asyncio.CancelledError:
-                self._give_back(reserve)
+                self._return_warm_zygote(starting)
                 raise
             else:
                 if zygote.alive:
-                    self._keep_reserve()
+                    self._start_warm_zygote()
                     return zygote
-        made = await self._new_zygote()
-        self._keep_reserve()
-        return made
+        zygote = await self._start_zygote()
+        self._start_warm_zygote()
+        return zygote
 
-    def _give_back(self, reserve: asyncio.Task[ZygoteProcess]) -> None:
-        """It comes up all the same: somebody must know of it to end it."""
-        if self._reserve is None:
-            self._reserve = reserve
+    def _return_warm_zygote(self, starting: asyncio.Task[ZygoteProcess]) -> None:
+        """The task goes on after the caller was cancelled: keep the zygote for the next tenant, or stop it."""
+        if self._warm_zygote is None:
+            self._warm_zygote = starting
         else:
-            self._do(_stop_made(reserve))
+            self._start_cleanup(_stop_when_started(starting))
 
-    def _keep_reserve(self) -> None:
-        if self._reserve is None:
-            self._reserve = asyncio.create_task(self._new_zygote())
-            self._reserve.add_done_callback(_look)
+    def _start_warm_zygote(self) -> None:
+        if self._warm_zygote is None:
+            self._warm_zygote = asyncio.create_task(self._start_zygote())
+            self._warm_zygote.add_done_callback(_retrieve_exception)
 
-    async def _new_zygote(self) -> ZygoteProcess:
-        uid = next(self._uids) if self._host.root and self._walled else None
-        return await ZygoteProcess.start(self._stack, self._host.walls, packages=self._packages, uid=uid)
+    async def _start_zygote(self) -> ZygoteProcess:
+        uid = next(self._uids) if self._host.root and self._has_namespaces else None
+        return await ZygoteProcess.start(self._stack, self._host.layers, packages=self._packages, uid=uid)
 
     # -- settings -----------------------------------------------------------------------------------------------
 
     @property
-    def _walled(self) -> bool:
-        return "namespaces" in self._host.walls
+    def _has_namespaces(self) -> bool:
+        return "namespaces" in self._host.layers
 
-    def _settings(self, room: ContainerPaths, place: str | None) -> Settings:
-        data = mounts.DATA if place is None else f"{place}/data"
-        extra = {} if room.output is None else {"OUTPUT_DIR": f"{data}/{room.output}"}
-        if place is None:
-            path = (mounts.SITE,) if room.packages is not None else ()
+    def _settings(self, paths: ContainerPaths, work_dir: str | None) -> ContainerSettings:
+        data_dir = mounts.DATA if work_dir is None else f"{work_dir}/data"
+        extra = {} if paths.output_dir is None else {"OUTPUT_DIR": f"{data_dir}/{paths.output_dir}"}
+        if work_dir is None:
+            path = (mounts.SITE,) if paths.packages is not None else ()
             own = {"HOME": mounts.TMP, "TMPDIR": mounts.TMP, "MPLCONFIGDIR": f"{mounts.TMP}/matplotlib"}
             own["PYTHONPATH"] = ":".join((bubblewrap.STACK, *path))
-            return Settings(
-                packages=self._below(room.packages),
-                annex=self._below(room.annex),
-                path=path,
+            return ContainerSettings(
+                packages=self._relative_to_packages(paths.packages),
+                session_packages=self._relative_to_packages(paths.session_packages),
+                sys_path=path,
                 environment=_ENVIRONMENT | self._stack.environment | own | extra,
             )
-        temporary = f"{place}/temporary"
-        for directory in (data, temporary):
+        temporary = f"{work_dir}/temporary"
+        for directory in (data_dir, temporary):
             Path(directory).mkdir(mode=0o700)
-        path = (str(room.packages),) if room.packages is not None else ()
-        annex = (str(room.annex),) if room.annex is not None else ()
+        path = (str(paths.packages),) if paths.packages is not None else ()
+        session_packages = (str(paths.session_packages),) if paths.session_packages is not None else ()
         own = {"HOME": temporary, "TMPDIR": temporary, "MPLCONFIGDIR": f"{temporary}/matplotlib"}
-        return Settings(
-            place=data,
-            annex_place="".join(annex),
-            path=path,
+        return ContainerSettings(
+            data_dir=data_dir,
+            session_packages_dir="".join(session_packages),
+            sys_path=path,
             environment=_ENVIRONMENT | own | extra,
-            readable=(str(self._stack.prefix), *map(str, self._stack.entries), *path, *annex),
-            writable=(place,),
+            readable=(str(self._stack.prefix), *map(str, self._stack.entries), *path, *session_packages),
+            writable=(work_dir,),
         )
 
-    def _below(self, place: Path | None) -> str | None:
-        """Where it lies below the packages, all of which a zygote sees and none of which a container does."""
-        return None if place is None or self._packages is None else str(place.relative_to(self._packages))
+    def _relative_to_packages(self, path: Path | None) -> str | None:
+        """The path below the package cache, which is mounted in the zygote and hidden in the container."""
+        return None if path is None or self._packages is None else str(path.relative_to(self._packages))
 
-    # -- tidying ------------------------------------------------------------------------------------------------
+    # -- cleanup ------------------------------------------------------------------------------------------------
 
-    def _forget(self, container: Container, place: str | None) -> None:
+    def _on_container_ended(self, container: Container, work_dir: str | None) -> None:
         self._containers.discard(container)
-        if place is not None:
-            self._do(asyncio.to_thread(shutil.rmtree, place, ignore_errors=True))
+        if work_dir is not None:
+            self._start_cleanup(asyncio.to_thread(shutil.rmtree, work_dir, ignore_errors=True))
 
-    async def _tidy(self) -> None:
-        """End zygotes that nobody has used for a while, and worn ones once their last container is gone."""
+    async def _stop_unused_zygotes(self) -> None:
+        """Stop zygotes that were idle for the timeout, and retired ones once their last container has ended."""
         while True:
             await asyncio.sleep(_SWEEP_SECONDS)
             for zygote in [z for z in self._retired if not z.containers]:
                 self._retired.remove(zygote)
                 await zygote.stop()
-            while idle := self._idle(IDLE_SECONDS):  # looked at anew: it may be used again while another is ended
+            while idle := self._idle_tenants(
+                IDLE_TIMEOUT_SECONDS
+            ):  # evaluated again each time: a tenant may return meanwhile
                 await self._discard(idle[0])
 
-    async def _make_room(self) -> None:
-        """A zygote costs memory even when idle, and anybody can name a new tenant: so there are only so many."""
-        while len(self._nests) >= MOST_TENANTS:
-            idle = self._idle(_SURELY_UNUSED_SECONDS)
+    async def _evict_idle_tenant(self) -> None:
+        """Bound the number of zygotes: each costs memory, and any caller can name a new tenant."""
+        while len(self._tenant_pools) >= MAX_TENANTS:
+            idle = self._idle_tenants(_MIN_IDLE_SECONDS)
             if not idle:
-                message = f"at capacity ({len(self._nests)} tenants have containers)"
+                message = f"at capacity ({len(self._tenant_pools)} tenants have containers)"
                 raise AtCapacity(message, 5)
             await self._discard(idle[0])
 
-    def _idle(self, seconds: float) -> list[tuple[str, tuple[str, ...]]]:
-        """Nests without a container that were not used for so long, the longest first."""
+    def _idle_tenants(self, seconds: float) -> list[tuple[str, tuple[str, ...]]]:
+        """Tenants without containers that were unused for this long, least recently used first."""
         now = time.monotonic()
         found = [
-            (nest.used, key)
-            for key, nest in self._nests.items()
-            if now - nest.used > seconds
-            and not nest.lock.locked()
-            and (nest.zygote is None or nest.zygote.containers <= (nest.spare is not None))
+            (p.last_used, key)
+            for key, p in self._tenant_pools.items()
+            if now - p.last_used > seconds
+            and not p.lock.locked()
+            and (p.zygote is None or p.zygote.containers <= (p.preforked is not None))
         ]
         return [key for _, key in sorted(found)]
 
     async def _discard(self, key: tuple[str, tuple[str, ...]]) -> None:
-        """Whoever waits for this may give up waiting; it goes on all the same."""
-        await asyncio.shield(self._do(_clear(self._nests.pop(key))))
+        """Cancelling the caller does not cancel this."""
+        await asyncio.shield(self._start_cleanup(_stop_tenant_pool(self._tenant_pools.pop(key))))
 
-    def _do(self, chore: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        task = asyncio.create_task(chore)
-        self._chores.add(task)
-        task.add_done_callback(self._chores.discard)
+    def _start_cleanup(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        task = asyncio.create_task(work)
+        self._cleanup_tasks.add(task)
+        task.add_done_callback(self._cleanup_tasks.discard)
         return task
 
 
-async def _clear(nest: _TenantPool) -> None:
-    await _drop_spare(nest)
-    if nest.zygote is not None:
-        await nest.zygote.stop()
+async def _stop_tenant_pool(tenant_pool: _TenantPool) -> None:
+    await _end_preforked(tenant_pool)
+    if tenant_pool.zygote is not None:
+        await tenant_pool.zygote.stop()
 
 
-async def _drop_spare(nest: _TenantPool) -> None:
-    spare, nest.spare = nest.spare, None
-    if spare is not None:
-        made = (await asyncio.gather(spare, return_exceptions=True))[0]
-        if isinstance(made, Container):
-            await made.end("it was not needed")
+async def _end_preforked(tenant_pool: _TenantPool) -> None:
+    preforked, tenant_pool.preforked = tenant_pool.preforked, None
+    if preforked is not None:
+        container = (await asyncio.gather(preforked, return_exceptions=True))[0]
+        if isinstance(container, Container):
+            await container.end("it was not needed")
 
 
-async def _stop_made(making: asyncio.Task[ZygoteProcess]) -> None:
-    made = (await asyncio.gather(making, return_exceptions=True))[0]
-    if isinstance(made, ZygoteProcess):
-        await made.stop()
+async def _stop_when_started(starting: asyncio.Task[ZygoteProcess]) -> None:
+    zygote = (await asyncio.gather(starting, return_exceptions=True))[0]
+    if isinstance(zygote, ZygoteProcess):
+        await zygote.stop()
 
 
-def _look(task: asyncio.Task[Any]) -> None:
-    """Whoever takes the result meets the error; if nobody does, it is no news."""
+def _retrieve_exception(task: asyncio.Task[Any]) -> None:
+    """Mark the task's exception as retrieved, to silence asyncio's "never retrieved" warning."""
     if not task.cancelled():
         task.exception()

@@ -1,7 +1,7 @@
-"""Which Python and which packages a zygote preloads, and where they lie on the host.
+"""The stack: the Python, and the packages that a zygote imports ahead, with their locations on the host.
 
-Only the stack's own distributions are shown inside a jail, bound one by one: not the server's dependencies, not
-editable installs, nothing that happens to lie in the same site-packages.
+Only the distributions of the stack are bind-mounted into a jail, one by one: not the server's dependencies, not
+editable installs, nothing else in the same site-packages.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ BARE: Final = ()
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """A Python, the modules imported ahead of time, and the files they need."""
+    """A Python, the modules imported ahead, and the files they need."""
 
     modules: tuple[str, ...]
     executable: Path
@@ -37,18 +37,18 @@ class Stack:
 
     @property
     def home(self) -> str:
-        """Where this Python lies inside a jail: its own place if that is the system's, else a neutral one."""
+        """The prefix of this Python inside a jail: unchanged if it is below /usr, else a neutral path."""
         return str(self.prefix) if self.prefix.is_relative_to("/usr") else "/opt/python"
 
     @property
     def environment(self) -> dict[str, str]:
-        """What the moved Python needs to find its own library, and not another Python's of nearly the same version."""
+        """Lets the relocated Python find its own shared library, not that of another Python of a similar version."""
         shared = bool(sysconfig.get_config_var("Py_ENABLE_SHARED"))
         return {"LD_LIBRARY_PATH": f"{self.home}/lib"} if shared and self.home == "/opt/python" else {}
 
 
-def here(modules: tuple[str, ...] = SCIENTIFIC) -> Stack:
-    """The stack of these modules as installed beside the running interpreter."""
+def current_stack(modules: tuple[str, ...] = SCIENTIFIC) -> Stack:
+    """The stack of these modules as installed for the running interpreter."""
     names = tuple(dict.fromkeys(module.partition(".")[0] for module in modules))
     absent = [name for name in names if importlib.util.find_spec(name) is None]
     if absent:
@@ -64,7 +64,7 @@ def _distributions() -> dict[str, importlib.metadata.Distribution]:
 
 
 def _closure(modules: tuple[str, ...]) -> list[importlib.metadata.Distribution]:
-    """The distributions of these modules and all they require here."""
+    """The distributions of these modules and their dependencies, transitively."""
     providers = importlib.metadata.packages_distributions()
     waiting = [canonicalize_name(name) for module in modules for name in providers.get(module, [])]
     found: dict[str, importlib.metadata.Distribution] = {}

@@ -1,8 +1,9 @@
-"""Ends containers over their memory where the kernel does not count it for us, and those half-killed where it does.
+"""Watchdog: ends containers that exceed their memory or their number of sockets.
 
-Without control groups nothing but this limits a container's memory as a whole, so it looks often at those that run
-something, and seldom at the rest. A process can take a lot between two looks; `RLIMIT_DATA` inside bounds that, and
-the system-call filter refuses memory that belongs to no process. Sockets are counted here in either case.
+Without it, nothing limits a container's total memory on hosts without cgroups, and a container with cgroups of which
+the OOM killer killed only some processes would go on; and TCP buffers, which no cgroup counts, would be unlimited.
+Busy containers are checked on every tick, idle ones less often. Between two checks `RLIMIT_DATA` bounds each process,
+and the seccomp filter refuses memory that belongs to no process.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from antwort.sandbox.host.process import descendants
 
 TICK_SECONDS: Final = 0.1
 _IDLE_TICKS: Final = 5
-MOST_SOCKETS: Final = 1024
-"""Their buffers are the kernel's memory, up to some 200 KiB each, and no group counts those of TCP."""
-_PAGE: Final = os.sysconf("SC_PAGE_SIZE")
+MAX_SOCKETS: Final = 1024
+"""Per container. Their buffers are kernel memory, about 200 KiB each, and cgroups do not count those of TCP."""
+_PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 
 
-async def watch(containers: Callable[[], Iterable[Container]], *, counted: bool) -> None:
-    """Look at them for ever. `counted` says that control groups limit memory."""
+async def watch(containers: Callable[[], Iterable[Container]], *, has_cgroups: bool) -> None:
+    """Check the containers for ever. `has_cgroups`: the kernel limits their memory."""
     tick = 0
     while True:
         await asyncio.sleep(TICK_SECONDS)
@@ -33,50 +34,50 @@ async def watch(containers: Callable[[], Iterable[Container]], *, counted: bool)
         watched = [c for c in containers() if c.alive and (c.busy or tick % _IDLE_TICKS == 0)]
         if not watched:
             continue
-        for container, reason in await asyncio.to_thread(_over, watched, counted=counted):
-            container.condemn(reason)
+        for container, reason in await asyncio.to_thread(_find_over_limit, watched, has_cgroups=has_cgroups):
+            container.kill_nowait(reason)
 
 
-def _over(containers: list[Container], *, counted: bool) -> list[tuple[Container, str]]:
-    over: list[tuple[Container, str]] = []
+def _find_over_limit(containers: list[Container], *, has_cgroups: bool) -> list[tuple[Container, str]]:
+    found: list[tuple[Container, str]] = []
     for container in containers:
         try:
-            if container.starved if counted else _takes_too_much(container):
-                over.append((container, "oom"))
-            elif container.walled and _sockets(container) > MOST_SOCKETS:
-                over.append((container, f"it had more than {MOST_SOCKETS} sockets open"))
+            if container.oom_killed if has_cgroups else _is_over_memory(container):
+                found.append((container, "oom"))
+            elif container.has_namespaces and _count_sockets(container) > MAX_SOCKETS:
+                found.append((container, f"it had more than {MAX_SOCKETS} sockets open"))
         except (SandboxError, OSError, IndexError, ValueError):
-            continue  # it ended meanwhile; the others are still to be looked at
-    return over
+            continue  # it ended meanwhile; check the others
+    return found
 
 
-def _sockets(container: Container) -> int:
-    """How many its network namespace holds, of every kind, also those that no descriptor shows."""
+def _count_sockets(container: Container) -> int:
+    """All sockets of its network namespace, also those without a descriptor."""
     first = Path(f"/proc/{container.pids()[0]}/net/sockstat").read_text().partition("\n")[0]
     return int(first.rpartition(" ")[2])
 
 
-def _takes_too_much(container: Container) -> bool:
+def _is_over_memory(container: Container) -> bool:
     pids = container.pids()
-    limit = container.limits.memory_bytes - (container.files.usage() if container.walled else 0)
-    family = descendants(pids[0]) if pids else []
-    # The sum counts shared pages once per process: too much, but cheap. Only if that is over, ask for the truth.
-    return sum(map(_rough, family)) > limit and sum(map(_exact, family)) > limit
+    limit = container.limits.memory_bytes - (container.files.usage() if container.has_namespaces else 0)
+    processes = descendants(pids[0]) if pids else []
+    # RSS counts shared pages once per process: too much, but cheap. PSS is exact and read only if RSS is over.
+    return sum(map(_rss_bytes, processes)) > limit and sum(map(_pss_bytes, processes)) > limit
 
 
-def _rough(pid: int) -> int:
+def _rss_bytes(pid: int) -> int:
     try:
         fields = Path(f"/proc/{pid}/statm").read_text().split()
     except OSError:
         return 0
-    return int(fields[1]) * _PAGE
+    return int(fields[1]) * _PAGE_BYTES
 
 
-def _exact(pid: int) -> int:
-    """Its share of memory, shared pages divided among those that share them; files of the stack left out."""
+def _pss_bytes(pid: int) -> int:
+    """Proportional set size (shared pages divided among their users), without file-backed pages."""
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     except OSError:
-        return 0  # init, which hides itself and holds nothing
-    wanted = ("Pss_Anon:", "Pss_Shmem:")
-    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(wanted))
+        return 0  # init, which is not dumpable and has almost no memory of its own
+    fields = ("Pss_Anon:", "Pss_Shmem:")
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(fields))

@@ -23,14 +23,15 @@ from antwort.net.fair_semaphore import FairSemaphore
 from antwort.sandbox.errors import Ended, NotFound, SandboxError, TooLarge, Unavailable
 from antwort.sandbox.host import probe as hosts
 from antwort.sandbox.limits import ContainerLimits, tier
-from antwort.sandbox.packages.manager import Packages, check
+from antwort.sandbox.packages.manager import PackageManager
+from antwort.sandbox.packages.requirements import check_requirements
 from antwort.sandbox.pool.pool import Pool
-from antwort.sandbox.pool.preload import here
+from antwort.sandbox.pool.preload import current_stack
 from antwort.sandbox.server import execute, files, transfers
 from antwort.sandbox.server.auth import BearerTokenMiddleware, LoopbackOnlyMiddleware
 from antwort.sandbox.server.bodies import JsonFields, read_json
 
-from .sessions import SandboxSession, SessionExecRequest, Sessions, to_json
+from .sessions import SandboxSession, SessionExecRequest, Sessions
 from .settings import SandboxSettings
 from .stream import INTERNAL_ERROR, stream_execution
 
@@ -53,7 +54,7 @@ class Server:
 
     settings: SandboxSettings
     pool: Pool
-    packages: Packages
+    packages: PackageManager
     sessions: Sessions
     execute_slots: FairSemaphore
     archive_slots: FairSemaphore
@@ -70,16 +71,16 @@ def make_app(settings: SandboxSettings, host: hosts.Host | None = None) -> Starl
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncGenerator[None]:
         modules = tuple(filter(None, settings.modules.split(",")))
-        ready = await asyncio.to_thread(found.claimed)
+        ready = await asyncio.to_thread(found.claim_cgroups)
         directory = (settings.state / "packages").absolute()
         packages = await asyncio.to_thread(
-            Packages,
+            PackageManager,
             directory,
             ready,
-            here(modules),
+            current_stack(modules),
             index=settings.python_index,
             builds=settings.builds,
-            allowance=settings.allowance,
+            limits=settings.allowance,
         )
         async with contextlib.aclosing(packages), Pool(ready, packages=directory, modules=modules) as pool:
             sessions = Sessions(pool, packages, settings)
@@ -181,12 +182,12 @@ async def _create_session(request: Request) -> Response:
     limits = _container_limits(fields, server)
     initial_files = fields.files()
     for name in initial_files:
-        files.parts(name)
+        files.split_path(name)
     creating = server.sessions.create(
         limits,
         tenant=fields.tenant(),
         expires_after=fields.integer("expires_after_seconds", server.settings.session_seconds, 7 * 86_400),
-        requirements=check(fields.strings("requirements")),
+        requirements=check_requirements(fields.strings("requirements")),
         seconds=fields.integer("timeout_seconds", execute.DEFAULT_SECONDS, server.settings.max_timeout_seconds),
     )
     session = await run_until_disconnect(request.receive, _create_with_files(server, creating, initial_files))
@@ -245,7 +246,7 @@ async def _execute_in_session(request: Request) -> Response:
         code=fields.code(),
         seconds=fields.integer("timeout_seconds", execute.DEFAULT_SECONDS, server.settings.max_timeout_seconds),
         echo=fields.boolean("echo", default=True),
-        requirements=check(fields.strings("requirements")),
+        requirements=check_requirements(fields.strings("requirements")),
     )
     is_streamed = fields.boolean("stream", default="text/event-stream" in request.headers.get("accept", ""))
     session_id = request.path_params["session"]
@@ -253,5 +254,5 @@ async def _execute_in_session(request: Request) -> Response:
         server.sessions.get(session_id)  # an unknown id is an error status, not an event
         return stream_execution(server.sessions, session_id, exec_request)
     with server.sessions.using(session_id) as session:
-        outcome = await run_until_disconnect(request.receive, server.sessions.execute(session, exec_request))
-        return JSONResponse(to_json(outcome))
+        reply = await run_until_disconnect(request.receive, server.sessions.execute(session, exec_request))
+        return JSONResponse(reply.report())

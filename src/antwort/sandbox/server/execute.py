@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from antwort.sandbox.container.call import Outcome
 from antwort.sandbox.container.container import Container
+from antwort.sandbox.container.reply import ExecReply
 from antwort.sandbox.errors import BadPath, CannotStart, NotFound, TooLarge
-from antwort.sandbox.files.tree import MOST_LISTED, FileTree, parts
+from antwort.sandbox.files.tree import MAX_LISTED, FileTree, split_path
 from antwort.sandbox.limits import ContainerLimits
 from antwort.sandbox.packages.installer import InstallFailed
-from antwort.sandbox.packages.manager import Packages, check
+from antwort.sandbox.packages.manager import PackageManager
+from antwort.sandbox.packages.requirements import check_requirements
 from antwort.sandbox.pool.pool import Pool
 
 from .bodies import JsonFields
@@ -25,7 +26,7 @@ DEFAULT_SECONDS: Final = 30
 MAX_PRODUCED_BYTES: Final = 64 << 20
 _MAX_PATHS_NAMED: Final = 10
 _LISTING_TRUNCATED: Final = (
-    f"left out of files_produced: everything after the first {MOST_LISTED} files and directories; "
+    f"left out of files_produced: everything after the first {MAX_LISTED} files and directories; "
     "put them into an archive"
 )
 
@@ -45,17 +46,19 @@ def parse(fields: JsonFields, settings: SandboxSettings) -> OneShotRequest:
     """The request of a body; `Refused` if it is invalid."""
     files = fields.files()
     for name in files:
-        parts(name)
+        split_path(name)
     return OneShotRequest(
         code=fields.code(),
         seconds=fields.integer("timeout_seconds", DEFAULT_SECONDS, settings.max_timeout_seconds),
-        requirements=check(fields.strings("requirements")),
+        requirements=check_requirements(fields.strings("requirements")),
         files=files,
         tenant=fields.tenant(),
     )
 
 
-async def run(request: OneShotRequest, pool: Pool, packages: Packages, settings: SandboxSettings) -> dict[str, Any]:
+async def run(
+    request: OneShotRequest, pool: Pool, packages: PackageManager, settings: SandboxSettings
+) -> dict[str, Any]:
     """Install the packages, create a container, run the code and collect the files; the time-out covers all of it."""
     deadline = time.monotonic() + request.seconds
     lease = None
@@ -75,17 +78,17 @@ async def _run_with(
 ) -> dict[str, Any]:
     limits = ContainerLimits(output_bytes=settings.max_output_bytes)
     try:
-        container = await pool.create(limits, tenant=request.tenant, packages=packages, output=settings.output_dir)
+        container = await pool.create(limits, tenant=request.tenant, packages=packages, output_dir=settings.output_dir)
     except CannotStart as error:
         return _to_json("error", -1, stderr=f"the container did not start: {error}")
     try:
         await asyncio.to_thread(_prepare, container.files, request.files, settings.output_dir)
         left = max(0.001, deadline - time.monotonic())
-        outcome = await container.execute(request.code, timeout=left, echo=False)
+        reply = await container.execute(request.code, timeout=left, echo=False)
         produced, notes = await asyncio.to_thread(_collect, container, settings.output_dir)
     finally:
         await container.end("the run is over")
-    return _build_result(outcome, request, produced, notes)
+    return _build_result(reply, request, produced, notes)
 
 
 def _prepare(tree: FileTree, files: dict[str, bytes], output: str) -> None:
@@ -130,21 +133,21 @@ def _describe_omitted(paths: list[str]) -> list[str]:
 
 
 def _build_result(
-    outcome: Outcome, request: OneShotRequest, produced: dict[str, str], notes: list[str]
+    reply: ExecReply, request: OneShotRequest, produced: dict[str, str], notes: list[str]
 ) -> dict[str, Any]:
-    if outcome.status == "timeout":
+    if reply.status == "timeout":
         notes = [f"timed out after {request.seconds} s", *notes]
-    elif outcome.status == "ended" and outcome.reason == "oom":
+    elif reply.status == "ended" and reply.reason == "oom":
         notes = ["oom: the code exceeded its memory limit", *notes]
-    elif outcome.status == "ended":
-        notes = [outcome.reason or "the container ended", *notes]
-    stderr = outcome.stderr + "".join(f"{note}\n" for note in notes)
+    elif reply.status == "ended":
+        notes = [reply.reason or "the container ended", *notes]
+    stderr = reply.stderr + "".join(f"{note}\n" for note in notes)
     result = _to_json(
-        "success" if outcome.exit_code == 0 else "error",
-        outcome.exit_code,
-        stdout=outcome.stdout,
+        "success" if reply.exit_code == 0 else "error",
+        reply.exit_code,
+        stdout=reply.stdout,
         stderr=stderr,
-        milliseconds=int(outcome.seconds * 1000),
+        milliseconds=reply.execution_time_ms,
     )
     return result | ({"files_produced": produced} if produced else {})
 

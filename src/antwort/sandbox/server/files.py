@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from antwort.sandbox.errors import Refused
 from antwort.sandbox.files import archive
-from antwort.sandbox.files.tree import MOST_LISTED, Draft, Entry, parts
+from antwort.sandbox.files.tree import MAX_LISTED, Entry, PendingFile, split_path
 from antwort.sandbox.server import transfers
 from antwort.sandbox.server.bodies import read_json, stream_body
 
@@ -42,15 +42,15 @@ def _to_json(entry: Entry) -> dict[str, Any]:
 async def _list(request: Request) -> Response:
     with _server(request).sessions.using(request.path_params["session"]) as session:
         below, after = request.query_params.get("path", ""), request.query_params.get("after", "")
-        limit = _parse_limit(request.query_params.get("limit", str(MOST_LISTED)))
+        limit = _parse_limit(request.query_params.get("limit", str(MAX_LISTED)))
         listing = await asyncio.to_thread(session.container.files.list, below, limit=limit, after=after)
         files = [_to_json(entry) for entry in listing.entries]
         return JSONResponse({"files": files, "has_more": listing.has_more})
 
 
 def _parse_limit(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= MOST_LISTED):
-        raise Refused(f"limit must be an integer from 1 to {MOST_LISTED}")
+    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= MAX_LISTED):
+        raise Refused(f"limit must be an integer from 1 to {MAX_LISTED}")
     return int(text)
 
 
@@ -58,18 +58,18 @@ async def _upload(request: Request) -> Response:
     path = request.path_params["path"]
     with _server(request).sessions.using(request.path_params["session"]) as session:
         files = session.container.files
-        draft = await asyncio.to_thread(files.draft, path)
+        draft = await asyncio.to_thread(files.open_write, path)
         is_complete = False
         try:
             await _write_body(request, draft, session.container.limits.disk_bytes)
             is_complete = True
         finally:
             # Shielded, so that a disconnect leaves no file descriptor open.
-            await asyncio.shield(asyncio.ensure_future(asyncio.to_thread(draft.close, whole=is_complete)))
+            await asyncio.shield(asyncio.ensure_future(asyncio.to_thread(draft.close, commit=is_complete)))
         return JSONResponse(_to_json(await asyncio.to_thread(files.stat, path)), 201)
 
 
-async def _write_body(request: Request, draft: Draft, limit: int) -> None:
+async def _write_body(request: Request, draft: PendingFile, limit: int) -> None:
     pending = bytearray()
     async for chunk in stream_body(request, limit, repr(draft.path)):
         pending += chunk
@@ -83,7 +83,7 @@ async def _download(request: Request) -> Response:
     path = request.path_params["path"]
     with _server(request).sessions.using(request.path_params["session"]) as session:
         descriptor, size = await asyncio.to_thread(session.container.files.open_read, path)
-    name = quote(parts(path)[-1])
+    name = quote(split_path(path)[-1])
     headers = {
         **_DOWNLOAD_HEADERS,
         "Content-Length": str(size),
@@ -140,7 +140,7 @@ async def _unpack(request: Request) -> Response:
 async def _pack(request: Request) -> Response:
     below = request.query_params.get("path", "")
     if below:
-        parts(below)
+        split_path(below)
     server = _server(request)
     with server.sessions.using(request.path_params["session"]) as session:
         files, limit = session.container.files, 4 * session.container.limits.disk_bytes

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
 import logging
 import secrets
@@ -14,12 +13,13 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from antwort.net.fair_semaphore import FairSemaphore
-from antwort.sandbox.container.call import OnOutput, Outcome
+from antwort.sandbox.container.call import OnOutput
 from antwort.sandbox.container.container import Container
+from antwort.sandbox.container.reply import ExecReply
 from antwort.sandbox.errors import AtCapacity, Ended, NotFound
 from antwort.sandbox.limits import ContainerLimits
 from antwort.sandbox.packages.installer import InstallFailed
-from antwort.sandbox.packages.manager import Packages
+from antwort.sandbox.packages.manager import PackageManager
 from antwort.sandbox.packages.session_packages import SessionPackages
 from antwort.sandbox.pool.pool import Pool
 
@@ -50,7 +50,7 @@ class SandboxSession:
     id: str
     tenant: str
     container: Container
-    annex: SessionPackages
+    packages: SessionPackages
     expires_after: int
     created_at: float = field(default_factory=time.time)
     last_used: float = field(default_factory=time.monotonic)
@@ -82,7 +82,7 @@ class SandboxSession:
 class Sessions:
     """All sessions of the server. The reasons of the last 1,000 ended ones are kept for the error message."""
 
-    def __init__(self, pool: Pool, packages: Packages, settings: SandboxSettings) -> None:
+    def __init__(self, pool: Pool, packages: PackageManager, settings: SandboxSettings) -> None:
         self._pool = pool
         self._packages = packages
         self._settings = settings
@@ -123,23 +123,23 @@ class Sessions:
         self, limits: ContainerLimits, tenant: str, requirements: list[str], deadline: float
     ) -> tuple[Container, SessionPackages]:
         """A container and the package directory for later installations; the packages are kept until it has ended."""
-        annex, packages = self._packages.annex(), None
+        annex, packages = self._packages.open_session_packages(), None
         try:
             if requirements:
                 left = max(0.001, deadline - time.monotonic())  # it may have waited for a slot
                 lease = await self._packages.install(requirements, seconds=left, tenant=tenant)
-                annex.keep(lease)
+                annex.hold_lease(lease)
                 packages = lease.path
-            container = await self._pool.create(limits, tenant=tenant, packages=packages, annex=annex.path)
+            container = await self._pool.create(limits, tenant=tenant, packages=packages, session_packages=annex.path)
         except BaseException:
-            self._packages.retire(annex)
+            self._packages.close_session_packages(annex)
             raise
-        container.when_gone(lambda: self._packages.retire(annex))
+        container.on_ended(lambda: self._packages.close_session_packages(annex))
         return container, annex
 
     async def execute(
         self, session: SandboxSession, request: SessionExecRequest, on_output: OnOutput | None = None
-    ) -> Outcome:
+    ) -> ExecReply:
         """Install the packages of the request, then run its code; the time-out covers both."""
         try:
             return await self._install_and_run(session, request, on_output)
@@ -149,7 +149,7 @@ class Sessions:
 
     async def _install_and_run(
         self, session: SandboxSession, request: SessionExecRequest, on_output: OnOutput | None
-    ) -> Outcome:
+    ) -> ExecReply:
         async with session.lock:
             deadline = time.monotonic() + request.seconds
             try:
@@ -165,7 +165,9 @@ class Sessions:
 
     async def _install(self, session: SandboxSession, request: SessionExecRequest) -> str | None:
         """The name of the package set in the session's package directory; None if the installation was interrupted."""
-        adding = self._packages.add(session.annex, request.requirements, seconds=request.seconds, tenant=session.tenant)
+        adding = self._packages.add_to_session(
+            session.packages, request.requirements, seconds=request.seconds, tenant=session.tenant
+        )
         session.installation = asyncio.create_task(adding)
         try:
             await asyncio.wait([session.installation])
@@ -243,26 +245,8 @@ class Sessions:
             await self._end(session, "expired")
 
 
-def _not_run(status: Literal["error", "interrupted"], message: str, on_output: OnOutput | None) -> Outcome:
+def _not_run(status: Literal["error", "interrupted"], message: str, on_output: OnOutput | None) -> ExecReply:
     """The result of code that was not started."""
     if on_output is not None:
         on_output("stderr", message)
-    return Outcome(status=status, exit_code=-1, stdout="", stderr=message, output=[("stderr", message)])
-
-
-def to_json(outcome: Outcome) -> dict[str, Any]:
-    """The outcome as the JSON object of the protocol."""
-    return {
-        "status": outcome.status,
-        "exit_code": outcome.exit_code,
-        "stdout": outcome.stdout,
-        "stderr": outcome.stderr,
-        "output": [{"stream": name, "text": text} for name, text in outcome.output],
-        "result": outcome.echo,
-        "error": outcome.error,
-        "images": [{"mime": i.mime, "data": base64.b64encode(i.data).decode()} for i in outcome.images],
-        "images_left_out": outcome.images_left_out,
-        "execution_time_ms": int(outcome.seconds * 1000),
-        "reason": outcome.reason,
-        "cut_bytes": outcome.cut_bytes,
-    }
+    return ExecReply(status=status, exit_code=-1, stderr=message, output=[("stderr", message)])

@@ -11,9 +11,9 @@ from typing import Any, Final
 from antwort.net.origin import is_loopback
 from antwort.sandbox.errors import BadPath, Refused
 from antwort.sandbox.files.quota import Quota
-from antwort.sandbox.files.tree import parts
+from antwort.sandbox.files.tree import split_path
 from antwort.sandbox.limits import GIB
-from antwort.sandbox.packages.manager import Allowance
+from antwort.sandbox.packages.manager import PackageLimits
 
 _MAX_PORT: Final = 65_535
 _MINIMUM: Final = {
@@ -89,13 +89,13 @@ class SandboxSettings:
         return frozenset(filter(None, self.allow_weaker_isolation.split(",")))
 
     @property
-    def allowance(self) -> Allowance:
-        return Allowance(
+    def allowance(self) -> PackageLimits:
+        return PackageLimits(
             quota=Quota(self.max_install_bytes, self.max_install_files),
             seconds=self.max_install_seconds,
-            at_once=self.max_installs,
-            queue=self.install_queue,
-            shelf_bytes=self.max_packages_bytes,
+            max_concurrent=self.max_installs,
+            max_queued=self.install_queue,
+            cache_bytes=self.max_packages_bytes,
         )
 
     def check(self) -> None:
@@ -111,7 +111,7 @@ class SandboxSettings:
             if not minimum <= value < math.inf:
                 raise Refused(f"SANDBOX_{name.upper()}={value} is invalid: it must be finite and at least {minimum}")
         try:
-            parts(self.output_dir)
+            split_path(self.output_dir)
         except BadPath as error:
             raise Refused(
                 f"SANDBOX_OUTPUT_DIR must be a relative path below the container's working directory: {error}"

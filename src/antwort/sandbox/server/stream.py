@@ -16,7 +16,7 @@ from antwort.net.sse import KEEP_ALIVE, encode_frame
 from antwort.sandbox.container.capture import StreamName
 from antwort.sandbox.errors import SandboxError
 
-from .sessions import SessionExecRequest, Sessions, to_json
+from .sessions import SessionExecRequest, Sessions
 
 _logger = logging.getLogger(__name__)
 
@@ -40,8 +40,8 @@ async def _frames(sessions: Sessions, session_id: str, exec_request: SessionExec
     async def work() -> None:
         try:
             with sessions.using(session_id) as session:
-                outcome = await sessions.execute(session, exec_request, queue.add_output)
-            queue.put("result", to_json(outcome))
+                reply = await sessions.execute(session, exec_request, queue.add_output)
+            queue.put("result", reply.report())
         except (SandboxError, NetError) as error:
             queue.put("error", {"error": str(error)})
         except Exception:  # the status of the response has been sent: a 500 is not possible

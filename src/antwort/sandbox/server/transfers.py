@@ -11,7 +11,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import IO, Any, Final, TypeVar, cast
 
-from antwort.sandbox.files.archive import Feed
+from antwort.sandbox.files.archive import ChunkReader
 
 T = TypeVar("T")
 
@@ -27,7 +27,7 @@ _threads = concurrent.futures.ThreadPoolExecutor(MAX_TRANSFERS, thread_name_pref
 async def receive(chunks: AsyncIterator[bytes], work: Callable[[IO[bytes]], T]) -> T:
     """Run `work` with a readable file that has the content of `chunks`. A full queue pauses the sender."""
     pipe = _ThreadPipe()
-    task = pipe.start(lambda: work(cast("IO[bytes]", Feed(iter(pipe.get, b"")))))
+    task = pipe.start(lambda: work(cast("IO[bytes]", ChunkReader(iter(pipe.get, b"")))))
     try:
         async for chunk in chunks:
             if chunk:

@@ -1,4 +1,4 @@
-"""Attacks that hide what they take, or take what the kernel counts per user and not per container."""
+"""Attacks on resource accounting: hidden memory, and resources that the kernel counts per user."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from textwrap import dedent
 import pytest
 
 MEGABYTES = 600
-"""More than twice what the attacker may have."""
+"""More than twice the attacker's limit."""
 
 HIDDEN = {
-    "behind a process that cannot be looked at": """
+    "in a process that is not dumpable": """
 import ctypes, os, time
-ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)  # not dumpable: /proc tells others nothing
+ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE
 x = []
 for _ in range(MEGABYTES // 4):
     x.append(bytearray(b'x') * (4 << 20)); time.sleep(0.01)
 """,
-    "in files without a name": """
+    "in memfds": """
 import os, time
 fds = []
 for _ in range(MEGABYTES // 20):
@@ -33,7 +33,7 @@ for _ in range(MEGABYTES // 20):
     assert n >= 0, ctypes.get_errno()
     at = libc.shmat(n, None, 0); ctypes.memset(at, 1, 20 << 20); libc.shmdt(ctypes.c_void_p(at)); time.sleep(0.03)
 """,
-    "in shared pages dropped from view": """
+    "in unmapped shared pages": """
 import mmap, time
 maps = []
 for _ in range(MEGABYTES // 20):
@@ -80,16 +80,16 @@ time.sleep(2)
 
 
 @pytest.mark.parametrize("how", HIDDEN)
-def test_memory_cannot_be_hidden(arena, how):
-    """Counted, or refused: what must not happen is that all of it is had."""
-    seen = arena.run(f"MEGABYTES = {MEGABYTES}\n{HIDDEN[how]}", timeout_seconds=30)
+def test_memory_cannot_be_hidden(attacker, how):
+    """It is counted or refused, never granted in full."""
+    seen = attacker.run(f"MEGABYTES = {MEGABYTES}\n{HIDDEN[how]}", timeout_seconds=30)
     assert seen["status"] in {"ended", "error"}
     assert seen["reason"] in {None, "oom", "it had more than 1024 sockets open"}
     assert seen["error"] is None or seen["error"]["name"] in {"OSError", "PermissionError", "AssertionError"}
 
 
 EXHAUST = {
-    "watches": """
+    "inotify instances": """
         x = []
         try:
             while True: x.append(libc.inotify_init1(0)); assert x[-1] >= 0
@@ -125,12 +125,12 @@ works
 
 
 @pytest.mark.parametrize("what", EXHAUST)
-def test_what_is_counted_per_user_is_not_taken_from_siblings(arena, what):
+def test_resources_counted_per_user_are_not_exhausted_for_siblings(attacker, what):
     prelude = "import ctypes, fcntl, mmap, os\nlibc = ctypes.CDLL(None, use_errno=True)\n"
     code = "import os, time\nfor _ in range(8):\n    if os.fork() == 0:\n" + "".join(
         f"        {line}\n" for line in f"{prelude}{dedent(EXHAUST[what])}\ntime.sleep(60)".splitlines()
     )
-    assert arena.run(f"{code}time.sleep(1)", timeout_seconds=30)["status"] in {"success", "ended"}
+    assert attacker.run(f"{code}time.sleep(1)", timeout_seconds=30)["status"] in {"success", "ended"}
     time.sleep(0.5)
-    assert arena.run_beside(USE)["result"] == str([True] * 3)
-    assert arena.client.execute("print(1)")["stdout"] == "1\n"
+    assert attacker.run_in_sibling(USE)["result"] == str([True] * 3)
+    assert attacker.client.execute("print(1)")["stdout"] == "1\n"

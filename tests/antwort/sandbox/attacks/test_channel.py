@@ -1,4 +1,4 @@
-"""Attacks on the runner and on its channel: code can end its own container with them, and nothing more."""
+"""Attacks on the runner and the control channel, which can only end the attacker's own container."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from pathlib import Path
 
 import pytest
 
-# The runner holds the question's token, so code can look it up and answer in its place: its own result, after all.
+# The code can find the call's token in the runner's frames and forge the reply: it is its own result.
 FORGE = """
 import json, os, struct, sys, time
 def token():
     frame = sys._getframe()
-    while 'question' not in frame.f_locals: frame = frame.f_back
-    return frame.f_locals['question']['call']
-def answer(blobs=(), **header):
+    while 'request' not in frame.f_locals: frame = frame.f_back
+    return frame.f_locals['request']['call']
+def reply(blobs=(), **header):
     header = json.dumps({'call': token(), 'status': 'success', 'exit_code': 0, 'parts': [],
                          'blobs': [len(b) for b in blobs], **header}).encode()
     os.write(4000, struct.pack('>II', len(header), sum(map(len, blobs))) + header + b''.join(blobs))
 """
 
-LIES = [
+INVALID = [
     {"status": []},
     {"status": {}},
     {"status": "ended"},
@@ -32,7 +32,7 @@ LIES = [
     {"exit_code": True},
     {"exit_code": None},
     {"parts": None},
-    {"parts": ["echo"]},
+    {"parts": ["result"]},
     {"parts": [[]]},
     {"parts": {}},
     {"call": None},
@@ -40,80 +40,80 @@ LIES = [
 ]
 
 
-def peak_kilobytes(arena) -> int:
-    status = Path(f"/proc/{arena.server.process.pid}/status").read_text()
+def peak_kilobytes(attacker) -> int:
+    status = Path(f"/proc/{attacker.server.process.pid}/status").read_text()
     return int(status.partition("VmHWM:")[2].split()[0])
 
 
-def processor_seconds(arena) -> float:
-    fields = Path(f"/proc/{arena.server.process.pid}/stat").read_text().rpartition(")")[2].split()
+def cpu_seconds(attacker) -> float:
+    fields = Path(f"/proc/{attacker.server.process.pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / 100
 
 
-@pytest.mark.parametrize("lie", LIES, ids=str)
-def test_an_answer_that_is_not_well_formed_ends_the_container(arena, lie):
-    seen = arena.run(f"{FORGE}answer(**{lie!r}); time.sleep(10)")
+@pytest.mark.parametrize("fields", INVALID, ids=str)
+def test_an_invalid_reply_ends_the_container(attacker, fields):
+    seen = attacker.run(f"{FORGE}reply(**{fields!r}); time.sleep(10)")
     assert (seen["status"], seen["result"]) == ("ended", None)
-    assert "nobody had asked" in seen["reason"]
+    assert "unexpected reply" in seen["reason"]
 
 
 @pytest.mark.parametrize("header", [b"[]", b"null", b'{"blobs": 7}', b'{"blobs": [-1]}', b"[" * 60_000, b"\xff", b"{}"])
-def test_a_header_that_is_no_header_ends_the_container(arena, header):
+def test_an_invalid_header_ends_the_container(attacker, header):
     frame = f"struct.pack('>II', {len(header)}, 0) + {header!r}"
-    seen = arena.run(f"import os, struct, time\nos.write(4000, {frame})\ntime.sleep(10)")
+    seen = attacker.run(f"import os, struct, time\nos.write(4000, {frame})\ntime.sleep(10)")
     assert seen["status"] == "ended"
-    assert "broke its channel" in seen["reason"]
+    assert "broke its control channel" in seen["reason"]
 
 
-def test_answering_twice_ends_the_container(arena):
-    arena.run(f"{FORGE}answer(); answer(); time.sleep(10)")
+def test_replying_twice_ends_the_container(attacker):
+    attacker.run(f"{FORGE}reply(); reply(); time.sleep(10)")
     deadline = time.monotonic() + 5
-    while (answer := arena.client.post(f"/sessions/{arena.session}/execute", {"code": "'mine'"})).status == 200:
+    while (answer := attacker.client.post(f"/sessions/{attacker.session}/execute", {"code": "'mine'"})).status == 200:
         assert answer.json["result"] is None
         assert time.monotonic() < deadline
 
 
-def test_a_header_made_to_cost_memory_when_parsed_is_refused(arena):
-    before = peak_kilobytes(arena)
+def test_a_header_that_is_expensive_to_parse_is_refused(attacker):
+    before = peak_kilobytes(attacker)
     header = "h = b'[' + b'[],' * 9_000_000 + b'0]'\nos.write(4000, struct.pack('>II', len(h), 0)); os.write(4000, h)"
-    seen = arena.run(f"import os, struct\n{header}")
+    seen = attacker.run(f"import os, struct\n{header}")
     assert seen["status"] == "ended"
-    assert peak_kilobytes(arena) - before < 32_000
+    assert peak_kilobytes(attacker) - before < 32_000
 
 
-def test_text_that_cannot_be_written_down_is_marked(arena):
-    """Half a surrogate pair has no bytes: handed on as it is, it would break whoever encodes the answer."""
-    assert arena.value("class Odd:\n    def __repr__(self): return 'a\\ud800b'\nOdd()") == "a\\ud800b"
-    seen = arena.run("raise ValueError('m\\ud800')")
+def test_surrogates_are_escaped(attacker):
+    """A lone surrogate cannot be encoded: passed on unchanged it would break the JSON response."""
+    assert attacker.evaluate("class Odd:\n    def __repr__(self): return 'a\\ud800b'\nOdd()") == "a\\ud800b"
+    seen = attacker.run("raise ValueError('m\\ud800')")
     assert seen["error"] == {"name": "ValueError", "message": "m\\ud800"}
-    seen = arena.run(f"{FORGE}answer([b'\\xff\\xfe'], parts=['echo']); time.sleep(10)")
+    seen = attacker.run(f"{FORGE}reply([b'\\xff\\xfe'], parts=['result']); time.sleep(10)")
     assert seen["result"] == "\ufffd\ufffd"
 
 
-def test_a_flood_between_calls_does_not_keep_the_server_busy(arena):
-    arena.run("import subprocess\np = [subprocess.Popen(['cat', '/dev/zero']) for _ in range(2)]")
-    before = processor_seconds(arena)
+def test_a_flood_between_calls_does_not_keep_the_server_busy(attacker):
+    attacker.run("import subprocess\np = [subprocess.Popen(['cat', '/dev/zero']) for _ in range(2)]")
+    before = cpu_seconds(attacker)
     time.sleep(1.5)
-    assert processor_seconds(arena) - before < 0.5
-    assert arena.value("[q.kill() or q.wait() for q in p] and 'here'") == "'here'"
+    assert cpu_seconds(attacker) - before < 0.5
+    assert attacker.evaluate("[q.kill() or q.wait() for q in p] and 'here'") == "'here'"
     time.sleep(0.2)
-    assert arena.run("print('clean')")["stdout"] == "clean\n"
+    assert attacker.run("print('clean')")["stdout"] == "clean\n"
 
 
-def test_a_channel_that_is_never_read_does_not_hold_up_the_server(arena):
-    """The interpreter has stopped itself, and the next question does not fit into the socket."""
-    arena.run("import os, signal, threading\nthreading.Timer(0.2, os.kill, (os.getpid(), signal.SIGSTOP)).start()")
+def test_a_channel_that_is_never_read_does_not_block_the_server(attacker):
+    """The interpreter has stopped itself, and the next call does not fit into the socket buffer."""
+    attacker.run("import os, signal, threading\nthreading.Timer(0.2, os.kill, (os.getpid(), signal.SIGSTOP)).start()")
     time.sleep(0.5)
     started = time.monotonic()
-    seen = arena.run("#" * (4 << 20), timeout_seconds=1)
+    seen = attacker.run("#" * (4 << 20), timeout_seconds=1)
     assert time.monotonic() - started < 4
-    assert (seen["status"], seen["reason"]) == ("ended", "the code broke its channel")
+    assert (seen["status"], seen["reason"]) == ("ended", "the code broke its control channel")
 
 
-def test_stopping_itself_does_not_outlast_the_time(arena):
+def test_sigstop_does_not_outlast_the_timeout(attacker):
     started = time.monotonic()
     assert (
-        arena.run(
+        attacker.run(
             """
         import os, signal
         os.kill(os.getpid(), signal.SIGSTOP)
@@ -126,7 +126,7 @@ def test_stopping_itself_does_not_outlast_the_time(arena):
 
 
 @pytest.mark.parametrize(
-    "leave",
+    "code",
     [
         "import os; os._exit(3)",
         "import os; os.abort()",
@@ -136,9 +136,9 @@ def test_stopping_itself_does_not_outlast_the_time(arena):
         "import os; os.closerange(0, 1 << 16); import time; time.sleep(30)",
     ],
 )
-def test_ending_or_replacing_the_interpreter_is_told_at_once(arena, leave):
+def test_exiting_or_replacing_the_interpreter_is_detected(attacker, code):
     started = time.monotonic()
-    seen = arena.run(leave, timeout_seconds=3)
+    seen = attacker.run(code, timeout_seconds=3)
     assert seen["status"] in {"ended", "timeout"}
     assert seen["result"] is None
     assert time.monotonic() - started < 5
@@ -166,29 +166,27 @@ def test_ending_or_replacing_the_interpreter_is_told_at_once(arena, leave):
         "class B:\n    def _repr_png_(self): return [b'x']\nB()",
     ],
 )
-def test_malicious_objects_cost_their_own_result_at_most(arena, code):
-    seen = arena.run(code, timeout_seconds=30)
+def test_malicious_objects_affect_only_their_own_result(attacker, code):
+    seen = attacker.run(code, timeout_seconds=30)
     assert seen["status"] in {"success", "error", "exit", "interrupted", "ended"}
     assert len(json.dumps(seen)) < 12_000_000
 
 
-def test_a_client_that_walks_away_leaves_nothing_running(arena):
-    """Disconnected in the middle of a call: the call is interrupted and the container can be used again."""
-    host, port = arena.client.url.removeprefix("http://").split(":")
+def test_a_client_disconnect_interrupts_the_call(attacker):
+    """The container can be used again afterwards."""
+    host, port = attacker.client.url.removeprefix("http://").split(":")
     body = json.dumps({"code": "import time\ntry: time.sleep(60)\nfinally: ended = True", "stream": True}).encode()
     with socket.create_connection((host, int(port))) as connection:
-        head = (
-            f"POST /sessions/{arena.session}/execute HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
-        )
-        connection.sendall(head.encode() + body)
+        head = f"POST /sessions/{attacker.session}/execute HTTP/1.1\r\nHost: localhost\r\n"
+        connection.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
         time.sleep(0.5)
-    seen = arena.run("ended", timeout_seconds=10)
+    seen = attacker.run("ended", timeout_seconds=10)
     assert seen["result"] == "True", seen
 
 
-def test_bytes_between_the_calls_end_the_container_before_they_are_kept(arena):
-    before = peak_kilobytes(arena)
-    arena.run("""
+def test_bytes_between_calls_end_the_container_before_they_are_buffered(attacker):
+    before = peak_kilobytes(attacker)
+    attacker.run("""
         import os, struct, threading, time
         def send():
             time.sleep(0.3)
@@ -197,11 +195,11 @@ def test_bytes_between_the_calls_end_the_container_before_they_are_kept(arena):
         threading.Thread(target=send, daemon=True).start()
     """)
     time.sleep(1)
-    answer = arena.client.post(f"/sessions/{arena.session}/execute", {"code": "1"})
-    assert (answer.status, "nobody had asked" in answer.json["reason"]) == (410, True)
-    assert peak_kilobytes(arena) - before < 16 << 10
+    answer = attacker.client.post(f"/sessions/{attacker.session}/execute", {"code": "1"})
+    assert (answer.status, "unexpected reply" in answer.json["reason"]) == (410, True)
+    assert peak_kilobytes(attacker) - before < 16 << 10
 
 
-def test_after_a_wrong_answer_the_right_one_is_not_believed_either(arena):
-    seen = arena.run(f"{FORGE}answer(call='0' * 16)")
+def test_after_an_invalid_reply_a_valid_one_is_ignored(attacker):
+    seen = attacker.run(f"{FORGE}reply(call='0' * 16)")
     assert (seen["status"], seen["result"]) == ("ended", None)

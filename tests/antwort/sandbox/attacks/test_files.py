@@ -1,4 +1,4 @@
-"""Attacks on the way files go in and come out."""
+"""Attacks on file upload and download."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ BAD_NAMES = [
 ]
 
 
-def names_in_archive(arena) -> list[str]:
-    packed = arena.client.call("GET", f"/sessions/{arena.session}/archive").body
+def names_in_archive(attacker) -> list[str]:
+    packed = attacker.client.call("GET", f"/sessions/{attacker.session}/archive").body
     with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
         return sorted(archive.getnames())
 
 
 @pytest.mark.parametrize("name", BAD_NAMES)
-def test_bad_names_going_in(arena, name):
-    """By every way there is: alone, with a run or a session, as the target of a move, in an archive, as its place."""
-    base = f"/sessions/{arena.session}"
+def test_bad_names_are_refused_on_upload(attacker, name):
+    """As a file, with an execution or a session, as a move target, in an archive, as the archive's directory."""
+    base = f"/sessions/{attacker.session}"
     answers = [
-        arena.client.call("PUT", f"{base}/files/{quote(name, safe='')}", b"x"),
-        arena.client.call("PUT", f"{base}/archive?path={quote(name, safe='')}", packed("good")),
-        arena.client.post("/execute", {"code": "1", "files": {name: ""}}),
-        arena.client.post("/sessions", {"files": {name: ""}}),
+        attacker.client.call("PUT", f"{base}/files/{quote(name, safe='')}", b"x"),
+        attacker.client.call("PUT", f"{base}/archive?path={quote(name, safe='')}", packed("good")),
+        attacker.client.post("/execute", {"code": "1", "files": {name: ""}}),
+        attacker.client.post("/sessions", {"files": {name: ""}}),
     ]
-    if "\0" not in name:  # which ends a name in an archive
-        answers.append(arena.client.call("PUT", f"{base}/archive", packed(name)))
+    if "\0" not in name:  # NUL terminates a name in an archive
+        answers.append(attacker.client.call("PUT", f"{base}/archive", packed(name)))
     assert {answer.status for answer in answers} <= {400, 404}, answers
-    assert arena.client.call("GET", f"{base}/files").json["files"] == []
-    assert arena.client.call("PUT", f"{base}/files/good", b"x").status == 201
-    assert arena.client.post(f"{base}/move", {"from": "good", "to": name}).status == 400
-    assert arena.value("import os; os.listdir('/mnt/data')") == "['good']"
+    assert attacker.client.call("GET", f"{base}/files").json["files"] == []
+    assert attacker.client.call("PUT", f"{base}/files/good", b"x").status == 201
+    assert attacker.client.post(f"{base}/move", {"from": "good", "to": name}).status == 400
+    assert attacker.evaluate("import os; os.listdir('/mnt/data')") == "['good']"
 
 
 def packed(*names: str, size: int = 0) -> bytes:
@@ -53,74 +53,76 @@ def packed(*names: str, size: int = 0) -> bytes:
     return data.getvalue()
 
 
-@pytest.mark.parametrize("squeeze", [gzip.compress, bz2.compress, lzma.compress], ids=["gzip", "bzip2", "xz"])
-def test_an_archive_that_would_unpack_to_a_thousand_times_its_size(arena, squeeze):
-    """Only plain archives are taken: they are as large as what is in them."""
-    bomb = squeeze(packed("bomb", size=100 << 20))
-    answer = arena.client.call("PUT", f"/sessions/{arena.session}/archive", bomb)
+@pytest.mark.parametrize("compress", [gzip.compress, bz2.compress, lzma.compress], ids=["gzip", "bzip2", "xz"])
+def test_compressed_archives_are_refused(attacker, compress):
+    """An uncompressed archive is as large as its content, so it cannot be a bomb."""
+    bomb = compress(packed("bomb", size=100 << 20))
+    answer = attacker.client.call("PUT", f"/sessions/{attacker.session}/archive", bomb)
     assert answer.status == 400
-    assert arena.value("import os; os.listdir()") == "[]"
+    assert attacker.evaluate("import os; os.listdir()") == "[]"
 
 
 @pytest.mark.parametrize("count, size", [(40, 1 << 20), (3_000, 0)], ids=["bytes", "files"])
-def test_an_archive_over_the_quota(arena, count, size):
-    """It stops where the quota ends, and what the container has is still its own to remove."""
-    answer = arena.client.call("PUT", f"/sessions/{arena.session}/archive", packed(*map(str, range(count)), size=size))
+def test_an_archive_over_the_quota(attacker, count, size):
+    """Unpacking stops at the quota, and the container can remove the files."""
+    answer = attacker.client.call(
+        "PUT", f"/sessions/{attacker.session}/archive", packed(*map(str, range(count)), size=size)
+    )
     assert answer.status == 413
     code = "import os\nfor n in os.listdir(): os.unlink(n)\nopen('f', 'w').write('x' * 1000)"
-    assert arena.value(code) == "1000"
+    assert attacker.evaluate(code) == "1000"
 
 
 @pytest.mark.parametrize(
     "method, path", [("GET", "files/x"), ("HEAD", "files/x"), ("GET", "stat/x"), ("GET", "archive?path=x")]
 )
 @pytest.mark.parametrize("target", ["/etc/passwd", "/proc/1/root", "..", "/dev/zero"])
-def test_nothing_outside_is_reached_through_a_link(arena, method, path, target):
-    arena.run(f"import os; os.symlink({target!r}, 'x')")
-    answer = arena.client.call(method, f"/sessions/{arena.session}/{path}")
+def test_links_give_no_access_to_files_outside(attacker, method, path, target):
+    attacker.run(f"import os; os.symlink({target!r}, 'x')")
+    answer = attacker.client.call(method, f"/sessions/{attacker.session}/{path}")
     assert b"root:" not in answer.body
     assert answer.status == 400 or (path.startswith("stat") and answer.json["kind"] == "other")
 
 
-def test_names_of_255_bytes_and_both_normal_forms_are_kept_apart(arena):
+def test_names_of_255_bytes_and_both_unicode_normal_forms_are_distinct(attacker):
     for name in ("x" * 255, "\u00e9", "e\u0301"):
-        assert arena.client.call("PUT", f"/sessions/{arena.session}/files/{quote(name)}", b"x").status == 201
-    assert arena.value("import os; sorted(map(len, os.listdir()))") == "[1, 2, 255]"
-    listed = arena.client.call("GET", f"/sessions/{arena.session}/files").json["files"]
+        assert attacker.client.call("PUT", f"/sessions/{attacker.session}/files/{quote(name)}", b"x").status == 201
+    assert attacker.evaluate("import os; sorted(map(len, os.listdir()))") == "[1, 2, 255]"
+    listed = attacker.client.call("GET", f"/sessions/{attacker.session}/files").json["files"]
     assert sorted(entry["path"] for entry in listed) == ["e\u0301", "x" * 255, "\u00e9"]
-    assert names_in_archive(arena) == ["e\u0301", "x" * 255, "\u00e9"]
+    assert names_in_archive(attacker) == ["e\u0301", "x" * 255, "\u00e9"]
 
 
-def test_bad_names_coming_out(arena):
-    arena.run("""
+def test_bad_names_are_not_listed_or_packed(attacker):
+    attacker.run("""
         import os
         for n in (b'a\\\\b', b'a\\nb', b'\\xff', b'\\x1b[31m', '\\u202ex'.encode()): open(n, 'w').close()
         open('good', 'w').close()
     """)
-    listed = arena.client.call("GET", f"/sessions/{arena.session}/files").json["files"]
+    listed = attacker.client.call("GET", f"/sessions/{attacker.session}/files").json["files"]
     assert [entry["path"] for entry in listed] == ["good"]
-    assert names_in_archive(arena) == ["good"]
+    assert names_in_archive(attacker) == ["good"]
 
 
 @pytest.mark.parametrize("target", ["/etc/passwd", "/proc/self/environ", "../../etc/passwd", "/", "good"])
-def test_links_are_never_followed(arena, target):
-    arena.run(f"""
+def test_links_are_never_followed(attacker, target):
+    attacker.run(f"""
         import os
         open('good', 'w').write('g')
         os.symlink({target!r}, 'link'); os.mkdir('d'); os.symlink({target!r}, 'd/l')
     """)
-    base = f"/sessions/{arena.session}"
-    assert arena.client.call("GET", f"{base}/files/link").status == 400
-    assert arena.client.call("GET", f"{base}/files/link/passwd").status == 400
-    assert arena.client.call("PUT", f"{base}/files/link/x", b"x").status == 400
-    assert names_in_archive(arena) == ["d", "good"]
+    base = f"/sessions/{attacker.session}"
+    assert attacker.client.call("GET", f"{base}/files/link").status == 400
+    assert attacker.client.call("GET", f"{base}/files/link/passwd").status == 400
+    assert attacker.client.call("PUT", f"{base}/files/link/x", b"x").status == 400
+    assert names_in_archive(attacker) == ["d", "good"]
     # Writing onto a link replaces the link, not what it points to.
-    assert arena.client.call("PUT", f"{base}/files/link", b"new").status == 201
-    assert arena.value("import os; os.path.islink('link'), open('good').read()") == "(False, 'g')"
+    assert attacker.client.call("PUT", f"{base}/files/link", b"new").status == 201
+    assert attacker.evaluate("import os; os.path.islink('link'), open('good').read()") == "(False, 'g')"
 
 
-def test_a_link_swapped_in_while_files_are_read(arena):
-    arena.run("""
+def test_a_link_swapped_in_while_files_are_read(attacker):
+    attacker.run("""
         import os, threading
         os.mkdir('a'); open('a/passwd', 'w').write('mine')
         os.symlink('/etc', 'b')
@@ -130,64 +132,66 @@ def test_a_link_swapped_in_while_files_are_read(arena):
         threading.Thread(target=swap, daemon=True).start()
     """)
     for _ in range(200):
-        answer = arena.client.call("GET", f"/sessions/{arena.session}/files/a/passwd")
+        answer = attacker.client.call("GET", f"/sessions/{attacker.session}/files/a/passwd")
         assert answer.status in {400, 404} or answer.body == b"mine"
 
 
 @pytest.mark.parametrize("make", ["os.mkfifo('x')", "socket.socket(socket.AF_UNIX).bind('x')", "os.mkdir('x')"])
-def test_what_is_no_file_is_not_downloaded_and_does_not_hang(arena, make):
-    arena.run(f"import os, socket\n{make}")
-    assert arena.client.call("GET", f"/sessions/{arena.session}/files/x").status == 400
+def test_fifos_sockets_and_directories_are_not_downloaded(attacker, make):
+    attacker.run(f"import os, socket\n{make}")
+    assert attacker.client.call("GET", f"/sessions/{attacker.session}/files/x").status == 400
 
 
-def test_an_upload_over_the_quota(arena):
-    answer = arena.client.call("PUT", f"/sessions/{arena.session}/files/big", b"x" * (40 << 20))
+def test_an_upload_over_the_quota(attacker):
+    answer = attacker.client.call("PUT", f"/sessions/{attacker.session}/files/big", b"x" * (40 << 20))
     assert answer.status == 413
-    assert arena.client.call("GET", f"/sessions/{arena.session}/files").json["files"] == []
+    assert attacker.client.call("GET", f"/sessions/{attacker.session}/files").json["files"] == []
 
 
-def test_an_archive_with_lying_sizes(arena):
+def test_an_archive_with_wrong_sizes(attacker):
     header = tarfile.TarInfo("x")
     header.size = 1 << 40
-    answer = arena.client.call("PUT", f"/sessions/{arena.session}/archive", header.tobuf() + b"x" * 1024)
+    answer = attacker.client.call("PUT", f"/sessions/{attacker.session}/archive", header.tobuf() + b"x" * 1024)
     assert answer.status == 413
     header.size = 4096
-    assert arena.client.call("PUT", f"/sessions/{arena.session}/archive", header.tobuf() + b"x" * 10).status == 400
+    assert (
+        attacker.client.call("PUT", f"/sessions/{attacker.session}/archive", header.tobuf() + b"x" * 10).status == 400
+    )
 
 
-def test_setuid_bits_do_not_survive(arena):
+def test_setuid_bits_are_removed(attacker):
     member = tarfile.TarInfo("s")
     member.mode = 0o6777
     data = io.BytesIO()
     with tarfile.open(fileobj=data, mode="w") as archive:
         archive.addfile(member)
-    assert arena.client.call("PUT", f"/sessions/{arena.session}/archive", data.getvalue()).status == 201
-    assert arena.value("import os; oct(os.stat('s').st_mode)") == "'0o100755'"
+    assert attacker.client.call("PUT", f"/sessions/{attacker.session}/archive", data.getvalue()).status == 201
+    assert attacker.evaluate("import os; oct(os.stat('s').st_mode)") == "'0o100755'"
 
 
-def test_content_is_served_so_that_a_browser_does_not_run_it(arena):
-    arena.client.call("PUT", f"/sessions/{arena.session}/files/x.html", b"<script>")
-    headers = arena.client.call("GET", f"/sessions/{arena.session}/files/x.html").headers
+def test_downloads_have_headers_that_prevent_execution_in_a_browser(attacker):
+    attacker.client.call("PUT", f"/sessions/{attacker.session}/files/x.html", b"<script>")
+    headers = attacker.client.call("GET", f"/sessions/{attacker.session}/files/x.html").headers
     assert headers["content-type"] == "application/octet-stream"
     assert headers["content-disposition"].startswith("attachment")
     assert (headers["x-content-type-options"], headers["content-security-policy"]) == ("nosniff", "sandbox")
 
 
 @pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.BLKTYPE, tarfile.FIFOTYPE])
-def test_members_of_an_archive_that_are_no_files_are_not_made(arena, kind):
+def test_links_and_devices_in_an_archive_are_not_created(attacker, kind):
     member = tarfile.TarInfo("odd")
     member.type, member.linkname = kind, "/etc/passwd"
     data = io.BytesIO()
     with tarfile.open(fileobj=data, mode="w") as archive:
         archive.addfile(member)
         archive.addfile(tarfile.TarInfo("good"))
-    arena.client.call("PUT", f"/sessions/{arena.session}/archive", data.getvalue())
-    assert "odd" not in str(arena.value("import os; os.listdir()"))
+    attacker.client.call("PUT", f"/sessions/{attacker.session}/archive", data.getvalue())
+    assert "odd" not in str(attacker.evaluate("import os; os.listdir()"))
 
 
-def test_a_lease_on_a_file_does_not_hold_up_a_download(arena):
-    """Whoever opens a leased file waits for its holder, up to 45 seconds, unless he says that he will not."""
-    assert arena.value("""
+def test_a_file_lease_does_not_block_a_download(attacker):
+    """Opening a leased file blocks for up to 45 seconds, unless it is opened with O_NONBLOCK."""
+    assert attacker.evaluate("""
         import fcntl, os
         open('leased', 'w').write('x')
         fd = os.open('leased', os.O_RDWR)
@@ -195,14 +199,14 @@ def test_a_lease_on_a_file_does_not_hold_up_a_download(arena):
     """) in {"0", "None"}
     started = time.monotonic()
     for method, body in (("GET", None), ("PUT", b"new"), ("DELETE", None)):
-        arena.client.call(method, f"/sessions/{arena.session}/files/leased", body)
-    # The kernel tells the holder by a signal, which ends an interpreter that does not expect it.
-    assert arena.client.call("GET", f"/sessions/{arena.session}/archive").status in {200, 410}
+        attacker.client.call(method, f"/sessions/{attacker.session}/files/leased", body)
+    # The kernel sends the holder a signal, which kills an interpreter without a handler.
+    assert attacker.client.call("GET", f"/sessions/{attacker.session}/archive").status in {200, 410}
     assert time.monotonic() - started < 5
 
 
-def test_a_directory_that_is_filled_while_it_is_emptied(arena):
-    arena.run("""
+def test_a_directory_that_grows_while_it_is_deleted(attacker):
+    attacker.run("""
         import os, threading
         os.mkdir('d')
         def fill():
@@ -214,19 +218,19 @@ def test_a_directory_that_is_filled_while_it_is_emptied(arena):
         for _ in range(2): threading.Thread(target=fill, daemon=True).start()
     """)
     for _ in range(20):
-        assert arena.client.call("DELETE", f"/sessions/{arena.session}/files/d").status in {200, 204, 400, 404}
-        assert arena.client.call("GET", f"/sessions/{arena.session}/archive").status == 200
+        assert attacker.client.call("DELETE", f"/sessions/{attacker.session}/files/d").status in {200, 204, 400, 404}
+        assert attacker.client.call("GET", f"/sessions/{attacker.session}/archive").status == 200
 
 
-def test_a_file_that_grows_and_shrinks_while_it_is_read(arena):
-    arena.run("""
+def test_a_file_that_grows_and_shrinks_while_it_is_read(attacker):
+    attacker.run("""
         import os, threading
-        def breathe():
+        def resize():
             while True:
                 with open('f', 'wb') as f: f.write(b'x' * 3_000_000); f.truncate(10)
-        threading.Thread(target=breathe, daemon=True).start()
+        threading.Thread(target=resize, daemon=True).start()
     """)
     for _ in range(20):
-        answer = arena.client.call("GET", f"/sessions/{arena.session}/files/f")
+        answer = attacker.client.call("GET", f"/sessions/{attacker.session}/files/f")
         assert answer.status in {200, 404}
-        assert arena.client.call("GET", f"/sessions/{arena.session}/archive").status == 200
+        assert attacker.client.call("GET", f"/sessions/{attacker.session}/archive").status == 200

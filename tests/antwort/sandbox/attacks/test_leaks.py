@@ -1,4 +1,4 @@
-"""A thousand containers come and go, and leave nothing."""
+"""Resource leaks: a thousand containers leak no process, descriptor, cgroup, memory or file."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from antwort.sandbox.host.process import descendants
 CONTAINERS = 1_000
 WARM_UP = 100
 GROWTH_KILOBYTES = 8_000
-"""Less than 8 KB for each container."""
+"""Less than 8 KB per container."""
 
 
 def memory_kilobytes(pid: int) -> dict[str, int]:
-    """What the server holds itself, and what its family does beside it; shared pages in shares."""
+    """RSS of the server, and PSS of its descendants."""
     status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
     shares = 0
     for each in descendants(pid)[1:]:
-        with contextlib.suppress(OSError):  # gone, or init, which hides itself and holds nothing
+        with contextlib.suppress(OSError):  # exited, or init, which is not dumpable
             lines = Path(f"/proc/{each}/smaps_rollup").read_text(encoding="utf-8")
             shares += int(lines.partition("Pss_Anon:")[2].split()[0])
-    return {"server": int(status.partition("VmRSS:")[2].split()[0]), "family": shares}
+    return {"server": int(status.partition("VmRSS:")[2].split()[0]), "descendants": shares}
 
 
 def disk_bytes(state: Path) -> int:
     return sum(path.stat().st_size for path in state.rglob("*") if path.is_file() and path.suffix != ".pyc")
 
 
-def test_a_thousand_containers_leave_nothing(server):
+def test_a_thousand_containers_leak_nothing(server):
     client = server.client
 
     def use(number: int) -> None:
@@ -48,24 +48,24 @@ def test_a_thousand_containers_leave_nothing(server):
         memory = memory_kilobytes(server.process.pid)
         disk = disk_bytes(server.state)
         list(threads.map(use, range(CONTAINERS)))
-    assert server.left_over() == {}
+    assert server.leaked() == {}
     assert disk_bytes(server.state) == disk
     after = memory_kilobytes(server.process.pid)
-    assert {who: after[who] - memory[who] for who in after if after[who] - memory[who] > GROWTH_KILOBYTES} == {}
+    assert {name: after[name] - memory[name] for name in after if after[name] - memory[name] > GROWTH_KILOBYTES} == {}
 
 
-def test_the_least_that_is_left_is_seen_and_a_warm_zygote_is_not_taken_for_it(serve, arena_on, identity):
-    """The check itself: every other attack leans on it."""
+def test_the_leak_check_detects_one_container_or_descriptor_and_ignores_warm_zygotes(serve, attacker_on, identity):
+    """A test of `leaked`, which every attack test uses."""
     with serve(identity, modules="json") as running:
-        with arena_on(running) as arena:
+        with attacker_on(running) as attacker:
             for tenant in ("red", "blue", "red"):
-                arena.client.destroy(arena.client.session(tenant=tenant))
+                attacker.client.destroy(attacker.client.session(tenant=tenant))
         session = running.client.session(tenant="red")
-        seen = running.left_over(seconds=3)
+        seen = running.leaked(seconds=3)
         assert (seen["zygotes"], seen["containers"], seen["processes"], seen["files"]) == (0, 1, 2, 1)
         running.client.destroy(session)
-        assert running.left_over() == {}
+        assert running.leaked() == {}
         address = urlsplit(running.client.url)
         with socket.create_connection((address.hostname, address.port)):
-            wait_until(lambda: running.left_over(seconds=0.5) == {"descriptors": 1})  # once it has been taken
-        assert running.left_over() == {}
+            wait_until(lambda: running.leaked(seconds=0.5) == {"descriptors": 1})  # once it is accepted
+        assert running.leaked() == {}

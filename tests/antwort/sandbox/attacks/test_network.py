@@ -1,4 +1,4 @@
-"""There is no network: nothing resolves, nothing answers, nothing but loopback is there."""
+"""Network attacks: no name resolution, no route, only the container's own loopback."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LOOPBACK = [
     *("0", "::"),
     "0.0.0.0",  # noqa: S104 - a target, not a bind
 ]
-ELSEWHERE = [
+OTHER_ADDRESSES = [
     *("169.254.169.254", "2852039166", "0xa9fea9fe", "0251.0376.0251.0376", "::ffff:169.254.169.254", "fd00:ec2::254"),
     *(
         "10.0.0.1",
@@ -48,7 +48,7 @@ ELSEWHERE = [
 
 
 def own_addresses() -> list[str]:
-    """Those of this host, however it is called from outside."""
+    """The addresses of this host."""
     found = {info[4][0] for info in socket.getaddrinfo(socket.gethostname(), None)}
     for family, anywhere in ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1")):
         with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
@@ -65,32 +65,32 @@ def resolvers() -> list[str]:
 
 
 @pytest.mark.parametrize("host", LOOPBACK)
-def test_loopback_in_any_form_is_its_own(arena, host):
-    port = int(arena.client.url.rpartition(":")[2])
-    assert "connected" not in arena.value(f"{CONNECT}go({host!r}, {port})")
+def test_loopback_in_any_notation_is_the_containers_own(attacker, host):
+    port = int(attacker.client.url.rpartition(":")[2])
+    assert "connected" not in attacker.evaluate(f"{CONNECT}go({host!r}, {port})")
 
 
-@pytest.mark.parametrize("host", ELSEWHERE)
-def test_there_is_no_way_to_anywhere_else(arena, host):
-    """Connecting a datagram socket sends nothing: it only asks for a route."""
-    assert arena.value(f"{CONNECT}go({host!r}, 53, socket.SOCK_DGRAM)") in UNREACHABLE
+@pytest.mark.parametrize("host", OTHER_ADDRESSES)
+def test_other_addresses_have_no_route(attacker, host):
+    """Connecting a datagram socket sends nothing: it only looks up a route."""
+    assert attacker.evaluate(f"{CONNECT}go({host!r}, 53, socket.SOCK_DGRAM)") in UNREACHABLE
 
 
 @pytest.mark.parametrize("name", ["example.com", "metadata.google.internal", "localhost.localdomain"])
-def test_no_name_resolves(arena, name):
-    assert "gaierror" in arena.value(f"{CONNECT}go({name!r})")
+def test_no_name_resolves(attacker, name):
+    assert "gaierror" in attacker.evaluate(f"{CONNECT}go({name!r})")
 
 
-def test_the_host_is_not_reached_by_any_of_its_addresses(arena):
-    """Neither the server itself nor anything else that listens there."""
-    port = int(arena.client.url.rpartition(":")[2])
+def test_the_host_is_not_reachable_at_any_of_its_addresses(attacker):
+    """Neither the server nor another listener."""
+    port = int(attacker.client.url.rpartition(":")[2])
     with socket.create_server(("", 0)) as everywhere:
         for address in [*own_addresses(), "127.0.0.1"]:
             for target in (port, everywhere.getsockname()[1]):
-                assert "connected" not in arena.value(f"{CONNECT}go({address!r}, {target})")
+                assert "connected" not in attacker.evaluate(f"{CONNECT}go({address!r}, {target})")
 
 
-def test_a_resolver_that_is_asked_directly_does_not_answer(arena):
+def test_dns_resolvers_are_not_reachable(attacker):
     query = b"\x12\x34\x01\x00\x00\x01" + b"\x00" * 6 + b"\x07example\x03com\x00\x00\x01\x00\x01"
     for address in {*resolvers(), "127.0.0.53", "127.0.0.1", "192.0.2.53"}:
         code = f"""
@@ -101,18 +101,18 @@ def test_a_resolver_that_is_asked_directly_does_not_answer(arena):
             except OSError as e: r = None
             r is None
         """
-        assert arena.value(code) == "True"
+        assert attacker.evaluate(code) == "True"
 
 
-def test_only_loopback_exists(arena):
+def test_only_loopback_exists(attacker):
     code = (
         "import socket\nnames = []\nfor i in range(1, 64):\n"
         "    try: names.append(socket.if_indextoname(i))\n    except OSError: pass\nnames"
     )
-    assert arena.value(code) == "['lo']"
+    assert attacker.evaluate(code) == "['lo']"
 
 
-def test_raw_packet_netlink_and_vsock_sockets_are_refused(arena):
+def test_raw_packet_netlink_and_vsock_sockets_are_refused(attacker):
     code = """
         import socket
         r = []
@@ -121,15 +121,16 @@ def test_raw_packet_netlink_and_vsock_sockets_are_refused(arena):
             except OSError as e: assert e.errno == 1, e
         r
     """
-    assert arena.value(code) == "[]"
+    assert attacker.evaluate(code) == "[]"
 
 
-def test_siblings_cannot_talk_over_loopback(arena):
-    arena.run_beside("import socket\ns = socket.create_server(('127.0.0.1', 7777))")
-    assert "connected" not in arena.value(f"{CONNECT}go('127.0.0.1', 7777)")
+def test_siblings_do_not_share_loopback(attacker):
+    attacker.run_in_sibling("import socket\ns = socket.create_server(('127.0.0.1', 7777))")
+    assert "connected" not in attacker.evaluate(f"{CONNECT}go('127.0.0.1', 7777)")
 
 
-def test_loopback_inside_one_container_works(arena):
+def test_loopback_inside_one_container_works(attacker):
     assert (
-        arena.value(f"{CONNECT}s = socket.create_server(('127.0.0.1', 7777))\ngo('127.0.0.1', 7777)") == "'connected'"
+        attacker.evaluate(f"{CONNECT}s = socket.create_server(('127.0.0.1', 7777))\ngo('127.0.0.1', 7777)")
+        == "'connected'"
     )

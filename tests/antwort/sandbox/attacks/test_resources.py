@@ -1,4 +1,4 @@
-"""Attacks on resources: they hurt their own container at most."""
+"""Attacks on resources: processes, memory, CPU, descriptors, disk, daemons, sessions, requests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from waiting import wait_until
 from antwort.sandbox import probe
 from antwort.sandbox.host.process import descendants
 from antwort.sandbox.jail import mounts
-from antwort.sandbox.pool.pool import MOST_TENANTS
+from antwort.sandbox.pool.pool import MAX_TENANTS
 
 
 def resident_kilobytes(pid: int) -> int:
@@ -22,8 +22,8 @@ def resident_kilobytes(pid: int) -> int:
     return int(status.partition("VmRSS:")[2].split()[0])
 
 
-def test_fork_bomb(arena):
-    seen = arena.run("""
+def test_fork_bomb(attacker):
+    seen = attacker.run("""
         import os
         n = 0
         try:
@@ -38,7 +38,7 @@ def test_fork_bomb(arena):
     assert seen["stdout"] == "True BlockingIOError\n"
 
 
-def test_thread_bomb(arena):
+def test_thread_bomb(attacker):
     code = """
         import threading, time
         n = 0
@@ -48,16 +48,16 @@ def test_thread_bomb(arena):
         except RuntimeError: pass
         n < 40
     """
-    assert arena.value(code) == "True"
+    assert attacker.evaluate(code) == "True"
 
 
-def test_memory_bomb_ends_its_container_with_oom(arena):
-    seen = arena.run("x = []\nwhile True: x.append(bytearray(b'x') * (4 << 20))", timeout_seconds=30)
+def test_memory_bomb_ends_its_container_with_oom(attacker):
+    seen = attacker.run("x = []\nwhile True: x.append(bytearray(b'x') * (4 << 20))", timeout_seconds=30)
     assert (seen["status"], seen["reason"]) == ("ended", "oom")
-    assert arena.client.post(f"/sessions/{arena.session}/execute", {"code": "1"}).status == 410
+    assert attacker.client.post(f"/sessions/{attacker.session}/execute", {"code": "1"}).status == 410
 
 
-def test_memory_bomb_in_many_processes(arena):
+def test_memory_bomb_in_many_processes(attacker):
     code = """
         import os, time
         for _ in range(8):
@@ -65,46 +65,48 @@ def test_memory_bomb_in_many_processes(arena):
                 x = bytearray(b'x') * (64 << 20); time.sleep(60)
         time.sleep(20)
     """
-    seen = arena.run(code, timeout_seconds=30)
+    seen = attacker.run(code, timeout_seconds=30)
     assert (seen["status"], seen["reason"]) == ("ended", "oom")
 
 
-TAKE = """
+ALLOCATE = """
 import time
-def take(most):
-    while len(held) < most:
+def allocate(count):
+    while len(held) < count:
         held.append(bytearray(b'x') * MEGABYTES)
         print(sum(map(len, held)) >> 20, flush=True)
         time.sleep(0.02)
 held, MEGABYTES = [], 32 << 20
-take(20)
+allocate(20)
 """
 
 
 @pytest.mark.parametrize(
-    "arena, lives",
+    "attacker, survives",
     [({"memory": "1g", "memory_bytes": 1 << 30}, False), ({"memory": "4g", "memory_bytes": 4 << 30}, True)],
     ids=["1g", "4g"],
-    indirect=["arena"],
+    indirect=["attacker"],
 )
-def test_a_tier_is_what_a_container_gets_and_no_more(arena, lives):
-    """Counted by the kernel, where the server may have control groups, and else by the watchdog."""
+def test_a_memory_tier_is_enforced(attacker, survives):
+    """By the kernel where the server has cgroups, else by the watchdog."""
     if probe().memory_bytes < 6 << 30:
-        pytest.skip("this host has too little memory to take more than 1 GiB of it")
-    arena.run_beside("import hashlib; kept = bytearray(b'k') * (128 << 20); before = hashlib.sha256(kept).digest()")
-    assert arena.run(TAKE)["status"] == "success"
-    seen = arena.run(f"take(48); time.sleep({0 if lives else 50})", timeout_seconds=55)
+        pytest.skip("this host has too little memory")
+    attacker.run_in_sibling(
+        "import hashlib; kept = bytearray(b'k') * (128 << 20); before = hashlib.sha256(kept).digest()"
+    )
+    assert attacker.run(ALLOCATE)["status"] == "success"
+    seen = attacker.run(f"allocate(48); time.sleep({0 if survives else 50})", timeout_seconds=55)
     taken = int(seen["stdout"].split()[-1])  # MiB
-    if lives:
+    if survives:
         assert (seen["status"], taken) == ("success", 1536)
     else:
         assert (seen["status"], seen["reason"]) == ("ended", "oom")
-        counted = arena.client.call("GET", "/health").json["isolation"]["cgroups"].startswith("yes")
-        assert 768 < taken < (1024 if counted else 1537)  # the kernel is exact, the watchdog a moment late
-    assert arena.run_beside("hashlib.sha256(kept).digest() == before")["result"] == "True"
+        counted = attacker.client.call("GET", "/health").json["isolation"]["cgroups"].startswith("yes")
+        assert 768 < taken < (1024 if counted else 1537)  # the kernel is exact, the watchdog late
+    assert attacker.run_in_sibling("hashlib.sha256(kept).digest() == before")["result"] == "True"
 
 
-def test_memory_of_files_counts_too(arena):
+def test_memory_of_files_counts_too(attacker):
     code = """
         import os
         x = bytearray(b'x') * (180 << 20)
@@ -112,19 +114,19 @@ def test_memory_of_files_counts_too(arena):
             open(p, 'wb').write(b'x' * (31 << 20))
         import time; time.sleep(20)
     """
-    seen = arena.run(code, timeout_seconds=30)
+    seen = attacker.run(code, timeout_seconds=30)
     assert (seen["status"], seen["reason"]) == ("ended", "oom")
 
 
-def test_spin_past_the_deadline_that_ignores_signals(arena):
+def test_spin_past_the_deadline_that_ignores_signals(attacker):
     code = "import signal\nfor s in (1, 2, 3, 15): signal.signal(s, signal.SIG_IGN)\nwhile True: pass"
     started = time.monotonic()
-    seen = arena.run(code, timeout_seconds=1)
+    seen = attacker.run(code, timeout_seconds=1)
     assert seen["status"] == "timeout"
     assert time.monotonic() - started < 3
 
 
-def test_descriptor_exhaustion(arena):
+def test_descriptor_exhaustion(attacker):
     code = """
         import os
         fds = []
@@ -134,37 +136,37 @@ def test_descriptor_exhaustion(arena):
         for f in fds: os.close(f)
         len(fds) <= 1024, error.errno
     """
-    assert arena.value(code) == "(True, 24)"
+    assert attacker.evaluate(code) == "(True, 24)"
 
 
-@pytest.mark.parametrize("place", [mounts.DATA, mounts.TMP, mounts.SHM])
-def test_disk_fill(arena, place):
+@pytest.mark.parametrize("directory", [mounts.DATA, mounts.TMP, mounts.SHM])
+def test_disk_fill(attacker, directory):
     code = f"""
         error = None
         try:
-            with open('{place}/f', 'wb') as f:
+            with open('{directory}/f', 'wb') as f:
                 while True: f.write(b'x' * (1 << 20)); f.flush()
         except OSError as e: error = e
-        import os; os.unlink('{place}/f'); error.errno in (27, 28)
+        import os; os.unlink('{directory}/f'); error.errno in (27, 28)
     """
-    assert arena.value(code) == "True"
+    assert attacker.evaluate(code) == "True"
 
 
-@pytest.mark.parametrize("place", [mounts.DATA, mounts.TMP, mounts.SHM])
+@pytest.mark.parametrize("directory", [mounts.DATA, mounts.TMP, mounts.SHM])
 @pytest.mark.parametrize("make", ["open(p, 'w').close()", "os.mkdir(p)", "os.symlink('x', p)", "os.mkfifo(p)"])
-def test_inode_fill(arena, place, make):
+def test_inode_fill(attacker, directory, make):
     code = f"""
         import os
         n = 0
         try:
-            while True: p = f'{place}/{{n}}'; {make}; n += 1
+            while True: p = f'{directory}/{{n}}'; {make}; n += 1
         except OSError as e: error = e
         n <= 500, error.errno
     """
-    assert arena.value(code) == "(True, 28)"
+    assert attacker.evaluate(code) == "(True, 28)"
 
 
-def test_sparse_file_of_a_terabyte(arena):
+def test_sparse_file_of_a_terabyte(attacker):
     code = """
         import os, signal
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -173,37 +175,37 @@ def test_sparse_file_of_a_terabyte(arena):
         except OSError as e: error = e
         error.errno in (22, 27)
     """
-    assert arena.value(code) == "True"
+    assert attacker.evaluate(code) == "True"
 
 
 DAEMON = """
 import os, signal, sys, time
-told, tell = os.pipe()
+read_end, write_end = os.pipe()
 if os.fork() == 0:
     os.setsid()
     if os.fork() == 0:
         for number in range(1, 32):
             try: signal.signal(number, signal.SIG_IGN)
             except (OSError, ValueError): pass
-        os.dup2(tell, 0, inheritable=False)
+        os.dup2(write_end, 0, inheritable=False)
         os.closerange(1, 5000)
         os.execv(sys.executable, [sys.executable, '-IS', '-c', 'import time; time.sleep(600)', 'MARK'])
     os._exit(0)
-os.close(tell)
-os.read(told, 1)
+os.close(write_end)
+os.read(read_end, 1)
 os.write(1, b'it runs')
 """
-"""A double fork, a session of its own, no descriptor, deaf to every signal. The pipe ends when the program changes."""
+"""A double fork, a new session, no descriptors, all signals ignored. The pipe is closed by the exec."""
 
 
 def daemon(then: str = "") -> tuple[str, str]:
-    """The code that leaves one behind, and what to know it by from outside."""
+    """Code that starts a daemon, and a marker to find it from outside."""
     mark = f"daemon-{secrets.token_hex(8)}"
     return f"{DAEMON.replace('MARK', mark)}{then}", mark
 
 
 def marked(mark: str) -> list[str]:
-    """Processes that have this among their arguments, wherever they are."""
+    """Processes with this marker among their arguments."""
     found = []
     for arguments in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
@@ -212,101 +214,101 @@ def marked(mark: str) -> list[str]:
     return found
 
 
-def test_daemons_that_outlive_a_timeout_die_with_the_container(arena):
-    session = arena.client.session()
+def test_daemons_that_outlive_a_timeout_die_with_the_container(attacker):
+    session = attacker.client.session()
     code, mark = daemon("while True: pass")
-    seen = arena.client.run(session, code, timeout_seconds=5)
+    seen = attacker.client.run(session, code, timeout_seconds=5)
     assert (seen["status"], seen["stdout"]) == ("timeout", "it runs")
     assert len(marked(mark)) == 1
-    arena.client.destroy(session)
+    attacker.client.destroy(session)
     wait_until(lambda: marked(mark) == [])
 
 
-def test_a_timeout_that_is_ignored_takes_the_daemons_along(arena):
+def test_a_timeout_that_is_ignored_kills_the_daemons(attacker):
     code, mark = daemon("signal.signal(2, signal.SIG_IGN)\nwhile True: pass")
-    seen = arena.run(code, timeout_seconds=5)
+    seen = attacker.run(code, timeout_seconds=5)
     assert (seen["status"], seen["stdout"]) == ("timeout", "it runs")
     wait_until(lambda: marked(mark) == [])
 
 
 @pytest.mark.parametrize("then", ["time.sleep(0.5)", "while True: pass", "time.sleep(0.5); os._exit(3)", "os.abort()"])
-def test_a_daemon_does_not_outlive_its_run(arena, then):
+def test_a_daemon_does_not_outlive_its_execution(attacker, then):
     code, mark = daemon(then)
-    assert arena.client.execute(code, timeout_seconds=5)["stdout"] == "it runs"
+    assert attacker.client.execute(code, timeout_seconds=5)["stdout"] == "it runs"
     wait_until(lambda: marked(mark) == [])
 
 
-def test_a_daemon_does_not_outlive_its_session(arena):
-    session = arena.client.session()
+def test_a_daemon_does_not_outlive_its_session(attacker):
+    session = attacker.client.session()
     code, mark = daemon()
-    assert arena.client.run(session, code)["stdout"] == "it runs"
+    assert attacker.client.run(session, code)["stdout"] == "it runs"
     assert len(marked(mark)) == 1
-    arena.client.destroy(session)
+    attacker.client.destroy(session)
     wait_until(lambda: marked(mark) == [])
 
 
-def test_ten_thousand_creations(serve, arena_on, identity):
-    """From many at once, none of which ends what it made: so many are made, and all others are told when to ask."""
+def test_ten_thousand_creations(serve, attacker_on, identity):
+    """From many threads, without ending any: sessions up to the limit are created, all others get 429."""
     settings = {"max_sessions": "20", "queue_seconds": "0.02", "modules": "json"}
-    with serve(identity, **settings) as running, arena_on(running) as arena, ThreadPoolExecutor(32) as threads:
+    with serve(identity, **settings) as running, attacker_on(running) as attacker, ThreadPoolExecutor(32) as threads:
         memory = resident_kilobytes(running.process.pid)
-        answers = list(threads.map(lambda _: arena.client.post("/sessions", {}), range(10_000)))
+        answers = list(threads.map(lambda _: attacker.client.post("/sessions", {}), range(10_000)))
         made = [answer.json["id"] for answer in answers if answer.status == 201]
         refused = [answer for answer in answers if answer.status == 429]
-        assert (len(made), len(refused)) == (18, 9_982)  # two are the arena's own
+        assert (len(made), len(refused)) == (18, 9_982)  # two are the attacker's
         assert all(int(answer.headers["retry-after"]) >= 1 for answer in refused)
         assert resident_kilobytes(running.process.pid) - memory < 32_000
         for session in made:
-            assert arena.client.run(session, "1 + 1")["result"] == "2"
-            arena.client.destroy(session)
-        arena.client.destroy(arena.client.session())  # there is room again
+            assert attacker.client.run(session, "1 + 1")["result"] == "2"
+            attacker.client.destroy(session)
+        attacker.client.destroy(attacker.client.session())  # there is capacity again
 
 
-def test_creations_under_ever_new_names(serve, identity):
-    """Each tenant has a zygote of its own, which costs memory even when idle: there are only so many."""
+def test_sessions_of_many_tenants_are_limited(serve, identity):
+    """Each tenant has its own zygote, which costs memory even when idle."""
     with serve(identity, modules="") as running, ThreadPoolExecutor(8) as threads:
         client = running.client
-        sibling = client.session(tenant="was there first")
+        sibling = client.session(tenant="first")
         names = [f"tenant {i}" for i in range(100)]
         answers = list(threads.map(lambda name: client.post("/sessions", {"tenant": name}), names))
         made = [answer.json["id"] for answer in answers if answer.status == 201]
         assert {answer.status for answer in answers} == {201, 429}
-        assert len(made) == MOST_TENANTS - 1
+        assert len(made) == MAX_TENANTS - 1
         assert client.run(sibling, "6 * 7")["result"] == "42"
         for session in [sibling, *made]:
             client.destroy(session)
-        assert len(descendants(running.process.pid)) < 8 * MOST_TENANTS
+        assert len(descendants(running.process.pid)) < 8 * MAX_TENANTS
 
 
 HUGE = {
     "code": ({"code": "#" * (6 << 20)}, 413),
-    "code that grows when written down": ({"code": "x = '" + "\x01" * (5 << 20) + "'"}, 413),
+    "code that grows when encoded": ({"code": "x = '" + "\x01" * (5 << 20) + "'"}, 413),
     "requirements": ({"code": "1", "requirements": ["x"] * 10_000}, 400),
     "one requirement": ({"code": "1", "requirements": ["x" * 1_000_000]}, 400),
     "files": ({"code": "1", "files": {f"{i}": "" for i in range(120_000)}}, 413),
     "a path": ({"code": "1", "files": {"d/" * 100_000 + "f": ""}}, 400),
-    "a number": ({"code": "1", "timeout_seconds": 10**4_000}, 200),  # which means as long as may be
-    "nothing that is known": ({"code": 1, **{f"k{i}": [[]] * 10 for i in range(100_000)}}, 400),
+    "a number": ({"code": "1", "timeout_seconds": 10**4_000}, 200),  # the maximum timeout
+    "unknown fields": ({"code": 1, **{f"k{i}": [[]] * 10 for i in range(100_000)}}, 400),
 }
 
 
 @pytest.mark.parametrize("what", HUGE)
-def test_huge_requests(arena, what):
+def test_huge_requests(attacker, what):
     body, status = HUGE[what]
-    assert arena.client.post("/execute", body).status == status
+    assert attacker.client.post("/execute", body).status == status
 
 
-def test_the_longest_code_that_is_taken_runs(arena):
-    assert arena.value(f"'{chr(1) * 3_000_000}'.count(chr(1)) + len('{'ä' * 1_000_000}')") == "4000000"
+def test_the_longest_accepted_code_runs(attacker):
+    assert attacker.evaluate(f"'{chr(1) * 3_000_000}'.count(chr(1)) + len('{'ä' * 1_000_000}')") == "4000000"
 
 
 @pytest.mark.parametrize("path", ["/execute", "/sessions", "/sessions/x/execute"])
 @pytest.mark.parametrize("body", [b"[" * 1_000_000, b'{"code":' * 100_000, b'{"files":' + b'{"a":' * 50_000])
-def test_deeply_nested_json(arena, path, body):
-    assert arena.client.call("POST", path, body).status in {400, 404}
+def test_deeply_nested_json(attacker, path, body):
+    assert attacker.client.call("POST", path, body).status in {400, 404}
 
 
-def test_writing_everywhere_else(arena):
+def test_no_other_directory_is_writable(attacker):
     code = """
         import os
         left = []
@@ -317,4 +319,4 @@ def test_writing_everywhere_else(arena):
                 except OSError: pass
         left
     """
-    assert arena.value(code) == "[]"
+    assert attacker.evaluate(code) == "[]"

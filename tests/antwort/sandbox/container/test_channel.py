@@ -1,4 +1,4 @@
-"""The channel: our own code introduces itself; after that only an answer to the question asked is one."""
+"""Control channel: the setup messages, then only a valid reply to the current call is accepted."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from antwort.sandbox.container.call import Call, Question
+from antwort.sandbox.container.call import Call
 from antwort.sandbox.container.channel import Channel
-from antwort.sandbox.container.reply import Answer
+from antwort.sandbox.container.reply import ExecReply
 from antwort.sandbox.errors import CannotStart
 from antwort.sandbox.jail import wire
 
@@ -24,28 +24,28 @@ def anyio_backend():
     return "asyncio"
 
 
-class Line:
-    """A channel, the socket at its other end, and why it was broken."""
+class Connection:
+    """A channel, the socket at its other end, and the reasons it was broken."""
 
     def __init__(self) -> None:
-        ours, self.theirs = socket.socketpair()
+        server_end, self.peer = socket.socketpair()
         self.broken: list[str] = []
-        self.channel = Channel(ours, self.broken.append)
+        self.channel = Channel(server_end, self.broken.append)
         self.channel.open()
 
-    def say(self, header: dict, descriptors: tuple[int, ...] = ()) -> None:
-        socket.send_fds(self.theirs, [wire.encode(header)], list(descriptors))
+    def send(self, header: dict, descriptors: tuple[int, ...] = ()) -> None:
+        socket.send_fds(self.peer, [wire.encode(header)], list(descriptors))
 
-    async def introduced(self) -> Line:
-        self.say({"hello": True})
-        await self.channel.hello()
-        self.say({"ready": True})
-        await self.channel.ready()
+    async def set_up(self) -> Connection:
+        self.send({"hello": True})
+        await self.channel.wait_hello()
+        self.send({"ready": True})
+        await self.channel.wait_ready()
         return self
 
-    async def put(self, seconds: float = 5) -> Call:
-        call = Call(Question("1"), seconds=seconds, output_bytes=1000)
-        assert await self.channel.put(call)
+    async def send_call(self) -> Call:
+        call = Call("1", timeout=5, output_bytes=1000)
+        assert await self.channel.send_call(call)
         return call
 
     async def until_broken(self) -> str:
@@ -56,146 +56,146 @@ class Line:
 
 
 @pytest.fixture
-async def line():
-    made = Line()
+async def connection():
+    made = Connection()
     yield made
-    made.theirs.close()
+    made.peer.close()
     made.channel.close()
     made.channel.close()
 
 
-def held() -> int:
+def open_descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-def answer(call: Call, other: dict | None = None) -> dict:
+def reply_header(call: Call, other: dict | None = None) -> dict:
     return {"call": call.token, "status": "success", "exit_code": 0, "parts": [], **(other or {})}
 
 
-async def test_descriptors_come_with_the_introduction(line):
-    line.say({"hello": True}, (0,))
-    (first,) = await line.channel.hello()
-    line.say({"ready": True}, (0, 1))
-    rest = await line.channel.ready()
+async def test_descriptors_come_with_the_setup_messages(connection):
+    connection.send({"hello": True}, (0,))
+    (first,) = await connection.channel.wait_hello()
+    connection.send({"ready": True}, (0, 1))
+    rest = await connection.channel.wait_ready()
     assert len({first, *rest}) == 3
     for descriptor in (first, *rest):
         os.close(descriptor)
 
 
-async def test_descriptors_that_nobody_takes_are_closed(line):
-    before = held()
-    line.say({"hello": True}, (0, 1))
+async def test_descriptors_without_a_waiter_are_closed(connection):
+    before = open_descriptors()
+    connection.send({"hello": True}, (0, 1))
     await asyncio.sleep(0.05)
-    assert held() == before + 2
-    line.channel.close()
-    assert held() == before - 1
+    assert open_descriptors() == before + 2
+    connection.channel.close()
+    assert open_descriptors() == before - 1
 
 
-async def test_a_failure_to_settle_in_is_told_to_whoever_waits(line):
-    line.say({"failed": "no mounts"})
+async def test_a_setup_failure_is_raised_to_the_waiter(connection):
+    connection.send({"failed": "no mounts"})
     with pytest.raises(CannotStart, match="no mounts"):
-        await line.channel.hello()
-    line.channel.fail("it died")
+        await connection.channel.wait_hello()
+    connection.channel.fail_setup("it died")
     with pytest.raises(CannotStart, match="it died"):
-        await line.channel.ready()
+        await connection.channel.wait_ready()
 
 
-async def test_the_answer_to_the_question_is_the_calls(line):
-    await line.introduced()
-    call = await line.put()
-    line.say(answer(call))
-    assert await call.answer == Answer(status="success", exit_code=0, echo=None, error=None)
-    assert line.broken == []
+async def test_the_reply_is_set_on_the_call(connection):
+    await connection.set_up()
+    call = await connection.send_call()
+    connection.send(reply_header(call))
+    assert await call.reply == ExecReply(status="success", exit_code=0)
+    assert connection.broken == []
 
 
-async def test_who_hangs_up_gives_no_answer(line):
-    await line.introduced()
-    call = await line.put()
-    line.channel.hang_up()
-    assert await call.answer is None
+async def test_after_peer_closed_the_reply_is_none(connection):
+    await connection.set_up()
+    call = await connection.send_call()
+    connection.channel.peer_closed()
+    assert await call.reply is None
 
 
-@pytest.mark.parametrize("lie", [{"call": "another"}, {"status": "ended"}, {"exit_code": -1}], ids=str)
-async def test_after_a_lie_the_truth_is_not_believed_either(line, lie):
-    await line.introduced()
-    call = await line.put()
-    line.theirs.sendall(wire.encode(answer(call, lie)) + wire.encode(answer(call)))
-    assert await line.until_broken() == "the code sent an answer that nobody had asked for"
-    line.say(answer(call))
+@pytest.mark.parametrize("invalid", [{"call": "another"}, {"status": "ended"}, {"exit_code": -1}], ids=str)
+async def test_after_an_invalid_reply_a_valid_one_is_ignored(connection, invalid):
+    await connection.set_up()
+    call = await connection.send_call()
+    connection.peer.sendall(wire.encode(reply_header(call, invalid)) + wire.encode(reply_header(call)))
+    assert await connection.until_broken() == "the code sent an unexpected reply"
+    connection.send(reply_header(call))
     await asyncio.sleep(0.05)
-    assert not call.answer.done()
+    assert not call.reply.done()
 
 
-async def test_one_that_is_being_ended_is_not_believed_any_more(line):
-    await line.introduced()
-    call = await line.put()
-    line.channel.distrust()
-    line.say(answer(call))
+async def test_after_stop_reading_replies_are_ignored(connection):
+    await connection.set_up()
+    call = await connection.send_call()
+    connection.channel.stop_reading()
+    connection.send(reply_header(call))
     await asyncio.sleep(0.05)
-    assert not call.answer.done()
+    assert not call.reply.done()
 
 
-async def test_between_two_calls_nothing_was_asked(line):
-    await line.introduced()
-    call = await line.put()
-    line.say(answer(call))
-    await call.answer
-    line.channel.forget()
-    line.say(answer(call))
-    assert "nobody had asked" in await line.until_broken()
+async def test_a_reply_between_calls_breaks_the_channel(connection):
+    await connection.set_up()
+    call = await connection.send_call()
+    connection.send(reply_header(call))
+    await call.reply
+    connection.channel.clear_call()
+    connection.send(reply_header(call))
+    assert "unexpected reply" in await connection.until_broken()
 
 
-async def test_descriptors_that_the_code_sends_never_arrive(line):
-    await line.introduced()
-    call = await line.put()
-    before = held()
-    line.say(answer(call), (0, 1))
-    await call.answer
-    assert held() == before
+async def test_descriptors_sent_by_the_code_are_dropped(connection):
+    await connection.set_up()
+    call = await connection.send_call()
+    before = open_descriptors()
+    connection.send(reply_header(call), (0, 1))
+    await call.reply
+    assert open_descriptors() == before
 
 
-async def test_what_is_no_frame_breaks_it(line):
-    await line.introduced()
-    await line.put()
-    line.theirs.sendall(b"\xff" * 8)
-    assert "too large" in await line.until_broken()
+async def test_an_invalid_frame_breaks_the_channel(connection):
+    await connection.set_up()
+    await connection.send_call()
+    connection.peer.sendall(b"\xff" * 8)
+    assert "too large" in await connection.until_broken()
 
 
-async def test_a_closed_end_breaks_it_unless_the_death_is_told_first(line):
-    await line.introduced()
-    line.theirs.close()
-    assert await line.until_broken() == "the code closed its channel"
+async def test_closing_the_socket_breaks_the_channel(connection):
+    await connection.set_up()
+    connection.peer.close()
+    assert await connection.until_broken() == "the code closed its control channel"
 
 
-async def test_a_question_that_is_never_read_does_not_wait_for_ever(line):
-    await line.introduced()
-    call = Call(Question("#" * (4 << 20)), seconds=0.2, output_bytes=1000)
-    assert not await line.channel.put(call)
+async def test_sending_a_call_that_is_never_read_times_out(connection):
+    await connection.set_up()
+    call = Call("#" * (4 << 20), timeout=0.2, output_bytes=1000)
+    assert not await connection.channel.send_call(call)
 
 
-async def test_a_long_question_arrives_whole(line):
-    await line.introduced()
-    call = Call(Question("#" * (4 << 20)), seconds=20, output_bytes=1000)
+async def test_a_long_call_is_sent_completely(connection):
+    await connection.set_up()
+    call = Call("#" * (4 << 20), timeout=20, output_bytes=1000)
     decoder = wire.Decoder()
 
     def read() -> int:
-        while not (frames := decoder.feed(line.theirs.recv(1 << 16))):
+        while not (frames := decoder.feed(connection.peer.recv(1 << 16))):
             pass
         return len(frames[0][0]["code"])
 
     reading = asyncio.create_task(asyncio.to_thread(read))
-    assert await line.channel.put(call)
+    assert await connection.channel.send_call(call)
     assert await reading == 4 << 20
 
 
-async def test_giving_up_while_it_introduces_itself_loses_no_descriptor(line):
-    before = held()
-    waiting = asyncio.create_task(line.channel.hello())
+async def test_cancelling_wait_hello_leaks_no_descriptor(connection):
+    before = open_descriptors()
+    waiting = asyncio.create_task(connection.channel.wait_hello())
     await asyncio.sleep(0)
     waiting.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await waiting
-    line.say({"hello": True}, (0,))
+    connection.send({"hello": True}, (0,))
     await asyncio.sleep(0.05)
-    line.channel.close()
-    assert held() == before - 1
+    connection.channel.close()
+    assert open_descriptors() == before - 1

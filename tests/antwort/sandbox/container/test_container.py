@@ -1,4 +1,4 @@
-"""One container: calls, interrupts, ends, and what is left when somebody stops waiting."""
+"""Container: calls, interrupts, ends, and cleanup after cancellation."""
 
 from __future__ import annotations
 
@@ -22,36 +22,36 @@ def anyio_backend():
     return "asyncio"
 
 
-@pytest.fixture(params=["counted", "watched"])
+@pytest.fixture(params=["cgroup", "watchdog"])
 async def pool(request):
     host = probe()
-    if request.param == "watched":
-        host = replace(host, groups=None)
-    elif host.groups is None:
-        pytest.skip("no control groups to be had here")
-    async with Pool(host, modules=(), spares=False) as pool:
-        await (await pool.create()).end("the zygote is there now")
+    if request.param == "watchdog":
+        host = replace(host, cgroups=None)
+    elif host.cgroups is None:
+        pytest.skip("this host has no cgroups")
+    async with Pool(host, modules=(), prefork=False) as pool:
+        await (await pool.create()).end("the zygote has started")
         yield pool
 
 
-def held() -> tuple[int, int]:
-    """Descriptors of ours, and control groups."""
-    groups = [*Path("/sys/fs/cgroup").glob(f"*/antwort-{os.getpid()}-*")]
-    return len(list(Path("/proc/self/fd").iterdir())), len(groups)
+def resources() -> tuple[int, int]:
+    """Open descriptors and cgroups of this process."""
+    cgroups = [*Path("/sys/fs/cgroup").glob(f"*/antwort-{os.getpid()}-*")]
+    return len(list(Path("/proc/self/fd").iterdir())), len(cgroups)
 
 
-async def let_go(before: tuple[int, int]) -> bool:
+async def is_released(before: tuple[int, int]) -> bool:
     deadline = time.monotonic() + 5
-    while held() != before and time.monotonic() < deadline:  # noqa: ASYNC110 - the kernel sends no event
+    while resources() != before and time.monotonic() < deadline:  # noqa: ASYNC110 - the kernel sends no event
         await asyncio.sleep(0.02)
-    return held() == before
+    return resources() == before
 
 
-async def test_variables_live_on_and_the_last_expression_is_echoed(pool):
+async def test_variables_persist_and_the_last_expression_is_the_result(pool):
     container = await pool.create()
     await container.execute("x = 20", timeout=5)
-    outcome = await container.execute("print('out')\nx + 1", timeout=5)
-    assert (outcome.status, outcome.stdout, outcome.echo) == ("success", "out\n", "21")
+    reply = await container.execute("print('out')\nx + 1", timeout=5)
+    assert (reply.status, reply.stdout, reply.result) == ("success", "out\n", "21")
 
 
 async def test_calls_run_one_after_the_other(pool):
@@ -59,7 +59,7 @@ async def test_calls_run_one_after_the_other(pool):
     first, second = await asyncio.gather(
         container.execute("import time; time.sleep(0.2); x = 'first'", timeout=5), container.execute("x", timeout=5)
     )
-    assert (first.status, second.echo) == ("success", "'first'")
+    assert (first.status, second.result) == ("success", "'first'")
 
 
 async def test_an_interrupt_keeps_the_state(pool):
@@ -69,43 +69,43 @@ async def test_an_interrupt_keeps_the_state(pool):
     await asyncio.sleep(0.2)
     assert container.interrupt()
     assert (await running).status == "interrupted"
-    assert (await container.execute("x", timeout=5)).echo == "1"
+    assert (await container.execute("x", timeout=5)).result == "1"
 
 
-async def test_after_its_end_it_says_why(pool):
+async def test_after_the_end_calls_raise_with_the_reason(pool):
     container = await pool.create()
-    outcome = await container.execute("import os; os._exit(3)", timeout=5)
-    assert (outcome.status, outcome.reason) == ("ended", "the interpreter exited with code 3")
+    reply = await container.execute("import os; os._exit(3)", timeout=5)
+    assert (reply.status, reply.reason) == ("ended", "the interpreter exited with code 3")
     with pytest.raises(Ended, match="exited with code 3"):
         await container.execute("1", timeout=5)
-    await container.end("over")
+    await container.end("test")
     with pytest.raises(Ended, match="exited with code 3"):
         assert container.files
 
 
 @pytest.mark.parametrize("delay", [0, 0.001, 0.003, 0.006, 0.01, 0.02])
-async def test_creation_that_is_given_up_leaves_nothing(pool, delay):
-    before = held()
-    making = asyncio.create_task(pool.create())
+async def test_cancelled_creation_leaks_nothing(pool, delay):
+    before = resources()
+    creating = asyncio.create_task(pool.create())
     await asyncio.sleep(delay)
-    making.cancel()
+    creating.cancel()
     with contextlib.suppress(asyncio.CancelledError):
-        await (await making).end("it was quicker")
-    assert await let_go(before)
+        await (await creating).end("created before the cancellation")
+    assert await is_released(before)
     assert pool.containers == 0
 
 
-async def test_an_end_that_is_given_up_ends_all_the_same(pool):
-    before = held()
+async def test_cancelling_end_still_ends_the_container(pool):
+    before = resources()
     container = await pool.create()
-    ending = asyncio.create_task(container.end("over"))
+    ending = asyncio.create_task(container.end("test"))
     await asyncio.sleep(0)
     ending.cancel()
     await asyncio.gather(ending, return_exceptions=True)
-    assert await let_go(before)
+    assert await is_released(before)
 
 
-async def test_a_call_whose_caller_gives_up_twice_is_still_stopped(pool):
+async def test_a_call_cancelled_repeatedly_is_still_stopped(pool):
     container = await pool.create()
     running = asyncio.create_task(container.execute("print('old')\nimport time; time.sleep(30)", timeout=40))
     await asyncio.sleep(0.2)
@@ -114,37 +114,37 @@ async def test_a_call_whose_caller_gives_up_twice_is_still_stopped(pool):
         await asyncio.sleep(0)
     with pytest.raises(asyncio.CancelledError):
         await running
-    outcome = await container.execute("'mine'", timeout=5)
-    assert (outcome.echo, outcome.stdout, outcome.stderr) == ("'mine'", "", "")
+    reply = await container.execute("'mine'", timeout=5)
+    assert (reply.result, reply.stdout, reply.stderr) == ("'mine'", "", "")
 
 
 async def test_memory_over_the_limit_ends_it_with_oom(pool):
     container = await pool.create(ContainerLimits(memory_bytes=128 << 20))
     hungry = "import time\nx = []\nwhile True:\n    x.append(bytearray(b'x') * (2 << 20)); time.sleep(0.005)"
-    outcome = await container.execute(hungry, timeout=30)
-    assert (outcome.status, outcome.reason) == ("ended", "oom")
-    await container.end("over")
+    reply = await container.execute(hungry, timeout=30)
+    assert (reply.status, reply.reason) == ("ended", "oom")
+    await container.end("test")
 
 
-async def test_what_was_printed_before_the_end_is_kept(pool):
+async def test_output_before_the_exit_is_kept(pool):
     container = await pool.create()
-    outcome = await container.execute("import os\nos.write(1, b'x' * 60_000)\nos._exit(0)", timeout=5)
-    assert outcome.stdout == "x" * 60_000
-    await container.end("over")
+    reply = await container.execute("import os\nos.write(1, b'x' * 60_000)\nos._exit(0)", timeout=5)
+    assert reply.stdout == "x" * 60_000
+    await container.end("test")
 
 
 @pytest.mark.parametrize(
-    "leave, reason",
+    "statement, reason",
     [
         ("os._exit(137)", "the interpreter exited with code 137"),
-        ("os.kill(os.getpid(), 9)", "the interpreter was ended by SIGKILL"),
+        ("os.kill(os.getpid(), 9)", "the interpreter was killed by SIGKILL"),
         ("os._exit(1)", "the interpreter exited with code 1"),
-        ("os.kill(os.getpid(), 1)", "the interpreter was ended by SIGHUP"),
+        ("os.kill(os.getpid(), 1)", "the interpreter was killed by SIGHUP"),
     ],
 )
-async def test_a_kill_is_told_from_an_exit_that_looks_like_one(pool, leave, reason):
+async def test_a_kill_is_distinguished_from_an_exit_with_the_same_code(pool, statement, reason):
     container = await pool.create()
-    outcome = await container.execute(f"import os; {leave}", timeout=5)
-    assert (outcome.status, outcome.reason) == ("ended", reason)
-    assert outcome.exit_code > 0, "below zero is for runs that never came to an end of their own"
-    await container.end("over")
+    reply = await container.execute(f"import os; {statement}", timeout=5)
+    assert (reply.status, reply.reason) == ("ended", reason)
+    assert reply.exit_code > 0, "negative codes are reserved for calls that did not run to an end"
+    await container.end("test")

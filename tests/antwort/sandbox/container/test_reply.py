@@ -1,4 +1,4 @@
-"""An answer is believed only if every part of it is what it must be."""
+"""ExecReply: frames from hostile code are validated, and the report has the fields of the protocol."""
 
 from __future__ import annotations
 
@@ -8,46 +8,46 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antwort.sandbox.container import reply as answers
-from antwort.sandbox.container.reply import Answer, Image
+from antwort.sandbox.container import reply as replies
+from antwort.sandbox.container.reply import ExecReply, Image
 
 HEADER = {"call": "t", "status": "success", "exit_code": 0, "parts": []}
-TEXT = (7 << 20) + 1
+TOO_LONG = (7 << 20) + 1
 
-ANYTHING = st.recursive(
+ANY_JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
 )
 
 
-def test_the_parts_come_back():
-    header = HEADER | {"status": "error", "exit_code": 1, "parts": ["echo", "name", "message", "image/png"]}
-    found = answers.read((header, [b"e", b"n", b"m", b"i"]), "t")
-    assert found == Answer(
+def test_all_parts_of_a_frame_are_parsed():
+    header = HEADER | {"status": "error", "exit_code": 1, "parts": ["result", "name", "message", "image/png"]}
+    reply = replies.parse((header, [b"r", b"n", b"m", b"i"]), "t")
+    assert reply == ExecReply(
         status="error",
         exit_code=1,
-        echo="e",
+        result="r",
         error={"name": "n", "message": "m"},
         images=[Image("image/png", b"i")],
     )
 
 
-def test_nothing_but_the_status_is_an_answer_too():
-    assert answers.read((HEADER, []), "t") == Answer(status="success", exit_code=0, echo=None, error=None)
+def test_a_status_alone_is_a_valid_reply():
+    assert replies.parse((HEADER, []), "t") == ExecReply(status="success", exit_code=0)
 
 
-def test_what_was_left_out_is_told():
-    found = answers.read((HEADER | {"left_out": 3, "parts": ["image/png"]}, [b"i"]), "t")
-    assert found
-    assert (found.left_out, len(found.images)) == (3, 1)
+def test_the_number_of_images_left_out_is_parsed():
+    reply = replies.parse((HEADER | {"images_left_out": 3, "parts": ["image/png"]}, [b"i"]), "t")
+    assert reply
+    assert (reply.images_left_out, len(reply.images)) == (3, 1)
 
 
-def test_bytes_that_are_no_text_become_marks():
-    found = answers.read((HEADER | {"parts": ["echo"]}, [b"\xed\xa0\x80"]), "t")
-    assert found
-    assert found.echo is not None
-    json.dumps(found.echo).encode()
-    assert "\ufffd" in found.echo
+def test_invalid_utf8_is_replaced():
+    reply = replies.parse((HEADER | {"parts": ["result"]}, [b"\xed\xa0\x80"]), "t")
+    assert reply
+    assert reply.result is not None
+    json.dumps(reply.result).encode()
+    assert "\ufffd" in reply.result
 
 
 @pytest.mark.parametrize(
@@ -56,35 +56,62 @@ def test_bytes_that_are_no_text_become_marks():
         ({"call": "u"}, []),
         ({"call": None}, []),
         ({"status": "timeout"}, []),
+        ({"status": "ended"}, []),
         ({"status": ["success"]}, []),
         ({"status": {}}, []),
         ({"exit_code": -1}, []),
         ({"exit_code": 256}, []),
         ({"exit_code": True}, []),
         ({"exit_code": 1.0}, []),
-        ({"left_out": -1}, []),
-        ({"left_out": True}, []),
-        ({"left_out": 10**300}, []),
-        ({"left_out": [1]}, []),
-        ({"parts": "echo"}, [b""] * 4),
-        ({"parts": ["echo"]}, []),
+        ({"images_left_out": -1}, []),
+        ({"images_left_out": True}, []),
+        ({"images_left_out": 10**300}, []),
+        ({"images_left_out": [1]}, []),
+        ({"parts": "result"}, [b""] * 6),
+        ({"parts": ["result"]}, []),
         ({"parts": []}, [b"x"]),
-        ({"parts": ["echo", "echo"]}, [b"", b""]),
+        ({"parts": ["result", "result"]}, [b"", b""]),
         ({"parts": ["name"]}, [b""]),
         ({"parts": ["message"]}, [b""]),
         ({"parts": ["image/svg+xml"]}, [b""]),
         ({"parts": [["image/png"]]}, [b""]),
         ({"parts": ["image/png"] * 101}, [b""] * 101),
-        ({"parts": ["echo"]}, [b"x" * TEXT]),
+        ({"parts": ["result"]}, [b"x" * TOO_LONG]),
         ({"parts": ["image/png"] * 2}, [b"x" * (8 << 20), b"x" * ((8 << 20) + 1)]),
     ],
     ids=lambda value: str(value)[:40],
 )
-def test_whatever_is_not_as_it_must_be_is_no_answer(header, blobs):
-    assert answers.read((HEADER | header, blobs), "t") is None
+def test_an_invalid_frame_is_rejected(header, blobs):
+    assert replies.parse((HEADER | header, blobs), "t") is None
 
 
-@given(st.dictionaries(st.sampled_from(list(HEADER)), ANYTHING), st.lists(st.binary(max_size=9), max_size=3))
-def test_no_header_makes_it_fail(header, blobs):
-    found = answers.read((HEADER | header, blobs), "t")
-    assert found is None or len(found.images) <= len(blobs)
+@given(st.dictionaries(st.sampled_from(list(HEADER)), ANY_JSON), st.lists(st.binary(max_size=9), max_size=3))
+def test_parse_never_raises(header, blobs):
+    reply = replies.parse((HEADER | header, blobs), "t")
+    assert reply is None or len(reply.images) <= len(blobs)
+
+
+def test_the_report_has_the_fields_of_the_protocol():
+    reply = ExecReply(
+        status="success",
+        exit_code=0,
+        stdout="o",
+        output=[("stdout", "o")],
+        result="2",
+        images=[Image("image/png", b"i")],
+        execution_time_ms=7,
+    )
+    assert reply.report() == {
+        "status": "success",
+        "exit_code": 0,
+        "stdout": "o",
+        "stderr": "",
+        "output": [{"stream": "stdout", "text": "o"}],
+        "result": "2",
+        "error": None,
+        "images": [{"mime": "image/png", "data": "aQ=="}],
+        "images_left_out": 0,
+        "execution_time_ms": 7,
+        "reason": None,
+        "cut_bytes": 0,
+    }

@@ -1,4 +1,4 @@
-"""What is left of an archive that breaks off, and what is in one that is packed."""
+"""Tar upload and download: truncated archives, contents, limits."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def tree(tmp_path):
     opened.close()
 
 
-def test_of_an_archive_that_breaks_off_only_whole_members_are_left(tree, tmp_path):
+def test_a_truncated_archive_leaves_only_complete_members(tree, tmp_path):
     whole = io.BytesIO()
     with tarfile.open(fileobj=whole, mode="w") as archive:
         for name, size in (("a", 10), ("b", 5000)):
@@ -50,10 +50,10 @@ def packed(tree: FileTree, below: str = "", *, limit: int = 1 << 30) -> tuple[in
     return pack(tree, sink, below, limit=limit), sink.getvalue()
 
 
-def test_everything_is_packed_so_that_others_can_read_it(tree, tmp_path):
+def test_packed_archives_are_readable_by_tarfile(tree, tmp_path):
     for name, content in FILES.items():
         tree.write(name, content)
-    tree.make_directory("d/hollow")
+    tree.make_directory("d/empty-dir")
     (tmp_path / "link").symlink_to("a")
     os.mkfifo(tmp_path / "pipe")
     os.utime(tmp_path / "a", (1, 1_700_000_000))
@@ -64,20 +64,20 @@ def test_everything_is_packed_so_that_others_can_read_it(tree, tmp_path):
         files = {name: archive.extractfile(name) for name, member in members.items() if member.isfile()}
         assert {name: file.read() for name, file in files.items() if file is not None} == FILES
 
-    assert {name for name, member in members.items() if member.isdir()} == {"d", "d/hollow"}
+    assert {name for name, member in members.items() if member.isdir()} == {"d", "d/empty-dir"}
     assert count == len(FILES) + 2 == len(members)
     assert [members[name].mtime for name in ("a", "block")] == [1_700_000_000, -5]
     assert (members["a"].mode, members["d"].mode, len(data) % 512) == (0o644, 0o755, 0)
 
 
-def test_what_is_packed_below_a_directory_is_named_from_there(tree):
+def test_names_are_relative_to_the_packed_directory(tree):
     tree.write("d/e/f", b"1")
     tree.write("other", b"2")
     with tarfile.open(fileobj=io.BytesIO(packed(tree, "d")[1])) as archive:
         assert archive.getnames() == ["e", "e/f"]
 
 
-def test_more_than_the_limit_is_not_packed(tree):
+def test_packing_more_than_the_limit_is_refused(tree):
     tree.write("a", b"1" * 600)
     tree.write("b", b"2" * 600)
     assert packed(tree, limit=1200)[0] == 2
@@ -85,8 +85,8 @@ def test_more_than_the_limit_is_not_packed(tree):
         packed(tree, limit=1199)
 
 
-class _Cutting(io.BytesIO):
-    """Cuts a file as soon as its first piece has come."""
+class _TruncatingSink(io.BytesIO):
+    """Truncates a file after its first chunk."""
 
     def __init__(self, path: os.PathLike[str]) -> None:
         super().__init__()
@@ -98,10 +98,10 @@ class _Cutting(io.BytesIO):
         return super().write(data)
 
 
-def test_a_file_that_is_cut_meanwhile_is_as_long_as_was_said(tree, tmp_path):
+def test_a_file_truncated_meanwhile_is_zero_padded(tree, tmp_path):
     tree.write("cut", b"x" * (3 << 20))
     tree.write("whole", b"y")
-    sink = _Cutting(tmp_path / "cut")
+    sink = _TruncatingSink(tmp_path / "cut")
     pack(tree, sink, "", limit=1 << 30)
     with tarfile.open(fileobj=io.BytesIO(sink.getvalue())) as archive:
         cut, whole = (archive.extractfile(name) for name in ("cut", "whole"))

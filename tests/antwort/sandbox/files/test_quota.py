@@ -1,4 +1,4 @@
-"""What a tree takes is counted as the disk counts it, whatever tries to hide; and every tree can be removed."""
+"""Disk quota: hard links, sparse files, deep trees; and any tree can be removed."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import pytest
 
 from antwort.sandbox.errors import TooLarge
 from antwort.sandbox.files import quota
-from antwort.sandbox.files.quota import LEAST, Quota, Usage
+from antwort.sandbox.files.quota import MIN_FILE_COST, Quota, Usage
 
 
 def make_deep(top: Path, levels: int) -> None:
-    """By descriptors, since no path is long enough."""
+    """With descriptors, since the paths are too long."""
     directory = os.open(top, os.O_RDONLY)
     for _ in range(levels):
         os.mkdir("d" * 50, dir_fd=directory)
@@ -24,7 +24,7 @@ def make_deep(top: Path, levels: int) -> None:
     os.close(directory)
 
 
-def test_empty_files_cost_something_and_further_names_of_a_file_nothing(tmp_path):
+def test_empty_files_count_and_hard_links_do_not(tmp_path):
     (tmp_path / "empty").touch()
     (tmp_path / "large").write_bytes(b"x" * 100_000)
     assert quota.measure(tmp_path).files == 2
@@ -33,17 +33,17 @@ def test_empty_files_cost_something_and_further_names_of_a_file_nothing(tmp_path
         os.link(tmp_path / "large", tmp_path / "d" / str(i))
     found = quota.measure(tmp_path)
     assert found.files == 3
-    assert LEAST + 100_000 + found.directories <= found.size < 2 * 100_000
-    assert found.directories >= LEAST
+    assert MIN_FILE_COST + 100_000 + found.directories <= found.size < 2 * 100_000
+    assert found.directories >= MIN_FILE_COST
 
 
-def test_a_sparse_file_counts_as_long_as_it_claims_to_be(tmp_path):
+def test_a_sparse_file_counts_with_its_apparent_size(tmp_path):
     with (tmp_path / "sparse").open("wb") as file:
         file.truncate(1 << 40)
     assert quota.measure(tmp_path).size >= 1 << 40
 
 
-def test_counting_stops_where_the_quota_ends(tmp_path):
+def test_measuring_stops_at_the_quota(tmp_path):
     for i in range(20):
         (tmp_path / str(i)).write_bytes(b"x" * 10_000)
     assert quota.measure(tmp_path, Quota(1 << 20, 20)).files == 20
@@ -56,10 +56,10 @@ def test_counting_stops_where_the_quota_ends(tmp_path):
 def test_links_are_not_followed(tmp_path):
     (tmp_path / "loop").symlink_to(tmp_path)
     (tmp_path / "away").symlink_to("/usr")
-    assert quota.measure(tmp_path) == Usage(2 * LEAST, 2, 0)
+    assert quota.measure(tmp_path) == Usage(2 * MIN_FILE_COST, 2, 0)
 
 
-def test_what_is_too_deep_or_too_long_is_too_much_and_can_be_removed_all_the_same(tmp_path):
+def test_too_deep_or_too_long_is_over_quota_and_can_be_removed(tmp_path):
     top = tmp_path / "top"
     top.mkdir()
     make_deep(top, 3_000)
@@ -68,24 +68,24 @@ def test_what_is_too_deep_or_too_long_is_too_much_and_can_be_removed_all_the_sam
     quota.remove(top)
     assert not top.exists()
     Path(top, *"d" * 70).mkdir(parents=True)
-    with pytest.raises(TooLarge, match="inside each other"):
+    with pytest.raises(TooLarge, match="nested directories"):
         quota.measure(top)
 
 
-def test_what_is_locked_is_too_much_and_can_be_removed(tmp_path):
+def test_unreadable_is_over_quota_and_can_be_removed(tmp_path):
     top = tmp_path / "top"
     (top / "d" / "e").mkdir(parents=True)
     (top / "d" / "e" / "f").touch(0o000)
     (top / "d" / "e").chmod(0o000)
     (top / "d").chmod(0o500)
-    if os.geteuid() != 0:  # nothing is locked to root
-        with pytest.raises(TooLarge, match="cannot be looked at"):
+    if os.geteuid() != 0:  # root can read everything
+        with pytest.raises(TooLarge, match="cannot be read"):
             quota.measure(top)
     quota.remove(top)
     assert not top.exists()
 
 
-def test_removing_follows_no_link(tmp_path):
+def test_remove_follows_no_links(tmp_path):
     (tmp_path / "kept" / "d").mkdir(parents=True)
     (tmp_path / "kept").chmod(0o755)
     for name in ("link", "top/link", "top/d/link"):

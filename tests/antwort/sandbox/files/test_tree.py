@@ -1,4 +1,4 @@
-"""A tree that hostile code may change at any moment, reached by descriptors alone."""
+"""FileTree: safe names, links, listings, atomic writes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antwort.sandbox.errors import BadPath, NotFound, TooLarge
-from antwort.sandbox.files.tree import FileTree, Listing, _remove_hollow, is_plain, parts
+from antwort.sandbox.files.tree import FileTree, Listing, _remove_empty_directories, is_safe_name, split_path
 
 
 @pytest.fixture
@@ -32,22 +32,23 @@ def root(tmp_path):
 
 
 @given(st.text())
-def test_a_path_is_refused_or_means_what_it_says(path):
+def test_split_path_refuses_or_returns_safe_components(path):
     try:
-        names = parts(path)
+        names = split_path(path)
     except BadPath:
         return
     assert "/".join(names) == path.removesuffix("/")
     assert not {"", ".", ".."} & set(names)
     assert all(
-        is_plain(name) and not set(name) & set("\0\n\r\x1b\u2028\u202e") and len(name.encode()) <= 255 for name in names
+        is_safe_name(name) and not set(name) & set("\0\n\r\x1b\u2028\u202e") and len(name.encode()) <= 255
+        for name in names
     )
 
 
 @pytest.mark.parametrize(
     "name", ["Screenshot at 9.41\N{NARROW NO-BREAK SPACE}AM.png", "a\N{NO-BREAK SPACE}b", "👨\u200d👩.txt"]
 )
-def test_names_that_other_systems_give_are_names(tree, name):
+def test_unusual_spaces_and_joined_emoji_are_allowed(tree, name):
     tree.write(name, b"x")
     assert name in [entry.path for entry in tree.list().entries]
 
@@ -59,18 +60,18 @@ def test_names_that_other_systems_give_are_names(tree, name):
         *("a\\b", "a\0b", "a\nb", "\x1b[31m", "\ud800", "\u202ex"),
     ],
 )
-@pytest.mark.parametrize("what", ["read", "write", "stat", "delete", "move"])
-def test_names_that_are_no_names_are_refused_everywhere(tree, path, what):
-    arguments = {"read": (9,), "write": (b"",), "move": ("x",)}.get(what, ())
+@pytest.mark.parametrize("operation", ["read", "write", "stat", "delete", "move"])
+def test_unsafe_names_are_refused_by_every_operation(tree, path, operation):
+    arguments = {"read": (9,), "write": (b"",), "move": ("x",)}.get(operation, ())
     with pytest.raises(BadPath):
-        getattr(tree, what)(path, *arguments)
-    if what == "move":
-        tree.write("there", b"")
+        getattr(tree, operation)(path, *arguments)
+    if operation == "move":
+        tree.write("existing", b"")
         with pytest.raises(BadPath):
-            tree.move("there", path)
+            tree.move("existing", path)
 
 
-def test_what_is_written_is_read_back_and_listed(tree):
+def test_write_read_list_move_delete(tree):
     tree.write("a/b/c.txt", b"data")
     assert tree.read("a/b/c.txt", 4) == b"data"
     assert [(entry.path, entry.kind, entry.size) for entry in tree.list().entries] == [
@@ -88,7 +89,7 @@ def test_what_is_written_is_read_back_and_listed(tree):
 
 
 @pytest.mark.parametrize("target", ["../outside", "..", "/etc", "/etc/passwd"])
-def test_no_link_is_followed_by_anything(tree, root, target):
+def test_links_are_never_followed(tree, root, target):
     (root / "link").symlink_to(target)
     for path in ("link", "link/passwd", "link/outside"):
         with pytest.raises((BadPath, NotFound)):
@@ -106,14 +107,14 @@ def test_no_link_is_followed_by_anything(tree, root, target):
     assert (root.parent / "outside").read_text() == "secret"
 
 
-def test_a_link_is_deleted_and_not_what_it_points_to(tree, root):
+def test_deleting_a_link_keeps_its_target(tree, root):
     (root / "deep").mkdir()
     (root / "deep" / "link").symlink_to(root.parent)
     tree.delete("deep")
     assert (root.parent / "outside").read_text() == "secret"
 
 
-def test_what_is_no_file_is_refused_at_once(tree, root):
+def test_fifos_and_sockets_are_refused_without_blocking(tree, root):
     os.mkfifo(root / "fifo")
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(root / "socket"))
@@ -124,8 +125,8 @@ def test_what_is_no_file_is_refused_at_once(tree, root):
     assert tree.list() == Listing([], has_more=False)
 
 
-def test_a_write_replaces_what_stood_there_and_not_its_content(tree, root):
-    """A file that the code holds open, or has linked elsewhere, keeps what it had."""
+def test_a_write_replaces_the_directory_entry(tree, root):
+    """A file that the code has open or hard-linked elsewhere keeps its content."""
     (root / "a").write_text("old")
     os.link(root / "a", root / "b")
     tree.write("a", b"new")
@@ -138,7 +139,7 @@ def test_a_write_replaces_what_stood_there_and_not_its_content(tree, root):
         tree.write("directory", b"x")
 
 
-def test_odd_names_are_not_handed_on(tree, root):
+def test_unsafe_names_are_not_listed(tree, root):
     for name in (b"\xff", b"a\nb", b"a\\b", b"\x1b[0m", "\u202ex".encode()):
         Path(os.fsdecode(os.fsencode(root) + b"/" + name)).touch()
     (root / "good").touch()
@@ -156,7 +157,7 @@ def pages(tree, limit: int, below: str = "") -> list[list[str]]:
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 7, 8, 9, 30])
-def test_a_listing_says_whether_there_is_more_and_goes_on_behind_any_of_its_paths(tree, root, limit):
+def test_listings_are_paged(tree, root, limit):
     for path in ("a/b/c", "a/b/d", "a.txt", "b/a", "link-is-none/x", "z"):
         tree.write(path, b"")
     (root / "link").symlink_to("a")
@@ -168,7 +169,7 @@ def test_a_listing_says_whether_there_is_more_and_goes_on_behind_any_of_its_path
     assert [path for page in pages(tree, limit, "a") for path in page] == ["a/b", "a/b/c", "a/b/d"]
 
 
-def test_a_listing_goes_on_though_what_it_came_to_is_gone(tree):
+def test_a_listing_continues_after_a_path_that_was_deleted(tree):
     for name in "abcd":
         tree.write(name, b"")
     tree.delete("b")
@@ -183,27 +184,27 @@ def test_a_listing_goes_on_though_what_it_came_to_is_gone(tree):
 @pytest.mark.parametrize(
     "below, after", [("a", "b"), ("a", "ab"), ("", "../x"), ("", "/x"), ("a", "a/../b"), ("a", "a/")]
 )
-def test_a_listing_goes_on_only_behind_what_it_can_have_listed(tree, below, after):
+def test_after_must_be_a_path_below_the_directory(tree, below, after):
     tree.write("a/x", b"")
     with pytest.raises(BadPath):
         tree.list(below, after=after)
 
 
 @given(st.lists(st.text("ab./", min_size=1, max_size=6), max_size=12), st.integers(1, 5))
-def test_pages_of_any_size_make_the_same_whole(paths, limit):
-    with tempfile.TemporaryDirectory() as place:
-        tree = FileTree([os.open(place, os.O_RDONLY | os.O_DIRECTORY)], None)
+def test_pages_of_any_size_add_up_to_the_whole_listing(paths, limit):
+    with tempfile.TemporaryDirectory() as directory:
+        tree = FileTree([os.open(directory, os.O_RDONLY | os.O_DIRECTORY)], None)
         for path in paths:
             with contextlib.suppress(BadPath, NotFound):
                 tree.write(path, b"")
         whole = [entry.path for entry in tree.list().entries]
-        assert len(set(whole)) == len(whole) == sum(len(d) + len(f) for _, d, f in os.walk(place))
+        assert len(set(whole)) == len(whole) == sum(len(d) + len(f) for _, d, f in os.walk(directory))
         assert [path for page in pages(tree, limit) for path in page] == whole
         tree.close()
 
 
-def test_a_tree_too_deep_costs_no_more_descriptors_than_it_may(tree, root):
-    """Each level takes one descriptor while it is walked; without an end they would be those of everybody."""
+def test_deep_trees_use_a_bounded_number_of_descriptors(tree, root):
+    """Each level uses one descriptor while it is walked."""
     os.chdir(root)
     try:
         for _ in range(700):
@@ -218,20 +219,20 @@ def test_a_tree_too_deep_costs_no_more_descriptors_than_it_may(tree, root):
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
-def test_after_its_end_there_is_nothing(tree):
+def test_after_close_reads_raise(tree):
     tree.close()
     with pytest.raises(NotFound):
         tree.read("x", 1)
 
 
-# ── files on their way in ────────────────────────────────────────────────────────────────────────────────────────────
+# ── atomic writes ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_file_takes_its_place_when_it_is_whole(tree, root):
+def test_a_file_is_replaced_on_commit(tree, root):
     tree.write("dir/a.txt", b"old")
-    with tree.draft("dir/a.txt", 0o755) as draft:
-        draft.write(b"new")
-        draft.write(b"er")
+    with tree.open_write("dir/a.txt", 0o755) as pending:
+        pending.write(b"new")
+        pending.write(b"er")
         assert [entry.path for entry in tree.list().entries] == ["dir", "dir/a.txt"]
         assert tree.read("dir/a.txt", 10) == b"old"
     assert tree.read("dir/a.txt", 10) == b"newer"
@@ -239,16 +240,16 @@ def test_a_file_takes_its_place_when_it_is_whole(tree, root):
     assert len(list((root / "dir").iterdir())) == 1
 
 
-def test_one_that_breaks_off_leaves_what_was_there(tree, root):
+def test_an_aborted_write_keeps_the_old_file(tree, root):
     tree.write("a.txt", b"old")
-    draft = tree.draft("a.txt")
-    draft.write(b"half of the n")
-    draft.close(whole=False)
+    pending = tree.open_write("a.txt")
+    pending.write(b"half of the n")
+    pending.close(commit=False)
     assert tree.read("a.txt", 10) == b"old"
     assert [path.name for path in root.iterdir()] == ["a.txt"]
 
 
-def test_a_directory_is_not_replaced_and_nothing_is_left(tree, root):
+def test_a_directory_with_files_is_not_replaced(tree, root):
     (root / "d" / "inner").mkdir(parents=True)
     (root / "d" / "file").touch()
     with pytest.raises(BadPath):
@@ -256,7 +257,7 @@ def test_a_directory_is_not_replaced_and_nothing_is_left(tree, root):
     assert [path.name for path in root.iterdir()] == ["d"]
 
 
-def test_directories_without_a_file_give_way(tree, root):
+def test_directories_without_files_are_replaced(tree, root):
     (root / "dir/sub/deep").mkdir(parents=True)
     (root / "dir/other").mkdir()
     tree.write("dir", b"a file now")
@@ -265,7 +266,7 @@ def test_directories_without_a_file_give_way(tree, root):
     assert [path.name for path in root.iterdir()] == ["dir"]
 
 
-def test_directories_with_anything_in_them_do_not(tree, root):
+def test_directories_with_anything_else_in_them_are_not_replaced(tree, root):
     (root / "dir/empty").mkdir(parents=True)
     (root / "dir/sub").mkdir()
     (root / "dir/sub/link").symlink_to("nowhere")
@@ -277,31 +278,31 @@ def test_directories_with_anything_in_them_do_not(tree, root):
     ]
 
 
-def test_directories_deeper_than_we_go_do_not_either(tree, root):
+def test_directories_over_the_depth_limit_are_not_replaced(tree, root):
     deep = root
     for _ in range(80):
         deep = deep / "d"
         deep.mkdir()
     with pytest.raises(BadPath, match="directory"):
         tree.write("d", b"a file")
-    place = os.open(root, os.O_RDONLY)
+    descriptor = os.open(root, os.O_RDONLY)
     try:
-        with pytest.raises(OSError, match="not empty"):  # code can put them there after they were looked at
-            _remove_hollow("d", place, 0)
+        with pytest.raises(OSError, match="not empty"):  # code can add them after the check
+            _remove_empty_directories("d", descriptor, 0)
     finally:
-        os.close(place)
+        os.close(descriptor)
 
     assert deep.is_dir()
 
 
-def test_what_the_code_does_to_a_draft_is_its_own_affair(tree, root):
-    draft = tree.draft("a.txt")
-    (root / draft.part).unlink()
+def test_a_partial_file_replaced_by_the_code_is_not_followed(tree, root):
+    pending = tree.open_write("a.txt")
+    (root / pending.partial_name).unlink()
     with pytest.raises(NotFound):
-        draft.close(whole=True)
-    with tree.draft("b.txt") as draft:
-        (root / draft.part).unlink()
-        (root / draft.part).symlink_to(root.parent / "outside")
+        pending.close(commit=True)
+    with tree.open_write("b.txt") as pending:
+        (root / pending.partial_name).unlink()
+        (root / pending.partial_name).symlink_to(root.parent / "outside")
     with pytest.raises(BadPath):
         tree.read("b.txt", 10)
     assert (root.parent / "outside").read_text() == "secret"

@@ -1,4 +1,4 @@
-"""A process held by its descriptor, its end in words and as a number, and its family."""
+"""Process handles, exit descriptions and descendants."""
 
 from __future__ import annotations
 
@@ -9,33 +9,33 @@ from contextlib import suppress
 
 import pytest
 
-from antwort.sandbox.host.process import Process, descendants, described, shell_code
+from antwort.sandbox.host.process import ProcessHandle, descendants, describe_exit, shell_exit_code
 
 
-def test_it_is_signalled_and_known_by_its_number_until_it_ends():
+def test_a_handle_signals_and_has_a_pid_until_the_exit():
     with subprocess.Popen(["sleep", "60"]) as sleeper:
-        process = Process(os.pidfd_open(sleeper.pid))
+        process = ProcessHandle(os.pidfd_open(sleeper.pid))
         assert process.pid == sleeper.pid
         process.signal(signal.SIGTERM)
         assert sleeper.wait(10) == -signal.SIGTERM
         assert process.pid == -1
-        process.signal(signal.SIGTERM)  # there is nobody any more, and nobody else is meant
+        process.signal(signal.SIGTERM)  # no effect: the process has exited
     process.close()
     process.close()
-    assert not process.held
+    assert not process.has_pidfd
 
 
-def test_without_a_descriptor_nothing_happens_to_anybody():
-    process = Process()
+def test_an_empty_handle_signals_nothing():
+    process = ProcessHandle()
     process.signal(signal.SIGKILL)
-    assert (process.held, process.pid) == (False, -1)
+    assert (process.has_pidfd, process.pid) == (False, -1)
 
 
-def test_where_there_are_no_descriptors_its_number_will_do_until_it_has_ended():
+def test_without_a_pidfd_the_pid_is_used_until_the_exit():
     with subprocess.Popen(["sleep", "60"]) as sleeper, subprocess.Popen(["sleep", "60"]) as other:
-        process, forgotten = Process(pid=sleeper.pid), Process(pid=other.pid)
-        assert (process.held, process.pid) == (False, sleeper.pid)
-        forgotten.ended()
+        process, forgotten = ProcessHandle(pid=sleeper.pid), ProcessHandle(pid=other.pid)
+        assert (process.has_pidfd, process.pid) == (False, sleeper.pid)
+        forgotten.mark_exited()
         forgotten.signal(signal.SIGKILL)
         process.signal(signal.SIGTERM)
         assert sleeper.wait(10) == -signal.SIGTERM
@@ -47,19 +47,19 @@ def test_where_there_are_no_descriptors_its_number_will_do_until_it_has_ended():
 
 
 @pytest.mark.parametrize(
-    "status, words, code",
+    "status, description, code",
     [
         (0, "the interpreter exited with code 0", 0),
         (137, "the interpreter exited with code 137", 137),
         (255, "the interpreter exited with code 255", 255),
-        (-9, "the interpreter was ended by SIGKILL", 137),
-        (-11, "the interpreter was ended by SIGSEGV", 139),
-        (-1, "the interpreter was ended by SIGHUP", 129),
-        (-40, "the interpreter was ended by signal 40", 168),
+        (-9, "the interpreter was killed by SIGKILL", 137),
+        (-11, "the interpreter was killed by SIGSEGV", 139),
+        (-1, "the interpreter was killed by SIGHUP", 129),
+        (-40, "the interpreter was killed by signal 40", 168),
     ],
 )
-def test_an_end_is_told_in_words_and_as_a_shell_would(status, words, code):
-    assert (described(status), shell_code(status)) == (words, code)
+def test_exit_status_as_description_and_shell_code(status, description, code):
+    assert (describe_exit(status), shell_exit_code(status)) == (description, code)
 
 
 def test_descendants_are_found_through_threads_and_generations():
@@ -67,10 +67,10 @@ def test_descendants_are_found_through_threads_and_generations():
         while len(found := descendants(shell.pid)) < 3:
             pass
         assert set(found) <= set(descendants(os.getpid()))
-        for pid in found:  # its own, and nobody else's: other tests have servers running
+        for pid in found:  # only these: other tests have servers running
             with suppress(ProcessLookupError):
                 os.kill(pid, 9)
 
 
-def test_who_is_gone_has_only_itself():
+def test_descendants_of_an_unknown_pid():
     assert descendants(2**22 + 1) == [2**22 + 1]

@@ -1,4 +1,4 @@
-"""Limits are hard, and never above what was there before."""
+"""Rlimits are hard, and never above the previous ones."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 
-TRY = """
+SCRIPT = """
 import resource
 from antwort.sandbox.jail import rlimits
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
@@ -17,7 +17,7 @@ for name in ("NPROC", "FSIZE", "CORE", "NOFILE", "SIGPENDING", "MSGQUEUE"):
     print(name, hard)
 """
 
-ELSEWHERE = """
+NOT_LINUX = """
 import resource
 from antwort.sandbox.jail import rlimits
 for name in ("SIGPENDING", "MSGQUEUE", "RTPRIO", "NICE"):
@@ -27,14 +27,14 @@ print(*resource.getrlimit(resource.RLIMIT_FSIZE))
 """
 
 
-def test_where_some_limits_do_not_exist_the_others_hold():
+def test_rlimits_that_the_system_lacks_are_skipped():
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    seen = subprocess.check_output([sys.executable, "-c", ELSEWHERE], text=True, env=environment)
+    seen = subprocess.check_output([sys.executable, "-c", NOT_LINUX], text=True, env=environment)
     assert seen == "1000 1000\n"
 
 
 def test_every_limit_is_hard():
-    # One file less than there may be: above it stands the channel.
+    # One descriptor less than the limit: the highest is the control channel.
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    seen = subprocess.check_output([sys.executable, "-c", TRY], text=True, env=environment).split()
+    seen = subprocess.check_output([sys.executable, "-c", SCRIPT], text=True, env=environment).split()
     assert seen == ["NPROC", "33", "FSIZE", "1000", "CORE", "0", "NOFILE", "63", "SIGPENDING", "1024", "MSGQUEUE", "0"]

@@ -1,4 +1,4 @@
-"""The numbers are those of the kernel's headers."""
+"""System call numbers match the kernel's headers."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ HEADER = Path("/usr/include/x86_64-linux-gnu/asm/unistd_64.h")
 
 
 @pytest.mark.skipif(not HEADER.exists(), reason="the kernel's headers are not installed")
-def test_the_numbers_are_the_kernels():
+def test_numbers_match_the_kernel_headers():
     known = {name: int(number) for name, number in re.findall(r"#define __NR_(\w+) (\d+)", HEADER.read_text())}
-    ours = {name: numbers[0] for name, numbers in syscalls.NUMBERS.items() if name in known}
-    assert ours == {name: known[name] for name in ours}
-    assert len(ours) > 250
+    listed = {name: numbers[0] for name, numbers in syscalls.NUMBERS.items() if name in known}
+    assert listed == {name: known[name] for name in listed}
+    assert len(listed) > 250
 
 
-def test_a_failing_call_says_which():
+def test_a_failed_call_is_named_in_the_error():
     with pytest.raises(OSError, match="pidfd_open"):
         syscalls.call("pidfd_open", -1, 0)

@@ -1,4 +1,4 @@
-"""The installer runs behind the server, in its own group where there are any, and is gone when nobody waits for it."""
+"""Installer: niceness, cgroup, cancellation, bounded error messages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from waiting import wait_until_async
 from antwort.sandbox import probe
 from antwort.sandbox.files.quota import Quota
 from antwort.sandbox.packages.installer import Installer, InstallFailed
-from antwort.sandbox.pool.preload import here
+from antwort.sandbox.pool.preload import current_stack
 from antwort.sandbox.threads import DedicatedThreads
 
 pytestmark = pytest.mark.anyio
@@ -25,60 +25,60 @@ def anyio_backend():
     return "asyncio"
 
 
-@pytest.fixture(params=["counted", "watched"])
+@pytest.fixture(params=["cgroup", "no cgroup"])
 def host(request):
     host = probe()
-    if request.param == "watched":
-        return replace(host, groups=None)
-    if host.groups is None:
-        pytest.skip("no control groups to be had here")
-    return host.claimed()
+    if request.param == "no cgroup":
+        return replace(host, cgroups=None)
+    if host.cgroups is None:
+        pytest.skip("this host has no cgroups")
+    return host.claim_cgroups()
 
 
 def installer(host, index: str) -> Installer:
     return Installer(
-        host, here(()), DedicatedThreads(2, "test"), index=index, builds=False, limit=Quota(1 << 24, 1_000)
+        host, current_stack(()), DedicatedThreads(2, "test"), index=index, builds=False, quota=Quota(1 << 24, 1_000)
     )
 
 
-def is_counted(pid: int) -> bool:
+def has_cgroup(pid: int) -> bool:
     return "antwort-" in Path(f"/proc/{pid}/cgroup").read_text(encoding="utf-8")
 
 
-def groups() -> list[Path]:
+def cgroups() -> list[Path]:
     return list(Path("/sys/fs/cgroup").glob(f"**/antwort-{os.getpid()}-*"))
 
 
-async def test_it_answers_what_it_took(host, package_index, tmp_path_factory):
+async def test_install_returns_the_disk_usage(host, package_index, tmp_path_factory):
     package_index.add("thing", {"thing.py": "x" * 50_000})
-    out = tmp_path_factory.mktemp("place") / "out"
-    usage = await installer(host, package_index.url).fill(out, ["thing"])
+    out = tmp_path_factory.mktemp("target") / "out"
+    usage = await installer(host, package_index.url).install(out, ["thing"])
     assert 50_000 < usage.size < 100_000
     assert (out / "thing.py").exists()
     assert not (out / ".tmp").exists()
-    assert groups() == []
+    assert cgroups() == []
 
 
-async def test_it_runs_behind_the_server_and_is_counted(host, package_index, tmp_path_factory):
+async def test_the_installer_is_niced_in_a_cgroup_and_killed_on_cancellation(host, package_index, tmp_path_factory):
     package_index.add("thing", {"thing.py": ""})
-    out = tmp_path_factory.mktemp("place") / "out"
-    filling = asyncio.create_task(installer(host, package_index.held).fill(out, ["thing"]))
-    await wait_until_async(lambda: package_index.asked)
+    out = tmp_path_factory.mktemp("target") / "out"
+    installing = asyncio.create_task(installer(host, package_index.blocked_url).install(out, ["thing"]))
+    await wait_until_async(lambda: package_index.requests)
     (uv,) = installers(os.getpid())
     assert os.getpriority(os.PRIO_PROCESS, uv) > os.getpriority(os.PRIO_PROCESS, 0)
-    assert is_counted(uv) == (host.groups is not None)
-    filling.cancel()
+    assert has_cgroup(uv) == (host.cgroups is not None)
+    installing.cancel()
     with pytest.raises(asyncio.CancelledError):
-        await filling
+        await installing
     assert installers(os.getpid()) == []
-    assert groups() == []
+    assert cgroups() == []
 
 
-async def test_its_words_are_told_and_bounded(host, package_index, tmp_path_factory):
+async def test_installer_errors_are_reported_and_truncated(host, package_index, tmp_path_factory):
     for name in ("a", "b"):
         package_index.add(name, {f"{name}.py": ""}, requires=(f"no-such-{'x' * 3_000}",))
-    out = tmp_path_factory.mktemp("place") / "out"
+    out = tmp_path_factory.mktemp("target") / "out"
     with pytest.raises(InstallFailed) as failure:
-        await installer(host, package_index.url).fill(out, ["a", "b"])
+        await installer(host, package_index.url).install(out, ["a", "b"])
     assert str(failure.value).startswith("package installation failed: ")
     assert len(str(failure.value)) < 2_100

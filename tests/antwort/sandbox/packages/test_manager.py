@@ -1,4 +1,4 @@
-"""Packages: what may be asked for, and a real installation from an index on this machine."""
+"""PackageManager: installations from a package index on loopback, quotas, leases, session packages."""
 
 from __future__ import annotations
 
@@ -15,28 +15,11 @@ from waiting import wait_until_async
 
 from antwort.net.errors import AtCapacity
 from antwort.sandbox import Pool, probe
-from antwort.sandbox.errors import BadRequirement
 from antwort.sandbox.files.quota import Quota
-from antwort.sandbox.packages import cache as shelf
-from antwort.sandbox.packages import manager as packages
+from antwort.sandbox.packages.cache import lock_directory
 from antwort.sandbox.packages.installer import InstallFailed
-from antwort.sandbox.packages.manager import Allowance, Packages, check
-from antwort.sandbox.pool.preload import here
-
-OPTIONS = ["--index-url=http://x", "-r x", "x==1 --hash=a", "a\n--pre"]
-ARCHIVES = ["x.whl", "x.tar.gz", "X.ZIP"]
-PLACES = ["git+ssh://g@h/x", "./x", "/x", "../x", "x @ http://h/x.whl", "file:x"]
-OTHERS = ["x; python_version > '3'", "a b", "", "é"]
-
-
-@pytest.mark.parametrize("line", [*OPTIONS, *PLACES, *ARCHIVES, *OTHERS])
-def test_what_is_not_a_name_with_versions_is_refused(line):
-    with pytest.raises(BadRequirement):
-        check([line])
-
-
-def test_names_with_versions_and_extras_come_in_one_order():
-    assert check(["rich>=13,<15", "a[b]==1.0", "rich>=13,<15"]) == ["a[b]==1.0", "rich<15,>=13"]
+from antwort.sandbox.packages.manager import PackageLimits, PackageManager
+from antwort.sandbox.pool.preload import current_stack
 
 
 @pytest.fixture
@@ -45,7 +28,7 @@ def index(package_index):
     return package_index
 
 
-def test_a_package_is_installed_cached_and_hidden_from_others(serve, identity, index):
+def test_a_package_is_installed_cached_and_not_visible_to_others(serve, identity, index):
     with serve(identity, python_index=index.url, modules="json") as running:
         client = running.client
         code = "import tiny_thing, os; print(tiny_thing.ANSWER, tiny_thing.__file__, os.listdir('/opt/packages'))"
@@ -62,35 +45,35 @@ def test_a_package_is_installed_cached_and_hidden_from_others(serve, identity, i
         assert str(running.state) not in failed["stderr"]
 
 
-def test_who_has_more_time_does_not_fail_with_who_has_less(serve, index):
-    """Both wait for one installation, which the index holds up for longer than the first can wait."""
-    with serve("user", python_index=index.held, modules="json") as running, ThreadPoolExecutor(2) as threads:
+def test_a_caller_with_a_longer_timeout_survives_one_with_a_shorter(serve, index):
+    """Both wait for one installation, which takes longer than the first caller waits."""
+    with serve("user", python_index=index.blocked_url, modules="json") as running, ThreadPoolExecutor(2) as threads:
         wanted = {"code": "import tiny_thing", "requirements": ["tiny-thing"]}
         first = threads.submit(running.client.execute, timeout_seconds=1, **wanted)
         second = threads.submit(running.client.execute, timeout_seconds=30, **wanted)
         assert first.result()["exit_code"] == -1
-        index.going_on.set()
+        index.unblock.set()
         assert second.result()["status"] == "success"
-        assert index.asked.count("/held/tiny-thing/") == 1
+        assert index.requests.count("/blocked/tiny-thing/") == 1
 
 
-def test_what_a_killed_server_left_half_installed_is_removed_and_what_another_is_at_is_not(tmp_path):
-    for name in (".left", ".held", "installed"):
+def test_unfinished_installations_of_killed_servers_are_removed_and_those_in_progress_are_not(tmp_path):
+    for name in (".leftover", ".locked", "installed"):
         (tmp_path / name / "out").mkdir(parents=True)
-    with shelf.held(tmp_path / ".held"):
-        packages.Packages(tmp_path, probe(), here(()), index=None)
-        names = {path.name for path in tmp_path.iterdir() if not path.name.startswith(".annexes-")}
-        assert names == {".held", "installed"}
+    with lock_directory(tmp_path / ".locked"):
+        PackageManager(tmp_path, probe(), current_stack(()), index=None)
+        names = {path.name for path in tmp_path.iterdir() if not path.name.startswith(".session-packages-")}
+        assert names == {".locked", "installed"}
 
 
-# ── Within bounds ────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Limits ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @contextlib.asynccontextmanager
-async def store(directory, index: str, host=None, **allowance) -> AsyncGenerator[Packages]:
-    found = Packages(directory, host or probe(), here(()), index=index, allowance=Allowance(**allowance))
-    async with contextlib.aclosing(found):
-        yield found
+async def open_manager(directory, index: str, host=None, **limits) -> AsyncGenerator[PackageManager]:
+    manager = PackageManager(directory, host or probe(), current_stack(()), index=index, limits=PackageLimits(**limits))
+    async with contextlib.aclosing(manager):
+        yield manager
     assert installers(os.getpid()) == []
     assert [path.name for path in directory.iterdir() if path.name.startswith(".")] == []
 
@@ -101,8 +84,8 @@ def anyio_backend():
 
 
 @pytest.fixture
-def shelf_directory(tmp_path_factory):
-    return tmp_path_factory.mktemp("shelf")
+def cache_directory(tmp_path_factory):
+    return tmp_path_factory.mktemp("cache")
 
 
 BOMBS = {
@@ -110,99 +93,99 @@ BOMBS = {
     "large files": ({f"{i}/large": b"\0" * (1 << 20) for i in range(40)}, "16777216 bytes"),
     "many files": ({f"m/{i // 100}/{i}": b"" for i in range(4_000)}, "2000 files"),
     "many directories": ({f"m/{i}/{i}/{i}": b"" for i in range(1_500)}, "2000 files"),
-    "a deep directory": ({"d/" * 1_200 + "f": b""}, "64 directories inside each other"),
+    "a deep directory": ({"d/" * 1_200 + "f": b""}, "64 nested directories"),
     "a long path": ({("d" * 200 + "/") * 10 + "f": b""}, "a path longer than the limit of 1024 bytes"),
 }
 
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("bomb", BOMBS)
-async def test_what_is_over_the_quota_is_ended_and_leaves_nothing(package_index, shelf_directory, bomb):
+async def test_an_installation_over_the_quota_is_killed_and_removed(package_index, cache_directory, bomb):
     files, limit = BOMBS[bomb]
     package_index.add("bomb", files)
-    async with store(shelf_directory, package_index.url, quota=Quota(16 << 20, 2_000)) as found:
+    async with open_manager(cache_directory, package_index.url, quota=Quota(16 << 20, 2_000)) as manager:
         with pytest.raises(InstallFailed, match=f"^package installation failed: .*{limit}"):
-            await found.install(["bomb"], seconds=60)
-    assert list(shelf_directory.iterdir()) == []
+            await manager.install(["bomb"], seconds=60)
+    assert list(cache_directory.iterdir()) == []
 
 
 @pytest.mark.anyio
-async def test_a_bomb_among_what_a_package_needs_is_one_too(package_index, shelf_directory):
+async def test_a_dependency_over_the_quota_is_refused(package_index, cache_directory):
     package_index.add("bomb", {f"{i}/large": b"\0" * (1 << 20) for i in range(40)})
     package_index.add("innocent", {"innocent.py": ""}, requires=("bomb",))
-    async with store(shelf_directory, package_index.url, quota=Quota(16 << 20, 2_000)) as found:
+    async with open_manager(cache_directory, package_index.url, quota=Quota(16 << 20, 2_000)) as manager:
         with pytest.raises(InstallFailed, match="16777216 bytes"):
-            await found.install(["innocent"], seconds=60)
+            await manager.install(["innocent"], seconds=60)
 
 
-async def until_asked(index, pages: int) -> list[str]:
-    """Wait until the index was asked for so many packages; then a moment more, for one too many."""
+async def until_requested(index, pages: int) -> list[str]:
+    """Wait until this many packages were requested from the index, and half a second for one more."""
 
-    def asked() -> list[str]:
-        return [path for path in index.asked if path.endswith("/")]
+    def requested() -> list[str]:
+        return [path for path in index.requests if path.endswith("/")]
 
-    await wait_until_async(lambda: len(asked()) >= pages)
+    await wait_until_async(lambda: len(requested()) >= pages)
     await asyncio.sleep(0.5)
-    return asked()
+    return requested()
 
 
 @pytest.mark.anyio
-async def test_only_so_many_are_installed_at_once(package_index, shelf_directory):
+async def test_concurrent_installations_are_limited(package_index, cache_directory):
     names = [f"thing-{i}" for i in range(6)]
     for name in names:
         package_index.add(name, {f"{name.replace('-', '_')}.py": ""})
-    async with store(shelf_directory, package_index.held, at_once=2, queue=4) as found:
-        tasks = [asyncio.create_task(found.install([name], seconds=60)) for name in names]
-        assert sorted(await until_asked(package_index, 2)) == ["/held/thing-0/", "/held/thing-1/"]
+    async with open_manager(cache_directory, package_index.blocked_url, max_concurrent=2, max_queued=4) as manager:
+        tasks = [asyncio.create_task(manager.install([name], seconds=60)) for name in names]
+        assert sorted(await until_requested(package_index, 2)) == ["/blocked/thing-0/", "/blocked/thing-1/"]
         with pytest.raises(AtCapacity):
-            await found.install(["thing-7"], seconds=60)
+            await manager.install(["thing-7"], seconds=60)
         package_index.going_on.set()
         leases = await asyncio.gather(*tasks)
         assert len({lease.path for lease in leases}) == 6
 
 
 @pytest.mark.anyio
-async def test_what_nobody_waits_for_any_more_is_ended(index, shelf_directory):
-    async with store(shelf_directory, index.held, at_once=1) as found:
-        waiting = [asyncio.create_task(found.install(["tiny-thing"], seconds=60)) for _ in range(2)]
-        await until_asked(index, 1)
+async def test_an_installation_without_waiting_callers_is_cancelled(index, cache_directory):
+    async with open_manager(cache_directory, index.blocked_url, max_concurrent=1) as manager:
+        waiting = [asyncio.create_task(manager.install(["tiny-thing"], seconds=60)) for _ in range(2)]
+        await until_requested(index, 1)
         waiting[0].cancel()
         await asyncio.sleep(0.2)
         assert len(installers(os.getpid())) == 1  # the other still waits
         waiting[1].cancel()
         await asyncio.gather(*waiting, return_exceptions=True)
         await wait_until_async(lambda: installers(os.getpid()) == [])
-        index.going_on.set()
-        await found.install(["tiny-thing"], seconds=60)  # its place is free again
+        index.unblock.set()
+        await manager.install(["tiny-thing"], seconds=60)  # the semaphore is free again
 
 
 @pytest.mark.anyio
-async def test_what_is_leased_stays_and_what_is_not_makes_room(package_index, shelf_directory):
+async def test_leased_sets_stay_and_others_are_evicted(package_index, cache_directory):
     for name in ("first", "second"):
         package_index.add(name, {f"{name}.bin": b"x" * (2 << 20)})
-    async with store(shelf_directory, package_index.url, shelf_bytes=3 << 20) as found:
-        lease = await found.install(["first"], seconds=60)
-        with pytest.raises(InstallFailed, match="no room among the server's packages"):
-            await found.install(["second"], seconds=60)
+    async with open_manager(cache_directory, package_index.url, cache_bytes=3 << 20) as manager:
+        lease = await manager.install(["first"], seconds=60)
+        with pytest.raises(InstallFailed, match="the package cache is full"):
+            await manager.install(["second"], seconds=60)
         assert lease.path.is_dir()
         lease.release()
-        await found.install(["second"], seconds=60)
+        await manager.install(["second"], seconds=60)
         assert not lease.path.exists()
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("walls", [{"namespaces", "landlock", "seccomp"}, {"landlock", "seccomp"}, set()])
-async def test_a_running_container_is_given_packages(index, shelf_directory, walls):
-    host = replace(probe(), walls=frozenset(walls), groups=None)
-    async with store(shelf_directory, index.url, host) as found:
-        annex = found.annex()
-        async with Pool(host, packages=shelf_directory, modules=(), spares=False) as pool:
-            container = await pool.create(annex=annex.path)
+@pytest.mark.parametrize("layers", [{"namespaces", "landlock", "seccomp"}, {"landlock", "seccomp"}, set()])
+async def test_packages_are_added_to_a_running_container(index, cache_directory, layers):
+    host = replace(probe(), layers=frozenset(layers), cgroups=None)
+    async with open_manager(cache_directory, index.url, host) as manager:
+        session_packages = manager.open_session_packages()
+        async with Pool(host, packages=cache_directory, modules=(), prefork=False) as pool:
+            container = await pool.create(session_packages=session_packages.path)
             await container.execute("kept = 1", timeout=5)
             assert (await container.execute("import tiny_thing", timeout=5)).error
-            name = await found.add(annex, ["tiny-thing"], seconds=60)
-            outcome = await container.execute("import tiny_thing; kept, tiny_thing.ANSWER", timeout=5, packages=name)
-            assert outcome.echo == "(1, 42)", outcome
+            name = await manager.add_to_session(session_packages, ["tiny-thing"], seconds=60)
+            reply = await container.execute("import tiny_thing; kept, tiny_thing.ANSWER", timeout=5, packages=name)
+            assert reply.result == "(1, 42)", reply
             refused = await container.execute("open(tiny_thing.__file__, 'a')", timeout=5)
-            assert refused.error or "namespaces" not in walls  # below the host's own /tmp nothing else stops it
-        found.retire(annex)
+            assert refused.error or "namespaces" not in layers  # without namespaces nothing else stops it
+        manager.close_session_packages(session_packages)

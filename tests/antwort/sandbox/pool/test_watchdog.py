@@ -1,4 +1,4 @@
-"""Who is counted, and where nobody else counts, who is ended."""
+"""Watchdog: memory and sockets of containers without cgroups."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def anyio_backend():
 
 @pytest.fixture
 async def pool():
-    async with Pool(replace(probe(), groups=None), modules=(), spares=False) as pool:
+    async with Pool(replace(probe(), cgroups=None), modules=(), prefork=False) as pool:
         yield pool
 
 
@@ -30,12 +30,12 @@ async def end_of(container) -> str | None:
         if not container.alive:
             break
         await asyncio.sleep(0.05)
-    await container.end("the test is over")
+    await container.end("the test has ended")
     return container.reason
 
 
-async def test_idle_containers_are_watched_too(pool):
-    """A process left behind takes its memory when nobody runs anything."""
+async def test_idle_containers_are_checked(pool):
+    """A background process allocates memory while no call runs."""
     container = await pool.create(ContainerLimits(memory_bytes=100 << 20))
     later = """
         import os, time
@@ -62,7 +62,7 @@ async def test_memory_is_summed_over_processes_and_files(pool):
     assert await end_of(container) == "oom"
 
 
-async def test_shared_pages_are_not_counted_for_each_of_those_that_share_them(pool):
+async def test_shared_pages_are_counted_once(pool):
     container = await pool.create(ContainerLimits(memory_bytes=150 << 20))
     code = """
         import os, time
@@ -72,11 +72,11 @@ async def test_shared_pages_are_not_counted_for_each_of_those_that_share_them(po
         time.sleep(1)
     """
     assert (await container.execute(dedent(code), timeout=10)).status == "success"
-    assert await end_of(container) == "the test is over"
+    assert await end_of(container) == "the test has ended"
 
 
-async def test_sockets_are_counted_wherever_they_hide(pool):
-    """Sent over a socket and closed, a descriptor shows nowhere; the kernel still has it."""
+async def test_sockets_without_a_descriptor_are_counted(pool):
+    """A socket sent over another and closed has no descriptor, but the kernel still holds it."""
     container = await pool.create()
     code = """
         import array, socket, time
@@ -93,4 +93,4 @@ async def test_sockets_are_counted_wherever_they_hide(pool):
         time.sleep(5)
     """
     await container.execute(dedent(hidden), timeout=10)
-    assert await end_of(container) == f"it had more than {watchdog.MOST_SOCKETS} sockets open"
+    assert await end_of(container) == f"it had more than {watchdog.MAX_SOCKETS} sockets open"

@@ -110,7 +110,7 @@ def _lives(pid: int) -> bool:
 
 
 def test_a_weak_host_is_refused_unless_what_is_missing_is_named():
-    weak = hosts.Host(walls=frozenset({"seccomp"}), landlock_abi=0, groups=None, root=False, memory_bytes=1 << 40)
+    weak = hosts.Host(layers=frozenset({"seccomp"}), landlock_abi=0, cgroups=None, root=False, memory_bytes=1 << 40)
     with pytest.raises(WeakHost, match="--allow-weaker-isolation=landlock,namespaces"):
         make_app(SandboxSettings(), weak)
     with pytest.raises(WeakHost, match="lacks: namespaces"):
@@ -119,6 +119,6 @@ def test_a_weak_host_is_refused_unless_what_is_missing_is_named():
 
 
 def test_without_namespaces_root_is_refused_whatever_is_waived():
-    weak = hosts.Host(walls=frozenset(), landlock_abi=0, groups=None, root=True, memory_bytes=1 << 40)
+    weak = hosts.Host(layers=frozenset(), landlock_abi=0, cgroups=None, root=True, memory_bytes=1 << 40)
     with pytest.raises(CannotStart, match="ordinary user"):
         make_app(SandboxSettings(allow_weaker_isolation="landlock,namespaces,seccomp"), weak)

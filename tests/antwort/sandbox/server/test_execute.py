@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 
-from antwort.sandbox.files.tree import MOST_LISTED
+from antwort.sandbox.files.tree import MAX_LISTED
 from antwort.sandbox.server.execute import MAX_PRODUCED_BYTES
 
 PREPARE = "import os\nos.chdir(os.environ['OUTPUT_DIR'])\n"
@@ -21,19 +21,19 @@ def test_files_come_in_order_with_those_below(server):
 
 
 def test_more_files_than_are_sent_are_told(server):
-    code = f"{PREPARE}for i in range({MOST_LISTED + 1}): open(f'{{i:05}}', 'w').close()"
+    code = f"{PREPARE}for i in range({MAX_LISTED + 1}): open(f'{{i:05}}', 'w').close()"
     seen = server.client.execute(code, timeout_seconds=60)
-    assert len(seen["files_produced"]) == MOST_LISTED
+    assert len(seen["files_produced"]) == MAX_LISTED
     assert "09999" in seen["files_produced"]
     assert "10000" not in seen["files_produced"]
-    assert f"left out of files_produced: everything after the first {MOST_LISTED}" in seen["stderr"]
+    assert f"left out of files_produced: everything after the first {MAX_LISTED}" in seen["stderr"]
     assert seen["status"] == "success"
 
 
 def test_as_many_files_as_are_sent_leave_nothing_to_tell(server):
-    code = f"{PREPARE}for i in range({MOST_LISTED}): open(f'{{i:05}}', 'w').close()"
+    code = f"{PREPARE}for i in range({MAX_LISTED}): open(f'{{i:05}}', 'w').close()"
     seen = server.client.execute(code, timeout_seconds=60)
-    assert (len(seen["files_produced"]), seen["stderr"]) == (MOST_LISTED, "")
+    assert (len(seen["files_produced"]), seen["stderr"]) == (MAX_LISTED, "")
 
 
 def test_files_too_large_are_named_but_for_a_flood_of_them(server):

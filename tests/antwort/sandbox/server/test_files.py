@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import pytest
 
-from antwort.sandbox.files.tree import MOST_LISTED
+from antwort.sandbox.files.tree import MAX_LISTED
 
 
 @pytest.fixture
@@ -25,18 +25,18 @@ def listed(server, session: str, **query: object) -> tuple[list[str], bool]:
 
 
 def test_all_files_can_be_had_however_many(server, session):
-    many = MOST_LISTED + 1_234
+    many = MAX_LISTED + 1_234
     server.client.run(session, f"import os\nos.mkdir('d')\nfor i in range({many}): open(f'd/{{i:05}}', 'w').close()")
     first, more = listed(server, session)
-    assert (len(first), first[0], more) == (MOST_LISTED, "d", True)
+    assert (len(first), first[0], more) == (MAX_LISTED, "d", True)
     rest, more = listed(server, session, after=first[-1])
     assert (len(first) + len(rest), more) == (many + 1, False)
-    assert (rest[0], rest[-1]) == (f"d/{MOST_LISTED - 1:05}", f"d/{many - 1:05}")
+    assert (rest[0], rest[-1]) == (f"d/{MAX_LISTED - 1:05}", f"d/{many - 1:05}")
     assert listed(server, session, path="d", after="d/00004", limit=2) == (["d/00005", "d/00006"], True)
 
 
 def test_a_tree_travels_whole_however_many_files_it_has(server, session):
-    many = MOST_LISTED + 7
+    many = MAX_LISTED + 7
     server.client.run(session, f"for i in range({many}): open(f'{{i:05}}', 'w').close()")
     answer = server.client.call("GET", f"/sessions/{session}/archive")
     with tarfile.open(fileobj=io.BytesIO(answer.body)) as archive:
@@ -46,7 +46,7 @@ def test_a_tree_travels_whole_however_many_files_it_has(server, session):
 @pytest.mark.parametrize(
     "query",
     [
-        *({"limit": wrong} for wrong in (0, -1, MOST_LISTED + 1, "x", "²", "")),
+        *({"limit": wrong} for wrong in (0, -1, MAX_LISTED + 1, "x", "²", "")),
         *({"after": wrong} for wrong in ("../x", "/x")),
         {"path": "a", "after": "b"},
         {"path": ".."},

@@ -13,8 +13,8 @@ import pytest
 from waiting import wait_until, wait_until_async
 
 from antwort.sandbox import ContainerLimits, Pool, probe
-from antwort.sandbox.packages.manager import Packages
-from antwort.sandbox.pool.preload import here
+from antwort.sandbox.packages.manager import PackageManager
+from antwort.sandbox.pool.preload import current_stack
 from antwort.sandbox.server import stream
 from antwort.sandbox.server.sessions import SessionExecRequest, Sessions
 from antwort.sandbox.server.settings import SandboxSettings
@@ -43,12 +43,17 @@ def test_a_later_call_brings_packages_and_variables_survive(running):
     seen = client.run(session, "import other_thing; other_thing.ANSWER", requirements=["other-thing==1.0"])
     assert seen["result"] == "43", seen
     assert client.run(session, "tiny_thing.ANSWER")["result"] == "42"
-    again = client.run(session, "import sys; len([p for p in sys.path if 'annex' in p])", requirements=["tiny-thing"])
+    again = client.run(
+        session, "import sys; len([p for p in sys.path if 'session-packages' in p])", requirements=["tiny-thing"]
+    )
     assert again["result"] == "2"
     child = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import other_thing']).returncode"
     assert client.run(session, child)["result"] == "0"
     assert client.run(other, "import tiny_thing")["status"] == "error"
-    assert client.run(other, "import os; os.listdir('/opt/annex'), os.listdir('/opt/packages')")["result"] == "([], [])"
+    assert (
+        client.run(other, "import os; os.listdir('/opt/session-packages'), os.listdir('/opt/packages')")["result"]
+        == "([], [])"
+    )
 
 
 def test_packages_from_the_beginning_and_later_ones_go_together(running):
@@ -62,7 +67,7 @@ def test_when_the_session_ends_its_annex_goes_and_the_packages_stay(running):
     running.client.run(session, "1", requirements=["tiny-thing"])
     running.client.destroy(session)
     packages = running.state / "packages"
-    wait_until(lambda: not list(packages.glob(".annexes-*/*")))
+    wait_until(lambda: not list(packages.glob(".session-packages-*/*")))
     assert len(list(packages.glob("[!.]*"))) == 1
 
 
@@ -81,7 +86,7 @@ def test_a_failed_installation_is_a_result_and_the_session_lives_on(running):
 
 
 def test_installation_and_run_share_the_time_and_can_be_interrupted(serve, index):
-    with serve("user", python_index=index.held, modules="json") as running:
+    with serve("user", python_index=index.blocked_url, modules="json") as running:
         client = running.client
         session = client.session()
         seen = client.run(session, "1", requirements=["tiny-thing"], timeout_seconds=1)
@@ -105,7 +110,7 @@ def test_installation_and_run_share_the_time_and_can_be_interrupted(serve, index
 
 
 def test_a_session_is_not_made_if_its_packages_take_longer_than_the_caller_waits(serve, index):
-    with serve("user", python_index=index.held, modules="json") as running:
+    with serve("user", python_index=index.blocked_url, modules="json") as running:
         wanted = {"requirements": ["tiny-thing"], "timeout_seconds": 1}
         answer = running.client.post("/sessions", wanted)
         assert answer.status == 400
@@ -113,7 +118,7 @@ def test_a_session_is_not_made_if_its_packages_take_longer_than_the_caller_waits
         wait_until(lambda: fake_package_index.installers(running.process.pid) == [])
         assert running.client.call("GET", "/sessions").json == {"sessions": []}
         assert running.client.post("/sessions", {**wanted, "timeout_seconds": "1"}).status == 400
-        index.going_on.set()
+        index.unblock.set()
         session = running.client.session(**{**wanted, "timeout_seconds": 60})
         assert running.client.run(session, "import tiny_thing; tiny_thing.ANSWER")["result"] == "42"
 
@@ -127,7 +132,7 @@ def anyio_backend():
 async def opened(directory, **settings):
     """Sessions of a real pool, in this process."""
     host = probe()
-    store = Packages(directory / "packages", host, here(()), index=None)
+    store = PackageManager(directory / "packages", host, current_stack(()), index=None)
     async with contextlib.aclosing(store), Pool(host, packages=directory / "packages", modules=()) as pool:
         yield Sessions(pool, store, SandboxSettings(**settings))
 
