@@ -152,7 +152,7 @@ async def _look_after_keys_and_files(services: Services) -> None:
         if loop.time() - swept > _SWEEP:
             swept = loop.time()
             try:
-                await services.store.sweep_files()
+                await services.store.delete_expired_files()
             except StoreFault:
                 log.warning("expired files are swept later")
 

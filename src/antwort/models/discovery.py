@@ -228,11 +228,11 @@ async def look_at(chosen: ChosenModel, settings: ModelSettings, environment: Map
             names = await names_at(settings.base_url.rstrip("/"), key, _LONG)
         except Silent as silent:
             return State(works=False, seen=f"{_host(settings.base_url)} {silent}")
-        known = chosen.upstream in names
-        listed = "and has it" if known else f"and does not list {chosen.upstream}"
+        known = chosen.upstream_name in names
+        listed = "and has it" if known else f"and does not list {chosen.upstream_name}"
         return State(works=known, seen=f"{_host(settings.base_url)} answers {listed}")
     if isinstance(settings, EmbeddedModel):
-        request = ModelRequest(model=chosen.upstream, items=[read({"role": "user", "content": "Hello"})])
+        request = ModelRequest(model=chosen.upstream_name, items=[read({"role": "user", "content": "Hello"})])
         try:
             count = await chosen.model.count_tokens(request)
         except ModelFault as fault:

@@ -26,6 +26,7 @@ from antwort.api.items import read
 from antwort.api.responses import InputDetails, OutputDetails, Usage
 from antwort.engine.ports import (
     CallPiece,
+    EncryptedReasoning,
     Finished,
     FunctionSpec,
     Model,
@@ -34,7 +35,6 @@ from antwort.engine.ports import (
     Piece,
     ReasoningPiece,
     RefusalPiece,
-    SealedReasoning,
     SummaryPiece,
     TextPiece,
 )
@@ -93,7 +93,7 @@ def fold(pieces: list[Piece]) -> WholeAnswer:
         text=_joined(pieces, TextPiece),
         refusal=_joined(pieces, RefusalPiece),
         summary=_joined(pieces, SummaryPiece),
-        sealed=tuple(piece.encrypted_content for piece in pieces if isinstance(piece, SealedReasoning)),
+        sealed=tuple(piece.encrypted_content for piece in pieces if isinstance(piece, EncryptedReasoning)),
         calls=tuple(calls),
         reason=finished.reason,
         usage=finished.usage,
@@ -161,7 +161,7 @@ class ModelConformance:
         pieces = self._pieces(WholeAnswer(reasoning="First I think.", text="Then I speak."))
         answer = fold(pieces)
         equal((answer.reasoning + answer.summary, answer.text), ("First I think.", "Then I speak."))
-        kinds = [isinstance(piece, TextPiece) for piece in pieces[:-1] if not isinstance(piece, SealedReasoning)]
+        kinds = [isinstance(piece, TextPiece) for piece in pieces[:-1] if not isinstance(piece, EncryptedReasoning)]
         equal(kinds, sorted(kinds))
 
     def test_a_refusal_is_no_text(self) -> None:

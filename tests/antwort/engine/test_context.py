@@ -9,7 +9,7 @@ from antwort.api import items
 from antwort.api.errors import ApiError
 from antwort.api.requests import CreateResponse
 from antwort.api.responses import begin
-from antwort.engine.context import Context, check_outputs, gather, take_in
+from antwort.engine.context import Context, check_outputs, load_context, normalize_items
 from antwort.engine.stores import (
     ConversationRecord,
     Owner,
@@ -63,12 +63,12 @@ def texts(given: list[items.Item]) -> list[str]:
 
 async def refusal(request: CreateResponse, owner: Owner, store: Store) -> ApiError:
     with pytest.raises(ApiError) as caught:
-        await gather(request, owner, store)
+        await load_context(request, owner, store)
     return caught.value
 
 
 async def test_a_string_is_a_users_message_with_an_id_and_parts(store):
-    context = await gather(CreateResponse(input="hello"), US, store)
+    context = await load_context(CreateResponse(input="hello"), US, store)
 
     assert context.before == []
     raw = context.given[0].raw
@@ -85,7 +85,7 @@ async def test_a_string_is_a_users_message_with_an_id_and_parts(store):
 async def test_a_chain_comes_first_and_in_order(store):
     await stored(store, "resp_1", message("msg_1", "one"))
     await stored(store, "resp_2", message("msg_2", "two"), previous="resp_1")
-    context = await gather(CreateResponse(input="three", previous_response_id="resp_2"), US, store)
+    context = await load_context(CreateResponse(input="three", previous_response_id="resp_2"), US, store)
 
     assert texts(context.before) == ["one", "resp_1", "two", "resp_2"]
     assert texts(context.history) == ["one", "resp_1", "two", "resp_2", "three"]
@@ -93,7 +93,7 @@ async def test_a_chain_comes_first_and_in_order(store):
 
 async def test_a_conversation_comes_first_too(store):
     await store.create_conversation(US, ConversationRecord("conv_1", 1, {}), [message("msg_1", "before")])
-    context = await gather(CreateResponse(input="now", conversation="conv_1"), US, store)
+    context = await load_context(CreateResponse(input="now", conversation="conv_1"), US, store)
 
     assert texts(context.history) == ["before", "now"]
 
@@ -101,7 +101,7 @@ async def test_a_conversation_comes_first_too(store):
 async def test_references_are_replaced_by_what_they_refer_to(store):
     await stored(store, "resp_1", message("msg_1", "one"))
     given = [{"type": "item_reference", "id": "msg_1"}, {"id": "msg_of_resp_1"}, {"role": "user", "content": "x"}]
-    context = await gather(CreateResponse(input=given), US, store)
+    context = await load_context(CreateResponse(input=given), US, store)
 
     assert texts(context.given) == ["one", "resp_1", "x"]
     assert context.given[0].raw["id"] == "msg_1"
@@ -128,7 +128,7 @@ async def test_every_item_gets_an_id_of_its_kind_unless_it_has_one(store):
         {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
         {"type": "of the future", "whatever": [1]},
     ]
-    taken = await take_in([items.read(raw) for raw in given], US, store, "input")
+    taken = await normalize_items([items.read(raw) for raw in given], US, store, "input")
 
     assert [item.raw["id"].partition("_")[0] for item in taken] == ["mine", "msg", "rs", "fc", "msg"]
     assert taken[1].raw["content"] == [{"type": "output_text", "text": "x", "annotations": [], "logprobs": []}]
@@ -163,7 +163,7 @@ async def test_an_output_without_a_call_id_is_one_that_nobody_called_for():
 async def test_others_go_on_while_many_items_are_read(store):
     turns = []
     asyncio.get_running_loop().call_soon(turns.append, 1)
-    context = await gather(CreateResponse(input=[{"role": "user", "content": "x"}] * 1000), US, store)
+    context = await load_context(CreateResponse(input=[{"role": "user", "content": "x"}] * 1000), US, store)
 
     assert len(context.given) == 1000
     assert turns == [1]

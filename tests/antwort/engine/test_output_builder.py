@@ -7,9 +7,9 @@ from antwort.api.events import kind_of
 from antwort.api.items import FileCitation
 from antwort.engine.output_builder import OpenCall, OutputBuilder
 from antwort.engine.ports import (
+    EncryptedReasoning,
     ReasoningPiece,
     RefusalPiece,
-    SealedReasoning,
     SummaryPiece,
     TextPiece,
 )
@@ -70,7 +70,7 @@ def test_an_empty_piece_begins_nothing():
 
 def test_summaries_and_thoughts_count_apart_and_a_seal_is_kept():
     writer = OutputBuilder()
-    pieces = [SummaryPiece("a"), ReasoningPiece("b"), SummaryPiece("c"), SealedReasoning("sealed")]
+    pieces = [SummaryPiece("a"), ReasoningPiece("b"), SummaryPiece("c"), EncryptedReasoning("sealed")]
     said = [*written(writer, *pieces), *writer.close()]
 
     [reasoning] = writer.output
@@ -92,7 +92,7 @@ def test_citations_come_before_the_text_is_done_and_stay_with_it():
 
 def test_a_call_of_the_clients_tells_its_deltas_and_the_whole():
     for custom, field in ((False, "arguments"), (True, "input")):
-        call = OpenCall(3, name="f", call_id="c", custom=custom)
+        call = OpenCall(3, name="f", call_id="c", is_custom=custom)
         said: list[Any] = [*call.write("a"), *call.write(""), *call.write("b")]
 
         assert [event.delta for event in said] == ["a", "b"]

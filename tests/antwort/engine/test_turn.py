@@ -11,12 +11,12 @@ from antwort.api.errors import ApiError
 from antwort.api.items import OutputText
 from antwort.engine.ports import (
     CallPiece,
+    EncryptedReasoning,
     Finished,
     ModelFault,
-    Must,
+    MustCall,
     ReasoningPiece,
     RefusalPiece,
-    SealedReasoning,
     SummaryPiece,
     TextPiece,
 )
@@ -83,7 +83,7 @@ def test_logprobs_are_requested_only_if_included(given, asked):
 
 
 def test_reasoning_refusal_and_summary_events_have_the_order_of_the_wire():
-    reply = [ReasoningPiece("Hm"), SummaryPiece("Hm."), SealedReasoning("x"), RefusalPiece("No."), used()]
+    reply = [ReasoningPiece("Hm"), SummaryPiece("Hm."), EncryptedReasoning("x"), RefusalPiece("No."), used()]
     runner = TurnRunner({}, reply)
     response = runner.run()
 
@@ -169,7 +169,9 @@ def test_hosted_calls_run_and_client_side_calls_of_the_same_reply_are_returned()
     ]
 
 
-@pytest.mark.parametrize("choice, expected", [("required", "required"), ({"type": "file_search"}, Must("file_search"))])
+@pytest.mark.parametrize(
+    "choice, expected", [("required", "required"), ({"type": "file_search"}, MustCall("file_search"))]
+)
 def test_a_forced_choice_is_forced_once(choice: object, expected: object):
     call = [CallPiece(0, "file_search", "c", "{}"), Finished("calls")]
     runner = TurnRunner({"tools": [SEARCH], "tool_choice": choice}, call, [TextPiece("ok"), used()])
@@ -390,7 +392,7 @@ pieces = st.one_of(
     st.builds(RefusalPiece, st.text(max_size=5)),
     st.builds(ReasoningPiece, st.text(max_size=5)),
     st.builds(SummaryPiece, st.text(max_size=5)),
-    st.builds(SealedReasoning, st.text(max_size=5)),
+    st.builds(EncryptedReasoning, st.text(max_size=5)),
     st.builds(
         CallPiece,
         st.integers(0, 3),

@@ -15,7 +15,7 @@ from antwort.api.items import Raw
 from antwort.api.objects import ConversationObject, Deleted
 from antwort.api.requests import AddItems, CreateConversation, UpdateConversation, read_items
 from antwort.engine.attachments import check_files
-from antwort.engine.context import take_in
+from antwort.engine.context import normalize_items
 from antwort.engine.stores import ConversationRecord, Page
 from antwort.http.bodies import json_answer, read_json
 from antwort.http.paging import included, listed, page_query
@@ -101,7 +101,7 @@ async def delete_item(request: Request) -> Answer:
 
 async def _taken_in(request: Request, given: list[Raw]) -> list[Raw]:
     owner, store = owner_of(request), services_of(request).store
-    taken = await take_in(read_items(given, "items"), owner, store, "items")
+    taken = await normalize_items(read_items(given, "items"), owner, store, "items")
     await check_files(taken, owner, store, "items")
     return [item.raw for item in taken]
 

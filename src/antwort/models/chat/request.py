@@ -9,7 +9,7 @@ from antwort.engine.ports import (
     FREE_TEXT,
     FunctionSpec,
     ModelRequest,
-    Must,
+    MustCall,
 )
 from antwort.models.chat.messages import ChatDialect, to_messages
 
@@ -41,7 +41,7 @@ def _function(spec: FunctionSpec) -> Body:
         "name": spec.name,
         "parameters": spec.parameters or (FREE_TEXT if spec.free_text else _NOTHING),
     }
-    told = [spec.told] if spec.told else []
+    told = [spec.full_description] if spec.full_description else []
     if spec.grammar is not None:  # chat servers know no grammars of tools, so the model is asked to keep to it
         told.append(f"The input must be allowed by this {spec.grammar.syntax} grammar:\n{spec.grammar.definition}")
     if told:
@@ -55,7 +55,7 @@ def _tools(request: ModelRequest) -> Body:
     if not request.tools:
         return {}
     body: Body = {"tools": to_tools(request)}
-    if isinstance(request.choice, Must):
+    if isinstance(request.choice, MustCall):
         body["tool_choice"] = {"type": "function", "function": {"name": request.choice.name}}
     elif request.choice != "auto":
         body["tool_choice"] = request.choice

@@ -20,7 +20,7 @@ from antwort.engine.ports import (
     CallPiece,
     Finished,
     ModelRequest,
-    Must,
+    MustCall,
     Piece,
     TextPiece,
 )
@@ -110,7 +110,7 @@ class Turn:
 
     def _first(self) -> State:
         choice = self._request.choice
-        if isinstance(choice, Must):
+        if isinstance(choice, MustCall):
             return self._open(next(fence for fence in self._fences if fence.spec.name == choice.name))
         code = of_code(self._fences)
         if code is not None and (state := self._led(code)) is not None:

@@ -126,7 +126,7 @@ def messages(request: ModelRequest) -> list[ChatMessage]:
     instructed = str(told.pop(0)["content"]) if told and told[0]["role"] == "system" else _NOBODY_SAID
     shown = [message for example in _fitting(calls) for message in _shown(example)]
     system = {"role": "system", "content": _instructions(instructed, calls)}
-    noted = _noted(told, [fence.spec.now for fence in calls if fence.spec.now])
+    noted = _noted(told, [fence.spec.current_state for fence in calls if fence.spec.current_state])
     return [system, *shown, *_merged([_flat(message, words) for message in noted] + _wanted(request))]
 
 
@@ -135,7 +135,7 @@ def _fitting(calls: Sequence[Fence]) -> list[Example]:
     code = of_code(calls)
     if code is None:
         return []
-    return [example for example in SHOWN.examples if example.look is None or code.spec.now]
+    return [example for example in SHOWN.examples if example.look is None or code.spec.current_state]
 
 
 def failures(request: ModelRequest) -> list[str]:
@@ -202,14 +202,14 @@ def unfounded(request: ModelRequest) -> set[str]:
     if len(calls) == 1:
         return {code.spec.name}
     named = {fence.spec.name for fence in calls if fence.spec.name in str(told[-1]["content"])}
-    return set() if code.spec.now else named - {code.spec.name}
+    return set() if code.spec.current_state else named - {code.spec.name}
 
 
 def looking(request: ModelRequest) -> Literal["now", "just", "no"]:
     """Whether to look at the files now: there are some, and nobody has; or whether that is what has just happened."""
     told = to_messages(request.items, None, _DIALECT)
     code = of_code(fences(request.tools))
-    if code is None or not code.spec.now or not told:
+    if code is None or not code.spec.current_state or not told:
         return "no"
     looks = [at for at, message in enumerate(told) if any(map(_is_look, message.get("tool_calls", ())))]
     if not looks:

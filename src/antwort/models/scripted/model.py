@@ -19,13 +19,13 @@ from antwort.api.items import CustomToolCallOutput, FunctionCallOutput, GivenMes
 from antwort.api.responses import InputDetails, OutputDetails, Usage
 from antwort.engine.ports import (
     CallPiece,
+    EncryptedReasoning,
     Finished,
     ModelFault,
     ModelRequest,
     Piece,
     ReasoningPiece,
     RefusalPiece,
-    SealedReasoning,
     SummaryPiece,
     TextPiece,
 )
@@ -155,7 +155,7 @@ def _pieces(step: Step, scene: Scene, size: int, index: int) -> Iterator[Piece]:
         if isinstance(said, str):
             yield from map(kind, _cut(_filled(said, scene), size))
     if isinstance(step.sealed, str):
-        yield SealedReasoning(step.sealed)
+        yield EncryptedReasoning(step.sealed)
     if isinstance(step.call, ScriptedCall):
         first, *rest = list(_cut(_arguments(step.call, scene), size)) or [""]
         yield CallPiece(index, step.call.name, step.call.id or new_id("call_"), first)

@@ -101,7 +101,7 @@ class ContainerConformance(Conformance):
             equal(await store.touch_container(OURS, "cntr_1", NOW), None)
             equal(await store.list_container_files(OURS, "cntr_1", PageQuery()), None)
             equal(await store.get_container_file(OURS, "cntr_1", "cfile_1"), None)
-            check(not await store.give_sandbox(OURS, "cntr_1", "s"), "there is nothing to give it to")
+            check(not await store.set_sandbox(OURS, "cntr_1", "s"), "there is nothing to give it to")
             check(not await store.change_container_files(OURS, "cntr_1", put=[file("cfile_2", "b")]), "nor to add to")
             equal(await store.container_use(OURS, NOW), ContainerUse(0, 0, 0))
 
@@ -142,16 +142,16 @@ class ContainerConformance(Conformance):
             for number, name in enumerate(("auto", "auto", "auto", "named")):
                 await make(store, f"cntr_{number}", name=name, last_active_at=NOW + number)
             await store.touch_container(OURS, "cntr_0", NOW + 10)
-            first = await store.expire_idlest(OURS, "auto", NOW + 11)
+            first = await store.expire_least_recently_used(OURS, "auto", NOW + 11)
             equal(first, record("cntr_1", name="auto", last_active_at=NOW + 1, status="expired"))
             equal(await store.get_container(OURS, "cntr_1", NOW), first)
-            equal(there(await store.expire_idlest(OURS, "auto", NOW + 11, ["cntr_2"])).id, "cntr_0")
-            equal(await store.expire_idlest(OURS, "auto", NOW + 11, ["cntr_2"]), None)
-            equal(await store.expire_idlest(OURS, "auto", NOW - 1), None)  # it was used since
-            equal(await store.expire_idlest(THEIRS, "auto", NOW + 11), None)
+            equal(there(await store.expire_least_recently_used(OURS, "auto", NOW + 11, ["cntr_2"])).id, "cntr_0")
+            equal(await store.expire_least_recently_used(OURS, "auto", NOW + 11, ["cntr_2"]), None)
+            equal(await store.expire_least_recently_used(OURS, "auto", NOW - 1), None)  # it was used since
+            equal(await store.expire_least_recently_used(THEIRS, "auto", NOW + 11), None)
             equal(await store.expire_containers(NOW + 11), [])
             equal((await store.container_use(OURS, NOW + 11)).containers, 2)
-            equal(await store.expire_idlest(OURS, "named", NOW + 100), None)  # it has expired already
+            equal(await store.expire_least_recently_used(OURS, "named", NOW + 100), None)  # it has expired already
 
     async def test_use_puts_expiry_off(self, tmp_path: Path) -> None:
         async with self.store(tmp_path) as store:
@@ -167,9 +167,9 @@ class ContainerConformance(Conformance):
             await make(store, "cntr_1")
             await store.change_container_files(OURS, "cntr_1", put=[file("cfile_1", "a")])
             await store.expire_containers(NOW + 60)
-            check(not await store.give_sandbox(OURS, "cntr_1", "s"), "it has expired")
+            check(not await store.set_sandbox(OURS, "cntr_1", "s"), "it has expired")
             check(not await store.change_container_files(OURS, "cntr_1", put=[], dropped=["cfile_1"]), "it has expired")
-            await store.lose_sandbox(OURS, "cntr_1", "why")
+            await store.mark_sandbox_lost(OURS, "cntr_1", "why")
             equal(await store.get_container(OURS, "cntr_1", NOW), record("cntr_1", status="expired"))
             equal(await store.get_container_file(OURS, "cntr_1", "cfile_1"), file("cfile_1", "a"))
             check(await store.delete_container(OURS, "cntr_1"), "it can still be deleted")
@@ -203,7 +203,7 @@ class ContainerConformance(Conformance):
             )
             equal(await store.container_use(OURS, NOW), ContainerUse(2, 5 * GIB, 10))
             equal(await store.container_use(OURS, NOW + 60), ContainerUse(1, 4 * GIB, 0))
-            await store.lose_sandbox(OURS, "cntr_1", "why")
+            await store.mark_sandbox_lost(OURS, "cntr_1", "why")
             equal(await store.container_use(OURS, NOW), ContainerUse(2, 5 * GIB, 0))
 
     async def test_one_too_many_is_refused(self, tmp_path: Path) -> None:
@@ -241,16 +241,16 @@ class ContainerConformance(Conformance):
     async def test_a_sandbox_comes_and_goes_with_its_files(self, tmp_path: Path) -> None:
         async with self.store(tmp_path) as store:
             await make(store, "cntr_1")
-            check(await store.give_sandbox(OURS, "cntr_1", "s1"), "it is there")
+            check(await store.set_sandbox(OURS, "cntr_1", "s1"), "it is there")
             equal(await store.get_container(OURS, "cntr_1", NOW), record("cntr_1", sandbox="s1"))
             await store.change_container_files(OURS, "cntr_1", put=[file("cfile_1", "a")])
-            await store.lose_sandbox(OURS, "cntr_1", "it died")
+            await store.mark_sandbox_lost(OURS, "cntr_1", "it died")
             equal(await store.get_container(OURS, "cntr_1", NOW), record("cntr_1", lost="it died"))
             equal(await names(store), [])
-            await store.give_sandbox(OURS, "cntr_1", "s2")
+            await store.set_sandbox(OURS, "cntr_1", "s2")
             equal(await store.get_container(OURS, "cntr_1", NOW), record("cntr_1", sandbox="s2", lost="it died"))
             await store.change_container_files(OURS, "cntr_1", put=[file("cfile_1", "a")])
-            await store.give_sandbox(OURS, "cntr_1", "s3")
+            await store.set_sandbox(OURS, "cntr_1", "s3")
             equal(await names(store), [])
 
     async def test_at_a_start_everybodys_sandboxes_are_lost(self, tmp_path: Path) -> None:
@@ -258,17 +258,17 @@ class ContainerConformance(Conformance):
             for identifier, owner in (("cntr_1", OURS), ("cntr_2", OURS), ("cntr_3", THEIRS), ("cntr_4", OURS)):
                 await make(store, identifier, owner, last_active_at=NOW + (identifier != "cntr_4"))
             for identifier, owner in (("cntr_1", OURS), ("cntr_3", THEIRS), ("cntr_4", OURS)):
-                await store.give_sandbox(owner, identifier, "s")
+                await store.set_sandbox(owner, identifier, "s")
             await store.change_container_files(OURS, "cntr_1", put=[file("cfile_1", "a")])
             await store.expire_containers(NOW + 60)
         async with self.store(tmp_path) as store:
-            lost = await store.lose_sandboxes("restarted")
+            lost = await store.mark_all_sandboxes_lost("restarted")
             expected = [
                 (o, record(i, last_active_at=NOW + 1, lost="restarted"))
                 for o, i in ((OURS, "cntr_1"), (THEIRS, "cntr_3"))
             ]
             equal(sorted(lost, key=str), expected)
-            equal(await store.lose_sandboxes("again"), [])
+            equal(await store.mark_all_sandboxes_lost("again"), [])
             equal(there(await store.get_container(OURS, "cntr_1", NOW)).lost, "restarted")
             equal(there(await store.get_container(OURS, "cntr_2", NOW)).lost, None)
             equal(await names(store), [])
@@ -321,15 +321,15 @@ class ContainerConformance(Conformance):
     async def test_another_tenant_sees_and_changes_no_container(self, tmp_path: Path) -> None:
         async with self.store(tmp_path) as store:
             await make(store, "cntr_1")
-            await store.give_sandbox(OURS, "cntr_1", "s")
+            await store.set_sandbox(OURS, "cntr_1", "s")
             await store.change_container_files(OURS, "cntr_1", put=[file("cfile_1", "a")])
 
             equal(await store.get_container(THEIRS, "cntr_1", NOW), None)
             equal(await store.find_containers(THEIRS, ["cntr_1"], NOW), {})
             equal((await store.list_containers(THEIRS, PageQuery(), NOW)).data, [])
             equal(await store.touch_container(THEIRS, "cntr_1", NOW + 1), None)
-            check(not await store.give_sandbox(THEIRS, "cntr_1", "forged"), "it is not theirs to use")
-            await store.lose_sandbox(THEIRS, "cntr_1", "forged")
+            check(not await store.set_sandbox(THEIRS, "cntr_1", "forged"), "it is not theirs to use")
+            await store.mark_sandbox_lost(THEIRS, "cntr_1", "forged")
             check(not await store.change_container_files(THEIRS, "cntr_1", put=[], dropped=["cfile_1"]), "nor these")
             equal(await store.list_container_files(THEIRS, "cntr_1", PageQuery()), None)
             equal(await store.get_container_file(THEIRS, "cntr_1", "cfile_1"), None)

@@ -128,7 +128,7 @@ class ConversationConformance(Conformance):
     async def test_a_trial_changes_nothing(self, tmp_path: Path) -> None:
         async with self.store(tmp_path) as store:
             await store.create_conversation(OURS, RECORD, [message("msg_1")])
-            await store.try_to_write()
+            await store.check_writable()
             equal(await store.all_items(OURS, "conv_1"), [message("msg_1")])
         async with self.store(tmp_path) as store:
             equal(await store.get_conversation(OURS, "conv_1"), RECORD)

@@ -145,7 +145,7 @@ class FileConformance(Conformance):
                 equal(await store.read_file(OURS, "file-2"), None)
                 check(not await store.delete_file(OURS, "file-2"), "it is gone already")
                 equal([file.id for file in (await store.list_files(OURS, PageQuery())).data], ["file-3", "file-1"])
-                equal(await store.sweep_files(), 0 if swept else 1)
+                equal(await store.delete_expired_files(), 0 if swept else 1)
             equal(await store.get_file(OURS, "file-1"), msgspec.structs.replace(lasting, bytes=7))
             equal(await read(store, "file-1"), b"content")
 

@@ -10,7 +10,7 @@ import msgspec
 
 from antwort.api.responses import Conversation, Response, Usage
 from antwort.engine.stores import (
-    EVENTS_AT_ONCE,
+    MAX_EVENT_READ_BYTES,
     ConversationRecord,
     PageQuery,
     Store,
@@ -249,8 +249,8 @@ class ResponseConformance(Conformance):
     async def test_events_are_read_so_many_bytes_at_a_time(self, tmp_path: Path) -> None:
         async with self.store(tmp_path) as store:
             await store.begin_response(OURS, asked("resp_1"))
-            every = [(number, b"x" * (EVENTS_AT_ONCE * 2 // 5)) for number in range(6)]
-            every += [(6, b"y" * EVENTS_AT_ONCE * 2), (7, b"z")]
+            every = [(number, b"x" * (MAX_EVENT_READ_BYTES * 2 // 5)) for number in range(6)]
+            every += [(6, b"y" * MAX_EVENT_READ_BYTES * 2), (7, b"z")]
             await store.append_events(OURS, "resp_1", every)
             read: list[tuple[int, bytes]] = []
             sizes: list[int] = []
@@ -280,10 +280,10 @@ class ResponseConformance(Conformance):
             await store.begin_response(OURS_BY_ANOTHER_KEY, queued)
             await store.begin_response(THEIRS, begun)
         async with self.store(tmp_path) as store:
-            equal(await store.unfinished(), [(OURS_BY_ANOTHER_KEY, queued), (THEIRS, begun)])
-            for owner, stored in await store.unfinished():
+            equal(await store.unfinished_responses(), [(OURS_BY_ANOTHER_KEY, queued), (THEIRS, begun)])
+            for owner, stored in await store.unfinished_responses():
                 await store.finish_response(owner, done(stored))
-            equal(await store.unfinished(), [])
+            equal(await store.unfinished_responses(), [])
 
     # ── Tenants ──────────────────────────────────────────────────────────────────────────────────────────────────────
 

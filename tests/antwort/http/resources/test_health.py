@@ -24,7 +24,7 @@ async def test_however_many_ask_the_store_is_tried_now_and_then(stage):
 
     async def write() -> None:
         tried.append(1)
-        await stage.services.store.try_to_write()
+        await stage.services.store.check_writable()
 
     for _ in range(3):
         await trial.of(write)

@@ -12,7 +12,7 @@ from antwort.engine.ports import (
     Finished,
     FunctionSpec,
     ModelRequest,
-    Must,
+    MustCall,
     TextPiece,
 )
 from antwort.models.embedded.generation import Ended, Turn, bounded
@@ -123,7 +123,7 @@ def test_before_a_typed_answer_something_must_be_called_where_code_can_run():
     assert begun(turn(CODE, WEATHER, format=FORMAT)) == []  # nobody said so
     assert begun(turn(CODE, WEATHER, format=FORMAT, user=named)) == ["get_weather"]  # no files: no data
 
-    files = msgspec.structs.replace(CODE, now="In /mnt/data now: a.csv.")
+    files = msgspec.structs.replace(CODE, current_state="In /mnt/data now: a.csv.")
     other = msgspec.structs.replace(WEATHER, name="get_time")
     ask = turn(CODE, WEATHER, other, format=FORMAT, user=f"{named} And get_time.").next()
     assert ask is not None
@@ -157,7 +157,7 @@ def test_a_call_that_is_required_is_made():
     assert choose.grammar == 'root ::= "```python\\n" | "```get_weather\\n"'
     assert [call.name for call in answer.calls] == ["get_weather"]
 
-    answer, (ask,) = play(turn(CODE, WEATHER, choice=Must("get_weather")), (["{}"], Ended()))
+    answer, (ask,) = play(turn(CODE, WEATHER, choice=MustCall("get_weather")), (["{}"], Ended()))
     assert (ask.prompt, [call.name for call in answer.calls]) == ("<prompt>```get_weather\n", ["get_weather"])
 
 
@@ -182,7 +182,7 @@ def test_a_model_that_is_stuck_has_to_answer():
 
 
 def test_files_are_looked_at_first_and_then_there_must_be_code():
-    files = msgspec.structs.replace(CODE, now="In /mnt/data now: a.csv.")
+    files = msgspec.structs.replace(CODE, current_state="In /mnt/data now: a.csv.")
     answer, asks = play(turn(files))
     assert asks == []
     assert answer.reason == "calls"

@@ -12,7 +12,7 @@ from antwort.engine.ports import FunctionSpec, ModelRequest
 from antwort.models.embedded.prompt import SHOWN, failures, fences, is_stuck, looking, messages, repair_of, shape
 
 PARAMETERS = {"type": "object", "properties": {"code": {"type": "string"}}}
-CODE = FunctionSpec("code_interpreter", "Run Python.", PARAMETERS, now="In /mnt/data now: sales.csv.")
+CODE = FunctionSpec("code_interpreter", "Run Python.", PARAMETERS, current_state="In /mnt/data now: sales.csv.")
 NO_FILES = FunctionSpec("code_interpreter", "Run Python.", PARAMETERS)
 WEATHER = FunctionSpec("get_weather", "The weather.", {"type": "object", "properties": {"city": {"type": "string"}}})
 

@@ -116,7 +116,7 @@ async def test_a_killed_process_loses_nothing_that_it_acknowledged(tmp_path):
         said += await asyncio.to_thread(killed_in_the_middle, tmp_path, lap)
         async with opened(tmp_path) as store:
             await check_all_is_there(store, said)
-            unfinished = {stored.response.id for _, stored in await store.unfinished()}
+            unfinished = {stored.response.id for _, stored in await store.unfinished_responses()}
         await asyncio.to_thread(check_all_is_sound, tmp_path)
         ended = {f"resp_{name}" for what, name, *_ in said if what == "ended"}
         assert not unfinished & ended
@@ -247,8 +247,8 @@ async def test_a_trial_has_to_reach_the_disk(tmp_path):
         await store.begin_response(OURS, asked("resp_1"))
         size = await asyncio.to_thread(lambda: (tmp_path / "antwort.db-wal").stat().st_size)
         with files_no_larger_than(size), pytest.raises(StoreFault):
-            await store.try_to_write()
-        await store.try_to_write()
+            await store.check_writable()
+        await store.check_writable()
 
 
 async def test_one_write_that_is_too_large_for_the_disk_hurts_no_other(tmp_path):
@@ -278,7 +278,7 @@ async def test_a_locked_database_is_a_fault_for_writers_and_passes(tmp_path):
         with pytest.raises(StoreFault, match="locked"):
             await store.create_file(OURS, record("file-1"), chunks(b"content"))
         with pytest.raises(StoreFault, match="locked"):
-            await store.try_to_write()
+            await store.check_writable()
         assert await store.get_response(OURS, "resp_1") == first
         other.execute("ROLLBACK")
         other.close()
@@ -327,10 +327,10 @@ async def test_a_file_expires_on_the_second(tmp_path):
         await store.create_file(OURS, record("file-1", expires_at=1010), chunks(b"content"))
         now = 1009.9
         assert isinstance(await store.get_file(OURS, "file-1"), FileRecord)
-        assert await store.sweep_files() == 0
+        assert await store.delete_expired_files() == 0
         now = 1010.0
         assert await store.get_file(OURS, "file-1") is None
-        assert await store.sweep_files() == 1
+        assert await store.delete_expired_files() == 1
         assert await asyncio.to_thread(lambda: [*(tmp_path / "blobs").iterdir()]) == []
 
 
@@ -393,7 +393,7 @@ async def test_no_question_reads_a_whole_table(tmp_path):
             await store.find_items(OURS, ["msg_1"])
             await store.read_events(OURS, "resp_1", 1)
             await store.get_item(OURS, "conv_1", "msg_1")
-            await store.unfinished()
+            await store.unfinished_responses()
         connection.set_trace_callback(None)
     questions = {sql for sql in asked_for if sql.lstrip().startswith(("SELECT", "WITH"))}
 

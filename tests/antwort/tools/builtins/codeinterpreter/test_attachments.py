@@ -4,11 +4,11 @@ import pytest
 
 from antwort.api.items import InputFile, Item, read
 from antwort.tools.builtins.codeinterpreter.attachments import (
-    attached,
-    containers_of,
+    attached_files,
+    containers_in,
+    items_since_last_use,
     name_for,
-    named,
-    since_last_use,
+    with_names,
 )
 
 
@@ -33,7 +33,7 @@ def test_files_are_found_wherever_they_came_with():
         answer,
     ]
 
-    assert [(one.file.file_id, one.place.param) for one in attached(history)] == [
+    assert [(one.file.file_id, one.location.param) for one in attached_files(history)] == [
         ("file-1", "input[0].content[1]"),
         ("file-2", "input[0].content[2]"),
         ("file-3", "input[2].output[0]"),
@@ -47,7 +47,7 @@ def test_two_files_of_one_message_never_share_a_name():
     first = message(inline("a.csv"), inline("there/a.csv"), inline(None), {"type": "input_file", "file_id": "file-1"})
     second = message(inline("a.csv"), inline(None), inline(None))
 
-    assert [name for _, name in named([first, second], ["2-a.csv"])] == [
+    assert [name for _, name in with_names([first, second], ["2-a.csv"])] == [
         *("a.csv", "3-a.csv", "file"),
         *("a.csv", "file", "2-file"),
     ]
@@ -57,15 +57,15 @@ def test_containers_come_in_the_order_of_their_last_use():
     shell = read({"type": "shell_call", "environment": {"type": "container_reference", "container_id": "c3"}})
     local = read({"type": "shell_call", "environment": {"type": "local"}})
 
-    assert containers_of([call("c1"), call("c2"), shell, local, call("c1")]) == ["c2", "c3", "c1"]
+    assert containers_in([call("c1"), call("c2"), shell, local, call("c1")]) == ["c2", "c3", "c1"]
 
 
 def test_files_from_before_the_last_use_of_a_container_are_in_it():
     old, new = message(), message()
 
-    assert since_last_use([old, call("c1"), call("c2"), new], "c1")[-1] is new
-    assert len(since_last_use([old, call("c1"), call("c2"), new], "c1")) == 2
-    assert since_last_use([old, call("c1"), new], "c2") == [old, call("c1"), new]
+    assert items_since_last_use([old, call("c1"), call("c2"), new], "c1")[-1] is new
+    assert len(items_since_last_use([old, call("c1"), call("c2"), new], "c1")) == 2
+    assert items_since_last_use([old, call("c1"), new], "c2") == [old, call("c1"), new]
 
 
 @pytest.mark.parametrize(
