@@ -282,7 +282,7 @@ class Turn:
         match self._offer.owner.get(call.name):
             case _ if not (is_first or self.response.parallel_tool_calls):
                 call.refusal = "Only one tool call at a time is allowed. Make this one again, alone."
-            case _ if call.name in self._offer.forbidden:  # some models call what they were told not to
+            case _ if call.name in self._offer.forbidden:  # some models ignore `tool_choice`
                 call.refusal = f"Tool '{call.name}' must not be called in this response. Answer without it."
             case ClientSide(is_custom):
                 opened = OpenCall(call.output_index, name=call.name, call_id=call.call_id, is_custom=is_custom)

@@ -204,10 +204,10 @@ async def test_a_conversation_gains_input_and_output_also_without_store(engine):
     await engine.store.create_conversation(US, ConversationRecord("conv_1", 1, {}), [])
     for store in (True, False):
         await (await engine.start(US, request(conversation="conv_1", store=store))).finish()
-    said = await engine.store.all_items(US, "conv_1")
+    items = await engine.store.all_items(US, "conv_1")
 
-    assert [item["content"][0]["text"] for item in said] == ["hello"] * 4
-    assert [item["role"] for item in said] == ["user", "assistant"] * 2
+    assert [item["content"][0]["text"] for item in items] == ["hello"] * 4
+    assert [item["role"] for item in items] == ["user", "assistant"] * 2
 
 
 async def test_a_conversation_gains_nothing_of_a_failed_response(engine):

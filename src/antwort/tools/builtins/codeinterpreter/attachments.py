@@ -25,9 +25,9 @@ class Attachment(Struct, frozen=True):
 def attached_files(items: Iterable[Item]) -> Iterator[Attachment]:
     """All attached files, in order; also those in the outputs of client-side calls."""
     for at, item in enumerate(items):
-        for place, part in attached_parts(item, f"input[{at}]"):
+        for location, part in attached_parts(item, f"input[{at}]"):
             if isinstance(part, InputFile):
-                yield Attachment(part, place)
+                yield Attachment(part, location)
 
 
 def with_names(items: Iterable[Item], taken: Iterable[str] = ()) -> Iterator[tuple[Attachment, str]]:

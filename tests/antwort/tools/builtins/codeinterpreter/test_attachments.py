@@ -22,7 +22,7 @@ def call(container: str) -> Item:
     )
 
 
-def test_files_are_found_wherever_they_came_with():
+def test_files_are_found_in_messages_and_outputs():
     answer = read(
         {"type": "function_call_output", "call_id": "c", "output": [{"type": "input_file", "file_id": "file-3"}]}
     )
@@ -40,7 +40,7 @@ def test_files_are_found_wherever_they_came_with():
     ]
 
 
-def test_two_files_of_one_message_never_share_a_name():
+def test_file_names_are_unique_within_a_message():
     def inline(name: str | None) -> dict:
         return {"type": "input_file", "filename": name, "file_data": "eA=="}
 
@@ -53,14 +53,14 @@ def test_two_files_of_one_message_never_share_a_name():
     ]
 
 
-def test_containers_come_in_the_order_of_their_last_use():
+def test_containers_are_in_the_order_of_their_last_use():
     shell = read({"type": "shell_call", "environment": {"type": "container_reference", "container_id": "c3"}})
     local = read({"type": "shell_call", "environment": {"type": "local"}})
 
     assert containers_in([call("c1"), call("c2"), shell, local, call("c1")]) == ["c2", "c3", "c1"]
 
 
-def test_files_from_before_the_last_use_of_a_container_are_in_it():
+def test_items_since_the_last_use_of_a_container():
     old, new = message(), message()
 
     assert items_since_last_use([old, call("c1"), call("c2"), new], "c1")[-1] is new
@@ -82,5 +82,5 @@ def test_files_from_before_the_last_use_of_a_container_are_in_it():
         ("x" * 300 + ".csv", "x" * 196 + ".csv"),
     ],
 )
-def test_an_attached_file_gets_a_name_that_a_file_can_have(given, name):
+def test_an_attachment_gets_a_valid_file_name(given, name):
     assert name_for(InputFile(filename=given)) == name
