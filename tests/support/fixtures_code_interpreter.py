@@ -1,6 +1,6 @@
-"""A stage for the code interpreter: the real server over each place, and a model that runs what it is told to.
+"""Fixtures for the code interpreter: the real server with each sandbox backend, and a scripted model.
 
-A user's text that begins with `# run` is Python, and the scripted model runs just that; others are small stories.
+A user's text that begins with `# run` is Python, which the scripted model runs; other texts have scripts of their own.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fixtures_server import Server, run_server
 
 AUTO = {"type": "code_interpreter", "container": {"type": "auto"}}
 OUTPUTS = ["code_interpreter_call.outputs"]
-PLACES = ["local", "sandbox_url"]
+BACKENDS = ["local", "sandbox_url"]
 
 CHART = """\
 import pandas as pd, matplotlib.pyplot as plt
@@ -65,22 +65,28 @@ SCRIPT = {
 
 
 @contextmanager
-def coding(
-    kind: str, place: Path, settings: dict[str, Any] | None = None, script: dict[str, Any] | None = None, **config: Any
+def code_server(
+    backend: str,
+    directory: Path,
+    settings: dict[str, Any] | None = None,
+    script: dict[str, Any] | None = None,
+    **config: Any,
 ) -> Iterator[Server]:
-    """A server whose code runs in one of the places. `settings` are those of the code interpreter."""
-    scratch = place / "scratch"
+    """A server with this sandbox backend. `settings` are those of the code interpreter."""
+    scratch = directory / "scratch"
     scratch.mkdir(parents=True)
     environment = {"TMPDIR": str(scratch)}
-    if kind == "local":
-        with run_server(place, _config(settings, config), environment=environment, script=script or SCRIPT) as server:
+    if backend == "local":
+        with run_server(
+            directory, _config(settings, config), environment=environment, script=script or SCRIPT
+        ) as server:
             yield server
         return
-    (place / "elsewhere").mkdir()
-    with sandbox_server(place / "elsewhere", environment) as sandbox:
+    (directory / "elsewhere").mkdir()
+    with sandbox_server(directory / "elsewhere", environment) as sandbox:
         given = {"sandbox_url": sandbox.url, "sandbox_token_env": "SANDBOX_KEY", **(settings or {})}
         environment |= {"SANDBOX_KEY": sandbox.token}
-        with run_server(place, _config(given, config), environment=environment, script=script or SCRIPT) as server:
+        with run_server(directory, _config(given, config), environment=environment, script=script or SCRIPT) as server:
             server.sandbox = sandbox
             yield server
 
@@ -90,23 +96,23 @@ def _config(settings: dict[str, Any] | None, config: dict[str, Any]) -> dict[str
 
 
 def calls_of(response: Any) -> list[Any]:
-    """The items of code that was run."""
+    """The items of the code interpreter calls."""
     return [item for item in response.output if item.type == "code_interpreter_call"]
 
 
 def logs_of(item: Any) -> str:
-    """What code printed, as the client sees it."""
+    """The logs of a call."""
     return "".join(output.logs for output in item.outputs if output.type == "logs")
 
 
 def run(client: Any, code: str, **more: Any) -> Any:
-    """Have the model run some code."""
+    """Let the model run this code."""
     request = {"model": "scripted", "input": f"# run\n{code}", "tools": [AUTO], "include": OUTPUTS, **more}
     return client.responses.create(**request)
 
 
-def meanwhile(client: Any, code: str, what: Callable[[], object], **more: Any) -> Any:
-    """Have the model run some code, and do something once that has begun; the response as the stream ends."""
+def run_and(client: Any, code: str, what: Callable[[], object], **more: Any) -> Any:
+    """Let the model run this code, and call `what` while it runs; the final response of the stream."""
     include = [*OUTPUTS, "antwort:code_interpreter_call.live_output"]
     text = f"# run\nprint('begun', flush=True)\n{code}"
     request = {"model": "scripted", "input": text, "tools": [AUTO], "include": include, **more}
@@ -120,7 +126,7 @@ def meanwhile(client: Any, code: str, what: Callable[[], object], **more: Any) -
 
 
 def descendants(pid: int) -> list[int]:
-    """All processes below one."""
+    """All descendants of a process."""
     found: list[int] = []
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
         try:
@@ -133,7 +139,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def sandbox_pid(server: Server) -> int:
-    """The process of the sandbox server, wherever it runs."""
+    """The pid of the sandbox server."""
     if server.sandbox is not None:
         return server.sandbox.process.pid
     (child,) = [pid for pid in descendants(server.process.pid) if _parent(pid) == server.process.pid]

@@ -1,4 +1,4 @@
-"""A stage for containers: the real server over each place that runs code, and what it may leave behind."""
+"""Fixtures for the Containers API: the real server with each sandbox backend, its files and its database."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
-from fixtures_code_interpreter import coding, sandbox_pid
+from fixtures_code_interpreter import code_server, sandbox_pid
 from fixtures_sandbox_server import SandboxProcess
 from fixtures_server import Server
 
 QUOTAS = {"max_containers": 6, "max_memory": 8 * 2**30, "max_disk": 8_000_000}
 
 
-class Stage:
-    """A server, and what runs its code."""
+class ContainerServer:
+    """A server and its sandbox backend."""
 
     def __init__(self, server: Server) -> None:
         self.server = server
@@ -36,24 +36,24 @@ class Stage:
         return sandbox_pid(self.server)
 
     def files(self) -> set[str]:
-        """What lies in the server's directory."""
+        """The files in the server's directory."""
         return {str(path) for path in self.server.directory.rglob("*") if "__pycache__" not in path.parts}
 
-    def rows(self, question: str) -> list:
-        """What the database says, asked past the server."""
+    def rows(self, query: str) -> list:
+        """The result of a query to the database of the server."""
         with closing(sqlite3.connect(self.server.directory / ".antwort" / "antwort.db")) as database:
-            return database.execute(question).fetchall()
+            return database.execute(query).fetchall()
 
 
 @contextmanager
-def staged(kind: str, place: Path, config: dict[str, Any] | None = None) -> Iterator[Stage]:
-    """A server with sandboxes of a kind."""
-    with coding(kind, place, **(config or {})) as server:
-        yield Stage(server)
+def container_server(backend: str, directory: Path, config: dict[str, Any] | None = None) -> Iterator[ContainerServer]:
+    """A server with this sandbox backend."""
+    with code_server(backend, directory, **(config or {})) as server:
+        yield ContainerServer(server)
 
 
 def execute(client: Any, container_id: str, code: str, **more: object) -> Any:
-    """Code without a model: an extension, asked for through the SDK's own connection."""
+    """Run code without a model: an extension, called with the SDK's connection."""
     return client.post(f"/containers/{container_id}/exec", cast_to=object, body={"code": code, **more})
 
 
@@ -63,5 +63,5 @@ def files(client: Any, container_id: str) -> dict[str, Any]:
 
 
 def read(client: Any, container_id: str, file_id: str) -> bytes:
-    """The content of one of them."""
+    """The content of a file."""
     return client.containers.files.content.retrieve(file_id, container_id=container_id).read()

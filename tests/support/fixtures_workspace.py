@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fixtures_code_interpreter import coding
+from fixtures_code_interpreter import code_server
 from fixtures_server import Server
 
 from weakincentives.adapters.openai import OpenAIAdapter, OpenAIClientConfig, OpenAIHostedToolsConfig
@@ -42,7 +42,7 @@ def call(name: str, **arguments: Any) -> dict[str, Any]:
 @contextmanager
 def playing_scenes(place: Path, scenes: Mapping[str, Sequence[Any]], **config: Any) -> Iterator[Server]:
     """The server, for a while."""
-    with coding("local", place, script=script(scenes), **config) as server:
+    with code_server("local", place, script=script(scenes), **config) as server:
         yield server
 
 

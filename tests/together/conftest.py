@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from fixtures_code_interpreter import PLACES
-from fixtures_container_server import QUOTAS, staged
+from fixtures_container_server import QUOTAS
 from fixtures_server import create_key
 
 TENANTS = {"ours": "a", "colleague": "a", "theirs": "b", "thrifty": "c"}

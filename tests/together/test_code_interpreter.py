@@ -1,4 +1,4 @@
-"""The real process, the real SDK and real sandboxes, at home and elsewhere: the code interpreter's stories."""
+"""Code interpreter, with the real server, the real SDK and both sandbox backends."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ import openai
 import pytest
 from fixtures_code_interpreter import (
     AUTO,
+    BACKENDS,
     OUTPUTS,
-    PLACES,
     SCRIPT,
     call,
     calls_of,
-    coding,
+    code_server,
     logs_of,
-    meanwhile,
     metric,
     run,
+    run_and,
     sandbox_pid,
 )
 from fixtures_container_server import execute
@@ -48,9 +48,9 @@ class Weather(BaseModel):
     degrees: int
 
 
-@pytest.fixture(scope="module", params=PLACES)
+@pytest.fixture(scope="module", params=BACKENDS)
 def server(request, tmp_path_factory):
-    with coding(request.param, tmp_path_factory.mktemp("server"), containers={"max_containers": 500}) as running:
+    with code_server(request.param, tmp_path_factory.mktemp("server"), containers={"max_containers": 500}) as running:
         yield running
 
 
@@ -102,7 +102,7 @@ def test_upload_analyse_chart_citation_download(client, stream):
     client.containers.delete(item.container_id)
 
 
-def test_attached_files_are_there_however_they_are_attached(client):
+def test_attached_files_are_in_the_container(client):
     uploaded = client.files.create(file=("a b.csv", b"1"), purpose="user_data")
     data = "data:text/csv;base64," + base64.b64encode(b"22").decode()
     parts = [
@@ -119,7 +119,7 @@ def test_attached_files_are_there_however_they_are_attached(client):
     assert logs_of(calls_of(response)[0]) == "{'a b.csv': 1, 'given.csv': 2}"
 
 
-def test_files_of_one_name_do_not_take_each_others_place(client):
+def test_files_of_one_name_get_distinct_paths(client):
     uploads = [client.files.create(file=("a.csv", content), purpose="user_data").id for content in (b"1", b"2")]
     inline = [(b"3", "a.csv"), (b"4", "there/a.csv"), (b"5", "b.csv")]
     parts = [
@@ -135,7 +135,7 @@ def test_files_of_one_name_do_not_take_each_others_place(client):
     assert sorted(ast.literal_eval(logs_of(calls_of(response)[0]))) == ["1", "2", "3", "4", "5"]
 
 
-def test_a_file_that_the_model_cannot_read_is_for_the_code_to_read(client):
+def test_a_file_that_the_model_cannot_read_is_readable_by_code(client):
     uploaded = client.files.create(file=("a.xlsx", b"PK\x00\xff"), purpose="user_data")
     parts = [
         {"type": "input_text", "text": "# run\nopen('a.xlsx', 'rb').read(), open('b.bin', 'rb').read()"},
@@ -165,7 +165,7 @@ def test_a_file_that_the_code_has_changed_stays_changed(client):
 # ── state ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_calls_of_one_response_share_their_variables(client):
+def test_calls_of_one_response_share_variables(client):
     response = client.responses.create(model="scripted", input="twice", tools=[AUTO], include=OUTPUTS)
 
     assert response.output_text == "(20, 21)"
@@ -173,7 +173,7 @@ def test_calls_of_one_response_share_their_variables(client):
     assert [item.code for item in calls_of(response)] == ["x = 20", "y = x + 1", "x, y"]
 
 
-def test_responses_share_a_container_that_they_name(client):
+def test_responses_share_a_named_container(client):
     container = client.containers.create(name="ours")
     tool = {"type": "code_interpreter", "container": container.id}
     first = run(client, "x = 20; open('x.txt', 'w').write('kept')", tools=[tool])
@@ -221,7 +221,7 @@ def test_a_response_that_runs_no_code_makes_no_container(client):
     assert {one.id for one in client.containers.list(limit=100)} == before
 
 
-def test_what_was_printed_is_part_of_the_history_also_where_the_client_did_not_see_it(client):
+def test_output_is_in_the_history_without_include(client):
     first = run(client, "'a secret number: ' + str(6 * 7)", include=[])
     assert calls_of(first)[0].outputs is None
     kept = client.responses.retrieve(first.id, include=OUTPUTS)
@@ -244,7 +244,7 @@ def test_a_function_and_code_and_structured_output_in_one_response(client):
     assert second.output[0].container_id == first.output[0].container_id
 
 
-def test_background_responses_run_code_too(client):
+def test_a_background_response_runs_code(client):
     response = run(client, "6 * 7", background=True)
     for _ in range(600):
         response = client.responses.retrieve(response.id, include=OUTPUTS)
@@ -256,7 +256,7 @@ def test_background_responses_run_code_too(client):
     assert logs_of(calls_of(response)[0]) == "42"
 
 
-def test_a_model_may_be_made_to_run_code_and_held_back_from_it(client):
+def test_tool_choice_forces_and_forbids_code(client):
     forced = run(client, "1", tool_choice={"type": "code_interpreter"})
     assert len(calls_of(forced)) == 1
     capped = client.responses.create(model="scripted", input="twice", tools=[AUTO], max_tool_calls=1)
@@ -276,7 +276,7 @@ def test_an_exception_is_a_completed_call_with_its_traceback(client):
     assert "ZeroDivisionError" in response.output_text
 
 
-def test_too_much_memory_is_a_failed_call_and_the_next_starts_anew(client):
+def test_out_of_memory_is_a_failed_call_and_the_next_gets_a_new_sandbox(client):
     response = run(client, "x = [bytearray(64 << 20) for _ in range(64)]")
     (item,) = calls_of(response)
     assert item.status == "failed"
@@ -289,7 +289,7 @@ def test_too_much_memory_is_a_failed_call_and_the_next_starts_anew(client):
     assert "started anew" in again.output_text
 
 
-def test_an_interpreter_that_ends_is_a_failed_call(client):
+def test_an_interpreter_that_exits_is_a_failed_call(client):
     response = run(client, "import os\nprint('last words', flush=True)\nos._exit(3)")
     (item,) = calls_of(response)
 
@@ -298,7 +298,7 @@ def test_an_interpreter_that_ends_is_a_failed_call(client):
     assert "code 3" in logs_of(item)
 
 
-def test_broken_arguments_are_told_to_the_model_which_tries_again(client):
+def test_the_model_retries_after_invalid_arguments(client):
     response = client.responses.create(model="scripted", input="broken", tools=[AUTO], include=OUTPUTS)
 
     assert [item.status for item in calls_of(response)] == ["failed", "completed"]
@@ -313,7 +313,7 @@ def test_five_megabytes_of_code(client):
     assert len(calls_of(response)[0].code) > 5_000_000
 
 
-def test_even_more_code_is_refused_and_the_model_reads_why(client):
+def test_code_past_the_limit_is_refused_with_a_reason(client):
     response = run(client.with_options(timeout=300), f"x = '{'a' * 6_000_000}'\nlen(x)")
 
     assert calls_of(response)[0].status == "failed"
@@ -321,7 +321,7 @@ def test_even_more_code_is_refused_and_the_model_reads_why(client):
     assert response.status == "completed"
 
 
-def test_a_full_disk_is_the_codes_own_error(client):
+def test_a_full_disk_raises_in_the_code(client):
     response = run(client, "for n in range(2000): open(str(n), 'wb').write(bytes(1 << 20))")
     (item,) = calls_of(response)
 
@@ -330,7 +330,7 @@ def test_a_full_disk_is_the_codes_own_error(client):
     assert logs_of(calls_of(run(client, "1 + 1", previous_response_id=response.id))[0]) == "2"
 
 
-def test_very_much_output_is_cut_and_the_model_reads_less_of_it(client):
+def test_long_output_is_truncated_and_more_so_for_the_model(client):
     response = run(client, "print('x' * 30_000_000)\n'the end'")
     logs = logs_of(calls_of(response)[0])
 
@@ -341,10 +341,10 @@ def test_very_much_output_is_cut_and_the_model_reads_less_of_it(client):
 
 
 @pytest.mark.parametrize("place, why", [("local", "was lost"), ("sandbox_url", "did not run to its end")])
-def test_a_sandbox_server_that_is_killed_in_the_middle_of_a_call(place, why, tmp_path):
-    with coding(place, tmp_path) as server, server.client() as client:
+def test_a_sandbox_server_killed_during_a_call(place, why, tmp_path):
+    with code_server(place, tmp_path) as server, server.client() as client:
         sleeps = "import time; time.sleep(60)"
-        response = meanwhile(client, sleeps, lambda: os.kill(sandbox_pid(server), signal.SIGKILL))
+        response = run_and(client, sleeps, lambda: os.kill(sandbox_pid(server), signal.SIGKILL))
         (item,) = calls_of(response)
         assert (response.status, item.status) == ("completed", "failed")
         assert logs_of(item).startswith("begun\n")
@@ -367,12 +367,12 @@ def refused(client, container, **more) -> openai.APIStatusError:
     return caught.value
 
 
-def test_a_container_that_is_not_there(client):
+def test_a_missing_container_is_refused(client):
     error = refused(client, "cntr_00000000000000000000000000000000")
     assert (error.status_code, error.code) == (404, "not_found")
 
 
-def test_a_container_that_was_deleted(client):
+def test_a_deleted_container_is_refused(client):
     container = client.containers.create(name="short")
     client.containers.delete(container.id)
     assert refused(client, container.id).status_code == 404
@@ -394,14 +394,14 @@ def test_a_container_that_was_deleted(client):
         (7, "tools[0].container"),
     ],
 )
-def test_a_wish_that_cannot_be(client, container, param):
+def test_an_invalid_container_declaration_is_refused(client, container, param):
     error = refused(client, container)
 
     assert error.status_code == 400
     assert (error.param or "").startswith(param)
 
 
-def test_an_attached_file_that_is_not_there_or_is_none(client):
+def test_a_missing_or_invalid_attachment_is_refused(client):
     for part, where in (({"file_id": "file-x"}, "file_id"), ({"file_data": "!", "filename": "x"}, "file_data")):
         content = [{"type": "input_file", **part}]
         with pytest.raises(openai.APIStatusError) as caught:
@@ -413,11 +413,11 @@ def test_an_attached_file_that_is_not_there_or_is_none(client):
 # ── who, and for how long ────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("place", PLACES)
-def test_two_tenants_never_meet(place, tmp_path):
+@pytest.mark.parametrize("place", BACKENDS)
+def test_tenants_are_isolated(place, tmp_path):
     keys = [create_key(tmp_path, name, "--tenant", name) for name in ("ours", "theirs")]
     with (
-        coding(place, tmp_path, auth={"keys_file": "keys.json"}) as server,
+        code_server(place, tmp_path, auth={"keys_file": "keys.json"}) as server,
         server.client(keys[0]) as ours,
         server.client(keys[1]) as theirs,
     ):
@@ -440,9 +440,9 @@ def test_two_tenants_never_meet(place, tmp_path):
         assert refused(theirs, {"type": "auto", "file_ids": [uploaded.id]}).status_code == 400
 
 
-@pytest.mark.parametrize("place", PLACES)
-def test_whoever_chains_nothing_never_runs_out_of_containers(place, tmp_path):
-    with coding(place, tmp_path, containers={"max_containers": 3}) as server, server.client() as client:
+@pytest.mark.parametrize("place", BACKENDS)
+def test_auto_containers_are_evicted_past_max_containers(place, tmp_path):
+    with code_server(place, tmp_path, containers={"max_containers": 3}) as server, server.client() as client:
         kept = client.containers.create(name="mine")
         answers = [run(client, f"{number} * 2") for number in range(6)]
 
@@ -454,9 +454,9 @@ def test_whoever_chains_nothing_never_runs_out_of_containers(place, tmp_path):
         assert metric(server, "antwort_sandboxes") == 2
 
 
-@pytest.mark.parametrize("place", PLACES)
-def test_many_more_at_once_than_there_may_be_containers_are_all_run(place, tmp_path):
-    with coding(place, tmp_path, containers={"max_containers": 4}) as server, server.client() as client:
+@pytest.mark.parametrize("place", BACKENDS)
+def test_more_concurrent_responses_than_max_containers_all_run(place, tmp_path):
+    with code_server(place, tmp_path, containers={"max_containers": 4}) as server, server.client() as client:
         with ThreadPoolExecutor(20) as many:
             answers = list(many.map(lambda number: run(client, f"{number} * 2"), range(20)))
 
@@ -464,24 +464,24 @@ def test_many_more_at_once_than_there_may_be_containers_are_all_run(place, tmp_p
         assert [one.status for one in client.containers.list(limit=100)].count("running") == 4
 
 
-@pytest.mark.parametrize("place", PLACES)
-def test_a_container_does_not_expire_while_the_model_of_its_response_thinks(place, tmp_path):
+@pytest.mark.parametrize("place", BACKENDS)
+def test_a_container_does_not_expire_while_the_model_generates(place, tmp_path):
     think = [
         {"when": {"text": "think", "turn": 1}, "reply": [call("x = 20")]},
         {"when": {"text": "think", "turn": 2}, "reply": [{"delay": 5}, call("x + 1")]},
         {"when": {"text": "think", "turn": 3}, "reply": [{"text": "<<output>>"}]},
     ]
     settings = {"script": {**SCRIPT, "answers": think}, "containers": {"expires_after": 0.04}}
-    with coding(place, tmp_path, **settings) as server, server.client() as client:
+    with code_server(place, tmp_path, **settings) as server, server.client() as client:
         response = client.responses.create(model="scripted", input="think", tools=[AUTO])
 
         assert response.output_text == "21"
         assert len({item.container_id for item in calls_of(response)}) == 1
 
 
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("place", BACKENDS)
 def test_an_expired_container_is_refused_by_name_and_replaced_in_a_history(place, tmp_path):
-    with coding(place, tmp_path, containers={"expires_after": 0.03}) as server, server.client() as client:
+    with code_server(place, tmp_path, containers={"expires_after": 0.03}) as server, server.client() as client:
         first = run(client, "x = 1")
         (item,) = calls_of(first)
         deadline = time.monotonic() + 30
@@ -501,10 +501,10 @@ def test_an_expired_container_is_refused_by_name_and_replaced_in_a_history(place
 # ── settings ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("place", PLACES)
-def test_time_and_size_are_as_the_configuration_has_them(place, tmp_path):
+@pytest.mark.parametrize("place", BACKENDS)
+def test_timeout_and_output_size_follow_the_configuration(place, tmp_path):
     settings = {"execution_timeout": 1, "max_output_size": 2000, "outputs": "always"}
-    with coding(place, tmp_path, settings) as server, server.client() as client:
+    with code_server(place, tmp_path, settings) as server, server.client() as client:
         slow = run(client, "x = 1\nprint('begun', flush=True)\nwhile True: pass", include=[])
         (item,) = calls_of(slow)
         assert item.status == "failed"
@@ -528,7 +528,7 @@ def test_time_and_size_are_as_the_configuration_has_them(place, tmp_path):
         assert "bytes cut" in logs_of(calls_of(long)[0])
 
 
-def test_what_is_logged_has_neither_code_nor_data(server, client):
+def test_logs_contain_neither_code_nor_data(server, client):
     run(client, "secret = 'the-cats-name-is-Muschi'\nprint(secret)\nopen('Muschi.txt', 'w').write(secret)")
     run(client, "raise ValueError('the-cats-name-is-Muschi')")
 

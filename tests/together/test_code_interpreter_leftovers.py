@@ -1,4 +1,4 @@
-"""What is left of many responses that run code: nothing that should not be there, at home and elsewhere."""
+"""Leak tests of the code interpreter: no process, file or row is left, with both sandbox backends."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import openai
 import pytest
 from fixtures_code_interpreter import (
     AUTO,
-    PLACES,
+    BACKENDS,
     calls_of,
-    coding,
+    code_server,
     descendants,
     is_running,
-    meanwhile,
     metric,
     run,
+    run_and,
     sandbox_pid,
 )
 
@@ -41,9 +41,9 @@ def temporary(server) -> list[str]:
     return sorted(path.name for path in (server.directory / "scratch").rglob("*"))
 
 
-@pytest.mark.parametrize("place", PLACES)
-def test_a_hundred_responses_one_after_another_and_twenty_at_once(place, tmp_path):
-    with coding(place, tmp_path, containers=QUICK) as server, server.client() as client:
+@pytest.mark.parametrize("place", BACKENDS)
+def test_a_hundred_sequential_and_twenty_concurrent_responses_leave_nothing(place, tmp_path):
+    with code_server(place, tmp_path, containers=QUICK) as server, server.client() as client:
         with ThreadPoolExecutor(20) as many:  # whatever is made once is made now: connections, threads, spares
             assert len(list(many.map(lambda number: run(client, str(number)), range(20)))) == 20
         eventually(lambda: metric(server, "antwort_sandboxes") == 0, "the first containers expire")
@@ -84,9 +84,9 @@ def sessions(server) -> int:
     return len(server.sandbox.sessions()) if server.sandbox is not None else 0
 
 
-@pytest.mark.parametrize("place", PLACES)
-def test_a_client_that_goes_away_stops_its_code(place, tmp_path):
-    with coding(place, tmp_path) as server, server.client() as client:
+@pytest.mark.parametrize("place", BACKENDS)
+def test_a_client_disconnect_stops_the_code(place, tmp_path):
+    with code_server(place, tmp_path) as server, server.client() as client:
         stream = client.responses.create(
             model="scripted", input="# run\nimport time\nwhile True: time.sleep(0.01)", tools=[AUTO], stream=True
         )
@@ -103,22 +103,22 @@ def test_a_client_that_goes_away_stops_its_code(place, tmp_path):
         assert run(client, "'free again'", tools=[tool]).output_text == "'free again'"
 
 
-@pytest.mark.parametrize("place", PLACES)
-def test_a_container_that_is_deleted_in_the_middle_of_a_call(place, tmp_path):
-    with coding(place, tmp_path) as server, server.client() as client:
+@pytest.mark.parametrize("place", BACKENDS)
+def test_a_container_deleted_during_a_call(place, tmp_path):
+    with code_server(place, tmp_path) as server, server.client() as client:
 
         def delete() -> None:
             (container,) = client.containers.list().data
             client.containers.delete(container.id)
 
-        response = meanwhile(client, "import time; time.sleep(60)", delete)
+        response = run_and(client, "import time; time.sleep(60)", delete)
         assert response.status == "completed"
         assert calls_of(response)[0].status == "failed"
         assert client.containers.list().data == []
 
 
-def test_a_server_that_is_killed_in_the_middle_of_a_call_leaves_nothing(tmp_path):
-    with coding("local", tmp_path) as server, server.client() as client:
+def test_a_server_killed_during_a_call_leaves_no_processes(tmp_path):
+    with code_server("local", tmp_path) as server, server.client() as client:
         below: list[int] = []
 
         def kill() -> None:
@@ -126,7 +126,7 @@ def test_a_server_that_is_killed_in_the_middle_of_a_call_leaves_nothing(tmp_path
             server.kill()
 
         with pytest.raises(openai.APIConnectionError):
-            meanwhile(client, "import time; time.sleep(60)", kill)
+            run_and(client, "import time; time.sleep(60)", kill)
         assert len(below) > 2
         eventually(lambda: not any(map(is_running, below)), "everything that it had started ends with it")
 
@@ -145,8 +145,8 @@ def event_response(server) -> str:
     return lines[-1]["object_id"]
 
 
-def test_a_server_that_is_told_to_stop_ends_its_sandboxes(tmp_path):
-    with coding("local", tmp_path) as server, server.client() as client:
+def test_a_stopped_server_ends_its_sandboxes(tmp_path):
+    with code_server("local", tmp_path) as server, server.client() as client:
         run(client, "x = 1")
         below = descendants(server.process.pid)
         assert below
@@ -154,8 +154,8 @@ def test_a_server_that_is_told_to_stop_ends_its_sandboxes(tmp_path):
         assert not any(map(is_running, below))
 
 
-def test_a_sandbox_server_that_stops_and_comes_back(tmp_path):
-    with coding("sandbox_url", tmp_path) as server, server.client() as client:
+def test_a_restarted_sandbox_server(tmp_path):
+    with code_server("sandbox_url", tmp_path) as server, server.client() as client:
         first = run(client, "x = 1")
         assert server.sandbox is not None
         server.sandbox.stop()

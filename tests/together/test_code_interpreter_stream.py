@@ -1,4 +1,4 @@
-"""The stream of a response that runs code: its order and its keys, in our own words and against OpenAI's recording."""
+"""Event stream of the code interpreter: order and keys, written out and compared with a recording of OpenAI's."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fixtures_code_interpreter import AUTO, OUTPUTS, PLACES, call, coding
+from fixtures_code_interpreter import AUTO, BACKENDS, OUTPUTS, call, code_server
 from fixtures_code_interpreter import SCRIPT as STORIES
 
 REFERENCE = Path(__file__).parents[2].parent / "shared" / "reference"
@@ -23,7 +23,7 @@ def recorded() -> list[dict[str, Any]]:
 
 
 def replayed() -> list[dict[str, Any]]:
-    """Answers with the code and the words of the recording, for a model that says them again."""
+    """A script for the model with the code and the texts of the recording."""
     output = recorded()[-1]["response"]["output"]
     codes = [item["code"] for item in output if item["type"] == "code_interpreter_call"]
     answer = output[-1]["content"][0]["text"]
@@ -31,7 +31,7 @@ def replayed() -> list[dict[str, Any]]:
     return [{"when": {"text": "two dice", "turn": at}, "reply": turn} for at, turn in enumerate(turns, 1)]
 
 
-@pytest.fixture(scope="module", params=PLACES)
+@pytest.fixture(scope="module", params=BACKENDS)
 def server(request, tmp_path_factory):
     story = [
         {"when": {"text": "sum", "turn": 1}, "reply": [call(CODE)]},
@@ -40,12 +40,12 @@ def server(request, tmp_path_factory):
     ]
     again = replayed() if RECORDING.is_file() else []
     script = {**STORIES, "answers": [*story, *again, *STORIES["answers"]]}
-    with coding(request.param, tmp_path_factory.mktemp("server"), script=script) as running:
+    with code_server(request.param, tmp_path_factory.mktemp("server"), script=script) as running:
         yield running
 
 
 def stream(server, text: str, **more: Any) -> list[dict[str, Any]]:
-    """The events as they are on the wire, nothing parsed away."""
+    """The raw events of a stream."""
     body = {"model": "scripted", "input": text, "tools": [AUTO], "include": OUTPUTS, "stream": True, **more}
     with server.http() as http, http.stream("POST", "/v1/responses", json=body) as answer:
         assert answer.status_code == 200
@@ -60,7 +60,7 @@ def stream(server, text: str, **more: Any) -> list[dict[str, Any]]:
 
 
 def shape(event: dict[str, Any]) -> tuple[Any, ...]:
-    """What an event is called, and which keys it and what it carries have."""
+    """The type of an event, and the keys of it and of its item or response."""
     keys = sorted(event)
     inner = event.get("item") or event.get("part") or event.get("annotation") or {}
     outputs = [sorted(one) for one in inner.get("outputs") or ()]
@@ -68,7 +68,7 @@ def shape(event: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def shapes(events: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
-    """Deltas of one item count once, however many they are; so that streams of other fragments compare."""
+    """The shapes of events; consecutive deltas count once, so that streams with other fragments compare equal."""
     found: list[tuple[Any, ...]] = []
     for event in events:
         one = shape(event)
@@ -77,7 +77,7 @@ def shapes(events: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
     return found
 
 
-def test_the_order_and_the_keys_written_out(server):
+def test_event_order_and_keys(server):
     place = ["item_id", "output_index", "sequence_number", "type"]
     delta = sorted([*place, "delta", "obfuscation"])
     part = sorted([*place, "content_index"])
@@ -119,7 +119,7 @@ def test_the_order_and_the_keys_written_out(server):
     ]
 
 
-def test_what_the_events_say_fits_together(server):
+def test_events_are_consistent(server):
     events = stream(server, "the sum")
     assert [event["sequence_number"] for event in events] == list(range(len(events)))
     done = [event["item"] for event in events if event["type"] == "response.output_item.done"]
@@ -141,44 +141,46 @@ def test_what_the_events_say_fits_together(server):
     assert ANSWER[annotation["start_index"] : annotation["end_index"]] == "sandbox:/mnt/data/sum.txt"
 
 
-def test_outputs_are_null_where_they_were_not_asked_for(server):
+def test_outputs_are_null_unless_included(server):
     events = stream(server, "the sum", include=[])
     items = [event["item"] for event in events if event.get("item", {}).get("type") == "code_interpreter_call"]
     assert [item["outputs"] for item in items] == [None] * 4
     assert [item["outputs"] for item in events[-1]["response"]["output"][:2]] == [None, None]
 
 
-def test_live_output_comes_while_code_runs_and_only_to_who_asks(server):
+def test_live_output_is_streamed_only_if_included(server):
     text = "# run\nimport sys, time\nprint('a', flush=True)\ntime.sleep(0.3)\nprint('b', file=sys.stderr)"
-    asked = stream(server, text, include=["antwort:code_interpreter_call.live_output"])
-    kinds = [event["type"].removeprefix("response.code_interpreter_call") for event in asked]
-    live = [event for event in asked if event["type"] == "antwort:code_interpreter_call.output.delta"]
+    events = stream(server, text, include=["antwort:code_interpreter_call.live_output"])
+    kinds = [event["type"].removeprefix("response.code_interpreter_call") for event in events]
+    live = [event for event in events if event["type"] == "antwort:code_interpreter_call.output.delta"]
 
     assert [(event["stream"], event["delta"]) for event in live] == [("stdout", "a\n"), ("stderr", "b\n")]
-    first = asked.index(live[0])
+    first = events.index(live[0])
     assert kinds.index(".interpreting") < first < kinds.index(".completed")
-    assert {event["item_id"] for event in live} == {asked[-1]["response"]["output"][0]["id"]}
+    assert {event["item_id"] for event in live} == {events[-1]["response"]["output"][0]["id"]}
     assert not any(event["type"].startswith("antwort:") for event in stream(server, text))
 
 
 @pytest.mark.skipif(not RECORDING.is_file(), reason="the recording does not lie beside this clone")
-def test_event_by_event_as_it_was_recorded(server):
-    theirs = [event for event in recorded() if event.get("item", {}).get("type") != "reasoning"]
-    ours = stream(server, "roll two dice")
+def test_events_equal_the_recording(server):
+    recording = [event for event in recorded() if event.get("item", {}).get("type") != "reasoning"]
+    streamed = stream(server, "roll two dice")
 
-    assert shapes(ours) == shapes(theirs)
-    for event, told in ((ours[0], theirs[0]), (ours[-1], theirs[-1])):
-        assert set(told["response"]) <= set(event["response"])
-        assert event["response"]["tools"] == told["response"]["tools"]
-    mine, their = ours[-1]["response"]["output"], theirs[-1]["response"]["output"]
-    their = [item for item in their if item["type"] != "reasoning"]
-    assert [item["type"] for item in mine] == [item["type"] for item in their]
-    for item, told in zip(mine, their, strict=True):
-        assert item.keys() == told.keys()
+    assert shapes(streamed) == shapes(recording)
+    for event, expected in ((streamed[0], recording[0]), (streamed[-1], recording[-1])):
+        assert set(expected["response"]) <= set(event["response"])
+        assert event["response"]["tools"] == expected["response"]["tools"]
+    items, recorded_items = streamed[-1]["response"]["output"], recording[-1]["response"]["output"]
+    recorded_items = [item for item in recorded_items if item["type"] != "reasoning"]
+    assert [item["type"] for item in items] == [item["type"] for item in recorded_items]
+    for item, expected in zip(items, recorded_items, strict=True):
+        assert item.keys() == expected.keys()
         if item["type"] == "code_interpreter_call":
-            assert (item["code"], item["status"]) == (told["code"], told["status"])
-    assert mine[1]["outputs"] == their[1]["outputs"]  # the others are what dice say
-    said, told = mine[-1]["content"][0], their[-1]["content"][0]
-    assert said["text"] == told["text"]
-    indexes = [[(one["start_index"], one["end_index"]) for one in part["annotations"]] for part in (said, told)]
+            assert (item["code"], item["status"]) == (expected["code"], expected["status"])
+    assert items[1]["outputs"] == recorded_items[1]["outputs"]  # the others are random
+    part, recorded_part = items[-1]["content"][0], recorded_items[-1]["content"][0]
+    assert part["text"] == recorded_part["text"]
+    indexes = [
+        [(one["start_index"], one["end_index"]) for one in part["annotations"]] for part in (part, recorded_part)
+    ]
     assert indexes[0] == indexes[1]

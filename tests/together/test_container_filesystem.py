@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from fixtures_code_interpreter import coding
+from fixtures_code_interpreter import code_server
 
 from weakincentives.adapters.openai import ContainerConfig, ContainerFilesystem
 from weakincentives.testing.filesystem import FilesystemConformance
@@ -11,7 +11,7 @@ from weakincentives.testing.filesystem import FilesystemConformance
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    with coding("local", tmp_path_factory.mktemp("antwort")) as running:
+    with code_server("local", tmp_path_factory.mktemp("antwort")) as running:
         yield running
 
 

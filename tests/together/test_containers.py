@@ -1,4 +1,4 @@
-"""The Containers API with the real SDK, for code that runs in the local jail, and at a sandbox server elsewhere."""
+"""Containers API, with the real SDK and both sandbox backends."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from fixtures_server import run_server
 # ── the life of a container ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_container_is_as_it_was_asked_for(client):
+def test_a_container_has_the_requested_properties(client):
     now = int(time.time())
     plain = client.containers.create(name="grüße")
-    asked = client.containers.create(
+    requested = client.containers.create(
         name="x", memory_limit="4g", expires_after={"anchor": "last_active_at", "minutes": 3}
     )
 
@@ -32,7 +32,7 @@ def test_a_container_is_as_it_was_asked_for(client):
     assert (plain.expires_after.anchor, plain.expires_after.minutes) == ("last_active_at", 20)
     assert plain.network_policy.type == "disabled"
     assert now <= plain.created_at <= plain.last_active_at <= now + 5
-    assert (asked.memory_limit, asked.expires_after.minutes) == ("4g", 3)
+    assert (requested.memory_limit, requested.expires_after.minutes) == ("4g", 3)
     assert client.containers.retrieve(plain.id).id == plain.id
 
 
@@ -49,18 +49,18 @@ def test_containers_are_listed_page_by_page_and_by_name(client):
     assert client.containers.list(name="none").data == []
 
 
-def test_a_page_says_where_it_begins_and_ends(stage, client):
+def test_a_page_has_first_and_last_id(env, client):
     made = [client.containers.create(name="x").id for _ in range(3)]
-    with stage.http() as http:
+    with env.http() as http:
         page = http.get("/v1/containers?limit=2").json()
 
     assert set(page) == {"object", "data", "first_id", "last_id", "has_more"}
     assert (page["object"], page["first_id"], page["last_id"], page["has_more"]) == ("list", made[2], made[1], True)
 
 
-def test_a_deleted_container_is_gone_with_its_files(stage, client, container):
+def test_a_deleted_container_is_gone_with_its_files(env, client, container):
     file = client.containers.files.create(container.id, file=("a.txt", b"abc"))
-    with stage.http() as http:
+    with env.http() as http:
         answer = http.delete(f"/v1/containers/{container.id}")
 
     assert answer.json() == {"id": container.id, "object": "container.deleted", "deleted": True}
@@ -77,7 +77,7 @@ def test_a_deleted_container_is_gone_with_its_files(stage, client, container):
     assert container.id not in [one.id for one in client.containers.list()]
 
 
-def test_every_use_puts_expiry_off(client):
+def test_every_use_postpones_expiry(client):
     container = client.containers.create(name="x")
     seen = [container.last_active_at]
     for use in (
@@ -133,13 +133,13 @@ def test_every_use_puts_expiry_off(client):
         ),
     ],
 )
-def test_what_cannot_be_is_refused_and_makes_nothing(stage, client, body, param, code):
-    with stage.http() as http:
+def test_an_invalid_container_is_refused_and_not_created(env, client, body, param, code):
+    with env.http() as http:
         answer = http.post("/v1/containers", json=body)
 
-    told = answer.json()["error"]
-    assert (answer.status_code, told["param"], told["code"]) == (400, param, code)
-    assert told["type"] == "invalid_request_error"
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"], error["code"]) == (400, param, code)
+    assert error["type"] == "invalid_request_error"
     assert client.containers.list().data == []
 
 
@@ -153,18 +153,18 @@ def test_what_cannot_be_is_refused_and_makes_nothing(stage, client, body, param,
         ("after=cntr_none", "after", "invalid_value"),
     ],
 )
-def test_a_wrong_page_is_refused(stage, client, container, query, param, code):
-    with stage.http() as http:
+def test_invalid_pagination_is_refused(env, client, container, query, param, code):
+    with env.http() as http:
         for path in ("/v1/containers", f"/v1/containers/{container.id}/files"):
-            told = http.get(f"{path}?{query}").json()["error"]
-            assert (told["param"], told["code"]) == (param, code)
+            error = http.get(f"{path}?{query}").json()["error"]
+            assert (error["param"], error["code"]) == (param, code)
 
 
 @pytest.mark.parametrize(
     "name",
     ["../a", "a/../../b", "/etc/passwd", "a//b", ".", "a/./b", "a\\b", "x" * 256, "/".join("x" * 65), "a\u202eb"],
 )
-def test_a_name_that_leaves_the_container_is_refused(client, container, name):
+def test_a_path_outside_of_the_container_is_refused(client, container, name):
     with pytest.raises(openai.BadRequestError) as error:
         client.containers.files.create(container.id, file=(name, b"x"))
 
@@ -182,9 +182,9 @@ def test_a_name_that_leaves_the_container_is_refused(client, container, name):
         b'--b\r\nContent-Disposition: form-data; name="other"\r\n\r\nx\r\n--b--\r\n',
     ],
 )
-def test_a_broken_form_is_refused_and_leaves_nothing(stage, client, container, body):
+def test_a_malformed_upload_is_refused_and_leaves_no_file(env, client, container, body):
     headers = {"content-type": "multipart/form-data; boundary=b"}
-    with stage.http() as http:
+    with env.http() as http:
         answer = http.post(f"/v1/containers/{container.id}/files", content=body, headers=headers)
 
     assert answer.status_code == 400
@@ -194,7 +194,7 @@ def test_a_broken_form_is_refused_and_leaves_nothing(stage, client, container, b
 @pytest.mark.parametrize(
     "body, param", [({}, "file_id"), ({"file_id": 3}, "file_id"), ({"file_id": "file-x"}, "file_id"), ({"x": 1}, "x")]
 )
-def test_a_file_that_was_never_uploaded_is_refused(client, container, body, param):
+def test_an_unknown_file_id_is_refused(client, container, body, param):
     with pytest.raises(openai.BadRequestError) as error:
         client.post(f"/containers/{container.id}/files", cast_to=object, body=body)
 
@@ -204,7 +204,7 @@ def test_a_file_that_was_never_uploaded_is_refused(client, container, body, para
 # ── files ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_file_goes_in_and_comes_out(client, container):
+def test_a_file_is_uploaded_and_downloaded(client, container):
     content = os.urandom(3_000_000)
     made = client.containers.files.create(container.id, file=("project/src/nä me.html", io.BytesIO(content)))
     answer = client.containers.files.content.with_raw_response.retrieve(made.id, container_id=container.id)
@@ -222,21 +222,21 @@ def test_a_file_goes_in_and_comes_out(client, container):
     assert seen["result"] == repr(content[:4])
 
 
-def test_names_may_come_as_paths_of_the_container_or_not_at_all(client, container):
+def test_file_names_may_be_absolute_or_missing(client, container):
     for file in (("/mnt/data/a/b.txt", b"1"), ("./c.txt", b"2"), b"3"):
         client.containers.files.create(container.id, file=file)
 
     assert set(files(client, container.id)) == {"/mnt/data/a/b.txt", "/mnt/data/c.txt", "/mnt/data/upload"}
 
 
-def test_an_empty_file_is_a_file(client, container):
+def test_an_empty_file(client, container):
     made = client.containers.files.create(container.id, file=("empty", b""))
 
     assert made.bytes == 0
     assert read(client, container.id, made.id) == b""
 
 
-def test_an_upload_replaces_what_was_there_under_another_id(client, container):
+def test_an_upload_replaces_a_file_under_a_new_id(client, container):
     first = client.containers.files.create(container.id, file=("a.txt", b"first"))
     second = client.containers.files.create(container.id, file=("a.txt", b"again"))
 
@@ -265,9 +265,9 @@ def test_uploaded_files_are_copied_by_their_ids(client):
     assert read(client, container.id, again.id) == b"1,2"
 
 
-def test_a_deleted_file_is_gone_for_everybody(stage, client, container):
+def test_a_deleted_file_is_not_found_by_api_and_code(env, client, container):
     made = client.containers.files.create(container.id, file=("a.txt", b"x"))
-    with stage.http() as http:
+    with env.http() as http:
         answer = http.delete(f"/v1/containers/{container.id}/files/{made.id}")
 
     assert answer.json() == {"id": made.id, "object": "container.file.deleted", "deleted": True}
@@ -290,7 +290,7 @@ def test_files_are_listed_page_by_page(client, container):
     assert client.containers.files.list(container.id, limit=2).has_more
 
 
-def test_what_code_writes_is_listed_and_what_it_removes_is_not(client, container):
+def test_files_written_by_code_are_listed_and_removed_ones_are_not(client, container):
     client.containers.files.create(container.id, file=("old.txt", b"old"))
     client.containers.files.create(container.id, file=("kept.txt", b"kept"))
     kept = files(client, container.id)["/mnt/data/kept.txt"]
@@ -310,7 +310,7 @@ def test_what_code_writes_is_listed_and_what_it_removes_is_not(client, container
     assert read(client, container.id, ran["files"][0]["id"]) == b"new"
 
 
-def test_what_code_leaves_running_is_seen_too(client, container):
+def test_files_of_background_threads_are_listed(client, container):
     execute(
         client,
         container.id,
@@ -322,7 +322,7 @@ def test_what_code_leaves_running_is_seen_too(client, container):
         time.sleep(0.05)
 
 
-def test_a_server_that_runs_no_code_has_no_containers(tmp_path):
+def test_containers_api_is_404_without_a_sandbox_backend(tmp_path):
     with run_server(tmp_path) as server, server.client() as sdk:
         with pytest.raises(openai.NotFoundError) as error:
             sdk.containers.create(name="x")

@@ -1,4 +1,4 @@
-"""Archives, and code without a model: what containers do beyond OpenAI's, with the real process."""
+"""Extensions of the Containers API: archives, and execution of code without a model."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def packed(members: dict[str, bytes]) -> bytes:
     return whole.getvalue()
 
 
-def test_many_files_go_in_and_come_out_as_one_archive(stage, client, container):
+def test_an_archive_is_uploaded_and_downloaded(env, client, container):
     members = {f"src/{n}/é.py": os.urandom(n) for n in range(300)}
-    with stage.http() as http:
-        told = http.put(f"/v1/containers/{container.id}/archive", content=packed(members))
+    with env.http() as http:
+        reply = http.put(f"/v1/containers/{container.id}/archive", content=packed(members))
         back = http.get(f"/v1/containers/{container.id}/archive")
 
-    assert told.json() == {
+    assert reply.json() == {
         "object": "container.archive",
         "container_id": container.id,
         "files": 300,
@@ -45,8 +45,8 @@ def test_many_files_go_in_and_come_out_as_one_archive(stage, client, container):
     assert found == members
 
 
-def test_the_archive_of_a_new_container_is_empty(stage, container):
-    with stage.http() as http:
+def test_the_archive_of_a_new_container_is_empty(env, container):
+    with env.http() as http:
         back = http.get(f"/v1/containers/{container.id}/archive")
 
     with tarfile.open(fileobj=io.BytesIO(back.content)) as archive:
@@ -58,8 +58,8 @@ def test_the_archive_of_a_new_container_is_empty(stage, container):
     [packed({"a.txt": b"x", "../b.txt": b"x"}), packed({"a.txt": b"x"})[:700], b"nonsense" * 1000],
     ids=["leaves", "torn", "none"],
 )
-def test_a_bad_archive_is_refused(stage, client, container, archive):
-    with stage.http() as http:
+def test_an_invalid_archive_is_refused(env, client, container, archive):
+    with env.http() as http:
         answer = http.put(f"/v1/containers/{container.id}/archive", content=archive)
 
     assert answer.status_code == 400
@@ -71,7 +71,7 @@ def test_a_bad_archive_is_refused(stage, client, container, archive):
 # ── code without a model ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_code_is_run_and_variables_live_on(client, container):
+def test_code_runs_and_variables_persist(client, container):
     first = execute(client, container.id, "import sys\nx = 20\nprint('out')\nprint('err', file=sys.stderr)\nx + 1")
     second = execute(client, container.id, "x * 2")
 
@@ -91,13 +91,13 @@ def test_an_exception_is_a_result(client, container):
     assert "ZeroDivisionError" in "".join(one["text"] for one in ran["output"])
 
 
-def test_figures_come_as_pictures(client, container):
+def test_figures_are_images(client, container):
     ran = execute(client, container.id, "import matplotlib.pyplot as plt\nplt.plot([1, 2])\nplt.show()")
 
     assert [image["url"][:22] for image in ran["images"]] == ["data:image/png;base64,"]
 
 
-def test_code_that_runs_too_long_is_stopped(client, container):
+def test_a_timeout_stops_the_code(client, container):
     ran = execute(client, container.id, "x = 1\nwhile True: pass", timeout=0.5)
 
     assert ran["status"] == "timeout"
@@ -116,22 +116,22 @@ def test_code_that_runs_too_long_is_stopped(client, container):
         ({"code": "  "}, None),
     ],
 )
-def test_a_wrong_execution_is_refused(client, container, body, param):
+def test_an_invalid_execution_is_refused(client, container, body, param):
     with pytest.raises(openai.BadRequestError) as error:
         client.post(f"/containers/{container.id}/exec", cast_to=object, body=body)
 
     assert error.value.param == param
 
 
-def test_five_megabytes_of_code_are_run(client, container):
+def test_five_megabytes_of_code_run(client, container):
     ran = execute(client, container.id, "x = '" + "a" * 5_000_000 + "'\nlen(x)")
 
     assert ran["result"] == "5000000"
 
 
-def test_output_comes_while_the_code_runs_and_whoever_goes_stops_it(stage, client, container):
+def test_output_is_streamed_and_a_disconnect_stops_the_code(env, client, container):
     body = {"code": "x = 1\nprint('begun', flush=True)\nwhile True: pass", "stream": True}
-    with stage.http() as http, http.stream("POST", f"/v1/containers/{container.id}/exec", json=body) as stream:
+    with env.http() as http, http.stream("POST", f"/v1/containers/{container.id}/exec", json=body) as stream:
         assert stream.headers["content-type"].startswith("text/event-stream")
         first = next(line for line in stream.iter_lines() if line.startswith("data: "))
 
@@ -139,8 +139,8 @@ def test_output_comes_while_the_code_runs_and_whoever_goes_stops_it(stage, clien
     assert execute(client, container.id, "x")["result"] == "1"
 
 
-def test_a_stream_ends_with_what_the_code_came_to(stage, container):
-    with stage.http() as http:
+def test_a_stream_ends_with_the_result(env, container):
+    with env.http() as http:
         body = {"code": "print('a')\nopen('b', 'w').write('c')", "stream": True}
         text = http.post(f"/v1/containers/{container.id}/exec", json=body).text
     events = [json.loads(line.removeprefix("data: ")) for line in text.splitlines() if line.startswith("data: ")]
@@ -150,19 +150,19 @@ def test_a_stream_ends_with_what_the_code_came_to(stage, container):
     assert [file["path"] for file in events[-1]["execution"]["files"]] == ["/mnt/data/b"]
 
 
-def test_a_stream_of_a_container_that_is_not_there_is_an_error_and_no_stream(stage, client):
-    with stage.http() as http:
+def test_streaming_from_a_missing_container_is_a_404(env, client):
+    with env.http() as http:
         answer = http.post("/v1/containers/cntr_none/exec", json={"code": "1", "stream": True})
 
     assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_found")
 
 
-def test_executions_of_one_container_take_turns_in_order(stage, client, container):
+def test_executions_of_one_container_are_serialized_in_order(env, client, container):
     execute(client, container.id, "import time\nlog = []")
 
     def append(number):
         code = f"log.append(('begin', {number}))\ntime.sleep(0.05)\nlog.append(('end', {number}))"
-        with stage.server.client(stage.server.keys["ours"]) as sdk:
+        with env.server.client(env.server.keys["ours"]) as sdk:
             return execute(sdk, container.id, code)["status"]
 
     with ThreadPoolExecutor(8) as threads:
@@ -173,7 +173,7 @@ def test_executions_of_one_container_take_turns_in_order(stage, client, containe
     assert [log[at][1] == log[at + 1][1] for at in range(0, 16, 2)] == [True] * 8
 
 
-def test_two_containers_know_nothing_of_each_other(client):
+def test_containers_are_isolated(client):
     one, other = client.containers.create(name="x"), client.containers.create(name="y")
     execute(client, one.id, "x = 1\nopen('a.txt', 'w').write('secret')")
 
@@ -181,9 +181,9 @@ def test_two_containers_know_nothing_of_each_other(client):
     assert execute(client, other.id, "import os; os.listdir()")["result"] == "[]"
 
 
-def test_deleting_a_container_stops_what_runs_in_it(stage, client, container):
+def test_deleting_a_container_kills_its_code(env, client, container):
     body = {"code": "print('begun', flush=True)\nwhile True: pass", "stream": True}
-    with stage.http() as http, http.stream("POST", f"/v1/containers/{container.id}/exec", json=body) as stream:
+    with env.http() as http, http.stream("POST", f"/v1/containers/{container.id}/exec", json=body) as stream:
         lines = (line for line in stream.iter_lines() if line.startswith("data: "))
         next(lines)
         client.containers.delete(container.id)

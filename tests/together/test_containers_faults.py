@@ -1,4 +1,4 @@
-"""Containers when things go wrong: whoever is killed, full or gone, nothing hangs and nothing is left behind."""
+"""Fault injection for containers: killed processes, full disks, locked databases; nothing hangs or is left behind."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from pathlib import Path
 
 import openai
 import pytest
-from fixtures_code_interpreter import PLACES, descendants, is_running
-from fixtures_container_server import execute, files, read, staged
+from fixtures_code_interpreter import BACKENDS, descendants, is_running
+from fixtures_container_server import container_server, execute, files, read
 from fixtures_sandbox_server import sandbox_server
 from waiting import wait_until
 
@@ -24,22 +24,22 @@ FAST = {"server": {"keep_alive": 0.2, "shutdown_timeout": 3}}
 FOREVER = "print('begun', flush=True)\nwhile True: pass"
 
 
-@pytest.fixture(params=PLACES)
+@pytest.fixture(params=BACKENDS)
 def broken(request, tmp_path):
     """A server of its own, for a test that breaks something."""
-    with staged(request.param, tmp_path, FAST) as running:
+    with container_server(request.param, tmp_path, FAST) as running:
         yield running
 
 
-@pytest.fixture(scope="module", params=PLACES)
+@pytest.fixture(scope="module", params=BACKENDS)
 def survivor(request, tmp_path_factory):
-    with staged(request.param, tmp_path_factory.mktemp(request.param), FAST) as running:
+    with container_server(request.param, tmp_path_factory.mktemp(request.param), FAST) as running:
         yield running
 
 
 @pytest.fixture
 def shaken(survivor):
-    """A server that several tests make life hard for, one after the other."""
+    """A server that several fault tests share."""
     yield survivor
     with survivor.server.client() as client:
         for container in client.containers.list(limit=100):
@@ -48,7 +48,7 @@ def shaken(survivor):
 
 @contextmanager
 def running_code(server, container_id, code=FOREVER):
-    """Code that runs, and the lines of events that come of it; the first has come."""
+    """Start an execution; the lines of its event stream, of which the first has arrived."""
     body = {"code": code, "stream": True}
     with server.http() as http, http.stream("POST", f"/v1/containers/{container_id}/exec", json=body) as stream:
         lines = (json.loads(line[6:]) for line in stream.iter_lines() if line.startswith("data: "))
@@ -63,11 +63,11 @@ def running_code(server, container_id, code=FOREVER):
     "code",
     ["import os; os.kill(os.getpid(), 9)", "import os; os._exit(3)", "x = [bytearray(64 << 20) for _ in range(64)]"],
 )
-def test_an_interpreter_that_ends_is_replaced_and_the_container_says_so(client, container, code):
+def test_an_interpreter_that_exits_is_replaced_and_reported(client, container, code):
     client.containers.files.create(container.id, file=("a.txt", b"x"))
     ended = execute(client, container.id, code)
     if ended["status"] == "error":
-        pytest.skip("here memory is limited by the process, and Python itself is told")
+        pytest.skip("memory is limited by the process here, and Python raises MemoryError")
     found = client.containers.retrieve(container.id)
     after = execute(client, container.id, "import os; os.listdir()")
 
@@ -80,7 +80,7 @@ def test_an_interpreter_that_ends_is_replaced_and_the_container_says_so(client, 
     assert execute(client, container.id, "1")["replaced"] is False
 
 
-def test_the_sandbox_server_killed_over_a_call(broken):
+def test_sandbox_server_killed_during_a_call(broken):
     with broken.server.client() as client:
         container, idle = client.containers.create(name="x"), client.containers.create(name="y")
         execute(client, idle.id, "y = 1")
@@ -103,11 +103,11 @@ def test_the_sandbox_server_killed_over_a_call(broken):
             assert "antwort:lost" in client.containers.retrieve(one.id).to_dict()
 
 
-def test_a_sandbox_server_that_never_was_is_no_reason_to_hang(tmp_path):
+def test_an_unreachable_sandbox_server_does_not_hang(tmp_path):
     with sandbox_server(tmp_path) as sandbox:
         url = sandbox.url
     config = {"providers": {"code_interpreter": {"enabled": True, "sandbox_url": url, "claim_timeout": 2}}}
-    with staged("local", tmp_path / "server", config) as running, running.server.client() as client:
+    with container_server("local", tmp_path / "server", config) as running, running.server.client() as client:
         upload = client.files.create(file=("a", b"x"), purpose="user_data")
         container = client.containers.create(name="x")
         for attempt in (
@@ -124,7 +124,7 @@ def test_a_sandbox_server_that_never_was_is_no_reason_to_hang(tmp_path):
 # ── a server that dies ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_the_server_killed_over_a_call(broken):
+def test_server_killed_during_a_call(broken):
     with broken.server.client() as client:
         container, unused = client.containers.create(name="x"), client.containers.create(name="y")
         client.containers.files.create(container.id, file=("a.txt", b"x"))
@@ -144,7 +144,7 @@ def test_the_server_killed_over_a_call(broken):
         assert (ran["replaced"], ran["result"]) == (True, "[]")
 
 
-def test_told_to_stop_the_server_leaves_nothing_running(broken):
+def test_a_stopped_server_leaves_no_processes(broken):
     with broken.server.client() as client:
         for _ in range(3):
             execute(client, client.containers.create(name="x").id, "1")
@@ -163,7 +163,7 @@ def test_told_to_stop_the_server_leaves_nothing_running(broken):
 
 @contextmanager
 def full_disk(pid: int):
-    """No file of a process can grow: to it, that is a full disk."""
+    """Limit the file size of a process to simulate a full disk."""
     before = resource.prlimit(pid, resource.RLIMIT_FSIZE)
     resource.prlimit(pid, resource.RLIMIT_FSIZE, (512, before[1]))
     try:
@@ -172,7 +172,7 @@ def full_disk(pid: int):
         resource.prlimit(pid, resource.RLIMIT_FSIZE, before)
 
 
-def test_a_full_disk_is_told_and_passes(shaken):
+def test_a_full_disk_is_reported_and_recovers(shaken):
     server = shaken.server
     with server.client() as client:
         container = client.containers.create(name="x")
@@ -193,7 +193,7 @@ def test_a_full_disk_is_told_and_passes(shaken):
         assert len(descendants(shaken.sandbox_pid())) <= below + 1  # one may be forked ahead
 
 
-def test_a_disk_that_fills_up_while_code_runs(shaken):
+def test_a_disk_that_fills_up_during_an_execution(shaken):
     server = shaken.server
     code = "import time\nprint('begun', flush=True)\nopen('made', 'w').write('x')\ntime.sleep(1)"
     with server.client() as client:
@@ -205,7 +205,7 @@ def test_a_disk_that_fills_up_while_code_runs(shaken):
         assert read(client, container.id, file.id) == b"x"
 
 
-def test_a_locked_database_is_told_and_passes(shaken):
+def test_a_locked_database_is_reported_and_recovers(shaken):
     with shaken.server.client() as client:
         container = client.containers.create(name="x")
         path = shaken.server.directory / ".antwort" / "antwort.db"
@@ -217,7 +217,7 @@ def test_a_locked_database_is_told_and_passes(shaken):
         assert execute(client, container.id, "1")["result"] == "1"
 
 
-def test_an_upload_that_finds_no_room_in_the_container_leaves_what_was_there(shaken):
+def test_an_upload_to_a_full_container_keeps_the_old_file(shaken):
     with shaken.server.client() as client:
         container = client.containers.create(name="x")
         kept = client.containers.files.create(container.id, file=("a", b"kept"))
@@ -233,7 +233,7 @@ def test_an_upload_that_finds_no_room_in_the_container_leaves_what_was_there(sha
 # ── callers who go ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_an_upload_that_breaks_off_leaves_what_was_there(shaken):
+def test_an_aborted_upload_keeps_the_old_file(shaken):
     with shaken.server.client() as client:
         container = client.containers.create(name="x")
         kept = client.containers.files.create(container.id, file=("a", b"kept"))
@@ -250,8 +250,11 @@ def test_an_upload_that_breaks_off_leaves_what_was_there(shaken):
         assert [file.id for file in client.containers.files.list(container.id)] == [kept.id]
 
 
-def test_an_upload_waits_for_its_turn_and_that_is_not_the_senders_time(tmp_path):
-    with staged("local", tmp_path, {"server": {"body_timeout": 1}}) as running, running.server.client() as client:
+def test_an_upload_that_waits_for_the_lock_does_not_time_out(tmp_path):
+    with (
+        container_server("local", tmp_path, {"server": {"body_timeout": 1}}) as running,
+        running.server.client() as client,
+    ):
         container = client.containers.create(name="x")
         code = "import time\nprint('begun', flush=True)\ntime.sleep(3)"
         with running_code(running.server, container.id, code):
@@ -259,7 +262,7 @@ def test_an_upload_waits_for_its_turn_and_that_is_not_the_senders_time(tmp_path)
         assert made.bytes == 1_000_000
 
 
-def test_a_download_that_is_not_read_holds_up_nobody(shaken):
+def test_an_unread_download_does_not_block_others(shaken):
     with shaken.server.client() as client:
         container = client.containers.create(name="x")
         execute(client, container.id, "open('large', 'wb').write(bytes(64 << 20))")
@@ -280,7 +283,7 @@ def descriptors(server) -> int:
     return len(list(Path(f"/proc/{server.process.pid}/fd").iterdir()))
 
 
-def test_many_containers_come_and_go_and_leave_nothing(shaken):
+def test_many_containers_leave_no_processes(shaken):
     server = shaken.server
 
     def visit(number):
@@ -298,7 +301,7 @@ def test_many_containers_come_and_go_and_leave_nothing(shaken):
 
     wait_until(lambda: len(descendants(shaken.sandbox_pid())) <= before + 2)
     wait_until(lambda: descriptors(server) <= open_files + 5)  # connections that are kept for a while
-    # The container that is forked ahead has a place of its own, under a name that nobody can foresee.
+    # The preforked container has a directory of its own, with a random name.
     wait_until(lambda: len(shaken.files()) <= len(lying_about) + 1)
     assert shaken.rows("SELECT count(*) FROM containers") == [(0,)]
     assert shaken.rows("SELECT count(*) FROM container_files") == [(0,)]

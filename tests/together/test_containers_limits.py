@@ -1,4 +1,4 @@
-"""Whose containers these are, how many there may be, when they expire, and what is told of them."""
+"""Tenants, quotas and expiry of containers; their logs, metrics and spans."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typing import Any
 
 import openai
 import pytest
-from fixtures_code_interpreter import PLACES, descendants
-from fixtures_container_server import execute, files, read, staged
+from fixtures_code_interpreter import BACKENDS, descendants
+from fixtures_container_server import container_server, execute, files, read
 from fixtures_server import ROOT, run_server
 from fixtures_spans import read_spans
 from waiting import wait_until
@@ -25,12 +25,12 @@ SHORT = {"containers": {"expires_after": 0.04}}  # not even three seconds
 # ── whose is it ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_what_is_not_the_callers_is_not_there(stage, client, container):
+def test_containers_of_another_tenant_are_not_found(env, client, container):
     file = client.containers.files.create(container.id, file=("a.txt", b"ours"))
     upload = client.files.create(file=("u.txt", b"ours too"), purpose="user_data")
     absent = "cntr_00000000000000000000000000000000"
     path = f"/v1/containers/{container.id}"
-    with stage.server.client(stage.server.keys["theirs"]) as theirs, stage.http("theirs") as http:
+    with env.server.client(env.server.keys["theirs"]) as theirs, env.http("theirs") as http:
         for attempt in (
             theirs.containers.retrieve,
             theirs.containers.delete,
@@ -54,7 +54,7 @@ def test_what_is_not_the_callers_is_not_there(stage, client, container):
 
         own = theirs.containers.create(name="x")
         with pytest.raises(openai.NotFoundError):
-            read(theirs, own.id, file.id)  # our file by way of their container
+            read(theirs, own.id, file.id)  # a file of one tenant, through a container of another
         with pytest.raises(openai.BadRequestError):
             theirs.containers.files.create(own.id, file_id=upload.id)
         theirs.containers.delete(own.id)
@@ -62,9 +62,9 @@ def test_what_is_not_the_callers_is_not_there(stage, client, container):
     assert set(files(client, container.id)) == {"/mnt/data/a.txt"}
 
 
-def test_keys_of_one_tenant_share_their_containers(stage, client, container):
+def test_keys_of_one_tenant_share_containers(env, client, container):
     execute(client, container.id, "x = 1")
-    with stage.server.client(stage.server.keys["colleague"]) as colleague:
+    with env.server.client(env.server.keys["colleague"]) as colleague:
         assert execute(colleague, container.id, "x + 1")["result"] == "2"
 
 
@@ -72,23 +72,23 @@ def test_keys_of_one_tenant_share_their_containers(stage, client, container):
 
 
 @pytest.fixture
-def thrifty(stage):
-    """A client of a tenant that nobody else shares."""
-    with stage.server.client(stage.server.keys["thrifty"]) as sdk:
+def thrifty(env):
+    """A client of a tenant of its own."""
+    with env.server.client(env.server.keys["thrifty"]) as sdk:
         yield sdk
         for container in sdk.containers.list(limit=100):
             sdk.containers.delete(container.id)
 
 
 def over(error) -> str:
-    """What there was too much of; an SDK must not try again by itself."""
-    told = error.value
-    assert (told.status_code, told.code, told.type) == (429, "insufficient_quota", "insufficient_quota")
-    assert told.response.headers["x-should-retry"] == "false"
-    return told.message.partition("quota of ")[2].partition(":")[0]
+    """The exceeded quota of a 429, which the SDK must not retry."""
+    raised = error.value
+    assert (raised.status_code, raised.code, raised.type) == (429, "insufficient_quota", "insufficient_quota")
+    assert raised.response.headers["x-should-retry"] == "false"
+    return raised.message.partition("quota of ")[2].partition(":")[0]
 
 
-def test_an_owner_has_so_many_containers(thrifty):
+def test_the_container_quota(thrifty):
     made = [thrifty.containers.create(name="x").id for _ in range(6)]
     with pytest.raises(openai.RateLimitError) as error:
         thrifty.containers.create(name="one too many")
@@ -98,9 +98,9 @@ def test_an_owner_has_so_many_containers(thrifty):
     assert thrifty.containers.create(name="x").status == "running"
 
 
-def test_many_at_once_are_not_more_than_allowed(stage, thrifty):
+def test_the_container_quota_under_concurrency(env, thrifty):
     def create(_):
-        with stage.server.client(stage.server.keys["thrifty"]) as sdk, suppress(openai.RateLimitError):
+        with env.server.client(env.server.keys["thrifty"]) as sdk, suppress(openai.RateLimitError):
             return sdk.containers.create(name="x").id
 
     with ThreadPoolExecutor(12) as threads:
@@ -108,7 +108,7 @@ def test_many_at_once_are_not_more_than_allowed(stage, thrifty):
     assert len(made) == len(thrifty.containers.list().data) == 6
 
 
-def test_an_owner_has_so_much_memory(thrifty):
+def test_the_memory_quota(thrifty):
     thrifty.containers.create(name="x", memory_limit="4g")
     with pytest.raises(openai.RateLimitError) as error:
         thrifty.containers.create(name="x", memory_limit="16g")
@@ -118,7 +118,7 @@ def test_an_owner_has_so_much_memory(thrifty):
         thrifty.containers.create(name="x")
 
 
-def test_an_owner_has_so_much_room_for_files(stage, thrifty):
+def test_the_disk_quota(env, thrifty):
     one, other = thrifty.containers.create(name="x"), thrifty.containers.create(name="y")
     first = thrifty.containers.files.create(one.id, file=("a", b"x" * 5_000_000))
     large = thrifty.files.create(file=("large", b"x" * 5_000_000), purpose="user_data")
@@ -136,7 +136,7 @@ def test_an_owner_has_so_much_room_for_files(stage, thrifty):
         with pytest.raises(openai.RateLimitError) as error:
             attempt()
         assert over(error) == "disk"
-    with stage.http("thrifty") as http:
+    with env.http("thrifty") as http:
         answer = http.put(f"/v1/containers/{other.id}/archive", content=whole.getvalue())
     assert (answer.status_code, answer.json()["error"]["code"]) == (429, "insufficient_quota")
 
@@ -146,7 +146,7 @@ def test_an_owner_has_so_much_room_for_files(stage, thrifty):
     assert thrifty.containers.files.create(other.id, file=("b", b"x" * 5_000_000)).bytes == 5_000_000
 
 
-def test_code_that_filled_the_quota_runs_again_when_there_is_room(thrifty):
+def test_code_runs_again_after_files_are_deleted(thrifty):
     container = thrifty.containers.create(name="x")
     ran = execute(thrifty, container.id, "open('a', 'wb').write(bytes(9_000_000))")
     with pytest.raises(openai.RateLimitError) as error:
@@ -157,7 +157,7 @@ def test_code_that_filled_the_quota_runs_again_when_there_is_room(thrifty):
     assert execute(thrifty, container.id, "1")["result"] == "1"
 
 
-def test_a_full_container_says_so_and_works_on(client, container):
+def test_a_full_container_is_reported_and_stays_usable(client, container):
     code = "for n in range(6):\n    with open(f'/tmp/{n}', 'wb') as file:\n        file.write(bytes(100 << 20))"
     ran = execute(client, container.id, code)
 
@@ -169,19 +169,19 @@ def test_a_full_container_says_so_and_works_on(client, container):
 # ── how long ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.fixture(scope="module", params=PLACES)
+@pytest.fixture(scope="module", params=BACKENDS)
 def hasty(request, tmp_path_factory):
     """A server whose containers expire soon."""
-    with staged(request.param, tmp_path_factory.mktemp(request.param), SHORT) as running:
+    with container_server(request.param, tmp_path_factory.mktemp(request.param), SHORT) as running:
         yield running
 
 
 def status(client, container_id) -> str:
-    """Being listed is no use, so one can look on."""
+    """The status by listing, which does not postpone expiry."""
     return next(one.status for one in client.containers.list() if one.id == container_id)
 
 
-def test_an_idle_container_expires_and_keeps_what_is_known_of_it(hasty):
+def test_an_idle_container_expires_and_keeps_its_records(hasty):
     with hasty.server.client() as client:
         container = client.containers.create(name="short")
         file = client.containers.files.create(container.id, file=("a.txt", b"abc"))
@@ -215,7 +215,7 @@ def test_an_idle_container_expires_and_keeps_what_is_known_of_it(hasty):
             client.containers.retrieve(container.id)
 
 
-def test_use_keeps_a_container_alive(hasty):
+def test_use_prevents_expiry(hasty):
     with hasty.server.client() as client:
         container = client.containers.create(name="x")
         execute(client, container.id, "x = 1")
@@ -236,9 +236,9 @@ def test_a_container_does_not_expire_while_code_runs_in_it(hasty):
         client.containers.delete(container.id)
 
 
-def test_what_has_expired_takes_nothing_of_a_quota(tmp_path):
+def test_expired_containers_do_not_count_towards_the_quota(tmp_path):
     config = {**SHORT, "containers": {**SHORT["containers"], "max_containers": 1}}
-    with staged("local", tmp_path, config) as running, running.server.client() as client:
+    with container_server("local", tmp_path, config) as running, running.server.client() as client:
         container = client.containers.create(name="x")
         with pytest.raises(openai.RateLimitError):
             client.containers.create(name="y")
@@ -246,9 +246,9 @@ def test_what_has_expired_takes_nothing_of_a_quota(tmp_path):
         assert client.containers.create(name="y").status == "running"
 
 
-def test_what_expired_long_ago_is_forgotten(tmp_path):
+def test_containers_are_forgotten_after_forget_after_days(tmp_path):
     config = {**SHORT, "containers": {**SHORT["containers"], "forget_after": 1e-6}}
-    with staged("local", tmp_path, config) as running, running.server.client() as client:
+    with container_server("local", tmp_path, config) as running, running.server.client() as client:
         client.containers.create(name="x")
         wait_until(lambda: client.containers.list().data == [])
         assert running.rows("SELECT count(*) FROM containers") == [(0,)]
@@ -257,7 +257,7 @@ def test_what_expired_long_ago_is_forgotten(tmp_path):
 # ── what is told ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_the_log_tells_ids_and_tiers_and_never_code_or_data(stage, client):
+def test_logs_contain_ids_and_tiers_and_neither_code_nor_data(env, client):
     container = client.containers.create(name="a secret name")
     file = client.containers.files.create(container.id, file=("secret-path.txt", b"secret content"))
     execute(
@@ -267,9 +267,9 @@ def test_the_log_tells_ids_and_tiers_and_never_code_or_data(stage, client):
     read(client, container.id, file.id)
     client.containers.files.delete(file.id, container_id=container.id)
     client.containers.delete(container.id)
-    lines = [json.loads(line) for line in stage.server.read_log().splitlines() if container.id in line]
+    lines = [json.loads(line) for line in env.server.read_log().splitlines() if container.id in line]
 
-    assert "secret" not in stage.server.read_log()
+    assert "secret" not in env.server.read_log()
     assert [line["action"].removeprefix("container.") for line in lines if line["event"] == "audit"] == [
         *("create", "acquire", "file.create", "execute", "execute", "file.delete", "delete")
     ]
@@ -279,9 +279,9 @@ def test_the_log_tells_ids_and_tiers_and_never_code_or_data(stage, client):
     assert (executed["status"], executed["printed"]) == ("ok", len("secret output\n"))
 
 
-def test_the_metrics_count_sandboxes_runs_and_bytes(stage, client, container):
+def test_the_metrics_count_sandboxes_runs_and_bytes(env, client, container):
     def metrics():
-        with stage.http() as http:
+        with env.http() as http:
             page = http.get("/metrics").text
         samples = (line.rpartition(" ") for line in page.splitlines() if not line.startswith("#"))
         return {name: float(value) for name, _, value in samples}
@@ -305,7 +305,7 @@ def test_the_metrics_count_sandboxes_runs_and_bytes(stage, client, container):
     assert grown('antwort_containers_total{event="created",tier="1g"}') == 0
 
 
-def test_spans_tell_of_the_sandbox_and_never_what_was_in_it(tmp_path):
+def test_spans_describe_the_sandbox_without_content(tmp_path):
     config = {"providers": {"code_interpreter": {"enabled": True}}}
     program = ROOT / "tests" / "support" / "fixtures_spans.py"
     with run_server(tmp_path, config, program=program) as server, server.client() as client:

@@ -1,9 +1,10 @@
-"""The real process with a tool that it runs itself, and the real SDK in front: what becomes of the tool's calls."""
+"""Hosted tools, with the real server process and the real SDK."""
 
 from __future__ import annotations
 
 import json
 
+import openai
 import pytest
 from fake_echo_provider import CITED
 from fake_upstream import FakeUpstream, running_upstream
@@ -17,6 +18,7 @@ from antwort.testing.model import AnswerCall, ModelAnswer
 SEARCH = {"type": "file_search", "vector_store_ids": ["vs_1"]}
 BROKEN = {"type": "file_search", "vector_store_ids": ["vs_broken"]}
 FUNCTION = {"type": "function", "name": "add", "parameters": {"type": "object", "properties": {}}, "strict": False}
+UNPREPARED = {"type": "file_search", "vector_store_ids": ["vs_unprepared"]}
 SECRET = "a secret of the"
 
 
@@ -79,11 +81,11 @@ def kinds(items) -> list[tuple[str, str]]:
     return [(item.type, item.status) for item in items]
 
 
-def test_the_screen_names_the_tool(server):
+def test_the_startup_banner_names_the_tool(server):
     assert "tools      echo" in server.banner
 
 
-def test_a_call_is_run_and_the_model_reads_what_came_of_it(client):
+def test_a_hosted_call_runs_and_the_model_reads_its_output(client):
     response = client.responses.create(input="apples", tools=[SEARCH])
 
     assert kinds(response.output) == [("file_search_call", "completed"), ("message", "completed")]
@@ -93,7 +95,7 @@ def test_a_call_is_run_and_the_model_reads_what_came_of_it(client):
     assert client.responses.retrieve(response.id).to_dict() == response.to_dict()
 
 
-def test_results_come_where_they_are_asked_for(client):
+def test_results_are_returned_if_included(client):
     response = client.responses.create(input="apples", tools=[SEARCH], include=["file_search_call.results"])
 
     assert response.output[0].results[0].text == "apples"
@@ -121,7 +123,7 @@ def test_a_streamed_call_has_the_order_of_the_wire(client):
     assert client.responses.retrieve(final.id).output_text == final.output_text
 
 
-def test_several_calls_at_once_are_all_run(client):
+def test_parallel_calls_all_run(client):
     response = client.responses.create(input="twice", tools=[SEARCH])
     searches = [item for item in response.output if item.type == "file_search_call"]
 
@@ -131,15 +133,15 @@ def test_several_calls_at_once_are_all_run(client):
     assert response.output_text == "I read: echo two"
 
 
-@pytest.mark.parametrize("most", [1, 2, 3])
-def test_max_tool_calls_ends_a_model_that_would_go_on_for_ever(client, most):
-    response = client.responses.create(input="again and again", tools=[SEARCH], max_tool_calls=most)
+@pytest.mark.parametrize("limit", [1, 2, 3])
+def test_max_tool_calls_ends_an_endless_loop(client, limit):
+    response = client.responses.create(input="again and again", tools=[SEARCH], max_tool_calls=limit)
 
-    assert kinds(response.output) == [("file_search_call", "completed")] * most + [("message", "completed")]
-    assert response.max_tool_calls == most
+    assert kinds(response.output) == [("file_search_call", "completed")] * limit + [("message", "completed")]
+    assert response.max_tool_calls == limit
 
 
-def test_a_model_that_goes_on_for_ever_is_ended_without_it_too(client):
+def test_max_turns_ends_an_endless_loop(client):
     response = client.responses.create(input="again and again", tools=[SEARCH])
 
     assert (response.status, response.incomplete_details.reason) == ("incomplete", "max_messages")
@@ -147,7 +149,7 @@ def test_a_model_that_goes_on_for_ever_is_ended_without_it_too(client):
 
 
 @pytest.mark.parametrize(
-    "text, tool, told",
+    "text, tool, message",
     [
         ("fail", SEARCH, "The tool failed."),
         ("end", SEARCH, "The tool ended without a result."),
@@ -155,7 +157,7 @@ def test_a_model_that_goes_on_for_ever_is_ended_without_it_too(client):
         ("apples", BROKEN, "The tool could not be started."),
     ],
 )
-def test_a_tool_that_fails_is_a_failed_call_and_the_model_goes_on(client, server, text, tool, told):
+def test_a_tool_that_fails_is_a_failed_call_and_the_model_continues(client, server, text, tool, message):
     with client.responses.stream(model="scripted", input=text, tools=[tool]) as stream:
         for _ in stream:
             pass
@@ -165,11 +167,19 @@ def test_a_tool_that_fails_is_a_failed_call_and_the_model_goes_on(client, server
     for one in (streamed, response):
         assert one.status == "completed"
         assert kinds(one.output) == [("file_search_call", "failed"), ("message", "completed")]
-        assert one.output_text.startswith(f"I read: {told}")
+        assert one.output_text.startswith(f"I read: {message}")
     assert SECRET not in streamed.to_json() + response.to_json() + server.read_log()
 
 
-def test_ours_are_run_and_theirs_go_back(client):
+def test_a_tool_that_cannot_be_prepared_is_a_503_that_names_it(client, server):
+    with pytest.raises(openai.InternalServerError, match="Tool type 'file_search' is not available now") as caught:
+        client.with_options(max_retries=0).responses.create(input="apples", tools=[UNPREPARED])
+
+    assert caught.value.status_code == 503
+    assert SECRET not in server.lines()
+
+
+def test_hosted_calls_run_and_client_side_calls_are_returned(client):
     asked = client.responses.create(input="both", tools=[SEARCH, FUNCTION])
     call = asked.output[-1]
     output = {"type": "function_call_output", "call_id": call.call_id, "output": "2"}
@@ -184,7 +194,7 @@ def test_ours_are_run_and_theirs_go_back(client):
     assert answered.output_text == "I read: 2"
 
 
-def test_ours_and_theirs_are_streamed_in_order(client):
+def test_hosted_and_client_side_calls_are_streamed_in_order(client):
     with client.responses.stream(model="scripted", input="both", tools=[SEARCH, FUNCTION]) as stream:
         events = list(stream)
         final = stream.get_final_response()
@@ -195,14 +205,14 @@ def test_ours_and_theirs_are_streamed_in_order(client):
     }
 
 
-def test_structured_output_beside_a_tool_that_is_run_here(client):
+def test_structured_output_with_a_hosted_tool(client):
     response = client.responses.parse(model="scripted", input="structure", tools=[SEARCH], text_format=Found)
 
     assert response.output_parsed == Found(found="echo one")
     assert response.output[0].type == "file_search_call"
 
 
-def test_what_was_found_is_cited(client):
+def test_results_are_cited(client):
     with client.responses.stream(model="scripted", input="cite", tools=[SEARCH]) as stream:
         events = list(stream)
         final = stream.get_final_response()
@@ -213,7 +223,7 @@ def test_what_was_found_is_cited(client):
     assert kinds.index("response.output_text.annotation.added") < kinds.index("response.output_text.done")
 
 
-def test_history_with_calls_of_ours_can_be_replayed_by_hand(client):
+def test_a_history_with_hosted_calls_can_be_sent_as_input(client):
     first = client.responses.create(input="apples", tools=[SEARCH], store=False, include=["file_search_call.results"])
     history = [{"role": "user", "content": "apples"}, *first.output, {"role": "user", "content": "pears"}]
     second = client.responses.create(input=history, tools=[SEARCH], store=False)
@@ -221,7 +231,7 @@ def test_history_with_calls_of_ours_can_be_replayed_by_hand(client):
     assert second.output_text == "I read: echo pears"
 
 
-def test_a_call_in_the_background_is_followed_and_cancelled(client):
+def test_a_background_response_with_a_hosted_call_is_followed_and_cancelled(client):
     done = client.responses.create(input="apples", tools=[SEARCH], background=True)
     with client.responses.retrieve(done.id, stream=True) as stream:
         events = list(stream)
@@ -235,7 +245,7 @@ def test_a_call_in_the_background_is_followed_and_cancelled(client):
     assert [item.status for item in cancelled.output] in ([], ["incomplete"])
 
 
-def test_whoever_goes_stops_the_tool(client):
+def test_a_disconnect_stops_the_tool(client):
     seen = []
     with client.responses.create(input="wait", tools=[SEARCH], stream=True) as stream:
         for event in stream:
@@ -248,16 +258,16 @@ def test_whoever_goes_stops_the_tool(client):
     assert kinds(ended.output) == [("file_search_call", "incomplete")]
 
 
-# ── what the model is told ───────────────────────────────────────────────────────────────────────────────────────────
+# ── requests to the model ───────────────────────────────────────────────────────────────────────────────────────────
 
 CALL = ModelAnswer(calls=(AnswerCall("file_search", '{"query": "apples"}'),), reason="calls")
 
 
 @pytest.mark.parametrize(
-    "choice, demanded",
+    "choice, expected",
     [({"type": "file_search"}, {"type": "function", "function": {"name": "file_search"}}), ("required", "required")],
 )
-def test_a_forced_choice_is_forced_once(client, upstream, choice, demanded):
+def test_a_forced_choice_is_forced_once(client, upstream, choice, expected):
     upstream.reset()
     upstream.set_replies(
         FakeUpstream.chat(CALL), FakeUpstream.chat(CALL), FakeUpstream.chat(ModelAnswer(text="Found."))
@@ -265,11 +275,11 @@ def test_a_forced_choice_is_forced_once(client, upstream, choice, demanded):
     response = client.responses.create(model="upstream", input="find", tools=[SEARCH], tool_choice=choice)
     choices = [asked.body.get("tool_choice", "auto") for asked in upstream.requests]
 
-    assert choices == [demanded, "auto", "auto"]
+    assert choices == [expected, "auto", "auto"]
     assert [item.type for item in response.output] == ["file_search_call", "file_search_call", "message"]
 
 
-def test_a_tool_of_ours_is_told_as_a_function_and_its_result_comes_back_as_one(client, upstream):
+def test_a_hosted_tool_is_offered_as_a_function(client, upstream):
     upstream.reset()
     upstream.set_replies(FakeUpstream.chat(CALL), FakeUpstream.chat(ModelAnswer(text="Found.")))
     client.responses.create(model="upstream", input="find", tools=[SEARCH], parallel_tool_calls=False)
@@ -283,7 +293,7 @@ def test_a_tool_of_ours_is_told_as_a_function_and_its_result_comes_back_as_one(c
     assert result["content"] == "echo apples"
 
 
-def test_allowed_tools_narrow_what_is_told(client, upstream):
+def test_only_allowed_tools_are_offered(client, upstream):
     upstream.reset()
     upstream.set_replies(FakeUpstream.chat(ModelAnswer(text="Fine.")))
     choice = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "file_search"}]}

@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from fixtures_code_interpreter import coding
+from fixtures_code_interpreter import code_server
 from fixtures_workspace import adapter_for, script, write_files
 
 from weakincentives.adapters.openai import OpenAIAdapter, OpenAIContainerWorkspaceSection
@@ -75,7 +75,7 @@ def server(tmp_path_factory):
     """Our server, where the stories expect OpenAI, with a model of the name that they ask for."""
     models = {MODEL: {"kind": "scripted", "script": "script.yaml"}}
     place = tmp_path_factory.mktemp("antwort")
-    with coding("local", place, script={**script({}), "answers": ANSWERS}, models=models) as running:
+    with code_server("local", place, script={**script({}), "answers": ANSWERS}, models=models) as running:
         yield running
 
 

@@ -150,7 +150,9 @@ class Containers:
         """
         self._waiting.add(new_id)
         try:
-            expired = await self._store.expire_idlest(owner, AUTO_CONTAINER, self._clock(), self._used_ids(owner))
+            expired = await self._store.expire_least_recently_used(
+                owner, AUTO_CONTAINER, self._clock(), self._used_ids(owner)
+            )
             if expired is not None:
                 self._close_expired(owner, expired)
             elif not freed.is_set() and self._waiting.issuperset(self._used_ids(owner)):
@@ -229,7 +231,7 @@ class Containers:
 
     async def recover(self) -> None:
         """At start: mark the sandboxes of the earlier process as lost. The next execution reports it."""
-        for owner, record in await self._store.lose_sandboxes(_RESTARTED):
+        for owner, record in await self._store.mark_all_sandboxes_lost(_RESTARTED):
             self._metrics.containers.labels("lost", record.memory_limit).inc()
             audit("container.lost", record.id, tier=record.memory_limit, tenant=owner.tenant)
 

@@ -60,7 +60,7 @@ class DiskQuota:
 
 
 def quota_error(error: OverQuota, quota: ContainerUse) -> ApiError:
-    """429 `insufficient_quota`. A retry does not help, so the SDK is told not to retry."""
+    """429 `insufficient_quota`. `x-should-retry: false`, since a retry does not help."""
     details = {
         "containers": f"{quota.containers} containers may run at a time. Delete one, or let one expire.",
         "memory": f"the memory limits of running containers may add up to {quota.memory} bytes. "

@@ -70,7 +70,7 @@ class SandboxRegistry:
             return state.sandbox
         sandbox = await self._acquire(state, record)
         try:
-            if not await self._store.give_sandbox(state.owner, state.id, sandbox.id):
+            if not await self._store.set_sandbox(state.owner, state.id, sandbox.id):
                 state.closed = True
             state.raise_if_closed()
         except BaseException:
@@ -118,7 +118,7 @@ class SandboxRegistry:
         self._metrics.containers.labels("lost", tier).inc()
         audit("container.lost", state.id, tier=tier, sandbox=sandbox.id, tenant=state.owner.tenant)
         try:
-            await self._store.lose_sandbox(state.owner, state.id, why)
+            await self._store.mark_sandbox_lost(state.owner, state.id, why)
         finally:
             await self._start_release(sandbox)
 

@@ -9,7 +9,7 @@ from typing import TypeAlias
 from antwort.api.errors import invalid
 from antwort.api.requests import ToolChoice, chosen_tools, matches
 from antwort.api.tools import Chosen, CustomTool, FunctionTool, GrammarFormat, ToolDeclaration, tool_type
-from antwort.engine.ports import FREE_TEXT, Choice, FunctionSpec, Must, PreparedTool, ToolRegistry
+from antwort.engine.ports import FREE_TEXT, Choice, FunctionSpec, MustCall, PreparedTool, ToolRegistry
 
 
 @dataclass(frozen=True)
@@ -100,8 +100,8 @@ def _model_choice(choice: ToolChoice, tools: Sequence[ToolDeclaration], prepared
     if choice.several:
         return choice.mode or "auto"
     if choice.type in ("function", "custom"):
-        return Must(choice.name or "")
+        return MustCall(choice.name or "")
     for index, tool in enumerate(tools):
         if index in prepared and matches(choice, tool) and prepared[index].specs:
-            return Must(prepared[index].specs[0].name)
+            return MustCall(prepared[index].specs[0].name)
     return "required"

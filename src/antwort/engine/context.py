@@ -1,4 +1,4 @@
-"""What a request's history is: the chain or conversation before it, then its own input, references resolved."""
+"""Conversation history of a request: the previous responses or the conversation, then its own input items."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from antwort.engine.stores import Owner, Store
 
 T = TypeVar("T")
 
-_AT_ONCE = 256
-"""Items that are read where they came. To read more takes long enough that others would notice."""
+_MAX_ITEMS_INLINE = 256
+"""More items are parsed in a thread: they would block the event loop."""
 
-_PREFIXES: dict[str, Prefix] = {
+_ID_PREFIXES: dict[str, Prefix] = {
     "message": "msg_",
     "reasoning": "rs_",
     "function_call": "fc_",
@@ -40,7 +40,7 @@ _PREFIXES: dict[str, Prefix] = {
 
 @dataclass(frozen=True)
 class Context:
-    """What the model is shown, and which part of it this request brought."""
+    """The history: the items before this request, and those of this request."""
 
     before: list[Item]
     given: list[Item]
@@ -50,27 +50,27 @@ class Context:
         return [*self.before, *self.given]
 
 
-async def gather(request: CreateResponse, owner: Owner, store: Store) -> Context:
-    """Put the history together. What is missing or not the owner's is an error that says which."""
-    before = await _before(request, owner, store)
-    said = request.input if isinstance(request.input, list) else ()
-    read = await _aside(said, lambda: read_input(request.input))
-    given = await take_in(read, owner, store, "input")
-    return Context(await _aside(before, lambda: [items.read(raw) for raw in before]), given)
+async def load_context(request: CreateResponse, owner: Owner, store: Store) -> Context:
+    """Load the history. A reference to a missing object, or to another owner's, is an error that names it."""
+    before = await _load_history(request, owner, store)
+    raw = request.input if isinstance(request.input, list) else ()
+    read = await _in_thread_if_many(raw, lambda: read_input(request.input))
+    given = await normalize_items(read, owner, store, "input")
+    return Context(await _in_thread_if_many(before, lambda: [items.read(raw) for raw in before]), given)
 
 
-async def take_in(given: list[Item], owner: Owner, store: Store, param: str) -> list[Item]:
-    """Items as they are stored: references resolved, each with an id, messages with parts. They came as `param`."""
-    resolved = await _resolved(given, owner, store, param)
-    return await _aside(resolved, lambda: [_whole(item) for item in resolved])
+async def normalize_items(given: list[Item], owner: Owner, store: Store, param: str) -> list[Item]:
+    """Items as they are stored: references resolved, each with an id, messages with parts."""
+    resolved = await _resolve_references(given, owner, store, param)
+    return await _in_thread_if_many(resolved, lambda: [_normalized(item) for item in resolved])
 
 
-async def _aside(many: Sized, work: Callable[[], T]) -> T:
-    """Do something with each of these; in a thread, where they are many."""
-    return work() if len(many) <= _AT_ONCE else await asyncio.to_thread(work)
+async def _in_thread_if_many(many: Sized, work: Callable[[], T]) -> T:
+    """Process many items in a thread, and few inline."""
+    return work() if len(many) <= _MAX_ITEMS_INLINE else await asyncio.to_thread(work)
 
 
-async def _before(request: CreateResponse, owner: Owner, store: Store) -> list[dict[str, Any]]:
+async def _load_history(request: CreateResponse, owner: Owner, store: Store) -> list[dict[str, Any]]:
     if (previous := request.previous_response_id) is not None:
         chain = await store.history(owner, previous)
         if chain is None:
@@ -82,16 +82,16 @@ async def _before(request: CreateResponse, owner: Owner, store: Store) -> list[d
             )
         return chain
     if (conversation := request.conversation_id) is not None:
-        said = await store.all_items(owner, conversation)
-        if said is None:
+        found = await store.all_items(owner, conversation)
+        if found is None:
             raise not_found("Conversation", conversation, param="conversation")
-        return said
+        return found
     return []
 
 
-async def _resolved(given: list[Item], owner: Owner, store: Store, param: str) -> list[Item]:
-    """Items in the place of references to them."""
-    wanted = [_referred_to(item) for item in given]
+async def _resolve_references(given: list[Item], owner: Owner, store: Store, param: str) -> list[Item]:
+    """Replace references by the items that they name."""
+    wanted = [_referenced_id(item) for item in given]
     ids = [identifier for identifier in wanted if identifier is not None]
     if not ids:
         return given
@@ -106,8 +106,8 @@ async def _resolved(given: list[Item], owner: Owner, store: Store, param: str) -
     return [item if i is None else items.read(found[i]) for item, i in zip(given, wanted, strict=True)]
 
 
-def _referred_to(item: Item) -> str | None:
-    """The id of the stored item that this one stands for: a reference does, and reasoning that holds nothing."""
+def _referenced_id(item: Item) -> str | None:
+    """The id of the stored item that this one refers to: an `item_reference`, or reasoning without content."""
     known = item.known
     if isinstance(known, ItemReference):
         return known.id
@@ -116,13 +116,13 @@ def _referred_to(item: Item) -> str | None:
     return None
 
 
-def _whole(item: Item) -> Item:
-    """Every stored item has an id, also one that came without, and every message has parts and a status."""
+def _normalized(item: Item) -> Item:
+    """The item with an id, and a message with content parts and a status."""
     raw = item_without_secrets(item.raw)
     if item.type == "message" and isinstance(raw.get("content"), str):
         raw = {**raw, "status": "completed", "content": [_part(raw["role"], raw["content"])]}
     if not isinstance(raw.get("id"), str) or not raw["id"]:
-        raw = {**raw, "id": new_id(_PREFIXES.get(item.type, "msg_"))}
+        raw = {**raw, "id": new_id(_ID_PREFIXES.get(item.type, "msg_"))}
     return item if raw is item.raw else items.read({**raw, "type": item.type})
 
 
@@ -133,10 +133,10 @@ def _part(role: str, text: str) -> dict[str, Any]:
 
 
 def check_outputs(context: Context) -> None:
-    """An answer to a call that nobody made would only confuse the model."""
-    made = {item.call_id for item in context.history if item.type.endswith("_call")}
+    """`ApiError` 400 for an output whose call is not in the history."""
+    called = {item.call_id for item in context.history if item.type.endswith("_call")}
     for item in context.given:
-        if item.type.endswith("_call_output") and item.call_id not in made:
+        if item.type.endswith("_call_output") and item.call_id not in called:
             kind = item.type.removesuffix("_output").replace("_", " ")
             raise invalid(
                 f"No tool call found for {kind} output with call_id {item.call_id}.",

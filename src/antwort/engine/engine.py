@@ -21,7 +21,7 @@ from antwort.api.responses import Response, ResponseError, initial_response
 from antwort.api.tools import ToolDeclaration, tool_type
 from antwort.engine.attachments import Attacher
 from antwort.engine.classify import check_tool_types, classify, is_hosted
-from antwort.engine.context import check_outputs, gather
+from antwort.engine.context import check_outputs, load_context
 from antwort.engine.driver import ResponseRun, RetryingWriter
 from antwort.engine.event_buffer import Frame
 from antwort.engine.hosted_tools import HostedTools
@@ -91,7 +91,7 @@ class Engine:
         """Everything that can be wrong with a request is an error here, before anything is sent or stored."""
         tools = request.tools or []  # with the secrets that `response.tools` leaves out
         check_tool_types(tools, self.tools)
-        context = await gather(request, owner, self.store)
+        context = await load_context(request, owner, self.store)
         check_outputs(context)
         tool_context = ToolContext(
             owner=owner,
@@ -107,13 +107,13 @@ class Engine:
         }
         offer = classify(tools, response.tool_choice, prepared)
         reads_files = any(tool.reads_files for tool in prepared.values())
-        attacher = Attacher(owner, self.store, chosen, self.max_attached, spared=reads_files)
+        attacher = Attacher(owner, self.store, chosen, self.max_attached, tools_read_files=reads_files)
         history = await attacher.history(context)
         hosted = HostedTools({index: (tool_type(tools[index]), tool) for index, tool in prepared.items()})
         turn = Turn(
             request,
             response,
-            upstream_model=chosen.upstream,
+            upstream_model=chosen.upstream_name,
             history=history,
             offer=offer,
             now=self.now,
@@ -149,7 +149,7 @@ class Engine:
         A response that cannot be resumed is failed too; a store that cannot be written to raises `StoreFault`.
         """
         resumed: list[ResponseRun] = []
-        for owner, stored in await self.store.unfinished():
+        for owner, stored in await self.store.unfinished_responses():
             reason = ""
             if stored.response.background:
                 try:

@@ -33,15 +33,15 @@ from antwort.api.items import (
     SummaryText,
 )
 from antwort.engine.ports import (
+    EncryptedReasoning,
     ReasoningPiece,
     RefusalPiece,
-    SealedReasoning,
     SummaryPiece,
     TextPiece,
 )
 
-Speech: TypeAlias = TextPiece | RefusalPiece
-Thought: TypeAlias = ReasoningPiece | SummaryPiece | SealedReasoning
+TextOrRefusal: TypeAlias = TextPiece | RefusalPiece
+ReasoningDelta: TypeAlias = ReasoningPiece | SummaryPiece | EncryptedReasoning
 Annotate: TypeAlias = Callable[[str], Sequence[Annotation]]
 Raw: TypeAlias = dict[str, Any]
 
@@ -59,7 +59,7 @@ class OpenMessage:
     def item(self) -> Raw:
         return msgspec.to_builtins(self._message)
 
-    def write(self, piece: Speech) -> list[AnyEvent]:
+    def write(self, piece: TextOrRefusal) -> list[AnyEvent]:
         """Append to the open part, or to a new part of the piece's kind."""
         events: list[AnyEvent] = []
         kind = OutputText if isinstance(piece, TextPiece) else Refusal
@@ -67,13 +67,13 @@ class OpenMessage:
         if not content or type(content[-1]) is not kind:
             events += self._close_part()
             content.append(kind())
-            events.append(wire.ContentPartAdded(**self._where(), part=kind()))
+            events.append(wire.ContentPartAdded(**self._location(), part=kind()))
         self._chunks.append(piece.text)
         if isinstance(piece, TextPiece):
             self._logprobs += piece.logprobs
-            events.append(wire.OutputTextDelta(**self._where(), delta=piece.text, logprobs=list(piece.logprobs)))
+            events.append(wire.OutputTextDelta(**self._location(), delta=piece.text, logprobs=list(piece.logprobs)))
         else:
-            events.append(wire.RefusalDelta(**self._where(), delta=piece.text))
+            events.append(wire.RefusalDelta(**self._location(), delta=piece.text))
         return events
 
     def close(self, status: Status) -> list[AnyEvent]:
@@ -89,20 +89,20 @@ class OpenMessage:
         self._chunks = []
         if isinstance(part, Refusal):
             part.refusal = text
-            events.append(wire.RefusalDone(**self._where(), refusal=text))
+            events.append(wire.RefusalDone(**self._location(), refusal=text))
         else:
             part.text = text
             part.logprobs, self._logprobs = self._logprobs, []
             part.annotations = list(self._annotate(text))
             events += (
-                wire.OutputTextAnnotationAdded(**self._where(), annotation_index=at, annotation=annotation)
+                wire.OutputTextAnnotationAdded(**self._location(), annotation_index=at, annotation=annotation)
                 for at, annotation in enumerate(part.annotations)
             )
-            events.append(wire.OutputTextDone(**self._where(), text=text, logprobs=part.logprobs))
-        events.append(wire.ContentPartDone(**self._where(), part=part))
+            events.append(wire.OutputTextDone(**self._location(), text=text, logprobs=part.logprobs))
+        events.append(wire.ContentPartDone(**self._location(), part=part))
         return events
 
-    def _where(self) -> Raw:
+    def _location(self) -> Raw:
         return {
             "item_id": self._message.id,
             "output_index": self.index,
@@ -111,7 +111,7 @@ class OpenMessage:
 
 
 class OpenReasoning:
-    """Reasoning that the model is writing, in the open or summarized; its last part is open."""
+    """A reasoning item that the model is writing, text or summary; its last part is open."""
 
     def __init__(self, index: int) -> None:
         self.index = index
@@ -122,9 +122,9 @@ class OpenReasoning:
     def item(self) -> Raw:
         return msgspec.to_builtins(self._reasoning)
 
-    def write(self, piece: Thought) -> list[AnyEvent]:
+    def write(self, piece: ReasoningDelta) -> list[AnyEvent]:
         """Append to the open part, or to a new part of the piece's kind."""
-        if isinstance(piece, SealedReasoning):
+        if isinstance(piece, EncryptedReasoning):
             self._reasoning.encrypted_content = piece.encrypted_content
             return []
         events: list[AnyEvent] = []
@@ -134,9 +134,9 @@ class OpenReasoning:
             events.append(self._open_part(kind()))
         self._chunks.append(piece.text)
         if isinstance(self._part, ReasoningText):
-            events.append(wire.ReasoningTextDelta(**self._where(), delta=piece.text))
+            events.append(wire.ReasoningTextDelta(**self._location(), delta=piece.text))
         else:
-            events.append(wire.SummaryTextDelta(**self._where(), delta=piece.text))
+            events.append(wire.SummaryTextDelta(**self._location(), delta=piece.text))
         return events
 
     def close(self, status: Status) -> list[AnyEvent]:
@@ -148,11 +148,11 @@ class OpenReasoning:
         self._part = part
         if isinstance(part, SummaryText):
             self._reasoning.summary.append(part)
-            return wire.SummaryPartAdded(**self._where(), part=SummaryText())
+            return wire.SummaryPartAdded(**self._location(), part=SummaryText())
         if not isinstance(self._reasoning.content, list):
             self._reasoning.content = []
         self._reasoning.content.append(part)
-        return wire.ContentPartAdded(**self._where(), part=ReasoningText())
+        return wire.ContentPartAdded(**self._location(), part=ReasoningText())
 
     def _close_part(self) -> list[AnyEvent]:
         part, text = self._part, "".join(self._chunks)
@@ -163,18 +163,18 @@ class OpenReasoning:
         events: list[AnyEvent]
         if isinstance(part, SummaryText):
             events = [
-                wire.SummaryTextDone(**self._where(), text=text),
-                wire.SummaryPartDone(**self._where(), part=part),
+                wire.SummaryTextDone(**self._location(), text=text),
+                wire.SummaryPartDone(**self._location(), part=part),
             ]
         else:
             events = [
-                wire.ReasoningTextDone(**self._where(), text=text),
-                wire.ContentPartDone(**self._where(), part=part),
+                wire.ReasoningTextDone(**self._location(), text=text),
+                wire.ContentPartDone(**self._location(), part=part),
             ]
         self._part = None
         return events
 
-    def _where(self) -> Raw:
+    def _location(self) -> Raw:
         where: Raw = {"item_id": self._reasoning.id, "output_index": self.index}
         if isinstance(self._part, SummaryText):
             return where | {"summary_index": len(self._reasoning.summary) - 1}
@@ -183,23 +183,23 @@ class OpenReasoning:
 
 
 class OpenCall:
-    """A call of the client's: a function with JSON arguments, or a custom tool with free text."""
+    """A client-side call: a function with JSON arguments, or a custom tool with free text."""
 
-    def __init__(self, index: int, *, name: str, call_id: str, custom: bool) -> None:
+    def __init__(self, index: int, *, name: str, call_id: str, is_custom: bool) -> None:
         self.index = index
         self.name = name
         self.call_id = call_id
-        self._custom = custom
-        self._id = new_id("ctc_" if custom else "fc_")
+        self._is_custom = is_custom
+        self._id = new_id("ctc_" if is_custom else "fc_")
         self._chunks: list[str] = []
 
     @property
     def text(self) -> str:
-        """What the model has written so far."""
+        """The arguments so far."""
         return "".join(self._chunks)
 
     def item(self, status: Status = "in_progress") -> Raw:
-        if self._custom:
+        if self._is_custom:
             call: CustomToolCall | FunctionCall = CustomToolCall(
                 self._id, self.call_id, self.name, self.text, status=status
             )
@@ -212,19 +212,19 @@ class OpenCall:
         if not delta:
             return []
         self._chunks.append(delta)
-        kind = wire.CustomInputDelta if self._custom else wire.FunctionArgumentsDelta
+        kind = wire.CustomInputDelta if self._is_custom else wire.FunctionArgumentsDelta
         return [kind(item_id=self._id, output_index=self.index, delta=delta)]
 
     def close(self) -> AnyEvent:
         """The arguments are complete."""
-        if self._custom:
+        if self._is_custom:
             return wire.CustomInputDone(item_id=self._id, output_index=self.index, input=self.text)
         return wire.FunctionArgumentsDone(item_id=self._id, output_index=self.index, arguments=self.text)
 
 
 @dataclass
 class OutputBuilder:
-    """The output so far: every item that was begun has its place, and keeps it."""
+    """The output so far. An item keeps the output index that it got when it began."""
 
     annotate: Annotate = lambda _: ()
     output: list[Raw] = field(default_factory=list[Raw])
@@ -232,22 +232,22 @@ class OutputBuilder:
 
     @property
     def next_index(self) -> int:
-        """The place of the next item to begin; closing one needs no new place."""
+        """The output index of the next item."""
         return len(self.output)
 
     def begin(self, item: Raw) -> AnyEvent:
-        """Give an item its place."""
+        """Append an item to the output."""
         self.output.append(item)
         return wire.OutputItemAdded(output_index=len(self.output) - 1, item=item)
 
     def end(self, index: int, item: Raw) -> AnyEvent:
-        """An item is whole."""
+        """Replace an item by its final version."""
         self.output[index] = item
         return wire.OutputItemDone(output_index=index, item=item)
 
-    def write(self, piece: Speech | Thought) -> list[AnyEvent]:
+    def write(self, piece: TextOrRefusal | ReasoningDelta) -> list[AnyEvent]:
         """Events of a piece of text or reasoning. An empty piece makes no event and opens no item."""
-        if not (isinstance(piece, SealedReasoning) or piece.text or self._continues_token(piece)):
+        if not (isinstance(piece, EncryptedReasoning) or piece.text or self._continues_token(piece)):
             return []
         events: list[AnyEvent] = []
         if isinstance(piece, (TextPiece, RefusalPiece)):
@@ -260,7 +260,7 @@ class OutputBuilder:
         assert isinstance(self._open, OpenReasoning)  # noqa: S101 - just opened
         return events + self._open.write(piece)
 
-    def _continues_token(self, piece: Speech | Thought) -> bool:
+    def _continues_token(self, piece: TextOrRefusal | ReasoningDelta) -> bool:
         """Whether an empty piece carries logprobs of the open message: a token may be half a character."""
         return isinstance(piece, TextPiece) and bool(piece.logprobs) and isinstance(self._open, OpenMessage)
 

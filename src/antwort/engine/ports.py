@@ -1,6 +1,6 @@
-"""What the engine asks of models, tools and stores. Protocols and the values that cross them.
+"""Protocols of models and hosted tools, and the values that they exchange with the engine.
 
-Each port has a conformance suite: `antwort.testing.model`, `antwort.testing.store`.
+`antwort.testing.model` is the conformance suite of models. The protocols of stores are in `stores`.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ FREE_TEXT: dict[str, Any] = {
     "required": ["input"],
     "additionalProperties": False,
 }
-"""The parameters of a tool that takes free text, for a model that can only write JSON."""
+"""JSON schema of the parameters of a custom tool, for a model that only writes JSON arguments."""
 
 
 class FunctionSpec(Struct, frozen=True):
-    """A tool as a model is told of it.
+    """A function that a model is offered.
 
-    `free_text` takes a string instead of JSON; a model writes its calls as JSON all the
-    same, with that string as `input`.
+    With `free_text` the function takes a string instead of JSON; the model still writes JSON
+    arguments, with that string as `input`.
     """
 
     name: str
@@ -43,28 +43,29 @@ class FunctionSpec(Struct, frozen=True):
     strict: bool = False
     free_text: bool = False
     grammar: GrammarFormat | None = None
-    """What of free text is allowed."""
-    now: str | None = None
-    """What holds just now, such as the files that are there. Apart, for models that want what changes to come last."""
+    """Restricts the free text."""
+    current_state: str | None = None
+    """State that changes between responses, such as the files in the container. Separate from the description, for
+    models that read what changes last (prompt caching)."""
 
     @property
-    def told(self) -> str:
-        """All that a model is told of it."""
-        return "\n".join(filter(None, (self.description, self.now)))
+    def full_description(self) -> str:
+        """The description and the current state."""
+        return "\n".join(filter(None, (self.description, self.current_state)))
 
 
-class Must(Struct, frozen=True):
+class MustCall(Struct, frozen=True):
     """The model must call this function."""
 
     name: str
 
 
-Choice: TypeAlias = Literal["auto", "none", "required"] | Must
-"""Whether the model may, must not or must call; or which function it must."""
+Choice: TypeAlias = Literal["auto", "none", "required"] | MustCall
+"""Whether the model may, must not or must call a function; or the function that it must call."""
 
 
 class ModelRequest(Struct, frozen=True, kw_only=True):
-    """One request to a model: the history so far, and what it may do next."""
+    """One request to a model: the history, the offered functions, and the sampling parameters."""
 
     model: str
     items: Sequence[Item]
@@ -77,7 +78,7 @@ class ModelRequest(Struct, frozen=True, kw_only=True):
     temperature: float | None = None
     top_p: float | None = None
     top_logprobs: int | None = None
-    """How many likely tokens to tell beside each that was chosen; None where logprobs are not asked for at all."""
+    """Number of alternatives for each token; None if logprobs are not requested."""
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     reasoning: ReasoningOptions | None = None
@@ -86,38 +87,38 @@ class ModelRequest(Struct, frozen=True, kw_only=True):
 
 
 class TextPiece(Struct, frozen=True):
-    """The model says something. `logprobs` are as the wire has them, where they were asked for."""
+    """A delta of the output text. `logprobs` have the format of the wire."""
 
     text: str
     logprobs: tuple[dict[str, Any], ...] = ()
 
 
 class RefusalPiece(Struct, frozen=True):
-    """The model says that it will not."""
+    """A delta of a refusal."""
 
     text: str
 
 
 class ReasoningPiece(Struct, frozen=True):
-    """The model thinks aloud."""
+    """A delta of the reasoning text."""
 
     text: str
 
 
 class SummaryPiece(Struct, frozen=True):
-    """The model sums up what it thinks."""
+    """A delta of the reasoning summary."""
 
     text: str
 
 
-class SealedReasoning(Struct, frozen=True):
-    """The upstream's own form of the reasoning, to be sent back as it is."""
+class EncryptedReasoning(Struct, frozen=True):
+    """Reasoning in the upstream's encrypted form, which is sent back unchanged."""
 
     encrypted_content: str
 
 
 class CallPiece(Struct, frozen=True):
-    """A call begins, or goes on: pieces of one call share `index`. The first names the function."""
+    """A delta of a function call. The pieces of one call share `index`; the first one has the name."""
 
     index: int
     name: str = ""
@@ -126,17 +127,17 @@ class CallPiece(Struct, frozen=True):
 
 
 class Finished(Struct, frozen=True):
-    """The model is done. Always the last piece."""
+    """The end of the reply. Always the last piece."""
 
     reason: Literal["stop", "length", "content_filter", "calls"] = "stop"
     usage: Usage = field(default_factory=Usage)
 
 
-Piece: TypeAlias = TextPiece | RefusalPiece | ReasoningPiece | SummaryPiece | SealedReasoning | CallPiece | Finished
+Piece: TypeAlias = TextPiece | RefusalPiece | ReasoningPiece | SummaryPiece | EncryptedReasoning | CallPiece | Finished
 
 
 class ModelFault(Exception):
-    """The model, or the way to it, failed. The message is ours: what an upstream said is logged, never passed on."""
+    """The model, or the connection to it, failed. The message is safe for clients: upstream texts are only logged."""
 
     def __init__(
         self,
@@ -156,50 +157,50 @@ class ModelFault(Exception):
 
     @property
     def kind(self) -> str:
-        """Whose fault it is, as the wire says it."""
+        """The error type on the wire, by the status."""
         if self.status == HTTPStatus.TOO_MANY_REQUESTS:
             return "rate_limit_error"
         return "server_error" if self.status >= HTTPStatus.INTERNAL_SERVER_ERROR else "invalid_request_error"
 
 
 class Model(Protocol):
-    """Something that continues a conversation."""
+    """A model backend."""
 
     def generate(self, request: ModelRequest) -> AsyncGenerator[Piece, None]:
-        """The pieces of the answer as they come, ended by `Finished`; `ModelFault` where that fails.
+        """Stream the reply, ended by `Finished`; `ModelFault` where it fails.
 
-        Whoever stops before the end closes it (`contextlib.aclosing`), which stops the model too.
+        A caller that stops early closes the generator (`contextlib.aclosing`), which cancels the request.
         """
         ...
 
     async def count_tokens(self, request: ModelRequest) -> int:
-        """How many tokens the request's input has, as exactly as this model can tell."""
+        """The number of input tokens, as exactly as the backend can count them."""
         ...
 
     async def aclose(self) -> None:
-        """Let go of connections and processes."""
+        """Close connections and processes."""
         ...
 
 
 class ChosenModel(Struct, frozen=True):
-    """A model, by the name that the client gave, and the name that its backend knows."""
+    """A model with its name in the configuration, and its name at the backend."""
 
     name: str
     model: Model
-    upstream: str
+    upstream_name: str
     reads_files: bool = True
-    """Whether it takes files of any kind; else it is shown what is text, and images."""
+    """Whether it accepts files of any type; otherwise only text and images."""
 
 
 class Models(Protocol):
-    """The models that there are."""
+    """The configured models."""
 
     def find(self, name: str | None) -> ChosenModel:
-        """The model of this name, or the default one; `ApiError` 400 `model_not_found` where there is none."""
+        """The model of this name, or the default model; `ApiError` 400 `model_not_found` if there is none."""
         ...
 
     def names(self) -> list[str]:
-        """Every name that a request may use."""
+        """All model names that a request may use."""
         ...
 
 

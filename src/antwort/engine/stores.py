@@ -14,7 +14,7 @@ from antwort.api.responses import Response
 
 
 class Owner(Struct, frozen=True):
-    """Whom an object belongs to. Every look-up takes one."""
+    """The tenant and API key that an object belongs to. Every look-up takes one."""
 
     tenant: str
     key_id: str
@@ -36,16 +36,16 @@ class StoredResponse(Struct, frozen=True, kw_only=True):
 
 
 class Page(Struct, frozen=True):
-    """Some of a list, and whether there is more."""
+    """One page of a list."""
 
     data: list[Any]
     has_more: bool
 
 
 class PageQuery(Struct, frozen=True):
-    """Which part of a list: what follows `after`, or the nearest that precede `before`, as `order` has them.
+    """Pagination: the entries behind the cursor `after`, or the nearest ones in front of `before`, in `order`.
 
-    A store answers `UnknownCursor` where the list has no such id.
+    A store raises `UnknownCursor` where the list has no such id.
     """
 
     limit: int = 20
@@ -55,7 +55,7 @@ class PageQuery(Struct, frozen=True):
 
 
 class StoreFault(Exception):
-    """The store cannot do its work now: a full disk, a locked or lost database. Worth another try later."""
+    """The store failed: a full disk, a locked or lost database. Worth a retry later."""
 
 
 class ResponseNotStored(StoreFault):
@@ -63,7 +63,7 @@ class ResponseNotStored(StoreFault):
 
 
 class UnknownCursor(ValueError):
-    """A `PageQuery` names a place that the list does not have: the caller's fault. Says which of its fields."""
+    """A cursor of a `PageQuery` is not in the list: the client's fault. `param` is the field."""
 
     def __init__(self, param: Literal["after", "before"], value: str) -> None:
         super().__init__(f"No item with id {value!r} found in this list.")
@@ -71,15 +71,15 @@ class UnknownCursor(ValueError):
         self.value = value
 
 
-EVENTS_AT_ONCE = 1024 * 1024
-"""Bytes of events that are read at a time: a follower who does not read on must not cost memory."""
+MAX_EVENT_READ_BYTES = 1024 * 1024
+"""Bytes of events that are read at a time, which bounds the memory of a slow follower."""
 
 
 class ResponseStore(Protocol):
-    """Where responses live. What is not the owner's is not there, and nothing tells the two apart."""
+    """Store of responses. An object of another owner is reported as missing."""
 
     async def begin_response(self, owner: Owner, stored: StoredResponse) -> None:
-        """Write a response that has just begun. Durable when this returns. Begun again, it starts anew."""
+        """Store a response that has begun. Durable when this returns. A response of the same id is replaced."""
         ...
 
     async def finish_response(
@@ -90,48 +90,47 @@ class ResponseStore(Protocol):
         appended: Sequence[dict[str, Any]] = (),
         events: Sequence[tuple[int, bytes]] = (),
     ) -> None:
-        """Write how it stands now, usually how it ended. Durable when this returns. A deleted one stays deleted.
+        """Update a response, usually with its end. Durable when this returns. A deleted response stays deleted.
 
-        `appended` goes to its conversation, if that is still there, and `events` are kept as `append_events` keeps
-        them: with the response or not at all.
+        In the same transaction `appended` is added to its conversation, if that exists, and `events` are stored.
         """
         ...
 
     async def get_response(self, owner: Owner, response_id: str) -> StoredResponse | None: ...
 
     async def delete_response(self, owner: Owner, response_id: str) -> bool:
-        """Forget it with its input and events; whether it was there."""
+        """Delete it with its input and events; whether it existed."""
         ...
 
     async def history(self, owner: Owner, response_id: str) -> list[dict[str, Any]] | None:
-        """Input and output of the chain that ends with this response, oldest first; None where it is not there.
+        """Input and output of the `previous_response_id` chain that ends here, oldest first; None if it is missing.
 
-        A chain with a deleted response in it begins behind that one.
+        A chain begins behind its last deleted response.
         """
         ...
 
     async def input_items(self, owner: Owner, response_id: str, query: PageQuery) -> Page | None: ...
 
     async def find_items(self, owner: Owner, ids: Sequence[str]) -> dict[str, dict[str, Any]]:
-        """Items of the owner's responses and conversations, by id; those that are not there are left out.
+        """Items of the owner's responses and conversations, by id; missing ones are left out.
 
-        Of several with one id the newest, and a conversation's rather than a response's. References are no items.
+        Of several items with one id the newest, and a conversation's before a response's. References do not count.
         """
         ...
 
     async def append_events(self, owner: Owner, response_id: str, events: Sequence[tuple[int, bytes]]) -> None:
-        """Keep the events of a background response: (sequence number, SSE frame). Nothing, where it was deleted."""
+        """Store events of a background response: (sequence number, SSE frame). Does nothing if it was deleted."""
         ...
 
     async def read_events(self, owner: Owner, response_id: str, after: int) -> list[tuple[int, bytes]]:
-        """Those with a higher sequence number, in order; -1 for all.
+        """Events behind a sequence number, in order; -1 for all.
 
-        As many as come to about `EVENTS_AT_ONCE` bytes, and at least one: for more, ask again behind the last.
+        Returns about `MAX_EVENT_READ_BYTES`, and at least one event; call it again for more.
         """
         ...
 
-    async def unfinished(self) -> list[tuple[Owner, StoredResponse]]:
-        """What is `queued` or `in_progress`: asked at start, it is what a process that is gone has left."""
+    async def unfinished_responses(self) -> list[tuple[Owner, StoredResponse]]:
+        """Responses that are `queued` or `in_progress`: at start, those that an earlier process left."""
         ...
 
 
@@ -144,7 +143,7 @@ class ConversationRecord(Struct, frozen=True):
 
 
 class ConversationStore(Protocol):
-    """Where conversations live, and their items in the order of arrival."""
+    """Store of conversations, with their items in the order of arrival."""
 
     async def create_conversation(
         self, owner: Owner, record: ConversationRecord, items: Sequence[dict[str, Any]]
@@ -159,7 +158,7 @@ class ConversationStore(Protocol):
     async def delete_conversation(self, owner: Owner, conversation_id: str) -> bool: ...
 
     async def add_items(self, owner: Owner, conversation_id: str, items: Sequence[dict[str, Any]]) -> bool:
-        """Append; False where there is no such conversation. What it already has, by id, stays as it is."""
+        """Append items; False if there is no such conversation. Items that it already has, by id, are unchanged."""
         ...
 
     async def list_items(self, owner: Owner, conversation_id: str, query: PageQuery) -> Page | None: ...
@@ -184,13 +183,13 @@ class FileRecord(Struct, frozen=True, kw_only=True):
 
 
 class FileStore(Protocol):
-    """Where uploaded files live. Content goes in and out in chunks, never whole through memory.
+    """Store of uploaded files. Content is read and written in chunks, never as a whole.
 
-    A file whose `expires_at` has come is gone, whether or not it has been swept.
+    A file past its `expires_at` is missing, whether or not it was deleted yet.
     """
 
     async def create_file(self, owner: Owner, record: FileRecord, content: AsyncIterator[bytes]) -> FileRecord:
-        """Write content and record; the record comes back with the real size. Nothing is left of one that fails."""
+        """Store content and record; returns the record with the real size. A failed upload leaves nothing."""
         ...
 
     async def get_file(self, owner: Owner, file_id: str) -> FileRecord | None: ...
@@ -201,8 +200,8 @@ class FileStore(Protocol):
 
     async def delete_file(self, owner: Owner, file_id: str) -> bool: ...
 
-    async def sweep_files(self) -> int:
-        """Let go of what expired files take up, everybody's; how many they were. To be called now and then."""
+    async def delete_expired_files(self) -> int:
+        """Delete the expired files of all owners; their number. To be called periodically."""
         ...
 
 
@@ -222,10 +221,10 @@ class ContainerRecord(Struct, frozen=True, kw_only=True):
     expires_after: float
     memory_limit: str
     memory: int
-    """Bytes that the limit stands for."""
+    """The memory limit in bytes."""
     status: Literal["running", "expired"] = "running"
     sandbox: str | None = None
-    """The sandbox that it has now, as logs call it; None before its first use, and when it has lost one."""
+    """The id of its sandbox in logs; None before its first use, and after the loss of a sandbox."""
     lost: str | None = None
     """Why its earlier content is gone, if it ever lost a sandbox."""
 
@@ -236,23 +235,23 @@ class ContainerRecord(Struct, frozen=True, kw_only=True):
 
 
 class ContainerFileRecord(Struct, frozen=True, kw_only=True):
-    """A file in a container, as it was when it was last looked at. Another content is another file, with another id."""
+    """A file in a container, as of the last sync. A changed content is a new file with a new id."""
 
     id: str
     container_id: str
     path: str
-    """Below `/mnt/data`, without a slash in front."""
+    """Relative to `/mnt/data`."""
     bytes: int
     created_at: int
     source: Literal["user", "assistant"]
     modified: int
-    """Nanoseconds, by the clock of the sandbox: to see that it was written again."""
+    """Nanoseconds, by the clock of the sandbox: detects that it was written again."""
     file_id: str | None = None
-    """The uploaded file that was copied to this place, if one was."""
+    """The uploaded file that was copied to this path, if any."""
 
 
 class ContainerUse(Struct, frozen=True):
-    """What an owner's running containers take: how many, their memory, and the bytes of their files."""
+    """The usage or quota of an owner's running containers: number, memory, bytes of files."""
 
     containers: int
     memory: int
@@ -260,7 +259,7 @@ class ContainerUse(Struct, frozen=True):
 
 
 class OverQuota(Exception):
-    """An owner would have more than is allowed: the caller's to mend. Says of what."""
+    """An owner would exceed the quota `what`: the client's fault."""
 
     def __init__(self, what: Literal["containers", "memory", "disk"]) -> None:
         super().__init__(f"over the quota of {what}")
@@ -268,72 +267,72 @@ class OverQuota(Exception):
 
 
 class ContainerStore(Protocol):
-    """Where containers are written down, and which files are in them; never what is in the files.
+    """Store of container records and of the records of their files; not of file contents.
 
-    `now` decides on what has expired. One that `expire_containers` has told of keeps the
-    records of its files and changes no more; it is only deleted or forgotten.
+    `now` decides which containers have expired. A container that `expire_containers` has
+    returned keeps its file records and does not change any more; it is only deleted or forgotten.
     """
 
     async def create_container(self, owner: Owner, record: ContainerRecord, most: ContainerUse, now: float) -> None:
-        """Write it; `OverQuota` where the owner's running ones would then be more than `most` (disk is not looked at).
+        """Store a container; `OverQuota` where the owner's running containers would exceed `most` (except its disk).
 
-        Two that come at once cannot both be the last.
+        Atomic: two concurrent calls cannot both take the last slot.
         """
         ...
 
     async def get_container(self, owner: Owner, container_id: str, now: float) -> ContainerRecord | None: ...
 
     async def find_containers(self, owner: Owner, ids: Sequence[str], now: float) -> dict[str, ContainerRecord]:
-        """Those of the owner's that there are, by id."""
+        """The owner's existing containers of these ids."""
         ...
 
     async def list_containers(self, owner: Owner, query: PageQuery, now: float, name: str | None = None) -> Page: ...
 
     async def touch_container(self, owner: Owner, container_id: str, now: float) -> ContainerRecord | None:
-        """It is being used: idleness begins anew, unless it has expired. As it is then; None where there is none."""
+        """Restart the idle time of a container, unless it has expired; its record, None if it is missing."""
         ...
 
-    async def give_sandbox(self, owner: Owner, container_id: str, sandbox: str) -> bool:
-        """It has this sandbox now, and no files. False where there is no such container, or it was told of."""
+    async def set_sandbox(self, owner: Owner, container_id: str, sandbox: str) -> bool:
+        """Store the new sandbox of a container, and drop its file records. False if it is missing or has expired."""
         ...
 
-    async def lose_sandbox(self, owner: Owner, container_id: str, why: str) -> None:
-        """What was in it is gone, with the records of its files."""
+    async def mark_sandbox_lost(self, owner: Owner, container_id: str, why: str) -> None:
+        """Store the loss of its sandbox, and drop its file records."""
         ...
 
-    async def lose_sandboxes(self, why: str) -> list[tuple[Owner, ContainerRecord]]:
-        """Everybody's: for a start, when those of the process before are gone. The containers, as they are now."""
+    async def mark_all_sandboxes_lost(self, why: str) -> list[tuple[Owner, ContainerRecord]]:
+        """The same for the containers of all owners, at start; the changed containers."""
         ...
 
     async def delete_container(self, owner: Owner, container_id: str) -> bool:
-        """Forget it and its files; whether it was there."""
+        """Delete it and its file records; whether it existed."""
         ...
 
     async def container_use(self, owner: Owner, now: float) -> ContainerUse: ...
 
     async def expire_containers(self, now: float) -> list[tuple[Owner, ContainerRecord]]:
-        """Write down which of everybody's have expired since it was last asked; these are they."""
+        """Mark the idle containers of all owners as expired; those that were not marked before."""
         ...
 
-    async def expire_idlest(
+    async def expire_least_recently_used(
         self, owner: Owner, name: str, now: float, spared: Sequence[str] = ()
     ) -> ContainerRecord | None:
-        """Let the one of this name expire now that was not used for longest; None without one.
+        """Expire the least recently used container of this name; None if there is none.
 
-        None of `spared`, and none that was used after `now`: whoever asks has looked then for what is to be spared.
+        Not one of `spared`, and not one that was used after `now`, when the caller computed `spared`.
         """
         ...
 
     async def forget_containers(self, before: float) -> int:
-        """Delete everybody's that expired before this moment; how many they were."""
+        """Delete the containers of all owners that expired before this time; their number."""
         ...
 
     async def change_container_files(
         self, owner: Owner, container_id: str, *, put: Sequence[ContainerFileRecord], dropped: Sequence[str] = ()
     ) -> bool:
-        """Drop some by id and add others, each in the place of the one that had its path; all of it or nothing.
+        """Drop file records by id, and put others, each of which replaces the record of its path. Atomic.
 
-        False where there is no such container, or it was told of as expired.
+        False if the container is missing or has expired.
         """
         ...
 
@@ -343,12 +342,12 @@ class ContainerStore(Protocol):
 
 
 class Store(ResponseStore, ConversationStore, FileStore, ContainerStore, Protocol):
-    """All of it."""
+    """The complete store."""
 
-    async def try_to_write(self) -> None:
-        """Write something that changes nothing; `StoreFault` where nothing could be written."""
+    async def check_writable(self) -> None:
+        """Do a write that changes nothing; `StoreFault` where it fails."""
         ...
 
     async def aclose(self) -> None:
-        """Finish what is under way and let go."""
+        """Finish pending writes and close."""
         ...

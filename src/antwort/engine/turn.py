@@ -282,10 +282,10 @@ class Turn:
         match self._offer.owner.get(call.name):
             case _ if not (is_first or self.response.parallel_tool_calls):
                 call.refusal = "Only one tool call at a time is allowed. Make this one again, alone."
-            case _ if call.name in self._offer.forbidden:  # some models call what they were told not to
+            case _ if call.name in self._offer.forbidden:  # some models ignore `tool_choice`
                 call.refusal = f"Tool '{call.name}' must not be called in this response. Answer without it."
             case ClientSide(is_custom):
-                opened = OpenCall(call.output_index, name=call.name, call_id=call.call_id, custom=is_custom)
+                opened = OpenCall(call.output_index, name=call.name, call_id=call.call_id, is_custom=is_custom)
                 call.client_call, call.free_text = opened, FreeTextReader() if is_custom else None
                 self._open_calls[call.output_index] = call
                 yield Emit([self._output.begin(opened.item())])

@@ -163,7 +163,7 @@ async def _reload_keys_and_sweep_files(services: Services) -> None:
         if loop.time() - last_sweep > _FILE_SWEEP_SECONDS:
             last_sweep = loop.time()
             try:
-                await services.store.sweep_files()
+                await services.store.delete_expired_files()
             except StoreFault:
                 log.warning("file_sweep_failed")
 

@@ -230,7 +230,7 @@ async def check_model(chosen: ChosenModel, settings: ModelSettings, environment:
     if isinstance(settings, (ChatCompletionsModel, ResponsesModel)):
         return await _check_upstream(chosen.upstream, settings, environment)
     if isinstance(settings, EmbeddedModel):
-        request = ModelRequest(model=chosen.upstream, items=[read({"role": "user", "content": "Hello"})])
+        request = ModelRequest(model=chosen.upstream_name, items=[read({"role": "user", "content": "Hello"})])
         try:
             count = await chosen.model.count_tokens(request)
         except ModelFault as fault:

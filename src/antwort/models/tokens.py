@@ -57,7 +57,7 @@ def estimate_request(request: ModelRequest) -> int:
     total = estimate_text(request.instructions or "") + _TOKENS_PER_MESSAGE
     total += sum(_estimate_item(item) for item in request.items)
     for tool in request.tools:
-        total += _TOKENS_PER_TOOL + estimate_text(f"{tool.name}{tool.told}{_json(tool.parameters)}")
+        total += _TOKENS_PER_TOOL + estimate_text(f"{tool.name}{tool.full_description}{_json(tool.parameters)}")
     if isinstance(request.format, JsonSchemaFormat):
         total += estimate_text(_json(request.format.schema))
     return total

@@ -26,6 +26,7 @@ from antwort.api.items import read
 from antwort.api.responses import InputDetails, OutputDetails, Usage
 from antwort.engine.ports import (
     CallPiece,
+    EncryptedReasoning,
     Finished,
     FunctionSpec,
     Model,
@@ -34,7 +35,6 @@ from antwort.engine.ports import (
     Piece,
     ReasoningPiece,
     RefusalPiece,
-    SealedReasoning,
     SummaryPiece,
     TextPiece,
 )
@@ -95,7 +95,7 @@ def fold(pieces: list[Piece]) -> ModelAnswer:
         text=_join_text(pieces, TextPiece),
         refusal=_join_text(pieces, RefusalPiece),
         summary=_join_text(pieces, SummaryPiece),
-        sealed=tuple(piece.encrypted_content for piece in pieces if isinstance(piece, SealedReasoning)),
+        sealed=tuple(piece.encrypted_content for piece in pieces if isinstance(piece, EncryptedReasoning)),
         calls=tuple(calls),
         reason=finished.reason,
         usage=finished.usage,
@@ -163,7 +163,7 @@ class ModelConformance:
         pieces = self._pieces(ModelAnswer(reasoning="First I think.", text="Then I speak."))
         answer = fold(pieces)
         check_equal((answer.reasoning + answer.summary, answer.text), ("First I think.", "Then I speak."))
-        kinds = [isinstance(piece, TextPiece) for piece in pieces[:-1] if not isinstance(piece, SealedReasoning)]
+        kinds = [isinstance(piece, TextPiece) for piece in pieces[:-1] if not isinstance(piece, EncryptedReasoning)]
         check_equal(kinds, sorted(kinds))
 
     def test_a_refusal_is_not_text(self) -> None:

@@ -1,6 +1,6 @@
-"""What every `Sandboxes` must do, as tests that any implementation can run.
+"""Conformance suite of sandbox backends (`Sandboxes`): tests that every implementation passes.
 
-pytest with anyio's plugin collects them from a subclass; the place under test is the
+pytest with anyio's plugin collects them from a subclass; the backend under test is the
 fixture `sandboxes`:
 
     import pytest
@@ -8,16 +8,16 @@ fixture `sandboxes`:
 
     @pytest.fixture(scope="module")
     async def sandboxes():
-        place = MySandboxes()
-        yield place
-        await place.aclose()
+        backend = MySandboxes()
+        yield backend
+        await backend.aclose()
 
     @pytest.mark.anyio
     class TestMySandboxes(SandboxesConformance):
         pass
 
-A place has the memory limit `1g`, and room for five at once. The assertions are plain
-`AssertionError`s with both sides in the message.
+The backend has the memory limit `1g`, and capacity for five sandboxes. The assertions are
+plain `AssertionError`s with both sides in the message.
 """
 
 from __future__ import annotations
@@ -38,118 +38,116 @@ from antwort.containers.sandboxes.port import (
     SandboxRefused,
 )
 
-_PATIENCE = 60.0
-_ENOUGH = 600 << 20
+_TIMEOUT = 60.0
+_MORE_THAN_THE_DISK = 600 << 20
 
 
 class SandboxesConformance:
     """Subclass it, and give it the fixture `sandboxes`."""
 
-    # ── running code ─────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── execution ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def test_what_is_printed_comes_and_the_last_value_is_echoed(self, sandboxes: Sandboxes) -> None:
+    async def test_output_is_streamed_and_the_last_value_is_echoed(self, sandboxes: Sandboxes) -> None:
         async with acquired(sandboxes) as sandbox:
-            steps = await ran(sandbox, "import sys\nprint('grüße 🎈')\nprint('oh', file=sys.stderr)\n6 * 7")
-            outcome = _outcome(steps)
-            equal(outcome.status, "ok")
-            equal(outcome.echo, "42")
-            equal(printed(outcome), "grüße 🎈\noh\n")
-            equal([one.stream for one in outcome.output], ["stdout", "stderr"])
+            steps = await steps_of(sandbox, "import sys\nprint('grüße 🎈')\nprint('oh', file=sys.stderr)\n6 * 7")
+            result = _result(steps)
+            equal(result.status, "ok")
+            equal(result.echo, "42")
+            equal(printed(result), "grüße 🎈\noh\n")
+            equal([one.stream for one in result.output], ["stdout", "stderr"])
             live = "".join(step.text for step in steps if isinstance(step, Output))
             equal(live, "grüße 🎈\noh\n")
-            equal(outcome.sandbox_alive, expected=True)
+            equal(result.sandbox_alive, expected=True)
 
-    async def test_output_comes_while_the_code_runs(self, sandboxes: Sandboxes) -> None:
+    async def test_output_arrives_while_the_code_runs(self, sandboxes: Sandboxes) -> None:
         async with acquired(sandboxes) as sandbox:
-            run = sandbox.run("print('begun', flush=True)\nwhile True: pass", timeout=_PATIENCE)
+            run = sandbox.run("print('begun', flush=True)\nwhile True: pass", timeout=_TIMEOUT)
             async with aclosing(run) as steps:
                 first = await anext(steps)
                 equal(first, Output("stdout", "begun\n"))
-            outcome = await done(sandbox, "'still here'")  # closing the run has stopped the code
-            equal(outcome.echo, "'still here'")
+            result = await result_of(sandbox, "'still here'")  # closing the generator has interrupted the code
+            equal(result.echo, "'still here'")
 
-    async def test_variables_live_on(self, sandboxes: Sandboxes) -> None:
+    async def test_variables_persist(self, sandboxes: Sandboxes) -> None:
         async with acquired(sandboxes) as sandbox:
-            await done(sandbox, "x = 20")
-            equal((await done(sandbox, "x + 1")).echo, "21")
+            await result_of(sandbox, "x = 20")
+            equal((await result_of(sandbox, "x + 1")).echo, "21")
 
-    async def test_an_exception_is_an_outcome_with_its_traceback(self, sandboxes: Sandboxes) -> None:
+    async def test_an_exception_is_a_result_with_its_traceback(self, sandboxes: Sandboxes) -> None:
         async with acquired(sandboxes) as sandbox:
-            outcome = await done(sandbox, "print('before')\n1 / 0")
-            equal(outcome.status, "error")
-            check("before" in printed(outcome), f"what was printed before is kept: {printed(outcome)!r}")
-            check("ZeroDivisionError" in printed(outcome), f"the traceback is in the output: {printed(outcome)!r}")
-            equal(outcome.sandbox_alive, expected=True)
+            result = await result_of(sandbox, "print('before')\n1 / 0")
+            equal(result.status, "error")
+            check("before" in printed(result), f"the output before it is kept: {printed(result)!r}")
+            check("ZeroDivisionError" in printed(result), f"the traceback is in the output: {printed(result)!r}")
+            equal(result.sandbox_alive, expected=True)
 
-    async def test_code_that_is_no_python_is_an_outcome_too(self, sandboxes: Sandboxes) -> None:
+    async def test_a_syntax_error_is_a_result(self, sandboxes: Sandboxes) -> None:
         async with acquired(sandboxes) as sandbox:
-            outcome = await done(sandbox, "def")
-            equal(outcome.status, "error")
-            check("SyntaxError" in printed(outcome), f"says what is wrong: {printed(outcome)!r}")
+            result = await result_of(sandbox, "def")
+            equal(result.status, "error")
+            check("SyntaxError" in printed(result), f"says what is wrong: {printed(result)!r}")
 
-    async def test_a_run_past_its_time_ends_and_variables_survive_where_it_heeds_the_interrupt(
-        self, sandboxes: Sandboxes
-    ) -> None:
+    async def test_a_timeout_interrupts_the_code_and_keeps_variables(self, sandboxes: Sandboxes) -> None:
         async with acquired(sandboxes) as sandbox:
-            await done(sandbox, "x = 1")
-            outcome = await done(sandbox, "print('begun')\nwhile True: pass", seconds=1)
-            equal(outcome.status, "timeout")
-            check("begun" in printed(outcome), f"what was printed is kept: {printed(outcome)!r}")
-            equal(outcome.sandbox_alive, expected=True)
-            equal((await done(sandbox, "x")).echo, "1")
+            await result_of(sandbox, "x = 1")
+            result = await result_of(sandbox, "print('begun')\nwhile True: pass", seconds=1)
+            equal(result.status, "timeout")
+            check("begun" in printed(result), f"the output is kept: {printed(result)!r}")
+            equal(result.sandbox_alive, expected=True)
+            equal((await result_of(sandbox, "x")).echo, "1")
 
     async def test_a_run_can_be_interrupted(self, sandboxes: Sandboxes) -> None:
         async with acquired(sandboxes) as sandbox:
-            run = sandbox.run("print('begun', flush=True)\nwhile True: pass", timeout=_PATIENCE)
+            run = sandbox.run("print('begun', flush=True)\nwhile True: pass", timeout=_TIMEOUT)
             async with aclosing(run) as steps:
                 await anext(steps)
                 await sandbox.interrupt()
                 rest = [step async for step in steps]
-            equal(_outcome(rest).status, "interrupted")
+            equal(_result(rest).status, "interrupted")
 
-    async def test_too_much_memory_ends_it_and_says_so(self, sandboxes: Sandboxes) -> None:
+    async def test_out_of_memory_ends_the_sandbox_with_status_oom(self, sandboxes: Sandboxes) -> None:
         async with acquired(sandboxes) as sandbox:
-            outcome = await done(sandbox, "x = [bytearray(64 << 20) for _ in range(64)]")
-            if outcome.status == "error":  # where memory is limited by the process, Python itself is told
-                check("MemoryError" in printed(outcome), f"says why: {printed(outcome)!r}")
+            result = await result_of(sandbox, "x = [bytearray(64 << 20) for _ in range(64)]")
+            if result.status == "error":  # with a limit on the process, Python raises MemoryError
+                check("MemoryError" in printed(result), f"says why: {printed(result)!r}")
                 return
-            equal((outcome.status, outcome.sandbox_alive), ("oom", False))
-            await loses(done(sandbox, "1"))
+            equal((result.status, result.sandbox_alive), ("oom", False))
+            await raises_lost(result_of(sandbox, "1"))
 
-    async def test_an_interpreter_that_ends_is_lost(self, sandboxes: Sandboxes) -> None:
+    async def test_an_interpreter_that_exits_is_lost(self, sandboxes: Sandboxes) -> None:
         async with acquired(sandboxes) as sandbox:
-            outcome = await done(sandbox, "import os\nprint('last words', flush=True)\nos._exit(3)")
-            equal((outcome.status, outcome.sandbox_alive), ("ended", False))
-            check("last words" in printed(outcome), f"what was printed is kept: {printed(outcome)!r}")
-            check(bool(outcome.reason), "says why it ended")
-            await loses(done(sandbox, "1"))
-            await loses(sandbox.list_files())
+            result = await result_of(sandbox, "import os\nprint('last words', flush=True)\nos._exit(3)")
+            equal((result.status, result.sandbox_alive), ("ended", False))
+            check("last words" in printed(result), f"the output is kept: {printed(result)!r}")
+            check(bool(result.reason), "says why it ended")
+            await raises_lost(result_of(sandbox, "1"))
+            await raises_lost(sandbox.list_files())
 
-    async def test_figures_come_as_pictures(self, sandboxes: Sandboxes) -> None:
+    async def test_figures_are_png_images(self, sandboxes: Sandboxes) -> None:
         async with acquired(sandboxes) as sandbox:
-            outcome = await done(sandbox, "import matplotlib.pyplot as plt\nplt.plot([1, 2])\nplt.show()")
-            equal([(one.mime, one.data[:4]) for one in outcome.figures], [("image/png", b"\x89PNG")])
+            result = await result_of(sandbox, "import matplotlib.pyplot as plt\nplt.plot([1, 2])\nplt.show()")
+            equal([(one.mime, one.data[:4]) for one in result.figures], [("image/png", b"\x89PNG")])
 
-    async def test_very_much_output_is_cut_and_never_an_error(self, sandboxes: Sandboxes) -> None:
+    async def test_long_output_is_truncated(self, sandboxes: Sandboxes) -> None:
         async with acquired(sandboxes) as sandbox:
-            outcome = await done(sandbox, "for n in range(700_000): print(f'{n:099}')")
-            equal(outcome.status, "ok")
-            check(outcome.cut_bytes > 0, "70 MB of output are cut")
-            check(printed(outcome).rstrip().endswith("699999"), "the end of it is kept")
+            result = await result_of(sandbox, "for n in range(700_000): print(f'{n:099}')")
+            equal(result.status, "ok")
+            check(result.cut_bytes > 0, "70 MB of output are truncated")
+            check(printed(result).rstrip().endswith("699999"), "the end of it is kept")
 
-    async def test_long_code_is_run(self, sandboxes: Sandboxes) -> None:
+    async def test_five_megabytes_of_code(self, sandboxes: Sandboxes) -> None:
         async with acquired(sandboxes) as sandbox:
-            equal((await done(sandbox, f"x = '{'a' * 5_000_000}'\nlen(x)")).echo, "5000000")
+            equal((await result_of(sandbox, f"x = '{'a' * 5_000_000}'\nlen(x)")).echo, "5000000")
 
     # ── files ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def test_files_go_in_and_out(self, sandboxes: Sandboxes) -> None:
+    async def test_files_are_written_listed_read_and_deleted(self, sandboxes: Sandboxes) -> None:
         async with acquired(sandboxes) as sandbox:
             content = bytes(range(256)) * 4096
-            equal(await sandbox.write_file("a dir/grüße 🎈?#%.bin", pieces(content, 100_000)), len(content))
-            outcome = await done(sandbox, "open('/mnt/data/a dir/grüße 🎈?#%.bin', 'rb').read()[:3]")
-            equal(outcome.echo, repr(content[:3]))
-            await done(sandbox, "open('made.txt', 'w').write('made')")
+            equal(await sandbox.write_file("a dir/grüße 🎈?#%.bin", chunks(content, 100_000)), len(content))
+            result = await result_of(sandbox, "open('/mnt/data/a dir/grüße 🎈?#%.bin', 'rb').read()[:3]")
+            equal(result.echo, repr(content[:3]))
+            await result_of(sandbox, "open('made.txt', 'w').write('made')")
             listed = {one.path: one.size for one in await sandbox.list_files()}
             equal(listed, {"a dir/grüße 🎈?#%.bin": len(content), "made.txt": 4})
             equal(await read(sandbox.read_file("a dir/grüße 🎈?#%.bin")), content)
@@ -157,161 +155,161 @@ class SandboxesConformance:
             equal(await sandbox.delete_file("made.txt"), expected=False)
             equal([one.path for one in await sandbox.list_files()], ["a dir/grüße 🎈?#%.bin"])
 
-    async def test_a_file_written_again_is_seen_to_be(self, sandboxes: Sandboxes) -> None:
+    async def test_a_rewritten_file_has_another_modification_time(self, sandboxes: Sandboxes) -> None:
         async with acquired(sandboxes) as sandbox:
-            await done(sandbox, "open('x', 'w').write('1')")
+            await result_of(sandbox, "open('x', 'w').write('1')")
             before = await sandbox.list_files()
-            await done(sandbox, "import time; time.sleep(0.05); open('x', 'w').write('2')")
+            await result_of(sandbox, "import time; time.sleep(0.05); open('x', 'w').write('2')")
             check(await sandbox.list_files() != before, "same size, another time")
 
     async def test_a_file_is_replaced(self, sandboxes: Sandboxes) -> None:
         async with acquired(sandboxes) as sandbox:
-            await sandbox.write_file("x", pieces(b"a longer text"))
-            await sandbox.write_file("x", pieces(b"short"))
+            await sandbox.write_file("x", chunks(b"a longer text"))
+            await sandbox.write_file("x", chunks(b"short"))
             equal(await read(sandbox.read_file("x")), b"short")
 
-    async def test_an_empty_file_is_a_file(self, sandboxes: Sandboxes) -> None:
+    async def test_an_empty_file(self, sandboxes: Sandboxes) -> None:
         async with acquired(sandboxes) as sandbox:
-            equal(await sandbox.write_file("empty", pieces(b"")), 0)
+            equal(await sandbox.write_file("empty", chunks(b"")), 0)
             equal(await read(sandbox.read_file("empty")), b"")
 
-    async def test_paths_that_leave_are_refused(self, sandboxes: Sandboxes) -> None:
+    async def test_paths_outside_of_the_data_directory_are_refused(self, sandboxes: Sandboxes) -> None:
         async with acquired(sandboxes) as sandbox:
             for path in ("../x", "/etc/x", "a/../../x", "", ".", "a//b", "a\nb"):
-                equal((await refuses(sandbox.write_file(path, pieces(b"x")))).why, "path")
+                equal((await raises_refused(sandbox.write_file(path, chunks(b"x")))).why, "path")
             equal(await sandbox.list_files(), [])
 
     async def test_links_are_neither_listed_nor_followed(self, sandboxes: Sandboxes) -> None:
         async with acquired(sandboxes) as sandbox:
-            await done(sandbox, "import os; os.symlink('/etc/passwd', 'x')")
+            await result_of(sandbox, "import os; os.symlink('/etc/passwd', 'x')")
             equal(await sandbox.list_files(), [])
-            await refuses(read(sandbox.read_file("x")))
+            await raises_refused(read(sandbox.read_file("x")))
 
-    async def test_a_file_that_is_not_there_is_missing(self, sandboxes: Sandboxes) -> None:
+    async def test_a_missing_file_is_refused_as_missing(self, sandboxes: Sandboxes) -> None:
         async with acquired(sandboxes) as sandbox:
-            equal((await refuses(read(sandbox.read_file("nothing")))).why, "missing")
+            equal((await raises_refused(read(sandbox.read_file("nothing")))).why, "missing")
 
-    async def test_no_room_is_refused_and_leaves_nothing(self, sandboxes: Sandboxes) -> None:
+    async def test_a_full_disk_is_refused_and_leaves_no_file(self, sandboxes: Sandboxes) -> None:
         async with acquired(sandboxes) as sandbox:
-            much = pieces(bytes(_ENOUGH), 1 << 20)
-            equal((await refuses(sandbox.write_file("much", much))).why, "size")
+            much = chunks(bytes(_MORE_THAN_THE_DISK), 1 << 20)
+            equal((await raises_refused(sandbox.write_file("much", much))).why, "size")
             equal(await sandbox.list_files(), [])
-            equal(await sandbox.write_file("little", pieces(b"x")), 1)
+            equal(await sandbox.write_file("little", chunks(b"x")), 1)
 
-    async def test_a_writer_that_gives_up_leaves_nothing(self, sandboxes: Sandboxes) -> None:
+    async def test_an_upload_that_raises_leaves_no_file(self, sandboxes: Sandboxes) -> None:
         async def half() -> AsyncIterator[bytes]:
             yield b"half of it"
-            raise _GivenUp
+            raise _UploadFailed
 
         async with acquired(sandboxes) as sandbox:
             try:
                 await sandbox.write_file("x", half())
-            except _GivenUp:
+            except _UploadFailed:
                 pass
             else:
-                raise AssertionError("what the content raises goes through")
-            async with asyncio.timeout(_PATIENCE):
-                while await sandbox.list_files():  # noqa: ASYNC110 - nothing says when the other side has noticed
+                raise AssertionError("an exception of the content is raised")
+            async with asyncio.timeout(_TIMEOUT):
+                while await sandbox.list_files():  # noqa: ASYNC110 - the server does not notify
                     await asyncio.sleep(0.01)
 
-    async def test_archives_go_in_and_out(self, sandboxes: Sandboxes) -> None:
+    async def test_archives_are_unpacked_and_packed(self, sandboxes: Sandboxes) -> None:
         async with acquired(sandboxes) as sandbox:
-            await sandbox.unpack(pieces(tar({"a/b.txt": b"one", "c.txt": b"two"}), 512))
+            await sandbox.unpack(chunks(tar({"a/b.txt": b"one", "c.txt": b"two"}), 512))
             equal({one.path for one in await sandbox.list_files()}, {"a/b.txt", "c.txt"})
             packed = await read(sandbox.pack())
             with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
                 files = {one.name.removeprefix("./"): archive.extractfile(one) for one in archive if one.isfile()}
                 equal({name: file.read() for name, file in files.items() if file}, {"a/b.txt": b"one", "c.txt": b"two"})
 
-    async def test_an_archive_that_leaves_is_refused(self, sandboxes: Sandboxes) -> None:
+    async def test_an_archive_with_a_path_outside_is_refused(self, sandboxes: Sandboxes) -> None:
         async with acquired(sandboxes) as sandbox:
-            await refuses(sandbox.unpack(pieces(tar({"../x": b"one"}))))
-            await refuses(sandbox.unpack(pieces(b"no archive at all" * 100)))
+            await raises_refused(sandbox.unpack(chunks(tar({"../x": b"one"}))))
+            await raises_refused(sandbox.unpack(chunks(b"no archive at all" * 100)))
 
-    # ── getting one and letting it go ────────────────────────────────────────────────────────────────────────────────
+    # ── acquire and release ────────────────────────────────────────────────────────────────────────────────
 
-    async def test_several_are_apart(self, sandboxes: Sandboxes) -> None:
+    async def test_sandboxes_are_isolated(self, sandboxes: Sandboxes) -> None:
         async with acquired(sandboxes) as one, acquired(sandboxes) as other:
-            await done(one, "x = 1; open('x', 'w').write('x')")
-            equal((await done(other, "x")).status, "error")
+            await result_of(one, "x = 1; open('x', 'w').write('x')")
+            equal((await result_of(other, "x")).status, "error")
             equal(await other.list_files(), [])
             check(one.id != other.id, "their ids differ")
 
-    async def test_several_can_be_had_at_once(self, sandboxes: Sandboxes) -> None:
-        wanted = [sandboxes.acquire(tenant="t", memory_limit="1g", timeout=_PATIENCE) for _ in range(5)]
+    async def test_five_sandboxes_at_once(self, sandboxes: Sandboxes) -> None:
+        wanted = [sandboxes.acquire(tenant="t", memory_limit="1g", timeout=_TIMEOUT) for _ in range(5)]
         held = await asyncio.gather(*wanted)
         try:
-            echoes = await asyncio.gather(*(done(one, f"{number} * 2") for number, one in enumerate(held)))
+            echoes = await asyncio.gather(*(result_of(one, f"{number} * 2") for number, one in enumerate(held)))
             equal([one.echo for one in echoes], ["0", "2", "4", "6", "8"])
         finally:
             await asyncio.gather(*map(sandboxes.release, held))
 
-    async def test_a_memory_limit_that_nobody_knows_is_refused(self, sandboxes: Sandboxes) -> None:
-        refused = await refuses(sandboxes.acquire(tenant="t", memory_limit="3g", timeout=_PATIENCE))
+    async def test_an_unknown_memory_limit_is_refused(self, sandboxes: Sandboxes) -> None:
+        refused = await raises_refused(sandboxes.acquire(tenant="t", memory_limit="3g", timeout=_TIMEOUT))
         equal(refused.why, "tier")
 
-    async def test_one_that_was_released_is_gone(self, sandboxes: Sandboxes) -> None:
+    async def test_a_released_sandbox_is_lost(self, sandboxes: Sandboxes) -> None:
         async with acquired(sandboxes) as sandbox:
-            await done(sandbox, "x = 1")
-        await loses(done(sandbox, "x"))
-        await loses(sandbox.list_files())
-        await loses(read(sandbox.read_file("x")))
+            await result_of(sandbox, "x = 1")
+        await raises_lost(result_of(sandbox, "x"))
+        await raises_lost(sandbox.list_files())
+        await raises_lost(read(sandbox.read_file("x")))
         await sandboxes.release(sandbox)
 
 
-# ── what the tests speak in ──────────────────────────────────────────────────────────────────────────────────────────
+# ── helpers ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-class _GivenUp(Exception):
-    """Whoever writes a file does not go on."""
+class _UploadFailed(Exception):
+    """Raised by the content of an upload."""
 
 
 @asynccontextmanager
 async def acquired(sandboxes: Sandboxes) -> AsyncGenerator[Sandbox]:
-    """A sandbox for a while."""
-    sandbox = await sandboxes.acquire(tenant="t", memory_limit="1g", timeout=_PATIENCE)
+    """Acquire a sandbox, and release it."""
+    sandbox = await sandboxes.acquire(tenant="t", memory_limit="1g", timeout=_TIMEOUT)
     try:
         yield sandbox
     finally:
         await sandboxes.release(sandbox)
 
 
-async def ran(sandbox: Sandbox, code: str, *, seconds: float = _PATIENCE) -> list[Output | ExecutionResult]:
-    """Everything that came of a run."""
+async def steps_of(sandbox: Sandbox, code: str, *, seconds: float = _TIMEOUT) -> list[Output | ExecutionResult]:
+    """Run code; all output and the result."""
     async with aclosing(sandbox.run(code, timeout=seconds)) as steps:
         return [step async for step in steps]
 
 
-async def done(sandbox: Sandbox, code: str, *, seconds: float = _PATIENCE) -> ExecutionResult:
-    """What a run came to."""
-    return _outcome(await ran(sandbox, code, seconds=seconds))
+async def result_of(sandbox: Sandbox, code: str, *, seconds: float = _TIMEOUT) -> ExecutionResult:
+    """Run code; its result."""
+    return _result(await steps_of(sandbox, code, seconds=seconds))
 
 
-def _outcome(steps: list[Output | ExecutionResult]) -> ExecutionResult:
-    outcomes = [step for step in steps if isinstance(step, ExecutionResult)]
-    check(outcomes == steps[-1:], f"there is one outcome, and it comes last: {steps!r}")
-    return outcomes[0]
+def _result(steps: list[Output | ExecutionResult]) -> ExecutionResult:
+    results = [step for step in steps if isinstance(step, ExecutionResult)]
+    check(results == steps[-1:], f"there is one result, and it is last: {steps!r}")
+    return results[0]
 
 
-def printed(outcome: ExecutionResult) -> str:
-    """All that a run printed."""
-    return "".join(one.text for one in outcome.output)
+def printed(result: ExecutionResult) -> str:
+    """The complete output of a run."""
+    return "".join(one.text for one in result.output)
 
 
-async def pieces(content: bytes, size: int = 1 << 16) -> AsyncIterator[bytes]:
-    """Content in pieces."""
+async def chunks(content: bytes, size: int = 1 << 16) -> AsyncIterator[bytes]:
+    """Content in chunks."""
     for start in range(0, len(content), size):
         yield content[start : start + size]
 
 
 async def read(content: AsyncGenerator[bytes, None]) -> bytes:
-    """The content whole."""
+    """The complete content."""
     async with aclosing(content) as arriving:
-        return b"".join([piece async for piece in arriving])
+        return b"".join([chunk async for chunk in arriving])
 
 
 def tar(files: dict[str, bytes]) -> bytes:
-    """An archive."""
+    """A tar archive."""
     written = io.BytesIO()
     with tarfile.open(fileobj=written, mode="w") as archive:
         for name, content in files.items():
@@ -321,22 +319,22 @@ def tar(files: dict[str, bytes]) -> bytes:
     return written.getvalue()
 
 
-async def loses(work: Awaitable[Any]) -> None:
-    """It raises `SandboxLost`."""
+async def raises_lost(work: Awaitable[Any]) -> None:
+    """Assert that it raises `SandboxLost`."""
     try:
         answer = await work
     except SandboxLost:
         return
-    raise AssertionError(f"the sandbox is gone, and yet it answers {answer!r}")
+    raise AssertionError(f"expected SandboxLost, got {answer!r}")
 
 
-async def refuses(work: Awaitable[Any]) -> SandboxRefused:
-    """It raises `SandboxRefused`."""
+async def raises_refused(work: Awaitable[Any]) -> SandboxRefused:
+    """Assert that it raises `SandboxRefused`."""
     try:
         answer = await work
     except SandboxRefused as refused:
         return refused
-    raise AssertionError(f"it should have been refused, and answers {answer!r}")
+    raise AssertionError(f"expected SandboxRefused, got {answer!r}")
 
 
 def check(condition: bool, message: str) -> None:  # noqa: FBT001 - there is nothing else that it could be
@@ -346,5 +344,5 @@ def check(condition: bool, message: str) -> None:  # noqa: FBT001 - there is not
 
 
 def equal(actual: object, expected: object) -> None:
-    """Both are the same."""
+    """Assert that both are equal."""
     check(actual == expected, f"\n  got      {actual!r}\n  expected {expected!r}")

@@ -1,4 +1,4 @@
-"""What the tests of containers share: a jail of their own, a store, and a clock that they turn."""
+"""Fixtures of the container tests: a local sandbox server, a store, and a clock."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ async def refusal(attempt) -> ApiError:
 
 
 async def status(env, container_id):
-    """Without using it."""
+    """The record, without postponing expiry."""
     found = await env.store.get_container(US, container_id, env.now)
     return None if found is None else found.status
 
@@ -30,7 +30,7 @@ async def status(env, container_id):
 # ── life ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_container_gets_a_sandbox_when_it_needs_one(env):
+async def test_a_container_acquires_its_sandbox_on_first_use(env):
     container_id = await env.create()
     assert env.sandboxes.held == []
     await env.run(container_id, "1")
@@ -41,7 +41,7 @@ async def test_a_container_gets_a_sandbox_when_it_needs_one(env):
     assert env.sandboxes.held == []
 
 
-async def test_idle_for_long_it_expires_and_its_sandbox_goes(env):
+async def test_an_idle_container_expires_and_releases_its_sandbox(env):
     container_id = await env.create()
     await env.run(container_id, "open('a', 'w')")
     env.now += 20 * 60 - 1
@@ -60,7 +60,7 @@ async def test_idle_for_long_it_expires_and_its_sandbox_goes(env):
     assert await status(env, container_id) is None
 
 
-async def test_what_is_in_use_does_not_expire(env):
+async def test_a_container_in_use_does_not_expire(env):
     container_id = await env.create()
     async with aclosing(env.containers.execute(US, container_id, "print('begun', flush=True)\ninput()")) as steps:
         await anext(steps)
@@ -73,7 +73,7 @@ async def test_what_is_in_use_does_not_expire(env):
     assert await status(env, container_id) == "expired"
 
 
-async def test_what_somebody_keeps_in_use_does_not_expire_though_nothing_runs_in_it(env):
+async def test_a_container_marked_as_in_use_does_not_expire(env):
     container_id = await env.create()
     with env.containers.using(US, container_id):
         for _ in range(4):
@@ -85,7 +85,7 @@ async def test_what_somebody_keeps_in_use_does_not_expire_though_nothing_runs_in
     assert await status(env, container_id) == "expired"
 
 
-async def test_a_container_of_a_tools_own_waits_for_room_and_takes_none_that_is_used(env):
+async def test_an_auto_container_waits_for_an_idle_one_to_evict(env):
     containers = env.containers = env.restart(max_containers=2)
     first, second = [(await containers.create(US, ContainerSpec(name=AUTO_CONTAINER))).id for _ in range(2)]
     with containers.using(US, first):
@@ -103,7 +103,7 @@ async def test_a_container_of_a_tools_own_waits_for_room_and_takes_none_that_is_
         assert await status(env, first) == "running"
 
 
-async def test_room_that_does_not_come_is_not_waited_for_longer_than_for_a_sandbox(env):
+async def test_waiting_for_eviction_ends_at_the_claim_timeout(env):
     containers = env.restart(CodeInterpreterSettings(claim_timeout=0.1), max_containers=1)
     used = await containers.create(US, ContainerSpec(name=AUTO_CONTAINER))
     with containers.using(US, used.id):
@@ -112,7 +112,7 @@ async def test_room_that_does_not_come_is_not_waited_for_longer_than_for_a_sandb
     assert await status(env, used.id) == "running"
 
 
-async def test_many_newcomers_at_once_take_no_room_from_each_other(env):
+async def test_concurrent_new_containers_do_not_evict_each_other(env):
     settings = ContainersSettings(max_containers=2)
     containers = Containers(env.store, env.sandboxes, settings, CodeInterpreterSettings(), env.metrics)
 
@@ -125,7 +125,7 @@ async def test_many_newcomers_at_once_take_no_room_from_each_other(env):
     assert set(await asyncio.gather(*(visit() for _ in range(100)))) == {"running"}
 
 
-async def test_where_nobody_could_leave_nobody_waits(env):
+async def test_no_wait_where_no_container_could_be_evicted(env):
     containers = env.restart(max_containers=1)
     await containers.create(US, ContainerSpec(name="mine"))
     newcomers = [containers.create(US, ContainerSpec(name=AUTO_CONTAINER)) for _ in range(3)]
@@ -135,7 +135,7 @@ async def test_where_nobody_could_leave_nobody_waits(env):
     assert [getattr(error, "status", None) for error in errors] == [429] * 3
 
 
-async def test_a_wish_that_can_never_be_takes_no_room_of_others(env):
+async def test_a_container_larger_than_the_quota_evicts_nothing(env):
     containers = env.restart(max_memory=4 * 2**30)
     idle = await containers.create(US, ContainerSpec(name=AUTO_CONTAINER))
     error = await refusal(containers.create(US, ContainerSpec(name=AUTO_CONTAINER, memory_limit="16g")))
@@ -144,14 +144,14 @@ async def test_a_wish_that_can_never_be_takes_no_room_of_others(env):
     assert await status(env, idle.id) == "running"
 
 
-async def test_to_look_at_it_is_to_use_it_and_to_list_it_is_not(env):
+async def test_retrieving_postpones_expiry_and_listing_does_not(env):
     container_id = await env.create()
     env.now += 10
     assert (await env.containers.page(US, PageQuery())).data[0].last_active_at == env.now - 10
     assert (await env.containers.get(US, container_id)).last_active_at == env.now
 
 
-async def test_the_newest_that_lives_is_found(env):
+async def test_newest_live_returns_the_last_running_container(env):
     ids = [await env.create() for _ in range(3)]
     await env.containers.delete(US, ids[2])
     assert (await env.containers.newest_live(US, ids)).id == ids[1]
@@ -162,12 +162,12 @@ async def test_the_newest_that_lives_is_found(env):
     assert await env.containers.newest_live(US, ids) is None
 
 
-async def test_the_configuration_says_what_is_usual_and_what_may_be(env):
+async def test_defaults_and_limits_come_from_the_configuration(env):
     containers = env.restart(expires_after=0.5, max_expires_after=60, tiers=["4g", "1g"])
     usual = await containers.create(US, ContainerSpec(name="x"))
-    asked = await containers.create(US, ContainerSpec(name="x", memory_limit="1g", expires_after_minutes=60))
+    created = await containers.create(US, ContainerSpec(name="x", memory_limit="1g", expires_after_minutes=60))
     assert (usual.memory_limit, usual.memory, usual.expires_after) == ("4g", 4 * 2**30, 30)
-    assert (asked.memory_limit, asked.expires_after) == ("1g", 3600)
+    assert (created.memory_limit, created.expires_after) == ("1g", 3600)
     error = await refusal(containers.create(US, ContainerSpec(name="x", memory_limit="16g")))
     assert (error.param, error.message) == ("memory_limit", "Invalid value: '16g'. Supported values are: '4g', '1g'.")
     error = await refusal(containers.create(US, ContainerSpec(name="x", expires_after_minutes=61)))
@@ -176,7 +176,7 @@ async def test_the_configuration_says_what_is_usual_and_what_may_be(env):
     assert env.restart(expires_after=0.1).sweep_interval == 1.5
 
 
-async def test_a_container_that_cannot_be_filled_is_not_made(env):
+async def test_a_container_whose_files_cannot_be_copied_is_deleted(env):
     file_id = await env.upload("a", b"x")
     env.sandboxes.open.clear()
     making = asyncio.ensure_future(env.containers.create(US, ContainerSpec(name="x", file_ids=[file_id])))
@@ -186,7 +186,7 @@ async def test_a_container_that_cannot_be_filled_is_not_made(env):
     assert (await env.containers.page(US, PageQuery())).data == []
 
 
-async def test_deleted_while_its_sandbox_comes_up(env):
+async def test_delete_while_the_sandbox_starts(env):
     container_id = await env.create()
     env.sandboxes.open.clear()
     running = asyncio.ensure_future(env.run(container_id, "1"))
@@ -197,7 +197,7 @@ async def test_deleted_while_its_sandbox_comes_up(env):
     assert env.sandboxes.held == []
 
 
-async def test_deleted_while_others_wait_for_their_turn(env):
+async def test_delete_while_other_operations_wait_for_the_lock(env):
     container_id = await env.create()
     async with aclosing(
         env.containers.execute(US, container_id, "print('begun', flush=True)\nwhile True: pass")
@@ -213,7 +213,7 @@ async def test_deleted_while_others_wait_for_their_turn(env):
 # ── sandboxes that are lost ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_one_that_died_while_nobody_used_it_is_replaced_before_the_code_runs(env):
+async def test_a_sandbox_that_died_while_idle_is_replaced_before_the_code_runs(env):
     container_id = await env.create()
     await env.run(container_id, "x = 1\nopen('a', 'w')")
     await env.sandboxes.kill_all()
@@ -225,7 +225,7 @@ async def test_one_that_died_while_nobody_used_it_is_replaced_before_the_code_ru
     assert len(env.sandboxes.held) == 1
 
 
-async def test_one_that_dies_over_the_code_is_lost_and_the_next_call_says_so(env):
+async def test_a_sandbox_that_dies_during_an_execution_is_lost(env):
     container_id = await env.create()
     async with aclosing(
         env.containers.execute(US, container_id, "print('begun', flush=True)\nwhile True: pass")
@@ -238,7 +238,7 @@ async def test_one_that_dies_over_the_code_is_lost_and_the_next_call_says_so(env
     assert (await env.run(container_id, "1")).sandbox_replaced
 
 
-async def test_files_of_one_that_died_are_not_there_any_more(env):
+async def test_files_of_a_dead_sandbox_are_not_found(env):
     container_id = await env.create()
     file = await env.containers.add_file(US, container_id, "a", chunks(b"x"))
     await env.sandboxes.kill_all()
@@ -248,7 +248,7 @@ async def test_files_of_one_that_died_are_not_there_any_more(env):
     assert env.sandboxes.held == []
 
 
-async def test_an_upload_that_finds_it_dead_is_told_and_the_next_one_goes_in(env):
+async def test_an_upload_to_a_dead_sandbox_fails_and_the_next_one_succeeds(env):
     container_id = await env.create()
     await env.run(container_id, "1")
     await env.sandboxes.kill_all()
@@ -258,7 +258,7 @@ async def test_an_upload_that_finds_it_dead_is_told_and_the_next_one_goes_in(env
     assert (await env.run(container_id, "open('a').read()")).sandbox_replaced
 
 
-async def test_after_a_restart_the_container_lives_and_says_what_is_gone(env):
+async def test_after_a_restart_the_container_runs_and_reports_the_loss(env):
     used, unused, gone = await env.create(), await env.create(), await env.create(expires_after_minutes=1)
     for container_id in (used, gone):
         await env.containers.add_file(US, container_id, "a", chunks(b"x"))
@@ -277,7 +277,7 @@ async def test_after_a_restart_the_container_lives_and_says_what_is_gone(env):
 # ── running code ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_code_runs_in_turn_and_what_it_made_is_told(env):
+async def test_executions_are_serialized_and_report_their_files(env):
     container_id = await env.create()
     codes = [f"seen = [*globals().get('seen', []), {n}]\nopen('{n}', 'w').write('x')\nseen" for n in range(5)]
     ended = await asyncio.gather(*(env.run(container_id, code) for code in codes))
@@ -285,19 +285,19 @@ async def test_code_runs_in_turn_and_what_it_made_is_told(env):
     assert [[file.path for file in one.files] for one in ended] == [[str(n)] for n in range(5)]
 
 
-async def test_whoever_goes_interrupts_the_code(env):
+async def test_closing_the_generator_interrupts_the_code(env):
     container_id = await env.create()
     async with aclosing(
         env.containers.execute(US, container_id, "x = 1\nprint('begun', flush=True)\nwhile True: pass")
     ) as steps:
         await anext(steps)
     assert (await env.run(container_id, "x")).echo == "1"
-    told = env.metrics.registry.get_sample_value
+    sample = env.metrics.registry.get_sample_value
     labels = {"work": "execute", "status": "abandoned"}
-    assert told("antwort_sandbox_seconds_count", labels) == 1
+    assert sample("antwort_sandbox_seconds_count", labels) == 1
 
 
-async def test_the_configuration_limits_how_long_code_runs(env):
+async def test_execution_timeout_limits_the_code(env):
     containers = env.restart(CodeInterpreterSettings(execution_timeout=1))
     container = await containers.create(US, ContainerSpec(name="x"))
     async with aclosing(containers.execute(US, container.id, "while True: pass", timeout=100)) as steps:
@@ -307,7 +307,7 @@ async def test_the_configuration_limits_how_long_code_runs(env):
     await containers.aclose()
 
 
-async def test_a_claim_that_takes_too_long_is_a_fault(env):
+async def test_an_acquire_past_the_claim_timeout_is_unavailable(env):
     container_id = await env.create()
     env.containers = env.restart(CodeInterpreterSettings(claim_timeout=1e-6))
     with pytest.raises(SandboxUnavailable):
@@ -319,7 +319,7 @@ async def test_a_claim_that_takes_too_long_is_a_fault(env):
 # ── files ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_file_that_is_written_again_is_another_file(env):
+async def test_a_rewritten_file_has_a_new_id(env):
     container_id = await env.create()
     first = await env.containers.add_file(US, container_id, "a", chunks(b"x"))
     ran = await env.run(container_id, "open('a', 'w').write('y')")
@@ -329,7 +329,7 @@ async def test_a_file_that_is_written_again_is_another_file(env):
     assert await env.content(container_id, ran.files[0].id) == b"y"
 
 
-async def test_pages_behind_the_first_are_of_the_same_look(env):
+async def test_only_the_first_page_syncs_the_files(env):
     container_id = await env.create()
     for name in "abc":
         await env.containers.add_file(US, container_id, name, chunks(b"1"))
@@ -341,7 +341,7 @@ async def test_pages_behind_the_first_are_of_the_same_look(env):
     assert await env.paths(container_id) == ["a", "c", "b"]
 
 
-async def test_uploaded_files_are_brought_once_and_what_became_of_them_is_left(env):
+async def test_ensure_files_copies_once_and_keeps_changes(env):
     one, other = await env.upload("a", b"1"), await env.upload("b", b"22")
     container_id = await env.create(file_ids=[one])
     await env.run(container_id, "open('a', 'w').write('changed')")
@@ -357,20 +357,20 @@ async def test_uploaded_files_are_brought_once_and_what_became_of_them_is_left(e
     assert (await env.run(container_id, "open('a').read()")).echo == "'1'"
 
 
-async def test_an_unknown_file_is_named(env):
+async def test_an_unknown_upload_is_named(env):
     container_id = await env.create()
-    theirs = await env.upload("a", b"x", THEM)
+    other_tenants_file = await env.upload("a", b"x", THEM)
     for attempt, param in (
-        (env.containers.create(US, ContainerSpec(name="x", file_ids=[theirs])), "file_ids"),
+        (env.containers.create(US, ContainerSpec(name="x", file_ids=[other_tenants_file])), "file_ids"),
         (env.containers.ensure_files(US, container_id, ["file-none"]), "file_ids"),
-        (env.containers.add_file_id(US, container_id, theirs), "file_id"),
+        (env.containers.add_file_id(US, container_id, other_tenants_file), "file_id"),
     ):
         error = await refusal(attempt)
         assert (error.status, error.param) == (400, param)
     assert env.sandboxes.held == []
 
 
-async def test_a_container_of_another_is_not_there(env):
+async def test_a_container_of_another_owner_is_not_found(env):
     container_id = await env.create()
     file = await env.containers.add_file(US, container_id, "a", chunks(b"x"))
     containers = env.containers
@@ -392,7 +392,7 @@ async def test_a_container_of_another_is_not_there(env):
     assert await env.content(container_id, file.id) == b"x"
 
 
-async def test_content_can_be_given_up_half_way_and_unread(env):
+async def test_a_file_stream_can_be_closed_early(env):
     container_id = await env.create()
     file = await env.containers.add_file(US, container_id, "a", chunks(bytes(8 << 20)))
     for reads in (0, 1):

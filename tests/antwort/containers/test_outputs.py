@@ -15,7 +15,7 @@ def texts(outcome: ExecutionResult) -> str:
     return "".join(one.text for one in outcome.output)
 
 
-def test_what_fits_stays_as_it_is():
+def test_a_result_within_the_limit_is_unchanged():
     outcome = ExecutionResult(
         status="ok", output=(Output("stdout", "a"),), echo="1", figures=(Figure("image/png", b"123"),), cut_bytes=5
     )
@@ -23,7 +23,7 @@ def test_what_fits_stays_as_it_is():
     assert truncate_result(outcome, 6) == outcome
 
 
-def test_of_what_is_too_long_both_ends_are_shown_in_their_streams():
+def test_long_output_keeps_head_and_tail_in_their_streams():
     output = (Output("stdout", "a" * 100), Output("stderr", "b" * 100), Output("stdout", "c" * 100))
     cut = truncate_result(ExecutionResult(status="ok", output=output, cut_bytes=7), 250)
 
@@ -37,7 +37,7 @@ def test_of_what_is_too_long_both_ends_are_shown_in_their_streams():
     assert cut.cut_bytes == 57
 
 
-def test_a_value_that_is_too_long_is_cut_too():
+def test_a_long_echo_is_truncated():
     cut = truncate_result(ExecutionResult(status="ok", echo="x" * 10_000), 100)
 
     assert cut.echo is not None
@@ -45,7 +45,7 @@ def test_a_value_that_is_too_long_is_cut_too():
     assert "bytes cut" in cut.echo
 
 
-def test_pictures_that_are_too_large_are_left_out_and_that_is_told():
+def test_figures_that_are_too_large_are_left_out_with_a_note():
     small, large = Figure("image/png", b"x" * 30), Figure("image/png", b"x" * 300)
     cut = truncate_result(ExecutionResult(status="ok", figures=(large, small)), 200)
 
@@ -54,7 +54,7 @@ def test_pictures_that_are_too_large_are_left_out_and_that_is_told():
 
 
 @given(PRINTED, st.integers(1, 60))
-def test_whatever_was_printed_no_more_is_shown_than_fits(output, most):
+def test_any_output_is_truncated_to_the_limit(output, most):
     whole = ExecutionResult(status="ok", output=tuple(output))
     cut = truncate_result(whole, most)
 
@@ -70,7 +70,7 @@ def test_whatever_was_printed_no_more_is_shown_than_fits(output, most):
 
 
 @pytest.mark.parametrize("most", [1, 2])
-def test_next_to_nothing_is_no_trouble(most):
+def test_tiny_limits(most):
     assert "bytes cut" in texts(
         truncate_result(ExecutionResult(status="ok", output=(Output("stdout", "🎈" * 10),)), most)
     )

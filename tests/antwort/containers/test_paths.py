@@ -27,7 +27,7 @@ def upload(name):
     return FileRecord(id="file-1", bytes=0, created_at=1, filename=name, purpose="user_data")
 
 
-def test_what_is_new_written_again_or_gone():
+def test_changes_between_records_and_listing():
     before = dict(
         [known("same", "a", 1, 10), known("larger", "b", 1, 10), known("later", "c", 1, 10), known("gone", "d", 1, 1)]
     )
@@ -51,7 +51,7 @@ def test_what_is_new_written_again_or_gone():
         ("👨\u200d👩.txt", "👨\u200d👩.txt"),
     ],
 )
-def test_a_name_is_a_place_in_the_container(name, path):
+def test_a_valid_name_is_a_relative_path(name, path):
     assert relative_path(name, param="file") == path
 
 
@@ -62,7 +62,7 @@ def test_a_name_is_a_place_in_the_container(name, path):
         *("a\\b", "a\0b", "a\nb", "\u202ea", "a\u2028b", "\ud800", "x" * 256, "é" * 128, "/".join("x" * 65)),
     ],
 )
-def test_a_name_that_is_none_is_refused(name):
+def test_an_invalid_name_is_refused(name):
     with pytest.raises(ApiError) as error:
         relative_path(name, param="file")
 
@@ -70,7 +70,7 @@ def test_a_name_that_is_none_is_refused(name):
 
 
 @pytest.mark.parametrize(
-    "name, taken, place",
+    "name, taken, path",
     [
         ("a.csv", set(), "a.csv"),
         ("data/a.csv", set(), "data/a.csv"),
@@ -84,13 +84,13 @@ def test_a_name_that_is_none_is_refused(name):
         ("\n", set(), "file-1"),
     ],
 )
-def test_an_uploaded_file_finds_a_place_under_its_own_name_if_it_can(name, taken, place):
-    assert path_for(upload(name), taken.__contains__) == place
+def test_an_upload_keeps_its_name_if_valid_and_free(name, taken, path):
+    assert path_for(upload(name), taken.__contains__) == path
 
 
 @given(st.text(), st.sets(st.text(), max_size=3))
-def test_the_place_of_an_uploaded_file_is_always_one(name, taken):
-    place = path_for(upload(name), taken.__contains__)
+def test_the_path_of_an_upload_is_always_valid(name, taken):
+    path = path_for(upload(name), taken.__contains__)
 
-    assert relative_path(place, param="file") == place
-    assert place not in taken or place == "file-1"
+    assert relative_path(path, param="file") == path
+    assert path not in taken or path == "file-1"

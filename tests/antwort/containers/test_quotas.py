@@ -27,7 +27,7 @@ async def disk(tmp_path):
 
 
 async def taken(disk, owner, content) -> int:
-    """How much of a content went through."""
+    """The number of bytes that passed."""
     size = 0
     async with disk.metered(owner, content) as counted:
         async for piece in counted:
@@ -35,12 +35,12 @@ async def taken(disk, owner, content) -> int:
     return size
 
 
-async def test_what_is_within_the_quota_goes_through(disk):
+async def test_content_within_the_quota_passes(disk):
     assert await taken(disk, US, chunks(b"a", b"", b"bc")) == 3
     assert await taken(disk, US, chunks(*[bytes(MIB)] * 10)) == 10 * MIB
 
 
-async def test_what_is_over_it_is_stopped_on_its_way(disk):
+async def test_content_over_the_quota_is_stopped(disk):
     sent = []
 
     async def endless() -> AsyncIterator[bytes]:
@@ -56,7 +56,7 @@ async def test_what_is_over_it_is_stopped_on_its_way(disk):
         await taken(disk, US, chunks(bytes(10 * MIB + 1)))
 
 
-async def test_what_comes_at_once_shares_one_quota_and_others_have_their_own(disk):
+async def test_concurrent_uploads_of_a_tenant_share_one_quota(disk):
     arrived = asyncio.Event()
 
     async def slow() -> AsyncIterator[bytes]:
@@ -73,7 +73,7 @@ async def test_what_comes_at_once_shares_one_quota_and_others_have_their_own(dis
     await disk.check(US, 10 * MIB)  # nothing is counted any more
 
 
-async def test_what_fails_is_not_counted_any_more(disk):
+async def test_a_failed_upload_is_no_longer_counted(disk):
     async def torn() -> AsyncIterator[bytes]:
         yield bytes(6 * MIB)
         raise ConnectionResetError
@@ -85,14 +85,14 @@ async def test_what_fails_is_not_counted_any_more(disk):
 
 
 @pytest.mark.parametrize("what", ["containers", "memory", "disk"])
-def test_a_refusal_says_what_to_do(what):
+def test_a_quota_error_says_what_to_do(what):
     error = quota_error(OverQuota(what), MOST)
 
     assert error.headers() == {"x-should-retry": "false"}
     assert "Delete" in error.message
 
 
-async def test_files_in_containers_count(env):
+async def test_files_in_containers_count_towards_the_quota(env):
     containers = env.restart(max_disk=1000)
     container = await containers.create(US, ContainerSpec(name="x"))
     await containers.add_file(US, container.id, "a", chunks(bytes(600)))

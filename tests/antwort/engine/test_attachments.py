@@ -76,7 +76,7 @@ async def refused(store, *given, **options) -> ApiError:
     return caught.value
 
 
-async def test_an_image_becomes_its_data(store):
+async def test_an_image_is_resolved_to_a_data_url(store):
     [item] = await shown(store, user(image(file_id="file-image.png", detail="low")))
 
     [part] = item["content"]
@@ -91,7 +91,7 @@ async def test_an_image_becomes_its_data(store):
 @pytest.mark.parametrize(
     "name, kind", [("notes.txt", "text/plain"), ("run.js", "text/"), ("paper.pdf", "application/pdf")]
 )
-async def test_a_file_becomes_its_data_with_a_name(store, name, kind):
+async def test_a_file_is_resolved_to_a_data_url_with_its_name(store, name, kind):
     [item] = await shown(store, user(file(file_id=f"file-{name}")), reads_files=True)
 
     [part] = item["content"]
@@ -100,7 +100,7 @@ async def test_a_file_becomes_its_data_with_a_name(store, name, kind):
     assert base64.b64decode(part["file_data"].partition(",")[2]) == FILES[name]
 
 
-async def test_results_of_calls_have_attachments_too(store):
+async def test_attachments_of_call_outputs_are_resolved(store):
     parts = [{"type": "input_text", "text": "see"}, image(file_id="file-image.png"), file(file_id="file-notes.txt")]
     call = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
     output = {"type": "function_call_output", "call_id": "c", "output": parts}
@@ -113,7 +113,7 @@ async def test_results_of_calls_have_attachments_too(store):
         assert item["output"][2]["filename"] == "notes.txt"
 
 
-async def test_what_needs_no_data_is_the_same_object(store):
+async def test_an_item_without_attachments_is_unchanged(store):
     items = [
         user({"type": "input_text", "text": "x"}),
         read({"role": "user", "content": "plain"}),
@@ -126,7 +126,7 @@ async def test_what_needs_no_data_is_the_same_object(store):
 
 @pytest.mark.parametrize("kind", [image, file])
 @pytest.mark.parametrize("owner, file_id", [(US, "file-none"), (THEM, "file-image.png"), (US, ""), (US, "../etc")])
-async def test_a_file_that_is_not_there_or_not_ours_is_named_exactly(store, kind, owner, file_id):
+async def test_a_missing_file_is_an_error_with_its_param(store, kind, owner, file_id):
     error = await refused(
         store, user(), user({"type": "input_text", "text": "x"}, kind(file_id=file_id)), owner=owner, reads_files=True
     )
@@ -153,13 +153,13 @@ async def test_a_file_that_is_not_there_or_not_ours_is_named_exactly(store, kind
         (file(file_url="https://x.example/a.pdf"), "unsupported_file", "file_url"),
     ],
 )
-async def test_what_a_model_cannot_be_shown_says_why(store, part, code, param):
+async def test_a_file_that_the_model_cannot_read_is_an_error(store, part, code, param):
     error = await refused(store, user(part))
 
     assert (error.status, error.code, error.param) == (400, code, f"input[0].content[0].{param}")
 
 
-async def test_a_model_that_reads_files_is_given_them(store):
+async def test_a_model_that_reads_files_gets_any_type(store):
     parts = [
         file(file_data=data_url("application/pdf", PDF)),
         file(file_data=base64.b64encode(PDF).decode(), filename="x.pdf"),
@@ -176,7 +176,7 @@ async def test_a_model_that_reads_files_is_given_them(store):
     ]
 
 
-async def test_what_came_earlier_and_is_gone_is_only_mentioned(store):
+async def test_a_missing_file_of_an_earlier_request_is_replaced_by_text(store):
     await store.delete_file(US, "file-image.png")
     gone = user(image(file_id="file-image.png"), file(file_id="file-gone", filename="a.txt"), image(image_url="data:x"))
     history = await shown(store, user({"type": "input_text", "text": "and now?"}), before=[gone])
@@ -188,7 +188,7 @@ async def test_what_came_earlier_and_is_gone_is_only_mentioned(store):
     ]
 
 
-async def test_all_files_together_have_a_limit_and_each_counts_once(store):
+async def test_the_size_limit_counts_each_file_once(store):
     twice = user(image(file_id="file-image.png"), image(file_id="file-image.png"))
 
     assert len(await shown(store, twice, most=len(PNG))) == 1
@@ -196,7 +196,7 @@ async def test_all_files_together_have_a_limit_and_each_counts_once(store):
     assert (error.status, error.code, error.param) == (400, "file_too_large", "input[1].content[0].file_id")
 
 
-def test_what_a_file_is_its_content_tells():
+def test_the_media_type_follows_the_content():
     assert [image_type(start + bytes(20)) for start in (PNG, b"\xff\xd8\xff", b"GIF89a", b"RIFF0000WEBP", b"BM")] == [
         "image/png",
         "image/jpeg",

@@ -111,7 +111,7 @@ async def test_a_response_cancelled_before_it_started_has_a_first_and_a_last_eve
     check_numbers(events)
     assert (events[0]["type"], events[-1]["type"]) == ("response.created", "response.incomplete")
     assert events[-1]["response"]["status"] == "cancelled"
-    assert await engine.store.unfinished() == []
+    assert await engine.store.unfinished_responses() == []
 
 
 async def test_concurrent_cancellations_end_the_response_once(server):
@@ -125,7 +125,7 @@ async def test_concurrent_cancellations_end_the_response_once(server):
     assert not await background.cancel(identifier)
     check_numbers(events)
     assert [event["type"] for event in events].count("response.incomplete") == 1
-    assert await engine.store.unfinished() == []
+    assert await engine.store.unfinished_responses() == []
 
 
 @pytest.mark.parametrize("moment", range(0, 60, 3))
@@ -163,4 +163,4 @@ async def test_aclose_leaves_a_response_unfinished_for_the_next_start(server):
     await asyncio.wait_for(follower, 10)
 
     assert events[-1]["type"] == "response.output_text.delta"
-    assert [stored.response.id for _, stored in await engine.store.unfinished()] == [identifier]
+    assert [stored.response.id for _, stored in await engine.store.unfinished_responses()] == [identifier]

@@ -9,7 +9,7 @@ from antwort.api.errors import ApiError
 from antwort.api.requests import ToolChoice
 from antwort.api.tools import Chosen, CustomTool, FileSearchTool, FunctionTool, GrammarFormat, WebSearchTool
 from antwort.engine.classify import ClientSide, Offer, ServerSide, check_tool_types, classify
-from antwort.engine.ports import FunctionSpec, Must
+from antwort.engine.ports import FunctionSpec, MustCall
 
 GRAMMAR = GrammarFormat("regex", "a+")
 TOOLS: list[Any] = [
@@ -73,9 +73,9 @@ def test_allowed_tools_forbid_the_others_and_do_not_offer_them():
 @pytest.mark.parametrize(
     "choice, expected",
     [
-        (Chosen("function", "add"), Must("add")),
-        (Chosen("custom", "shout"), Must("shout")),
-        (Chosen("file_search"), Must("file_search")),
+        (Chosen("function", "add"), MustCall("add")),
+        (Chosen("custom", "shout"), MustCall("shout")),
+        (Chosen("file_search"), MustCall("file_search")),
         ("required", "required"),
     ],
 )

@@ -9,7 +9,7 @@ from antwort.api import items
 from antwort.api.errors import ApiError
 from antwort.api.requests import CreateResponse
 from antwort.api.responses import initial_response
-from antwort.engine.context import Context, check_outputs, gather, take_in
+from antwort.engine.context import Context, check_outputs, load_context, normalize_items
 from antwort.engine.stores import (
     ConversationRecord,
     Owner,
@@ -29,8 +29,8 @@ def anyio_backend():
 
 
 @asynccontextmanager
-async def a_store(place):
-    store = await open_store(f"sqlite:///{place}/antwort.db", place / "blobs")
+async def open_test_store(directory):
+    store = await open_store(f"sqlite:///{directory}/antwort.db", directory / "blobs")
     try:
         yield store
     finally:
@@ -39,7 +39,7 @@ async def a_store(place):
 
 @pytest.fixture
 async def store(tmp_path):
-    async with a_store(tmp_path) as store:
+    async with open_test_store(tmp_path) as store:
         yield store
 
 
@@ -49,7 +49,7 @@ def message(identifier: str, text: str, role: str = "user") -> dict:
 
 
 async def stored(store: Store, identifier: str, *given: dict, previous: str | None = None) -> None:
-    """A response that said its own name."""
+    """A response whose output is its own id."""
     request = CreateResponse(previous_response_id=previous)
     response = initial_response(request, identifier=identifier, model="m", created_at=1)
     await store.begin_response(US, StoredResponse(response=response, input=list(given)))
@@ -63,12 +63,12 @@ def texts(given: list[items.Item]) -> list[str]:
 
 async def refusal(request: CreateResponse, owner: Owner, store: Store) -> ApiError:
     with pytest.raises(ApiError) as caught:
-        await gather(request, owner, store)
+        await load_context(request, owner, store)
     return caught.value
 
 
-async def test_a_string_is_a_users_message_with_an_id_and_parts(store):
-    context = await gather(CreateResponse(input="hello"), US, store)
+async def test_a_string_input_is_a_user_message_with_id_and_parts(store):
+    context = await load_context(CreateResponse(input="hello"), US, store)
 
     assert context.before == []
     raw = context.given[0].raw
@@ -82,32 +82,32 @@ async def test_a_string_is_a_users_message_with_an_id_and_parts(store):
     }
 
 
-async def test_a_chain_comes_first_and_in_order(store):
+async def test_previous_responses_come_first_in_order(store):
     await stored(store, "resp_1", message("msg_1", "one"))
     await stored(store, "resp_2", message("msg_2", "two"), previous="resp_1")
-    context = await gather(CreateResponse(input="three", previous_response_id="resp_2"), US, store)
+    context = await load_context(CreateResponse(input="three", previous_response_id="resp_2"), US, store)
 
     assert texts(context.before) == ["one", "resp_1", "two", "resp_2"]
     assert texts(context.history) == ["one", "resp_1", "two", "resp_2", "three"]
 
 
-async def test_a_conversation_comes_first_too(store):
+async def test_conversation_items_come_first(store):
     await store.create_conversation(US, ConversationRecord("conv_1", 1, {}), [message("msg_1", "before")])
-    context = await gather(CreateResponse(input="now", conversation="conv_1"), US, store)
+    context = await load_context(CreateResponse(input="now", conversation="conv_1"), US, store)
 
     assert texts(context.history) == ["before", "now"]
 
 
-async def test_references_are_replaced_by_what_they_refer_to(store):
+async def test_references_are_resolved(store):
     await stored(store, "resp_1", message("msg_1", "one"))
     given = [{"type": "item_reference", "id": "msg_1"}, {"id": "msg_of_resp_1"}, {"role": "user", "content": "x"}]
-    context = await gather(CreateResponse(input=given), US, store)
+    context = await load_context(CreateResponse(input=given), US, store)
 
     assert texts(context.given) == ["one", "resp_1", "x"]
     assert context.given[0].raw["id"] == "msg_1"
 
 
-async def test_what_is_missing_is_named_and_what_is_not_ours_is_missing(store):
+async def test_a_missing_object_and_one_of_another_owner_are_named(store):
     await stored(store, "resp_1", message("msg_1", "one"))
     await store.create_conversation(US, ConversationRecord("conv_1", 1, {}), [])
     for owner, suffix in ((US, "_not"), (THEM, "")):
@@ -120,7 +120,7 @@ async def test_what_is_missing_is_named_and_what_is_not_ours_is_missing(store):
         assert (reference.status, reference.param) == (404, "input[0]")
 
 
-async def test_every_item_gets_an_id_of_its_kind_unless_it_has_one(store):
+async def test_an_item_without_id_gets_one_with_the_prefix_of_its_type(store):
     given = [
         {"type": "message", "role": "user", "content": "x", "id": "mine"},
         {"type": "message", "role": "assistant", "content": "x", "id": ""},
@@ -128,7 +128,7 @@ async def test_every_item_gets_an_id_of_its_kind_unless_it_has_one(store):
         {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
         {"type": "of the future", "whatever": [1]},
     ]
-    taken = await take_in([items.read(raw) for raw in given], US, store, "input")
+    taken = await normalize_items([items.read(raw) for raw in given], US, store, "input")
 
     assert [item.raw["id"].partition("_")[0] for item in taken] == ["mine", "msg", "rs", "fc", "msg"]
     assert taken[1].raw["content"] == [{"type": "output_text", "text": "x", "annotations": [], "logprobs": []}]
@@ -143,16 +143,16 @@ def answered(call_id: str, kind: str = "function_call_output") -> items.Item:
     return items.read({"type": kind, "call_id": call_id, "output": "x"})
 
 
-async def test_an_answer_needs_its_call_wherever_that_is():
+async def test_an_output_needs_its_call_in_the_history():
     check_outputs(Context([called("c")], [answered("c")]))
     check_outputs(Context([], [called("c"), answered("c")]))
-    check_outputs(Context([answered("lost")], []))  # what was stored before is nobody's fault now
+    check_outputs(Context([answered("lost")], []))  # items from earlier requests are not checked
 
     with pytest.raises(ApiError, match="No tool call found for shell call output with call_id d"):
         check_outputs(Context([called("c")], [answered("c"), answered("d", "shell_call_output")]))
 
 
-async def test_an_output_without_a_call_id_is_one_that_nobody_called_for():
+async def test_an_output_without_a_call_id_is_refused():
     strange = items.read({"type": "shell_call", "call_id": [1], "action": {}})  # as it may have been stored
     check_outputs(Context([strange], [called("c"), answered("c")]))
 
@@ -160,16 +160,16 @@ async def test_an_output_without_a_call_id_is_one_that_nobody_called_for():
         check_outputs(Context([called("c")], [items.read({"type": "shell_call_output", "call_id": {}})]))
 
 
-async def test_others_go_on_while_many_items_are_read(store):
+async def test_parsing_many_items_does_not_block_the_event_loop(store):
     turns = []
     asyncio.get_running_loop().call_soon(turns.append, 1)
-    context = await gather(CreateResponse(input=[{"role": "user", "content": "x"}] * 1000), US, store)
+    context = await load_context(CreateResponse(input=[{"role": "user", "content": "x"}] * 1000), US, store)
 
     assert len(context.given) == 1000
     assert turns == [1]
 
 
-async def test_the_answer_to_a_local_shell_call_names_it_by_its_id():
+async def test_a_local_shell_output_names_its_call_by_id():
     call = items.read({"type": "local_shell_call", "id": "lsh_1", "call_id": "c", "action": {"command": ["ls"]}})
     for name in ("id", "call_id"):
         check_outputs(Context([call], [items.read({"type": "local_shell_call_output", name: "c", "output": "x"})]))

@@ -44,11 +44,11 @@ class FakeModel:
 
     def __init__(self, *replies: list[Any]) -> None:
         self._replies = list(replies)
-        self.asked = 0
+        self.requests = 0
         self.stopped = 0
 
     async def generate(self, request):
-        self.asked += 1
+        self.requests += 1
         try:
             for piece in self._replies.pop(0):
                 if isinstance(piece, BaseException):
@@ -120,7 +120,7 @@ async def test_a_model_that_fails_fails_the_response(tmp_path, failure, message)
 
 
 async def test_the_generator_of_the_model_is_closed_after_finished(tmp_path):
-    model = FakeModel([TextPiece("x"), Finished(), TextPiece("said to nobody")])
+    model = FakeModel([TextPiece("x"), Finished(), TextPiece("after the end")])
     async with running(tmp_path, model) as run:
         await events_of(run)
 
@@ -132,12 +132,12 @@ async def test_a_call_is_run_and_the_model_is_asked_again(tmp_path):
     async with running(tmp_path, model) as run:
         check_grammar(await events_of(run))
 
-    assert (model.asked, model.stopped) == (2, 2)
+    assert (model.requests, model.stopped) == (2, 2)
     assert [item["status"] for item in run.response.output] == ["completed", "completed"]
 
 
 @pytest.mark.parametrize("query", ["raise", "end"])
-async def test_a_tool_that_fails_is_a_failed_call_and_the_model_goes_on(tmp_path, query):
+async def test_a_tool_that_fails_is_a_failed_call_and_the_model_continues(tmp_path, query):
     model = FakeModel([search(query), Finished("calls")], [TextPiece("Well."), Finished()])
     async with running(tmp_path, model) as run:
         check_grammar(await events_of(run))
@@ -207,9 +207,9 @@ async def test_nothing_runs_before_the_previous_event_was_consumed(tmp_path):
         await anext(events)
         await anext(events)
         await asyncio.sleep(0.02)
-        assert model.asked == 0
+        assert model.requests == 0
         await anext(events)
-        assert model.asked == 1
+        assert model.requests == 1
 
 
 class RaisingTools(EchoTools):

@@ -149,7 +149,7 @@ async def test_a_background_response_is_resumed_after_a_kill_unless_it_had_secre
         [(number, frame)] = await engine.store.read_events(US, secret.response.id, -1)
         assert (number, decode_frame(frame)[0]) == (0, "response.failed")
         assert (await stored(engine, foreground)).status == "failed"
-        assert await engine.store.unfinished() == []
+        assert await engine.store.unfinished_responses() == []
     assert SECRET.encode() not in stored_bytes(tmp_path)
 
 
@@ -204,10 +204,10 @@ async def test_a_conversation_gains_input_and_output_also_without_store(engine):
     await engine.store.create_conversation(US, ConversationRecord("conv_1", 1, {}), [])
     for store in (True, False):
         await (await engine.start(US, request(conversation="conv_1", store=store))).finish()
-    said = await engine.store.all_items(US, "conv_1")
+    items = await engine.store.all_items(US, "conv_1")
 
-    assert [item["content"][0]["text"] for item in said] == ["hello"] * 4
-    assert [item["role"] for item in said] == ["user", "assistant"] * 2
+    assert [item["content"][0]["text"] for item in items] == ["hello"] * 4
+    assert [item["role"] for item in items] == ["user", "assistant"] * 2
 
 
 async def test_a_conversation_gains_nothing_of_a_failed_response(engine):
@@ -303,12 +303,12 @@ async def test_an_invalid_request_is_refused_before_anything_is_stored(engine):
     for fields in ({"model": "other"}, {"tools": [{"type": "web_search"}]}, {"previous_response_id": "resp_0"}):
         with pytest.raises(ApiError):
             await engine.start(US, request(**fields))
-    assert await engine.store.unfinished() == []
+    assert await engine.store.unfinished_responses() == []
 
 
 async def test_counting_tokens_stores_nothing(engine):
     assert await engine.count_tokens(US, request()) > 0
-    assert await engine.store.unfinished() == []
+    assert await engine.store.unfinished_responses() == []
 
 
 @pytest.mark.parametrize(
@@ -328,7 +328,7 @@ async def test_an_api_error_of_prepare_is_returned_and_any_other_exception_is_a_
         await engine.start(US, request(tools=[MCP]))
     assert caught.value.message == message
     assert caught.value.status == (400 if isinstance(error, ApiError) else 503)
-    assert await engine.store.unfinished() == []
+    assert await engine.store.unfinished_responses() == []
 
 
 async def test_a_store_fault_of_prepare_is_raised_as_it_is(engine):

@@ -7,27 +7,27 @@ from antwort.api.events import kind_of
 from antwort.api.items import FileCitation
 from antwort.engine.output_builder import OpenCall, OutputBuilder
 from antwort.engine.ports import (
+    EncryptedReasoning,
     ReasoningPiece,
     RefusalPiece,
-    SealedReasoning,
     SummaryPiece,
     TextPiece,
 )
 
 
-def written(writer: OutputBuilder, *pieces) -> list:
-    return [event for piece in pieces for event in writer.write(piece)]
+def write_all(output: OutputBuilder, *pieces) -> list:
+    return [event for piece in pieces for event in output.write(piece)]
 
 
 def kinds(events) -> list[str]:
     return [kind_of(event).removeprefix("response.") for event in events]
 
 
-def test_an_item_stays_open_until_something_else_begins():
-    writer = OutputBuilder()
-    said = written(writer, TextPiece("a"), TextPiece("b"), ReasoningPiece("c"))
+def test_an_item_stays_open_until_another_begins():
+    output = OutputBuilder()
+    events = write_all(output, TextPiece("a"), TextPiece("b"), ReasoningPiece("c"))
 
-    assert kinds(said) == [
+    assert kinds(events) == [
         "output_item.added",
         "content_part.added",
         "output_text.delta",
@@ -39,64 +39,64 @@ def test_an_item_stays_open_until_something_else_begins():
         "content_part.added",
         "reasoning_text.delta",
     ]
-    assert writer.output[0]["content"][0]["text"] == "ab"
-    assert [item["type"] for item in writer.output] == ["message", "reasoning"]
+    assert output.output[0]["content"][0]["text"] == "ab"
+    assert [item["type"] for item in output.output] == ["message", "reasoning"]
 
 
-def test_text_and_refusal_are_parts_of_one_message_in_their_order():
-    writer = OutputBuilder()
-    said = [*written(writer, TextPiece("a"), RefusalPiece("b")), *writer.close()]
+def test_text_and_refusal_are_parts_of_one_message():
+    output = OutputBuilder()
+    events = [*write_all(output, TextPiece("a"), RefusalPiece("b")), *output.close()]
 
-    assert [part["type"] for part in writer.output[0]["content"]] == ["output_text", "refusal"]
-    assert [event.content_index for event in said if isinstance(event, wire.ContentPartAdded)] == [0, 1]
-    assert writer.output[0]["status"] == "completed"
-
-
-def test_what_is_closed_early_says_so_and_closing_again_says_nothing():
-    writer = OutputBuilder()
-    written(writer, TextPiece("half"))
-
-    assert kinds(writer.close("incomplete"))[-1] == "output_item.done"
-    assert (writer.output[0]["status"], writer.output[0]["content"][0]["text"]) == ("incomplete", "half")
-    assert list(writer.close()) == []
+    assert [part["type"] for part in output.output[0]["content"]] == ["output_text", "refusal"]
+    assert [event.content_index for event in events if isinstance(event, wire.ContentPartAdded)] == [0, 1]
+    assert output.output[0]["status"] == "completed"
 
 
-def test_an_empty_piece_begins_nothing():
-    writer = OutputBuilder()
+def test_closing_early_is_incomplete_and_closing_twice_is_empty():
+    output = OutputBuilder()
+    write_all(output, TextPiece("half"))
 
-    assert written(writer, TextPiece(""), ReasoningPiece(""), TextPiece("", ({"token": ""},))) == []
-    assert writer.next_index == 0
+    assert kinds(output.close("incomplete"))[-1] == "output_item.done"
+    assert (output.output[0]["status"], output.output[0]["content"][0]["text"]) == ("incomplete", "half")
+    assert list(output.close()) == []
 
 
-def test_summaries_and_thoughts_count_apart_and_a_seal_is_kept():
-    writer = OutputBuilder()
-    pieces = [SummaryPiece("a"), ReasoningPiece("b"), SummaryPiece("c"), SealedReasoning("sealed")]
-    said = [*written(writer, *pieces), *writer.close()]
+def test_an_empty_piece_opens_no_item():
+    output = OutputBuilder()
 
-    [reasoning] = writer.output
+    assert write_all(output, TextPiece(""), ReasoningPiece(""), TextPiece("", ({"token": ""},))) == []
+    assert output.next_index == 0
+
+
+def test_summary_and_reasoning_indexes_are_separate_and_encrypted_content_is_kept():
+    output = OutputBuilder()
+    pieces = [SummaryPiece("a"), ReasoningPiece("b"), SummaryPiece("c"), EncryptedReasoning("sealed")]
+    events = [*write_all(output, *pieces), *output.close()]
+
+    [reasoning] = output.output
     assert [part["text"] for part in reasoning["summary"]] == ["a", "c"]
     assert [part["text"] for part in reasoning["content"]] == ["b"]
     assert reasoning["encrypted_content"] == "sealed"
-    assert [event.summary_index for event in said if isinstance(event, wire.SummaryPartDone)] == [0, 1]
-    assert [event.content_index for event in said if isinstance(event, wire.ContentPartDone)] == [0]
+    assert [event.summary_index for event in events if isinstance(event, wire.SummaryPartDone)] == [0, 1]
+    assert [event.content_index for event in events if isinstance(event, wire.ContentPartDone)] == [0]
 
 
-def test_citations_come_before_the_text_is_done_and_stay_with_it():
+def test_annotations_precede_output_text_done():
     cited = FileCitation("file-1", "a.txt", 0)
-    writer = OutputBuilder(lambda text: [cited] if text == "see [1]" else [])
-    said = [*written(writer, TextPiece("see "), TextPiece("[1]")), *writer.close()]
+    output = OutputBuilder(lambda text: [cited] if text == "see [1]" else [])
+    events = [*write_all(output, TextPiece("see "), TextPiece("[1]")), *output.close()]
 
-    assert kinds(said)[4:6] == ["output_text.annotation.added", "output_text.done"]
-    assert writer.output[0]["content"][0]["annotations"][0]["file_id"] == "file-1"
+    assert kinds(events)[4:6] == ["output_text.annotation.added", "output_text.done"]
+    assert output.output[0]["content"][0]["annotations"][0]["file_id"] == "file-1"
 
 
-def test_a_call_of_the_clients_tells_its_deltas_and_the_whole():
+def test_a_client_side_call_emits_deltas_and_the_complete_arguments():
     for custom, field in ((False, "arguments"), (True, "input")):
-        call = OpenCall(3, name="f", call_id="c", custom=custom)
-        said: list[Any] = [*call.write("a"), *call.write(""), *call.write("b")]
+        call = OpenCall(3, name="f", call_id="c", is_custom=custom)
+        events: list[Any] = [*call.write("a"), *call.write(""), *call.write("b")]
 
-        assert [event.delta for event in said] == ["a", "b"]
-        assert {event.output_index for event in said} == {3}
+        assert [event.delta for event in events] == ["a", "b"]
+        assert {event.output_index for event in events} == {3}
         assert getattr(call.close(), field) == "ab"
         assert call.item("completed") == {**call.item(), "status": "completed"}
         assert call.item()[field] == "ab"

@@ -25,14 +25,14 @@ def read(text: str, cuts: list[int], field: str = "code") -> str:
 @given(
     st.text(), st.dictionaries(st.text(max_size=4), values, max_size=4), st.lists(st.integers(0, 400)), st.booleans()
 )
-def test_the_value_is_what_a_json_parser_reads_wherever_the_text_is_cut(code, others, cuts, ascii_only):
+def test_the_value_equals_that_of_a_json_parser_for_any_split(code, others, cuts, ascii_only):
     others.pop("code", None)
     text = json.dumps({**others, "code": code, "z": {"code": "not this"}}, ensure_ascii=ascii_only)
 
     assert read(text, cuts) == code.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
-def test_what_has_come_is_given_at_once():
+def test_text_is_returned_as_soon_as_it_arrives():
     reader = FieldReader("code")
 
     assert reader.feed('{"co') == ""
@@ -45,11 +45,11 @@ def test_what_has_come_is_given_at_once():
 @pytest.mark.parametrize(
     "text", ["", "{}", "[]", "null", '{"code": 3}', '{"code": ["x"]}', '{"x": {"code": "y"}}', '["code", "y"]', "}}{{"]
 )
-def test_where_there_is_no_such_string_there_is_nothing(text: str):
+def test_without_the_string_field_nothing_is_returned(text: str):
     assert read(text, [1, 2]) == ""
 
 
-def test_broken_escapes_are_passed_over():
+def test_invalid_escapes_are_skipped():
     assert read('{"code": "a\\uZZZZb\\qc\\ud800d"}', []) == "abc\ufffdd"
 
 
@@ -74,14 +74,14 @@ def test_broken_escapes_are_passed_over():
     ],
 )
 @pytest.mark.parametrize("size", [1, 2, 100])
-def test_free_text_is_found_in_json_and_without(written, text, size):
+def test_free_text_is_read_from_json_and_from_plain_text(written, text, size):
     reader = FreeTextReader()
     read = [reader.feed(written[at : at + size]) for at in range(0, len(written), size)]
 
     assert "".join([*read, reader.rest(cut=False)]) == text
 
 
-def test_json_that_was_cut_off_is_no_text():
+def test_truncated_json_is_not_text():
     reader = FreeTextReader()
 
     assert (reader.feed('{"inp'), reader.rest(cut=True)) == ("", "")

@@ -11,12 +11,12 @@ from antwort.api.errors import ApiError
 from antwort.api.items import OutputText
 from antwort.engine.ports import (
     CallPiece,
+    EncryptedReasoning,
     Finished,
     ModelFault,
-    Must,
+    MustCall,
     ReasoningPiece,
     RefusalPiece,
-    SealedReasoning,
     SummaryPiece,
     TextPiece,
 )
@@ -67,7 +67,7 @@ def test_included_logprobs_are_in_deltas_parts_and_the_item():
 
 
 @pytest.mark.parametrize(
-    "given, asked",
+    "given, expected",
     [
         ({}, None),
         ({"top_logprobs": 2}, None),
@@ -75,15 +75,15 @@ def test_included_logprobs_are_in_deltas_parts_and_the_item():
         ({"include": ["message.output_text.logprobs"], "top_logprobs": 5}, 5),
     ],
 )
-def test_logprobs_are_requested_only_if_included(given, asked):
+def test_logprobs_are_requested_only_if_included(given, expected):
     runner = TurnRunner(given, [used()])
     runner.run()
 
-    assert runner.requests[0].top_logprobs == asked
+    assert runner.requests[0].top_logprobs == expected
 
 
 def test_reasoning_refusal_and_summary_events_have_the_order_of_the_wire():
-    reply = [ReasoningPiece("Hm"), SummaryPiece("Hm."), SealedReasoning("x"), RefusalPiece("No."), used()]
+    reply = [ReasoningPiece("Hm"), SummaryPiece("Hm."), EncryptedReasoning("x"), RefusalPiece("No."), used()]
     runner = TurnRunner({}, reply)
     response = runner.run()
 
@@ -169,7 +169,9 @@ def test_hosted_calls_run_and_client_side_calls_of_the_same_reply_are_returned()
     ]
 
 
-@pytest.mark.parametrize("choice, expected", [("required", "required"), ({"type": "file_search"}, Must("file_search"))])
+@pytest.mark.parametrize(
+    "choice, expected", [("required", "required"), ({"type": "file_search"}, MustCall("file_search"))]
+)
 def test_a_forced_choice_is_forced_once(choice: object, expected: object):
     call = [CallPiece(0, "file_search", "c", "{}"), Finished("calls")]
     runner = TurnRunner({"tools": [SEARCH], "tool_choice": choice}, call, [TextPiece("ok"), used()])
@@ -225,14 +227,14 @@ def test_output_tokens_are_counted_over_all_requests():
     check_grammar(runner.events)
 
 
-@pytest.mark.parametrize("spent, asked", [(84, [100, 16]), (85, [100]), (100, [100]), (120, [100])])
-def test_the_model_is_not_asked_again_with_fewer_than_16_tokens_left(spent, asked):
+@pytest.mark.parametrize("spent, limits", [(84, [100, 16]), (85, [100]), (100, [100]), (120, [100])])
+def test_the_model_is_not_asked_again_with_fewer_than_16_tokens_left(spent, limits):
     call = [CallPiece(0, "file_search", "c", "{}"), used(spent)]
     runner = TurnRunner({"tools": [SEARCH], "max_output_tokens": 100}, call, [Finished("length")])
     response = runner.run()
 
     check_grammar(runner.events)
-    assert [request.max_output_tokens for request in runner.requests] == asked
+    assert [request.max_output_tokens for request in runner.requests] == limits
     assert response.status == "incomplete"
     assert response.incomplete_details is not None
     assert response.incomplete_details.reason == "max_output_tokens"
@@ -390,7 +392,7 @@ pieces = st.one_of(
     st.builds(RefusalPiece, st.text(max_size=5)),
     st.builds(ReasoningPiece, st.text(max_size=5)),
     st.builds(SummaryPiece, st.text(max_size=5)),
-    st.builds(SealedReasoning, st.text(max_size=5)),
+    st.builds(EncryptedReasoning, st.text(max_size=5)),
     st.builds(
         CallPiece,
         st.integers(0, 3),

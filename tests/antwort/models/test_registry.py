@@ -32,7 +32,7 @@ def test_an_unknown_name_is_refused(tmp_path):
 def test_an_unknown_name_may_get_the_default(tmp_path):
     chosen = directory(tmp_path, ", default: b, default_for_unknown: true").find("gpt-6")
 
-    assert (chosen.name, chosen.upstream) == ("gpt-6", "b")
+    assert (chosen.name, chosen.upstream_name) == ("gpt-6", "b")
 
 
 def test_without_models_one_has_to_be_named():
@@ -49,7 +49,7 @@ def test_upstreams_get_their_own_names_for_models(tmp_path):
         ", d: {kind: responses, base_url: 'http://127.0.0.1:1/v1'}",
     )
 
-    assert (models.find("c").upstream, models.find("d").upstream) == ("theirs", "d")
+    assert (models.find("c").upstream_name, models.find("d").upstream_name) == ("theirs", "d")
 
 
 def test_a_chat_server_reads_files_only_where_that_is_said(tmp_path):
@@ -67,7 +67,7 @@ def test_an_embedded_model_is_named_and_not_started(tmp_path):
     weights.write_bytes(b"nobody reads them yet")
     chosen = directory(tmp_path, f", c: {{kind: embedded, model: {weights}, context: 512}}").find("c")
 
-    assert (chosen.upstream, chosen.reads_files) == (str(weights), False)
+    assert (chosen.upstream_name, chosen.reads_files) == (str(weights), False)
 
 
 def test_what_cannot_work_is_an_error_at_start(tmp_path):

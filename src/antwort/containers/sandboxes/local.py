@@ -1,6 +1,6 @@
 """Sandboxes of this machine: starts, supervises and stops a sandbox server as a child process.
 
-It is a process of its own because it runs untrusted code: if it dies, the server goes on and
+It is a process of its own because it runs untrusted code: if it dies, the server continues and
 starts another one. It listens on a Unix socket that only this user can connect to, and it
 ends with this process, and its sandboxes with it.
 """
@@ -206,7 +206,7 @@ class _SandboxProcess:
                 await asyncio.sleep(_POLL_SECONDS)
 
     async def _read_stderr(self) -> None:
-        """Keeps the tail of stderr for the error message of a failed start. Not logged as ours: it may quote code."""
+        """Keep the tail of stderr for the error of a failed start. Logged at debug level only: it may quote code."""
         assert self._process.stderr is not None  # noqa: S101 - a pipe was requested
         while chunk := await self._process.stderr.read(_MAX_STDERR_BYTES):
             self._stderr = (self._stderr + chunk)[-_MAX_STDERR_BYTES:]

@@ -14,7 +14,7 @@ from antwort.api.items import Raw
 from antwort.api.objects import ConversationObject, Deleted, ItemPage
 from antwort.api.requests import AddItems, CreateConversation, UpdateConversation, read_items
 from antwort.engine.attachments import check_files
-from antwort.engine.context import take_in
+from antwort.engine.context import normalize_items
 from antwort.engine.stores import ConversationRecord, Page
 from antwort.http.bodies import json_answer, read_json
 from antwort.http.openapi import ApiRoute, Operation
@@ -101,7 +101,7 @@ async def delete_item(request: Request) -> Answer:
 
 async def _parse_items(request: Request, raw: list[Raw]) -> list[Raw]:
     owner, store = owner_of(request), services_of(request).store
-    parsed = await take_in(read_items(raw, "items"), owner, store, "items")
+    parsed = await normalize_items(read_items(raw, "items"), owner, store, "items")
     await check_files(parsed, owner, store, "items")
     return [item.raw for item in parsed]
 

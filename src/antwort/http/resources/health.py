@@ -23,7 +23,7 @@ async def readyz(request: Request) -> Answer:
     services = services_of(request)
     if services.stopping:
         raise unavailable("The server is shutting down.")
-    await services.write_probe.check(services.store.try_to_write)
+    await services.write_probe.check(services.store.check_writable)
     return json_answer(Health(status="ready"))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, TypeAlias
 
 from antwort.api.requests import JsonObjectFormat, JsonSchemaFormat
-from antwort.engine.ports import FREE_TEXT, FunctionSpec, ModelRequest, Must
+from antwort.engine.ports import FREE_TEXT, FunctionSpec, ModelRequest
 from antwort.models.chat.messages import ChatDialect, to_messages
 
 Body: TypeAlias = dict[str, Any]
@@ -36,7 +36,7 @@ def _function(spec: FunctionSpec) -> Body:
         "name": spec.name,
         "parameters": spec.parameters or (FREE_TEXT if spec.free_text else _NO_PARAMETERS),
     }
-    description = [spec.told] if spec.told else []
+    description = [spec.full_description] if spec.full_description else []
     if spec.grammar is not None:  # chat completions have no tool grammars, so the description states it
         description.append(
             f"The input must be allowed by this {spec.grammar.syntax} grammar:\n{spec.grammar.definition}"
@@ -52,7 +52,7 @@ def _tools(request: ModelRequest) -> Body:
     if not request.tools:
         return {}
     body: Body = {"tools": to_tools(request)}
-    if isinstance(request.choice, Must):
+    if isinstance(request.choice, MustCall):
         body["tool_choice"] = {"type": "function", "function": {"name": request.choice.name}}
     elif request.choice != "auto":
         body["tool_choice"] = request.choice

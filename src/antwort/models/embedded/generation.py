@@ -15,7 +15,7 @@ from msgspec import Struct
 from antwort.api.ids import new_id
 from antwort.api.requests import JsonObjectFormat, JsonSchemaFormat
 from antwort.api.responses import InputDetails, Usage
-from antwort.engine.ports import CallPiece, Finished, ModelRequest, Must, Piece, TextPiece
+from antwort.engine.ports import CallPiece, Finished, ModelRequest, Piece, TextPiece
 from antwort.models.embedded.prompt import (
     FEW_SHOTS,
     FencedTool,
@@ -104,7 +104,7 @@ class Generation:
 
     def _first_phase(self) -> _Phase:
         choice = self._request.choice
-        if isinstance(choice, Must):
+        if isinstance(choice, MustCall):
             return self._start_block(next(tool for tool in self._tools if tool.spec.name == choice.name))
         code = code_tool(self._tools)
         if code is not None and (phase := self._forced_code_phase(code)) is not None:

@@ -132,7 +132,7 @@ def to_prompt_messages(request: ModelRequest) -> list[ChatMessage]:
     instructions = str(history.pop(0)["content"]) if history and history[0]["role"] == "system" else _DEFAULT_SYSTEM
     system = {"role": "system", "content": _system_prompt(instructions, tools)}
     examples = [message for example in _relevant_examples(tools) for message in _example_messages(example)]
-    history = _with_notes(history, [tool.spec.now for tool in tools if tool.spec.now])
+    history = _with_notes(history, [tool.spec.current_state for tool in tools if tool.spec.current_state])
     plain = [_to_plain_message(message, tools_by_name) for message in history]
     return [system, *examples, *_merge_same_role(plain + _schema_messages(request))]
 
@@ -142,7 +142,7 @@ def _relevant_examples(tools: Sequence[FencedTool]) -> list[Example]:
     code = code_tool(tools)
     if code is None:
         return []
-    return [example for example in FEW_SHOTS.examples if example.listing_output is None or code.spec.now]
+    return [example for example in FEW_SHOTS.examples if example.listing_output is None or code.spec.current_state]
 
 
 def consecutive_errors(request: ModelRequest) -> list[str]:
@@ -211,14 +211,14 @@ def tools_to_force(request: ModelRequest) -> set[str]:
     if len(tools) == 1:
         return {code.spec.name}
     named = {tool.spec.name for tool in tools if tool.spec.name in str(history[-1]["content"])}
-    return set() if code.spec.now else named - {code.spec.name}
+    return set() if code.spec.current_state else named - {code.spec.name}
 
 
 def file_listing_step(request: ModelRequest) -> Literal["due", "just_done", "none"]:
     """Whether the forced file listing is due: there are files that were not listed; or whether it was the last call."""
     history = to_messages(request.items, None, _DIALECT)
     code = code_tool(fenced_tools(request.tools))
-    if code is None or not code.spec.now or not history:
+    if code is None or not code.spec.current_state or not history:
         return "none"
     listings = [
         index for index, message in enumerate(history) if any(map(_is_file_listing, message.get("tool_calls", ())))

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias, cast
 import msgspec
 
 from antwort.api.items import GivenReasoning, Item, Raw
-from antwort.engine.ports import FunctionSpec, ModelRequest, Must
+from antwort.engine.ports import FunctionSpec, ModelRequest, MustCall
 from antwort.models.replay_hosted_calls import replay_call, replay_output
 
 Body: TypeAlias = dict[str, Any]
@@ -89,7 +89,7 @@ def _tools(request: ModelRequest) -> Body:
     if not request.tools:
         return {}
     body: Body = {"tools": [_tool(spec) for spec in request.tools]}
-    if isinstance(request.choice, Must):
+    if isinstance(request.choice, MustCall):
         custom = any(spec.free_text for spec in request.tools if spec.name == request.choice.name)
         body["tool_choice"] = {"type": "custom" if custom else "function", "name": request.choice.name}
     elif request.choice != "auto":
@@ -100,7 +100,7 @@ def _tools(request: ModelRequest) -> Body:
 
 
 def _tool(spec: FunctionSpec) -> Body:
-    common: Body = {"name": spec.name} | ({"description": spec.told} if spec.told else {})
+    common: Body = {"name": spec.name} | ({"description": spec.full_description} if spec.full_description else {})
     if spec.free_text:
         grammar: Body = {"format": msgspec.to_builtins(spec.grammar)} if spec.grammar else {}
         return {"type": "custom", **common, **grammar}

@@ -18,11 +18,11 @@ from antwort.api.ids import new_id
 from antwort.api.responses import InputDetails, OutputDetails, Usage
 from antwort.engine.ports import (
     CallPiece,
+    EncryptedReasoning,
     Finished,
     Piece,
     ReasoningPiece,
     RefusalPiece,
-    SealedReasoning,
     SummaryPiece,
     TextPiece,
 )
@@ -190,7 +190,7 @@ class ResponsesStream:
             for stem, part, text in _text_parts(item):
                 yield from self._emit_rest(stem, index, part, text)
             if isinstance(item.get("encrypted_content"), str):
-                yield SealedReasoning(item["encrypted_content"])
+                yield EncryptedReasoning(item["encrypted_content"])
 
     def _read_call(self, index: int, item: Raw, *, custom: bool, is_done: bool) -> Iterator[Piece]:
         call = self._calls.get(index)

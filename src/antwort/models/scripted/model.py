@@ -18,13 +18,13 @@ from antwort.api.items import CustomToolCallOutput, FunctionCallOutput, GivenMes
 from antwort.api.responses import InputDetails, OutputDetails, Usage
 from antwort.engine.ports import (
     CallPiece,
+    EncryptedReasoning,
     Finished,
     ModelFault,
     ModelRequest,
     Piece,
     ReasoningPiece,
     RefusalPiece,
-    SealedReasoning,
     SummaryPiece,
     TextPiece,
 )
@@ -162,7 +162,7 @@ def _pieces(step: ReplyStep, summary: RequestSummary, size: int, index: int) -> 
         if isinstance(text, str):
             yield from map(kind, _split(_substitute(text, summary), size))
     if isinstance(step.sealed, str):
-        yield SealedReasoning(step.sealed)
+        yield EncryptedReasoning(step.sealed)
     if isinstance(step.call, ScriptedCall):
         first, *rest = list(_split(_arguments(step.call, summary), size)) or [""]
         yield CallPiece(index, step.call.name, step.call.id or new_id("call_"), first)

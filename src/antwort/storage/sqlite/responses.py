@@ -11,7 +11,7 @@ import msgspec
 from antwort.api.items import Raw
 from antwort.api.responses import Response
 from antwort.engine.stores import (
-    EVENTS_AT_ONCE,
+    MAX_EVENT_READ_BYTES,
     Owner,
     Page,
     PageQuery,
@@ -188,7 +188,7 @@ def read_events(rows: TenantRows, response_id: str, after: int) -> list[tuple[in
     for number, frame in found:
         events.append((number, frame))
         size += len(frame)
-        if size >= EVENTS_AT_ONCE:
+        if size >= MAX_EVENT_READ_BYTES:
             break
     found.close()
     return events

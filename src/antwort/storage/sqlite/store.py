@@ -80,7 +80,7 @@ class SqliteStore:
             lock.release()
             raise
 
-    async def try_to_write(self) -> None:
+    async def check_writable(self) -> None:
         await self._database.write_all_tenants(check_writable)
 
     async def aclose(self) -> None:
@@ -126,7 +126,7 @@ class SqliteStore:
     async def read_events(self, owner: Owner, response_id: str, after: int) -> list[tuple[int, bytes]]:
         return await self._database.read(owner, lambda rows: responses.read_events(rows, response_id, after))
 
-    async def unfinished(self) -> list[tuple[Owner, StoredResponse]]:
+    async def unfinished_responses(self) -> list[tuple[Owner, StoredResponse]]:
         return await self._database.read_all_tenants(responses.unfinished)
 
     # ── conversations ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -198,7 +198,7 @@ class SqliteStore:
             > 0
         )
 
-    async def sweep_files(self) -> int:
+    async def delete_expired_files(self) -> int:
         now, deletion = self._now(), _BlobDeletion(self._blobs)
         return await self._database.write_all_tenants(
             lambda connection: deletion.collect(files.delete_expired(connection, now)), deletion.on_done
@@ -228,13 +228,13 @@ class SqliteStore:
     async def touch_container(self, owner: Owner, container_id: str, now: float) -> ContainerRecord | None:
         return await self._database.write(owner, lambda rows: containers.touch(rows, container_id, now))
 
-    async def give_sandbox(self, owner: Owner, container_id: str, sandbox: str) -> bool:
+    async def set_sandbox(self, owner: Owner, container_id: str, sandbox: str) -> bool:
         return await self._database.write(owner, lambda rows: containers.give_sandbox(rows, container_id, sandbox))
 
-    async def lose_sandbox(self, owner: Owner, container_id: str, why: str) -> None:
+    async def mark_sandbox_lost(self, owner: Owner, container_id: str, why: str) -> None:
         await self._database.write(owner, lambda rows: containers.lose_sandbox(rows, container_id, why))
 
-    async def lose_sandboxes(self, why: str) -> list[tuple[Owner, ContainerRecord]]:
+    async def mark_all_sandboxes_lost(self, why: str) -> list[tuple[Owner, ContainerRecord]]:
         return await self._database.write_all_tenants(lambda connection: containers.lose_sandboxes(connection, why))
 
     async def delete_container(self, owner: Owner, container_id: str) -> bool:
@@ -246,7 +246,7 @@ class SqliteStore:
     async def expire_containers(self, now: float) -> list[tuple[Owner, ContainerRecord]]:
         return await self._database.write_all_tenants(lambda connection: containers.expire(connection, now))
 
-    async def expire_idlest(
+    async def expire_least_recently_used(
         self, owner: Owner, name: str, now: float, spared: Sequence[str] = ()
     ) -> ContainerRecord | None:
         excluded = list(spared)

@@ -103,7 +103,7 @@ class ContainerConformance(Conformance):
             check_equal(await store.touch_container(OWNER, "cntr_1", NOW), None)
             check_equal(await store.list_container_files(OWNER, "cntr_1", PageQuery()), None)
             check_equal(await store.get_container_file(OWNER, "cntr_1", "cfile_1"), None)
-            check(not await store.give_sandbox(OWNER, "cntr_1", "s"), "the container is deleted")
+            check(not await store.set_sandbox(OWNER, "cntr_1", "s"), "the container is deleted")
             check(
                 not await store.change_container_files(OWNER, "cntr_1", put=[file_record("cfile_2", "b")]),
                 "the container is deleted",
@@ -149,16 +149,20 @@ class ContainerConformance(Conformance):
             for number, name in enumerate(("auto", "auto", "auto", "named")):
                 await create_container(store, f"cntr_{number}", name=name, last_active_at=NOW + number)
             await store.touch_container(OWNER, "cntr_0", NOW + 10)
-            first = await store.expire_idlest(OWNER, "auto", NOW + 11)
+            first = await store.expire_least_recently_used(OWNER, "auto", NOW + 11)
             check_equal(first, container_record("cntr_1", name="auto", last_active_at=NOW + 1, status="expired"))
             check_equal(await store.get_container(OWNER, "cntr_1", NOW), first)
-            check_equal(not_none(await store.expire_idlest(OWNER, "auto", NOW + 11, ["cntr_2"])).id, "cntr_0")
-            check_equal(await store.expire_idlest(OWNER, "auto", NOW + 11, ["cntr_2"]), None)
-            check_equal(await store.expire_idlest(OWNER, "auto", NOW - 1), None)  # it was used later
-            check_equal(await store.expire_idlest(OTHER_TENANT, "auto", NOW + 11), None)
+            check_equal(
+                not_none(await store.expire_least_recently_used(OWNER, "auto", NOW + 11, ["cntr_2"])).id, "cntr_0"
+            )
+            check_equal(await store.expire_least_recently_used(OWNER, "auto", NOW + 11, ["cntr_2"]), None)
+            check_equal(await store.expire_least_recently_used(OWNER, "auto", NOW - 1), None)  # it was used later
+            check_equal(await store.expire_least_recently_used(OTHER_TENANT, "auto", NOW + 11), None)
             check_equal(await store.expire_containers(NOW + 11), [])
             check_equal((await store.container_use(OWNER, NOW + 11)).containers, 2)
-            check_equal(await store.expire_idlest(OWNER, "named", NOW + 100), None)  # it is already expired
+            check_equal(
+                await store.expire_least_recently_used(OWNER, "named", NOW + 100), None
+            )  # it is already expired
 
     async def test_a_use_postpones_expiry(self, tmp_path: Path) -> None:
         async with self.opened_store(tmp_path) as store:
@@ -174,12 +178,12 @@ class ContainerConformance(Conformance):
             await create_container(store, "cntr_1")
             await store.change_container_files(OWNER, "cntr_1", put=[file_record("cfile_1", "a")])
             await store.expire_containers(NOW + 60)
-            check(not await store.give_sandbox(OWNER, "cntr_1", "s"), "the container is expired")
+            check(not await store.set_sandbox(OWNER, "cntr_1", "s"), "the container is expired")
             check(
                 not await store.change_container_files(OWNER, "cntr_1", put=[], dropped=["cfile_1"]),
                 "the container is expired",
             )
-            await store.lose_sandbox(OWNER, "cntr_1", "why")
+            await store.mark_sandbox_lost(OWNER, "cntr_1", "why")
             check_equal(await store.get_container(OWNER, "cntr_1", NOW), container_record("cntr_1", status="expired"))
             check_equal(await store.get_container_file(OWNER, "cntr_1", "cfile_1"), file_record("cfile_1", "a"))
             check(await store.delete_container(OWNER, "cntr_1"), "an expired container can be deleted")
@@ -215,7 +219,7 @@ class ContainerConformance(Conformance):
             )
             check_equal(await store.container_use(OWNER, NOW), ContainerUse(2, 5 * GIB, 10))
             check_equal(await store.container_use(OWNER, NOW + 60), ContainerUse(1, 4 * GIB, 0))
-            await store.lose_sandbox(OWNER, "cntr_1", "why")
+            await store.mark_sandbox_lost(OWNER, "cntr_1", "why")
             check_equal(await store.container_use(OWNER, NOW), ContainerUse(2, 5 * GIB, 0))
 
     async def test_a_container_over_quota_is_rejected(self, tmp_path: Path) -> None:
@@ -253,19 +257,19 @@ class ContainerConformance(Conformance):
     async def test_a_new_or_lost_sandbox_has_no_files(self, tmp_path: Path) -> None:
         async with self.opened_store(tmp_path) as store:
             await create_container(store, "cntr_1")
-            check(await store.give_sandbox(OWNER, "cntr_1", "s1"), "the container exists")
+            check(await store.set_sandbox(OWNER, "cntr_1", "s1"), "the container exists")
             check_equal(await store.get_container(OWNER, "cntr_1", NOW), container_record("cntr_1", sandbox="s1"))
             await store.change_container_files(OWNER, "cntr_1", put=[file_record("cfile_1", "a")])
-            await store.lose_sandbox(OWNER, "cntr_1", "it died")
+            await store.mark_sandbox_lost(OWNER, "cntr_1", "it died")
             check_equal(await store.get_container(OWNER, "cntr_1", NOW), container_record("cntr_1", lost="it died"))
             check_equal(await file_ids(store), [])
-            await store.give_sandbox(OWNER, "cntr_1", "s2")
+            await store.set_sandbox(OWNER, "cntr_1", "s2")
             check_equal(
                 await store.get_container(OWNER, "cntr_1", NOW),
                 container_record("cntr_1", sandbox="s2", lost="it died"),
             )
             await store.change_container_files(OWNER, "cntr_1", put=[file_record("cfile_1", "a")])
-            await store.give_sandbox(OWNER, "cntr_1", "s3")
+            await store.set_sandbox(OWNER, "cntr_1", "s3")
             check_equal(await file_ids(store), [])
 
     async def test_lose_sandboxes_covers_all_tenants(self, tmp_path: Path) -> None:
@@ -278,17 +282,17 @@ class ContainerConformance(Conformance):
             ):
                 await create_container(store, identifier, owner, last_active_at=NOW + (identifier != "cntr_4"))
             for identifier, owner in (("cntr_1", OWNER), ("cntr_3", OTHER_TENANT), ("cntr_4", OWNER)):
-                await store.give_sandbox(owner, identifier, "s")
+                await store.set_sandbox(owner, identifier, "s")
             await store.change_container_files(OWNER, "cntr_1", put=[file_record("cfile_1", "a")])
             await store.expire_containers(NOW + 60)
         async with self.opened_store(tmp_path) as store:
-            lost = await store.lose_sandboxes("restarted")
+            lost = await store.mark_all_sandboxes_lost("restarted")
             expected = [
                 (o, container_record(i, last_active_at=NOW + 1, lost="restarted"))
                 for o, i in ((OWNER, "cntr_1"), (OTHER_TENANT, "cntr_3"))
             ]
             check_equal(sorted(lost, key=str), expected)
-            check_equal(await store.lose_sandboxes("again"), [])
+            check_equal(await store.mark_all_sandboxes_lost("again"), [])
             check_equal(not_none(await store.get_container(OWNER, "cntr_1", NOW)).lost, "restarted")
             check_equal(not_none(await store.get_container(OWNER, "cntr_2", NOW)).lost, None)
             check_equal(await file_ids(store), [])
@@ -345,7 +349,7 @@ class ContainerConformance(Conformance):
     async def test_another_tenant_cannot_read_or_change_a_container(self, tmp_path: Path) -> None:
         async with self.opened_store(tmp_path) as store:
             await create_container(store, "cntr_1")
-            await store.give_sandbox(OWNER, "cntr_1", "s")
+            await store.set_sandbox(OWNER, "cntr_1", "s")
             await store.change_container_files(OWNER, "cntr_1", put=[file_record("cfile_1", "a")])
 
             check_equal(await store.get_container(OTHER_TENANT, "cntr_1", NOW), None)
@@ -353,9 +357,9 @@ class ContainerConformance(Conformance):
             check_equal((await store.list_containers(OTHER_TENANT, PageQuery(), NOW)).data, [])
             check_equal(await store.touch_container(OTHER_TENANT, "cntr_1", NOW + 1), None)
             check(
-                not await store.give_sandbox(OTHER_TENANT, "cntr_1", "forged"), "another tenant must not set a sandbox"
+                not await store.set_sandbox(OTHER_TENANT, "cntr_1", "forged"), "another tenant must not set a sandbox"
             )
-            await store.lose_sandbox(OTHER_TENANT, "cntr_1", "forged")
+            await store.mark_sandbox_lost(OTHER_TENANT, "cntr_1", "forged")
             check(
                 not await store.change_container_files(OTHER_TENANT, "cntr_1", put=[], dropped=["cfile_1"]),
                 "another tenant must not change files",

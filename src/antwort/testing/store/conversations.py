@@ -138,7 +138,7 @@ class ConversationConformance(Conformance):
     async def test_the_write_check_changes_nothing(self, tmp_path: Path) -> None:
         async with self.opened_store(tmp_path) as store:
             await store.create_conversation(OWNER, RECORD, [message("msg_1")])
-            await store.try_to_write()
+            await store.check_writable()
             check_equal(await store.all_items(OWNER, "conv_1"), [message("msg_1")])
         async with self.opened_store(tmp_path) as store:
             check_equal(await store.get_conversation(OWNER, "conv_1"), RECORD)

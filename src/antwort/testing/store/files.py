@@ -149,7 +149,7 @@ class FileConformance(Conformance):
                 check_equal(
                     [file.id for file in (await store.list_files(OWNER, PageQuery())).data], ["file-3", "file-1"]
                 )
-                check_equal(await store.sweep_files(), 0 if swept else 1)
+                check_equal(await store.delete_expired_files(), 0 if swept else 1)
             check_equal(await store.get_file(OWNER, "file-1"), msgspec.structs.replace(lasting, bytes=7))
             check_equal(await read_content(store, "file-1"), b"content")
 

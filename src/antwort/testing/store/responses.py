@@ -10,7 +10,7 @@ import msgspec
 
 from antwort.api.responses import Conversation, Response, Usage
 from antwort.engine.stores import (
-    EVENTS_AT_ONCE,
+    MAX_EVENT_READ_BYTES,
     ConversationRecord,
     PageQuery,
     Store,
@@ -257,8 +257,8 @@ class ResponseConformance(Conformance):
     async def test_events_are_read_in_batches_limited_by_bytes(self, tmp_path: Path) -> None:
         async with self.opened_store(tmp_path) as store:
             await store.begin_response(OWNER, new_response("resp_1"))
-            every = [(number, b"x" * (EVENTS_AT_ONCE * 2 // 5)) for number in range(6)]
-            every += [(6, b"y" * EVENTS_AT_ONCE * 2), (7, b"z")]
+            every = [(number, b"x" * (MAX_EVENT_READ_BYTES * 2 // 5)) for number in range(6)]
+            every += [(6, b"y" * MAX_EVENT_READ_BYTES * 2), (7, b"z")]
             await store.append_events(OWNER, "resp_1", every)
             read: list[tuple[int, bytes]] = []
             sizes: list[int] = []
@@ -291,10 +291,10 @@ class ResponseConformance(Conformance):
             await store.begin_response(OWNER_WITH_OTHER_KEY, queued)
             await store.begin_response(OTHER_TENANT, begun)
         async with self.opened_store(tmp_path) as store:
-            check_equal(await store.unfinished(), [(OWNER_WITH_OTHER_KEY, queued), (OTHER_TENANT, begun)])
-            for owner, stored in await store.unfinished():
+            check_equal(await store.unfinished_responses(), [(OWNER_WITH_OTHER_KEY, queued), (OTHER_TENANT, begun)])
+            for owner, stored in await store.unfinished_responses():
                 await store.finish_response(owner, completed(stored))
-            check_equal(await store.unfinished(), [])
+            check_equal(await store.unfinished_responses(), [])
 
     # ── Tenants ──────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -1,4 +1,4 @@
-"""The hosted tools that come with the server, one room for each."""
+"""Built-in tool providers, one package for each."""
 
 from __future__ import annotations
 

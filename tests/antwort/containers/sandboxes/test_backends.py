@@ -26,66 +26,66 @@ def running(tmp_path_factory):
         yield server
 
 
-async def test_without_a_word_it_is_the_jail_of_this_machine(tmp_path):
-    place = await open_backend(CodeInterpreterSettings(), tmp_path, os.environ)
+async def test_the_default_backend_is_local(tmp_path):
+    backend = await open_backend(CodeInterpreterSettings(), tmp_path, os.environ)
 
-    assert isinstance(place.sandboxes, LocalSandboxes)
-    assert place.description == "in the jail of this machine"
-    await place.sandboxes.aclose()
+    assert isinstance(backend.sandboxes, LocalSandboxes)
+    assert backend.description == "in the jail of this machine"
+    await backend.sandboxes.aclose()
 
 
-async def test_without_a_jail_it_is_off_and_says_why_and_how_to_turn_it_on(tmp_path):
-    place = await open_backend(CodeInterpreterSettings(), tmp_path, NO_JAIL)
+async def test_without_a_jail_the_backend_is_off_with_a_reason(tmp_path):
+    backend = await open_backend(CodeInterpreterSettings(), tmp_path, NO_JAIL)
 
-    assert place.sandboxes is None
+    assert backend.sandboxes is None
     for words in ("off: SANDBOX_MODE=node", "antwort doctor", "sandbox_url", "extra `sandbox`"):
-        assert words in place.description
+        assert words in backend.description
 
 
-async def test_without_a_jail_whoever_insists_is_told_at_once(tmp_path):
+async def test_enabled_without_a_jail_is_a_config_error(tmp_path):
     with pytest.raises(
         ConfigError, match=r"code_interpreter\.enabled: no code can be run on this machine: SANDBOX_MODE"
     ):
         await open_backend(CodeInterpreterSettings(enabled=True), tmp_path, NO_JAIL)
 
 
-async def test_it_can_be_off(tmp_path):
-    place = await open_backend(CodeInterpreterSettings(enabled=False), tmp_path, NO_JAIL)
+async def test_disabled_by_the_configuration(tmp_path):
+    backend = await open_backend(CodeInterpreterSettings(enabled=False), tmp_path, NO_JAIL)
 
-    assert (place.sandboxes, place.description) == (None, "off, as the configuration says")
+    assert (backend.sandboxes, backend.description) == (None, "off, as the configuration says")
 
 
-async def test_a_server_elsewhere(tmp_path, running):
+async def test_sandbox_url_selects_the_remote_backend(tmp_path, running):
     settings = CodeInterpreterSettings(sandbox_url=running.url, sandbox_token_env="KEY")
-    place = await open_backend(settings, tmp_path, {"KEY": running.token})
+    backend = await open_backend(settings, tmp_path, {"KEY": running.token})
 
-    assert isinstance(place.sandboxes, RemoteSandboxes)
-    assert place.description == f"at {running.url}"
-    await place.sandboxes.aclose()
+    assert isinstance(backend.sandboxes, RemoteSandboxes)
+    assert backend.description == f"at {running.url}"
+    await backend.sandboxes.aclose()
 
 
-async def test_a_server_that_does_not_answer_yet_is_no_reason_not_to_start(tmp_path):
-    place = await open_backend(CodeInterpreterSettings(sandbox_url="http://127.0.0.1:9"), tmp_path, {})
+async def test_an_unreachable_sandbox_server_does_not_prevent_the_start(tmp_path):
+    backend = await open_backend(CodeInterpreterSettings(sandbox_url="http://127.0.0.1:9"), tmp_path, {})
 
-    assert isinstance(place.sandboxes, RemoteSandboxes)
-    assert "does not answer yet" in place.description
-    await place.sandboxes.aclose()
+    assert isinstance(backend.sandboxes, RemoteSandboxes)
+    assert "does not answer yet" in backend.description
+    await backend.sandboxes.aclose()
 
 
 @pytest.mark.parametrize(
-    "settings, variables, says",
+    "settings, variables, message",
     [
         ({"sandbox_token_env": "KEY"}, {"KEY": "x"}, "sandbox_token_env: there is no `sandbox_url`"),
         ({"sandbox_url": "http://127.0.0.1:9", "sandbox_token_env": "KEY"}, {}, "the variable KEY is not set"),
         ({"sandbox_url": "http://127.0.0.1:9", "sandbox_token_env": "KEY"}, {"KEY": ""}, "the variable KEY is not set"),
     ],
 )
-async def test_what_cannot_be_is_an_error_at_start(tmp_path, settings, variables, says):
-    with pytest.raises(ConfigError, match=says):
+async def test_an_impossible_configuration_is_an_error(tmp_path, settings, variables, message):
+    with pytest.raises(ConfigError, match=message):
         await open_backend(CodeInterpreterSettings(**settings), tmp_path, variables)
 
 
-async def test_a_wrong_token_is_an_error_at_start(tmp_path, running):
+async def test_a_wrong_token_is_a_config_error(tmp_path, running):
     settings = CodeInterpreterSettings(sandbox_url=running.url, sandbox_token_env="KEY")
     with pytest.raises(ConfigError, match="sandbox_token_env: The sandbox server rejects the token"):
         await open_backend(settings, tmp_path, {"KEY": "wrong"})

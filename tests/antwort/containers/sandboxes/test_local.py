@@ -23,7 +23,7 @@ def anyio_backend():
 
 @pytest.fixture(autouse=True)
 def others():
-    """Processes that other tests keep for longer than a test; they are none of ours."""
+    """Processes of longer-lived fixtures of other tests."""
     OTHERS.update(children())
     yield
     OTHERS.clear()
@@ -38,7 +38,7 @@ async def local(tmp_path):
 
 
 def children(of: int | None = None) -> list[int]:
-    """The processes that a process, ours unless another is named, has started and that still run."""
+    """The running children of a process, by default of this one."""
     found = Path(f"/proc/{of or os.getpid()}/task").glob("*/children")
     return [
         int(pid)
@@ -66,19 +66,19 @@ async def echo(sandbox: Sandbox, code: str) -> str | None:
     return last.echo
 
 
-async def test_nothing_runs_before_it_is_needed(local):
+async def test_the_child_starts_on_first_use(local):
     assert children() == []
     await local.start()
     assert len(children()) == 1
 
 
-async def test_several_that_need_it_at_once_start_it_once(local):
+async def test_concurrent_acquires_start_one_child(local):
     sandboxes = await asyncio.gather(*(acquired(local) for _ in range(4)))
     assert len(children()) == 1
     assert await echo(sandboxes[3], "1 + 1") == "2"
 
 
-async def test_a_child_that_dies_is_replaced_and_what_it_ran_is_lost(local):
+async def test_a_dead_child_is_replaced_and_its_sandboxes_are_lost(local):
     before = await acquired(local)
     await echo(before, "x = 1")
     (pid,) = children()
@@ -93,7 +93,7 @@ async def test_a_child_that_dies_is_replaced_and_what_it_ran_is_lost(local):
     assert await echo(after, "1") == "1"
 
 
-async def test_a_child_that_dies_in_the_middle_of_a_run(local):
+async def test_a_child_that_dies_during_a_run(local):
     sandbox = await acquired(local)
     (pid,) = children()
     async with aclosing(sandbox.run("print('begun', flush=True)\nwhile True: pass", timeout=60)) as steps:
@@ -103,7 +103,7 @@ async def test_a_child_that_dies_in_the_middle_of_a_run(local):
             await anext(steps)
 
 
-async def test_where_it_cannot_start_it_says_why(tmp_path):
+async def test_a_failed_start_is_jail_unavailable_with_the_reason(tmp_path):
     environment = {**os.environ, "SANDBOX_MODE": "node"}
     sandboxes = LocalSandboxes(tmp_path, max_output=2000, environment=environment)
     for _ in range(2):
@@ -113,7 +113,7 @@ async def test_where_it_cannot_start_it_says_why(tmp_path):
     assert children() == []
 
 
-async def test_the_child_is_handed_no_secrets(tmp_path):
+async def test_the_child_inherits_no_secrets(tmp_path):
     environment = {**os.environ, "OPENAI_API_KEY": "sk-secret", "ANTWORT_X": "y", "SANDBOX_MAX_SESSIONS": "7"}
     sandboxes = LocalSandboxes(tmp_path, max_output=2000, environment=environment)
     await sandboxes.start()
@@ -126,7 +126,7 @@ async def test_the_child_is_handed_no_secrets(tmp_path):
     assert b"SANDBOX_MAX_SESSIONS=7" in handed
 
 
-async def test_the_child_runs_code_for_as_long_as_we_are_told_to(tmp_path):
+async def test_the_child_gets_the_execution_timeout(tmp_path):
     environment = {**os.environ, "SANDBOX_MAX_TIMEOUT_SECONDS": "1"}
     sandboxes = LocalSandboxes(tmp_path, max_output=2000, max_seconds=7199.5, environment=environment)
     await sandboxes.start()
@@ -137,7 +137,7 @@ async def test_the_child_runs_code_for_as_long_as_we_are_told_to(tmp_path):
     assert b"SANDBOX_MAX_TIMEOUT_SECONDS=7200\0" in handed
 
 
-async def test_output_is_limited_as_it_was_told(local):
+async def test_the_child_gets_the_output_limit(local):
     sandbox = await acquired(local)
     async with aclosing(sandbox.run("print('x' * 50_000)", timeout=30)) as steps:
         *_, last = [step async for step in steps]
@@ -145,14 +145,14 @@ async def test_output_is_limited_as_it_was_told(local):
     assert last.cut_bytes > 40_000
 
 
-async def test_once_it_is_closed_nothing_is_started_any_more(tmp_path):
+async def test_a_closed_backend_starts_no_child(tmp_path):
     sandboxes = LocalSandboxes(tmp_path, max_output=2000)
     await sandboxes.aclose()
     with pytest.raises(SandboxUnavailable):
         await acquired(sandboxes)
 
 
-async def test_a_state_that_lies_deep_is_no_hindrance(tmp_path, monkeypatch):
+async def test_a_long_state_path_uses_a_short_socket_path(tmp_path, monkeypatch):
     deep = tmp_path / ("d" * 60) / ("e" * 60)
     monkeypatch.setattr("tempfile.tempdir", str(deep))  # TMPDIR, as the standard library remembers it
     sandboxes = LocalSandboxes(deep / "state", max_output=2000)

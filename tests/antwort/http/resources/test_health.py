@@ -24,7 +24,7 @@ async def test_the_write_probe_writes_once_per_interval(server):
 
     async def write() -> None:
         writes.append(1)
-        await server.services.store.try_to_write()
+        await server.services.store.check_writable()
 
     for _ in range(3):
         await probe.check(write)

@@ -5,7 +5,7 @@ import pytest
 from antwort.api.items import read
 from antwort.api.requests import JsonObjectFormat, JsonSchemaFormat, ReasoningOptions
 from antwort.api.tools import GrammarFormat
-from antwort.engine.ports import FunctionSpec, ModelRequest, Must
+from antwort.engine.ports import FunctionSpec, ModelRequest, MustCall
 from antwort.models.chat.messages import ChatDialect
 from antwort.models.chat.request import to_body
 
@@ -44,7 +44,7 @@ def test_tools_are_functions():
         ("auto", None),
         ("none", "none"),
         ("required", "required"),
-        (Must("look"), {"type": "function", "function": {"name": "look"}}),
+        (MustCall("look"), {"type": "function", "function": {"name": "look"}}),
     ],
 )
 def test_choices(choice, sent):

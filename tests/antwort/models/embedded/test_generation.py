@@ -7,7 +7,7 @@ import pytest
 
 from antwort.api.items import read
 from antwort.api.requests import JsonObjectFormat, JsonSchemaFormat
-from antwort.engine.ports import CallPiece, Finished, FunctionSpec, ModelRequest, Must, TextPiece
+from antwort.engine.ports import CallPiece, Finished, FunctionSpec, ModelRequest, TextPiece
 from antwort.models.embedded.generation import CompletionEnd, Generation, bound_integers
 from antwort.models.embedded.prompt import FEW_SHOTS
 from antwort.testing.model import fold
@@ -126,7 +126,7 @@ def test_before_a_json_answer_a_call_is_forced_if_there_is_a_code_tool():
         "get_weather"
     ]  # named, and there are no files
 
-    files = msgspec.structs.replace(CODE, now="In /mnt/data now: a.csv.")
+    files = msgspec.structs.replace(CODE, current_state="In /mnt/data now: a.csv.")
     other = msgspec.structs.replace(WEATHER, name="get_time")
     completion = make_generation(CODE, WEATHER, other, format=FORMAT, user=f"{named} And get_time.").next_request()
     assert completion is not None
@@ -166,7 +166,9 @@ def test_required_and_named_tool_choice_force_a_call():
     assert choice.grammar == 'root ::= "```python\\n" | "```get_weather\\n"'
     assert [call.name for call in answer.calls] == ["get_weather"]
 
-    answer, (completion,) = run(make_generation(CODE, WEATHER, choice=Must("get_weather")), (["{}"], CompletionEnd()))
+    answer, (completion,) = run(
+        make_generation(CODE, WEATHER, choice=MustCall("get_weather")), (["{}"], CompletionEnd())
+    )
     assert (completion.prompt, [call.name for call in answer.calls]) == ("<prompt>```get_weather\n", ["get_weather"])
 
 
@@ -191,7 +193,7 @@ def test_after_too_many_errors_an_answer_is_forced():
 
 
 def test_the_file_listing_is_forced_first_and_then_code():
-    files = msgspec.structs.replace(CODE, now="In /mnt/data now: a.csv.")
+    files = msgspec.structs.replace(CODE, current_state="In /mnt/data now: a.csv.")
     answer, completions = run(make_generation(files))
     assert completions == []
     assert answer.reason == "calls"

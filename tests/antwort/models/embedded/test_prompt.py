@@ -21,7 +21,7 @@ from antwort.models.embedded.prompt import (
 )
 
 PARAMETERS = {"type": "object", "properties": {"code": {"type": "string"}}}
-CODE = FunctionSpec("code_interpreter", "Run Python.", PARAMETERS, now="In /mnt/data now: sales.csv.")
+CODE = FunctionSpec("code_interpreter", "Run Python.", PARAMETERS, current_state="In /mnt/data now: sales.csv.")
 NO_FILES = FunctionSpec("code_interpreter", "Run Python.", PARAMETERS)
 WEATHER = FunctionSpec("get_weather", "The weather.", {"type": "object", "properties": {"city": {"type": "string"}}})
 

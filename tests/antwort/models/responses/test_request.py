@@ -5,7 +5,7 @@ import pytest
 from antwort.api.items import read
 from antwort.api.requests import JsonSchemaFormat, ReasoningOptions
 from antwort.api.tools import GrammarFormat
-from antwort.engine.ports import FunctionSpec, ModelRequest, Must
+from antwort.engine.ports import FunctionSpec, ModelRequest, MustCall
 from antwort.models.responses.request import ReplayReasoning, to_body, to_input
 
 HELLO = {"type": "message", "role": "user", "content": "Hi"}
@@ -85,8 +85,8 @@ def test_tools_and_choices():
         {"type": "function", "name": "look", "description": "Looks.", "parameters": {"type": "object"}, "strict": True},
         {"type": "custom", "name": "sql"},
     ]
-    assert body(tools=[LOOK], choice=Must("look"))["tool_choice"] == {"type": "function", "name": "look"}
-    assert body(tools=[FREE], choice=Must("sql"))["tool_choice"] == {"type": "custom", "name": "sql"}
+    assert body(tools=[LOOK], choice=MustCall("look"))["tool_choice"] == {"type": "function", "name": "look"}
+    assert body(tools=[FREE], choice=MustCall("sql"))["tool_choice"] == {"type": "custom", "name": "sql"}
     assert body(tools=[LOOK], choice="required", parallel=False)["parallel_tool_calls"] is False
     assert "tool_choice" not in body(tools=[LOOK])
 

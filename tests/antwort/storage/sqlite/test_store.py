@@ -116,7 +116,7 @@ async def test_a_killed_process_loses_no_acknowledged_write(tmp_path):
         operations += await asyncio.to_thread(run_and_kill, tmp_path, run)
         async with opened(tmp_path) as store:
             await check_operations(store, operations)
-            unfinished = {stored.response.id for _, stored in await store.unfinished()}
+            unfinished = {stored.response.id for _, stored in await store.unfinished_responses()}
         await asyncio.to_thread(check_integrity, tmp_path)
         ended = {f"resp_{name}" for what, name, *_ in operations if what == "ended"}
         assert not unfinished & ended
@@ -247,8 +247,8 @@ async def test_the_write_probe_writes_to_disk(tmp_path):
         await store.begin_response(OWNER, new_response("resp_1"))
         size = await asyncio.to_thread(lambda: (tmp_path / "antwort.db-wal").stat().st_size)
         with file_size_limit(size), pytest.raises(StoreFault):
-            await store.try_to_write()
-        await store.try_to_write()
+            await store.check_writable()
+        await store.check_writable()
 
 
 async def test_one_write_too_large_for_the_disk_does_not_fail_the_others(tmp_path):
@@ -278,7 +278,7 @@ async def test_a_locked_database_is_a_store_fault_for_writes_until_released(tmp_
         with pytest.raises(StoreFault, match="locked"):
             await store.create_file(OWNER, file_record("file-1"), chunks(b"content"))
         with pytest.raises(StoreFault, match="locked"):
-            await store.try_to_write()
+            await store.check_writable()
         assert await store.get_response(OWNER, "resp_1") == first
         other.execute("ROLLBACK")
         other.close()
@@ -327,10 +327,10 @@ async def test_a_file_expires_at_expires_at(tmp_path):
         await store.create_file(OWNER, file_record("file-1", expires_at=1010), chunks(b"content"))
         now = 1009.9
         assert isinstance(await store.get_file(OWNER, "file-1"), FileRecord)
-        assert await store.sweep_files() == 0
+        assert await store.delete_expired_files() == 0
         now = 1010.0
         assert await store.get_file(OWNER, "file-1") is None
-        assert await store.sweep_files() == 1
+        assert await store.delete_expired_files() == 1
         assert await asyncio.to_thread(lambda: [*(tmp_path / "blobs").iterdir()]) == []
 
 
@@ -393,7 +393,7 @@ async def test_no_query_scans_a_whole_table(tmp_path):
             await store.find_items(OWNER, ["msg_1"])
             await store.read_events(OWNER, "resp_1", 1)
             await store.get_item(OWNER, "conv_1", "msg_1")
-            await store.unfinished()
+            await store.unfinished_responses()
         connection.set_trace_callback(None)
     queries = {sql for sql in statements if sql.lstrip().startswith(("SELECT", "WITH"))}
 

@@ -1,4 +1,4 @@
-"""Files that came with messages (`input_file`), which the code is to find in `/mnt/data`. Pure."""
+"""`input_file` attachments of the history, which are copied to `/mnt/data`: their names and their containers. Pure."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from msgspec import Struct
 from antwort.api.items import GivenCodeCall, InputFile, Item, Raw
 from antwort.engine.attachments import PartLocation, attached_parts
 
-_LONGEST_NAME = 200
+_MAX_NAME_BYTES = 200
 
 
 class Attachment(Struct, frozen=True):
-    """A file of a message, and where in the input it was."""
+    """An attached file, and its location in the input."""
 
     file: InputFile
-    place: PartLocation
+    location: PartLocation
 
 
-def attached(items: Iterable[Item]) -> Iterator[Attachment]:
-    """All of them, in order; also those that a function of the caller's has answered with."""
+def attached_files(items: Iterable[Item]) -> Iterator[Attachment]:
+    """All attached files, in order; also those in the outputs of client-side calls."""
     for at, item in enumerate(items):
-        for place, part in attached_parts(item, f"input[{at}]"):
+        for location, part in attached_parts(item, f"input[{at}]"):
             if isinstance(part, InputFile):
-                yield Attachment(part, place)
+                yield Attachment(part, location)
 
 
-def named(items: Iterable[Item], taken: Iterable[str] = ()) -> Iterator[tuple[Attachment, str]]:
-    """Those whose content came along, each with its name: none that another of the same message has, or is `taken`."""
+def with_names(items: Iterable[Item], taken: Iterable[str] = ()) -> Iterator[tuple[Attachment, str]]:
+    """The files with inline content, each with a name that is unique in its message and not `taken`."""
     for item in items:
         names = set(taken)
-        for attachment in attached([item]):
+        for attachment in attached_files([item]):
             if attachment.file.file_id is None and attachment.file.file_data is not None:
                 wanted = name_for(attachment.file)
                 spellings = (f"{number}-{wanted}" if number > 1 else wanted for number in count(1))
@@ -43,38 +43,38 @@ def named(items: Iterable[Item], taken: Iterable[str] = ()) -> Iterator[tuple[At
                 yield attachment, name
 
 
-def containers_of(history: Sequence[Item]) -> list[str]:
-    """The containers that earlier calls ran in, in the order of their last use."""
+def containers_in(history: Sequence[Item]) -> list[str]:
+    """The ids of the containers of earlier calls, in the order of their last use."""
     used: dict[str, None] = {}
     for item in history:
-        if (container := _container(item)) is not None:
+        if (container := _container_id(item)) is not None:
             used.pop(container, None)
             used[container] = None
     return list(used)
 
 
-def since_last_use(history: Sequence[Item], container_id: str) -> Sequence[Item]:
-    """What came after the last call that ran in this container: files from before that are in it already."""
+def items_since_last_use(history: Sequence[Item], container_id: str) -> Sequence[Item]:
+    """The items behind the last call in this container: files from before it are in the container already."""
     for at in range(len(history) - 1, -1, -1):
-        if _container(history[at]) == container_id:
+        if _container_id(history[at]) == container_id:
             return history[at + 1 :]
     return history
 
 
 def name_for(file: InputFile) -> str:
-    """Where an attached file goes: by its own name, without what no file can be called."""
+    """The file name of an attachment: its own, without control characters and directories."""
     last = (file.filename or "").replace("\\", "/").rpartition("/")[2]
     plain = "".join(one for one in last if not unicodedata.category(one).startswith(("C", "Zl", "Zp")))
-    while len(plain.encode()) > _LONGEST_NAME:
-        plain = plain[1:]  # the end says what kind of file it is
+    while len(plain.encode()) > _MAX_NAME_BYTES:
+        plain = plain[1:]  # keeps the extension
     return plain if plain.strip(". ") else "file"
 
 
-def _container(item: Item) -> str | None:
+def _container_id(item: Item) -> str | None:
     if isinstance(item.known, GivenCodeCall):
         return item.known.container_id
     if item.type == "shell_call":
-        place: object = item.raw.get("environment")
-        named = cast("Raw", place).get("container_id") if isinstance(place, dict) else None
-        return named if isinstance(named, str) else None
+        environment: object = item.raw.get("environment")
+        found = cast("Raw", environment).get("container_id") if isinstance(environment, dict) else None
+        return found if isinstance(found, str) else None
     return None

@@ -1,7 +1,7 @@
-"""Where an answer speaks of files: links to `/mnt/data`, and the names of files that were just made. Pure.
+"""File citations (`container_file_citation`): links to `/mnt/data`, and names of created files, in the text. Pure.
 
-Indexes count characters (code points), from the first of what names the file to behind
-its last: of a link its address, as OpenAI has it.
+Indexes count code points, from the first to behind the last character of the mention; of a
+link they cover its URL, as OpenAI's do.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from antwort.engine.stores import ContainerFileRecord
 
 _DATA: Final = "/mnt/data/"
 _LINK: Final = re.compile(re.escape(f"sandbox:{_DATA}"))
-# What stands around a name that is not part of a longer one. A full stop may follow it: sentences end so. Only ASCII
-# counts, because there are languages that put no space between a name and the next word.
+# The boundaries of a name that is not part of a longer one. A full stop at the end of a sentence may follow. Only
+# ASCII counts, because some languages put no space between a name and the next word.
 _BEGINS: Final = r"(?<![A-Za-z0-9_./-])"
 _ENDS: Final = r"(?![A-Za-z0-9_/-]|\.[A-Za-z0-9])"
 _QUOTE: Final = "[`\"']"
@@ -36,19 +36,19 @@ class _Mention(Struct, frozen=True):
 def cite(
     text: str, files: Iterable[ContainerFileRecord], made: Sequence[ContainerFileRecord]
 ) -> list[ContainerFileCitation]:
-    """Every link to a file; and of each one just made that is not linked, the first time that it is named."""
+    """Every link to a file; and the first mention by name of each created file that is not linked."""
     mentions = list(_links(text, files))
     linked = {mention.file.id for mention in mentions}
     names = Counter(_name(file) for file in made)
     unlinked = (file for file in made if file.id not in linked)
-    named = (_named(text, file, alone=names[_name(file)] == 1) for file in unlinked)
+    named = (_first_mention(text, file, is_unique=names[_name(file)] == 1) for file in unlinked)
     mentions += [mention for mention in named if mention is not None]
     mentions.sort(key=lambda mention: mention.start)
     return [_citation(mention) for mention in mentions]
 
 
 def _links(text: str, files: Iterable[ContainerFileRecord]) -> Iterator[_Mention]:
-    """Addresses as models write them: plain, or with what a URL cannot hold escaped."""
+    """`sandbox:` URLs, plain or percent-encoded."""
     starts = list(_LINK.finditer(text))
     if not starts:
         return
@@ -66,12 +66,12 @@ def _spellings(path: str) -> tuple[str, ...]:
     return path, quote(path), quote(path, safe="")
 
 
-def _named(text: str, file: ContainerFileRecord, *, alone: bool) -> _Mention | None:
-    """By its path, or by its own name where no other file has it. A name that could be a word counts only in quotes."""
+def _first_mention(text: str, file: ContainerFileRecord, *, is_unique: bool) -> _Mention | None:
+    """The first mention by path, or by a unique name. A name without an extension counts only in quotes."""
     name = _name(file)
     if name not in text:
         return None
-    for spelling in (_DATA + file.path, file.path, *([name] if alone else [])):
+    for spelling in (_DATA + file.path, file.path, *([name] if is_unique else [])):
         word = re.escape(spelling)
         pattern = f"{_BEGINS}{word}{_ENDS}" if "." in name.strip(".") else f"(?<={_QUOTE}){word}(?={_QUOTE})"
         if found := re.search(pattern, text):

@@ -19,10 +19,15 @@ from antwort.config import CodeInterpreterSettings
 from antwort.containers.containers import Containers, ContainerSpec
 from antwort.containers.registry import container_not_found
 from antwort.containers.sandboxes.port import ExecutionResult, Output, SandboxError, SandboxLost, SandboxRefused
-from antwort.engine.attachments import decoded
+from antwort.engine.attachments import decode_file_data
 from antwort.engine.ports import FunctionSpec, HostedCall, ToolContext, ToolDone
 from antwort.engine.stores import AUTO_CONTAINER, ContainerFileRecord, ContainerRecord, FileStore
-from antwort.tools.builtins.codeinterpreter.attachments import Attachment, attached, named, since_last_use
+from antwort.tools.builtins.codeinterpreter.attachments import (
+    Attachment,
+    attached_files,
+    items_since_last_use,
+    with_names,
+)
 from antwort.tools.builtins.codeinterpreter.call import CodeCall
 from antwort.tools.builtins.codeinterpreter.citations import cite
 from antwort.tools.builtins.codeinterpreter.results import STATE_LOST, from_result, interrupted, not_run
@@ -160,20 +165,22 @@ class PreparedCodeInterpreter:
             copied = await self._containers.ensure_files(self._context.owner, record.id, ids)
             self._files.update((file.path, file) for file in copied)
         uploaded = [file.path for file in self._files.values() if file.file_id is not None]
-        for attachment, name in named(history if self._is_empty else since_last_use(history, record.id), uploaded):
+        for attachment, name in with_names(
+            history if self._is_empty else items_since_last_use(history, record.id), uploaded
+        ):
             await self._add_attachment(record, attachment, name)
         self._is_filled, self._filled_empty, self._is_empty = True, self._is_empty, False
 
     async def _file_ids(self) -> list[str]:
         """Uploaded files that were declared or attached. One that was deleted meanwhile is skipped."""
-        given = [one.file.file_id for one in attached(self._context.history) if one.file.file_id is not None]
+        given = [one.file.file_id for one in attached_files(self._context.history) if one.file.file_id is not None]
         declared = self._auto.file_ids if self._auto is not None else None
         ids = dict.fromkeys([*(declared or ()), *given])
         return [one for one in ids if await self._uploads.get_file(self._context.owner, one) is not None]
 
     async def _add_attachment(self, record: ContainerRecord, attachment: Attachment, name: str) -> None:
         try:
-            data = decoded(attachment.file.file_data or "", attachment.place)
+            data = decode_file_data(attachment.file.file_data or "", attachment.location)
         except ApiError:
             return  # of an earlier request, which got the error
         file = await self._containers.add_file(self._context.owner, record.id, name, _one_chunk(data))
@@ -189,7 +196,9 @@ def _described(spec: FunctionSpec, names: Sequence[str]) -> FunctionSpec:
     if not names:
         return spec
     more = f" and {len(names) - _MAX_DESCRIBED_FILES} more" if len(names) > _MAX_DESCRIBED_FILES else ""
-    return msgspec.structs.replace(spec, now=f"In /mnt/data now: {', '.join(names[:_MAX_DESCRIBED_FILES])}{more}.")
+    return msgspec.structs.replace(
+        spec, current_state=f"In /mnt/data now: {', '.join(names[:_MAX_DESCRIBED_FILES])}{more}."
+    )
 
 
 async def _one_chunk(data: bytes) -> AsyncIterator[bytes]:

@@ -14,7 +14,7 @@ from antwort.containers.files import ContainerAndFileStore, unknown_file
 from antwort.containers.paths import path_for
 from antwort.engine.ports import ToolContext
 from antwort.engine.stores import ContainerFileRecord, ContainerRecord, FileRecord, PageQuery
-from antwort.tools.builtins.codeinterpreter.attachments import attached, containers_of, named
+from antwort.tools.builtins.codeinterpreter.attachments import attached_files, containers_in, with_names
 from antwort.tools.builtins.codeinterpreter.prepared import PreparedCodeInterpreter
 from antwort.tools.builtins.codeinterpreter.types import NAME
 
@@ -88,12 +88,12 @@ class CodeInterpreter:
         """The existing container that the calls will run in: the named one, or the last one of the history."""
         if isinstance(tool.container, str):
             return await self._containers.require(context.owner, tool.container)
-        newest = await self._containers.newest_live(context.owner, containers_of(context.history))
+        newest = await self._containers.newest_live(context.owner, containers_in(context.history))
         wanted = tool.container.memory_limit
         return newest if newest is not None and wanted in (None, newest.memory_limit) else None
 
     async def _attached(self, context: ToolContext, items: Sequence[Item]) -> list[FileRecord]:
-        ids = [one.file.file_id for one in attached(items) if one.file.file_id is not None]
+        ids = [one.file.file_id for one in attached_files(items) if one.file.file_id is not None]
         found = [await self._store.get_file(context.owner, one) for one in ids]
         return [record for record in found if record is not None]
 
@@ -115,4 +115,4 @@ def _expected_names(
         expected.append(path_for(record, taken.__contains__))
         taken.add(expected[-1])
     uploaded = [*expected, *(file.path for file in known if file.file_id is not None)]
-    return [*expected, *(name for _, name in named(items, uploaded))]
+    return [*expected, *(name for _, name in with_names(items, uploaded))]

@@ -1,7 +1,7 @@
-"""The function that a model sees instead of the code interpreter, and what it may be called with. Pure.
+"""The function of the code interpreter: its description for the model, and the parser of its arguments. Pure.
 
-Small models write arguments that are nearly right. What can only mean one thing is taken;
-everything else is a `BadArguments` that tells the model what to write instead.
+Small models write arguments that are nearly valid. What is unambiguous is accepted; the rest
+is a `BadArguments` whose message says what to write instead.
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ SPEC: Final = FunctionSpec(NAME, _DESCRIPTION, _PARAMETERS)
 
 
 class BadArguments(ValueError):
-    """The model has to write its call again. Says how."""
+    """The arguments of a call are invalid. The message tells the model how to write them."""
 
 
 class Arguments(Struct, frozen=True):
-    """What the model wants to be run."""
+    """The code to run, and the packages that it needs."""
 
     code: str
     requirements: tuple[str, ...] = ()
 
 
 def read_arguments(written: str) -> Arguments:
-    """The arguments, as a model wrote them."""
+    """Parse the arguments of a call."""
     try:
-        given: object = json.loads(written, strict=False)  # line breaks within strings are a common slip
+        given: object = json.loads(written, strict=False)  # models often write raw line breaks within strings
     except (ValueError, RecursionError) as error:
         raise BadArguments(
             f'The arguments are not valid JSON ({error}), so nothing was run. Write {{"code": "..."}} with line breaks '
@@ -65,7 +65,7 @@ def read_arguments(written: str) -> Arguments:
     code = fields.get("code")
     if not isinstance(code, str) or not code.strip():
         raise BadArguments('There is no code to run: put the Python code into "code" as a string.')
-    return Arguments(_speakable(code), _requirements(fields.get("requirements")))
+    return Arguments(_replace_surrogates(code), _requirements(fields.get("requirements")))
 
 
 def _requirements(given: object) -> tuple[str, ...]:
@@ -77,6 +77,6 @@ def _requirements(given: object) -> tuple[str, ...]:
     return tuple(name for name in cast("list[str]", names) if name.strip())
 
 
-def _speakable(code: str) -> str:
-    """Halves of characters, which escapes can spell and nothing can write, are replaced."""
+def _replace_surrogates(code: str) -> str:
+    """Replace unpaired surrogates, which JSON escapes can produce and UTF-8 cannot encode."""
     return code.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

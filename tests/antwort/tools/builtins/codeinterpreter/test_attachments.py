@@ -4,11 +4,11 @@ import pytest
 
 from antwort.api.items import InputFile, Item, read
 from antwort.tools.builtins.codeinterpreter.attachments import (
-    attached,
-    containers_of,
+    attached_files,
+    containers_in,
+    items_since_last_use,
     name_for,
-    named,
-    since_last_use,
+    with_names,
 )
 
 
@@ -22,7 +22,7 @@ def call(container: str) -> Item:
     )
 
 
-def test_files_are_found_wherever_they_came_with():
+def test_files_are_found_in_messages_and_outputs():
     answer = read(
         {"type": "function_call_output", "call_id": "c", "output": [{"type": "input_file", "file_id": "file-3"}]}
     )
@@ -33,39 +33,39 @@ def test_files_are_found_wherever_they_came_with():
         answer,
     ]
 
-    assert [(one.file.file_id, one.place.param) for one in attached(history)] == [
+    assert [(one.file.file_id, one.location.param) for one in attached_files(history)] == [
         ("file-1", "input[0].content[1]"),
         ("file-2", "input[0].content[2]"),
         ("file-3", "input[2].output[0]"),
     ]
 
 
-def test_two_files_of_one_message_never_share_a_name():
+def test_file_names_are_unique_within_a_message():
     def inline(name: str | None) -> dict:
         return {"type": "input_file", "filename": name, "file_data": "eA=="}
 
     first = message(inline("a.csv"), inline("there/a.csv"), inline(None), {"type": "input_file", "file_id": "file-1"})
     second = message(inline("a.csv"), inline(None), inline(None))
 
-    assert [name for _, name in named([first, second], ["2-a.csv"])] == [
+    assert [name for _, name in with_names([first, second], ["2-a.csv"])] == [
         *("a.csv", "3-a.csv", "file"),
         *("a.csv", "file", "2-file"),
     ]
 
 
-def test_containers_come_in_the_order_of_their_last_use():
+def test_containers_are_in_the_order_of_their_last_use():
     shell = read({"type": "shell_call", "environment": {"type": "container_reference", "container_id": "c3"}})
     local = read({"type": "shell_call", "environment": {"type": "local"}})
 
-    assert containers_of([call("c1"), call("c2"), shell, local, call("c1")]) == ["c2", "c3", "c1"]
+    assert containers_in([call("c1"), call("c2"), shell, local, call("c1")]) == ["c2", "c3", "c1"]
 
 
-def test_files_from_before_the_last_use_of_a_container_are_in_it():
+def test_items_since_the_last_use_of_a_container():
     old, new = message(), message()
 
-    assert since_last_use([old, call("c1"), call("c2"), new], "c1")[-1] is new
-    assert len(since_last_use([old, call("c1"), call("c2"), new], "c1")) == 2
-    assert since_last_use([old, call("c1"), new], "c2") == [old, call("c1"), new]
+    assert items_since_last_use([old, call("c1"), call("c2"), new], "c1")[-1] is new
+    assert len(items_since_last_use([old, call("c1"), call("c2"), new], "c1")) == 2
+    assert items_since_last_use([old, call("c1"), new], "c2") == [old, call("c1"), new]
 
 
 @pytest.mark.parametrize(
@@ -82,5 +82,5 @@ def test_files_from_before_the_last_use_of_a_container_are_in_it():
         ("x" * 300 + ".csv", "x" * 196 + ".csv"),
     ],
 )
-def test_an_attached_file_gets_a_name_that_a_file_can_have(given, name):
+def test_an_attachment_gets_a_valid_file_name(given, name):
     assert name_for(InputFile(filename=given)) == name

@@ -71,7 +71,7 @@ async def run_code(tool: PreparedCodeInterpreter, code: str) -> ToolDone:
 
 def description(tool: PreparedCodeInterpreter) -> str:
     (spec,) = tool.specs
-    return spec.told
+    return spec.full_description
 
 
 def message(*parts: dict) -> Item:

@@ -10,24 +10,24 @@ from hypothesis import strategies as st
 from antwort.tools.builtins.codeinterpreter.types import SPEC, Arguments, BadArguments, read_arguments
 
 
-def test_the_function_says_where_files_are_and_that_state_stays():
+def test_the_description_names_the_data_directory_and_persistence():
     assert SPEC.name == "code_interpreter"
     assert SPEC.description is not None
-    for told in ("/mnt/data", "stay from call to call", "sandbox:/mnt/data/", "no network", "requirements"):
-        assert told in SPEC.description
+    for words in ("/mnt/data", "stay from call to call", "sandbox:/mnt/data/", "no network", "requirements"):
+        assert words in SPEC.description
     assert len(SPEC.description) < 800
 
 
-def test_what_the_schema_allows_is_read():
-    written = {"code": "print(1)", "requirements": ["scipy>=1.14"]}
-    jsonschema.validate(written, SPEC.parameters or {})
+def test_valid_arguments_are_parsed():
+    arguments = {"code": "print(1)", "requirements": ["scipy>=1.14"]}
+    jsonschema.validate(arguments, SPEC.parameters or {})
 
-    assert read_arguments(json.dumps(written)) == Arguments("print(1)", ("scipy>=1.14",))
+    assert read_arguments(json.dumps(arguments)) == Arguments("print(1)", ("scipy>=1.14",))
     assert read_arguments('{"code": "1"}') == Arguments("1")
 
 
 @given(st.text())
-def test_code_comes_out_as_it_went_in(code):
+def test_code_round_trips(code):
     if code.strip():
         assert read_arguments(json.dumps({"code": code})).code == code.encode("utf-16", "surrogatepass").decode(
             "utf-16", "replace"
@@ -43,17 +43,17 @@ def test_code_comes_out_as_it_went_in(code):
         '{"code": "a\\nb", "x": 1}',
     ],
 )
-def test_slips_that_can_only_mean_one_thing_are_taken(slip):
+def test_unambiguous_mistakes_are_accepted(slip):
     assert read_arguments(slip) == Arguments("a\nb")
 
 
-def test_one_requirement_need_not_be_a_list():
+def test_a_single_requirement_may_be_a_string():
     assert read_arguments('{"code": "1", "requirements": "scipy"}').requirements == ("scipy",)
     assert read_arguments('{"code": "1", "requirements": ["", "scipy", " "]}').requirements == ("scipy",)
 
 
 @pytest.mark.parametrize(
-    "written, says",
+    "arguments, message",
     [
         ("", "not valid JSON"),
         ("print(1)", "not valid JSON"),
@@ -70,6 +70,6 @@ def test_one_requirement_need_not_be_a_list():
         ('{"code": "1", "requirements": {"a": 1}}', "package names"),
     ],
 )
-def test_what_cannot_be_run_tells_the_model_what_to_write(written, says):
-    with pytest.raises(BadArguments, match=says):
-        read_arguments(written)
+def test_invalid_arguments_tell_the_model_what_to_write(arguments, message):
+    with pytest.raises(BadArguments, match=message):
+        read_arguments(arguments)
