@@ -9,10 +9,10 @@ from peer_process import PeerFailedError, ask
 from readings import Reading, Row, Suite
 from workload import FEW, MANY, SHAPES, Doubled, Samples, Tally, sample
 
-from weakincentives.adapters import ModelReply, ScriptedAdapter
-from weakincentives.adapters.scripted import calls, say
+from weakincentives.adapters import ModelReply
 from weakincentives.prompt import MarkdownSection, Prompt, Tool, ToolContext, ToolResult
 from weakincentives.runtime import Session
+from weakincentives.testing import ScriptedAdapter, calls, say
 
 TARGET = 0.3
 LINEAR = 1.3  # quadratic would be 10; caches and the garbage collector are allowed a little

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from weakincentives.adapters.core import Connection, Evaluation, PromptResponse, ProviderAdapter
-from weakincentives.adapters.scripted import ScriptedAdapter
-from weakincentives.adapters.throttle import ThrottlePolicy
+from weakincentives.adapters.retry import ThrottlePolicy
 from weakincentives.adapters.turn import (
     ModelReply,
     ModelRequest,
@@ -24,7 +23,6 @@ __all__ = [
     "NativeCall",
     "PromptResponse",
     "ProviderAdapter",
-    "ScriptedAdapter",
     "ThrottlePolicy",
     "ToolCall",
     "ToolChoice",

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from weakincentives.adapters.audit import Audit
-from weakincentives.adapters.throttle import ThrottlePolicy, with_backoff
+from weakincentives.adapters.retry import ThrottlePolicy, with_backoff
 from weakincentives.adapters.tool_calls import handle_provider_call, run_tool
 from weakincentives.adapters.turn import (
     AskModel,

@@ -24,10 +24,10 @@ from weakincentives.filesystem.protocol import FileStat, Filesystem, GrepMatch
 
 if TYPE_CHECKING:
     from weakincentives.filesystem.host import HostFilesystem
-    from weakincentives.filesystem.journal import HostSnapshot
     from weakincentives.filesystem.mounts.copy import materialize
+    from weakincentives.filesystem.undo_log import HostSnapshot
 
-_HOMES = {"HostFilesystem": "host", "HostSnapshot": "journal", "materialize": "mount_copy"}
+_HOMES = {"HostFilesystem": "host", "HostSnapshot": "undo_log", "materialize": "mounts.copy"}
 
 __all__ = [
     "FileStat",

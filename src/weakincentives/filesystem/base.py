@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from itertools import islice
 
 from weakincentives.errors import FilesystemError, MissingFileError, NotADirectoryPathError
+from weakincentives.filesystem.glob_patterns import compile_glob, literal_prefix
 from weakincentives.filesystem.paths import join, split
-from weakincentives.filesystem.patterns import compile_glob, literal_prefix
 from weakincentives.filesystem.protocol import FileStat, GrepMatch
 from weakincentives.filesystem.regex_timeout import RegexTimeout, compile_pattern
 

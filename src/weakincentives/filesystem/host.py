@@ -18,7 +18,8 @@ from typing import BinaryIO, Literal
 
 from weakincentives.errors import FilesystemError, InvalidPathError
 from weakincentives.filesystem.base import FilesystemBase
-from weakincentives.filesystem.beneath import (
+from weakincentives.filesystem.errors import directory_not_empty, missing, not_a_directory, not_a_file, root_is_kept
+from weakincentives.filesystem.openat import (
     LIST,
     PASS,
     READ,
@@ -30,8 +31,9 @@ from weakincentives.filesystem.beneath import (
     read_all,
     write_all,
 )
-from weakincentives.filesystem.faults import directory_not_empty, missing, not_a_directory, not_a_file, root_is_kept
-from weakincentives.filesystem.journal import (
+from weakincentives.filesystem.paths import Parts, is_addressable, join, split
+from weakincentives.filesystem.protocol import FileStat
+from weakincentives.filesystem.undo_log import (
     Absent,
     Before,
     HostSnapshot,
@@ -40,8 +42,6 @@ from weakincentives.filesystem.journal import (
     SavedFile,
     SavedLink,
 )
-from weakincentives.filesystem.paths import Parts, is_addressable, join, split
-from weakincentives.filesystem.protocol import FileStat
 
 
 class HostFilesystem(FilesystemBase):

@@ -14,7 +14,7 @@ from typing import NoReturn, TypeAlias
 from weakincentives.clock import SYSTEM_CLOCK, Clock
 from weakincentives.errors import FilesystemError
 from weakincentives.filesystem.base import FilesystemBase
-from weakincentives.filesystem.faults import directory_not_empty, missing, not_a_directory, not_a_file, root_is_kept
+from weakincentives.filesystem.errors import directory_not_empty, missing, not_a_directory, not_a_file, root_is_kept
 from weakincentives.filesystem.paths import Parts, join, split
 from weakincentives.filesystem.protocol import FileStat
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar, cast
 import msgspec
 
 from weakincentives.errors import ParseError, SerdeError
-from weakincentives.serde.shape import conform
+from weakincentives.serde.conform import conform
 
 T = TypeVar("T")
 

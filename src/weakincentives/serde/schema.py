@@ -27,7 +27,7 @@ import msgspec
 import msgspec.inspect as shapes
 
 from weakincentives.errors import SchemaError
-from weakincentives.serde.shape import ObjectType, shape_of
+from weakincentives.serde.conform import ObjectType, shape_of
 from weakincentives.serde.strict import strict
 
 Schema: TypeAlias = dict[str, Any]

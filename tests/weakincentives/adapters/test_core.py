@@ -10,10 +10,8 @@ from weakincentives.adapters import (
     ModelReply,
     NamedTool,
     PromptResponse,
-    ScriptedAdapter,
     ThrottlePolicy,
 )
-from weakincentives.adapters.scripted import call, native, say
 from weakincentives.budget import Budget, BudgetTracker, TokenUsage
 from weakincentives.clock import ManualClock
 from weakincentives.deadlines import Deadline
@@ -49,6 +47,7 @@ from weakincentives.runtime import (
     Session,
     ToolInvoked,
 )
+from weakincentives.testing import ScriptedAdapter, call, native, say
 
 
 @dataclass(frozen=True)

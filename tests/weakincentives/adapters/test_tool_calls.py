@@ -5,14 +5,14 @@ from typing import Annotated, Any
 
 import pytest
 
-from weakincentives.adapters import ScriptedAdapter, ToolOutput
-from weakincentives.adapters.scripted import call, calls, native, say
+from weakincentives.adapters import ToolOutput
 from weakincentives.adapters.turn import ClientRunCall, ModelReply, ToolCall
 from weakincentives.errors import PromptEvaluationError
 from weakincentives.filesystem import Filesystem, InMemoryFilesystem
 from weakincentives.prompt import MarkdownSection, Prompt, ProviderTool, Tool, ToolContext, ToolResult
 from weakincentives.resources import ResourceRegistry
 from weakincentives.runtime import Session, ToolInvoked
+from weakincentives.testing import ScriptedAdapter, call, calls, native, say
 
 
 @dataclass(frozen=True)

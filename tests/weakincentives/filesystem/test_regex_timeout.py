@@ -29,7 +29,7 @@ def test_what_is_no_pattern_is_said_to_be_none(wrong: str):
 
 @pytest.mark.parametrize("pattern", ["*a" * 25 + "b", "**/a/" * 15 + "b"])
 def test_a_glob_cannot_hang_a_filesystem(pattern: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(base, "Patience", lambda: RegexTimeout(0.2))
+    monkeypatch.setattr(base, "RegexTimeout", lambda: RegexTimeout(0.2))
     files = InMemoryFilesystem()
     files.write_text("a" * 60, "")
     files.write_text("a/" * 40 + "c", "")
@@ -38,7 +38,7 @@ def test_a_glob_cannot_hang_a_filesystem(pattern: str, monkeypatch: pytest.Monke
 
 
 def test_a_grep_cannot_hang_a_filesystem(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(base, "Patience", lambda: RegexTimeout(0.2))
+    monkeypatch.setattr(base, "RegexTimeout", lambda: RegexTimeout(0.2))
     files = InMemoryFilesystem()
     files.write_text("long", "a" * 60 + "!")
     with suppress(FilesystemError):

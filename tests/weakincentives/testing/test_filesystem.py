@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from weakincentives.errors import WinkError
 from weakincentives.filesystem import Filesystem, HostFilesystem, InMemoryFilesystem
-from weakincentives.filesystem.beneath import best_opener, open_in_one_call, open_walking
+from weakincentives.filesystem.openat import best_opener, open_in_one_call, open_walking
 from weakincentives.testing.filesystem import FilesystemConformance, tree
 
 

@@ -2,12 +2,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from weakincentives.adapters import ScriptedAdapter
-from weakincentives.adapters.scripted import call, calls, say
 from weakincentives.filesystem import Filesystem, HostFilesystem, InMemoryFilesystem
 from weakincentives.prompt import Prompt
 from weakincentives.resources import ResourceRegistry
 from weakincentives.runtime import Session, ToolInvoked
+from weakincentives.testing import ScriptedAdapter, call, calls, say
 from weakincentives.tools import VfsToolsSection
 
 

@@ -27,7 +27,7 @@ from weakincentives.adapters.openai.responses.tool_params import (
     resolve_choice,
 )
 from weakincentives.adapters.openai.sdk import Transport, faults
-from weakincentives.adapters.throttle import ThrottlePolicy, with_backoff
+from weakincentives.adapters.retry import ThrottlePolicy, with_backoff
 from weakincentives.adapters.turn import ToolChoice
 from weakincentives.clock import SYSTEM_CLOCK, Clock
 from weakincentives.errors import ProviderFault

@@ -18,7 +18,7 @@ from weakref import finalize
 from weakincentives.adapters.openai.config import OpenAIClientConfig
 from weakincentives.adapters.openai.responses.streaming import Tell, read_stream
 from weakincentives.adapters.openai.wire import PATH, STREAMED, Wire, as_object, decode
-from weakincentives.adapters.throttle import retry_after
+from weakincentives.adapters.retry import retry_after
 from weakincentives.errors import MissingExtraError, ProviderFault
 
 if TYPE_CHECKING:

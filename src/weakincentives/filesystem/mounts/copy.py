@@ -9,9 +9,9 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from weakincentives.errors import WorkspaceBudgetError, WorkspaceError
-from weakincentives.filesystem.beneath import CHUNK, PASS, READ, best_opener, opened, opened_root, write_all
 from weakincentives.filesystem.mounts.mount import HostMount, HostMountPreview
 from weakincentives.filesystem.mounts.plan import AllowedRoots, MountPlan, PlannedFile, plan_mounts
+from weakincentives.filesystem.openat import CHUNK, PASS, READ, best_opener, opened, opened_root, write_all
 from weakincentives.filesystem.paths import Parts
 
 

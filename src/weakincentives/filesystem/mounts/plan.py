@@ -18,8 +18,8 @@ from pathlib import Path
 from pathspec import GitIgnoreSpec
 
 from weakincentives.errors import InvalidPathError, WorkspaceBudgetError, WorkspaceError, WorkspaceSecurityError
-from weakincentives.filesystem.beneath import LIST, READ, best_opener, describe, names_in, opened, opened_root
 from weakincentives.filesystem.mounts.mount import HostMount
+from weakincentives.filesystem.openat import LIST, READ, best_opener, describe, names_in, opened, opened_root
 from weakincentives.filesystem.paths import Parts, VfsPath, is_addressable, join
 
 # Links that are followed can make a small tree endless in all but name.

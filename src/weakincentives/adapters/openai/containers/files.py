@@ -30,7 +30,7 @@ from weakincentives.adapters.openai.containers.transfer import (
 )
 from weakincentives.errors import MissingFileError
 from weakincentives.filesystem import FileStat
-from weakincentives.filesystem.faults import missing, not_a_directory, not_a_file
+from weakincentives.filesystem.errors import missing, not_a_directory, not_a_file
 from weakincentives.filesystem.paths import normalise
 
 _MOST_CACHED = 64 << 20

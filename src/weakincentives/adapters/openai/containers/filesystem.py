@@ -22,7 +22,7 @@ from weakincentives.adapters.openai.containers.mirror import Mirror
 from weakincentives.adapters.openai.containers.sync import download_all, sync
 from weakincentives.errors import FilesystemError, ProviderFault
 from weakincentives.filesystem import FileStat, FilesystemBase, HostFilesystem, HostSnapshot
-from weakincentives.filesystem.faults import directory_not_empty, root_is_kept
+from weakincentives.filesystem.errors import directory_not_empty, root_is_kept
 from weakincentives.filesystem.paths import join, normalise, split
 from weakincentives.runtime import WorkspaceSynced
 

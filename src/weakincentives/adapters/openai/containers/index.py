@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from weakincentives.adapters.openai.containers.api import RemoteFile
 from weakincentives.errors import InvalidPathError
-from weakincentives.filesystem.faults import missing, not_a_directory, not_a_file
+from weakincentives.filesystem.errors import missing, not_a_directory, not_a_file
 from weakincentives.filesystem.paths import MAX_NAME_BYTES, ROOT, Parts, join, split
 
 _KEPT_OF_A_LONG_NAME = 180

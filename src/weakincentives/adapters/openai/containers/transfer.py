@@ -12,7 +12,7 @@ from typing import BinaryIO, Literal, TypeAlias, TypeVar, cast
 
 from weakincentives.adapters.openai.containers.api import ContainerApi, FileGone, RemoteFile
 from weakincentives.adapters.openai.containers.index import Entry
-from weakincentives.adapters.throttle import ThrottlePolicy, with_backoff
+from weakincentives.adapters.retry import ThrottlePolicy, with_backoff
 from weakincentives.clock import SYSTEM_CLOCK, Clock
 from weakincentives.errors import (
     FilesystemError,

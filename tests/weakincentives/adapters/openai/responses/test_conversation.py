@@ -18,7 +18,7 @@ from weakincentives.adapters.openai import (
     OpenAIModelConfig,
     OpenAIWebSearchSection,
 )
-from weakincentives.adapters.throttle import ThrottlePolicy
+from weakincentives.adapters.retry import ThrottlePolicy
 from weakincentives.clock import ManualClock
 from weakincentives.errors import NativeToolError, PromptEvaluationError
 from weakincentives.prompt import (

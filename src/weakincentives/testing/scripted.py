@@ -3,7 +3,7 @@
 It is no mock of an adapter: everything but the model is the real thing. The loop,
 tools, transactions, limits, back-off and events are those of every other adapter.
 
-    >>> from weakincentives.adapters.scripted import ScriptedAdapter, call, say
+    >>> from weakincentives.testing import ScriptedAdapter, call, say
     >>> from weakincentives.prompt import MarkdownSection, Prompt
     >>> from weakincentives.runtime import Session
     >>> prompt = Prompt(ns="doc", key="hello", sections=[MarkdownSection(title="Task", key="task", template="Greet.")])
@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, TypeAlias, cast
 
 from weakincentives.adapters.core import DEFAULT_MAX_TURNS, Connection, ProviderAdapter
-from weakincentives.adapters.throttle import ThrottlePolicy
+from weakincentives.adapters.retry import ThrottlePolicy
 from weakincentives.adapters.turn import ModelReply, ModelRequest, NativeCall, ToolCall, ToolChoice
 from weakincentives.budget import TokenUsage
 from weakincentives.clock import SYSTEM_CLOCK, Clock
@@ -27,7 +27,7 @@ from weakincentives.serde import dump_json
 if TYPE_CHECKING:
     from weakincentives.adapters.core import Evaluation
 
-Line: TypeAlias = ModelReply | Exception | Callable[[ModelRequest], ModelReply]
+ScriptedReply: TypeAlias = ModelReply | Exception | Callable[[ModelRequest], ModelReply]
 """One answer of the script: a reply, an error to raise, or a function that looks at the request first."""
 
 
@@ -71,7 +71,7 @@ class ScriptedAdapter(ProviderAdapter):
 
     def __init__(
         self,
-        script: Iterable[Line],
+        script: Iterable[ScriptedReply],
         *,
         provider: str = "scripted",
         tool_choice: ToolChoice = "auto",

@@ -4,12 +4,12 @@ from dataclasses import dataclass
 
 import pytest
 
-from weakincentives.adapters import ModelReply, ModelRequest, ScriptedAdapter, ToolCall
-from weakincentives.adapters.scripted import call, calls, native, say
+from weakincentives.adapters import ModelReply, ModelRequest, ToolCall
 from weakincentives.budget import TokenUsage
 from weakincentives.errors import PromptEvaluationError
 from weakincentives.prompt import MarkdownSection, Prompt, ToolResult
 from weakincentives.runtime import Session
+from weakincentives.testing import ScriptedAdapter, call, calls, native, say
 
 
 @dataclass

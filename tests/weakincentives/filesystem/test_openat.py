@@ -6,8 +6,8 @@ import stat
 
 import pytest
 
-from weakincentives.filesystem import beneath
-from weakincentives.filesystem.beneath import (
+from weakincentives.filesystem import openat
+from weakincentives.filesystem.openat import (
     LIST,
     PASS,
     READ,
@@ -115,12 +115,12 @@ def test_the_choice_is_made_once_and_survives_an_old_kernel(monkeypatch):
     def refuse(*_arguments):
         raise OSError(errno.ENOSYS, "not here")
 
-    monkeypatch.setattr(beneath, "open_in_one_call", refuse)
-    beneath.best_opener.cache_clear()
+    monkeypatch.setattr(openat, "open_in_one_call", refuse)
+    openat.best_opener.cache_clear()
     try:
-        assert beneath.best_opener() is beneath.open_walking
+        assert openat.best_opener() is openat.open_walking
     finally:
-        beneath.best_opener.cache_clear()
+        openat.best_opener.cache_clear()
 
 
 def test_write_all_writes_all(tmp_path):

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from weakincentives.adapters.throttle import ThrottlePolicy, retry_after, retryable, with_backoff
+from weakincentives.adapters.retry import ThrottlePolicy, retry_after, retryable, with_backoff
 from weakincentives.clock import ManualClock
 from weakincentives.deadlines import Deadline
 from weakincentives.errors import ProviderFault

@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from weakincentives.errors import InvalidPathError
-from weakincentives.filesystem.patterns import compile_glob, literal_prefix
+from weakincentives.filesystem.glob_patterns import compile_glob, literal_prefix
 
 
 @pytest.mark.parametrize(

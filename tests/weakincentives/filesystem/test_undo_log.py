@@ -7,7 +7,7 @@ import pytest
 
 from weakincentives.errors import FilesystemError
 from weakincentives.filesystem import Filesystem
-from weakincentives.filesystem.journal import Absent, HostSnapshot, Journal, SavedDirectory, SavedFile, SavedLink
+from weakincentives.filesystem.undo_log import Absent, HostSnapshot, Journal, SavedDirectory, SavedFile, SavedLink
 from weakincentives.resources import Snapshotable
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from weakincentives.errors import ParseError
 from weakincentives.serde import parse_strict
-from weakincentives.serde.shape import admits_null, conform, shape_of
+from weakincentives.serde.conform import admits_null, conform, shape_of
 
 
 class Options(TypedDict):

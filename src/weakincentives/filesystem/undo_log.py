@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import IO, TypeAlias
 
 from weakincentives.errors import FilesystemError
-from weakincentives.filesystem.beneath import CHUNK, READ, write_all
+from weakincentives.filesystem.openat import CHUNK, READ, write_all
 from weakincentives.filesystem.paths import Parts
 
 
