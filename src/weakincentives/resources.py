@@ -72,7 +72,7 @@ class ResourceRegistry:
     def snapshotables(self) -> tuple[Snapshotable, ...]:
         """Each distinct resource that can be rolled back."""
         distinct = {id(instance): instance for instance in self._entries.values()}
-        return tuple(cast("Snapshotable", instance) for instance in distinct.values() if _can_be_rolled_back(instance))
+        return tuple(cast("Snapshotable", instance) for instance in distinct.values() if _is_snapshotable(instance))
 
     def __contains__(self, key: type) -> bool:
         return key in self._entries
@@ -87,6 +87,6 @@ class ResourceRegistry:
         return f"ResourceRegistry({', '.join(key.__name__ for key in self._entries)})"
 
 
-def _can_be_rolled_back(instance: object) -> bool:
+def _is_snapshotable(instance: object) -> bool:
     """Asked by attribute: since Python 3.12, `isinstance` with a protocol no longer sees what `__getattr__` lends."""
     return callable(getattr(instance, "snapshot", None)) and callable(getattr(instance, "restore", None))

@@ -23,7 +23,7 @@ class Audit:
     session: Session
     clock: Clock
 
-    def rendered(self, rendered: RenderedPrompt[Any]) -> None:
+    def record_prompt_rendered(self, rendered: RenderedPrompt[Any]) -> None:
         """The prompt is about to be sent."""
         self.session.dispatch(
             PromptRendered(
@@ -40,22 +40,22 @@ class Audit:
             )
         )
 
-    def heard(self, heard: ModelReply, turn: int) -> None:
+    def record_reply(self, reply: ModelReply, turn: int) -> None:
         """The model answered."""
         self.session.dispatch(
             ModelResponded(
                 prompt_name=self.prompt.name,
                 adapter=self.adapter,
                 turn=turn,
-                text=heard.text,
-                tool_calls=tuple(call.name for call in (*heard.native_calls, *heard.calls)),
-                usage=heard.usage,
+                text=reply.text,
+                tool_calls=tuple(call.name for call in (*reply.native_calls, *reply.calls)),
+                usage=reply.usage,
                 session_id=self.session.session_id,
                 created_at=self.clock.now(),
             )
         )
 
-    def provider_ran(self, call: NativeCall, text: str) -> None:
+    def record_provider_call(self, call: NativeCall, text: str) -> None:
         """The provider ran a tool."""
         self.session.dispatch(
             ToolInvoked(
@@ -74,7 +74,7 @@ class Audit:
             )
         )
 
-    def we_ran(self, call: ToolCall, params: object, result: ToolResult[Any], text: str) -> None:
+    def record_client_call(self, call: ToolCall, params: object, result: ToolResult[Any], text: str) -> None:
         """We ran a tool, or refused to: one of ours, or one that the provider leaves to us."""
         native = call if isinstance(call, ClientRunCall) else None
         self.session.dispatch(
@@ -93,7 +93,7 @@ class Audit:
             )
         )
 
-    def executed(self, response: PromptResponse[Any]) -> None:
+    def record_prompt_executed(self, response: PromptResponse[Any]) -> None:
         """There is an answer."""
         self.session.dispatch(
             PromptExecuted(

@@ -16,9 +16,9 @@ from weakincentives.adapters.audit import Audit
 from weakincentives.adapters.retry import ThrottlePolicy, with_backoff
 from weakincentives.adapters.tool_calls import handle_provider_call, run_tool
 from weakincentives.adapters.turn import (
-    AskModel,
-    Ending,
+    CallModel,
     EvaluationLimits,
+    LoopResult,
     ModelReply,
     ModelRequest,
     NamedTool,
@@ -26,7 +26,7 @@ from weakincentives.adapters.turn import (
     Record,
     RunTool,
     ToolChoice,
-    turns,
+    agent_loop,
 )
 from weakincentives.budget import Budget, BudgetTracker, TokenUsage
 from weakincentives.clock import SYSTEM_CLOCK, Clock
@@ -98,10 +98,10 @@ class ProviderAdapter(ABC):
         if not self.native_tools:
             return rendered
         complete = replace(rendered, native_tools=(*rendered.native_tools, *self.native_tools))
-        _refuse_collisions(complete, prompt)
+        _check_collisions(complete, prompt)
         return complete
 
-    def choose(self, evaluation: Evaluation) -> ToolChoice:
+    def resolve_tool_choice(self, evaluation: Evaluation) -> ToolChoice:
         """What `tool_choice` means for this evaluation; refused where it can mean nothing."""
         choice = self.tool_choice
         known = {tool.name for tool in (*evaluation.rendered.tools, *evaluation.rendered.native_tools)}
@@ -132,8 +132,8 @@ class ProviderAdapter(ABC):
         """
         if not isinstance(prompt, Prompt):  # pyright: ignore[reportUnnecessaryIsInstance] - not everybody checks types
             raise TypeError(f"evaluate() takes a Prompt, not {prompt!r}: write Prompt(template)")
-        prompt = prompt.bound(*params)
-        tracker = _tracker(budget, budget_tracker)
+        prompt = prompt.with_params(*params)
+        tracker = _resolve_tracker(budget, budget_tracker)
         if tracker is not None and tracker.budget.deadline is not None:
             deadline = tracker.budget.deadline.earlier(deadline)
         evaluation = Evaluation(
@@ -145,13 +145,13 @@ class ProviderAdapter(ABC):
             limits=EvaluationLimits(prompt.name, self.max_turns, deadline, tracker),
             audit=Audit(prompt, self.provider, session, self.clock),
         )
-        with session.forwarding(bus), evaluation.cleanup:
-            evaluation.check()
-            choice = self.choose(evaluation)
+        with session.forward_to(bus), evaluation.cleanup:
+            evaluation.check_providers()
+            choice = self.resolve_tool_choice(evaluation)
             connection = self.connect(evaluation)
-            evaluation.audit.rendered(evaluation.rendered)
+            evaluation.audit.record_prompt_rendered(evaluation.rendered)
             ending = evaluation.run(connection, choice)
-            return evaluation.conclude(ending, parse=parse_output)
+            return evaluation.build_response(ending, parse=parse_output)
 
 
 @dataclass
@@ -170,7 +170,7 @@ class Evaluation:
     audit: Audit
     cleanup: ExitStack = field(default_factory=ExitStack)
 
-    def check(self) -> None:
+    def check_providers(self) -> None:
         """Refuse a tool of another provider, before the model hears of it."""
         for declared in self.rendered.native_tools:
             if declared.provider not in (None, self.adapter.provider):
@@ -179,15 +179,15 @@ class Evaluation:
                     f"but this adapter is {self.adapter.provider!r}: remove it, or use that provider's adapter"
                 )
 
-    def run(self, connection: Connection, choice: ToolChoice) -> Ending:
+    def run(self, connection: Connection, choice: ToolChoice) -> LoopResult:
         """Serve the loop until it ends."""
-        loop = turns(self.rendered, limits=self.limits, tool_choice=choice)
+        loop = agent_loop(self.rendered, limits=self.limits, tool_choice=choice)
         step = next(loop)
         try:
             while True:
                 match step:
-                    case AskModel(request):
-                        step = loop.send(self._ask(connection, request))
+                    case CallModel(request):
+                        step = loop.send(self._call_model(connection, request))
                     case Record(heard, turn):
                         self._record(heard, turn)
                         step = loop.send(None)
@@ -198,13 +198,13 @@ class Evaluation:
         except StopIteration as stop:
             return stop.value
 
-    def _record(self, heard: NativeCall | ModelReply, turn: int) -> None:
-        if isinstance(heard, NativeCall):
-            self.audit.provider_ran(*handle_provider_call(heard, self))
+    def _record(self, item: NativeCall | ModelReply, turn: int) -> None:
+        if isinstance(item, NativeCall):
+            self.audit.record_provider_call(*handle_provider_call(item, self))
         else:
-            self.audit.heard(heard, turn)
+            self.audit.record_reply(item, turn)
 
-    def _ask(self, connection: Connection, request: ModelRequest) -> ModelReply:
+    def _call_model(self, connection: Connection, request: ModelRequest) -> ModelReply:
         try:
             reply = with_backoff(
                 lambda: connection(request),
@@ -214,18 +214,20 @@ class Evaluation:
             )
         except ProviderFault as fault:
             if self.limits.deadline is not None and self.limits.deadline.expired:
-                raise self.limits.too_late(request.turn) from fault
+                raise self.limits.deadline_error(request.turn) from fault
             raise self.error(f"{self.adapter.provider} did not answer: {fault}", payload=fault.payload) from fault
         if self.limits.tracker is not None:
             self.limits.tracker.record(reply.usage)
         return reply
 
-    def conclude(self, ending: Ending, *, parse: bool) -> PromptResponse[Any]:
+    def build_response(self, loop_result: LoopResult, *, parse: bool) -> PromptResponse[Any]:
         """Read the answer and say that there is one."""
         output = None
         if parse and self.rendered.output_type is not None:
             try:
-                output = parse_output(ending.text if ending.answer is None else ending.answer, self.rendered)
+                output = parse_output(
+                    loop_result.text if loop_result.final_text is None else loop_result.final_text, self.rendered
+                )
             except OutputParseError as error:
                 raise PromptEvaluationError(
                     f"{error}. The raw text is in provider_payload",
@@ -234,9 +236,9 @@ class Evaluation:
                     provider_payload=error.raw,
                 ) from error
         response = PromptResponse[Any](
-            self.prompt.name, ending.text, output, ending.usage, ending.turns, ending.citations
+            self.prompt.name, loop_result.text, output, loop_result.usage, loop_result.turns, loop_result.citations
         )
-        self.audit.executed(response)
+        self.audit.record_prompt_executed(response)
         return response
 
     def tool_context(self) -> ToolContext:
@@ -256,7 +258,7 @@ class Evaluation:
         return PromptEvaluationError(message, prompt_name=self.prompt.name, phase="request", provider_payload=payload)
 
 
-def _refuse_collisions(rendered: RenderedPrompt[Any], prompt: Prompt[Any]) -> None:
+def _check_collisions(rendered: RenderedPrompt[Any], prompt: Prompt[Any]) -> None:
     sections = {tool.name: f"section {node.path!r}" for node in prompt.template.nodes for tool in node.section.tools()}
     owners = {tool.name: sections.get(tool.name, "the prompt") for tool in rendered.tools}
     slots: dict[str, str] = {}
@@ -271,7 +273,7 @@ def _refuse_collisions(rendered: RenderedPrompt[Any], prompt: Prompt[Any]) -> No
             taken[name] = declared.origin
 
 
-def _tracker(budget: Budget | None, tracker: BudgetTracker | None) -> BudgetTracker | None:
+def _resolve_tracker(budget: Budget | None, tracker: BudgetTracker | None) -> BudgetTracker | None:
     if tracker is None:
         return BudgetTracker(budget) if budget is not None else None
     if budget is not None and budget != tracker.budget:

@@ -18,9 +18,9 @@ T = TypeVar("T")
 
 _logger = logging.getLogger(__name__)
 
-_WORTH_ANOTHER_TRY = frozenset({408, 409, 429})
-_SERVER_ERROR = 500
-_NUMBER = re.compile(r"\d+(\.\d*)?")
+_RETRYABLE_STATUSES = frozenset({408, 409, 429})
+_FIRST_SERVER_ERROR = 500
+_DECIMAL_RE = re.compile(r"\d+(\.\d*)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class ThrottlePolicy:
     max_attempts: int = 6
     base_delay: float = 0.5
     max_delay: float = 60.0
-    longest_wait: float = 300.0
+    max_retry_after: float = 300.0
     """A provider that asks for more than this is not waited for."""
 
     def __post_init__(self) -> None:
@@ -43,11 +43,11 @@ class ThrottlePolicy:
         return max(fault.retry_after or 0.0, rng.uniform(0, bound))
 
 
-def retryable(fault: ProviderFault) -> bool:
+def is_retryable(fault: ProviderFault) -> bool:
     """Whether another try may help: the provider's own word first, then what the status means."""
     if fault.should_retry is not None:
         return fault.should_retry
-    return fault.status is None or fault.status in _WORTH_ANOTHER_TRY or fault.status >= _SERVER_ERROR
+    return fault.status is None or fault.status in _RETRYABLE_STATUSES or fault.status >= _FIRST_SERVER_ERROR
 
 
 def with_backoff(
@@ -65,21 +65,21 @@ def with_backoff(
         try:
             return call()
         except ProviderFault as fault:
-            if attempt >= policy.max_attempts or not retryable(fault):
+            if attempt >= policy.max_attempts or not is_retryable(fault):
                 raise
             wait = policy.delay(attempt, fault, rng)
-            if wait > policy.longest_wait or (deadline is not None and wait >= deadline.remaining):
+            if wait > policy.max_retry_after or (deadline is not None and wait >= deadline.remaining):
                 raise
             _logger.info("attempt %d failed (%s); trying again in %.2f s", attempt, fault, wait)
             clock.sleep(wait)
             attempt += 1
 
 
-def retry_after(headers: Mapping[str, str], *, now: datetime | None = None) -> float | None:
+def parse_retry_after(headers: Mapping[str, str], *, now: datetime | None = None) -> float | None:
     """Seconds that a response asks us to wait: `retry-after-ms`, or `retry-after` as seconds or as a date."""
     lowered = {name.lower(): value.strip() for name, value in headers.items()}
     for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
-        if _NUMBER.fullmatch(lowered.get(name, "")):
+        if _DECIMAL_RE.fullmatch(lowered.get(name, "")):
             return float(lowered[name]) * unit
     from email.utils import parsedate_to_datetime  # noqa: PLC0415 - slow to import, and hardly ever needed
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
-from weakincentives.adapters.turn import ClientRunCall, NativeCall, ToolCall, ToolOutput, ToolRan
+from weakincentives.adapters.turn import ClientRunCall, NativeCall, ToolCall, ToolOutput, ToolRunResult
 from weakincentives.errors import ParseError, PromptEvaluationError
 from weakincentives.prompt import ProviderTool, RenderedPrompt, Tool, ToolResult
 from weakincentives.prompt.disclosure import OPEN_SECTION
@@ -21,34 +21,34 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 
-def run_tool(call: ToolCall, evaluation: Evaluation) -> ToolRan:
+def run_tool(call: ToolCall, evaluation: Evaluation) -> ToolRunResult:
     """Whatever goes wrong is a failed result for the model to read; the audit event is dispatched either way."""
-    params, result, text = _attempt(call, evaluation)
-    evaluation.audit.we_ran(call, params, result, text)
+    params, result, text = _execute(call, evaluation)
+    evaluation.audit.record_client_call(call, params, result, text)
     output = ToolOutput(call.call_id, call.name, text, result.success, result.value)
-    return ToolRan(output, _reopened(call, result, evaluation))
+    return ToolRunResult(output, _rendered_after_open_section(call, result, evaluation))
 
 
-def _attempt(call: ToolCall, evaluation: Evaluation) -> tuple[object, ToolResult[Any], str]:
+def _execute(call: ToolCall, evaluation: Evaluation) -> tuple[object, ToolResult[Any], str]:
     if isinstance(call, ClientRunCall):
-        guarded = _in_transaction if call.undone_on_failure else _as_it_comes
-        return call.params, *guarded(call.name, partial(_run_for_provider, call, evaluation), evaluation)
+        guarded = _with_rollback if call.rollback_on_failure else _without_rollback
+        return call.params, *guarded(call.name, partial(_run_client_call, call, evaluation), evaluation)
     tool = evaluation.rendered.find_tool(call.name)
     if tool is None:
         known = ", ".join(tool.name for tool in evaluation.rendered.tools) or "none"
-        return call.arguments, *_failed(f"There is no tool {call.name!r}. Tools: {known}.")
+        return call.arguments, *_failure(f"There is no tool {call.name!r}. Tools: {known}.")
     try:
-        params = _params(tool, call.arguments)
+        params = _parse_params(tool, call.arguments)
     except ParseError as error:
-        return call.arguments, *_failed(f"Wrong arguments for {call.name}: {error}. Correct them and try again.")
+        return call.arguments, *_failure(f"Wrong arguments for {call.name}: {error}. Correct them and try again.")
     assert tool.handler is not None  # noqa: S101 - a Tool without one cannot be built
     handle = partial(tool.handler, params, context=evaluation.tool_context())
-    return params, *_in_transaction(tool.name, handle, evaluation)
+    return params, *_with_rollback(tool.name, handle, evaluation)
 
 
-def _run_for_provider(call: ClientRunCall, evaluation: Evaluation) -> ToolResult[Any]:
+def _run_client_call(call: ClientRunCall, evaluation: Evaluation) -> ToolResult[Any]:
     result = call.run(evaluation.tool_context())
-    handle = _handling(call.name, call.params, result, evaluation)
+    handle = _output_handler(call.name, call.params, result, evaluation)
     return result if handle is None else handle()
 
 
@@ -57,15 +57,15 @@ def handle_provider_call(call: NativeCall, evaluation: Evaluation) -> tuple[Nati
 
     That is its hook's result, or its handler's, or what came. Its types may render themselves, and fail at it.
     """
-    handle = _handling(call.name, call.params, call.result, evaluation)
+    handle = _output_handler(call.name, call.params, call.result, evaluation)
     if handle is None:
-        result, text = _call(call.name, lambda: call.result)
+        result, text = _call_handler(call.name, lambda: call.result)
     else:
-        result, text = _in_transaction(call.name, handle, evaluation)
+        result, text = _with_rollback(call.name, handle, evaluation)
     return dataclasses.replace(call, result=result), text
 
 
-def _handling(
+def _output_handler(
     name: str, params: object, result: ToolResult[Any], evaluation: Evaluation
 ) -> Callable[[], ToolResult[Any]] | None:
     """What a `ProviderTool` does with the outcome of a call of its own; None where it does nothing."""
@@ -81,21 +81,21 @@ def _handling(
     return None if tool.handler is None else partial(tool.handler, cast("Any", params), context=context)
 
 
-def _params(tool: Tool[Any, Any], arguments: str) -> object:
+def _parse_params(tool: Tool[Any, Any], arguments: str) -> object:
     if tool.params_type is type(None):
         return None
     return parse_strict(arguments or "{}", tool.params_type)
 
 
-def _as_it_comes(
+def _without_rollback(
     tool: str, handle: Callable[[], ToolResult[Any]], evaluation: Evaluation
 ) -> tuple[ToolResult[Any], str]:
     """What was done stays done."""
     _ = evaluation
-    return _call(tool, handle)
+    return _call_handler(tool, handle)
 
 
-def _in_transaction(
+def _with_rollback(
     tool: str, handle: Callable[[], ToolResult[Any]], evaluation: Evaluation
 ) -> tuple[ToolResult[Any], str]:
     """A failure leaves session and resources as if the tool had never been called."""
@@ -103,16 +103,16 @@ def _in_transaction(
     resources_before = [(resource, resource.snapshot()) for resource in evaluation.resources.snapshotables()]
     succeeded = False
     try:
-        result, text = _call(tool, handle)
+        result, text = _call_handler(tool, handle)
         succeeded = result.success
     finally:  # also when the program is being interrupted
         if not succeeded:
             evaluation.session.restore(session_before)
-            _put_back(resources_before, tool, evaluation)
+            _restore_resources(resources_before, tool, evaluation)
     return result, text
 
 
-def _put_back(resources: list[tuple[Snapshotable, object]], tool: str, evaluation: Evaluation) -> None:
+def _restore_resources(resources: list[tuple[Snapshotable, object]], tool: str, evaluation: Evaluation) -> None:
     """All of them, as far as that is possible; no model can act on a resource in a state that nobody knows."""
     stuck: list[tuple[str, Exception]] = []
     for resource, before in resources:
@@ -131,7 +131,7 @@ def _put_back(resources: list[tuple[Snapshotable, object]], tool: str, evaluatio
         ) from stuck[0][1]
 
 
-def _call(tool: str, handle: Callable[[], ToolResult[Any]]) -> tuple[ToolResult[Any], str]:
+def _call_handler(tool: str, handle: Callable[[], ToolResult[Any]]) -> tuple[ToolResult[Any], str]:
     """The result and its text: a value renders itself, so that too is the tool's own code."""
     try:
         result = handle()
@@ -139,16 +139,18 @@ def _call(tool: str, handle: Callable[[], ToolResult[Any]]) -> tuple[ToolResult[
             return result, result.render()
     except Exception as error:  # a stranger's code; the model is told, and the log has the traceback
         _logger.warning("tool %s failed", tool, exc_info=True)
-        return _failed(f"Tool {tool} failed: {type(error).__name__}: {error}")
+        return _failure(f"Tool {tool} failed: {type(error).__name__}: {error}")
     _logger.error("tool %s returned %r, not a ToolResult", tool, result)
-    return _failed(f"Tool {tool} failed: its handler returned {type(result).__name__}, no ToolResult.")
+    return _failure(f"Tool {tool} failed: its handler returned {type(result).__name__}, no ToolResult.")
 
 
-def _failed(message: str) -> tuple[ToolResult[Any], str]:
+def _failure(message: str) -> tuple[ToolResult[Any], str]:
     return ToolResult.error(message), message
 
 
-def _reopened(call: ToolCall, result: ToolResult[Any], evaluation: Evaluation) -> RenderedPrompt[Any] | None:
+def _rendered_after_open_section(
+    call: ToolCall, result: ToolResult[Any], evaluation: Evaluation
+) -> RenderedPrompt[Any] | None:
     """After a section was opened: the prompt with its tools, but the text that was sent, which caches rely on."""
     if call.name != OPEN_SECTION or not result.success:
         return None

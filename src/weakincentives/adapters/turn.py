@@ -55,8 +55,8 @@ class ClientRunCall(ToolCall):
     provider: str
     params: object
     run: Callable[[ToolContext], ToolResult[Any]]
-    answer: Callable[[ToolOutput], object]
-    undone_on_failure: bool = True
+    format_output: Callable[[ToolOutput], object]
+    rollback_on_failure: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class ModelReply:
     """
 
     text: str | None = None
-    answer: str | None = None
+    final_text: str | None = None
     calls: tuple[ToolCall, ...] = ()
     native_calls: tuple[NativeCall, ...] = ()
     usage: TokenUsage = field(default_factory=TokenUsage)
@@ -119,7 +119,7 @@ class ModelRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class AskModel:
+class CallModel:
     """Send this, and send back the `ModelReply`."""
 
     request: ModelRequest
@@ -129,7 +129,7 @@ class AskModel:
 class Record:
     """Somebody should know."""
 
-    heard: NativeCall | ModelReply
+    item: NativeCall | ModelReply
     turn: int
 
 
@@ -141,25 +141,25 @@ class RunTool:
 
 
 @dataclass(frozen=True, slots=True)
-class ToolRan:
+class ToolRunResult:
     """The output of a call; `rendered` where the call changed the prompt's tools."""
 
     output: ToolOutput
     rendered: RenderedPrompt[Any] | None = None
 
 
-Step: TypeAlias = AskModel | Record | RunTool
+Step: TypeAlias = CallModel | Record | RunTool
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class LoopResult:
     """How the loop ended. `citations` are those of all replies, in order."""
 
     text: str
     usage: TokenUsage
     turns: int
     citations: tuple[object, ...]
-    answer: str | None = None
+    final_text: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,38 +171,38 @@ class EvaluationLimits:
     deadline: Deadline | None = None
     tracker: BudgetTracker | None = None
 
-    def check_tokens(self, said: str | None) -> None:
+    def check_tokens(self, last_text: str | None) -> None:
         """Raise where all requests together used too many tokens."""
         if self.tracker is not None and (overrun := self.tracker.overrun()) is not None:
             message = f"token budget exceeded: {overrun}. Raise the budget, or shorten prompt and tool outputs"
-            raise self._error(BudgetExceededError, message, said)
+            raise self._error(BudgetExceededError, message, last_text)
 
-    def check_time(self, turn: int, said: str | None) -> None:
+    def check_deadline(self, turn: int, last_text: str | None) -> None:
         """Raise where there is no time left to start anything."""
         if self.deadline is not None and self.deadline.expired:
-            raise self.too_late(turn, said)
+            raise self.deadline_error(turn, last_text)
 
-    def too_late(self, turn: int, said: str | None = None) -> PromptEvaluationError:
+    def deadline_error(self, turn: int, last_text: str | None = None) -> PromptEvaluationError:
         """The error of a deadline that has passed."""
         until = self.deadline.expires_at.isoformat() if self.deadline else "none"
         message = f"the deadline ({until}) passed after {turn} turns. Allow more time, or ask for less"
-        return self._error(DeadlineExceededError, message, said)
+        return self._error(DeadlineExceededError, message, last_text)
 
-    def check_request(self, turn: int, said: str | None) -> None:
+    def check_request(self, turn: int, last_text: str | None) -> None:
         """Raise where another request is one too many."""
-        self.check_tokens(said)
-        self.check_time(turn, said)
+        self.check_tokens(last_text)
+        self.check_deadline(turn, last_text)
         if turn >= self.max_turns:
             message = f"the model still calls tools after {turn} turns. Raise max_turns, or see why in the transcript"
-            raise self._error(TurnLimitError, message, said)
+            raise self._error(TurnLimitError, message, last_text)
 
-    def _error(self, kind: type[PromptEvaluationError], message: str, said: str | None) -> PromptEvaluationError:
-        return kind(message, prompt_name=self.prompt_name, phase="budget", provider_payload=said)
+    def _error(self, kind: type[PromptEvaluationError], message: str, last_text: str | None) -> PromptEvaluationError:
+        return kind(message, prompt_name=self.prompt_name, phase="budget", provider_payload=last_text)
 
 
-def turns(
+def agent_loop(
     rendered: RenderedPrompt[Any], *, limits: EvaluationLimits, tool_choice: ToolChoice = "auto"
-) -> Generator[Step, ModelReply | ToolRan | None, Ending]:
+) -> Generator[Step, ModelReply | ToolRunResult | None, LoopResult]:
     """Drive one evaluation to its end."""
     history: SliceView[HistoryItem] = SliceView()
     usage = TokenUsage()
@@ -210,9 +210,9 @@ def turns(
     text: str | None = None
     turn = 0
     while True:
-        limits.check_request(turn, said=text)
+        limits.check_request(turn, last_text=text)
         request = ModelRequest(rendered, history, tool_choice, turn, limits.deadline)
-        reply = cast("ModelReply", (yield AskModel(request)))
+        reply = cast("ModelReply", (yield CallModel(request)))
         for heard in (*reply.native_calls, reply):
             yield Record(heard, turn)
         turn += 1
@@ -222,18 +222,18 @@ def turns(
         history = history.appended(reply)
         if reply.error is not None:
             raise reply.error
-        limits.check_tokens(said=text)
+        limits.check_tokens(last_text=text)
         if not reply.calls:
-            return Ending(text or "", usage, turn, tuple(citations), reply.answer)
-        tool_choice = relaxed(tool_choice, reply)
+            return LoopResult(text or "", usage, turn, tuple(citations), reply.final_text)
+        tool_choice = relax_tool_choice(tool_choice, reply)
         for call in reply.calls:
-            limits.check_time(turn, said=text)
-            ran = cast("ToolRan", (yield RunTool(call)))
+            limits.check_deadline(turn, last_text=text)
+            ran = cast("ToolRunResult", (yield RunTool(call)))
             history = history.appended(ran.output)
             rendered = ran.rendered or rendered
 
 
-def relaxed(choice: ToolChoice, reply: ModelReply) -> ToolChoice:
+def relax_tool_choice(choice: ToolChoice, reply: ModelReply) -> ToolChoice:
     """What is left of a demand after this reply: none that was met, or the loop would never end."""
     called = {call.name for call in reply.calls} | {call.name for call in reply.native_calls}
     met = choice.name in called if isinstance(choice, NamedTool) else choice == "required" and bool(called)

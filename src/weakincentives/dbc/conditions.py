@@ -43,11 +43,11 @@ def require(predicate: Predicate, message: str | None = None) -> Callable[[Calla
         if not is_checking():
             return function
         signature = inspect.signature(function)
-        check = condition("precondition", function, predicate, message, visible=signature.parameters)
+        check = make_check("precondition", function, predicate, message, visible=signature.parameters)
 
         @wraps(function)
         def checked(*args: P.args, **kwargs: P.kwargs) -> R:
-            check(arguments(signature, *args, **kwargs))
+            check(bind_arguments(signature, *args, **kwargs))
             return function(*args, **kwargs)
 
         return checked
@@ -61,19 +61,19 @@ def ensure(predicate: Predicate, message: str | None = None) -> Callable[[Callab
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         if not is_checking():
             return function
-        refuse_unfinished("ensure", function)
+        reject_coroutines_and_generators("ensure", function)
         signature = inspect.signature(function)
         if "result" in signature.parameters:
             raise TypeError(
                 f"{function.__qualname__} has an argument called `result`, which @ensure uses for what is returned; "
                 f"rename the argument"
             )
-        check = condition("postcondition", function, predicate, message, visible={*signature.parameters, "result"})
+        check = make_check("postcondition", function, predicate, message, visible={*signature.parameters, "result"})
 
         @wraps(function)
         def checked(*args: P.args, **kwargs: P.kwargs) -> R:
             result = function(*args, **kwargs)
-            check({**arguments(signature, *args, **kwargs), "result": result})
+            check({**bind_arguments(signature, *args, **kwargs), "result": result})
             return result
 
         return checked
@@ -81,14 +81,14 @@ def ensure(predicate: Predicate, message: str | None = None) -> Callable[[Callab
     return decorate
 
 
-def arguments(signature: inspect.Signature, *args: object, **kwargs: object) -> Mapping[str, object]:
+def bind_arguments(signature: inspect.Signature, *args: object, **kwargs: object) -> Mapping[str, object]:
     """The arguments of a call by name, defaults included."""
     bound = signature.bind(*args, **kwargs)
     bound.apply_defaults()
     return bound.arguments
 
 
-def refuse_unfinished(decorator: str, function: Callable[..., object]) -> None:
+def reject_coroutines_and_generators(decorator: str, function: Callable[..., object]) -> None:
     """Where calling a function does not run it, there is nothing to check when the call returns."""
     if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
         raise TypeError(
@@ -97,7 +97,7 @@ def refuse_unfinished(decorator: str, function: Callable[..., object]) -> None:
         )
 
 
-def condition(
+def make_check(
     kind: str,
     function: Callable[..., object],
     predicate: Callable[..., object],
@@ -117,18 +117,20 @@ def condition(
     def check(values: Mapping[str, object]) -> None:
         seen = {name: values[name] for name in wanted}
         if not predicate(**seen):
-            raise ContractError(broken(f"{kind} of {function.__qualname__}", predicate, message, seen))
+            raise ContractError(violation_message(f"{kind} of {function.__qualname__}", predicate, message, seen))
 
     return check
 
 
-def broken(what: str, predicate: Callable[..., object], message: str | None, seen: Mapping[str, object]) -> str:
+def violation_message(
+    what: str, predicate: Callable[..., object], message: str | None, seen: Mapping[str, object]
+) -> str:
     """The sentence that tells which contract is broken, and by which values."""
     values = ", ".join(f"{name}={reprlib.repr(value)}" for name, value in seen.items())
-    return f"{what} is broken: {message or where(predicate)} ({values})"
+    return f"{what} is broken: {message or predicate_name(predicate)} ({values})"
 
 
-def where(predicate: Callable[..., object]) -> str:
+def predicate_name(predicate: Callable[..., object]) -> str:
     """A name for a predicate that came without a message: its own, and for a lambda its line."""
     name = getattr(predicate, "__qualname__", type(predicate).__qualname__)
     code = getattr(predicate, "__code__", None)

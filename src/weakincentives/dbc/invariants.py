@@ -8,7 +8,7 @@ from contextvars import ContextVar
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from weakincentives.dbc.conditions import broken
+from weakincentives.dbc.conditions import violation_message
 from weakincentives.dbc.switch import is_checking
 from weakincentives.errors import ContractError
 
@@ -18,7 +18,7 @@ R = TypeVar("R")
 
 # A method may break the invariant for a moment and call its neighbours meanwhile, and a predicate may call methods:
 # so only the outermost call into an instance checks.
-_entered: ContextVar[frozenset[int]] = ContextVar("weakincentives_dbc_entered", default=frozenset())
+_active_instances: ContextVar[frozenset[int]] = ContextVar("weakincentives_dbc_entered", default=frozenset())
 
 
 def invariant(predicate: Callable[[Any], object], message: str | None = None) -> Callable[[type[C]], type[C]]:
@@ -34,16 +34,18 @@ def invariant(predicate: Callable[[Any], object], message: str | None = None) ->
 
         def check(instance: object) -> None:
             if not predicate(instance):
-                raise ContractError(broken(f"invariant of {cls.__qualname__}", predicate, message, {"self": instance}))
+                raise ContractError(
+                    violation_message(f"invariant of {cls.__qualname__}", predicate, message, {"self": instance})
+                )
 
-        for name, method in methods_that_end_outside(cls):
-            setattr(cls, name, checked_after(method, check))
+        for name, method in checked_methods(cls):
+            setattr(cls, name, check_after(method, check))
         return cls
 
     return decorate
 
 
-def methods_that_end_outside(cls: type) -> list[tuple[str, Callable[..., object]]]:
+def checked_methods(cls: type) -> list[tuple[str, Callable[..., object]]]:
     """`__init__`, also an inherited one, and the public methods that the class itself defines."""
     methods = [(name, member) for name, member in vars(cls).items() if inspect.isfunction(member)]
     public = [(name, method) for name, method in methods if not name.startswith("_")]
@@ -52,20 +54,20 @@ def methods_that_end_outside(cls: type) -> list[tuple[str, Callable[..., object]
     return [*created, *public]
 
 
-def checked_after(method: Callable[Concatenate[C, P], R], check: Callable[[C], None]) -> Callable[Concatenate[C, P], R]:
+def check_after(method: Callable[Concatenate[C, P], R], check: Callable[[C], None]) -> Callable[Concatenate[C, P], R]:
     """The method, followed by the check unless a call further out will make it."""
 
     @wraps(method)
     def checked(self: C, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        entered = _entered.get()
+        entered = _active_instances.get()
         if id(self) in entered:
             return method(self, *args, **kwargs)
-        token = _entered.set(entered | {id(self)})
+        token = _active_instances.set(entered | {id(self)})
         try:
             result = method(self, *args, **kwargs)
             check(self)
         finally:
-            _entered.reset(token)
+            _active_instances.reset(token)
         return result
 
     return checked

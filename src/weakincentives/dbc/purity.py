@@ -9,7 +9,7 @@ from functools import wraps
 from types import FunctionType, ModuleType
 from typing import Any, ParamSpec, TypeAlias, TypeVar, cast
 
-from weakincentives.dbc.conditions import arguments, refuse_unfinished
+from weakincentives.dbc.conditions import bind_arguments, reject_coroutines_and_generators
 from weakincentives.dbc.switch import is_checking
 from weakincentives.errors import ContractError
 
@@ -18,7 +18,7 @@ R = TypeVar("R")
 
 Fingerprint: TypeAlias = Hashable
 
-_VALUES = (str, bytes, int, float, complex, bool, type(None))
+_SCALARS = (str, bytes, int, float, complex, bool, type(None))
 _OPAQUE = (type, FunctionType, ModuleType)
 
 
@@ -36,12 +36,12 @@ def pure(function: Callable[P, R]) -> Callable[P, R]:
     """
     if not is_checking():
         return function
-    refuse_unfinished("pure", function)
+    reject_coroutines_and_generators("pure", function)
     signature = inspect.signature(function)
 
     @wraps(function)
     def checked(*args: P.args, **kwargs: P.kwargs) -> R:
-        values = arguments(signature, *args, **kwargs)
+        values = bind_arguments(signature, *args, **kwargs)
         before = {name: fingerprint(value) for name, value in values.items()}
         result = function(*args, **kwargs)
         changed = [name for name, value in values.items() if fingerprint(value) != before[name]]
@@ -59,7 +59,7 @@ def fingerprint(value: object) -> Fingerprint:
     It looks and never copies, so a lock or an open connection among the arguments is no problem. What it cannot
     look into, such as an object written in C, counts as unchanged as long as it is the same object.
     """
-    return _look(value, {})
+    return _fingerprint(value, {})
 
 
 class _Identity:
@@ -77,8 +77,8 @@ class _Identity:
         return id(self._object)
 
 
-def _look(value: object, seen: dict[int, int]) -> Fingerprint:
-    if isinstance(value, _VALUES) and type(value) in _VALUES:
+def _fingerprint(value: object, seen: dict[int, int]) -> Fingerprint:
+    if isinstance(value, _SCALARS) and type(value) in _SCALARS:
         return type(value), value
     if isinstance(value, _OPAQUE):
         return _Identity(value)
@@ -92,13 +92,13 @@ def _content(value: object, seen: dict[int, int]) -> Fingerprint:
     """What a container of the standard kinds, or one derived from them, holds."""
     if isinstance(value, dict):
         entries = cast("dict[object, object]", value)
-        return tuple((_look(key, seen), _look(item, seen)) for key, item in entries.items())
+        return tuple((_fingerprint(key, seen), _fingerprint(item, seen)) for key, item in entries.items())
     if isinstance(value, list | tuple | deque):
         items = cast("list[object]", value)
-        return tuple(_look(item, seen) for item in items)
+        return tuple(_fingerprint(item, seen) for item in items)
     if isinstance(value, set | frozenset):
         members = cast("set[object]", value)
-        return frozenset(_look(member, seen) for member in members)
+        return frozenset(_fingerprint(member, seen) for member in members)
     return bytes(value) if isinstance(value, bytearray) else None
 
 
@@ -107,4 +107,4 @@ def _state(value: object, seen: dict[int, int]) -> Fingerprint:
     # The one of `object`: a class's own __getstate__ may leave out what it does not want pickled, or do work.
     state: Any = object.__getstate__(value)
     parts = cast("tuple[dict[str, object] | None, ...]", state if isinstance(state, tuple) else (state,))
-    return tuple((name, _look(item, seen)) for part in parts if part for name, item in part.items())
+    return tuple((name, _fingerprint(item, seen)) for part in parts if part for name, item in part.items())

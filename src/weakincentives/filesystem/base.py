@@ -12,7 +12,7 @@ from weakincentives.filesystem.paths import join, split
 from weakincentives.filesystem.protocol import FileStat, GrepMatch
 from weakincentives.filesystem.regex_timeout import RegexTimeout, compile_pattern
 
-LARGEST_SEARCHED = 64 << 20  # a search holds one whole file at a time
+MAX_SEARCHED_BYTES = 64 << 20  # a search holds one whole file at a time
 
 
 class FilesystemBase(ABC):
@@ -111,16 +111,16 @@ class FilesystemBase(ABC):
             GrepMatch(file, number, line)
             for file in files
             if named is None or patience.matches(named, file, whole=True)
-            for number, line in self._lines(file, tolerant=start.is_dir)
+            for number, line in self._lines(file, skip_unreadable=start.is_dir)
             if patience.matches(wanted, line, whole=False)
         )
         return list(islice(matches, max_matches))
 
-    def _lines(self, file: str, *, tolerant: bool) -> Iterator[tuple[int, str]]:
+    def _lines(self, file: str, *, skip_unreadable: bool) -> Iterator[tuple[int, str]]:
         try:
-            content = self._content(file)
+            content = self._searchable_content(file)
         except FilesystemError:
-            if not tolerant:
+            if not skip_unreadable:
                 raise
             return
         if b"\0" in content:
@@ -133,8 +133,8 @@ class FilesystemBase(ABC):
         for number, line in enumerate(text.split("\n"), start=1):
             yield number, line.removesuffix("\r")
 
-    def _content(self, file: str) -> bytes:
-        if self.stat(file).size > LARGEST_SEARCHED:
+    def _searchable_content(self, file: str) -> bytes:
+        if self.stat(file).size > MAX_SEARCHED_BYTES:
             raise FilesystemError(f"{file!r} is too large to be searched", path=file)
         return self.read_bytes(file)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from weakincentives.errors import FilesystemError, MissingFileError, NotADirectoryPathError, NotAFileError
 
 
-def missing(path: str) -> MissingFileError:
+def missing_file(path: str) -> MissingFileError:
     """Nothing is there."""
     return MissingFileError(f"{path!r} does not exist", path=path)
 
@@ -15,9 +15,9 @@ def not_a_file(path: str, what: str = "a directory") -> NotAFileError:
     return NotAFileError(f"{path!r} is {what}, not a file", path=path)
 
 
-def not_a_directory(path: str, *, culprit: str | None = None, what: str = "a file") -> NotADirectoryPathError:
+def not_a_directory(path: str, *, component: str | None = None, what: str = "a file") -> NotADirectoryPathError:
     """The path, or `culprit` on the way to it, is no directory."""
-    where = f"{culprit!r} in {path!r}" if culprit and culprit != path else repr(path)
+    where = f"{component!r} in {path!r}" if component and component != path else repr(path)
     return NotADirectoryPathError(f"{where} is {what}, not a directory", path=path)
 
 
@@ -26,6 +26,6 @@ def directory_not_empty(path: str) -> FilesystemError:
     return FilesystemError(f"{path!r} is a directory that is not empty; delete it with recursive=True", path=path)
 
 
-def root_is_kept(path: str) -> FilesystemError:
+def root_not_deletable(path: str) -> FilesystemError:
     """The root itself cannot be removed."""
     return FilesystemError("the root cannot be deleted; delete what is in it", path=path)

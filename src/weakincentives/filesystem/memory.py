@@ -14,7 +14,13 @@ from typing import NoReturn, TypeAlias
 from weakincentives.clock import SYSTEM_CLOCK, Clock
 from weakincentives.errors import FilesystemError
 from weakincentives.filesystem.base import FilesystemBase
-from weakincentives.filesystem.errors import directory_not_empty, missing, not_a_directory, not_a_file, root_is_kept
+from weakincentives.filesystem.errors import (
+    directory_not_empty,
+    missing_file,
+    not_a_directory,
+    not_a_file,
+    root_not_deletable,
+)
 from weakincentives.filesystem.paths import Parts, join, split
 from weakincentives.filesystem.protocol import FileStat
 
@@ -67,11 +73,11 @@ class InMemoryFilesystem(FilesystemBase):
         parts = split(path)
         if not parts:
             raise not_a_file(path)
-        self._refuse_file_on_the_way(path, parts[:-1])
+        self._check_parents(path, parts[:-1])
         if isinstance(self._look_up(parts), _Directory):
             raise not_a_file(path)
         now = self._clock.now()
-        directory = self._own_directory(parts[:-1])
+        directory = self._writable_directory(parts[:-1])
         directory.children[parts[-1]] = _File(bytes(content), now)
         directory.modified_at = now
 
@@ -88,18 +94,18 @@ class InMemoryFilesystem(FilesystemBase):
 
     def mkdir(self, path: str) -> None:
         parts = split(path)
-        self._refuse_file_on_the_way(path, parts)
+        self._check_parents(path, parts)
         if self._look_up(parts) is None:
-            self._own_directory(parts)
+            self._writable_directory(parts)
 
     def delete(self, path: str, *, recursive: bool = False) -> None:
         parts = split(path)
         if not parts:
-            raise root_is_kept(path)
+            raise root_not_deletable(path)
         node = self._find(path)
         if isinstance(node, _Directory) and node.children and not recursive:
             raise directory_not_empty(path)
-        directory = self._own_directory(parts[:-1])
+        directory = self._writable_directory(parts[:-1])
         del directory.children[parts[-1]]
         directory.modified_at = self._clock.now()
 
@@ -125,25 +131,25 @@ class InMemoryFilesystem(FilesystemBase):
 
     def _find(self, path: str) -> _Node:
         parts = split(path)
-        return self._look_up(parts) or self._raise_absent(path, parts)
+        return self._look_up(parts) or self._raise_missing(path, parts)
 
-    def _raise_absent(self, path: str, parts: Parts) -> NoReturn:
-        self._refuse_file_on_the_way(path, parts[:-1])
-        raise missing(path)
+    def _raise_missing(self, path: str, parts: Parts) -> NoReturn:
+        self._check_parents(path, parts[:-1])
+        raise missing_file(path)
 
-    def _refuse_file_on_the_way(self, path: str, parts: Parts) -> None:
+    def _check_parents(self, path: str, parts: Parts) -> None:
         """Refuse `path` if one of the directories that it needs is a file."""
         for length in range(1, len(parts) + 1):
             if isinstance(self._look_up(parts[:length]), _File):
-                raise not_a_directory(path, culprit=join(parts[:length]))
+                raise not_a_directory(path, component=join(parts[:length]))
 
-    def _own_directory(self, parts: Parts) -> _Directory:
+    def _writable_directory(self, parts: Parts) -> _Directory:
         """The directory at `parts`, made if missing, and it and all above it safe to change in this epoch."""
-        self._root = here = self._owned(self._root)
+        self._root = here = self._copy_on_write(self._root)
         for part in parts:
             child = here.children.get(part)
             if isinstance(child, _Directory):
-                child = self._owned(child)
+                child = self._copy_on_write(child)
             else:
                 child = _Directory(self._epoch, self._clock.now())
                 here.modified_at = child.modified_at
@@ -151,7 +157,7 @@ class InMemoryFilesystem(FilesystemBase):
             here = child
         return here
 
-    def _owned(self, directory: _Directory) -> _Directory:
+    def _copy_on_write(self, directory: _Directory) -> _Directory:
         if directory.epoch is self._epoch:
             return directory
         return _Directory(self._epoch, directory.modified_at, dict(directory.children))

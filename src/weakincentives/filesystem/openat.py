@@ -19,22 +19,22 @@ from typing import Protocol
 
 from weakincentives.filesystem.paths import MAX_PATH_BYTES, Parts
 
-_ALWAYS = os.O_CLOEXEC | os.O_NOFOLLOW
+_COMMON_FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW
 
 # A FIFO must not make us wait for its other end, nor a terminal become ours.
-READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY
-LIST = os.O_RDONLY | os.O_DIRECTORY
+READ_FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY
+LIST_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
 
 # To pass through a directory, the right to search it is enough; only Linux can say so when it opens one.
-PASS = os.O_DIRECTORY | getattr(os, "O_PATH", os.O_RDONLY)
+TRAVERSE_DIRECTORY = os.O_DIRECTORY | getattr(os, "O_PATH", os.O_RDONLY)
 
-CHUNK = 1 << 20
+CHUNK_BYTES = 1 << 20
 
 _SYS_OPENAT2 = 437  # the same on every architecture that Python runs on, but Alpha
 _RESOLVE_NO_MAGICLINKS = 0x02
 _RESOLVE_NO_SYMLINKS = 0x04
 _RESOLVE_BENEATH = 0x08
-_RACED_TRIES = 16
+_MAX_ATTEMPTS = 16
 
 
 class Opener(Protocol):
@@ -45,16 +45,16 @@ class Opener(Protocol):
         ...
 
 
-def open_walking(anchor: int, parts: Parts, flags: int) -> int:
+def open_by_components(anchor: int, parts: Parts, flags: int) -> int:
     """Open one part after the other, each from its parent's descriptor."""
     here = anchor
     try:
         for part in parts[:-1]:
-            below = os.open(part, PASS | _ALWAYS, dir_fd=here)
+            below = os.open(part, TRAVERSE_DIRECTORY | _COMMON_FLAGS, dir_fd=here)
             if here != anchor:
                 os.close(here)
             here = below
-        return os.open(parts[-1] if parts else ".", flags | _ALWAYS, dir_fd=here)
+        return os.open(parts[-1] if parts else ".", flags | _COMMON_FLAGS, dir_fd=here)
     finally:
         if here != anchor:
             os.close(here)
@@ -71,14 +71,14 @@ def _libc() -> ctypes.CDLL:
     return ctypes.CDLL(None, use_errno=True)
 
 
-def open_in_one_call(anchor: int, parts: Parts, flags: int) -> int:
+def open_with_openat2(anchor: int, parts: Parts, flags: int) -> int:
     """Let the kernel do the walk, in one `openat2`."""
     path = os.fsencode("/".join(parts) or ".")
     if len(path) > MAX_PATH_BYTES:  # more than the kernel takes at once
-        return open_walking(anchor, parts, flags)
-    how = _OpenHow(flags | _ALWAYS, 0, _RESOLVE_BENEATH | _RESOLVE_NO_SYMLINKS | _RESOLVE_NO_MAGICLINKS)
+        return open_by_components(anchor, parts, flags)
+    how = _OpenHow(flags | _COMMON_FLAGS, 0, _RESOLVE_BENEATH | _RESOLVE_NO_SYMLINKS | _RESOLVE_NO_MAGICLINKS)
     code = 0
-    for _ in range(_RACED_TRIES):
+    for _ in range(_MAX_ATTEMPTS):
         descriptor: int = _libc().syscall(
             ctypes.c_long(_SYS_OPENAT2),
             ctypes.c_int(anchor),
@@ -96,27 +96,27 @@ def open_in_one_call(anchor: int, parts: Parts, flags: int) -> int:
 
 
 @cache
-def best_opener() -> Opener:
+def default_opener() -> Opener:
     """The quicker route that this machine has."""
-    return open_in_one_call if _has_openat2() else open_walking
+    return open_with_openat2 if _has_openat2() else open_by_components
 
 
 def _has_openat2() -> bool:
     """Ask for something harmless: an old kernel says ENOSYS, an old seccomp filter EPERM."""
     if not sys.platform.startswith("linux"):
         return False
-    with opened_root("/") as anchor:
+    with open_directory("/") as anchor:
         try:
-            os.close(open_in_one_call(anchor, (), PASS))
+            os.close(open_with_openat2(anchor, (), TRAVERSE_DIRECTORY))
         except OSError:
             return False
     return True
 
 
 @contextmanager
-def opened_root(path: str) -> Generator[int]:
+def open_directory(path: str) -> Generator[int]:
     """A directory to open things beneath; this path is the caller's own and may pass through links."""
-    descriptor = os.open(path, PASS | os.O_CLOEXEC)
+    descriptor = os.open(path, TRAVERSE_DIRECTORY | os.O_CLOEXEC)
     try:
         yield descriptor
     finally:
@@ -124,7 +124,7 @@ def opened_root(path: str) -> Generator[int]:
 
 
 @contextmanager
-def opened(opener: Opener, anchor: int, parts: Parts, flags: int) -> Generator[int]:
+def open_beneath(opener: Opener, anchor: int, parts: Parts, flags: int) -> Generator[int]:
     """What `opener` opens, closed afterwards."""
     descriptor = opener(anchor, parts, flags)
     try:
@@ -133,7 +133,7 @@ def opened(opener: Opener, anchor: int, parts: Parts, flags: int) -> Generator[i
         os.close(descriptor)
 
 
-def names_in(directory: int) -> list[str]:
+def list_names(directory: int) -> list[str]:
     """The names of a directory's entries, in no order; all of them at once, so that they may be changed meanwhile."""
     with os.scandir(directory) as entries:
         return [entry.name for entry in entries]
@@ -142,7 +142,7 @@ def names_in(directory: int) -> list[str]:
 def read_all(descriptor: int, size: int = -1) -> bytes:
     """What is left in a file, at most `size` bytes of it."""
     chunks: list[bytes] = []
-    while size and (chunk := os.read(descriptor, min(size, CHUNK) if size > 0 else CHUNK)):
+    while size and (chunk := os.read(descriptor, min(size, CHUNK_BYTES) if size > 0 else CHUNK_BYTES)):
         chunks.append(chunk)
         size -= len(chunk) if size > 0 else 0
     return b"".join(chunks)
@@ -155,7 +155,7 @@ def write_all(descriptor: int, content: bytes | memoryview) -> None:
         left = left[os.write(descriptor, left) :]
 
 
-def describe(mode: int) -> str:
+def describe_mode(mode: int) -> str:
     """What a file of this mode is, in words."""
     for test, what in _KINDS:
         if test(mode):

@@ -22,7 +22,7 @@ MAX_PATH_BYTES = 4095  # PATH_MAX counts the NUL at the end
 
 ROOT = "."
 
-_SHOWN = 80
+_MAX_SHOWN_CHARACTERS = 80
 
 
 def split(path: str) -> Parts:
@@ -83,7 +83,7 @@ class VfsPath(str):
 
     def __new__(cls, path: str | Sequence[str]) -> Self:
         """Validate and spell `path`, text or segments."""
-        return super().__new__(cls, _spell_text(path) if isinstance(path, str) else _spell_segments(path))
+        return super().__new__(cls, _normalise_text(path) if isinstance(path, str) else _normalise_segments(path))
 
     @property
     def segments(self) -> Parts:
@@ -91,7 +91,7 @@ class VfsPath(str):
         return () if self == ROOT else tuple(self.split("/"))
 
 
-def _spell_text(path: str) -> str:
+def _normalise_text(path: str) -> str:
     if not path:
         raise _invalid(path, "it is empty; the root is '.'")
     if ".." in path.split("/"):
@@ -99,7 +99,7 @@ def _spell_text(path: str) -> str:
     return normalise(path.lstrip("/"))
 
 
-def _spell_segments(segments: Sequence[str]) -> str:
+def _normalise_segments(segments: Sequence[str]) -> str:
     whole = "/".join(segments)
     for segment in segments:
         if segment in {"", ".", ".."} or "/" in segment:
@@ -121,7 +121,7 @@ def _check_name(name: str, path: str) -> None:
 
 
 def _invalid(path: str, reason: str) -> InvalidPathError:
-    shown = path if len(path) <= _SHOWN else path[:_SHOWN] + "…"
+    shown = path if len(path) <= _MAX_SHOWN_CHARACTERS else path[:_MAX_SHOWN_CHARACTERS] + "…"
     return InvalidPathError(
         f"invalid path {shown!r}: {reason} (use a path relative to the root, such as 'src/main.py')", path=path
     )

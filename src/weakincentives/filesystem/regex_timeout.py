@@ -14,7 +14,7 @@ from weakincentives.errors import FilesystemError
 if TYPE_CHECKING:
     import regex
 
-PATIENCE = 10.0
+SEARCH_TIMEOUT_SECONDS = 10.0
 """Seconds that all matches of one search may take together."""
 
 
@@ -31,12 +31,12 @@ def compile_pattern(expression: str, *, ignore_case: bool = False) -> regex.Patt
 class RegexTimeout:
     """What is left of the time for one search."""
 
-    def __init__(self, seconds: float = PATIENCE) -> None:
-        self._until = time.monotonic() + seconds
+    def __init__(self, seconds: float = SEARCH_TIMEOUT_SECONDS) -> None:
+        self._deadline = time.monotonic() + seconds
 
     def matches(self, pattern: regex.Pattern[str], text: str, *, whole: bool) -> bool:
         """Whether the pattern is in the text, or is all of it."""
-        left = max(0.001, self._until - time.monotonic())
+        left = max(0.001, self._deadline - time.monotonic())
         try:
             found = pattern.fullmatch(text, timeout=left) if whole else pattern.search(text, timeout=left)
         except TimeoutError:

@@ -25,15 +25,15 @@ class Parametric:
         return _specialize(cls, alias.__args__)
 
 
-def _meaning(of: Any, arguments: tuple[Any, ...]) -> tuple[Any, ...]:  # noqa: ANN401 - typing has no type for it
+def _base_arguments(cls: Any, arguments: tuple[Any, ...]) -> tuple[Any, ...]:  # noqa: ANN401 - typing has no type for it
     """What the arguments of a subclass are to the class that started the family: Some[R] may be a Tool[Params, R]."""
-    given = dict(zip(of.__parameters__, arguments, strict=True))
-    bases: tuple[Any, ...] = cast("Any", vars(of)).get("__orig_bases__", ())
+    given = dict(zip(cls.__parameters__, arguments, strict=True))
+    bases: tuple[Any, ...] = cast("Any", vars(cls)).get("__orig_bases__", ())
     for base in bases:
         family = get_origin(base)
         if isinstance(family, type) and issubclass(family, Parametric):
-            return _meaning(family, base[tuple(given[one] for one in base.__parameters__)].__args__)
-    return of.type_arguments or arguments
+            return _base_arguments(family, base[tuple(given[one] for one in base.__parameters__)].__args__)
+    return cls.type_arguments or arguments
 
 
 @cache
@@ -41,7 +41,7 @@ def _specialize(base: type[Parametric], arguments: tuple[Any, ...]) -> type[Para
     names = ", ".join(getattr(argument, "__name__", str(argument)) for argument in arguments)
 
     def fill(namespace: dict[str, Any]) -> None:
-        namespace["type_arguments"] = _meaning(base, arguments)
+        namespace["type_arguments"] = _base_arguments(base, arguments)
         namespace["__module__"] = base.__module__
         namespace["__qualname__"] = f"{base.__qualname__}[{names}]"
         namespace["__doc__"] = base.__doc__

@@ -50,15 +50,15 @@ class MarkdownSection(Section[ParamsT], Generic[ParamsT]):
             raise PromptValidationError(
                 f"section {self.key!r}: a '$' in the template is no placeholder; write ${{name}}, or $$ for a dollar"
             )
-        self._names = frozenset(self._compiled.get_identifiers())
+        self._placeholders = frozenset(self._compiled.get_identifiers())
 
     def render(self, params: SupportsDataclass | None, depth: int, number: str) -> str:
         _ = depth, number
-        values = {name: getattr(params, name) for name in self._names}
+        values = {name: getattr(params, name) for name in self._placeholders}
         return self._compiled.substitute(values)
 
     def placeholders(self) -> frozenset[str]:
-        return self._names
+        return self._placeholders
 
     def text(self) -> str | None:
         return self.template

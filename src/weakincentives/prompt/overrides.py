@@ -61,7 +61,7 @@ class ToolOverride:
 
     def apply(self, tool: Tool[Any, Any]) -> Tool[Any, Any]:
         """The tool in these words."""
-        return tool.described(self.description or tool.description, self.param_descriptions)
+        return tool.with_descriptions(self.description or tool.description, self.param_descriptions)
 
 
 @dataclass(frozen=True)
@@ -81,15 +81,15 @@ class PromptOverrides:
     def to_json(self) -> str:
         return dump_json(self)
 
-    def against(self, descriptor: PromptDescriptor) -> tuple[PromptOverrides, tuple[str, ...]]:
+    def match(self, descriptor: PromptDescriptor) -> tuple[PromptOverrides, tuple[str, ...]]:
         """The part of these that fits the prompt, and why the rest does not."""
         if (self.ns, self.prompt_key) != (descriptor.ns, descriptor.key):
             raise PromptValidationError(
                 f"overrides for prompt {self.ns}/{self.prompt_key} were given to {descriptor.ns}/{descriptor.key}"
             )
         stale: list[str] = []
-        sections = _fitting("section", self.sections, {one.path: one for one in descriptor.sections}, stale)
-        tools = _fitting("tool", self.tools, {one.name: one for one in descriptor.tools}, stale)
+        sections = _matching_names("section", self.sections, {one.path: one for one in descriptor.sections}, stale)
+        tools = _matching_names("tool", self.tools, {one.name: one for one in descriptor.tools}, stale)
         fitting = PromptOverrides(
             self.ns,
             self.prompt_key,
@@ -117,7 +117,7 @@ class OverrideStore:
         self._filesystem.write_text(f"{overrides.ns}/{overrides.prompt_key}.json", overrides.to_json() + "\n")
 
 
-def describe(ns: str, key: str, sections: Iterable[tuple[str, Section[Any]]]) -> PromptDescriptor:
+def describe_prompt(ns: str, key: str, sections: Iterable[tuple[str, Section[Any]]]) -> PromptDescriptor:
     """Hash everything that an override could replace."""
     texts: list[SectionDescriptor] = []
     tools: list[ToolDescriptor] = []
@@ -135,8 +135,8 @@ def _hash(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _fitting(
-    what: str,
+def _matching_names(
+    kind: str,
     overrides: Mapping[str, SectionOverride] | Mapping[str, ToolOverride],
     originals: Mapping[str, SectionDescriptor] | Mapping[str, ToolDescriptor],
     stale: list[str],
@@ -145,11 +145,11 @@ def _fitting(
     for name, override in overrides.items():
         original = originals.get(name)
         if original is None:
-            stale.append(f"{what} {name!r} does not exist")
+            stale.append(f"{kind} {name!r} does not exist")
         elif not original.accepts_overrides:
-            stale.append(f"{what} {name!r} does not accept overrides")
+            stale.append(f"{kind} {name!r} does not accept overrides")
         elif original.hash != override.expected_hash:
-            stale.append(f"{what} {name!r} has changed since the override was written")
+            stale.append(f"{kind} {name!r} has changed since the override was written")
         else:
             fitting.append(name)
     return fitting

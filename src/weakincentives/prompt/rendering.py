@@ -28,7 +28,7 @@ else:
 Container: TypeAlias = Literal["object", "array"]
 
 _logger = logging.getLogger(__name__)
-_DEEPEST_HEADING = 6
+_MAX_HEADING_LEVEL = 6
 
 
 @dataclass(frozen=True)
@@ -67,20 +67,20 @@ class RenderedPrompt(Generic[OutputT]):
         return next((tool for tool in self.tools if tool.name == name), None)
 
 
-class Origins:
+class UniqueNames:
     """Who claimed a name; a second claim is refused, naming both."""
 
-    def __init__(self, what: str) -> None:
-        self._what = what
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
         self._owners: dict[str, str] = {}
 
-    def claim(self, name: str, origin: str) -> None:
+    def add(self, name: str, origin: str) -> None:
         if name in self._owners:
-            raise PromptValidationError(f"{self._what} {name!r} is declared by {self._owners[name]} and by {origin}")
+            raise PromptValidationError(f"{self._kind} {name!r} is declared by {self._owners[name]} and by {origin}")
         self._owners[name] = origin
 
 
-def declarations(
+def native_declarations(
     section: Section[Any], tools: Iterable[Tool[Any, Any]], path: str, params: SupportsDataclass | None
 ) -> tuple[NativeDeclaration, ...]:
     """Every provider-run tool of a section, in whichever way it was declared."""
@@ -101,12 +101,12 @@ def render(
     descriptor = template.descriptor
     effective = PromptOverrides(template.ns, template.key)
     if overrides is not None:
-        effective, stale = overrides.against(descriptor)
+        effective, stale = overrides.match(descriptor)
         descriptor = replace(descriptor, stale=stale)
         for reason in stale:
             _logger.warning("override not applied: %s (prompt %s/%s)", reason, template.ns, template.key)
-    walk = _Walk(params, effective, session, opened_paths(template.ns, template.key, session))
-    walk.sections(template.sections, above="", depth=0, prefix="")
+    walk = _Renderer(params, effective, session, opened_paths(template.ns, template.key, session))
+    walk.render_siblings(template.sections, above="", depth=0, prefix="")
     if walk.summarized:
         walk.tools.append(open_section_tool())
     return RenderedPrompt(
@@ -124,7 +124,7 @@ def render(
 
 
 @dataclass
-class _Walk:
+class _Renderer:
     """What a walk over the tree has gathered so far."""
 
     params: Mapping[type, SupportsDataclass]
@@ -137,14 +137,14 @@ class _Walk:
     summarized: list[str] = field(default_factory=list[str])
     active: list[Section[Any]] = field(default_factory=list[Section[Any]])
 
-    def sections(self, siblings: Sequence[Section[Any]], *, above: str, depth: int, prefix: str) -> None:
+    def render_siblings(self, siblings: Sequence[Section[Any]], *, above: str, depth: int, prefix: str) -> None:
         """Number only what leaves a trace in the text, so that the model sees no gaps."""
         count = 1
         for section in siblings:
             path = f"{above}.{section.key}" if above else section.key
-            count += self.section(section, path, depth, f"{prefix}{count}")
+            count += self.render_section(section, path, depth, f"{prefix}{count}")
 
-    def section(self, section: Section[Any], path: str, depth: int, number: str) -> bool:
+    def render_section(self, section: Section[Any], path: str, depth: int, number: str) -> bool:
         """Gather one section and what is below it; whether there was any text."""
         params = self._params_for(section, path)
         if not section.is_enabled(params, session=self.session):
@@ -155,17 +155,17 @@ class _Walk:
             self.parts.append(RenderedSection(path, f"{_heading(section, path, depth, number)}\n\n{shown}", depth))
             return True
         self.active.append(section)
-        self._gather_tools(section, path, params)
-        body = self._overridden(section, path).render(params, depth, number).strip()
+        self._collect_tools(section, path, params)
+        body = self._apply_override(section, path).render(params, depth, number).strip()
         at = len(self.parts)
-        self.sections(section.children, above=path, depth=depth + 1, prefix=f"{number}.")
+        self.render_siblings(section.children, above=path, depth=depth + 1, prefix=f"{number}.")
         if not body and len(self.parts) == at:
             return False
         heading = _heading(section, path, depth, number)
         self.parts.insert(at, RenderedSection(path, f"{heading}\n\n{body}" if body else heading, depth))
         return True
 
-    def _overridden(self, section: Section[Any], path: str) -> Section[Any]:
+    def _apply_override(self, section: Section[Any], path: str) -> Section[Any]:
         override = self.overrides.sections.get(path)
         if override is None:
             return section
@@ -173,11 +173,11 @@ class _Walk:
         check_placeholders(other, path)
         return other
 
-    def _gather_tools(self, section: Section[Any], path: str, params: SupportsDataclass | None) -> None:
+    def _collect_tools(self, section: Section[Any], path: str, params: SupportsDataclass | None) -> None:
         overrides = self.overrides.tools
         tools = [overrides[tool.name].apply(tool) if tool.name in overrides else tool for tool in section.tools()]
         self.tools += (tool for tool in tools if tool.declaration() is None)
-        self.native_tools += declarations(section, tools, path, params)
+        self.native_tools += native_declarations(section, tools, path, params)
 
     def _params_for(self, section: Section[Any], path: str) -> SupportsDataclass | None:
         wanted = section.params_type
@@ -195,4 +195,4 @@ class _Walk:
 
 
 def _heading(section: Section[Any], path: str, depth: int, number: str) -> str:
-    return f"{'#' * min(depth + 2, _DEEPEST_HEADING)} {number}. {section.title} ({path})"
+    return f"{'#' * min(depth + 2, _MAX_HEADING_LEVEL)} {number}. {section.title} ({path})"

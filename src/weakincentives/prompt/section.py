@@ -20,7 +20,7 @@ from weakincentives.resources import ResourceRegistry
 
 ParamsT = TypeVar("ParamsT")
 
-_KEY = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+_KEY_RE = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 
 
 class SectionVisibility(Enum):
@@ -33,7 +33,7 @@ class SectionVisibility(Enum):
 
 def check_key(key: str, *, what: str) -> None:
     """Keys become paths, file names and hashes, so they are plain."""
-    if not _KEY.fullmatch(key):
+    if not _KEY_RE.fullmatch(key):
         raise PromptValidationError(
             f"{what} {key!r} must start with a-z or 0-9 and go on with up to 63 of a-z, 0-9, '.', '_' and '-'"
         )

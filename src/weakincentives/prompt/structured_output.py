@@ -14,7 +14,7 @@ from weakincentives.serde import parse_strict, schema, strict_schema
 OutputT = TypeVar("OutputT")
 
 # Models like to wrap JSON in a fence, whatever they are asked for.
-_FENCED = re.compile(r"\A\s*```(?:json)?\s*\n(?P<inside>.*)\n\s*```\s*\Z", re.DOTALL)
+_CODE_FENCE_RE = re.compile(r"\A\s*```(?:json)?\s*\n(?P<inside>.*)\n\s*```\s*\Z", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ def output_schema(rendered: RenderedPrompt[Any]) -> OutputSchema | None:
     if rendered.output_type is None or rendered.container is None:
         return None
     name = re.sub(r"[^a-zA-Z0-9_-]", "_", rendered.output_type.__name__)[:64]
-    carrier = _carrier(rendered)
+    carrier = _root_type(rendered)
     if not rendered.allow_extra_keys:
         try:
             return OutputSchema(name, strict_schema(carrier), strict=True)
@@ -46,22 +46,22 @@ def parse_output(text: str, rendered: RenderedPrompt[OutputT]) -> OutputT:
         return cast("OutputT", text)
     if rendered.output_type is None:
         raise OutputParseError("the prompt declares no output type: use PromptTemplate[Output]", raw=text)
-    fenced = _FENCED.match(text)
+    fenced = _CODE_FENCE_RE.match(text)
     payload = fenced["inside"] if fenced else text
     if rendered.container == "array" and payload.lstrip().startswith("["):
         payload = f'{{"items": {payload}}}'
     try:
-        parsed = parse_strict(payload, _carrier(rendered), allow_extra_keys=rendered.allow_extra_keys)
+        parsed = parse_strict(payload, _root_type(rendered), allow_extra_keys=rendered.allow_extra_keys)
     except ParseError as error:
         raise OutputParseError(f"the answer is no {rendered.output_type.__name__}: {error}", raw=text) from error
     return cast("OutputT", parsed.items if rendered.container == "array" else parsed)
 
 
-def _carrier(rendered: RenderedPrompt[Any]) -> type[Any]:
+def _root_type(rendered: RenderedPrompt[Any]) -> type[Any]:
     output_type = cast("type[Any]", rendered.output_type)
-    return _items_of(output_type) if rendered.container == "array" else output_type
+    return _array_wrapper(output_type) if rendered.container == "array" else output_type
 
 
 @lru_cache(maxsize=256)
-def _items_of(item_type: type[Any]) -> type[Any]:
+def _array_wrapper(item_type: type[Any]) -> type[Any]:
     return make_dataclass("Items", [("items", list[item_type])])

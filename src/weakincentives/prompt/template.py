@@ -12,8 +12,8 @@ from weakincentives.errors import PromptValidationError, SchemaError
 from weakincentives.prompt._types import SessionProtocol, SupportsDataclass
 from weakincentives.prompt.disclosure import OPEN_SECTION
 from weakincentives.prompt.generics import Parametric
-from weakincentives.prompt.overrides import PromptDescriptor, PromptOverrides, describe
-from weakincentives.prompt.rendering import Container, Origins, RenderedPrompt, declarations, render
+from weakincentives.prompt.overrides import PromptDescriptor, PromptOverrides, describe_prompt
+from weakincentives.prompt.rendering import Container, RenderedPrompt, UniqueNames, native_declarations, render
 from weakincentives.prompt.section import Section, SectionVisibility, check_key, check_placeholders
 from weakincentives.prompt.tool import Tool
 from weakincentives.resources import ResourceRegistry
@@ -29,7 +29,7 @@ SectionT = TypeVar("SectionT", bound=Section[Any])
 
 
 @dataclass(frozen=True)
-class Node:
+class SectionNode:
     """A section and where it stands."""
 
     section: Section[Any]
@@ -52,7 +52,7 @@ class PromptTemplate(Parametric, Generic[OutputT]):
     allow_extra_keys: bool
     output_type: type[Any] | None
     container: Container | None
-    nodes: tuple[Node, ...]
+    nodes: tuple[SectionNode, ...]
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class PromptTemplate(Parametric, Generic[OutputT]):
         check_key(ns, what="prompt ns")
         check_key(key, what="prompt key")
         sections = tuple(sections)
-        output_type, container = _output(self.type_arguments)
+        output_type, container = _resolve_output(self.type_arguments)
         vars(self).update(
             ns=ns,
             key=key,
@@ -75,7 +75,7 @@ class PromptTemplate(Parametric, Generic[OutputT]):
             allow_extra_keys=allow_extra_keys,
             output_type=output_type,
             container=container,
-            nodes=tuple(_nodes(sections)),
+            nodes=tuple(_flatten(sections)),
         )
         self._check()
 
@@ -91,10 +91,10 @@ class PromptTemplate(Parametric, Generic[OutputT]):
         self._check_tools()
 
     def _check_tools(self) -> None:
-        names = Origins("tool name")
-        slots = Origins("provider-run tool")
+        names = UniqueNames("tool name")
+        slots = UniqueNames("provider-run tool")
         if any(node.section.visibility is SectionVisibility.SUMMARY for node in self.nodes):
-            names.claim(OPEN_SECTION, "the tool that opens summarized sections")
+            names.add(OPEN_SECTION, "the tool that opens summarized sections")
         for node in self.nodes:
             for tool in node.section.tools():
                 if not isinstance(tool, Tool):  # pyright: ignore[reportUnnecessaryIsInstance] - not everybody checks types
@@ -102,15 +102,17 @@ class PromptTemplate(Parametric, Generic[OutputT]):
                         f"section {node.path!r}: tools holds {tool!r}, which is no Tool; make one with Tool.wrap(…)"
                     )
                 if tool.declaration() is None:
-                    names.claim(tool.name, f"section {node.path!r}")
-            for declared in declarations(node.section, node.section.tools(), node.path, node.section.default_params):
-                names.claim(declared.name, declared.origin)
-                slots.claim(declared.slot, declared.origin)
+                    names.add(tool.name, f"section {node.path!r}")
+            for declared in native_declarations(
+                node.section, node.section.tools(), node.path, node.section.default_params
+            ):
+                names.add(declared.name, declared.origin)
+                slots.add(declared.slot, declared.origin)
 
     @cached_property
     def descriptor(self) -> PromptDescriptor:
         """What an override must match to be applied."""
-        return describe(self.ns, self.key, ((node.path, node.section) for node in self.nodes))
+        return describe_prompt(self.ns, self.key, ((node.path, node.section) for node in self.nodes))
 
     def find_section(self, wanted: type[SectionT]) -> SectionT | None:
         """The first section of a type, in reading order."""
@@ -191,7 +193,7 @@ class Prompt(Parametric, Generic[OutputT]):
         self._params.update({type(value): value for value in params})
         return self
 
-    def bound(self, *params: SupportsDataclass) -> Self:
+    def with_params(self, *params: SupportsDataclass) -> Self:
         """A copy with these bound too."""
         other = copy.copy(self)
         other._params = dict(self._params)  # noqa: SLF001 - a copy of our own
@@ -208,11 +210,11 @@ class Prompt(Parametric, Generic[OutputT]):
     def resources(self) -> ResourceRegistry:
         """What the sections lend to tools. Two sections may not lend the same thing."""
         lent = ResourceRegistry()
-        origins = Origins("resource")
+        origins = UniqueNames("resource")
         for node in self.template.nodes:
             own = node.section.resources()
             for resource_type in own:
-                origins.claim(f"{resource_type.__module__}.{resource_type.__qualname__}", f"section {node.path!r}")
+                origins.add(f"{resource_type.__module__}.{resource_type.__qualname__}", f"section {node.path!r}")
             lent = lent.merge(own)
         return lent
 
@@ -220,16 +222,16 @@ class Prompt(Parametric, Generic[OutputT]):
         return f"Prompt(ns={self.ns!r}, key={self.key!r})"
 
 
-def _nodes(sections: Sequence[Section[Any]], above: str = "", depth: int = 0) -> Iterator[Node]:
+def _flatten(sections: Sequence[Section[Any]], parent_path: str = "", depth: int = 0) -> Iterator[SectionNode]:
     for section in sections:
         if not isinstance(section, Section):  # pyright: ignore[reportUnnecessaryIsInstance] - not everybody checks types
             raise PromptValidationError(f"sections holds {section!r}, which is no Section instance")
-        path = f"{above}.{section.key}" if above else section.key
-        yield Node(section, path, depth)
-        yield from _nodes(section.children, path, depth + 1)
+        path = f"{parent_path}.{section.key}" if parent_path else section.key
+        yield SectionNode(section, path, depth)
+        yield from _flatten(section.children, path, depth + 1)
 
 
-def _output(arguments: tuple[Any, ...]) -> tuple[type[Any] | None, Container | None]:
+def _resolve_output(arguments: tuple[Any, ...]) -> tuple[type[Any] | None, Container | None]:
     if not arguments or arguments[0] in (None, type(None), Any):
         return None, None
     wanted = arguments[0]

@@ -31,7 +31,7 @@ C = TypeVar("C")
 P_contra = TypeVar("P_contra", contravariant=True)
 R_co = TypeVar("R_co", covariant=True)
 
-_NAME = re.compile(r"[a-z0-9_-]{1,64}")
+_NAME_RE = re.compile(r"[a-z0-9_-]{1,64}")
 _UNIONS = (Union, UnionType)
 _JSON_TYPES = (str, int, float, bool, dict, list, tuple, Mapping, type(None))
 
@@ -110,7 +110,7 @@ class Tool(Parametric, Generic[P, R]):
         )
 
     def _check(self) -> None:
-        if not _NAME.fullmatch(self.name):
+        if not _NAME_RE.fullmatch(self.name):
             raise PromptValidationError(
                 f"tool name {self.name!r} must be 1 to 64 of a-z, 0-9, '_' and '-': providers accept no others"
             )
@@ -134,7 +134,7 @@ class Tool(Parametric, Generic[P, R]):
             raise PromptValidationError(f"tool {self.name!r}: {error}") from error
 
     def _check_result_type(self) -> None:
-        if not _can_be_a_result(self.result_type):
+        if not _is_valid_result_type(self.result_type):
             raise PromptValidationError(
                 f"tool {self.name!r}: result must be a dataclass, a JSON-like type, None, "
                 f"or a class with render(), not {self.result_type!r}"
@@ -152,7 +152,7 @@ class Tool(Parametric, Generic[P, R]):
             ("input", example.input, self.params_type),
             ("output", example.output, self.result_type),
         ):
-            if not _is_a(value, wanted):
+            if not _is_instance(value, wanted):
                 raise PromptValidationError(
                     f"tool {self.name!r}: the {part} of example {example.description!r} "
                     f"is a {type(value).__name__}, not {wanted!r}"
@@ -187,7 +187,7 @@ class Tool(Parametric, Generic[P, R]):
             lines.append(f"Example: {example.description}\n{shown} → {answer}")
         return "\n\n".join(lines)
 
-    def described(self, description: str, param_descriptions: Mapping[str, str]) -> Tool[P, R]:
+    def with_descriptions(self, description: str, param_descriptions: Mapping[str, str]) -> Tool[P, R]:
         """The same tool in other words."""
         other = dataclasses.replace(self, description=description)
         object.__setattr__(other, "param_descriptions", dict(param_descriptions))
@@ -203,20 +203,20 @@ def _is_dataclass(wanted: Any) -> bool:  # noqa: ANN401 - any type form
     return dataclasses.is_dataclass(get_origin(wanted) or wanted)
 
 
-def _is_a(value: object, wanted: Any) -> bool:  # noqa: ANN401 - any type form
+def _is_instance(value: object, expected: Any) -> bool:  # noqa: ANN401 - any type form
     """Whether a value is of a type, as far as can be told at run time."""
-    plain = get_origin(wanted) or wanted
+    plain = get_origin(expected) or expected
     if plain in _UNIONS:
-        return any(_is_a(value, member) for member in get_args(wanted))
+        return any(_is_instance(value, member) for member in get_args(expected))
     if plain is Any or not isinstance(plain, type) or getattr(plain, "_is_protocol", False):
         return True
     return isinstance(value, plain)
 
 
-def _can_be_a_result(result_type: Any) -> bool:  # noqa: ANN401 - any type form
+def _is_valid_result_type(result_type: Any) -> bool:  # noqa: ANN401 - any type form
     plain = get_origin(result_type) or result_type
     if plain in _UNIONS:
-        return all(_can_be_a_result(member) for member in get_args(result_type))
+        return all(_is_valid_result_type(member) for member in get_args(result_type))
     if plain is Any or plain in _JSON_TYPES or _is_dataclass(plain):
         return True
     return isinstance(plain, type) and issubclass(plain, ToolRenderableResult)

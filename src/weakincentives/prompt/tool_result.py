@@ -12,18 +12,18 @@ T = TypeVar("T")
 R_co = TypeVar("R_co", covariant=True)
 
 
-class _Ok(Protocol):
+class _OkConstructor(Protocol):
     def __call__(self, value: T, /, message: str = "") -> ToolResult[T]: ...
 
 
-class _Success:
+class _SuccessDescriptor:
     """`.success` is the flag on a result, and a constructor on the class."""
 
     @overload
-    def __get__(self, instance: None, owner: type[object]) -> _Ok: ...
+    def __get__(self, instance: None, owner: type[object]) -> _OkConstructor: ...
     @overload
     def __get__(self, instance: ToolResult[Any], owner: type[object]) -> bool: ...
-    def __get__(self, instance: ToolResult[Any] | None, owner: type[object]) -> _Ok | bool:
+    def __get__(self, instance: ToolResult[Any] | None, owner: type[object]) -> _OkConstructor | bool:
         return ToolResult.ok if instance is None else instance.succeeded
 
 
@@ -46,7 +46,7 @@ class ToolResult(Generic[R_co]):
         object.__setattr__(self, "value", value)
         object.__setattr__(self, "succeeded", success)
 
-    success = _Success()
+    success = _SuccessDescriptor()
 
     @staticmethod
     def ok(value: T, /, message: str = "") -> ToolResult[T]:

@@ -28,8 +28,8 @@ from weakincentives.runtime.transcript import Transcript
 T = TypeVar("T")
 E = TypeVar("E")
 
-_JOURNALED: tuple[type, ...] = (PromptRendered, ModelResponded, ToolInvoked, PromptExecuted)
-_EVENTS: tuple[type, ...] = (*_JOURNALED, ContainerRecreated, TransferProgress, WorkspaceSynced)
+_TRANSCRIPT_TYPES: tuple[type, ...] = (PromptRendered, ModelResponded, ToolInvoked, PromptExecuted)
+_LOG_TYPES: tuple[type, ...] = (*_TRANSCRIPT_TYPES, ContainerRecreated, TransferProgress, WorkspaceSynced)
 
 _logger = logging.getLogger(__name__)
 
@@ -112,12 +112,12 @@ class Session:
         given = bus if dispatcher is None else dispatcher
         self.dispatcher: Dispatcher = InProcessDispatcher() if given is None else given
         self.session_id = session_id or uuid4().hex
-        self._logs = frozenset({*_EVENTS, *logs})
+        self._logs = frozenset({*_LOG_TYPES, *logs})
         self._slices: dict[type, SliceView[Any]] = {}
-        self._journal: SliceView[Any] = SliceView()
+        self._transcript_events: SliceView[Any] = SliceView()
         self._reducers: dict[type, list[tuple[type, Reducer[Any, Any]]]] = {}
         self._lock = RLock()
-        self._forwards: tuple[Dispatcher, ...] = ()
+        self._extra_dispatchers: tuple[Dispatcher, ...] = ()
 
     def __getitem__(self, item_type: type[T], /) -> Slice[T]:
         return Slice(self, item_type)
@@ -142,25 +142,25 @@ class Session:
     def notify(self, event: SupportsDataclass, /) -> DispatchResult:
         """Tell the subscribers alone: for what comes a hundred times a second, and is not kept."""
         result = self.dispatcher.dispatch(event)
-        for forward in {id(forward): forward for forward in self._forwards}.values():
+        for forward in {id(forward): forward for forward in self._extra_dispatchers}.values():
             told = forward.dispatch(event)
             result = DispatchResult(event, result.handled + told.handled, (*result.errors, *told.errors))
         return result
 
     @contextmanager
-    def forwarding(self, bus: Dispatcher | None) -> Generator[None]:
+    def forward_to(self, bus: Dispatcher | None) -> Generator[None]:
         """Tell one more dispatcher for a while; one that is told anyway is not told twice."""
         if bus is None or bus is self.dispatcher:
             yield
             return
         with self._lock:
-            self._forwards = (*self._forwards, bus)
+            self._extra_dispatchers = (*self._extra_dispatchers, bus)
         try:
             yield
         finally:
             with self._lock:  # takes out this one only: another thread's may have come meanwhile
-                at = next(at for at, forward in enumerate(self._forwards) if forward is bus)
-                self._forwards = self._forwards[:at] + self._forwards[at + 1 :]
+                at = next(at for at, forward in enumerate(self._extra_dispatchers) if forward is bus)
+                self._extra_dispatchers = self._extra_dispatchers[:at] + self._extra_dispatchers[at + 1 :]
 
     def _reduce(self, event_type: type, event: object) -> tuple[Exception, ...]:
         failures: list[Exception] = []
@@ -175,8 +175,8 @@ class Session:
                     except Exception as error:  # a stranger's code; raised again once all have run
                         _logger.exception("reducer %r failed on %s", reducer, event_type.__name__)
                         failures.append(error)
-            if event_type in _JOURNALED:
-                self._journal = self._journal.appended(event)
+            if event_type in _TRANSCRIPT_TYPES:
+                self._transcript_events = self._transcript_events.appended(event)
         return tuple(failures)
 
     def register(self, slice_type: type[T], event_type: type[E], reducer: Reducer[T, E], /) -> None:
@@ -219,7 +219,7 @@ class Session:
 
     def transcript(self) -> Transcript:
         """Everything that happened here, in order."""
-        return Transcript.of(self._journal.all())
+        return Transcript.of(self._transcript_events.all())
 
     def __repr__(self) -> str:
         return f"Session({self.session_id!r}, {len(self._slices)} slices)"

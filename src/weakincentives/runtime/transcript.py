@@ -52,7 +52,7 @@ class Transcript:
 
     def to_jsonl(self) -> str:
         """One JSON object a line."""
-        return "".join(f"{_line(entry)}\n" for entry in self.entries)
+        return "".join(f"{_to_json_line(entry)}\n" for entry in self.entries)
 
     @staticmethod
     def from_jsonl(text: str) -> Transcript:
@@ -119,8 +119,8 @@ def _entry(sequence: int, event: object) -> TranscriptEntry:
                 text=event.rendered_output or event.result.render(),
                 name=event.name,
                 call_id=event.call_id,
-                params=_plain(event.params),
-                value=_plain(event.result.value),
+                params=_to_plain_data(event.params),
+                value=_to_plain_data(event.result.value),
                 success=event.result.success,
                 origin=event.origin,
                 provider=event.provider,
@@ -134,21 +134,21 @@ def _entry(sequence: int, event: object) -> TranscriptEntry:
                 prompt_name=event.prompt_name,
                 adapter=event.adapter,
                 text=getattr(event.result, "text", None) or "",
-                value=_plain(getattr(event.result, "output", None)),
+                value=_to_plain_data(getattr(event.result, "output", None)),
                 usage=event.usage,
             )
         case _:
             raise TypeError(f"a transcript has no entry for {type(event).__name__}")
 
 
-def _plain(value: object) -> Any:  # noqa: ANN401 - JSON has no narrower type
+def _to_plain_data(value: object) -> Any:  # noqa: ANN401 - JSON has no narrower type
     try:
         return dump(value, fallback=repr)
     except SerdeError:  # it holds itself, or has keys that are no text: no reason to lose the record of it
         return repr(value)
 
 
-def _line(entry: TranscriptEntry) -> str:
+def _to_json_line(entry: TranscriptEntry) -> str:
     try:
         return dump_json(entry)
     except SerdeError:  # half of a surrogate pair, which models and programs do print, is no Unicode

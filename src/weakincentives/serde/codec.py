@@ -14,7 +14,7 @@ from weakincentives.serde.conform import conform
 T = TypeVar("T")
 
 # msgspec ends its messages with where it was: "Expected `int`, got `str` - at `$.a[0].b`".
-_WHERE = re.compile(r"^(?P<what>.*) - at `(?P<path>\$.*)`$", re.DOTALL)
+_MSGSPEC_MESSAGE_RE = re.compile(r"^(?P<what>.*) - at `(?P<path>\$.*)`$", re.DOTALL)
 
 _TOO_DEEP = "JSON is nested too deeply"
 
@@ -26,11 +26,11 @@ def parse(data: object, as_type: type[T]) -> T:
     except msgspec.ValidationError as error:
         raise _parse_error(error) from error
     except (TypeError, NameError) as error:
-        raise _unreadable(as_type, error) from error
+        raise _unsupported_type(as_type, error) from error
     except RecursionError as error:
         raise ParseError(_TOO_DEEP) from error
     except Exception as error:  # a `__post_init__` of a stranger's: whatever it raises, the data was refused
-        raise ParseError(f"{_name(as_type)} refuses it: {type(error).__name__}: {error}") from error
+        raise ParseError(f"{_type_name(as_type)} refuses it: {type(error).__name__}: {error}") from error
 
 
 def parse_json(text: str | bytes, as_type: type[T]) -> T:
@@ -47,7 +47,7 @@ def parse_strict(text: str | bytes, as_type: type[T], *, allow_extra_keys: bool 
     try:
         data = conform(_decode(text), as_type, allow_extra_keys=allow_extra_keys)
     except (TypeError, NameError) as error:
-        raise _unreadable(as_type, error) from error
+        raise _unsupported_type(as_type, error) from error
     except RecursionError as error:
         raise ParseError(_TOO_DEEP) from error
     return parse(data, as_type)
@@ -84,14 +84,14 @@ def _decode(text: str | bytes) -> object:
 
 def _parse_error(error: msgspec.ValidationError) -> ParseError:
     message = str(error)
-    if found := _WHERE.match(message):
+    if found := _MSGSPEC_MESSAGE_RE.match(message):
         return ParseError(found["what"], path=found["path"])
     return ParseError(message)
 
 
-def _unreadable(as_type: object, error: Exception) -> SerdeError:
-    return SerdeError(f"{_name(as_type)} is not a type that can be read from JSON: {error}")
+def _unsupported_type(as_type: object, error: Exception) -> SerdeError:
+    return SerdeError(f"{_type_name(as_type)} is not a type that can be read from JSON: {error}")
 
 
-def _name(of: object) -> str:
+def _type_name(of: object) -> str:
     return getattr(of, "__name__", repr(of))

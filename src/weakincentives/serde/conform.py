@@ -26,18 +26,18 @@ _KINDS = ((dict, _OBJECTS), (list, _ARRAYS), (float, _NUMBERS))
 
 
 @lru_cache(maxsize=1024)
-def shape_of(as_type: type) -> shapes.Type:
+def type_info(as_type: type) -> shapes.Type:
     """How msgspec sees a type."""
     return shapes.type_info(as_type)
 
 
 def conform(data: object, as_type: type, *, allow_extra_keys: bool) -> object:
     """The same data without nulls that stand for a default; unknown keys are refused unless allowed."""
-    return _conform(data, shape_of(as_type), "$", allow_extra_keys)
+    return _conform(data, type_info(as_type), "$", allow_extra_keys)
 
 
 def _conform(data: object, shape: shapes.Type, path: str, extra: bool) -> object:  # noqa: FBT001 - a recursion's own state
-    match _pick(shape, data):
+    match _select_member(shape, data):
         case (shapes.DataclassType() | shapes.TypedDictType() | shapes.StructType()) as inner if isinstance(data, dict):
             return _object(cast("dict[str, object]", data), inner, path, extra)
         case shapes.DictType(value_type=inner) if isinstance(data, dict):
@@ -92,7 +92,7 @@ def admits_null(shape: shapes.Type) -> bool:
             return False
 
 
-def _pick(shape: shapes.Type, data: object) -> shapes.Type:
+def _select_member(shape: shapes.Type, data: object) -> shapes.Type:
     """See through metadata, and in a union take the one member that `data` can be.
 
     msgspec allows no second, unless they are structs with tags.
@@ -104,11 +104,12 @@ def _pick(shape: shapes.Type, data: object) -> shapes.Type:
     kinds = next((kinds for python_type, kinds in _KINDS if isinstance(data, python_type)), ())
     members = [member.type if isinstance(member, shapes.Metadata) else member for member in shape.types]
     return next(
-        (member for member in members if isinstance(member, kinds) and _has_tag_of(cast("object", data), member)), shape
+        (member for member in members if isinstance(member, kinds) and _has_matching_tag(cast("object", data), member)),
+        shape,
     )
 
 
-def _has_tag_of(data: object, member: shapes.Type) -> bool:
+def _has_matching_tag(data: object, member: shapes.Type) -> bool:
     if not isinstance(member, shapes.StructType) or member.tag_field is None:
         return True
     return cast("dict[str, object]", data).get(member.tag_field) == member.tag

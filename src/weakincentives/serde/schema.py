@@ -27,15 +27,15 @@ import msgspec
 import msgspec.inspect as shapes
 
 from weakincentives.errors import SchemaError
-from weakincentives.serde.conform import ObjectType, shape_of
-from weakincentives.serde.strict import strict
+from weakincentives.serde.conform import ObjectType, type_info
+from weakincentives.serde.strict import to_strict
 
 Schema: TypeAlias = dict[str, Any]
 
-_ANYTHING = "x-anything"  # msgspec refuses an empty schema from its hook, so "any value" travels as this mark
-_NOTHING: Mapping[Any, Any] = {}
-_ITEMS = {"items", "prefixItems"}
-_SEEN_THROUGH = (Union, UnionType, Required, NotRequired)
+_ANY_VALUE_MARKER = "x-anything"  # msgspec refuses an empty schema from its hook, so "any value" travels as this mark
+_NO_METADATA: Mapping[Any, Any] = {}
+_ITEM_KEYWORDS = {"items", "prefixItems"}
+_TRANSPARENT_TYPES = (Union, UnionType, Required, NotRequired)
 
 
 def schema(as_type: type, *, descriptions: Mapping[str, str] | None = None) -> Schema:
@@ -46,7 +46,7 @@ def schema(as_type: type, *, descriptions: Mapping[str, str] | None = None) -> S
         if name not in properties:
             raise SchemaError(f"{as_type.__name__} has no field {name!r} to describe")
         properties = {**properties, name: {**properties[name], "description": text}}
-    return _finished({**root, "properties": properties} if descriptions else root)
+    return _without_markers({**root, "properties": properties} if descriptions else root)
 
 
 def strict_schema(as_type: type, *, descriptions: Mapping[str, str] | None = None) -> Schema:
@@ -54,16 +54,16 @@ def strict_schema(as_type: type, *, descriptions: Mapping[str, str] | None = Non
 
     Raises `SchemaError` for what the strict kind cannot say, such as a mapping with free keys.
     """
-    return strict(schema(as_type, descriptions=descriptions))
+    return to_strict(schema(as_type, descriptions=descriptions))
 
 
 @lru_cache(maxsize=1024)
 def _generate(as_type: type) -> Schema:
     """The schema with `$defs`; its root is written out rather than referred to. Callers must not change it."""
     try:
-        objects = list(_objects_in(shape_of(as_type), set()))
+        objects = list(_objects_in(type_info(as_type), set()))
         roots, components = msgspec.json.schema_components(
-            [as_type, *(shape.cls for shape in objects)], ref_template="#/$defs/{name}", schema_hook=_anything
+            [as_type, *(shape.cls for shape in objects)], ref_template="#/$defs/{name}", schema_hook=_schema_hook
         )
     except (TypeError, NameError, RecursionError) as error:
         raise SchemaError(
@@ -78,14 +78,14 @@ def _generate(as_type: type) -> Schema:
     if "$ref" in root:
         name = root["$ref"].rpartition("/")[2]
         root = dict(components[name])
-        if not _refers(components, f"#/$defs/{name}"):
+        if not _contains_reference(components, f"#/$defs/{name}"):
             del components[name]
     return {**root, "$defs": components} if components else root
 
 
-def _anything(custom: type) -> Schema:
+def _schema_hook(custom: type) -> Schema:
     if custom is object:
-        return {_ANYTHING: True}
+        return {_ANY_VALUE_MARKER: True}
     raise NotImplementedError
 
 
@@ -116,13 +116,15 @@ def _complete_fields(component: Schema, shape: ObjectType) -> None:
     properties: dict[str, Schema] = component["properties"]
     for field in shape.fields:
         node = properties[field.encode_name]
-        _name_format(node, field.type)
-        text = declared.get(field.name, _NOTHING).get("description") or _documented(hints.get(field.name))
+        _add_time_format(node, field.type)
+        text = declared.get(field.name, _NO_METADATA).get("description") or _annotated_description(
+            hints.get(field.name)
+        )
         if text and "description" not in node:
             properties[field.encode_name] = {"description": text, **node}
 
 
-def _name_format(node: Schema, shape: object) -> None:
+def _add_time_format(node: Schema, shape: object) -> None:
     """Say that a string is a time also where its zone may be missing: msgspec does not."""
     match shape:
         case shapes.DateTimeType(tz=None):
@@ -130,24 +132,24 @@ def _name_format(node: Schema, shape: object) -> None:
         case shapes.TimeType(tz=None):
             node["format"] = "time"
         case shapes.Metadata(type=inner):
-            _name_format(node, inner)
+            _add_time_format(node, inner)
         case shapes.CollectionType(item_type=inner) if "items" in node:
-            _name_format(node["items"], inner)
+            _add_time_format(node["items"], inner)
         case shapes.DictType(value_type=inner) if "additionalProperties" in node:
-            _name_format(node["additionalProperties"], inner)
+            _add_time_format(node["additionalProperties"], inner)
         case shapes.UnionType(types=members):
             # Whatever is written as a string can be in a union only once, so there is no doubt which node is meant.
             for option in (one for one in node.get("anyOf", ()) if one.get("type") == "string"):
                 for member in members:
-                    _name_format(option, member)
+                    _add_time_format(option, member)
         case _:
             pass
 
 
-def _documented(hint: object) -> str | None:
+def _annotated_description(hint: object) -> str | None:
     """The text in `Annotated[…, "text"]`, or in an object with `.documentation` as PEP 727 proposed."""
-    if get_origin(hint) in _SEEN_THROUGH:
-        return next((text for inner in get_args(hint) if (text := _documented(inner))), None)
+    if get_origin(hint) in _TRANSPARENT_TYPES:
+        return next((text for inner in get_args(hint) if (text := _annotated_description(inner))), None)
     if get_origin(hint) is not Annotated:
         return None
     for extra in get_args(hint)[1:]:
@@ -157,21 +159,23 @@ def _documented(hint: object) -> str | None:
     return None
 
 
-def _refers(node: object, reference: str) -> bool:
+def _contains_reference(node: object, reference: str) -> bool:
     if isinstance(node, dict):
         mapping = cast("Schema", node)
-        return mapping.get("$ref") == reference or any(_refers(value, reference) for value in mapping.values())
+        return mapping.get("$ref") == reference or any(
+            _contains_reference(value, reference) for value in mapping.values()
+        )
     if isinstance(node, list):
-        return any(_refers(value, reference) for value in cast("list[object]", node))
+        return any(_contains_reference(value, reference) for value in cast("list[object]", node))
     return False
 
 
-def _finished(node: Any) -> Any:  # noqa: ANN401 - JSON has no narrower type
+def _without_markers(node: Any) -> Any:  # noqa: ANN401 - JSON has no narrower type
     """A copy without our marks, in which every array has items: providers insist on it."""
     if isinstance(node, dict):
         mapping = cast("Schema", node)
-        copy = {key: _finished(value) for key, value in mapping.items() if key != _ANYTHING}
-        return {**copy, "items": {}} if copy.get("type") == "array" and not copy.keys() & _ITEMS else copy
+        copy = {key: _without_markers(value) for key, value in mapping.items() if key != _ANY_VALUE_MARKER}
+        return {**copy, "items": {}} if copy.get("type") == "array" and not copy.keys() & _ITEM_KEYWORDS else copy
     if isinstance(node, list):
-        return [_finished(value) for value in cast("list[object]", node)]
+        return [_without_markers(value) for value in cast("list[object]", node)]
     return node

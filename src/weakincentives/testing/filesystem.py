@@ -108,7 +108,7 @@ class FilesystemConformance:
         equal(files.read_bytes("a"), b"before")
 
     def test_reading_what_is_no_file(self) -> None:
-        files = _with(self.make(), "dir/file")
+        files = _with_files(self.make(), "dir/file")
         raises(MissingFileError, lambda: files.read_bytes("nothing"))
         raises(MissingFileError, lambda: files.read_bytes("dir/nothing"))
         raises(MissingFileError, lambda: files.read_bytes("nothing/at/all"))
@@ -118,7 +118,7 @@ class FilesystemConformance:
         raises(NotADirectoryPathError, lambda: files.read_bytes("dir/file/far/below"))
 
     def test_writing_where_no_file_can_be(self) -> None:
-        files = _with(self.make(), "dir/file")
+        files = _with_files(self.make(), "dir/file")
         raises(NotAFileError, lambda: files.write_text("dir", "x"))
         raises(NotAFileError, lambda: files.write_text(".", "x"))
         raises(NotADirectoryPathError, lambda: files.write_text("dir/file/below", "x"))
@@ -128,7 +128,7 @@ class FilesystemConformance:
     # ── Paths ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def test_what_is_no_path_is_refused_everywhere(self) -> None:
-        files = _with(self.make(), "a", "b/c")
+        files = _with_files(self.make(), "a", "b/c")
         before = tree(files)
         for path in INVALID_PATHS:
             for call in _calls(files, path):
@@ -137,13 +137,13 @@ class FilesystemConformance:
         equal(tree(files), before)
 
     def test_a_path_has_many_spellings(self) -> None:
-        files = _with(self.make(), "a/b")
+        files = _with_files(self.make(), "a/b")
         for path in ("a/b", "./a/b", "a//b", "a/./b", "a/b/", "a/x/../b", "x/../a/b"):
             equal(files.read_bytes(path), b"a/b")
             equal(files.stat(path).path, "a/b")
 
     def test_the_root_has_many_spellings(self) -> None:
-        files = _with(self.make(), "a")
+        files = _with_files(self.make(), "a")
         for path in (".", "", "./", "a/.."):
             equal(files.list_dir(path), ["a"])
             found = files.stat(path)
@@ -159,13 +159,13 @@ class FilesystemConformance:
             equal(files.read_text(f"names/{name}"), name)
 
     def test_directories_may_be_deep(self) -> None:
-        files = _with(self.make(), "deep/" * 60 + "file")
+        files = _with_files(self.make(), "deep/" * 60 + "file")
         equal(files.glob("**"), ["deep/" * 60 + "file"])
 
     # ── Looking ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def test_what_is_there(self) -> None:
-        files = _with(self.make(), "dir/file")
+        files = _with_files(self.make(), "dir/file")
         kinds = {
             path: (files.exists(path), files.is_file(path), files.is_dir(path))
             for path in (".", "dir", "dir/file", "nothing", "dir/nothing", "dir/file/below", "nothing/at/all")
@@ -186,7 +186,7 @@ class FilesystemConformance:
         raises(NotADirectoryPathError, lambda: files.stat("dir/file/below"))
 
     def test_list_dir(self) -> None:
-        files = _with(self.make(), "b", "a", "dir/c", "dir/sub/d", "B")
+        files = _with_files(self.make(), "b", "a", "dir/c", "dir/sub/d", "B")
         equal(files.list_dir(), ["B", "a", "b", "dir"])
         equal(files.list_dir("dir"), ["c", "sub"])
         raises(MissingFileError, lambda: files.list_dir("nothing"))
@@ -200,7 +200,7 @@ class FilesystemConformance:
         equal([(path, len(directories), len(names)) for path, directories, names in files.walk()], [(".", 0, 0)])
 
     def test_walk(self) -> None:
-        files = _with(self.make(), "z", "a/b/c", "a/y", "a/x", "m/n")
+        files = _with_files(self.make(), "z", "a/b/c", "a/y", "a/x", "m/n")
         everything: list[tuple[str, list[str], list[str]]] = [
             (".", ["a", "m"], ["z"]),
             ("a", ["b"], ["x", "y"]),
@@ -214,7 +214,7 @@ class FilesystemConformance:
 
     def test_a_walk_can_be_told_where_not_to_go(self) -> None:
         visited: list[str] = []
-        for path, directories, _ in _with(self.make(), "a/b/c", "m/n").walk():
+        for path, directories, _ in _with_files(self.make(), "a/b/c", "m/n").walk():
             visited.append(path)
             if path == ".":
                 directories.remove("a")
@@ -223,7 +223,9 @@ class FilesystemConformance:
     # ── Searching ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def test_glob(self) -> None:
-        files = _with(self.make(), "main.py", "README.md", ".env", "src/app.py", "src/lib/x.py", "src/lib/y.ts", "[x]")
+        files = _with_files(
+            self.make(), "main.py", "README.md", ".env", "src/app.py", "src/lib/x.py", "src/lib/y.ts", "[x]"
+        )
         expected = {
             "*": [".env", "README.md", "[x]", "main.py"],
             "*.py": ["main.py"],
@@ -268,7 +270,7 @@ class FilesystemConformance:
     # ── Directories and deleting ─────────────────────────────────────────────────────────────────────────────────────
 
     def test_mkdir(self) -> None:
-        files = _with(self.make(), "file")
+        files = _with_files(self.make(), "file")
         files.mkdir("a/b")
         files.mkdir("a/b")
         files.mkdir(".")
@@ -277,7 +279,7 @@ class FilesystemConformance:
         raises(NotADirectoryPathError, lambda: files.mkdir("file/below"))
 
     def test_delete(self) -> None:
-        files = _with(self.make(), "dir/a", "dir/b")
+        files = _with_files(self.make(), "dir/a", "dir/b")
         files.delete("dir/a")
         equal(tree(files), {"dir": None, "dir/b": b"dir/b"})
         raises(MissingFileError, lambda: files.delete("dir/a"))
@@ -292,7 +294,7 @@ class FilesystemConformance:
         equal(tree(files), {})
 
     def test_delete_recursively(self) -> None:
-        files = _with(self.make(), "keep/a", "dir/a", "dir/sub/b", "dir/sub/deep/c")
+        files = _with_files(self.make(), "keep/a", "dir/a", "dir/sub/b", "dir/sub/deep/c")
         files.mkdir("dir/empty")
         files.delete("dir", recursive=True)
         equal(tree(files), {"keep": None, "keep/a": b"keep/a"})
@@ -302,7 +304,7 @@ class FilesystemConformance:
     # ── Snapshots ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def test_restore_undoes_everything(self) -> None:
-        files = _with(self.make(), "kept", "changed", "gone", "dir/gone", "dir/sub/gone")
+        files = _with_files(self.make(), "kept", "changed", "gone", "dir/gone", "dir/sub/gone")
         files.mkdir("empty")
         snapshotable = self._snapshotable(files)
         before = tree(files)
@@ -380,7 +382,7 @@ def raises(kind: type[E], call: Callable[[], object]) -> E:
     raise AssertionError(f"returned {value!r} and should have raised {kind.__name__}")
 
 
-def _with(files: Filesystem, *paths: str) -> Filesystem:
+def _with_files(files: Filesystem, *paths: str) -> Filesystem:
     for path in paths:
         files.write_text(path, path)
     return files

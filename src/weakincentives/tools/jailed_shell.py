@@ -32,21 +32,21 @@ from weakincentives.tools.shell import CommandOutput, ShellCall
 
 WORKSPACE = "/workspace"
 
-_MISSING = "bubblewrap is not installed: install weakincentives[sandbox], or the system's bubblewrap package"
-_USER = "1000"
-_SYSTEM = ("bin", "sbin", "lib", "lib32", "lib64")
-_ETC = ("/etc/ld.so.cache", "/etc/alternatives")
+_NOT_INSTALLED = "bubblewrap is not installed: install weakincentives[sandbox], or the system's bubblewrap package"
+_UID = "1000"
+_SYSTEM_DIRECTORIES = ("bin", "sbin", "lib", "lib32", "lib64")
+_ETC_FILES = ("/etc/ld.so.cache", "/etc/alternatives")
 _ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/tmp", "LANG": "C.UTF-8", "TERM": "dumb"}  # noqa: S108 - inside the jail
-_POLL = 0.05
-_SCRATCH = 256 << 20
+_POLL_SECONDS = 0.05
+_TMPFS_BYTES = 256 << 20
 _KILOBYTE = 1024
-_BLOCK = 512
-_NOTHING = (-1, b"")
-_LIMITS = """exec 3>&2 2>/dev/null
+_BLOCK_BYTES = 512
+_ABSENT = (-1, b"")
+_LIMITS_SCRIPT = """exec 3>&2 2>/dev/null
 ulimit -v "$1"; ulimit -f "$2"; ulimit -c 0; ulimit -u 256 || ulimit -p 256
 exec "$3" -c "$4" 2>&3 3>&-"""
 
-_Mark: TypeAlias = tuple[int, bytes] | None
+_Fingerprint: TypeAlias = tuple[int, bytes] | None
 """What a path held: size and hash of a file, None for a directory."""
 
 
@@ -71,28 +71,28 @@ class JailedShell:
         self.output_bytes = output_bytes
 
     @staticmethod
-    def why_not() -> str | None:
+    def unavailable_reason() -> str | None:
         """What keeps this machine from building the jail; None where nothing does."""
-        return _why_not(find_bubblewrap())
+        return _probe_bubblewrap(find_bubblewrap())
 
     def __call__(self, call: ShellCall, /, *, context: ToolContext) -> Sequence[CommandOutput]:
-        if (reason := self.why_not()) is not None:
+        if (reason := self.unavailable_reason()) is not None:
             raise WinkError(f"commands cannot be jailed here: {reason}")
         files = context.filesystem
         with TemporaryDirectory(prefix="weakincentives-") as place:
             copy = HostFilesystem(place)
-            before = self._copy_out(files, copy)
+            before = self._copy_to_jail(files, copy)
             outputs = [self._run(command, place, call, context.deadline) for command in call.commands]
-            self._copy_back(files, copy, before)
+            self._copy_from_jail(files, copy, before)
         return outputs
 
     # ── files ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _copy_out(self, files: Filesystem, copy: HostFilesystem) -> dict[str, _Mark]:
+    def _copy_to_jail(self, files: Filesystem, copy: HostFilesystem) -> dict[str, _Fingerprint]:
         """Fill the workspace, and remember what is in it."""
-        known: dict[str, _Mark] = {}
-        for path, content in self._contents(files):
-            known[path] = _mark(content)
+        known: dict[str, _Fingerprint] = {}
+        for path, content in self._read_tree(files):
+            known[path] = _fingerprint(content)
             if content is None:
                 copy.mkdir(path)
             else:
@@ -101,17 +101,17 @@ class JailedShell:
                     (copy.root / path).chmod(0o755)
         return known
 
-    def _copy_back(self, files: Filesystem, copy: HostFilesystem, before: dict[str, _Mark]) -> None:
+    def _copy_from_jail(self, files: Filesystem, copy: HostFilesystem, before: dict[str, _Fingerprint]) -> None:
         """Write what has changed; nothing at all, where there is too much of it."""
         _make_readable(copy.root)  # or what was locked away would look deleted
-        after = {path: _mark(content) for path, content in self._contents(copy)}
+        after = {path: _fingerprint(content) for path, content in self._read_tree(copy)}
         for path, mark in sorted(before.items()):
-            became = after.get(path, _NOTHING)
+            became = after.get(path, _ABSENT)
             replaced = mark is None and became is not None  # a directory, by a file or by nothing
-            if (became == _NOTHING or replaced) and files.exists(path):  # and not gone with the one above it
+            if (became == _ABSENT or replaced) and files.exists(path):  # and not gone with the one above it
                 files.delete(path, recursive=True)
         for path, mark in after.items():
-            if before.get(path, _NOTHING) == mark:
+            if before.get(path, _ABSENT) == mark:
                 continue
             if mark is None:
                 if files.is_file(path):
@@ -120,7 +120,7 @@ class JailedShell:
             else:
                 files.write_bytes(path, copy.read_bytes(path))
 
-    def _contents(self, files: Filesystem) -> Iterator[tuple[str, bytes | None]]:
+    def _read_tree(self, files: Filesystem) -> Iterator[tuple[str, bytes | None]]:
         """Everything by path, directories first and without content."""
         left = self.workspace_bytes
         for directory, directories, names in files.walk():
@@ -137,16 +137,19 @@ class JailedShell:
 
     # ── processes ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _run(self, command: str, place: str, call: ShellCall, deadline: Deadline | None) -> CommandOutput:
+    def _run(self, command: str, directory: str, call: ShellCall, deadline: Deadline | None) -> CommandOutput:
         if "\0" in command:
             return CommandOutput("", "a command cannot hold a NUL byte", 2)
         process = subprocess.Popen(  # noqa: S603 - in the jail
-            self._jailed(command, place), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            self._command_line(command, directory),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
         )
-        captures = [_Capture(pipe, self.output_bytes) for pipe in (process.stdout, process.stderr) if pipe]
+        captures = [_OutputReader(pipe, self.output_bytes) for pipe in (process.stdout, process.stderr) if pipe]
         note = ""
         try:
-            ended, note = self._wait(process, Path(place), self._seconds(call, deadline))
+            ended, note = self._wait(process, Path(directory), self._timeout_seconds(call, deadline))
         finally:  # also when the program is being interrupted: all that it started dies with it
             process.kill()
             code = process.wait()
@@ -154,40 +157,40 @@ class JailedShell:
         stdout, stderr = texts
         return CommandOutput(stdout, stderr + note, code if ended else None)
 
-    def _wait(self, process: subprocess.Popen[bytes], place: Path, seconds: float) -> tuple[bool, str]:
+    def _wait(self, process: subprocess.Popen[bytes], directory: Path, seconds: float) -> tuple[bool, str]:
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             try:
-                process.wait(_POLL)
+                process.wait(_POLL_SECONDS)
             except subprocess.TimeoutExpired:
-                if _size(place) > self.workspace_bytes:
+                if _disk_usage(directory) > self.workspace_bytes:
                     return False, f"\n(stopped: its files grew past {self.workspace_bytes:,} bytes)"
             else:
                 return True, ""
         return False, ""
 
-    def _seconds(self, call: ShellCall, deadline: Deadline | None) -> float:
+    def _timeout_seconds(self, call: ShellCall, deadline: Deadline | None) -> float:
         asked = min(self.timeout, call.timeout_ms / 1000) if call.timeout_ms else self.timeout
         return asked if deadline is None else min(asked, deadline.remaining)
 
-    def _jailed(self, command: str, place: str) -> list[str]:
+    def _command_line(self, command: str, directory: str) -> list[str]:
         shell = "/bin/bash" if Path("/bin/bash").exists() else "/bin/sh"
-        limits = [str(self.memory_bytes // _KILOBYTE), str(self.workspace_bytes // _BLOCK)]
-        inside = ["/bin/sh", "-c", _LIMITS, "jail", *limits, shell, command]
-        workspace = ["--bind", place, WORKSPACE, "--chdir", WORKSPACE]
-        return [str(find_bubblewrap()), *_walls(), *workspace, "--remount-ro", "/", "--", *inside]
+        limits = [str(self.memory_bytes // _KILOBYTE), str(self.workspace_bytes // _BLOCK_BYTES)]
+        inside = ["/bin/sh", "-c", _LIMITS_SCRIPT, "jail", *limits, shell, command]
+        workspace = ["--bind", directory, WORKSPACE, "--chdir", WORKSPACE]
+        return [str(find_bubblewrap()), *_jail_arguments(), *workspace, "--remount-ro", "/", "--", *inside]
 
 
-class _Capture(threading.Thread):
+class _OutputReader(threading.Thread):
     """Reads a pipe to its end, and keeps the beginning and the end of what comes."""
 
-    def __init__(self, pipe: IO[bytes], most: int) -> None:
+    def __init__(self, pipe: IO[bytes], max_bytes: int) -> None:
         super().__init__(daemon=True)
         self._pipe = pipe
-        self._half = max(1, most // 2)
+        self._half = max(1, max_bytes // 2)
         self._head = bytearray()
         self._tail = bytearray()
-        self._lost = 0
+        self._dropped = 0
         self.start()
 
     def run(self) -> None:
@@ -196,18 +199,18 @@ class _Capture(threading.Thread):
             self._head += chunk[:room]
             self._tail += chunk[room:]
             if (over := len(self._tail) - self._half) > 0:
-                self._lost += over
+                self._dropped += over
                 del self._tail[:over]
 
-    def finish(self, most: int | None) -> str:
+    def finish(self, max_characters: int | None) -> str:
         """All that was read, as text of at most so many characters."""
         self.join()
         self._pipe.close()
-        gap = f"\n… {self._lost:,} bytes left out …\n".encode() if self._lost else b""
+        gap = f"\n… {self._dropped:,} bytes left out …\n".encode() if self._dropped else b""
         text = bytes(self._head + gap + self._tail).decode(errors="replace")
-        if most is None or len(text) <= most:
+        if max_characters is None or len(text) <= max_characters:
             return text
-        return text[: max(0, most)]
+        return text[: max(0, max_characters)]
 
 
 def find_bubblewrap() -> Path | None:
@@ -220,10 +223,10 @@ def find_bubblewrap() -> Path | None:
 
 
 @cache
-def _why_not(program: Path | None) -> str | None:
+def _probe_bubblewrap(program: Path | None) -> str | None:
     if program is None:
-        return _MISSING
-    probe = [str(program), *_walls(), "--", "/bin/sh", "-c", "exit 0"]
+        return _NOT_INSTALLED
+    probe = [str(program), *_jail_arguments(), "--", "/bin/sh", "-c", "exit 0"]
     try:
         tried = subprocess.run(probe, capture_output=True, text=True, timeout=10, check=False)  # noqa: S603 - nothing of anybody's
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -232,27 +235,27 @@ def _why_not(program: Path | None) -> str | None:
 
 
 @cache
-def _walls() -> tuple[str, ...]:
+def _jail_arguments() -> tuple[str, ...]:
     """The jail without its workspace."""
-    walls = ["--unshare-all", "--unshare-user", "--disable-userns", "--uid", _USER, "--gid", _USER]
+    walls = ["--unshare-all", "--unshare-user", "--disable-userns", "--uid", _UID, "--gid", _UID]
     walls += ["--die-with-parent", "--new-session", "--clearenv", "--cap-drop", "ALL", "--hostname", "sandbox"]
     for name, value in _ENVIRONMENT.items():
         walls += ["--setenv", name, value]
     walls += ["--ro-bind", "/usr", "/usr"]
-    for path in (Path("/", name) for name in _SYSTEM):
+    for path in (Path("/", name) for name in _SYSTEM_DIRECTORIES):
         if path.is_symlink():
             walls += ["--symlink", str(path.readlink()), str(path)]
         elif path.is_dir():
             walls += ["--ro-bind", str(path), str(path)]
-    for file in _ETC:
+    for file in _ETC_FILES:
         walls += ["--ro-bind-try", file, file]
     walls += ["--proc", "/proc", "--dev", "/dev"]
     for scratch in ("/tmp", "/dev/shm"):  # noqa: S108 - inside the jail
-        walls += ["--size", str(_SCRATCH), "--tmpfs", scratch]
+        walls += ["--size", str(_TMPFS_BYTES), "--tmpfs", scratch]
     return tuple(walls)
 
 
-def _mark(content: bytes | None) -> _Mark:
+def _fingerprint(content: bytes | None) -> _Fingerprint:
     return None if content is None else (len(content), blake2b(content).digest())
 
 
@@ -266,13 +269,13 @@ def _make_readable(directory: Path) -> None:
             Path(entry.path).chmod(0o600)
 
 
-def _size(place: Path) -> int:
+def _disk_usage(directory: Path) -> int:
     """Bytes on the disk below a directory that is being changed meanwhile."""
     total = 0
-    for root, _, names in os.walk(place):
+    for root, _, names in os.walk(directory):
         for name in names:
             try:
-                total += os.lstat(os.path.join(root, name)).st_blocks * _BLOCK  # noqa: PTH118 - many, and often
+                total += os.lstat(os.path.join(root, name)).st_blocks * _BLOCK_BYTES  # noqa: PTH118 - many, and often
             except OSError:
                 continue
     return total

@@ -9,7 +9,7 @@ from weakincentives.prompt import Section, SupportsDataclass
 from weakincentives.resources import ResourceRegistry
 from weakincentives.tools.file_tools import FileTools
 
-_GUIDE = """\
+_BODY = """\
 You work on files through tools. Paths are relative to the root of the workspace, with `/` between names.
 
 - Look around with `ls`, `glob` (by name) and `grep` (by content) before you read.
@@ -38,7 +38,7 @@ class VfsToolsSection(Section[None]):
 
     def render(self, params: SupportsDataclass | None, depth: int, number: str) -> str:
         _ = params, depth, number
-        return _GUIDE
+        return _BODY
 
     def resources(self) -> ResourceRegistry:
         if self.filesystem is None:

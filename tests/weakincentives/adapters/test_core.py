@@ -414,7 +414,7 @@ def test_what_an_adapter_wants_cleaned_up_is_cleaned_up_however_it_ends():
 
 
 def test_the_answer_is_read_from_the_part_that_is_the_answer():
-    reply = ModelReply(text='Well.\n\n{"summary": "good"}', answer='{"summary": "good"}')
+    reply = ModelReply(text='Well.\n\n{"summary": "good"}', final_text='{"summary": "good"}')
     response = ScriptedAdapter([reply]).evaluate(Prompt(TEMPLATE), Topic("x"), session=Session())
 
     assert response.output == Verdict("good")

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from weakincentives.adapters.retry import ThrottlePolicy, retry_after, retryable, with_backoff
+from weakincentives.adapters.retry import ThrottlePolicy, is_retryable, parse_retry_after, with_backoff
 from weakincentives.clock import ManualClock
 from weakincentives.deadlines import Deadline
 from weakincentives.errors import ProviderFault
@@ -40,7 +40,7 @@ class Flaky:
     ids=str,
 )
 def test_what_is_worth_another_try(fault: ProviderFault, expected: bool):
-    assert retryable(fault) is expected
+    assert is_retryable(fault) is expected
 
 
 def test_waits_are_random_below_a_doubling_bound():
@@ -120,7 +120,7 @@ def test_other_exceptions_are_not_its_business():
     ids=str,
 )
 def test_retry_after_headers(headers: dict[str, str], expected: float | None):
-    assert retry_after(headers, now=datetime(2026, 1, 1, tzinfo=UTC)) == expected
+    assert parse_retry_after(headers, now=datetime(2026, 1, 1, tzinfo=UTC)) == expected
 
 
 def test_a_policy_that_cannot_work_is_refused():

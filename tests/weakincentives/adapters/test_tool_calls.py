@@ -286,8 +286,8 @@ def left_to_us(run: Any, *, undone: bool = True) -> ModelReply:
         provider="acme",
         params=Note("ls"),
         run=run,
-        answer=lambda output: {},
-        undone_on_failure=undone,
+        format_output=lambda output: {},
+        rollback_on_failure=undone,
     )
     return ModelReply(calls=(made,))
 

@@ -68,7 +68,7 @@ def test_a_grep_stops_when_it_has_enough():
 
 
 def test_a_huge_file_is_not_searched(monkeypatch):
-    monkeypatch.setattr(base, "LARGEST_SEARCHED", 10)
+    monkeypatch.setattr(base, "MAX_SEARCHED_BYTES", 10)
     files = InMemoryFilesystem()
     files.write_text("huge", "needle" * 2)
     files.write_text("small", "needle")

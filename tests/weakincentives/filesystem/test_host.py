@@ -343,7 +343,7 @@ def test_errors_are_ours_and_keep_their_cause(files):
 
 def test_the_root_is_closed_with_the_object(root):
     files = HostFilesystem(root)
-    descriptor = files._anchor
+    descriptor = files._root_fd
     del files
     gc.collect()
 

@@ -8,13 +8,13 @@ import pytest
 
 from weakincentives.filesystem import openat
 from weakincentives.filesystem.openat import (
-    LIST,
-    PASS,
-    READ,
-    describe,
-    names_in,
-    opened,
-    opened_root,
+    LIST_DIRECTORY,
+    READ_FILE,
+    TRAVERSE_DIRECTORY,
+    describe_mode,
+    list_names,
+    open_beneath,
+    open_directory,
     read_all,
     write_all,
 )
@@ -26,12 +26,12 @@ def anchor(tmp_path):
     (tmp_path / "root/dir/file").write_text("inside")
     (tmp_path / "outside").mkdir()
     (tmp_path / "outside/file").write_text("secret")
-    with opened_root(str(tmp_path / "root")) as descriptor:
+    with open_directory(str(tmp_path / "root")) as descriptor:
         yield descriptor
 
 
 def read(opener, anchor, *parts):
-    with opened(opener, anchor, parts, READ) as file:
+    with open_beneath(opener, anchor, parts, READ_FILE) as file:
         return read_all(file)
 
 
@@ -41,9 +41,9 @@ def open_descriptors():
 
 def test_it_opens_what_is_beneath(opener, anchor):
     assert read(opener, anchor, "dir", "file") == b"inside"
-    with opened(opener, anchor, (), LIST) as directory:
-        assert names_in(directory) == ["dir"]
-    with opened(opener, anchor, ("dir",), PASS) as directory:
+    with open_beneath(opener, anchor, (), LIST_DIRECTORY) as directory:
+        assert list_names(directory) == ["dir"]
+    with open_beneath(opener, anchor, ("dir",), TRAVERSE_DIRECTORY) as directory:
         assert read(opener, directory, "file") == b"inside"
 
 
@@ -80,7 +80,7 @@ def test_both_routes_fail_alike(opener, anchor, parts, code):
 def test_a_fifo_does_not_make_it_wait(opener, anchor, tmp_path):
     os.mkfifo(tmp_path / "root/fifo")
 
-    with opened(opener, anchor, ("fifo",), READ) as file:
+    with open_beneath(opener, anchor, ("fifo",), READ_FILE) as file:
         assert stat.S_ISFIFO(os.fstat(file).st_mode)
 
 
@@ -89,7 +89,7 @@ def test_no_descriptor_is_left_open(opener, anchor, tmp_path):
     before = open_descriptors()
     for parts in [("dir", "file"), ("nothing", "x"), ("dir", "sub", "nothing"), ("link", "x"), ()]:
         try:
-            os.close(opener(anchor, parts, PASS if not parts else READ))
+            os.close(opener(anchor, parts, TRAVERSE_DIRECTORY if not parts else READ_FILE))
         except OSError:
             continue
 
@@ -97,30 +97,30 @@ def test_no_descriptor_is_left_open(opener, anchor, tmp_path):
 
 
 def test_descriptors_are_not_inherited(opener, anchor):
-    with opened(opener, anchor, ("dir",), LIST) as directory:
+    with open_beneath(opener, anchor, ("dir",), LIST_DIRECTORY) as directory:
         assert not os.get_inheritable(directory)
 
 
 def test_a_tree_deeper_than_one_call_can_name(opener, anchor):
     parts = ("d" * 250,) * 20
     for length in range(1, len(parts) + 1):
-        with opened(opener, anchor, parts[: length - 1], PASS) as above:
+        with open_beneath(opener, anchor, parts[: length - 1], TRAVERSE_DIRECTORY) as above:
             os.mkdir(parts[0], dir_fd=above)
 
-    with opened(opener, anchor, parts, LIST) as directory:
-        assert names_in(directory) == []
+    with open_beneath(opener, anchor, parts, LIST_DIRECTORY) as directory:
+        assert list_names(directory) == []
 
 
 def test_the_choice_is_made_once_and_survives_an_old_kernel(monkeypatch):
     def refuse(*_arguments):
         raise OSError(errno.ENOSYS, "not here")
 
-    monkeypatch.setattr(openat, "open_in_one_call", refuse)
-    openat.best_opener.cache_clear()
+    monkeypatch.setattr(openat, "open_with_openat2", refuse)
+    openat.default_opener.cache_clear()
     try:
-        assert openat.best_opener() is openat.open_walking
+        assert openat.default_opener() is openat.open_by_components
     finally:
-        openat.best_opener.cache_clear()
+        openat.default_opener.cache_clear()
 
 
 def test_write_all_writes_all(tmp_path):
@@ -152,4 +152,4 @@ def test_write_all_writes_all(tmp_path):
     ],
 )
 def test_every_kind_has_a_name(mode, words):
-    assert describe(mode) == words
+    assert describe_mode(mode) == words

@@ -9,14 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weakincentives.errors import FilesystemError
-from weakincentives.filesystem.tar import Packed, pack, unpack
+from weakincentives.filesystem.tar import TarEntry, pack, unpack
 
 NAMES = st.text(st.characters(exclude_characters="\0/", codec="utf-8"), min_size=1, max_size=80)
 PATHS = st.lists(NAMES, min_size=1, max_size=6).map("/".join)
 
 
 def packed(files: dict[str, bytes]) -> bytes:
-    items = [Packed(name, len(content), lambda content=content: io.BytesIO(content)) for name, content in files.items()]
+    items = [
+        TarEntry(name, len(content), lambda content=content: io.BytesIO(content)) for name, content in files.items()
+    ]
     return b"".join(pack(items))
 
 
@@ -59,7 +61,7 @@ def directory(name: str) -> tarfile.TarInfo:
 
 
 def test_directories_are_packed_as_such():
-    assert read(b"".join(pack([Packed("empty")]))) == {"empty/": ("directory", b"")}
+    assert read(b"".join(pack([TarEntry("empty")]))) == {"empty/": ("directory", b"")}
 
 
 @pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.FIFOTYPE, tarfile.BLKTYPE])
@@ -134,12 +136,12 @@ def test_a_tar_with_bytes_changed_is_read_or_refused(data):
 
 def test_a_file_that_shrinks_while_it_is_packed_is_an_error():
     with pytest.raises(FilesystemError, match="became shorter"):
-        list(pack([Packed("a", 10, lambda: io.BytesIO(b"123"))]))
+        list(pack([TarEntry("a", 10, lambda: io.BytesIO(b"123"))]))
 
 
 def test_progress_is_told_of_files():
     told: list[int] = []
-    items = [Packed("dir"), Packed("a", 3, lambda: io.BytesIO(b"123")), Packed("b", 0, lambda: io.BytesIO(b""))]
+    items = [TarEntry("dir"), TarEntry("a", 3, lambda: io.BytesIO(b"123")), TarEntry("b", 0, lambda: io.BytesIO(b""))]
     list(pack(items, told.append))
 
     assert told == [3, 0]

@@ -7,7 +7,7 @@ import pytest
 
 from weakincentives.errors import FilesystemError
 from weakincentives.filesystem import Filesystem
-from weakincentives.filesystem.undo_log import Absent, HostSnapshot, Journal, SavedDirectory, SavedFile, SavedLink
+from weakincentives.filesystem.undo_log import Absent, HostSnapshot, SavedDirectory, SavedFile, SavedLink, UndoLog
 from weakincentives.resources import Snapshotable
 
 
@@ -22,17 +22,17 @@ def directory(tmp_path):
     os.close(descriptor)
 
 
-def paths(journal, snapshot):
-    return [parts for parts, _ in journal.since(snapshot)]
+def paths(log, snapshot):
+    return [parts for parts, _ in log.changes_since(snapshot)]
 
 
 def test_it_remembers_how_things_were_last_change_first(directory):
-    journal = Journal()
-    snapshot = journal.mark()
+    log = UndoLog()
+    snapshot = log.take_snapshot()
     for name in ("file", "dir", "link", "nothing", "fifo"):
-        journal.note(("some", name), directory)
+        log.record(("some", name), directory)
 
-    (nothing, link, folder, file) = journal.since(snapshot)
+    (nothing, link, folder, file) = log.changes_since(snapshot)
     assert nothing == (("some", "nothing"), Absent())
     assert link == (("some", "link"), SavedLink("somewhere"))
     assert folder == (("some", "dir"), SavedDirectory(0o750))
@@ -41,40 +41,40 @@ def test_it_remembers_how_things_were_last_change_first(directory):
 
 
 def test_without_a_living_snapshot_it_remembers_nothing(directory):
-    journal = Journal()
-    journal.note(("file",), directory)
-    early = journal.mark()
-    journal.note(("dir",), directory)
-    late = journal.mark()
-    journal.note(("link",), directory)
-    assert paths(journal, early) == [("link",), ("dir",)]
-    assert paths(journal, late) == [("link",)]
+    log = UndoLog()
+    log.record(("file",), directory)
+    early = log.take_snapshot()
+    log.record(("dir",), directory)
+    late = log.take_snapshot()
+    log.record(("link",), directory)
+    assert paths(log, early) == [("link",), ("dir",)]
+    assert paths(log, late) == [("link",)]
 
     del early
-    assert paths(journal, late) == [("link",)]
-    assert len(journal._log) == 1
+    assert paths(log, late) == [("link",)]
+    assert len(log._log) == 1
     del late
-    assert journal._log == []
+    assert log._log == []
 
 
 def test_going_back_keeps_the_way_forward_only_for_later_snapshots(directory):
-    journal = Journal()
-    early = journal.mark()
-    journal.note(("file",), directory)
-    late = journal.mark()
-    journal.note(("file",), directory)  # as when restoring
-    journal.rewound(early)
-    assert paths(journal, late) == [("file",)]
+    log = UndoLog()
+    early = log.take_snapshot()
+    log.record(("file",), directory)
+    late = log.take_snapshot()
+    log.record(("file",), directory)  # as when restoring
+    log.discard_after(early)
+    assert paths(log, late) == [("file",)]
 
     del late
-    journal.rewound(early)
-    assert journal.since(early) == []
+    log.discard_after(early)
+    assert log.changes_since(early) == []
 
 
 @pytest.mark.parametrize("stranger", [None, object(), HostSnapshot()])
 def test_a_strangers_snapshot_is_refused(stranger):
     with pytest.raises(FilesystemError, match="another filesystem"):
-        Journal().since(stranger)
+        UndoLog().changes_since(stranger)
 
 
 # ── In use ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -115,17 +115,17 @@ def test_restore_leaves_alone_what_others_did(files, root):
 
 def test_nothing_is_logged_while_no_snapshot_lives(files):
     files.write_text("a", "1")
-    assert files._journal._log == []
+    assert files._undo_log._log == []
 
     snapshot = files.snapshot()
     files.write_text("a", "2")
     files.read_text("a")
-    assert len(files._journal._log) == 1
+    assert len(files._undo_log._log) == 1
 
     del snapshot
     gc.collect()
-    assert files._journal._log == []
-    assert files._journal._store is None
+    assert files._undo_log._log == []
+    assert files._undo_log._store is None
 
 
 def test_a_large_tree_comes_back(files, root, everything):
@@ -142,13 +142,13 @@ def test_a_large_tree_comes_back(files, root, everything):
 
 
 def test_a_journal_that_goes_before_its_snapshots_closes_its_store(directory):
-    journal = Journal()
-    snapshot = journal.mark()
-    journal.note(("file",), directory)
-    store = journal._store
+    log = UndoLog()
+    snapshot = log.take_snapshot()
+    log.record(("file",), directory)
+    store = log._store
     assert store is not None
 
-    del journal
+    del log
     gc.collect()
 
     assert store.closed

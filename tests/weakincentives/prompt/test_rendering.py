@@ -21,7 +21,7 @@ from weakincentives.prompt import (
     ToolContext,
     ToolResult,
 )
-from weakincentives.prompt.rendering import Origins
+from weakincentives.prompt.rendering import UniqueNames
 from weakincentives.runtime import Session
 
 
@@ -283,9 +283,9 @@ def test_rendering_twice_gives_the_same():
 
 
 def test_a_name_can_be_claimed_once():
-    names = Origins("thing")
-    names.claim("x", "here")
-    names.claim("y", "here")
+    names = UniqueNames("thing")
+    names.add("x", "here")
+    names.add("y", "here")
 
     with pytest.raises(PromptValidationError, match="thing 'x' is declared by here and by there"):
-        names.claim("x", "there")
+        names.add("x", "there")

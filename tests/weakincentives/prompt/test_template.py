@@ -346,7 +346,7 @@ def test_params_that_nobody_knows_are_refused_and_the_known_are_named(stray):
 
 def test_a_bound_copy_leaves_the_original_alone():
     original = prompt(section()).bind(Params("cats"))
-    copy = original.bound(Params("dogs"))
+    copy = original.with_params(Params("dogs"))
 
     assert (original.params, copy.params) == ((Params("cats"),), (Params("dogs"),))
     assert copy.template is original.template

@@ -268,7 +268,7 @@ def test_params_may_be_generic():
 
 def test_a_tool_can_be_described_in_other_words():
     tool = make()
-    other = tool.described("Other words.", {"query": "Anything."})
+    other = tool.with_descriptions("Other words.", {"query": "Anything."})
 
     assert other.spec().description == "Other words."
     assert other.spec().parameters["properties"]["query"]["description"] == "Anything."
@@ -279,7 +279,7 @@ def test_a_tool_can_be_described_in_other_words():
 
 def test_describing_a_parameter_that_does_not_exist_is_refused():
     with pytest.raises(PromptValidationError, match="tool 'it': Search has no field 'colour' to describe"):
-        make().described("It.", {"colour": "Which?"})
+        make().with_descriptions("It.", {"colour": "Which?"})
 
 
 # ── Examples ─────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -90,7 +90,7 @@ def test_a_dispatched_event_is_stored_once_and_told_once():
     bus = InProcessDispatcher()
     bus.subscribe(ToolInvoked, heard.append)
     session = Session(dispatcher=bus)
-    with session.forwarding(bus):  # the session's own: told anyway
+    with session.forward_to(bus):  # the session's own: told anyway
         session.dispatch(invoked())
 
     assert len(session[ToolInvoked].all()) == 1
@@ -102,7 +102,7 @@ def test_forwarding_tells_one_more_dispatcher_for_a_while():
     bus = InProcessDispatcher()
     bus.subscribe(object, heard.append)
     session = Session()
-    with session.forwarding(bus), session.forwarding(bus):
+    with session.forward_to(bus), session.forward_to(bus):
         assert session.dispatch(Note("in")).handled == 1
     session.dispatch(Note("out"))
 
@@ -218,7 +218,7 @@ def test_forwarding_of_two_threads_may_end_in_any_order():
     told: list[str] = []
     one.subscribe(Note, lambda note: told.append(f"one: {note.text}"))
     other.subscribe(Note, lambda note: told.append(f"other: {note.text}"))
-    first, second = session.forwarding(one), session.forwarding(other)
+    first, second = session.forward_to(one), session.forward_to(other)
 
     first.__enter__()
     second.__enter__()

@@ -8,7 +8,7 @@ import pytest
 
 from weakincentives.errors import ParseError
 from weakincentives.serde import parse_strict
-from weakincentives.serde.conform import admits_null, conform, shape_of
+from weakincentives.serde.conform import admits_null, conform, type_info
 
 
 class Options(TypedDict):
@@ -139,4 +139,4 @@ def test_whole_numbers_become_integers_only_where_integers_are_wanted():
     ],
 )
 def test_whether_null_is_a_value(as_type, expected):
-    assert admits_null(shape_of(as_type)) is expected
+    assert admits_null(type_info(as_type)) is expected

@@ -16,7 +16,7 @@ from jsonschema import Draft202012Validator
 
 from weakincentives.errors import ParseError, SchemaError
 from weakincentives.serde import parse_strict, schema, strict_schema
-from weakincentives.serde.strict import strict
+from weakincentives.serde.strict import to_strict
 
 T = TypeVar("T")
 
@@ -188,7 +188,7 @@ def nodes(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 def properties(**plain: dict[str, Any]) -> dict[str, Any]:
     """The strict form of some properties, none of them required."""
-    return cast("dict[str, Any]", strict({"type": "object", "properties": plain})["properties"])
+    return cast("dict[str, Any]", to_strict({"type": "object", "properties": plain})["properties"])
 
 
 def test_a_whole_schema():
@@ -274,7 +274,7 @@ def test_where_null_is_a_value_it_does_not_mean_the_default():
     ],
 )
 def test_what_only_plain_schemas_can_say_is_put_otherwise(plain, expected):
-    written = strict({"type": "object", "properties": {"it": plain}, "required": ["it"]})
+    written = to_strict({"type": "object", "properties": {"it": plain}, "required": ["it"]})
 
     assert written["properties"]["it"] == expected
 
@@ -293,25 +293,27 @@ def test_what_only_plain_schemas_can_say_is_put_otherwise(plain, expected):
 )
 def test_what_has_no_strict_form_is_refused_and_says_where(plain, why):
     with pytest.raises(SchemaError, match=why):
-        strict({"type": "object", "properties": {"it": plain}})
+        to_strict({"type": "object", "properties": {"it": plain}})
 
 
 def test_what_has_no_strict_form_inside_a_definition_is_refused_and_named():
     with pytest.raises(SchemaError, match=r"Inner\.it admits any value"):
-        strict({"type": "object", "properties": {}, "$defs": {"Inner": {"type": "object", "properties": {"it": {}}}}})
+        to_strict(
+            {"type": "object", "properties": {}, "$defs": {"Inner": {"type": "object", "properties": {"it": {}}}}}
+        )
 
 
 @pytest.mark.parametrize("root", [{"type": "array", "items": {"type": "string"}}, {"anyOf": []}, {}])
 def test_only_an_object_can_be_the_root(root):
     with pytest.raises(SchemaError, match="an object at its root: use a dataclass"):
-        strict(root)
+        to_strict(root)
 
 
 def test_properties_may_be_named_like_keywords():
     plain = {"type": "object", "properties": {"type": {"type": "string"}, "anyOf": {"type": "array", "items": {}}}}
 
     with pytest.raises(SchemaError, match=r"\$\.anyOf\[\]"):
-        strict(plain)
+        to_strict(plain)
     assert properties(required={"type": "string"}, enum={"type": "integer"}).keys() == {"required", "enum"}
 
 
@@ -319,6 +321,6 @@ def test_the_given_schema_is_not_changed():
     plain = {"type": "object", "properties": {"n": {"type": "integer", "default": 1}}}
     before = json.dumps(plain)
 
-    strict(plain)
+    to_strict(plain)
 
     assert json.dumps(plain) == before

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from weakincentives.errors import WinkError
 from weakincentives.filesystem import Filesystem, HostFilesystem, InMemoryFilesystem
-from weakincentives.filesystem.openat import best_opener, open_in_one_call, open_walking
+from weakincentives.filesystem.openat import default_opener, open_by_components, open_with_openat2
 from weakincentives.testing.filesystem import FilesystemConformance, tree
 
 
@@ -18,11 +18,11 @@ class TestInMemoryFilesystem(FilesystemConformance):
         return InMemoryFilesystem()
 
 
-@pytest.mark.parametrize("opener", [open_walking, open_in_one_call], indirect=True)
+@pytest.mark.parametrize("opener", [open_by_components, open_with_openat2], indirect=True)
 class TestHostFilesystem(FilesystemConformance):
     @pytest.fixture(autouse=True)
     def opener(self, request, tmp_path_factory):
-        if request.param is open_in_one_call and best_opener() is not open_in_one_call:
+        if request.param is open_with_openat2 and default_opener() is not open_with_openat2:
             pytest.skip("this kernel has no openat2")
         self._opener = request.param
         self._factory = tmp_path_factory

@@ -128,7 +128,7 @@ def test_a_name_with_a_line_break_in_it_stays_on_one_line(desk: Desk, files: InM
 
 
 def test_a_file_that_is_too_large_is_not_read(desk: Desk, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(file_tools, "MOST_BYTES", 3)
+    monkeypatch.setattr(file_tools, "MAX_FILE_BYTES", 3)
 
     assert "too many to read" in desk(ReadParams("readme.md")).message
 
@@ -147,9 +147,9 @@ def test_glob_and_grep_find_and_say_when_they_find_nothing(desk: Desk):
 
 
 def test_what_is_too_much_is_cut_and_said_to_be(desk: Desk, files: InMemoryFilesystem, monkeypatch: pytest.MonkeyPatch):
-    for name in ("MOST_ENTRIES", "MOST_MATCHES", "MOST_LINES"):
+    for name in ("MAX_ENTRIES", "MAX_MATCHES", "MAX_LINES"):
         monkeypatch.setattr(file_tools, name, 2)
-    monkeypatch.setattr(file_tools, "MOST_LINE", 4)
+    monkeypatch.setattr(file_tools, "MAX_LINE_CHARACTERS", 4)
 
     assert desk(ListParams()).render() == "logo.png\nreadme.md\n[1 more not shown: narrow it down]"
     assert desk(GlobParams("**")).render().endswith("[1 more not shown: narrow it down]")
@@ -161,7 +161,7 @@ def test_what_is_too_much_is_cut_and_said_to_be(desk: Desk, files: InMemoryFiles
 
 
 def test_an_endless_line_is_cut(desk: Desk, files: InMemoryFilesystem, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(file_tools, "MOST_CHARACTERS", 10)
+    monkeypatch.setattr(file_tools, "MAX_CHARACTERS", 10)
     files.write_text("wide", "y" * 50 + "\nshort\n")
     shown = desk(ReadParams("wide")).render()
 

