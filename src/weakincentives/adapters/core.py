@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar, get_origin
 
 from weakincentives.adapters.audit import Audit
 from weakincentives.adapters.retry import ThrottlePolicy, with_backoff
@@ -30,6 +30,7 @@ from weakincentives.adapters.turn import (
 )
 from weakincentives.budget import Budget, BudgetTracker, TokenUsage
 from weakincentives.clock import SYSTEM_CLOCK, Clock
+from weakincentives.dbc import ensure
 from weakincentives.deadlines import Deadline
 from weakincentives.errors import NativeToolError, OutputParseError, PromptEvaluationError, ProviderFault
 from weakincentives.prompt import (
@@ -62,6 +63,14 @@ class PromptResponse(Generic[OutputT]):
     usage: TokenUsage = field(default_factory=TokenUsage)
     turns: int = 1
     citations: tuple[Any, ...] = ()
+
+
+def _is_parsed(prompt: Prompt[Any], parse_output: bool, result: PromptResponse[Any]) -> bool:  # noqa: FBT001 - named as in `evaluate`
+    template = prompt.template
+    if not parse_output or template.output_type is None:
+        return result.output is None
+    values = result.output if template.container == "array" else [result.output]
+    return all(isinstance(value, get_origin(template.output_type) or template.output_type) for value in values)
 
 
 class ProviderAdapter(ABC):
@@ -112,6 +121,7 @@ class ProviderAdapter(ABC):
             )
         return choice
 
+    @ensure(_is_parsed, "the output is an instance of the prompt's output type")
     def evaluate(
         self,
         prompt: Prompt[OutputT],

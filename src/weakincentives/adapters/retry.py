@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import TypeVar
 
 from weakincentives.clock import SYSTEM_CLOCK, Clock
+from weakincentives.dbc import ensure
 from weakincentives.deadlines import Deadline
 from weakincentives.errors import ProviderFault
 
@@ -37,6 +38,7 @@ class ThrottlePolicy:
         if self.max_attempts < 1 or self.base_delay < 0 or self.max_delay < self.base_delay:
             raise ValueError("ThrottlePolicy needs max_attempts >= 1 and 0 <= base_delay <= max_delay")
 
+    @ensure(lambda fault, result: result >= (fault.retry_after or 0), "the delay is not below `retry-after`")
     def delay(self, attempt: int, fault: ProviderFault, rng: random.Random) -> float:
         """Seconds to wait after the attempt of this number, from 1. The provider's `retry-after` is the least."""
         bound = min(self.max_delay, self.base_delay * 2 ** (attempt - 1))

@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from weakincentives.adapters.turn import ClientRunCall, NativeCall, ToolCall, ToolOutput, ToolRunResult
+from weakincentives.dbc import ensure
 from weakincentives.errors import ParseError, PromptEvaluationError
 from weakincentives.prompt import ProviderTool, RenderedPrompt, Tool, ToolResult
 from weakincentives.prompt.disclosure import OPEN_SECTION
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 
+@ensure(lambda call, result: result.output.call_id == call.call_id, "the output answers the call")
 def run_tool(call: ToolCall, evaluation: Evaluation) -> ToolRunResult:
     """Whatever goes wrong is a failed result for the model to read; the audit event is dispatched either way."""
     params, result, text = _execute(call, evaluation)
@@ -52,6 +54,7 @@ def _run_client_call(call: ClientRunCall, evaluation: Evaluation) -> ToolResult[
     return result if handle is None else handle()
 
 
+@ensure(lambda call, result: result[0].call_id == call.call_id, "the handled call is the recorded call")
 def handle_provider_call(call: NativeCall, evaluation: Evaluation) -> tuple[NativeCall, str]:
     """What the prompt makes of a call that the provider ran, and its text.
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, cast
 
 from weakincentives.budget import BudgetTracker, TokenUsage
+from weakincentives.dbc import ensure
 from weakincentives.deadlines import Deadline
 from weakincentives.errors import BudgetExceededError, DeadlineExceededError, PromptEvaluationError, TurnLimitError
 from weakincentives.prompt import RenderedPrompt, ToolContext, ToolResult
@@ -233,6 +234,7 @@ def agent_loop(
             rendered = ran.rendered or rendered
 
 
+@ensure(lambda choice, result: result in (choice, "auto"), "a tool choice is kept or relaxed, never tightened")
 def relax_tool_choice(choice: ToolChoice, reply: ModelReply) -> ToolChoice:
     """What is left of a demand after this reply: none that was met, or the loop would never end."""
     called = {call.name for call in reply.calls} | {call.name for call in reply.native_calls}

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Self, TypeAlias
 
+from weakincentives.dbc import ensure
 from weakincentives.errors import InvalidPathError
 
 Parts: TypeAlias = tuple[str, ...]
@@ -25,6 +26,10 @@ ROOT = "."
 _MAX_SHOWN_CHARACTERS = 80
 
 
+@ensure(
+    lambda result: not any(part in {"", ".", ".."} or "/" in part for part in result),
+    "every part of a validated path is a name below the root",
+)
 def split(path: str) -> Parts:
     """The parts of `path`, or `InvalidPathError`. Every path that a caller gives comes through here.
 

@@ -8,6 +8,7 @@ from dataclasses import MISSING, dataclass, field, fields, replace
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar
 
+from weakincentives.dbc import ensure
 from weakincentives.errors import PromptRenderError, PromptValidationError
 from weakincentives.prompt._types import SessionProtocol, SupportsDataclass
 from weakincentives.prompt.disclosure import OPEN_SECTION, open_section_tool, opened_paths
@@ -90,6 +91,10 @@ def native_declarations(
     return tuple(one if one.origin else replace(one, origin=f"section {path!r}") for one in declared)
 
 
+@ensure(
+    lambda result: bool(result.summarized) is (result.find_tool(OPEN_SECTION) is not None),
+    f"a prompt has the tool {OPEN_SECTION!r} exactly if it has summarized sections",
+)
 def render(
     template: PromptTemplate[OutputT],
     params: Mapping[type, SupportsDataclass],

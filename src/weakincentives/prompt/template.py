@@ -8,6 +8,7 @@ from dataclasses import dataclass, is_dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast, get_args, get_origin, overload
 
+from weakincentives.dbc import invariant
 from weakincentives.errors import PromptValidationError, SchemaError
 from weakincentives.prompt._types import SessionProtocol, SupportsDataclass
 from weakincentives.prompt.disclosure import OPEN_SECTION
@@ -37,6 +38,16 @@ class SectionNode:
     depth: int
 
 
+def _has_unique_paths(template: PromptTemplate[Any]) -> bool:
+    return len({node.path for node in template.nodes}) == len(template.nodes)
+
+
+def _has_matching_container(template: PromptTemplate[Any]) -> bool:
+    return (template.container is None) is (template.output_type in (None, str))
+
+
+@invariant(_has_unique_paths, "section paths are unique")
+@invariant(_has_matching_container, "structured output, and no other, has a container")
 @dataclass(frozen=True, init=False, eq=False, repr=False)
 class PromptTemplate(Parametric, Generic[OutputT]):
     """A prompt before its parameters: `PromptTemplate[Output](ns=…, key=…, sections=[…])`.

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from types import UnionType
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, Union, cast, get_args, get_origin
 
+from weakincentives.dbc import invariant
 from weakincentives.errors import PromptValidationError, SchemaError
 from weakincentives.filesystem import Filesystem
 from weakincentives.prompt._types import SessionProtocol, ToolRenderableResult
@@ -79,6 +80,14 @@ class ToolSpec:
     strict: bool
 
 
+def _has_executor(tool: Tool[Any, Any]) -> bool:
+    return tool.handler is not None or tool.declaration() is not None
+
+
+_runs_somewhere = invariant(_has_executor, "a tool has a handler, or a declaration that the provider runs")
+
+
+@_runs_somewhere
 @dataclass(frozen=True, kw_only=True)
 class Tool(Parametric, Generic[P, R]):
     """A tool that runs here: `Tool[Params, Result](name=…, description=…, handler=…)`."""
@@ -222,6 +231,7 @@ def _is_valid_result_type(result_type: Any) -> bool:  # noqa: ANN401 - any type 
     return isinstance(plain, type) and issubclass(plain, ToolRenderableResult)
 
 
+@_runs_somewhere
 @dataclass(frozen=True, kw_only=True)
 class NativeTool(Tool[P, R], Generic[P, R]):
     """A tool that the provider runs. Its types say how calls and results look in events."""
@@ -239,6 +249,7 @@ class NativeTool(Tool[P, R], Generic[P, R]):
         return NativeDeclaration(capability=self.name, name=self.name, tool=cast("Tool[Any, Any]", self))
 
 
+@_runs_somewhere
 @dataclass(frozen=True, kw_only=True)
 class ProviderTool(Tool[P, R], Generic[P, R, C]):
     """A tool of one provider, with its configuration and a hook on what comes back.

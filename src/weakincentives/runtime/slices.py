@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Generic, TypeAlias, TypeVar
 
+from weakincentives.dbc import require
+
 T = TypeVar("T")
 E = TypeVar("E")
 
@@ -42,6 +44,7 @@ class SliceView(Generic[T]):
         """The items that fit."""
         return tuple(item for item in self if predicate(item))
 
+    @require(lambda self, start: 0 <= start <= len(self), "start is a position in the slice, or its end")
     def since(self, start: int) -> tuple[T, ...]:
         """The items from position `start` on."""
         return tuple(self._buffer[start : self._length])

@@ -15,6 +15,7 @@ from typing import TypeAlias, cast
 
 import msgspec.inspect as shapes
 
+from weakincentives.dbc import pure
 from weakincentives.errors import ParseError
 
 ObjectType: TypeAlias = shapes.DataclassType | shapes.TypedDictType | shapes.StructType
@@ -31,6 +32,7 @@ def type_info(as_type: type) -> shapes.Type:
     return shapes.type_info(as_type)
 
 
+@pure
 def conform(data: object, as_type: type, *, allow_extra_keys: bool) -> object:
     """The same data without nulls that stand for a default; unknown keys are refused unless allowed."""
     return _conform(data, type_info(as_type), "$", allow_extra_keys)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from typing import Any, TypeAlias, cast
 
+from weakincentives.dbc import pure
 from weakincentives.errors import SchemaError
 
 Schema: TypeAlias = dict[str, Any]
@@ -20,6 +21,7 @@ _TYPE_KEYWORDS = frozenset({"type", "anyOf", "$ref", "enum", "const"})
 _TYPE_NAMES: dict[type, str] = {bool: "boolean", int: "integer", float: "number", str: "string", type(None): "null"}
 
 
+@pure  # schemas are cached by type
 def to_strict(schema: Schema) -> Schema:
     """The strict form of `schema`, or a `SchemaError` that says where there is none."""
     if schema.get("type") != "object":

@@ -17,6 +17,7 @@ from weakincentives.clock import ManualClock
 from weakincentives.deadlines import Deadline
 from weakincentives.errors import (
     BudgetExceededError,
+    ContractError,
     DeadlineExceededError,
     NativeToolError,
     PromptEvaluationError,
@@ -419,3 +420,10 @@ def test_the_answer_is_read_from_the_part_that_is_the_answer():
 
     assert response.output == Verdict("good")
     assert response.text == 'Well.\n\n{"summary": "good"}'
+
+
+def test_contract_requires_output_of_the_declared_type(monkeypatch):
+    monkeypatch.setattr("weakincentives.adapters.core.parse_output", lambda text, rendered: text)
+
+    with pytest.raises(ContractError, match="the output is an instance of the prompt's output type"):
+        ScriptedAdapter([say(Verdict("a"))]).evaluate(Prompt(TEMPLATE), Topic("x"), session=Session())

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from inline_snapshot import snapshot
 
-from weakincentives.errors import PromptValidationError, ResourceError
+from weakincentives.errors import ContractError, PromptValidationError, ResourceError
 from weakincentives.filesystem import Filesystem, InMemoryFilesystem
 from weakincentives.prompt import (
     MarkdownSection,
@@ -461,3 +461,11 @@ def test_the_filesystem_is_the_one_among_the_resources():
 def test_without_a_filesystem_the_error_says_how_to_give_one():
     with pytest.raises(ResourceError, match=r"no resource of type Filesystem; pass it with evaluate\(resources=…\)"):
         _ = context(ResourceRegistry()).filesystem
+
+
+def test_contract_requires_a_handler_or_a_declaration():
+    class Unchecked(Tool[None, None]):
+        def _check_handler(self) -> None: ...
+
+    with pytest.raises(ContractError, match="a tool has a handler, or a declaration"):
+        Unchecked(name="nothing", description="Runs nowhere.")

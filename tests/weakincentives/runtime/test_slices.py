@@ -2,9 +2,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from weakincentives.errors import ContractError
 from weakincentives.runtime.slices import (
     Append,
     Clear,
@@ -77,3 +79,9 @@ def test_ready_reducers():
     by_name = upsert_by(Score.key)
     assert apply(view, by_name(view, Score("a", 9))).all() == (Score("a", 9), Score("b", 2))
     assert apply(view, by_name(view, Score("c", 9))).all() == (Score("a", 1), Score("b", 2), Score("c", 9))
+
+
+@pytest.mark.parametrize("start", [-1, 3])
+def test_contract_requires_a_start_within_the_slice(start):
+    with pytest.raises(ContractError, match="start is a position in the slice"):
+        SliceView([1, 2]).since(start)
