@@ -1,4 +1,4 @@
-"""Telling a session what an evaluation does. Every event of an evaluation is made here."""
+"""Audit events: dispatches the events of an evaluation to its session."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Audit:
-    """Whom to tell, and on whose behalf."""
+    """Creates events with the fields that all events of an evaluation share, and dispatches them."""
 
     prompt: Prompt[Any]
     adapter: str
@@ -24,7 +24,7 @@ class Audit:
     clock: Clock
 
     def record_prompt_rendered(self, rendered: RenderedPrompt[Any]) -> None:
-        """The prompt is about to be sent."""
+        """Dispatch `PromptRendered`."""
         self.session.dispatch(
             PromptRendered(
                 prompt_ns=self.prompt.ns,
@@ -41,7 +41,7 @@ class Audit:
         )
 
     def record_reply(self, reply: ModelReply, turn: int) -> None:
-        """The model answered."""
+        """Dispatch `ModelResponded`."""
         self.session.dispatch(
             ModelResponded(
                 prompt_name=self.prompt.name,
@@ -56,7 +56,7 @@ class Audit:
         )
 
     def record_provider_call(self, call: NativeCall, text: str) -> None:
-        """The provider ran a tool."""
+        """Dispatch `ToolInvoked` for a call that the provider ran."""
         self.session.dispatch(
             ToolInvoked(
                 prompt_name=self.prompt.name,
@@ -75,7 +75,7 @@ class Audit:
         )
 
     def record_client_call(self, call: ToolCall, params: object, result: ToolResult[Any], text: str) -> None:
-        """We ran a tool, or refused to: one of ours, or one that the provider leaves to us."""
+        """Dispatch `ToolInvoked` for a call that the client ran or rejected."""
         native = call if isinstance(call, ClientRunCall) else None
         self.session.dispatch(
             ToolInvoked(
@@ -94,7 +94,7 @@ class Audit:
         )
 
     def record_prompt_executed(self, response: PromptResponse[Any]) -> None:
-        """There is an answer."""
+        """Dispatch `PromptExecuted`."""
         self.session.dispatch(
             PromptExecuted(
                 prompt_name=self.prompt.name,

@@ -1,7 +1,7 @@
-"""The port to a model provider, and the one way in which every adapter evaluates a prompt.
+"""`ProviderAdapter`: the base class of provider adapters, and `evaluate`, which drives the agent loop.
 
-An adapter says how to `connect`: a function from a `ModelRequest` to a `ModelReply`.
-Everything else is here: rendering, the loop's driver, tools, limits, events, output.
+A subclass implements `connect`, which returns a function from `ModelRequest` to `ModelReply`. Everything else is
+shared by all adapters: rendering, the driver of the loop, tools, limits, events, and parsing the output.
 """
 
 from __future__ import annotations
@@ -48,14 +48,17 @@ from weakincentives.runtime import Dispatcher, Session
 OutputT = TypeVar("OutputT")
 
 Connection: TypeAlias = Callable[[ModelRequest], ModelReply]
-"""Sends one request. Raises `ProviderFault` where that failed; whether to try again is not its business."""
+"""Sends one request, once. Raises `ProviderFault` if it fails; retries happen in `adapters.retry`."""
 
 DEFAULT_MAX_TURNS = 100
 
 
 @dataclass(frozen=True)
 class PromptResponse(Generic[OutputT]):
-    """An evaluation's answer. `output` is the typed one; None where the prompt asks for text alone, or it was left."""
+    """The result of an evaluation.
+
+    `output` is the parsed structured output; None if the prompt declares no output type, or with `parse_output=False`.
+    """
 
     prompt_name: str
     text: str
@@ -74,9 +77,10 @@ def _is_parsed(prompt: Prompt[Any], parse_output: bool, result: PromptResponse[A
 
 
 class ProviderAdapter(ABC):
-    """The base of all adapters. `provider` is the name by which provider tools ask for it.
+    """Base class of all adapters.
 
-    `native_tools` are provider-run tools that it adds to those of every prompt.
+    `provider` is the provider name that `ProviderTool`s refer to. `native_tools` are provider-run tools that the
+    adapter adds to every prompt.
     """
 
     provider: str
@@ -99,10 +103,10 @@ class ProviderAdapter(ABC):
 
     @abstractmethod
     def connect(self, evaluation: Evaluation) -> Connection:
-        """Get ready for one evaluation. Refuse here what the provider cannot do, before anything is sent."""
+        """Prepare one evaluation. Raise here, before any request is sent, for what the provider does not support."""
 
     def render(self, prompt: Prompt[OutputT], *, session: SessionProtocol) -> RenderedPrompt[OutputT]:
-        """The prompt as it is now, with this adapter's own tools. Two of a name, or of a kind, are refused."""
+        """Render the prompt and add this adapter's native tools. Duplicate tool names and slots are an error."""
         rendered = prompt.render(session=session)
         if not self.native_tools:
             return rendered
@@ -111,7 +115,7 @@ class ProviderAdapter(ABC):
         return complete
 
     def resolve_tool_choice(self, evaluation: Evaluation) -> ToolChoice:
-        """What `tool_choice` means for this evaluation; refused where it can mean nothing."""
+        """The tool choice of this evaluation; an error if it names a tool that the prompt does not have."""
         choice = self.tool_choice
         known = {tool.name for tool in (*evaluation.rendered.tools, *evaluation.rendered.native_tools)}
         if isinstance(choice, NamedTool) and choice.name not in known:
@@ -134,13 +138,15 @@ class ProviderAdapter(ABC):
         bus: Dispatcher | None = None,
         parse_output: bool = True,
     ) -> PromptResponse[OutputT]:
-        """Ask the model, run the tools it calls, and return its answer.
+        """Run the agent loop: send the prompt, run the tools that the model calls, and return the final answer.
 
-        `params` are bound to the prompt for this evaluation. `resources` are for tools, and
-        win over those that sections lend. `bus` is one more place to send the events to.
+        `params` are bound to the prompt for this evaluation. `resources` are available to tools and take precedence
+        over the resources of sections. `bus` is an additional dispatcher that receives the events.
+
+        Each evaluation starts a new conversation: the session records events, it holds no chat history.
         With `parse_output=False` the answer's text is left as it is, and `output` is None.
         """
-        if not isinstance(prompt, Prompt):  # pyright: ignore[reportUnnecessaryIsInstance] - not everybody checks types
+        if not isinstance(prompt, Prompt):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be unchecked
             raise TypeError(f"evaluate() takes a Prompt, not {prompt!r}: write Prompt(template)")
         prompt = prompt.with_params(*params)
         tracker = _resolve_tracker(budget, budget_tracker)
@@ -160,15 +166,16 @@ class ProviderAdapter(ABC):
             choice = self.resolve_tool_choice(evaluation)
             connection = self.connect(evaluation)
             evaluation.audit.record_prompt_rendered(evaluation.rendered)
-            ending = evaluation.run(connection, choice)
-            return evaluation.build_response(ending, parse=parse_output)
+            loop_result = evaluation.run(connection, choice)
+            return evaluation.build_response(loop_result, parse=parse_output)
 
 
 @dataclass
 class Evaluation:
-    """One evaluation under way: what it was asked, what it may use, whom it tells.
+    """State of one running evaluation.
 
-    What an adapter puts into `cleanup` is done when the evaluation ends, however it ends.
+    Adapters push context managers and callbacks onto `cleanup`, which is closed when the evaluation ends, also after
+    an error.
     """
 
     adapter: ProviderAdapter
@@ -181,7 +188,7 @@ class Evaluation:
     cleanup: ExitStack = field(default_factory=ExitStack)
 
     def check_providers(self) -> None:
-        """Refuse a tool of another provider, before the model hears of it."""
+        """Raise if a native tool belongs to another provider."""
         for declared in self.rendered.native_tools:
             if declared.provider not in (None, self.adapter.provider):
                 raise self.error(
@@ -190,7 +197,7 @@ class Evaluation:
                 )
 
     def run(self, connection: Connection, choice: ToolChoice) -> LoopResult:
-        """Serve the loop until it ends."""
+        """Drive the agent loop until it returns: call the model, record events, run tools."""
         loop = agent_loop(self.rendered, limits=self.limits, tool_choice=choice)
         step = next(loop)
         try:
@@ -198,8 +205,8 @@ class Evaluation:
                 match step:
                     case CallModel(request):
                         step = loop.send(self._call_model(connection, request))
-                    case Record(heard, turn):
-                        self._record(heard, turn)
+                    case Record(item, turn):
+                        self._record(item, turn)
                         step = loop.send(None)
                     case RunTool(call):
                         ran = run_tool(call, self)
@@ -225,19 +232,18 @@ class Evaluation:
         except ProviderFault as fault:
             if self.limits.deadline is not None and self.limits.deadline.expired:
                 raise self.limits.deadline_error(request.turn) from fault
-            raise self.error(f"{self.adapter.provider} did not answer: {fault}", payload=fault.payload) from fault
+            raise self.error(f"request to {self.adapter.provider} failed: {fault}", payload=fault.payload) from fault
         if self.limits.tracker is not None:
             self.limits.tracker.record(reply.usage)
         return reply
 
     def build_response(self, loop_result: LoopResult, *, parse: bool) -> PromptResponse[Any]:
-        """Read the answer and say that there is one."""
+        """Parse the output and dispatch `PromptExecuted`."""
         output = None
         if parse and self.rendered.output_type is not None:
             try:
-                output = parse_output(
-                    loop_result.text if loop_result.final_text is None else loop_result.final_text, self.rendered
-                )
+                text = loop_result.text if loop_result.final_text is None else loop_result.final_text
+                output = parse_output(text, self.rendered)
             except OutputParseError as error:
                 raise PromptEvaluationError(
                     f"{error}. The raw text is in provider_payload",
@@ -252,7 +258,7 @@ class Evaluation:
         return response
 
     def tool_context(self) -> ToolContext:
-        """What a tool that runs now may know."""
+        """The context that is passed to tool handlers."""
         return ToolContext(
             prompt=self.prompt,
             rendered_prompt=self.rendered,
@@ -264,7 +270,7 @@ class Evaluation:
         )
 
     def error(self, message: str, *, payload: object = None) -> PromptEvaluationError:
-        """An error of building or sending a request."""
+        """An error of the `request` phase: building or sending a request."""
         return PromptEvaluationError(message, prompt_name=self.prompt.name, phase="request", provider_payload=payload)
 
 
@@ -287,5 +293,5 @@ def _resolve_tracker(budget: Budget | None, tracker: BudgetTracker | None) -> Bu
     if tracker is None:
         return BudgetTracker(budget) if budget is not None else None
     if budget is not None and budget != tracker.budget:
-        raise ValueError("budget and budget_tracker disagree: give one, or a tracker made from that budget")
+        raise ValueError("budget and budget_tracker.budget differ: pass only one of budget and budget_tracker")
     return tracker

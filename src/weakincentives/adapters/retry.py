@@ -1,4 +1,4 @@
-"""When to try a request again, and how long to wait before. One place, so that nothing is retried twice."""
+"""Retries with exponential back-off and full jitter. The only retries of the client: those of the SDK are disabled."""
 
 from __future__ import annotations
 
@@ -26,13 +26,15 @@ _DECIMAL_RE = re.compile(r"\d+(\.\d*)?")
 
 @dataclass(frozen=True, slots=True)
 class ThrottlePolicy:
-    """Exponential back-off with full jitter: a wait is anywhere between nothing and twice the last bound."""
+    """Exponential back-off with full jitter: each delay is random between 0 and `base_delay * 2**n`, up to `max_delay`.
+
+    `max_retry_after` is the longest `retry-after` that is waited for; a longer one ends the retries.
+    """
 
     max_attempts: int = 6
     base_delay: float = 0.5
     max_delay: float = 60.0
     max_retry_after: float = 300.0
-    """A provider that asks for more than this is not waited for."""
 
     def __post_init__(self) -> None:
         if self.max_attempts < 1 or self.base_delay < 0 or self.max_delay < self.base_delay:
@@ -40,13 +42,13 @@ class ThrottlePolicy:
 
     @ensure(lambda fault, result: result >= (fault.retry_after or 0), "the delay is not below `retry-after`")
     def delay(self, attempt: int, fault: ProviderFault, rng: random.Random) -> float:
-        """Seconds to wait after the attempt of this number, from 1. The provider's `retry-after` is the least."""
+        """Seconds to wait after attempt number `attempt`, which starts at 1; at least the provider's `retry-after`."""
         bound = min(self.max_delay, self.base_delay * 2 ** (attempt - 1))
         return max(fault.retry_after or 0.0, rng.uniform(0, bound))
 
 
 def is_retryable(fault: ProviderFault) -> bool:
-    """Whether another try may help: the provider's own word first, then what the status means."""
+    """Whether a retry may succeed: `x-should-retry` if the provider sent it, else by HTTP status."""
     if fault.should_retry is not None:
         return fault.should_retry
     return fault.status is None or fault.status in _RETRYABLE_STATUSES or fault.status >= _FIRST_SERVER_ERROR
@@ -60,8 +62,8 @@ def with_backoff(
     clock: Clock = SYSTEM_CLOCK,
     rng: random.Random | None = None,
 ) -> T:
-    """Call until it works, is not worth another try, or the wait would outlast the deadline."""
-    rng = rng or random.Random()  # noqa: S311 - jitter, not a secret
+    """Call until it succeeds; give up on errors that are not retryable, after `max_attempts`, or at the deadline."""
+    rng = rng or random.Random()  # noqa: S311 - jitter, not cryptography
     attempt = 1
     while True:
         try:
@@ -72,23 +74,23 @@ def with_backoff(
             wait = policy.delay(attempt, fault, rng)
             if wait > policy.max_retry_after or (deadline is not None and wait >= deadline.remaining):
                 raise
-            _logger.info("attempt %d failed (%s); trying again in %.2f s", attempt, fault, wait)
+            _logger.info("attempt %d failed (%s); retry in %.2f s", attempt, fault, wait)
             clock.sleep(wait)
             attempt += 1
 
 
 def parse_retry_after(headers: Mapping[str, str], *, now: datetime | None = None) -> float | None:
-    """Seconds that a response asks us to wait: `retry-after-ms`, or `retry-after` as seconds or as a date."""
+    """Seconds from the header `retry-after-ms`, or from `retry-after` as seconds or as an HTTP date; None without."""
     lowered = {name.lower(): value.strip() for name, value in headers.items()}
     for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         if _DECIMAL_RE.fullmatch(lowered.get(name, "")):
             return float(lowered[name]) * unit
-    from email.utils import parsedate_to_datetime  # noqa: PLC0415 - slow to import, and hardly ever needed
+    from email.utils import parsedate_to_datetime  # noqa: PLC0415 - slow to import, rarely needed
 
     try:
-        wanted = parsedate_to_datetime(lowered.get("retry-after", ""))
+        date = parsedate_to_datetime(lowered.get("retry-after", ""))
     except ValueError:
-        return None  # a header that means nothing is as good as none
-    if wanted.tzinfo is None:
-        wanted = wanted.replace(tzinfo=UTC)
-    return max(0.0, (wanted - (now or datetime.now(UTC))).total_seconds())
+        return None  # an invalid header is ignored
+    if date.tzinfo is None:
+        date = date.replace(tzinfo=UTC)
+    return max(0.0, (date - (now or datetime.now(UTC))).total_seconds())

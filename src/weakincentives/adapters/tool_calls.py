@@ -1,4 +1,4 @@
-"""Calls of tools: running ours (read arguments, call the handler, undo a failure), and handling what a provider ran."""
+"""Tool calls: parse arguments, call the handler, roll back after a failure; handle the output of provider-run calls."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _logger = logging.getLogger(__name__)
 
 @ensure(lambda call, result: result.output.call_id == call.call_id, "the output answers the call")
 def run_tool(call: ToolCall, evaluation: Evaluation) -> ToolRunResult:
-    """Whatever goes wrong is a failed result for the model to read; the audit event is dispatched either way."""
+    """Run a call and dispatch its event. A failure is a failed result that the model reads, not an exception."""
     params, result, text = _execute(call, evaluation)
     evaluation.audit.record_client_call(call, params, result, text)
     output = ToolOutput(call.call_id, call.name, text, result.success, result.value)
@@ -38,12 +38,12 @@ def _execute(call: ToolCall, evaluation: Evaluation) -> tuple[object, ToolResult
     tool = evaluation.rendered.find_tool(call.name)
     if tool is None:
         known = ", ".join(tool.name for tool in evaluation.rendered.tools) or "none"
-        return call.arguments, *_failure(f"There is no tool {call.name!r}. Tools: {known}.")
+        return call.arguments, *_failure(f"Unknown tool {call.name!r}. Tools: {known}.")
     try:
         params = _parse_params(tool, call.arguments)
     except ParseError as error:
-        return call.arguments, *_failure(f"Wrong arguments for {call.name}: {error}. Correct them and try again.")
-    assert tool.handler is not None  # noqa: S101 - a Tool without one cannot be built
+        return call.arguments, *_failure(f"Invalid arguments for {call.name}: {error}. Correct them and try again.")
+    assert tool.handler is not None  # noqa: S101 - `find_tool` finds no native tools, and other tools have one
     handle = partial(tool.handler, params, context=evaluation.tool_context())
     return params, *_with_rollback(tool.name, handle, evaluation)
 
@@ -56,9 +56,9 @@ def _run_client_call(call: ClientRunCall, evaluation: Evaluation) -> ToolResult[
 
 @ensure(lambda call, result: result[0].call_id == call.call_id, "the handled call is the recorded call")
 def handle_provider_call(call: NativeCall, evaluation: Evaluation) -> tuple[NativeCall, str]:
-    """What the prompt makes of a call that the provider ran, and its text.
+    """Apply the hook or handler of a `ProviderTool` to a call that the provider ran; returns the call and its text.
 
-    That is its hook's result, or its handler's, or what came. Its types may render themselves, and fail at it.
+    Without either, the provider's result is kept. Rendering the result to text may call user code, which may fail.
     """
     handle = _output_handler(call.name, call.params, call.result, evaluation)
     if handle is None:
@@ -71,8 +71,8 @@ def handle_provider_call(call: NativeCall, evaluation: Evaluation) -> tuple[Nati
 def _output_handler(
     name: str, params: object, result: ToolResult[Any], evaluation: Evaluation
 ) -> Callable[[], ToolResult[Any]] | None:
-    """What a `ProviderTool` does with the outcome of a call of its own; None where it does nothing."""
-    declared = next((one for one in evaluation.rendered.native_tools if one.name == name), None)
+    """The hook or handler that a `ProviderTool` applies to the result of a call; None if it has none."""
+    declared = next((declaration for declaration in evaluation.rendered.native_tools if declaration.name == name), None)
     if declared is None or not isinstance(declared.tool, ProviderTool):
         return None
     if result.value is None and not result.success:
@@ -93,7 +93,7 @@ def _parse_params(tool: Tool[Any, Any], arguments: str) -> object:
 def _without_rollback(
     tool: str, handle: Callable[[], ToolResult[Any]], evaluation: Evaluation
 ) -> tuple[ToolResult[Any], str]:
-    """What was done stays done."""
+    """Call the handler; its effects stay if it fails."""
     _ = evaluation
     return _call_handler(tool, handle)
 
@@ -101,14 +101,14 @@ def _without_rollback(
 def _with_rollback(
     tool: str, handle: Callable[[], ToolResult[Any]], evaluation: Evaluation
 ) -> tuple[ToolResult[Any], str]:
-    """A failure leaves session and resources as if the tool had never been called."""
+    """Call the handler; if it fails, restore session and resources to their state before the call."""
     session_before = evaluation.session.snapshot()
     resources_before = [(resource, resource.snapshot()) for resource in evaluation.resources.snapshotables()]
     succeeded = False
     try:
         result, text = _call_handler(tool, handle)
         succeeded = result.success
-    finally:  # also when the program is being interrupted
+    finally:  # also on KeyboardInterrupt
         if not succeeded:
             evaluation.session.restore(session_before)
             _restore_resources(resources_before, tool, evaluation)
@@ -116,35 +116,35 @@ def _with_rollback(
 
 
 def _restore_resources(resources: list[tuple[Snapshotable, object]], tool: str, evaluation: Evaluation) -> None:
-    """All of them, as far as that is possible; no model can act on a resource in a state that nobody knows."""
-    stuck: list[tuple[str, Exception]] = []
+    """Restore every resource, then raise if any failed: the evaluation cannot go on with resources in unknown state."""
+    failures: list[tuple[str, Exception]] = []
     for resource, before in resources:
         try:
             resource.restore(before)
-        except Exception as error:  # a stranger's code; raised again once all have had their turn
+        except Exception as error:  # user code; raised after all resources were tried
             _logger.exception("resource %r could not be restored", resource)
-            stuck.append((type(resource).__name__, error))
-    if stuck:
-        told = "; ".join(f"{name} ({type(error).__name__}: {error})" for name, error in stuck)
+            failures.append((type(resource).__name__, error))
+    if failures:
+        details = "; ".join(f"{name} ({type(error).__name__}: {error})" for name, error in failures)
         raise PromptEvaluationError(
-            f"tool {tool} failed, and what it had changed could not be undone in {told}. See what is left of it "
-            f"before you go on",
+            f"tool {tool} failed, and its changes could not be rolled back in {details}. Check the state of these "
+            f"resources before the next evaluation",
             prompt_name=evaluation.prompt.name,
             phase="tool",
-        ) from stuck[0][1]
+        ) from failures[0][1]
 
 
 def _call_handler(tool: str, handle: Callable[[], ToolResult[Any]]) -> tuple[ToolResult[Any], str]:
-    """The result and its text: a value renders itself, so that too is the tool's own code."""
+    """The result and its text. Both may raise: a value's `render()` is user code too."""
     try:
         result = handle()
         if isinstance(result, ToolResult):  # pyright: ignore[reportUnnecessaryIsInstance] - annotations are not enforced
             return result, result.render()
-    except Exception as error:  # a stranger's code; the model is told, and the log has the traceback
+    except Exception as error:  # user code; the model gets the message, the log has the traceback
         _logger.warning("tool %s failed", tool, exc_info=True)
         return _failure(f"Tool {tool} failed: {type(error).__name__}: {error}")
     _logger.error("tool %s returned %r, not a ToolResult", tool, result)
-    return _failure(f"Tool {tool} failed: its handler returned {type(result).__name__}, no ToolResult.")
+    return _failure(f"Tool {tool} failed: its handler returned {type(result).__name__}, not a ToolResult.")
 
 
 def _failure(message: str) -> tuple[ToolResult[Any], str]:
@@ -154,7 +154,7 @@ def _failure(message: str) -> tuple[ToolResult[Any], str]:
 def _rendered_after_open_section(
     call: ToolCall, result: ToolResult[Any], evaluation: Evaluation
 ) -> RenderedPrompt[Any] | None:
-    """After a section was opened: the prompt with its tools, but the text that was sent, which caches rely on."""
+    """After `open_section`: the prompt with the section's tools, but the old text, so that prompt caches stay valid."""
     if call.name != OPEN_SECTION or not result.success:
         return None
     rendered = evaluation.adapter.render(evaluation.prompt, session=evaluation.session)

@@ -1,12 +1,14 @@
-"""The loop of an evaluation, without I/O: ask the model, run its tools, until it has nothing more to call.
+"""The agent loop, without I/O: call the model and run the tools that it calls, until a reply has no tool calls.
 
-`turns` is a generator. It yields what it needs done and is sent what came of it:
+`agent_loop` is a generator. It yields steps and is sent their results:
 
-    AskModel(request)   ->  ModelReply
-    Record(…)           ->  None         what a reply brought, in order: the calls that the provider ran, then itself
-    RunTool(call)       ->  ToolRan      a call that is ours to run
+    CallModel(request)  ->  ModelReply
+    Record(…)           ->  None           each call that the provider ran, then the reply: dispatch an event
+    RunTool(call)       ->  ToolRunResult  a call that the client runs
 
-and returns an `Ending`. Whoever drives it decides how the world is reached; see `core`.
+and returns a `LoopResult`. `adapters.core` is the driver.
+
+A turn is one request to the model and the tool calls of its reply.
 """
 
 from __future__ import annotations
@@ -25,18 +27,18 @@ from weakincentives.runtime.slices import SliceView
 
 @dataclass(frozen=True, slots=True)
 class NamedTool:
-    """The model must call this tool first."""
+    """Tool choice: the model must call this tool in its next reply."""
 
     name: str
 
 
 ToolChoice: TypeAlias = Literal["auto", "none", "required"] | NamedTool
-"""Whether the model may, must or must not call tools. A "must" is over once it was met."""
+"""Whether the model may, must or must not call tools. "required" and a named tool become "auto" once satisfied."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A call of one of our tools. `arguments` is JSON text, as the model wrote it."""
+    """A call of a tool that the client runs. `arguments` is the JSON text that the model wrote."""
 
     call_id: str
     name: str
@@ -45,11 +47,10 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientRunCall(ToolCall):
-    """A call of a provider's tool that the provider leaves to us to run, along with how.
+    """A call of a provider-defined tool that the client must run, such as `apply_patch` or a local shell.
 
-    `params` are for the event. `answer` puts the output into the provider's own form.
-    `undone_on_failure` is False where a failure is news rather than a mishap: a command that
-    exits with 1 has done what it did.
+    `params` are recorded in the event. `format_output` converts the output to the provider's item. With
+    `rollback_on_failure=False` the effects of a failed call stay: a command that exits with 1 has changed files.
     """
 
     capability: str
@@ -74,10 +75,10 @@ class NativeCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelReply:
-    """What came back from one request. `items` are the provider's own, to be sent again untouched.
+    """The reply to one model request. `items` are the provider's items, to be sent again unchanged.
 
-    `answer` is the part of the text that is the answer, where that is not all of it. `error` ends the
-    evaluation, once everything else in the reply has been recorded.
+    `final_text` is the part of `text` that is the final answer, if that is not all of it. `error` ends the evaluation
+    after the rest of the reply has been recorded.
     """
 
     text: str | None = None
@@ -92,7 +93,7 @@ class ModelReply:
 
 @dataclass(frozen=True, slots=True)
 class ToolOutput:
-    """What the model is told about a call; `value` is the result's, for providers that want more than text."""
+    """The output of a tool call that is sent to the model. `value` is the `ToolResult`'s, for structured outputs."""
 
     call_id: str
     name: str
@@ -106,10 +107,10 @@ HistoryItem: TypeAlias = ModelReply | ToolOutput
 
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
-    """One request: the prompt, and everything that happened since.
+    """One model request: the prompt and the history of this evaluation.
 
-    `history` is immutable and shares its memory with the next request's. A
-    backend that keeps its own form of it converts only `history.since(n)`.
+    `history` is immutable and shares its buffer with later requests. An adapter that converts it keeps what it
+    converted and adds only `history.since(n)`.
     """
 
     rendered: RenderedPrompt[Any]
@@ -121,14 +122,14 @@ class ModelRequest:
 
 @dataclass(frozen=True, slots=True)
 class CallModel:
-    """Send this, and send back the `ModelReply`."""
+    """Step: send the request; the result is the `ModelReply`."""
 
     request: ModelRequest
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """Somebody should know."""
+    """Step: dispatch the event of a provider-run call or of a reply."""
 
     item: NativeCall | ModelReply
     turn: int
@@ -136,14 +137,14 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class RunTool:
-    """Run this, and send back `ToolRan`."""
+    """Step: run the call; the result is a `ToolRunResult`."""
 
     call: ToolCall
 
 
 @dataclass(frozen=True, slots=True)
 class ToolRunResult:
-    """The output of a call; `rendered` where the call changed the prompt's tools."""
+    """The output of a call; `rendered` is set if the call changed the tools of the prompt."""
 
     output: ToolOutput
     rendered: RenderedPrompt[Any] | None = None
@@ -154,7 +155,7 @@ Step: TypeAlias = CallModel | Record | RunTool
 
 @dataclass(frozen=True, slots=True)
 class LoopResult:
-    """How the loop ended. `citations` are those of all replies, in order."""
+    """What the agent loop returns. `usage` and `citations` are those of all replies."""
 
     text: str
     usage: TokenUsage
@@ -165,7 +166,7 @@ class LoopResult:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationLimits:
-    """What an evaluation may use up. Where a limit is reached, what the model last said goes along with the error."""
+    """Limits of an evaluation: turns, deadline, token budget. Errors carry the last reply's text as payload."""
 
     prompt_name: str
     max_turns: int
@@ -173,28 +174,30 @@ class EvaluationLimits:
     tracker: BudgetTracker | None = None
 
     def check_tokens(self, last_text: str | None) -> None:
-        """Raise where all requests together used too many tokens."""
+        """Raise if all requests together exceed the token budget."""
         if self.tracker is not None and (overrun := self.tracker.overrun()) is not None:
             message = f"token budget exceeded: {overrun}. Raise the budget, or shorten prompt and tool outputs"
             raise self._error(BudgetExceededError, message, last_text)
 
     def check_deadline(self, turn: int, last_text: str | None) -> None:
-        """Raise where there is no time left to start anything."""
+        """Raise if the deadline has passed."""
         if self.deadline is not None and self.deadline.expired:
             raise self.deadline_error(turn, last_text)
 
     def deadline_error(self, turn: int, last_text: str | None = None) -> PromptEvaluationError:
-        """The error of a deadline that has passed."""
+        """The error for a passed deadline."""
         until = self.deadline.expires_at.isoformat() if self.deadline else "none"
-        message = f"the deadline ({until}) passed after {turn} turns. Allow more time, or ask for less"
+        message = f"the deadline ({until}) passed after {turn} turns. Extend the deadline, or reduce the task"
         return self._error(DeadlineExceededError, message, last_text)
 
     def check_request(self, turn: int, last_text: str | None) -> None:
-        """Raise where another request is one too many."""
+        """Raise if a limit forbids another request."""
         self.check_tokens(last_text)
         self.check_deadline(turn, last_text)
         if turn >= self.max_turns:
-            message = f"the model still calls tools after {turn} turns. Raise max_turns, or see why in the transcript"
+            message = (
+                f"the model still calls tools after {turn} turns. Raise max_turns, or check the transcript for a loop"
+            )
             raise self._error(TurnLimitError, message, last_text)
 
     def _error(self, kind: type[PromptEvaluationError], message: str, last_text: str | None) -> PromptEvaluationError:
@@ -204,7 +207,7 @@ class EvaluationLimits:
 def agent_loop(
     rendered: RenderedPrompt[Any], *, limits: EvaluationLimits, tool_choice: ToolChoice = "auto"
 ) -> Generator[Step, ModelReply | ToolRunResult | None, LoopResult]:
-    """Drive one evaluation to its end."""
+    """Yield the steps of one evaluation; see the module docstring."""
     history: SliceView[HistoryItem] = SliceView()
     usage = TokenUsage()
     citations: list[object] = []
@@ -214,8 +217,8 @@ def agent_loop(
         limits.check_request(turn, last_text=text)
         request = ModelRequest(rendered, history, tool_choice, turn, limits.deadline)
         reply = cast("ModelReply", (yield CallModel(request)))
-        for heard in (*reply.native_calls, reply):
-            yield Record(heard, turn)
+        for item in (*reply.native_calls, reply):
+            yield Record(item, turn)
         turn += 1
         usage += reply.usage
         text = reply.text
@@ -236,7 +239,7 @@ def agent_loop(
 
 @ensure(lambda choice, result: result in (choice, "auto"), "a tool choice is kept or relaxed, never tightened")
 def relax_tool_choice(choice: ToolChoice, reply: ModelReply) -> ToolChoice:
-    """What is left of a demand after this reply: none that was met, or the loop would never end."""
+    """The tool choice after this reply: "auto" once it is satisfied, since otherwise the loop would not end."""
     called = {call.name for call in reply.calls} | {call.name for call in reply.native_calls}
     met = choice.name in called if isinstance(choice, NamedTool) else choice == "required" and bool(called)
     return "auto" if met else choice

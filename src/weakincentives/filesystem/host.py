@@ -1,7 +1,7 @@
-"""`HostFilesystem`: a directory of this machine, which cannot be left. Only here are agents' files read and written.
+"""`HostFilesystem`: a directory of the host as a `Filesystem`, confined to its root.
 
-Every operation starts from the root's descriptor and goes down through `beneath`, so no symbolic link is followed and
-no rename on the way changes where it ends. What it then does, it does to an entry of a directory that it holds open.
+Every operation resolves its path from the root's descriptor (`openat`), so no symbolic link is followed and concurrent
+renames cannot redirect it; it then works on an entry of an open directory descriptor.
 """
 
 from __future__ import annotations
@@ -53,15 +53,15 @@ from weakincentives.filesystem.undo_log import (
 class HostFilesystem(FilesystemBase):
     """A `Filesystem` over the directory `root`, which must exist.
 
-    - **Links are never followed**, not even those that stay inside: a symbolic link is listed and can be deleted,
-      nothing else. The same holds for FIFOs, sockets and devices. (`root` itself may be reached through links.)
-    - **Writes are atomic**: others see the old file or the new one. Permission bits are kept, and the owner where we
-      may give files away; hard links are parted, extended attributes lost. Nothing is synced to the disk.
-    - **Snapshots** cover what is changed through this object, not what others do to the directory meanwhile. `restore`
-      leaves a directory in place that others have put something into, and cannot bring back sockets and devices.
-    - One thread at a time may change it; any number may read.
+    - **Symbolic links are never followed**, not even inside the root: a link can only be listed and deleted, like
+      FIFOs, sockets and devices. (The path of `root` itself may contain links.)
+    - **Writes are atomic**: other processes read the old file or the new one. Permission bits are kept, and the owner
+      if the process may change it; hard links are broken, extended attributes are lost. There is no fsync.
+    - **Snapshots** cover changes through this object, not those of other processes. `restore` keeps a directory that
+      another process has put files into, and cannot recreate sockets and devices.
+    - Only one thread at a time may write; any number may read.
 
-    `opener` picks one of the two routes of `beneath`; left out, it is the better one.
+    `opener` selects one of the two implementations in `openat`; the default is the fastest that works.
     """
 
     def __init__(self, root: str | os.PathLike[str], *, opener: Opener | None = None) -> None:
@@ -71,7 +71,7 @@ class HostFilesystem(FilesystemBase):
         try:
             self._root_fd = os.open(root, TRAVERSE_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
-            raise FilesystemError(f"cannot open {str(root)!r} as a root: {error.strerror}", path=str(root)) from error
+            raise FilesystemError(f"cannot open {str(root)!r} as the root: {error.strerror}", path=str(root)) from error
         weakref.finalize(self, os.close, self._root_fd)
 
     def __repr__(self) -> str:
@@ -79,7 +79,7 @@ class HostFilesystem(FilesystemBase):
 
     @property
     def root(self) -> Path:
-        """The directory, as it was given."""
+        """The root directory, as passed to the constructor."""
         return self._root
 
     def read_bytes(self, path: str) -> bytes:
@@ -89,7 +89,7 @@ class HostFilesystem(FilesystemBase):
             return read_all(file)
 
     def open_read(self, path: str) -> BinaryIO:
-        """A file to read piece by piece, where it is too large to hold. The caller closes it."""
+        """Open a file for reading in chunks. The caller closes it."""
         parts = split(path)
         with self._translate_errors(path, "file"):
             descriptor = self._opener(self._root_fd, parts, READ_FILE)
@@ -104,7 +104,7 @@ class HostFilesystem(FilesystemBase):
         self.write_chunks(path, (content,))
 
     def write_chunks(self, path: str, content: Iterable[bytes]) -> None:
-        """Write a file piece by piece. It takes its place when it is whole, or not at all."""
+        """Write a file from chunks, atomically."""
         parts = split(path)
         if not parts:
             raise not_a_file(path)
@@ -140,14 +140,14 @@ class HostFilesystem(FilesystemBase):
         ):
             for entry in entries:
                 if is_addressable((*parts, entry.name)):
-                    with suppress(FileNotFoundError):  # it went away meanwhile
+                    with suppress(FileNotFoundError):  # deleted meanwhile
                         found.append(_file_stat((*parts, entry.name), entry.stat(follow_symlinks=False)))
         return sorted(found, key=lambda entry: entry.path)
 
     def mkdir(self, path: str) -> None:
         parts = split(path)
         with self._translate_errors(path, "directory"), self._directory(parts, make=True):
-            pass  # opening it says what is wrong if something else is in its place
+            pass  # opening it raises if the path is not a directory
 
     def delete(self, path: str, *, recursive: bool = False) -> None:
         parts = split(path)
@@ -163,11 +163,11 @@ class HostFilesystem(FilesystemBase):
                 self._remove_directory(parts)
 
     def snapshot(self) -> HostSnapshot:
-        """The present moment; costs the same however much there is."""
+        """A snapshot, in O(1); see `undo_log`."""
         return self._undo_log.take_snapshot()
 
     def restore(self, snapshot: object, /) -> None:
-        """Put back what was changed through this object since then."""
+        """Undo the changes that were made through this object since the snapshot."""
         for parts, before in self._undo_log.changes_since(snapshot):
             with self._translate_errors(join(parts), "file"):
                 self._restore_entry(parts, before)
@@ -175,7 +175,7 @@ class HostFilesystem(FilesystemBase):
 
     @contextmanager
     def _directory(self, parts: Parts, *, make: bool = False) -> Generator[int]:
-        """The directory at `parts`, held open to work on its entries."""
+        """A descriptor of the directory at `parts`; with `make`, missing directories are created."""
         try:
             descriptor = self._opener(self._root_fd, parts, TRAVERSE_DIRECTORY)
         except FileNotFoundError:
@@ -190,11 +190,11 @@ class HostFilesystem(FilesystemBase):
 
     def _make_directories(self, parts: Parts) -> None:
         for length in range(1, len(parts) + 1):
-            with self._directory(parts[: length - 1]) as above:
-                if _lstat_or_none(parts[length - 1], above) is None:
-                    self._undo_log.record(parts[:length], above)
+            with self._directory(parts[: length - 1]) as parent:
+                if _lstat_or_none(parts[length - 1], parent) is None:
+                    self._undo_log.record(parts[:length], parent)
                     with suppress(FileExistsError):
-                        os.mkdir(parts[length - 1], dir_fd=above)
+                        os.mkdir(parts[length - 1], dir_fd=parent)
 
     def _write(
         self,
@@ -205,10 +205,10 @@ class HostFilesystem(FilesystemBase):
         template: os.stat_result | None,
         modified_ns: int | None = None,
     ) -> None:
-        """Write beside the file and rename onto it, so that nobody sees half of it."""
+        """Write to a temporary file and rename it, so that the write is atomic."""
         self._undo_log.record(parts, directory)
         temporary = f".wink-{os.urandom(8).hex()}.tmp"
-        # Here the mode can only lose bits, to the umask: a private file is private from its first byte.
+        # The umask can only remove bits here: a private file is private from its first byte.
         mode = 0o666 if template is None else template.st_mode & 0o777
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         file = os.open(temporary, flags, mode, dir_fd=directory)
@@ -233,39 +233,39 @@ class HostFilesystem(FilesystemBase):
         os.unlink(parts[-1], dir_fd=directory)
 
     def _remove_directory(self, parts: Parts) -> None:
-        with self._directory(parts[:-1]) as above:
-            self._undo_log.record(parts, above)
-            os.rmdir(parts[-1], dir_fd=above)
+        with self._directory(parts[:-1]) as parent:
+            self._undo_log.record(parts, parent)
+            os.rmdir(parts[-1], dir_fd=parent)
 
     def _remove_tree(self, top: Parts) -> None:
-        """Files from the top down, then the directories from the bottom up. Holds no descriptor per level."""
+        """Delete files top-down, then directories bottom-up. Needs a constant number of descriptors."""
         directories: list[Parts] = []
-        waiting = [top]
-        while waiting:
-            here = waiting.pop()
-            directories.append(here)
-            with open_beneath(self._opener, self._root_fd, here, LIST_DIRECTORY) as directory:
+        pending = [top]
+        while pending:
+            parts = pending.pop()
+            directories.append(parts)
+            with open_beneath(self._opener, self._root_fd, parts, LIST_DIRECTORY) as directory:
                 with os.scandir(directory) as entries:
                     kinds = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
                 for name, is_directory in kinds:
                     if is_directory:
-                        waiting.append((*here, name))
+                        pending.append((*parts, name))
                     else:
-                        self._unlink((*here, name), directory)
-        for here in reversed(directories):
-            self._remove_directory(here)
+                        self._unlink((*parts, name), directory)
+        for parts in reversed(directories):
+            self._remove_directory(parts)
 
     def _restore_entry(self, parts: Parts, before: PreviousState) -> None:
         with self._directory(parts[:-1], make=True) as directory:
-            present = _lstat_or_none(parts[-1], directory)
-            if present is not None and not _is_replaceable(present, before):
+            current = _lstat_or_none(parts[-1], directory)
+            if current is not None and not _is_replaceable(current, before):
                 try:
-                    self._remove_directory(parts) if stat.S_ISDIR(present.st_mode) else self._unlink(parts, directory)
+                    self._remove_directory(parts) if stat.S_ISDIR(current.st_mode) else self._unlink(parts, directory)
                 except OSError as error:
                     if error.errno == errno.ENOTEMPTY and isinstance(before, Absent):
-                        return  # somebody else put something there, and it is theirs
+                        return  # another process has put files there
                     raise
-                present = None
+                current = None
             if isinstance(before, SavedFile):
                 self._write(
                     parts,
@@ -274,7 +274,7 @@ class HostFilesystem(FilesystemBase):
                     template=before.stat_result,
                     modified_ns=before.stat_result.st_mtime_ns,
                 )
-            elif isinstance(before, SavedDirectory) and present is None:
+            elif isinstance(before, SavedDirectory) and current is None:
                 self._undo_log.record(parts, directory)
                 os.mkdir(parts[-1], before.mode, dir_fd=directory)
                 with open_beneath(self._opener, directory, parts[-1:], LIST_DIRECTORY) as made:
@@ -285,7 +285,7 @@ class HostFilesystem(FilesystemBase):
 
     @contextmanager
     def _translate_errors(self, path: str, expected: Literal["file", "directory"]) -> Generator[None]:
-        """Say what the operating system found wrong, in the words of `faults`."""
+        """Translate `OSError`s to `FilesystemError`s."""
         try:
             yield
         except FilesystemError:
@@ -301,13 +301,13 @@ class HostFilesystem(FilesystemBase):
         if error.errno == errno.ENOTEMPTY:
             return directory_not_empty(path)
         if error.errno == errno.ENAMETOOLONG:
-            return InvalidPathError(f"invalid path {path!r}: too long for this machine", path=path)
+            return InvalidPathError(f"invalid path {path!r}: too long for the host filesystem", path=path)
         if error.errno in {errno.ENOTDIR, errno.ELOOP, errno.EISDIR, errno.ENXIO}:
             return self._component_error(path, expected)
         return FilesystemError(f"{path!r}: {error.strerror}", path=path)
 
     def _component_error(self, path: str, expected: Literal["file", "directory"]) -> FilesystemError:
-        """Which part of the path is not what it must be. For the message only: the refusal stands already."""
+        """Find the component with the wrong type, for the message of an operation that already failed."""
         parts = split(path)
         for length in range(1, len(parts) + 1):
             try:
@@ -319,7 +319,7 @@ class HostFilesystem(FilesystemBase):
                 return not_a_file(path, describe_mode(mode))
             if not stat.S_ISDIR(mode):
                 return not_a_directory(path, component=join(parts[:length]), what=describe_mode(mode))
-        return FilesystemError(f"{path!r} was changed by somebody else meanwhile; try again", path=path)
+        return FilesystemError(f"{path!r} was changed by another process; try again", path=path)
 
 
 def _lstat_or_none(name: str, directory: int) -> os.stat_result | None:
@@ -335,22 +335,22 @@ def _require_file(path: str, found: os.stat_result) -> None:
 
 
 def _require_writable(name: str, directory: int) -> None:
-    """A rename needs no right to write to the file that it replaces; we ask for it all the same."""
+    """Raise if the file is not writable, which a rename would not check."""
     try:
         os.close(os.open(name, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory))
     except OSError as error:
-        if error.errno != errno.ETXTBSY:  # a running program: replacing it is exactly how to change it
+        if error.errno != errno.ETXTBSY:  # a running program can be replaced
             raise
 
 
 def _copy_owner_and_mode(file: int, template: os.stat_result) -> None:
     with suppress(PermissionError):
         os.fchown(file, template.st_uid, template.st_gid)
-    os.fchmod(file, template.st_mode & 0o777)  # as when the kernel writes to a file: setuid and setgid go
+    os.fchmod(file, template.st_mode & 0o777)  # without setuid and setgid, as when the kernel writes to a file
 
 
 def _is_replaceable(current: os.stat_result, before: PreviousState) -> bool:
-    """Whether `before` can be put in place of what is there without removing it first."""
+    """Whether `before` can replace the current entry without deleting it first."""
     if isinstance(before, SavedFile):
         return stat.S_ISREG(current.st_mode)
     return isinstance(before, SavedDirectory) and stat.S_ISDIR(current.st_mode)

@@ -1,8 +1,8 @@
-"""`InMemoryFilesystem`: files that live as long as the object. Imports nothing that touches a disk.
+"""`InMemoryFilesystem`: files in memory, with copy-on-write snapshots.
 
-A tree of directories that are shared with snapshots until one of them is changed. Each directory remembers the epoch
-in which it was made; a snapshot begins a new epoch, and a directory of an older one is copied before it is changed.
-So a snapshot costs nothing, and the next write copies only the directories on its way.
+Snapshots share directories with the live tree. Each directory has the epoch in which it was created; a snapshot starts
+a new epoch, and a directory of an older epoch is copied before it is changed. So a snapshot is O(1), and the next write
+copies only the directories on its path.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ _Node: TypeAlias = _File | _Directory
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MemorySnapshot:
-    """A moment of one `InMemoryFilesystem`, to hand back to its `restore`."""
+    """A snapshot of one `InMemoryFilesystem`, for its `restore`."""
 
     owner: InMemoryFilesystem
     root: _Directory = field(repr=False)
 
 
 class InMemoryFilesystem(FilesystemBase):
-    """A `Filesystem` in memory, empty at first.
+    """A `Filesystem` in memory, initially empty.
 
     >>> files = InMemoryFilesystem()
     >>> files.write_text("notes/today.md", "rain")
@@ -110,14 +110,14 @@ class InMemoryFilesystem(FilesystemBase):
         directory.modified_at = self._clock.now()
 
     def snapshot(self) -> MemorySnapshot:
-        """The present moment; costs the same however much there is."""
+        """A snapshot, in O(1)."""
         self._epoch = object()
         return MemorySnapshot(self, self._root)
 
     def restore(self, snapshot: object, /) -> None:
-        """Go back, or forward, to a moment of this filesystem."""
+        """Restore an earlier or later snapshot of this filesystem."""
         if not (isinstance(snapshot, MemorySnapshot) and snapshot.owner is self):
-            raise FilesystemError("this snapshot was taken of another filesystem", path=".")
+            raise FilesystemError("the snapshot belongs to another filesystem", path=".")
         self._epoch = object()
         self._root = snapshot.root
 
@@ -138,24 +138,24 @@ class InMemoryFilesystem(FilesystemBase):
         raise missing_file(path)
 
     def _check_parents(self, path: str, parts: Parts) -> None:
-        """Refuse `path` if one of the directories that it needs is a file."""
+        """Raise if one of the parent directories `parts` of `path` is a file."""
         for length in range(1, len(parts) + 1):
             if isinstance(self._look_up(parts[:length]), _File):
                 raise not_a_directory(path, component=join(parts[:length]))
 
     def _writable_directory(self, parts: Parts) -> _Directory:
-        """The directory at `parts`, made if missing, and it and all above it safe to change in this epoch."""
-        self._root = here = self._copy_on_write(self._root)
+        """The directory at `parts`, created if missing; it and its parents belong to this epoch and may be changed."""
+        self._root = current = self._copy_on_write(self._root)
         for part in parts:
-            child = here.children.get(part)
+            child = current.children.get(part)
             if isinstance(child, _Directory):
                 child = self._copy_on_write(child)
             else:
                 child = _Directory(self._epoch, self._clock.now())
-                here.modified_at = child.modified_at
-            here.children[part] = child
-            here = child
-        return here
+                current.modified_at = child.modified_at
+            current.children[part] = child
+            current = child
+        return current
 
     def _copy_on_write(self, directory: _Directory) -> _Directory:
         if directory.epoch is self._epoch:

@@ -1,8 +1,8 @@
-"""Opening what lies beneath a directory, and nothing else: no symbolic link is followed, at any part of the path.
+"""Path resolution with `openat`: opens files beneath a directory without following symbolic links.
 
-Decided on descriptors, so that nothing which happens to the tree meanwhile changes the answer. Two routes that behave
-alike: `openat2` where the kernel has it (Linux 5.6), and a walk that opens one part at a time everywhere else.
-Raises plain `OSError`s; whoever calls knows how to say it.
+Resolution starts from a directory descriptor, so concurrent renames cannot redirect it (no time-of-check race). There
+are two implementations with the same behaviour: `openat2` with RESOLVE_BENEATH where the kernel has it (Linux 5.6), and
+one `openat` per path component elsewhere. Both raise plain `OSError`s.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from weakincentives.filesystem.paths import MAX_PATH_BYTES, Parts
 
 _COMMON_FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW
 
-# A FIFO must not make us wait for its other end, nor a terminal become ours.
+# O_NONBLOCK: do not block on a FIFO. O_NOCTTY: do not acquire a controlling terminal.
 READ_FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY
 LIST_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
 
-# To pass through a directory, the right to search it is enough; only Linux can say so when it opens one.
+# O_PATH needs only search permission to traverse a directory; it exists on Linux only.
 TRAVERSE_DIRECTORY = os.O_DIRECTORY | getattr(os, "O_PATH", os.O_RDONLY)
 
 CHUNK_BYTES = 1 << 20
 
-_SYS_OPENAT2 = 437  # the same on every architecture that Python runs on, but Alpha
+_SYS_OPENAT2 = 437  # the same on all architectures except Alpha
 _RESOLVE_NO_MAGICLINKS = 0x02
 _RESOLVE_NO_SYMLINKS = 0x04
 _RESOLVE_BENEATH = 0x08
@@ -38,15 +38,15 @@ _MAX_ATTEMPTS = 16
 
 
 class Opener(Protocol):
-    """One of the two routes."""
+    """Signature of the two implementations."""
 
     def __call__(self, anchor: int, parts: Parts, flags: int) -> int:
-        """A new descriptor of what is at `parts` beneath the directory `anchor`."""
+        """Open `parts` beneath the directory descriptor `anchor`; returns a new descriptor."""
         ...
 
 
 def open_by_components(anchor: int, parts: Parts, flags: int) -> int:
-    """Open one part after the other, each from its parent's descriptor."""
+    """Open one component at a time, each from its parent's descriptor."""
     here = anchor
     try:
         for part in parts[:-1]:
@@ -72,7 +72,7 @@ def _libc() -> ctypes.CDLL:
 
 
 def open_with_openat2(anchor: int, parts: Parts, flags: int) -> int:
-    """Let the kernel do the walk, in one `openat2`."""
+    """Resolve the path with one `openat2` system call."""
     path = os.fsencode("/".join(parts) or ".")
     if len(path) > MAX_PATH_BYTES:  # more than the kernel takes at once
         return open_by_components(anchor, parts, flags)
@@ -89,7 +89,7 @@ def open_with_openat2(anchor: int, parts: Parts, flags: int) -> int:
         if descriptor >= 0:
             return descriptor
         code = ctypes.get_errno()
-        # EAGAIN: something was renamed on the way, and the kernel cannot tell whether it went outside.
+        # EAGAIN: a concurrent rename, and the kernel cannot exclude that the path left the root. Retry.
         if code not in {errno.EINTR, errno.EAGAIN}:
             break
     raise OSError(code, os.strerror(code), "/".join(parts))
@@ -97,12 +97,12 @@ def open_with_openat2(anchor: int, parts: Parts, flags: int) -> int:
 
 @cache
 def default_opener() -> Opener:
-    """The quicker route that this machine has."""
+    """`open_with_openat2` if the kernel supports it, else `open_by_components`."""
     return open_with_openat2 if _has_openat2() else open_by_components
 
 
 def _has_openat2() -> bool:
-    """Ask for something harmless: an old kernel says ENOSYS, an old seccomp filter EPERM."""
+    """Probe: an old kernel fails with ENOSYS, an old seccomp filter with EPERM."""
     if not sys.platform.startswith("linux"):
         return False
     with open_directory("/") as anchor:
@@ -115,7 +115,7 @@ def _has_openat2() -> bool:
 
 @contextmanager
 def open_directory(path: str) -> Generator[int]:
-    """A directory to open things beneath; this path is the caller's own and may pass through links."""
+    """A directory descriptor to resolve paths beneath. The path itself is trusted and may contain links."""
     descriptor = os.open(path, TRAVERSE_DIRECTORY | os.O_CLOEXEC)
     try:
         yield descriptor
@@ -125,7 +125,7 @@ def open_directory(path: str) -> Generator[int]:
 
 @contextmanager
 def open_beneath(opener: Opener, anchor: int, parts: Parts, flags: int) -> Generator[int]:
-    """What `opener` opens, closed afterwards."""
+    """Open a descriptor with `opener`; closes it at the end of the block."""
     descriptor = opener(anchor, parts, flags)
     try:
         yield descriptor
@@ -134,13 +134,13 @@ def open_beneath(opener: Opener, anchor: int, parts: Parts, flags: int) -> Gener
 
 
 def list_names(directory: int) -> list[str]:
-    """The names of a directory's entries, in no order; all of them at once, so that they may be changed meanwhile."""
+    """The names of a directory's entries, unordered, read completely so that the caller may change the directory."""
     with os.scandir(directory) as entries:
         return [entry.name for entry in entries]
 
 
 def read_all(descriptor: int, size: int = -1) -> bytes:
-    """What is left in a file, at most `size` bytes of it."""
+    """Read to the end of a file, or at most `size` bytes."""
     chunks: list[bytes] = []
     while size and (chunk := os.read(descriptor, min(size, CHUNK_BYTES) if size > 0 else CHUNK_BYTES)):
         chunks.append(chunk)
@@ -149,14 +149,14 @@ def read_all(descriptor: int, size: int = -1) -> bytes:
 
 
 def write_all(descriptor: int, content: bytes | memoryview) -> None:
-    """Write all of it: one call may take less than it is given."""
-    left = memoryview(content)
-    while left:
-        left = left[os.write(descriptor, left) :]
+    """Write all bytes: one `os.write` may write fewer."""
+    remaining = memoryview(content)
+    while remaining:
+        remaining = remaining[os.write(descriptor, remaining) :]
 
 
 def describe_mode(mode: int) -> str:
-    """What a file of this mode is, in words."""
+    """A description of the file type for error messages."""
     for test, what in _KINDS:
         if test(mode):
             return what

@@ -1,9 +1,8 @@
-"""What `HostFilesystem` must know to undo its changes: an append-only log of how each changed path was before.
+"""Undo log of `HostFilesystem`: an append-only log of the previous state of each changed path, for snapshots.
 
-A snapshot is a position in the log, so it costs nothing until something is changed, and reading never costs anything.
-Going back puts the paths as they were, last change first, and is itself logged like any change; that is why one can
-also go forward again to a later snapshot. What no living snapshot needs is dropped. The contents of changed files wait
-in one unnamed temporary file, not in memory.
+A snapshot is a position in the log: taking one is free, and only writes cost. Restoring undoes the changes in reverse
+order and is logged like any change, so a later snapshot can be restored afterwards (redo). Entries that no live
+snapshot needs are dropped. Contents of changed files are kept in one unnamed temporary file, not in memory.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ from weakincentives.filesystem.paths import Parts
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """Nothing was there."""
+    """The path did not exist."""
 
 
 @dataclass(frozen=True, slots=True)
 class SavedFile:
-    """A file was there, and its content is kept."""
+    """The path was a file with this content."""
 
     content: Iterator[bytes]
     stat_result: os.stat_result
@@ -36,14 +35,14 @@ class SavedFile:
 
 @dataclass(frozen=True, slots=True)
 class SavedDirectory:
-    """A directory was there; what was in it has entries of its own."""
+    """The path was a directory; its entries are logged separately."""
 
     mode: int
 
 
 @dataclass(frozen=True, slots=True)
 class SavedLink:
-    """A symbolic link was there."""
+    """The path was a symbolic link."""
 
     target: str
 
@@ -53,7 +52,7 @@ PreviousState: TypeAlias = Absent | SavedFile | SavedDirectory | SavedLink
 
 @dataclass(frozen=True, slots=True)
 class _StoredFile:
-    """A file's content in the store, and what else there is to it."""
+    """A file whose content is at `start` to `end` of the store."""
 
     start: int
     end: int
@@ -64,41 +63,41 @@ _StoredState: TypeAlias = Absent | _StoredFile | SavedDirectory | SavedLink
 
 
 class HostSnapshot:
-    """A moment of one `HostFilesystem`, to hand back to its `restore`. While it lives, changes are logged."""
+    """A snapshot of one `HostFilesystem`, for its `restore`. Changes are logged while it is referenced."""
 
     __slots__ = ("__weakref__",)
 
 
 class UndoLog:
-    """The log, its living snapshots, and the store of contents."""
+    """The log, the positions of live snapshots, and the store of file contents."""
 
     def __init__(self) -> None:
         self._log: list[tuple[Parts, _StoredState]] = []
-        self._dropped = 0  # how many entries were, before the first that the log still has
+        self._dropped = 0  # number of entries that were removed from the start of the log
         self._positions: dict[weakref.ref[HostSnapshot], int] = {}
         self._store: IO[bytes] | None = None
         self._close_store: Callable[[], object] | None = None
 
     def take_snapshot(self) -> HostSnapshot:
-        """A snapshot of now."""
+        """A snapshot at the end of the log."""
         snapshot = HostSnapshot()
         self._positions[weakref.ref(snapshot, self._drop_snapshot)] = self._end
         return snapshot
 
     def record(self, parts: Parts, directory: int) -> None:
-        """Remember how the last of `parts`, an entry of `directory`, is before it is changed."""
-        if self._positions and (kept := self._save(parts[-1], directory)):
-            self._log.append((parts, kept))
+        """Log the state of the path `parts`, an entry of the descriptor `directory`, before a change."""
+        if self._positions and (state := self._save(parts[-1], directory)):
+            self._log.append((parts, state))
 
     def changes_since(self, snapshot: object) -> list[tuple[Parts, PreviousState]]:
-        """How each path changed since then was before, the last change first."""
+        """The previous states of the paths that changed since the snapshot, last change first."""
         position = self._position(snapshot)
-        return [(parts, self._load(kept)) for parts, kept in reversed(self._log[position - self._dropped :])]
+        return [(parts, self._load(state)) for parts, state in reversed(self._log[position - self._dropped :])]
 
     def discard_after(self, snapshot: object) -> None:
-        """All of `since` has been put back: what was logged after it is of use only to later snapshots."""
+        """Drop the entries after a restored snapshot, unless later snapshots need them."""
         position = self._position(snapshot)
-        if all(mark <= position for mark in self._positions.values()):
+        if all(other <= position for other in self._positions.values()):
             del self._log[position - self._dropped :]
 
     @property
@@ -109,7 +108,7 @@ class UndoLog:
         for reference, position in self._positions.items():
             if reference() is snapshot:
                 return position
-        raise FilesystemError("this snapshot was taken of another filesystem", path=".")
+        raise FilesystemError("the snapshot belongs to another filesystem", path=".")
 
     def _drop_snapshot(self, reference: weakref.ref[HostSnapshot]) -> None:
         del self._positions[reference]
@@ -132,12 +131,12 @@ class UndoLog:
             return SavedDirectory(stat.S_IMODE(found.st_mode))
         if stat.S_ISLNK(found.st_mode):
             return SavedLink(os.readlink(name, dir_fd=directory))
-        return None  # a socket or a device cannot be made again
+        return None  # sockets and devices cannot be recreated
 
     def _store_content(self, name: str, directory: int) -> tuple[int, int]:
         if self._store is None:
-            self._store = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 — lives as long as the log
-            self._close_store = weakref.finalize(self, self._store.close)  # whoever goes first: the journal, or its log
+            self._store = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 — closed with the log
+            self._close_store = weakref.finalize(self, self._store.close)  # also if the undo log is collected first
         store = self._store.fileno()
         start = os.lseek(store, 0, os.SEEK_END)
         source = os.open(name, READ_FILE | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
@@ -148,10 +147,10 @@ class UndoLog:
             os.close(source)
         return start, os.lseek(store, 0, os.SEEK_END)
 
-    def _load(self, kept: _StoredState) -> PreviousState:
-        if isinstance(kept, _StoredFile):
-            return SavedFile(self._read_content(kept.start, kept.end), kept.stat_result)
-        return kept
+    def _load(self, state: _StoredState) -> PreviousState:
+        if isinstance(state, _StoredFile):
+            return SavedFile(self._read_content(state.start, state.end), state.stat_result)
+        return state
 
     def _read_content(self, start: int, end: int) -> Iterator[bytes]:
         store = self._store

@@ -1,4 +1,4 @@
-"""Prompts as typed trees of sections that carry their tools. Pure: nothing here runs a tool or asks a model."""
+"""Prompts: typed trees of sections with their tools, rendered to text. No I/O: nothing here runs a tool or a model."""
 
 from __future__ import annotations
 

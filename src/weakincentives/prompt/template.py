@@ -1,4 +1,4 @@
-"""`PromptTemplate`, which is checked and never changes, and `Prompt`, which binds parameters to one."""
+"""`PromptTemplate`, an immutable and validated tree of sections, and `Prompt`, which binds parameters to it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from weakincentives.serde import schema
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as WithDefault
 
-    OutputT = WithDefault("OutputT", default=None)  # a prompt that names no output has none
+    OutputT = WithDefault("OutputT", default=None)  # without an output type
 else:
     OutputT = TypeVar("OutputT")
 SectionT = TypeVar("SectionT", bound=Section[Any])
@@ -31,7 +31,7 @@ SectionT = TypeVar("SectionT", bound=Section[Any])
 
 @dataclass(frozen=True)
 class SectionNode:
-    """A section and where it stands."""
+    """A section with its path and depth in the tree."""
 
     section: Section[Any]
     path: str
@@ -50,10 +50,10 @@ def _has_matching_container(template: PromptTemplate[Any]) -> bool:
 @invariant(_has_matching_container, "structured output, and no other, has a container")
 @dataclass(frozen=True, init=False, eq=False, repr=False)
 class PromptTemplate(Parametric, Generic[OutputT]):
-    """A prompt before its parameters: `PromptTemplate[Output](ns=…, key=…, sections=[…])`.
+    """A prompt without parameters: `PromptTemplate[Output](ns=…, key=…, sections=[…])`.
 
-    Everything that can be wrong with a prompt is found here, when it is built.
-    `Output` is a dataclass, a `list` of one, or `str`; left out, the answer is text alone.
+    Keys, section paths, placeholders and tool names are validated on construction. `Output` is a dataclass, a `list`
+    of a dataclass, or `str`; without it, the answer is plain text.
     """
 
     ns: str
@@ -95,7 +95,7 @@ class PromptTemplate(Parametric, Generic[OutputT]):
         for node in self.nodes:
             if node.path in seen:
                 raise PromptValidationError(
-                    f"prompt {self.name!r} has two sections at path {node.path!r}: give one of them another key"
+                    f"prompt {self.name!r} has two sections with path {node.path!r}: change the key of one of them"
                 )
             seen[node.path] = node.section
             check_placeholders(node.section, node.path)
@@ -105,12 +105,12 @@ class PromptTemplate(Parametric, Generic[OutputT]):
         names = UniqueNames("tool name")
         slots = UniqueNames("provider-run tool")
         if any(node.section.visibility is SectionVisibility.SUMMARY for node in self.nodes):
-            names.add(OPEN_SECTION, "the tool that opens summarized sections")
+            names.add(OPEN_SECTION, "progressive disclosure")
         for node in self.nodes:
             for tool in node.section.tools():
-                if not isinstance(tool, Tool):  # pyright: ignore[reportUnnecessaryIsInstance] - not everybody checks types
+                if not isinstance(tool, Tool):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be unchecked
                     raise PromptValidationError(
-                        f"section {node.path!r}: tools holds {tool!r}, which is no Tool; make one with Tool.wrap(…)"
+                        f"section {node.path!r}: tools contains {tool!r}, which is not a Tool; use Tool.wrap(…)"
                     )
                 if tool.declaration() is None:
                     names.add(tool.name, f"section {node.path!r}")
@@ -122,7 +122,7 @@ class PromptTemplate(Parametric, Generic[OutputT]):
 
     @cached_property
     def descriptor(self) -> PromptDescriptor:
-        """What an override must match to be applied."""
+        """Hashes of the texts and tools, which overrides are matched against."""
         return describe_prompt(self.ns, self.key, ((node.path, node.section) for node in self.nodes))
 
     def find_section(self, wanted: type[SectionT]) -> SectionT | None:
@@ -134,9 +134,9 @@ class PromptTemplate(Parametric, Generic[OutputT]):
 
 
 class Prompt(Parametric, Generic[OutputT]):
-    """A template with parameters: `Prompt(template).bind(Params(…))`.
+    """A template with bound parameters: `Prompt(template).bind(Params(…))`.
 
-    `Prompt(ns=…, key=…, sections=…)` builds the template itself.
+    `Prompt(ns=…, key=…, sections=…)` creates the template too.
     """
 
     @overload
@@ -162,8 +162,8 @@ class Prompt(Parametric, Generic[OutputT]):
         if (template is None) is (not declared):
             raise PromptValidationError("Prompt takes either a PromptTemplate or ns=, key= and sections=")
         if template is None:
-            family = cast("Any", PromptTemplate)
-            template = family[self.type_arguments](**declared) if self.type_arguments else family(**declared)
+            cls = cast("Any", PromptTemplate)
+            template = cls[self.type_arguments](**declared) if self.type_arguments else cls(**declared)
         if not isinstance(template, PromptTemplate):
             raise PromptValidationError(f"Prompt takes a PromptTemplate, not {template!r}")
         self.template = template
@@ -184,13 +184,13 @@ class Prompt(Parametric, Generic[OutputT]):
 
     @property
     def params(self) -> tuple[SupportsDataclass, ...]:
-        """What is bound."""
+        """The bound parameters."""
         return tuple(self._params.values())
 
     def bind(self, *params: SupportsDataclass) -> Self:
-        """Bind parameters, one object for each type; a second one of a type replaces the first.
+        """Bind parameters, one object per type; a later one of the same type replaces it.
 
-        A type that only a tool of the prompt knows is accepted too, and has no effect.
+        Parameter types of the prompt's tools are accepted too, without effect.
         """
         sections = {node.section.params_type for node in self.template.nodes}
         tools = {tool.params_type for node in self.template.nodes for tool in node.section.tools()}
@@ -205,13 +205,13 @@ class Prompt(Parametric, Generic[OutputT]):
         return self
 
     def with_params(self, *params: SupportsDataclass) -> Self:
-        """A copy with these bound too."""
+        """A copy with additional parameters."""
         other = copy.copy(self)
-        other._params = dict(self._params)  # noqa: SLF001 - a copy of our own
+        other._params = dict(self._params)  # noqa: SLF001 - another instance of this class
         return other.bind(*params)
 
     def render(self, *, session: SessionProtocol | None = None) -> RenderedPrompt[OutputT]:
-        """The text and the tools, as a model gets them. `session` knows which sections were opened."""
+        """Render text and tools. `session` holds which summarized sections were opened."""
         return render(self.template, self._params, overrides=self.overrides, session=session)
 
     def find_section(self, wanted: type[SectionT]) -> SectionT | None:
@@ -219,15 +219,15 @@ class Prompt(Parametric, Generic[OutputT]):
         return self.template.find_section(wanted)
 
     def resources(self) -> ResourceRegistry:
-        """What the sections lend to tools. Two sections may not lend the same thing."""
-        lent = ResourceRegistry()
+        """The resources of all sections. It is an error if two sections provide the same type."""
+        merged = ResourceRegistry()
         origins = UniqueNames("resource")
         for node in self.template.nodes:
-            own = node.section.resources()
-            for resource_type in own:
+            resources = node.section.resources()
+            for resource_type in resources:
                 origins.add(f"{resource_type.__module__}.{resource_type.__qualname__}", f"section {node.path!r}")
-            lent = lent.merge(own)
-        return lent
+            merged = merged.merge(resources)
+        return merged
 
     def __repr__(self) -> str:
         return f"Prompt(ns={self.ns!r}, key={self.key!r})"
@@ -235,8 +235,8 @@ class Prompt(Parametric, Generic[OutputT]):
 
 def _flatten(sections: Sequence[Section[Any]], parent_path: str = "", depth: int = 0) -> Iterator[SectionNode]:
     for section in sections:
-        if not isinstance(section, Section):  # pyright: ignore[reportUnnecessaryIsInstance] - not everybody checks types
-            raise PromptValidationError(f"sections holds {section!r}, which is no Section instance")
+        if not isinstance(section, Section):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be unchecked
+            raise PromptValidationError(f"sections contains {section!r}, which is not a Section instance")
         path = f"{parent_path}.{section.key}" if parent_path else section.key
         yield SectionNode(section, path, depth)
         yield from _flatten(section.children, path, depth + 1)
@@ -245,15 +245,15 @@ def _flatten(sections: Sequence[Section[Any]], parent_path: str = "", depth: int
 def _resolve_output(arguments: tuple[Any, ...]) -> tuple[type[Any] | None, Container | None]:
     if not arguments or arguments[0] in (None, type(None), Any):
         return None, None
-    wanted = arguments[0]
-    if wanted is str:
+    output = arguments[0]
+    if output is str:
         return str, None
-    container: Container = "array" if get_origin(wanted) is list else "object"
-    output_type = get_args(wanted)[0] if container == "array" else wanted
+    container: Container = "array" if get_origin(output) is list else "object"
+    output_type = get_args(output)[0] if container == "array" else output
     if not is_dataclass(get_origin(output_type) or output_type):
-        raise PromptValidationError(f"output must be a dataclass, a list of one, or str, not {wanted!r}")
+        raise PromptValidationError(f"output must be a dataclass, a list of one, or str, not {output!r}")
     try:
         schema(output_type)
     except SchemaError as error:
-        raise PromptValidationError(f"the output cannot be asked for: {error}") from error
+        raise PromptValidationError(f"invalid output type: {error}") from error
     return output_type, container

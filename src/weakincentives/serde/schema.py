@@ -1,4 +1,4 @@
-"""JSON schemas of dataclasses: plain ones, and the strict kind that model providers enforce.
+"""JSON schemas of dataclasses: plain, and the strict subset that model providers enforce.
 
 Descriptions come from `Annotated[int, "how many"]`, from `msgspec.Meta(description=…)`,
 or from `field(metadata={"description": …})`, at every depth.
@@ -32,14 +32,14 @@ from weakincentives.serde.strict import to_strict
 
 Schema: TypeAlias = dict[str, Any]
 
-_ANY_VALUE_MARKER = "x-anything"  # msgspec refuses an empty schema from its hook, so "any value" travels as this mark
+_ANY_VALUE_MARKER = "x-anything"  # msgspec rejects an empty schema from its hook, so this marks "any value"
 _NO_METADATA: Mapping[Any, Any] = {}
 _ITEM_KEYWORDS = {"items", "prefixItems"}
 _TRANSPARENT_TYPES = (Union, UnionType, Required, NotRequired)
 
 
 def schema(as_type: type, *, descriptions: Mapping[str, str] | None = None) -> Schema:
-    """The JSON schema of a dataclass. `descriptions` replaces those of top-level fields."""
+    """The JSON schema of a dataclass. `descriptions` overrides the descriptions of top-level fields."""
     root = _generate(as_type)
     properties: dict[str, Schema] = root.get("properties", {})
     for name, text in (descriptions or {}).items():
@@ -50,16 +50,16 @@ def schema(as_type: type, *, descriptions: Mapping[str, str] | None = None) -> S
 
 
 def strict_schema(as_type: type, *, descriptions: Mapping[str, str] | None = None) -> Schema:
-    """The schema with closed objects and all properties required; what may be left out becomes nullable.
+    """The strict JSON schema: closed objects, all properties required, optional properties nullable.
 
-    Raises `SchemaError` for what the strict kind cannot say, such as a mapping with free keys.
+    Raises `SchemaError` for types that the strict subset cannot express, such as a mapping with arbitrary keys.
     """
     return to_strict(schema(as_type, descriptions=descriptions))
 
 
 @lru_cache(maxsize=1024)
 def _generate(as_type: type) -> Schema:
-    """The schema with `$defs`; its root is written out rather than referred to. Callers must not change it."""
+    """The schema with `$defs` and an inlined root. The result is cached: callers must not change it."""
     try:
         objects = list(_objects_in(type_info(as_type), set()))
         roots, components = msgspec.json.schema_components(
@@ -73,7 +73,7 @@ def _generate(as_type: type) -> Schema:
     for reference, shape in zip(roots[1:], objects, strict=True):
         _complete_fields(components[reference["$ref"].rpartition("/")[2]], shape)
     for component in components.values():
-        component.pop("title", None)  # a class name is ours to change and costs tokens
+        component.pop("title", None)  # the class name: may change, and costs tokens
     root = roots[0]
     if "$ref" in root:
         name = root["$ref"].rpartition("/")[2]
@@ -90,7 +90,7 @@ def _schema_hook(custom: type) -> Schema:
 
 
 def _objects_in(shape: object, seen: set[int]) -> Iterator[ObjectType]:
-    """Everything with named fields that a shape reaches."""
+    """All object types that are reachable from a msgspec type."""
     if id(shape) in seen:
         return
     seen.add(id(shape))
@@ -109,7 +109,7 @@ def _members(shape: object) -> tuple[object, ...]:
 
 
 def _complete_fields(component: Schema, shape: ObjectType) -> None:
-    """Add what msgspec leaves out: our kinds of description, and the formats of times."""
+    """Add what msgspec omits: descriptions from `Annotated` and metadata, and time formats."""
     origin = cast("type", get_origin(shape.cls) or shape.cls)
     hints = get_type_hints(origin, include_extras=True)
     declared = {one.name: one.metadata for one in fields(origin)} if is_dataclass(origin) else {}
@@ -125,7 +125,7 @@ def _complete_fields(component: Schema, shape: ObjectType) -> None:
 
 
 def _add_time_format(node: Schema, shape: object) -> None:
-    """Say that a string is a time also where its zone may be missing: msgspec does not."""
+    """Add the format of times without a required zone, which msgspec omits."""
     match shape:
         case shapes.DateTimeType(tz=None):
             node["format"] = "date-time"
@@ -138,7 +138,7 @@ def _add_time_format(node: Schema, shape: object) -> None:
         case shapes.DictType(value_type=inner) if "additionalProperties" in node:
             _add_time_format(node["additionalProperties"], inner)
         case shapes.UnionType(types=members):
-            # Whatever is written as a string can be in a union only once, so there is no doubt which node is meant.
+            # msgspec allows only one member of a union that is encoded as a string, so the option is unambiguous.
             for option in (one for one in node.get("anyOf", ()) if one.get("type") == "string"):
                 for member in members:
                     _add_time_format(option, member)
@@ -147,7 +147,7 @@ def _add_time_format(node: Schema, shape: object) -> None:
 
 
 def _annotated_description(hint: object) -> str | None:
-    """The text in `Annotated[…, "text"]`, or in an object with `.documentation` as PEP 727 proposed."""
+    """The text in `Annotated[…, "text"]`, or in an object with `.documentation` as proposed in PEP 727."""
     if get_origin(hint) in _TRANSPARENT_TYPES:
         return next((text for inner in get_args(hint) if (text := _annotated_description(inner))), None)
     if get_origin(hint) is not Annotated:
@@ -171,7 +171,7 @@ def _contains_reference(node: object, reference: str) -> bool:
 
 
 def _without_markers(node: Any) -> Any:  # noqa: ANN401 - JSON has no narrower type
-    """A copy without our marks, in which every array has items: providers insist on it."""
+    """A copy without markers, in which every array has `items`, which providers require."""
     if isinstance(node, dict):
         mapping = cast("Schema", node)
         copy = {key: _without_markers(value) for key, value in mapping.items() if key != _ANY_VALUE_MARKER}

@@ -1,8 +1,7 @@
-"""From a plain JSON schema to the strict kind. Pure; knows nothing of Python types.
+"""Converts a plain JSON schema to the strict subset that model providers enforce. Pure.
 
-What providers accept as strict: objects are closed and all their properties
-required; `$ref` stands alone; an enum has a type; no defaults, no tuples, no free
-keys. What a schema says beyond that is put into words, or refused.
+In the strict subset objects are closed and all their properties required, `$ref` has no siblings, an enum has a type,
+and there are no defaults, tuples or arbitrary keys. Other keywords become text in the description, or are an error.
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ _TYPE_NAMES: dict[type, str] = {bool: "boolean", int: "integer", float: "number"
 
 @pure  # schemas are cached by type
 def to_strict(schema: Schema) -> Schema:
-    """The strict form of `schema`, or a `SchemaError` that says where there is none."""
+    """The strict form of `schema`; `SchemaError` names the path of what cannot be expressed."""
     if schema.get("type") != "object":
-        raise SchemaError("a strict schema is an object at its root: use a dataclass")
+        raise SchemaError("the root of a strict schema must be an object: use a dataclass")
     definitions: dict[str, Schema] = schema.get("$defs", {})
     root = _to_strict_node({key: value for key, value in schema.items() if key != "$defs"}, "$")
     if definitions:
@@ -56,11 +55,11 @@ def _to_strict_node(node: Schema, path: str) -> Schema:
 
 def _check_supported(node: Schema, path: str) -> None:
     if not node.keys() & _TYPE_KEYWORDS:
-        raise SchemaError(f"{path} admits any value; a strict schema needs a definite type")
+        raise SchemaError(f"{path} accepts any value; a strict schema needs a type")
     if isinstance(node.get("additionalProperties"), dict) or "patternProperties" in node:
-        raise SchemaError(f"{path} is a mapping with free keys; use a dataclass, or a list of pairs")
+        raise SchemaError(f"{path} is a mapping with arbitrary keys; use a dataclass, or a list of pairs")
     if node.get("type") == "object" and "properties" not in node:
-        raise SchemaError(f"{path} is a mapping with free keys; use a dataclass, or a list of pairs")
+        raise SchemaError(f"{path} is a mapping with arbitrary keys; use a dataclass, or a list of pairs")
     if "prefixItems" in node:
         raise SchemaError(f"{path} is a tuple of fixed length; use a dataclass, or a list of one type")
 
@@ -75,9 +74,9 @@ def _close_object(node: Schema, path: str) -> Schema:
 
 
 def _make_nullable(inner: Schema, plain: Schema) -> Schema:
-    """Null stands for "left out"; the default is put into words, so that the model knows what null means."""
+    """Make a property nullable: null stands for the default, which the description names."""
     default = json.dumps(plain["default"]) if plain.get("default") is not None else None
-    if _is_nullable(inner):  # then null is a value of its own and does not mean the default
+    if _is_nullable(inner):  # null is a value of its own, not the default
         return _append_description(inner, f"The default is {default}.") if default else inner
     text = inner.get("description", "")
     members = inner.get("anyOf") or [{key: value for key, value in inner.items() if key != "description"}]
@@ -91,10 +90,10 @@ def _is_nullable(node: Schema) -> bool:
 
 
 def _append_description(node: Schema, text: str) -> Schema:
-    before = str(node.get("description", "")).rstrip()
-    if before and before[-1].isalnum():
-        before += "."
-    return {**node, "description": f"{before} {text}".lstrip()}
+    description = str(node.get("description", "")).rstrip()
+    if description and description[-1].isalnum():
+        description += "."
+    return {**node, "description": f"{description} {text}".lstrip()}
 
 
 def _type_of(values: list[object]) -> str | list[str]:

@@ -1,4 +1,4 @@
-"""The seven file tools: what a model may ask, what it is told, and how much of it at once."""
+"""File tools: `ls`, `read_file`, `write_file`, `edit_file`, `glob`, `grep`, `rm`, with their types and size limits."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _Path = Annotated[str, "Path relative to the workspace's root, such as src/app.p
 
 @dataclass(frozen=True)
 class ListParams:
-    """Which directory to list."""
+    """Parameters of `ls`."""
 
     path: Annotated[str, "The directory."] = "."
 
 
 @dataclass(frozen=True)
 class ReadParams:
-    """Which lines of which file to read."""
+    """Parameters of `read_file`."""
 
     path: _Path
     offset: Annotated[int, "The first line to read, from 1."] = 1
@@ -42,7 +42,7 @@ class ReadParams:
 
 @dataclass(frozen=True)
 class WriteParams:
-    """A file's whole new content."""
+    """Parameters of `write_file`."""
 
     path: _Path
     content: Annotated[str, "The whole content of the file."]
@@ -50,7 +50,7 @@ class WriteParams:
 
 @dataclass(frozen=True)
 class EditParams:
-    """A text to put in place of another."""
+    """Parameters of `edit_file`."""
 
     path: _Path
     old: Annotated[str, "The text to replace, exactly as it stands in the file, with enough around it to be unique."]
@@ -60,14 +60,14 @@ class EditParams:
 
 @dataclass(frozen=True)
 class GlobParams:
-    """Which names to find."""
+    """Parameters of `glob`."""
 
     pattern: Annotated[str, "Such as **/*.py; ** stands for any number of directories."]
 
 
 @dataclass(frozen=True)
 class GrepParams:
-    """Which lines to find."""
+    """Parameters of `grep`."""
 
     pattern: Annotated[str, "A regular expression."]
     path: Annotated[str, "The file or directory to search."] = "."
@@ -77,7 +77,7 @@ class GrepParams:
 
 @dataclass(frozen=True)
 class RemoveParams:
-    """What to remove."""
+    """Parameters of `rm`."""
 
     path: _Path
     recursive: Annotated[bool, "Remove a directory with everything in it."] = False
@@ -85,20 +85,20 @@ class RemoveParams:
 
 @dataclass(frozen=True)
 class FileList:
-    """Names; `total` counts those that were cut off too."""
+    """Names; `total` includes those that were cut off."""
 
     names: tuple[str, ...]
     total: int
 
     def render(self) -> str:
         cut = self.total - len(self.names)
-        lines = [*self.names, f"[{cut} more not shown: narrow it down]"] if cut else list(self.names)
+        lines = [*self.names, f"[{cut} more not shown: narrow the search]"] if cut else list(self.names)
         return "\n".join(lines) or "Nothing there."
 
 
 @dataclass(frozen=True)
 class FileText:
-    """Lines of a text file, from `first` to `last` of `total`."""
+    """Lines `first` to `last` of the `total` lines of a text file."""
 
     path: str
     text: str
@@ -115,7 +115,7 @@ class FileText:
 
 @dataclass(frozen=True)
 class MatchList:
-    """Lines that were found; `more` where there are others."""
+    """Matching lines; `more` if there are others."""
 
     matches: tuple[GrepMatch, ...]
     more: bool
@@ -123,25 +123,25 @@ class MatchList:
     def render(self) -> str:
         lines = [f"{match.path}:{match.line_number}: {_truncate_line(match.line)}" for match in self.matches]
         if self.more:
-            lines.append(f"[only the first {len(self.matches)} are shown: narrow it down]")
+            lines.append(f"[only the first {len(self.matches)} are shown: narrow the search]")
         return "\n".join(lines) or "No line matches."
 
 
 @dataclass(frozen=True)
 class ChangedPath:
-    """A path that is no longer as it was."""
+    """A path that was written or deleted, with its new size."""
 
     path: str
     size: int
 
     def render(self) -> str:
-        return ""  # the message says it
+        return ""  # the message has it
 
 
 def _filesystem_errors_as_results(
     method: Callable[Concatenate[FileTools, P], ToolResult[R]],
 ) -> Callable[Concatenate[FileTools, P], ToolResult[R]]:
-    """Tell the model what the filesystem refuses."""
+    """Convert `FilesystemError`s to failed results."""
 
     @wraps(method)
     def handler(tools: FileTools, *args: P.args, **kwargs: P.kwargs) -> ToolResult[R]:
@@ -154,13 +154,13 @@ def _filesystem_errors_as_results(
 
 
 class FileTools:
-    """The handlers, over a filesystem of their own or, without one, over the evaluation's."""
+    """The handlers; they use `filesystem` or, without it, the filesystem of the evaluation."""
 
     def __init__(self, filesystem: Filesystem | None = None) -> None:
         self._filesystem = filesystem
 
     def tools(self) -> tuple[Tool[Any, Any], ...]:
-        """All seven."""
+        """All seven tools."""
         return (
             Tool[ListParams, FileList](
                 name="ls",
@@ -221,7 +221,7 @@ class FileTools:
             return _not_text_error(params.path)
         lines = text.split("\n")
         if lines[-1] == "":
-            lines.pop()  # a line break ends a line, it does not begin one
+            lines.pop()  # a final line break does not start another line
         if lines and params.offset > len(lines):
             return ToolResult.error(f"{params.path} has only {len(lines)} lines.")
         shown = _truncate_lines(lines[params.offset - 1 :][: min(params.limit, MAX_LINES)], MAX_CHARACTERS)
@@ -282,9 +282,9 @@ class FileTools:
 
 
 def _read_text(files: Filesystem, path: str) -> str | None:
-    """A file's text; None where it has none."""
+    """The text of a file; None if it is not UTF-8 text."""
     if (size := files.stat(path).size) > MAX_FILE_BYTES:
-        raise FilesystemError(f"{path} has {size} bytes, too many to read here; use grep", path=path)
+        raise FilesystemError(f"{path} has {size} bytes, too many to read; use grep", path=path)
     content = files.read_bytes(path)
     try:
         return None if b"\0" in content else content.decode()
@@ -293,14 +293,14 @@ def _read_text(files: Filesystem, path: str) -> str | None:
 
 
 def _match_line_endings(text: str, part: str) -> str:
-    """A part as it would stand in `text`: models write line feeds, whatever the file has."""
+    """Convert line feeds, which models write, to the line endings of `text`."""
     if "\r\n" not in text or "\r" in part:
         return part
     return part.replace("\n", "\r\n")
 
 
 def _printable(name: str) -> str:
-    """A name on one line, whatever is in it."""
+    """The name, escaped if it has unprintable characters."""
     return name if name.isprintable() else repr(name)
 
 
@@ -309,7 +309,7 @@ def _not_text_error(path: str) -> ToolResult[Any]:
 
 
 def _truncate_lines(lines: list[str], max_characters: int) -> list[str]:
-    """The first lines that fit; always one, cut where it alone is too long."""
+    """The first lines within the limit; at least one, truncated if it alone exceeds the limit."""
     shown: list[str] = []
     for line in lines:
         max_characters -= len(line) + 1

@@ -1,4 +1,4 @@
-"""`VfsToolsSection`: the files of any `Filesystem`, for a model to look at and to change."""
+"""`VfsToolsSection`: file tools over any `Filesystem`."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ You work on files through tools. Paths are relative to the root of the workspace
 class VfsToolsSection(Section[None]):
     """Tools `ls`, `read_file`, `write_file`, `edit_file`, `glob`, `grep` and `rm`.
 
-    They work on `filesystem`, which other tools then reach as `context.filesystem`. Without
-    one they work on the filesystem that the evaluation has, from a workspace or the caller.
+    The tools use `filesystem`, which is also available to other tools as `context.filesystem`. Without it they use the
+    filesystem of the evaluation, from a workspace section or from the caller.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class VfsToolsSection(Section[None]):
         return ResourceRegistry({Filesystem: self.filesystem})
 
     def clone(self, **kwargs: object) -> Self:
-        if "filesystem" in kwargs:  # the tools go with it
+        if "filesystem" in kwargs:  # the tools hold the filesystem
             filesystem = cast("Filesystem | None", kwargs["filesystem"])
             kwargs.setdefault("tools", FileTools(filesystem).tools())
         return super().clone(**kwargs)

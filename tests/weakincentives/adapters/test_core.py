@@ -153,7 +153,7 @@ def test_one_tracker_counts_several_evaluations():
         adapter.evaluate(Prompt(TEMPLATE), Topic("x"), session=Session(), budget_tracker=tracker)
 
     assert tracker.usage == TokenUsage(120, 0)
-    with pytest.raises(ValueError, match="disagree"):
+    with pytest.raises(ValueError, match="budget differ"):
         adapter.evaluate(
             Prompt(TEMPLATE),
             Topic("x"),
@@ -198,7 +198,7 @@ def test_a_passing_fault_is_tried_again_and_a_lasting_one_is_a_request_error():
     assert clock.slept == [3]
 
     adapter = ScriptedAdapter([busy, busy], clock=clock, throttle=ThrottlePolicy(max_attempts=2))
-    with pytest.raises(PromptEvaluationError, match="scripted did not answer: too many requests") as caught:
+    with pytest.raises(PromptEvaluationError, match="request to scripted failed: too many requests") as caught:
         adapter.evaluate(Prompt(TEMPLATE), Topic("x"), session=Session())
     assert caught.value.phase == "request"
     assert caught.value.provider_payload == {"code": "rate_limit"}

@@ -131,7 +131,7 @@ def test_what_cannot_be_undone_ends_the_evaluation_and_the_rest_is_undone():
 
     run = Run(call("store", text="refuse"))
     resources = ResourceRegistry.build({Stuck: Stuck(), Filesystem: run.filesystem})
-    with pytest.raises(PromptEvaluationError, match=r"undone in Stuck \(OSError: disk full\)") as caught:
+    with pytest.raises(PromptEvaluationError, match=r"rolled back in Stuck \(OSError: disk full\)") as caught:
         run.adapter.evaluate(run.prompt, session=run.session, resources=resources)
 
     assert caught.value.phase == "tool"
@@ -169,14 +169,14 @@ def test_wrong_arguments_are_told_to_the_model_and_nothing_runs(arguments: str, 
 def test_an_unknown_tool_is_told_to_the_model_with_those_there_are():
     run = Run(call("rm_rf")).go()
 
-    assert run.outputs[0].text == "There is no tool 'rm_rf'. Tools: store, ping, lying, stammer."
+    assert run.outputs[0].text == "Unknown tool 'rm_rf'. Tools: store, ping, lying, stammer."
     assert run.events[0].success is False
 
 
 def test_a_handler_that_returns_something_else_is_a_failed_call():
     run = Run(calls(("lying", {}), ("ping", {}))).go()
 
-    assert "returned str, no ToolResult" in run.outputs[0].text
+    assert "returned str, not a ToolResult" in run.outputs[0].text
     assert run.outputs[1].text == "pong"
 
 

@@ -87,7 +87,7 @@ def test_lines_end_at_line_feeds_only():
 
 
 def test_a_bad_expression_is_quoted():
-    with pytest.raises(FilesystemError, match=r"'a\(' is no regular expression: missing \)"):
+    with pytest.raises(FilesystemError, match=r"'a\(' is not a valid regular expression: missing \)"):
         InMemoryFilesystem().grep("a(")
 
 

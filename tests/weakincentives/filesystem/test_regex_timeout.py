@@ -10,20 +10,20 @@ from weakincentives.filesystem.regex_timeout import RegexTimeout, compile_patter
 
 
 def test_a_match_that_would_take_for_ever_is_given_up():
-    with pytest.raises(FilesystemError, match="takes too long"):
+    with pytest.raises(FilesystemError, match="timed out"):
         RegexTimeout(0.1).matches(compile_pattern("(a|a)+b\\1"), "a" * 60, whole=False)
 
 
 def test_patience_is_for_all_matches_together():
     patience = RegexTimeout(0.0)
-    with pytest.raises(FilesystemError, match="takes too long"):
+    with pytest.raises(FilesystemError, match="timed out"):
         patience.matches(compile_pattern("(a|a)+b\\1"), "a" * 60, whole=True)
     assert patience.matches(compile_pattern("a"), "xax", whole=False)
 
 
 @pytest.mark.parametrize("wrong", ["(", "[", "a{2,1}", "(?P<x>", "\\"])
 def test_what_is_no_pattern_is_said_to_be_none(wrong: str):
-    with pytest.raises(FilesystemError, match="no regular expression"):
+    with pytest.raises(FilesystemError, match="not a valid regular expression"):
         compile_pattern(wrong)
 
 

@@ -105,7 +105,7 @@ def test_the_end_needs_no_mark():
     ],
 )
 def test_what_is_broken_is_an_error(spoil):
-    with pytest.raises(FilesystemError, match="no whole tar"):
+    with pytest.raises(FilesystemError, match="invalid tar archive"):
         read(spoil(packed({"a": b"1" * 600})))
 
 
@@ -135,7 +135,7 @@ def test_a_tar_with_bytes_changed_is_read_or_refused(data):
 
 
 def test_a_file_that_shrinks_while_it_is_packed_is_an_error():
-    with pytest.raises(FilesystemError, match="became shorter"):
+    with pytest.raises(FilesystemError, match="shrank"):
         list(pack([TarEntry("a", 10, lambda: io.BytesIO(b"123"))]))
 
 

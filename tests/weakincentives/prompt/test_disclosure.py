@@ -89,7 +89,7 @@ def test_opening_answers_with_the_section_and_gives_its_tools():
     assert result.success is True
     assert result.render() == (
         "## 1. Manual (manual)\n\nAll of manual.\n\n### 1.1. Chapter (manual.chapter)\n\nAll of chapter.\n\n"
-        "The tools of this section can be used from now on."
+        "The tools of this section are now available."
     )
     after = made.render(session=session)
     assert [tool.name for tool in after.tools] == ["look"]
@@ -147,7 +147,7 @@ def test_opening_what_is_not_closed_is_an_error_that_names_what_is(path):
     result = opening(path, made, session)
 
     assert result.success is False
-    assert result.message == f"No summarized section {path!r}. There are: atlas, manual."
+    assert result.message == f"No summarized section {path!r}. Summarized sections: atlas, manual."
     assert session[SectionOpened].all() == ()
 
 

@@ -197,7 +197,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "no params": (lambda *, context: None, "one positional parameter"),
     "two params": (lambda one, two, *, context: None, "one positional parameter"),
     "unbound method": (Worker.method, "one positional parameter"),
-    "something else to give": (functools.partial(configured, "a"), "needs 'suffix' too"),
+    "something else to give": (functools.partial(configured, "a"), "has a required parameter 'suffix'"),
     "other params": (other_params, "takes Result, but the tool's params are Params"),
     "narrower params": (narrow_params, "takes MoreParams, but the tool's params are Params"),
     "other result": (other_result, r"returns ToolResult\[Params\], not ToolResult\[Result\]"),
@@ -245,5 +245,5 @@ def test_without_types_of_its_own_a_tool_says_what_its_handler_lacks():
 
     unannotated: Any = lambda params, *, context: None  # noqa: E731 - a name for the type checker
     for handler in (local, unannotated):
-        with pytest.raises(PromptValidationError, match=r"no annotations .* or they name what cannot be found"):
+        with pytest.raises(PromptValidationError, match=r"no annotations .* or they cannot be resolved"):
             Tool(name="it", description="It.", handler=handler)

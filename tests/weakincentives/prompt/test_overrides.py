@@ -158,17 +158,18 @@ def test_what_fits_is_applied_beside_what_does_not():
 
 
 def test_overrides_of_another_prompt_are_refused():
-    with pytest.raises(PromptValidationError, match="overrides for prompt test/other were given to test/prompt"):
+    with pytest.raises(PromptValidationError, match="overrides for prompt test/other were applied to test/prompt"):
         Prompt(template(), overrides=PromptOverrides("test", "other")).render()
 
 
 @pytest.mark.parametrize(
-    "body, why", [("About ${colour}.", r"uses \$\{colour\}, which is not a field of Params"), ("$5", "no placeholder")]
+    "body, message",
+    [("About ${colour}.", r"uses \$\{colour\}, which is not a field of Params"), ("$5", "invalid placeholder")],
 )
-def test_a_body_that_cannot_be_rendered_is_refused_as_it_would_be_in_the_prompt(body, why):
+def test_a_body_that_cannot_be_rendered_is_refused_as_it_would_be_in_the_prompt(body, message):
     made = template()
 
-    with pytest.raises(PromptValidationError, match=f"section 'task'.*{why}"):
+    with pytest.raises(PromptValidationError, match=f"section 'task'.*{message}"):
         Prompt(made, overrides=overrides(made, {"task": body})).render()
 
 

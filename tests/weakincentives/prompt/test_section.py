@@ -111,7 +111,7 @@ def test_default_params_of_another_type_are_refused():
 
 
 def test_a_summarized_section_needs_a_summary():
-    with pytest.raises(PromptValidationError, match="section 'task' is shown as a summary and needs one"):
+    with pytest.raises(PromptValidationError, match="section 'task' has visibility SUMMARY and needs a summary"):
         section(visibility=SectionVisibility.SUMMARY)
 
     assert section(visibility=SectionVisibility.SUMMARY, summary="In short.").summary == "In short."

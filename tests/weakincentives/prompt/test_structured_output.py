@@ -170,7 +170,7 @@ def test_extra_keys_are_refused_unless_they_are_allowed():
     text = '{"verdict": "good", "mood": "bright"}'
 
     assert parse_output(text, rendered(Review, allow_extra_keys=True)) == Review("good")
-    with pytest.raises(OutputParseError, match="the answer is no Review: unknown key 'mood'"):
+    with pytest.raises(OutputParseError, match="the answer is not a Review: unknown key 'mood'"):
         parse_output(text, rendered(Review))
 
 
@@ -186,13 +186,13 @@ def test_extra_keys_are_refused_unless_they_are_allowed():
         (Review, "null", "Expected `object`, got `null`"),
         (Review, "{}", "missing required field `verdict`"),
         (Review, '{"verdict": 5}', r"Expected `str`, got `int` \(at \$\.verdict\)"),
-        (list[Review], '{"verdict": "good"}', "unknown key 'verdict'; known are: items"),
+        (list[Review], '{"verdict": "good"}', "unknown key 'verdict'; known keys: items"),
         (list[Review], '[{"verdict": "good"}, {}]', r"missing required field `verdict` \(at \$\.items\[1\]\)"),
         (list[Review], "[" * 100_000, "JSON"),
     ],
 )
 def test_a_wrong_answer_says_what_does_not_fit_and_keeps_the_text(output, text, why):
-    with pytest.raises(OutputParseError, match=rf"the answer is no Review: .*{why}") as caught:
+    with pytest.raises(OutputParseError, match=rf"the answer is not a Review: .*{why}") as caught:
         parse_output(text, rendered(output))
 
     assert caught.value.raw == text

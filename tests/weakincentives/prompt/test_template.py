@@ -148,9 +148,7 @@ def test_keys_and_namespaces_are_plain(key):
     ids=["at the top", "below another", "with a dot"],
 )
 def test_two_sections_at_one_path_are_refused(sections):
-    with pytest.raises(
-        PromptValidationError, match=r"'prompt' has two sections at path 'one.*': give one .* another key"
-    ):
+    with pytest.raises(PromptValidationError, match=r"'prompt' has two sections with path 'one.*': change the key"):
         template(*sections)
 
 
@@ -159,7 +157,7 @@ def test_a_section_object_may_be_used_in_several_places_and_prompts():
 
     template(plain("one", children=[shared]), plain("two", children=[shared]))
     template(shared)
-    with pytest.raises(PromptValidationError, match="two sections at path 'shared'"):
+    with pytest.raises(PromptValidationError, match="two sections with path 'shared'"):
         template(shared, shared)
 
 
@@ -171,21 +169,19 @@ def test_a_placeholder_that_is_no_field_is_refused(depth):
 
 
 def test_a_placeholder_without_params_is_refused():
-    with pytest.raises(
-        PromptValidationError, match=r"uses \$\{topic\}, which is not known: the section takes no params"
-    ):
+    with pytest.raises(PromptValidationError, match=r"uses \$\{topic\}, which is unknown: the section has no params"):
         template(plain(template="About ${topic}."))
 
 
 @pytest.mark.parametrize("wrong", [MarkdownSection, "a section", None])
 @pytest.mark.parametrize("depth", [0, 1])
 def test_what_is_no_section_is_refused(wrong, depth):
-    with pytest.raises(PromptValidationError, match="which is no Section instance"):
+    with pytest.raises(PromptValidationError, match="which is not a Section instance"):
         template(plain(children=[wrong]) if depth else wrong)
 
 
 def test_a_function_where_a_tool_belongs_is_refused_and_says_what_to_do():
-    with pytest.raises(PromptValidationError, match=r"section 'task': tools holds .*look.* no Tool; .* Tool\.wrap"):
+    with pytest.raises(PromptValidationError, match=r"'task': tools contains .*look.* not a Tool; use Tool\.wrap"):
         template(plain(tools=[look]))
 
 
@@ -233,7 +229,7 @@ def test_a_section_is_found_by_its_type_in_reading_order():
                 plain("a", summary="In short.", visibility=SectionVisibility.SUMMARY),
                 plain("b", tools=[Tool[Query, Answer](name="open_section", description="Open.", handler=look)]),
             ],
-            "tool name 'open_section' .* the tool that opens summarized sections and by section 'b'",
+            "tool name 'open_section' .* progressive disclosure and by section 'b'",
         ),
     ],
     ids=["siblings", "far apart", "one section", "native twice", "native in two ways", "native and ours", "our own"],
@@ -289,7 +285,7 @@ def test_another_output_is_refused(output):
 
 @pytest.mark.parametrize("output", [Imaginary, list[Imaginary]])
 def test_an_output_without_a_schema_is_refused_when_the_template_is_built(output):
-    with pytest.raises(PromptValidationError, match="the output cannot be asked for: 'Imaginary' has no JSON schema"):
+    with pytest.raises(PromptValidationError, match="invalid output type: 'Imaginary' has no JSON schema"):
         cast("Any", PromptTemplate)[output](ns="test", key="prompt")
 
 

@@ -110,7 +110,7 @@ def test_wrap_takes_name_description_and_types_from_the_function():
 
 
 def test_wrap_needs_a_docstring():
-    with pytest.raises(PromptValidationError, match=r"Tool.wrap\(untyped\): write a docstring"):
+    with pytest.raises(PromptValidationError, match=r"Tool.wrap\(untyped\): add a docstring"):
         Tool.wrap(untyped)
 
 
@@ -134,7 +134,7 @@ def test_names_that_providers_accept_are_accepted(name):
 
 @pytest.mark.parametrize("name", ["", "a" * 65, "Read", "read file", "read.file", "é", "it\n", "\nit", "it\0"])
 def test_names_that_providers_do_not_accept_are_refused(name):
-    with pytest.raises(PromptValidationError, match="must be 1 to 64 of a-z, 0-9, '_' and '-'"):
+    with pytest.raises(PromptValidationError, match="must be 1 to 64 characters of a-z, 0-9, '_' and '-'"):
         make(name=name)
 
 

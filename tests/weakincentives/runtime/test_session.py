@@ -245,7 +245,7 @@ def test_bus_is_another_name_for_dispatcher():
     bus = InProcessDispatcher()
 
     assert Session(bus=bus).dispatcher is bus
-    with pytest.raises(SessionError, match="give one"):
+    with pytest.raises(SessionError, match="pass one of them"):
         Session(bus=bus, dispatcher=bus)
 
 

@@ -83,5 +83,5 @@ def test_ready_reducers():
 
 @pytest.mark.parametrize("start", [-1, 3])
 def test_contract_requires_a_start_within_the_slice(start):
-    with pytest.raises(ContractError, match="start is a position in the slice"):
+    with pytest.raises(ContractError, match="start is an index of the slice"):
         SliceView([1, 2]).since(start)

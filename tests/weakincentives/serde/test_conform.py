@@ -89,7 +89,7 @@ def test_a_null_for_a_required_field_stays_for_the_error_about_it():
     ],
 )
 def test_an_unknown_key_is_refused_wherever_it_is(data, path):
-    with pytest.raises(ParseError, match="unknown key 'z'; known are: ") as caught:
+    with pytest.raises(ParseError, match="unknown key 'z'; known keys: ") as caught:
         conformed(**data)
 
     assert caught.value.path == path

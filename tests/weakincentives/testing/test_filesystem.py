@@ -75,7 +75,7 @@ def test_it_runs_under_unittest_too():
 def test_it_finds_what_is_wrong():
     failed = {case.id().rpartition(".")[2] for case, _ in outcomes(Forgetful).failures}
 
-    assert failed >= {"test_restore_undoes_everything", "test_snapshots_stand_each_for_itself"}
+    assert failed >= {"test_restore_undoes_all_changes", "test_snapshots_are_independent"}
 
 
 def test_missing_snapshots_are_a_failure_unless_announced():

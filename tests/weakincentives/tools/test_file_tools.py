@@ -89,7 +89,7 @@ def test_an_empty_file_is_said_to_be_so(desk: Desk, files: InMemoryFilesystem):
         (EditParams("readme.md", "four", "x"), "does not occur"),
         (EditParams("src/app.py", "import", "x"), "occurs 2 times"),
         (WriteParams("readme.md/x", "y"), "readme.md"),
-        (GrepParams("("), "no regular expression"),
+        (GrepParams("("), "not a valid regular expression"),
         (RemoveParams("src"), "src"),
         (RemoveParams("."), "root"),
     ],
@@ -151,11 +151,11 @@ def test_what_is_too_much_is_cut_and_said_to_be(desk: Desk, files: InMemoryFiles
         monkeypatch.setattr(file_tools, name, 2)
     monkeypatch.setattr(file_tools, "MAX_LINE_CHARACTERS", 4)
 
-    assert desk(ListParams()).render() == "logo.png\nreadme.md\n[1 more not shown: narrow it down]"
-    assert desk(GlobParams("**")).render().endswith("[1 more not shown: narrow it down]")
+    assert desk(ListParams()).render() == "logo.png\nreadme.md\n[1 more not shown: narrow the search]"
+    assert desk(GlobParams("**")).render().endswith("[1 more not shown: narrow the search]")
     files.write_text("long", "xxxxxxx\nx\nx\n")
     assert desk(GrepParams("x", "long")).render() == (
-        "long:1: xxxx [line cut]\nlong:2: x\n[only the first 2 are shown: narrow it down]"
+        "long:1: xxxx [line cut]\nlong:2: x\n[only the first 2 are shown: narrow the search]"
     )
     assert desk(ReadParams("long")).render().endswith("[more: read on with offset=3]")
 

@@ -1,4 +1,4 @@
-"""`materialize`: copies what was planned into a workspace directory, all of it or nothing."""
+"""`materialize`: copies mounted host files into a workspace directory; undone if it fails."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def materialize(
 ) -> tuple[HostMountPreview, ...]:
     """Copy the mounted host files below `destination`, which is created if missing.
 
-    Everything is checked before the first byte is copied (allowed roots, links, budgets, overlaps, readability), so a
-    refused mount leaves nothing behind; neither does a copy that fails on the way. Copies keep their permission bits
-    (and become writable for their owner) and modification times.
+    All mounts are checked before anything is copied (allowed roots, links, budgets, overlaps, readability). An invalid
+    mount or a failed copy leaves no files behind. Copies keep their permission bits (and become writable for their
+    owner) and modification times.
     """
     mounts = tuple(mounts)
     if not mounts:
@@ -44,7 +44,7 @@ def materialize(
             destination.mkdir(parents=True, exist_ok=True)
             copy = _MountCopier(stack.enter_context(open_directory(str(destination))))
         except OSError as error:
-            raise WorkspaceError(f"cannot make a workspace of {str(destination)!r}: {error.strerror}") from error
+            raise WorkspaceError(f"cannot use {str(destination)!r} as a workspace: {error.strerror}") from error
         try:
             return tuple(copy.copy_mount(plan) for plan in plans)
         except BaseException:
@@ -53,7 +53,7 @@ def materialize(
 
 
 class _MountCopier:
-    """Copies into one workspace, and knows what it made there."""
+    """Copies mounts into one workspace and records what it creates, for undo."""
 
     def __init__(self, workspace: int) -> None:
         self._workspace = workspace
@@ -67,8 +67,8 @@ class _MountCopier:
                 self._make_directory(plan.mount_path.segments)
             except OSError as error:
                 raise WorkspaceError(
-                    f"cannot make {str(plan.mount_path)!r} in the workspace: {error.strerror}; give "
-                    f"{plan.mount.host_path!r} another mount_path"
+                    f"cannot create {str(plan.mount_path)!r} in the workspace: {error.strerror}; change "
+                    f"the mount_path of {plan.mount.host_path!r}"
                 ) from error
         for file in plan.files:
             allowance = None if plan.mount.max_bytes is None else plan.mount.max_bytes - copied
@@ -97,12 +97,14 @@ class _MountCopier:
                     os.unlink(parts[-1], dir_fd=directory)
 
     def _copy_file(self, file: PlannedFile, max_bytes: int | None) -> int:
-        """Copy one file as it is now. What was planned is long ago: kind and size are looked at again."""
+        """Copy one file. Type and size are checked again, since the file may have changed after planning."""
         self._make_directory(file.target[:-1])
         with open_beneath(default_opener(), file.source.anchor, file.source.parts, READ_FILE) as source:
             found = os.fstat(source)
             if not stat.S_ISREG(found.st_mode):
-                raise WorkspaceError(f"{file.source.path!r} stopped being a file while it was mounted; try again")
+                raise WorkspaceError(
+                    f"{file.source.path!r} is no longer a file; it changed while it was mounted; try again"
+                )
             if max_bytes is not None and found.st_size > max_bytes:
                 raise WorkspaceBudgetError(
                     f"{file.source.path!r} grew to {found.st_size:,} bytes while it was mounted, past max_bytes"
@@ -126,22 +128,22 @@ class _MountCopier:
         if parts in self._directories:
             return
         for length in range(1, len(parts) + 1):
-            here = parts[:length]
-            if here not in self._directories:
-                with open_beneath(default_opener(), self._workspace, here[:-1], TRAVERSE_DIRECTORY) as above:
+            directory = parts[:length]
+            if directory not in self._directories:
+                with open_beneath(default_opener(), self._workspace, directory[:-1], TRAVERSE_DIRECTORY) as parent:
                     try:
-                        os.mkdir(here[-1], dir_fd=above)
+                        os.mkdir(directory[-1], dir_fd=parent)
                     except FileExistsError:
                         pass
                     else:
-                        self._created.append((here, True))
-                self._directories.add(here)
+                        self._created.append((directory, True))
+                self._directories.add(directory)
 
 
 def _copy_bytes(source: int, target: int, size: int) -> int:
-    """Copy at most `size` bytes: a file that grows under our hands stops where it ended when we opened it."""
-    left = size
-    while left and (chunk := os.read(source, min(CHUNK_BYTES, left))):
+    """Copy at most `size` bytes, also if the file grows meanwhile."""
+    remaining = size
+    while remaining and (chunk := os.read(source, min(CHUNK_BYTES, remaining))):
         write_all(target, chunk)
-        left -= len(chunk)
-    return size - left
+        remaining -= len(chunk)
+    return size - remaining

@@ -121,7 +121,7 @@ def test_an_exclusion_may_have_exceptions(host):
 def test_a_pattern_that_is_none_is_refused(host, pattern):
     fill(host / "repo", "a")
 
-    with pytest.raises(WorkspaceError, match="is no glob"):
+    with pytest.raises(WorkspaceError, match="invalid glob"):
         entries(HostMount("repo", include_glob=("a", pattern)), host)
 
 
@@ -142,7 +142,7 @@ def test_a_file_mounted_by_itself_is_always_taken(host):
     (planned,) = plan(HostMount("a.csv", "data/b.csv", exclude_glob=("*.csv",)), roots=[host])
     assert [(file.entry, file.target) for file in planned.files] == [("b.csv", ("data", "b.csv"))]
     assert not planned.is_directory
-    with pytest.raises(WorkspaceError, match="give it a name"):
+    with pytest.raises(WorkspaceError, match="mount_path must include its name"):
         plan(HostMount("a.csv", "."), roots=[host])
 
 
@@ -155,7 +155,7 @@ def test_without_roots_nothing_is_allowed(host):
 
 
 def test_one_path_alone_is_no_list_of_roots(host):
-    with pytest.raises(WorkspaceSecurityError, match="must be a list of directories, not one path"):
+    with pytest.raises(WorkspaceSecurityError, match="must be a list of directories, not a single path"):
         plan(HostMount("/etc/passwd"), roots=str(host))
 
 
@@ -366,7 +366,7 @@ def test_mounts_may_not_fill_each_others_place(host, first, second, clash):
     mounts = [HostMount(*first), HostMount(*second)]
 
     for order in (mounts, mounts[::-1]):
-        with pytest.raises(WorkspaceError, match="both fill") if clash else contextlib.nullcontext():
+        with pytest.raises(WorkspaceError, match="both write to") if clash else contextlib.nullcontext():
             plan(*order, roots=[host])
 
 
