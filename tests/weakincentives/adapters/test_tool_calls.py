@@ -91,7 +91,7 @@ class Run:
         return [item for item in self.adapter.requests[-1].history if isinstance(item, ToolOutput)]
 
 
-def test_a_tool_runs_with_typed_params_and_its_result_reaches_the_model():
+def test_tool_runs_with_typed_params_and_its_result_is_sent_to_the_model():
     run = Run(call("store", text="hello", urgent=None)).go()
 
     (event,) = run.events
@@ -103,7 +103,7 @@ def test_a_tool_runs_with_typed_params_and_its_result_reaches_the_model():
 
 
 @pytest.mark.parametrize("arguments", ["{}", "", '{"ignored": 1}', "null"])
-def test_a_tool_with_none_params_is_called_with_none(arguments: str):
+def test_tool_without_params_is_called_with_none(arguments: str):
     run = Run(ModelReply(calls=(ToolCall("c", "ping", arguments),))).go()
 
     assert run.outputs == [ToolOutput("c", "ping", "pong", success=True)]
@@ -111,7 +111,7 @@ def test_a_tool_with_none_params_is_called_with_none(arguments: str):
 
 
 @pytest.mark.parametrize("text, told", [("explode", "RuntimeError: boom"), ("refuse", "Not today.")])
-def test_a_failed_tool_leaves_no_trace_but_the_audit_event(text: str, told: str):
+def test_failed_tool_is_rolled_back_and_its_event_is_kept(text: str, told: str):
     run = Run(call("store", text="first"), call("store", text=text)).go()
 
     assert run.session[Note].all() == (Note("first"),)
@@ -121,7 +121,7 @@ def test_a_failed_tool_leaves_no_trace_but_the_audit_event(text: str, told: str)
     assert not run.outputs[-1].success
 
 
-def test_what_cannot_be_undone_ends_the_evaluation_and_the_rest_is_undone():
+def test_failed_rollback_ends_the_evaluation_after_the_other_rollbacks():
     class Stuck:
         def snapshot(self) -> object:
             return None
@@ -138,7 +138,7 @@ def test_what_cannot_be_undone_ends_the_evaluation_and_the_rest_is_undone():
     assert run.filesystem.read_text("notes.txt") == "before"
 
 
-def test_an_interrupted_tool_is_rolled_back_too():
+def test_interrupted_tool_is_rolled_back():
     run = Run(call("store", text="interrupt"))
     with pytest.raises(KeyboardInterrupt):
         run.go()
@@ -157,7 +157,7 @@ def test_an_interrupted_tool_is_rolled_back_too():
         ("{}", "missing required field `text`"),
     ],
 )
-def test_wrong_arguments_are_told_to_the_model_and_nothing_runs(arguments: str, told: str):
+def test_invalid_arguments_are_a_failed_result_and_the_handler_does_not_run(arguments: str, told: str):
     run = Run(ModelReply(calls=(ToolCall("c", "store", arguments),))).go()
 
     assert told in run.outputs[0].text
@@ -166,21 +166,21 @@ def test_wrong_arguments_are_told_to_the_model_and_nothing_runs(arguments: str, 
     assert run.session[Note].all() == ()
 
 
-def test_an_unknown_tool_is_told_to_the_model_with_those_there_are():
+def test_unknown_tool_is_a_failed_result_that_lists_the_tools():
     run = Run(call("rm_rf")).go()
 
     assert run.outputs[0].text == "Unknown tool 'rm_rf'. Tools: store, ping, lying, stammer."
     assert run.events[0].success is False
 
 
-def test_a_handler_that_returns_something_else_is_a_failed_call():
+def test_handler_that_returns_no_tool_result_is_a_failed_call():
     run = Run(calls(("lying", {}), ("ping", {}))).go()
 
     assert "returned str, not a ToolResult" in run.outputs[0].text
     assert run.outputs[1].text == "pong"
 
 
-def test_a_result_that_cannot_be_rendered_is_a_failed_call():
+def test_result_whose_render_raises_is_a_failed_call():
     run = Run(calls(("stammer", {}), ("ping", {}))).go()
 
     assert run.outputs[0].text == "Tool stammer failed: RuntimeError: no words"
@@ -188,7 +188,7 @@ def test_a_result_that_cannot_be_rendered_is_a_failed_call():
     assert run.session[Note].all() == ()
 
 
-def test_a_tool_sees_the_whole_context():
+def test_handler_receives_the_context():
     seen: list[ToolContext] = []
 
     def look(params: None, *, context: ToolContext) -> ToolResult[None]:
@@ -230,7 +230,7 @@ def search_tool(**hooks: Any) -> ProviderTool[Any, Any, Any]:
     )
 
 
-def test_the_hook_of_a_provider_tool_makes_the_result_of_what_the_provider_returned():
+def test_hook_of_a_provider_tool_creates_the_result():
     def hook(found: Found, context: ToolContext) -> ToolResult[Found]:
         context.session.dispatch(Note(f"{found.hits} hits"))
         return ToolResult("Nicely said.", found)
@@ -246,7 +246,7 @@ def test_the_hook_of_a_provider_tool_makes_the_result_of_what_the_provider_retur
     assert run.session[Note].all() == (Note("3 hits"),)
 
 
-def test_without_a_hook_the_handler_gets_the_providers_params():
+def test_without_a_hook_the_handler_receives_the_params():
     def handler(params: Note, *, context: ToolContext) -> ToolResult[Found]:
         return ToolResult(f"asked for {params.text}", Found(1))
 
@@ -255,11 +255,11 @@ def test_without_a_hook_the_handler_gets_the_providers_params():
     assert run.events[0].result.message == "asked for tea"
 
 
-def test_without_either_the_result_is_what_the_provider_returned():
+def test_without_hook_and_handler_the_providers_result_is_kept():
     assert provider_run(search_tool(), value=Found(3)).events[0].result == ToolResult("raw", Found(3))
 
 
-def test_a_hook_that_fails_is_a_failed_result_and_is_rolled_back():
+def test_failing_hook_is_a_failed_result_and_is_rolled_back():
     def hook(found: Found, context: ToolContext) -> ToolResult[Found]:
         context.session.dispatch(Note("half"))
         raise ValueError("odd")
@@ -271,7 +271,7 @@ def test_a_hook_that_fails_is_a_failed_result_and_is_rolled_back():
     assert run.session[Note].all() == ()
 
 
-def test_what_the_provider_returned_and_cannot_be_rendered_is_a_failed_call_too():
+def test_provider_result_whose_render_raises_is_a_failed_call():
     run = provider_run(search_tool(), value=Unspeakable())
 
     (event,) = run.events
@@ -297,7 +297,7 @@ def write(context: ToolContext, result: ToolResult[Any]) -> ToolResult[Any]:
     return result
 
 
-def test_a_providers_tool_that_is_left_to_us_runs_here_and_says_whose_it_is():
+def test_client_run_call_runs_locally_and_its_event_names_the_provider():
     run = Run(left_to_us(lambda context: write(context, ToolResult("ok", Stored(3))))).go()
 
     (event,) = run.events
@@ -314,7 +314,7 @@ def shell_tool(**hooks: Any) -> Prompt[Any]:
     return Prompt(ns="n", key="k", sections=[MarkdownSection(title="Task", key="task", template="Do.", tools=[tool])])
 
 
-def test_the_hook_of_a_tool_that_is_left_to_us_has_its_say_as_well():
+def test_hook_is_applied_to_a_client_run_call():
     def hook(stored: Stored, context: ToolContext) -> ToolResult[Stored]:
         context.session.dispatch(Note("hooked"))
         return ToolResult("Only the count.", Stored(stored.count + 1))
@@ -329,7 +329,7 @@ def test_the_hook_of_a_tool_that_is_left_to_us_has_its_say_as_well():
     assert run.filesystem.read_text("notes.txt") == "after"
 
 
-def test_a_hook_that_refuses_undoes_what_ran_before_it():
+def test_failing_hook_rolls_back_the_client_run_call():
     run = Run(left_to_us(lambda context: write(context, ToolResult("ok", Stored(3)))))
     run.prompt = shell_tool(handle_provider_output=lambda stored, context: ToolResult.error("No."))
     run.go()
@@ -339,14 +339,14 @@ def test_a_hook_that_refuses_undoes_what_ran_before_it():
 
 
 @pytest.mark.parametrize("undone, content", [(True, "before"), (False, "after")])
-def test_its_failure_is_undone_unless_it_is_no_mishap(undone: bool, content: str):
+def test_failed_client_run_call_is_rolled_back_unless_disabled(undone: bool, content: str):
     run = Run(left_to_us(lambda context: write(context, ToolResult.error("exit 1")), undone=undone)).go()
 
     assert [event.success for event in run.events] == [False]
     assert run.filesystem.read_text("notes.txt") == content
 
 
-def test_what_it_raises_is_told_to_the_model():
+def test_exception_of_a_client_run_call_is_a_failed_result():
     def explode(context: ToolContext) -> ToolResult[Any]:
         raise RuntimeError("boom")
 

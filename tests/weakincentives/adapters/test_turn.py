@@ -38,7 +38,7 @@ def ran(call: ToolCall, text: str = "ok") -> ToolRunResult:
     return ToolRunResult(ToolOutput(call.call_id, call.name, text, success=True))
 
 
-def test_the_loop_asks_records_runs_and_asks_again():
+def test_loop_calls_model_records_runs_tool_and_calls_model_again():
     prompt = rendered()
     loop = agent_loop(prompt, limits=LIMITS)
     first = next(loop)
@@ -64,7 +64,7 @@ def test_the_loop_asks_records_runs_and_asks_again():
     assert stop.value.value == LoopResult("Done.", TokenUsage(12, 3), 2, ("cited",))
 
 
-def test_no_tool_is_started_after_the_deadline():
+def test_no_tool_runs_after_the_deadline():
     clock = ManualClock()
     loop = agent_loop(rendered(), limits=EvaluationLimits("p", max_turns=10, deadline=Deadline.after(60, clock=clock)))
     next(loop)
@@ -92,18 +92,18 @@ def test_parallel_calls_run_in_order():
 
 
 @pytest.mark.parametrize("choice, satisfied_by", [("required", "anything"), (NamedTool("ls"), "ls")])
-def test_a_demanded_call_is_demanded_until_it_was_made(choice: Any, satisfied_by: str):
+def test_tool_choice_is_kept_until_it_is_satisfied(choice: Any, satisfied_by: str):
     assert relax_tool_choice(choice, ModelReply(text="no call")) == choice
     assert relax_tool_choice(choice, ModelReply(calls=(ToolCall("c", satisfied_by),))) == "auto"
     assert relax_tool_choice("none", ModelReply(native_calls=(NATIVE,))) == "none"
 
 
-def test_a_named_choice_is_not_met_by_another_tool_but_by_the_providers_own():
+def test_named_tool_choice_is_satisfied_by_a_native_call_but_not_by_another_tool():
     assert relax_tool_choice(NamedTool("ls"), ModelReply(calls=(ToolCall("c", "rm"),))) == NamedTool("ls")
     assert relax_tool_choice(NamedTool("web_search"), ModelReply(native_calls=(NATIVE,))) == "auto"
 
 
-def test_required_is_asked_for_once_in_the_loop():
+def test_required_applies_to_the_first_request_only():
     loop = agent_loop(rendered(), limits=LIMITS, tool_choice="required")
     first = next(loop)
     call = ToolCall("c", "ls")
@@ -116,7 +116,7 @@ def test_required_is_asked_for_once_in_the_loop():
     assert (first.request.tool_choice, second.request.tool_choice) == ("required", "auto")
 
 
-def test_a_tool_may_change_what_the_next_request_offers():
+def test_tool_may_change_the_tools_of_the_next_request():
     loop = agent_loop(rendered(), limits=LIMITS)
     next(loop)
     call = ToolCall("c", "open_section")
@@ -129,7 +129,7 @@ def test_a_tool_may_change_what_the_next_request_offers():
     assert asked.request.rendered is changed
 
 
-def test_too_many_turns_end_the_loop():
+def test_turn_limit_ends_the_loop():
     loop = agent_loop(rendered(), limits=EvaluationLimits("p", max_turns=1))
     next(loop)
     call = ToolCall("c", "ls")
@@ -141,7 +141,7 @@ def test_too_many_turns_end_the_loop():
     assert caught.value.provider_payload == "thinking"
 
 
-def test_a_passed_deadline_ends_the_loop_before_the_next_request():
+def test_passed_deadline_ends_the_loop_before_the_next_request():
     clock = ManualClock()
     loop = agent_loop(rendered(), limits=EvaluationLimits("p", 10, Deadline.after(5, clock=clock)))
     next(loop)
@@ -153,7 +153,7 @@ def test_a_passed_deadline_ends_the_loop_before_the_next_request():
         loop.send(ran(call))
 
 
-def test_an_exceeded_budget_ends_the_loop_but_keeps_what_was_said():
+def test_exceeded_budget_ends_the_loop_with_the_last_text():
     tracker = BudgetTracker(Budget(max_total_tokens=10))
     loop = agent_loop(rendered(), limits=EvaluationLimits("p", 10, tracker=tracker))
     next(loop)
@@ -164,7 +164,7 @@ def test_an_exceeded_budget_ends_the_loop_but_keeps_what_was_said():
     assert caught.value.provider_payload == "a long answer"
 
 
-def test_citations_of_all_replies_and_the_part_that_is_the_answer_are_kept():
+def test_loop_result_has_all_citations_and_the_final_text():
     loop = agent_loop(rendered(), limits=LIMITS)
     next(loop)
     call = ToolCall("c1", "ls")
@@ -178,7 +178,7 @@ def test_citations_of_all_replies_and_the_part_that_is_the_answer_are_kept():
     assert stop.value.value == LoopResult("Well.\n\nDone.", TokenUsage(), 2, ("first", "second"), "Done.")
 
 
-def test_a_reply_that_amounts_to_an_error_is_recorded_before_it_ends_the_loop():
+def test_reply_with_error_is_recorded_before_the_loop_ends():
     loop = agent_loop(rendered(), limits=LIMITS)
     next(loop)
     error = PromptEvaluationError("cut off", prompt_name="p", phase="response")

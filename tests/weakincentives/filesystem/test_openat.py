@@ -39,7 +39,7 @@ def open_descriptors():
     return len(os.listdir("/dev/fd"))  # noqa: PTH208 - numbers, not paths
 
 
-def test_it_opens_what_is_beneath(opener, anchor):
+def test_opens_paths_beneath_the_directory(opener, anchor):
     assert read(opener, anchor, "dir", "file") == b"inside"
     with open_beneath(opener, anchor, (), LIST_DIRECTORY) as directory:
         assert list_names(directory) == ["dir"]
@@ -59,7 +59,7 @@ def test_it_opens_what_is_beneath(opener, anchor):
         ("dir/link", "/proc/self/root", ("dir", "link", "etc", "passwd")),
     ],
 )
-def test_no_link_is_followed_wherever_it_leads(opener, anchor, tmp_path, link, target, way):
+def test_no_link_is_followed(opener, anchor, tmp_path, link, target, way):
     (tmp_path / "root" / link).symlink_to(target)
 
     with pytest.raises(OSError) as caught:  # noqa: PT011 - the number below says which
@@ -71,20 +71,20 @@ def test_no_link_is_followed_wherever_it_leads(opener, anchor, tmp_path, link, t
     "parts, code",
     [(("nothing",), errno.ENOENT), (("dir", "nothing", "x"), errno.ENOENT), (("dir", "file", "x"), errno.ENOTDIR)],
 )
-def test_both_routes_fail_alike(opener, anchor, parts, code):
+def test_both_openers_raise_the_same_errors(opener, anchor, parts, code):
     with pytest.raises(OSError) as caught:  # noqa: PT011 - the number below says which
         read(opener, anchor, *parts)
     assert caught.value.errno == code
 
 
-def test_a_fifo_does_not_make_it_wait(opener, anchor, tmp_path):
+def test_fifo_does_not_block(opener, anchor, tmp_path):
     os.mkfifo(tmp_path / "root/fifo")
 
     with open_beneath(opener, anchor, ("fifo",), READ_FILE) as file:
         assert stat.S_ISFIFO(os.fstat(file).st_mode)
 
 
-def test_no_descriptor_is_left_open(opener, anchor, tmp_path):
+def test_no_descriptor_leaks(opener, anchor, tmp_path):
     (tmp_path / "root/link").symlink_to("dir")
     before = open_descriptors()
     for parts in [("dir", "file"), ("nothing", "x"), ("dir", "sub", "nothing"), ("link", "x"), ()]:
@@ -101,7 +101,7 @@ def test_descriptors_are_not_inherited(opener, anchor):
         assert not os.get_inheritable(directory)
 
 
-def test_a_tree_deeper_than_one_call_can_name(opener, anchor):
+def test_tree_deeper_than_path_max(opener, anchor):
     parts = ("d" * 250,) * 20
     for length in range(1, len(parts) + 1):
         with open_beneath(opener, anchor, parts[: length - 1], TRAVERSE_DIRECTORY) as above:
@@ -111,7 +111,7 @@ def test_a_tree_deeper_than_one_call_can_name(opener, anchor):
         assert list_names(directory) == []
 
 
-def test_the_choice_is_made_once_and_survives_an_old_kernel(monkeypatch):
+def test_default_opener_is_cached_and_falls_back_on_an_old_kernel(monkeypatch):
     def refuse(*_arguments):
         raise OSError(errno.ENOSYS, "not here")
 
@@ -123,7 +123,7 @@ def test_the_choice_is_made_once_and_survives_an_old_kernel(monkeypatch):
         openat.default_opener.cache_clear()
 
 
-def test_write_all_writes_all(tmp_path):
+def test_write_all_writes_all_bytes(tmp_path):
     content = os.urandom(300_000)
     reading, writing = os.pipe()
     os.set_blocking(reading, False)
@@ -151,5 +151,5 @@ def test_write_all_writes_all(tmp_path):
         (0, "a special file"),
     ],
 )
-def test_every_kind_has_a_name(mode, words):
+def test_describe_mode(mode, words):
     assert describe_mode(mode) == words

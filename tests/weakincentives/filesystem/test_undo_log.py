@@ -26,7 +26,7 @@ def paths(log, snapshot):
     return [parts for parts, _ in log.changes_since(snapshot)]
 
 
-def test_it_remembers_how_things_were_last_change_first(directory):
+def test_changes_are_returned_last_change_first(directory):
     log = UndoLog()
     snapshot = log.take_snapshot()
     for name in ("file", "dir", "link", "nothing", "fifo"):
@@ -40,7 +40,7 @@ def test_it_remembers_how_things_were_last_change_first(directory):
     assert b"".join(file[1].content) == b"content"
 
 
-def test_without_a_living_snapshot_it_remembers_nothing(directory):
+def test_log_is_empty_without_live_snapshots(directory):
     log = UndoLog()
     log.record(("file",), directory)
     early = log.take_snapshot()
@@ -57,7 +57,7 @@ def test_without_a_living_snapshot_it_remembers_nothing(directory):
     assert log._log == []
 
 
-def test_going_back_keeps_the_way_forward_only_for_later_snapshots(directory):
+def test_entries_after_a_restored_snapshot_are_kept_only_for_later_snapshots(directory):
     log = UndoLog()
     early = log.take_snapshot()
     log.record(("file",), directory)
@@ -72,7 +72,7 @@ def test_going_back_keeps_the_way_forward_only_for_later_snapshots(directory):
 
 
 @pytest.mark.parametrize("stranger", [None, object(), HostSnapshot()])
-def test_a_strangers_snapshot_is_refused(stranger):
+def test_snapshot_of_another_log_is_rejected(stranger):
     with pytest.raises(FilesystemError, match="another filesystem"):
         UndoLog().changes_since(stranger)
 
@@ -80,12 +80,12 @@ def test_a_strangers_snapshot_is_refused(stranger):
 # ── In use ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_it_can_be_rolled_back(files):
+def test_is_snapshotable(files):
     assert isinstance(files, Snapshotable)
     assert isinstance(files, Filesystem)
 
 
-def test_restore_brings_back_permissions_links_and_times(files, root, everything):
+def test_restore_keeps_permissions_links_and_times(files, root, everything):
     (root / "dir/link").symlink_to("../../outside")
     (root / "dir/file").chmod(0o751)
     os.utime(root / "dir/file", (1_000_000, 1_000_000))
@@ -102,7 +102,7 @@ def test_restore_brings_back_permissions_links_and_times(files, root, everything
     assert (root / "dir/file").stat().st_mtime == 1_000_000
 
 
-def test_restore_leaves_alone_what_others_did(files, root):
+def test_restore_keeps_changes_of_other_processes(files, root):
     snapshot = files.snapshot()
     files.write_text("made/file", "ours")
     (root / "made/theirs").write_text("theirs")
@@ -113,7 +113,7 @@ def test_restore_leaves_alone_what_others_did(files, root):
     assert files.read_text("other") == "theirs"
 
 
-def test_nothing_is_logged_while_no_snapshot_lives(files):
+def test_nothing_is_logged_without_a_live_snapshot(files):
     files.write_text("a", "1")
     assert files._undo_log._log == []
 
@@ -128,7 +128,7 @@ def test_nothing_is_logged_while_no_snapshot_lives(files):
     assert files._undo_log._store is None
 
 
-def test_a_large_tree_comes_back(files, root, everything):
+def test_restore_of_a_large_tree(files, root, everything):
     for number in range(300):
         (root / f"dir/{number}").write_bytes(os.urandom(1_000))
     (root / "dir/big").write_bytes(os.urandom(5_000_000))
@@ -141,7 +141,7 @@ def test_a_large_tree_comes_back(files, root, everything):
     assert everything(root) == before
 
 
-def test_a_journal_that_goes_before_its_snapshots_closes_its_store(directory):
+def test_log_that_is_collected_before_its_snapshots_closes_its_store(directory):
     log = UndoLog()
     snapshot = log.take_snapshot()
     log.record(("file",), directory)

@@ -54,7 +54,7 @@ def opening(path: str, of: Prompt[Any], session: Session) -> ToolResult[None]:
     return tool.handler(OpenSectionParams(path), context=context)
 
 
-def test_a_summary_hides_body_children_and_tools_and_says_how_to_open_it():
+def test_summary_hides_body_children_and_tools():
     made = prompt(
         plain("task"),
         summarized(
@@ -75,12 +75,12 @@ def test_a_summary_hides_body_children_and_tools_and_says_how_to_open_it():
     assert rendered.summarized == {"manual"}
 
 
-def test_without_a_summarized_section_there_is_no_tool_to_open_one():
+def test_no_open_section_tool_without_summarized_sections():
     assert prompt(plain("task", summary="Not shown.")).render().tools == ()
     assert prompt(plain("off", summarized("manual"), enabled=lambda: False)).render().tools == ()
 
 
-def test_opening_answers_with_the_section_and_gives_its_tools():
+def test_open_section_returns_the_text_and_enables_the_tools():
     session = Session()
     made = prompt(summarized("manual", plain("chapter"), tools=[Tool.wrap(look)]), plain("task"))
 
@@ -97,7 +97,7 @@ def test_opening_answers_with_the_section_and_gives_its_tools():
     assert "All of manual." in after.text
 
 
-def test_an_opened_section_stays_open_in_its_session_and_closed_in_others():
+def test_opened_section_is_open_only_in_its_session():
     session = Session()
     made = prompt(summarized("manual"))
     opening("manual", made, session)
@@ -109,14 +109,14 @@ def test_an_opened_section_stays_open_in_its_session_and_closed_in_others():
     assert session[SectionOpened].all() == (SectionOpened("test", "prompt", "manual"),)
 
 
-def test_an_opened_section_of_one_prompt_says_nothing_about_another():
+def test_opened_section_is_specific_to_its_prompt():
     session = Session()
     opening("manual", prompt(summarized("manual")), session)
 
     assert "All of manual." not in prompt(summarized("manual"), key="other").render(session=session).text
 
 
-def test_summarized_sections_within_one_are_opened_one_by_one():
+def test_nested_summarized_sections_are_opened_one_by_one():
     session = Session()
     made = prompt(summarized("manual", summarized("chapter", plain("page"), tools=[Tool.wrap(look)])))
 
@@ -133,14 +133,14 @@ def test_summarized_sections_within_one_are_opened_one_by_one():
     assert [tool.name for tool in made.render(session=session).tools] == ["look"]
 
 
-def test_only_the_opened_section_is_shown_whatever_its_neighbours_are_called():
+def test_open_section_returns_only_that_section():
     made = prompt(summarized("manual"), plain("manual.appendix"))
 
     assert "appendix" not in opening("manual", made, Session()).message
 
 
 @pytest.mark.parametrize("path", ["nothing", "task", "manual.chapter", "", "Manual"])
-def test_opening_what_is_not_closed_is_an_error_that_names_what_is(path):
+def test_open_section_with_another_path_lists_the_summarized_sections(path):
     session = Session()
     made = prompt(plain("task"), summarized("manual", summarized("chapter")), summarized("atlas"))
 
@@ -151,7 +151,7 @@ def test_opening_what_is_not_closed_is_an_error_that_names_what_is(path):
     assert session[SectionOpened].all() == ()
 
 
-def test_the_model_is_told_what_a_path_is():
+def test_path_parameter_has_a_description():
     spec = open_section_tool().spec()
 
     assert spec.strict is True

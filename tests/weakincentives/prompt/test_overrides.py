@@ -80,7 +80,7 @@ def overrides(
 # ── Applied while the hash matches ───────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_body_is_replaced_while_the_original_is_what_it_was_written_for():
+def test_body_is_overridden_while_the_hash_matches():
     made = template()
     rendered = Prompt(made, overrides=overrides(made, {"task": "All about ${topic}!", "task.kid": "Sternly."})).render()
 
@@ -89,7 +89,7 @@ def test_a_body_is_replaced_while_the_original_is_what_it_was_written_for():
     assert Prompt(made).render().text.startswith("## 1. Task (task)\n\nAbout cats.")
 
 
-def test_descriptions_of_a_tool_and_its_parameters_are_replaced_and_reach_the_model():
+def test_descriptions_of_a_tool_and_its_parameters_are_overridden():
     made = template()
     words = {"description": "Other words.", "param_descriptions": {"text": "Anything.", "limit": "How many."}}
     rendered = Prompt(made, overrides=overrides(made, tools={"look": words})).render()
@@ -101,7 +101,7 @@ def test_descriptions_of_a_tool_and_its_parameters_are_replaced_and_reach_the_mo
     assert spec.parameters["properties"]["limit"]["description"] == "How many. Null means 3."
 
 
-def test_parameters_can_be_described_without_touching_the_description():
+def test_override_of_parameter_descriptions_only():
     made = template()
     rendered = Prompt(made, overrides=overrides(made, tools={"look": {"param_descriptions": {"text": "X"}}})).render()
 
@@ -109,7 +109,7 @@ def test_parameters_can_be_described_without_touching_the_description():
     assert rendered.tools[0].spec().parameters["properties"]["text"]["description"] == "X"
 
 
-def test_a_native_tool_that_accepts_overrides_gets_them():
+def test_native_tool_that_accepts_overrides():
     made = template()
     rendered = Prompt(made, overrides=overrides(made, tools={"web_search": {"description": "Rarely."}})).render()
 
@@ -133,7 +133,7 @@ def test_a_native_tool_that_accepts_overrides_gets_them():
         ("gone", template(), "section 'gone' does not exist"),
     ],
 )
-def test_what_does_not_fit_any_more_is_not_applied_and_says_why(path_or_name, of_now, why, caplog):
+def test_stale_overrides_are_not_applied_and_have_a_reason(path_or_name, of_now, why, caplog):
     bodies = {path_or_name: "Other."} if "section" in why else {}
     tools = {path_or_name: {"description": "Other."}} if "tool" in why else {}
     given_overrides = overrides(template(), bodies, tools)
@@ -147,7 +147,7 @@ def test_what_does_not_fit_any_more_is_not_applied_and_says_why(path_or_name, of
     assert rendered.tools == Prompt(of_now).render().tools
 
 
-def test_what_fits_is_applied_beside_what_does_not():
+def test_matching_overrides_are_applied_beside_stale_ones():
     made = template()
     mixed = overrides(made, {"task": "New.", "gone": "Lost."})
 
@@ -157,7 +157,7 @@ def test_what_fits_is_applied_beside_what_does_not():
     assert rendered.descriptor.stale == ("section 'gone' does not exist",)
 
 
-def test_overrides_of_another_prompt_are_refused():
+def test_overrides_of_another_prompt_are_rejected():
     with pytest.raises(PromptValidationError, match="overrides for prompt test/other were applied to test/prompt"):
         Prompt(template(), overrides=PromptOverrides("test", "other")).render()
 
@@ -166,14 +166,14 @@ def test_overrides_of_another_prompt_are_refused():
     "body, message",
     [("About ${colour}.", r"uses \$\{colour\}, which is not a field of Params"), ("$5", "invalid placeholder")],
 )
-def test_a_body_that_cannot_be_rendered_is_refused_as_it_would_be_in_the_prompt(body, message):
+def test_invalid_body_is_rejected(body, message):
     made = template()
 
     with pytest.raises(PromptValidationError, match=f"section 'task'.*{message}"):
         Prompt(made, overrides=overrides(made, {"task": body})).render()
 
 
-def test_a_description_of_a_parameter_that_does_not_exist_is_refused():
+def test_description_of_an_unknown_parameter_is_rejected():
     made = template()
     wrong = overrides(made, tools={"look": {"param_descriptions": {"colour": "Which?"}}})
 
@@ -184,7 +184,7 @@ def test_a_description_of_a_parameter_that_does_not_exist_is_refused():
 # ── Hashes ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_the_hashes_say_what_an_override_could_replace():
+def test_descriptor_has_hashes_of_sections_and_tools():
     made = template()
 
     assert [one.path for one in made.descriptor.sections] == ["task", "task.kid"]
@@ -194,7 +194,7 @@ def test_the_hashes_say_what_an_override_could_replace():
 
 
 @given(st.text(), st.text())
-def test_a_hash_changes_exactly_with_the_text(one, two):
+def test_hash_changes_with_the_text(one, two):
     def hash_of(text: str) -> str:
         return hashes(template(text.replace("$", "$$")))["task"]
 
@@ -204,7 +204,7 @@ def test_a_hash_changes_exactly_with_the_text(one, two):
 # ── In files ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_overrides_are_read_back_as_they_were_written():
+def test_json_round_trip():
     made = template()
     written = overrides(
         made, {"task": "New\n»text«"}, {"look": {"description": "X", "param_descriptions": {"text": "Y"}}}
@@ -213,7 +213,7 @@ def test_overrides_are_read_back_as_they_were_written():
     assert PromptOverrides.from_json(written.to_json()) == written
 
 
-def test_a_person_can_write_them():
+def test_from_handwritten_json():
     text = json.dumps(
         {"ns": "test", "prompt_key": "prompt", "sections": {"task": {"expected_hash": "abc", "body": "New."}}}
     )
@@ -223,14 +223,14 @@ def test_a_person_can_write_them():
     )
 
 
-def test_a_mistake_in_a_file_says_where():
+def test_invalid_json_file_names_the_path():
     with pytest.raises(ParseError, match="missing required field `body`") as caught:
         PromptOverrides.from_json('{"ns": "a", "prompt_key": "b", "sections": {"task": {"expected_hash": "abc"}}}')
 
     assert "sections" in caught.value.path
 
 
-def test_a_store_keeps_them_in_one_file_for_each_prompt():
+def test_store_has_one_file_per_prompt():
     files = InMemoryFilesystem()
     store = OverrideStore(files)
     made = template()
@@ -245,7 +245,7 @@ def test_a_store_keeps_them_in_one_file_for_each_prompt():
     assert Prompt(made, overrides=store.load("test", "prompt")).render().text.startswith("## 1. Task (task)\n\nNew.")
 
 
-def test_saving_again_replaces_what_was_there():
+def test_save_replaces_the_file():
     store = OverrideStore(InMemoryFilesystem())
     store.save(overrides(template(), {"task": "Old."}))
     store.save(overrides(template(), {"task.kid": "New."}))

@@ -81,7 +81,7 @@ def headings(*sections: Section[Any]) -> list[str]:
 # ── The text ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_headings_have_a_level_a_number_a_title_and_a_path_and_a_blank_line_between():
+def test_heading_format():
     text = prompt(plain("task", plain("kid", plain("grandkid")), plain("other")), plain("end")).render().text
 
     assert text == snapshot("""\
@@ -107,7 +107,7 @@ x\
 """)
 
 
-def test_headings_end_at_the_sixth_level():
+def test_heading_level_is_at_most_six():
     section = plain("s7")
     for depth in range(6, 0, -1):
         section = plain(f"s{depth}", section)
@@ -115,7 +115,7 @@ def test_headings_end_at_the_sixth_level():
     assert [line.split(" ")[0].count("#") for line in headings(section)] == [2, 3, 4, 5, 6, 6, 6]
 
 
-def test_a_section_without_text_leaves_no_trace_and_no_gap_in_the_numbers():
+def test_section_without_text_is_omitted_and_not_numbered():
     assert headings(
         Invisible(title="Files", key="files"), plain("one"), plain("two", template=" "), plain("three")
     ) == [
@@ -124,20 +124,20 @@ def test_a_section_without_text_leaves_no_trace_and_no_gap_in_the_numbers():
     ]
 
 
-def test_a_section_without_text_has_a_heading_where_something_is_below_it():
+def test_section_without_text_has_a_heading_if_it_has_children():
     made = prompt(plain("top", plain("kid"), template=""))
 
     assert made.render().text == "## 1. Top (top)\n\n### 1.1. Kid (top.kid)\n\nx"
     assert prompt(plain("top", plain("kid", template=""), template="")).render().text == ""
 
 
-def test_a_section_is_told_its_params_its_depth_and_its_number():
+def test_render_receives_params_depth_and_number():
     made = prompt(plain("first"), plain("top", Telling(title="Telling", key="telling")))
 
     assert made.render().text.endswith("### 2.1. Telling (top.telling)\n\nNone 1 2.1")
 
 
-def test_a_prompt_without_sections_is_empty():
+def test_prompt_without_sections_is_empty():
     assert prompt().render().text == ""
 
 
@@ -159,7 +159,7 @@ def test_numbers_count_siblings_and_paths_join_keys(shape):
     assert [(line.split()[1], line.split()[-1]) for line in headings(*build(shape))] == expected(shape, "", "")
 
 
-def test_the_text_of_one_section_is_its_own_and_that_of_what_is_below():
+def test_section_text_includes_descendants():
     made = prompt(plain("task", plain("kid")), plain("task.other", plain("kid")), plain("task2"))
     rendered = made.render()
 
@@ -176,25 +176,25 @@ def asking(**changes: Any) -> MarkdownSection[Params]:
     return MarkdownSection[Params](title="Task", key="task", template="About ${topic}.", **changes)
 
 
-def test_bound_params_win_over_those_of_the_section():
+def test_bound_params_override_default_params():
     made = prompt(asking(default_params=Params("dogs")))
 
     assert made.render().text.endswith("About dogs.")
     assert made.bind(Params("cats")).render().text.endswith("About cats.")
 
 
-def test_params_that_need_nothing_are_made():
+def test_params_with_defaults_are_created():
     section = MarkdownSection[Defaults](title="Task", key="task", template="${topic} ${made} ${computed}")
 
     assert prompt(section).render().text.endswith("cats [1] 7")
 
 
-def test_missing_params_say_which_section_needs_what():
+def test_missing_params_error_names_section_and_type():
     with pytest.raises(PromptRenderError, match=r"section 'top.task' needs Params: bind it with prompt.bind\(Params\("):
         prompt(plain("top", asking())).render()
 
 
-def test_one_object_serves_every_section_that_asks_for_its_type():
+def test_bound_params_are_shared_by_all_sections_of_their_type():
     made = prompt(asking(), MarkdownSection[Params](title="Again", key="again", template="${topic}!"))
 
     assert made.bind(Params("cats")).render().text.count("cats") == 2
@@ -203,7 +203,7 @@ def test_one_object_serves_every_section_that_asks_for_its_type():
 # ── Disabled sections ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_disabled_section_takes_its_subtree_and_its_tools_away():
+def test_disabled_section_removes_its_subtree_and_tools():
     off = plain(
         "off",
         plain("kid", tools=[tool("below")]),
@@ -218,7 +218,7 @@ def test_a_disabled_section_takes_its_subtree_and_its_tools_away():
     assert rendered.native_tools == ()
 
 
-def test_the_sections_that_take_part_are_known_also_where_they_say_nothing():
+def test_active_sections_include_those_without_text():
     silent = Invisible(title="Files", key="files")
     off = plain("off", plain("kid"), enabled=lambda: False)
     closed = plain("closed", plain("inner"), summary="More.", visibility=SectionVisibility.SUMMARY)
@@ -228,7 +228,7 @@ def test_the_sections_that_take_part_are_known_also_where_they_say_nothing():
     assert prompt(silent, off, closed, on).render().active == (silent, on, kid)
 
 
-def test_whether_a_section_is_enabled_may_depend_on_params_and_session():
+def test_enabled_may_depend_on_params_and_session():
     section = asking(enabled=lambda params, *, session: params.topic == "cats" and session is not None)
     made = prompt(section)
 
@@ -240,7 +240,7 @@ def test_whether_a_section_is_enabled_may_depend_on_params_and_session():
 # ── What comes with the text ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_tools_come_in_reading_order():
+def test_tools_are_in_document_order():
     rendered = prompt(
         plain("a", plain("b", tools=[tool("two")]), tools=[tool("one")]), plain("c", tools=[tool("three")])
     )
@@ -248,7 +248,7 @@ def test_tools_come_in_reading_order():
     assert [one.name for one in rendered.render().tools] == ["one", "two", "three"]
 
 
-def test_a_native_declaration_knows_its_params_and_where_it_was_made():
+def test_native_declaration_has_params_and_origin():
     made = prompt(plain("top", Invisible(title="Files", key="files"))).bind(Defaults("dogs"))
 
     (declared,) = made.render().native_tools
@@ -257,32 +257,32 @@ def test_a_native_declaration_knows_its_params_and_where_it_was_made():
     assert declared.origin == "section 'top.files'"
 
 
-def test_a_rendered_prompt_knows_the_shape_of_the_answer():
+def test_rendered_prompt_has_the_output_type():
     rendered = Prompt(PromptTemplate[list[Answer]](ns="test", key="prompt", allow_extra_keys=True)).render()
 
     assert (rendered.output_type, rendered.container, rendered.allow_extra_keys) == (Answer, "array", True)
     assert (rendered.descriptor.ns, rendered.descriptor.key) == ("test", "prompt")
 
 
-def test_a_tool_is_found_by_its_name():
+def test_find_tool():
     rendered = prompt(plain("a", tools=[tool("one"), tool("two")])).render()
 
     assert rendered.find_tool("two") is rendered.tools[1]
     assert rendered.find_tool("three") is None
 
 
-def test_a_rendered_prompt_cannot_be_changed():
+def test_rendered_prompt_is_frozen():
     with pytest.raises(FrozenInstanceError):
         prompt().render().text = "other"  # pyright: ignore[reportAttributeAccessIssue] - the point of the test
 
 
-def test_rendering_twice_gives_the_same():
+def test_rendering_is_deterministic():
     made = prompt(plain("a", tools=[tool("one")]), asking()).bind(Params("cats"))
 
     assert made.render() == made.render()
 
 
-def test_a_name_can_be_claimed_once():
+def test_unique_names_rejects_a_duplicate():
     names = UniqueNames("thing")
     names.add("x", "here")
     names.add("y", "here")

@@ -103,7 +103,7 @@ def prompt(*sections: Section[Any]) -> Prompt[Any]:
 # ── The template ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_template_has_what_it_was_given():
+def test_template_attributes():
     one = plain()
     made = PromptTemplate[Answer](ns="test", key="prompt", name="My prompt", sections=[one], allow_extra_keys=True)
 
@@ -112,18 +112,18 @@ def test_a_template_has_what_it_was_given():
     assert repr(made) == "PromptTemplate[Answer](ns='test', key='prompt')"
 
 
-def test_without_a_name_a_template_is_called_by_its_key():
+def test_name_defaults_to_the_key():
     assert template().name == "prompt"
 
 
 @pytest.mark.parametrize("field_name", ["ns", "key", "name", "sections", "allow_extra_keys", "output_type", "nodes"])
-def test_a_template_is_frozen(field_name):
+def test_template_is_frozen(field_name):
     for made in (template(), PromptTemplate[Answer](ns="test", key="prompt")):
         with pytest.raises(FrozenInstanceError):
             setattr(made, field_name, None)
 
 
-def test_sections_may_come_from_anywhere():
+def test_sections_from_any_sequence():
     made = template(sections=(plain(key) for key in ("one", "two")))
 
     assert [one.key for one in made.sections] == ["one", "two"]
@@ -131,7 +131,7 @@ def test_sections_may_come_from_anywhere():
 
 
 @pytest.mark.parametrize("key", ["", "No", "a b", "../up", "a" * 65, "prompt\n"])
-def test_keys_and_namespaces_are_plain(key):
+def test_keys_and_namespaces_are_validated(key):
     with pytest.raises(PromptValidationError, match="prompt ns"):
         template(ns=key)
     with pytest.raises(PromptValidationError, match="prompt key"):
@@ -147,12 +147,12 @@ def test_keys_and_namespaces_are_plain(key):
     ],
     ids=["at the top", "below another", "with a dot"],
 )
-def test_two_sections_at_one_path_are_refused(sections):
+def test_duplicate_section_path_is_rejected(sections):
     with pytest.raises(PromptValidationError, match=r"'prompt' has two sections with path 'one.*': change the key"):
         template(*sections)
 
 
-def test_a_section_object_may_be_used_in_several_places_and_prompts():
+def test_section_object_may_be_used_several_times():
     shared = plain("shared")
 
     template(plain("one", children=[shared]), plain("two", children=[shared]))
@@ -162,30 +162,30 @@ def test_a_section_object_may_be_used_in_several_places_and_prompts():
 
 
 @pytest.mark.parametrize("depth", [0, 1])
-def test_a_placeholder_that_is_no_field_is_refused(depth):
+def test_placeholder_that_is_not_a_field_is_rejected(depth):
     wrong: Section[Any] = section(template="About ${topic} and ${colour}.")
     with pytest.raises(PromptValidationError, match=r"uses \$\{colour\}, which is not a field of Params"):
         template(plain("up", children=[wrong]) if depth else wrong)
 
 
-def test_a_placeholder_without_params_is_refused():
+def test_placeholder_without_params_is_rejected():
     with pytest.raises(PromptValidationError, match=r"uses \$\{topic\}, which is unknown: the section has no params"):
         template(plain(template="About ${topic}."))
 
 
 @pytest.mark.parametrize("wrong", [MarkdownSection, "a section", None])
 @pytest.mark.parametrize("depth", [0, 1])
-def test_what_is_no_section_is_refused(wrong, depth):
+def test_sections_must_be_section_instances(wrong, depth):
     with pytest.raises(PromptValidationError, match="which is not a Section instance"):
         template(plain(children=[wrong]) if depth else wrong)
 
 
-def test_a_function_where_a_tool_belongs_is_refused_and_says_what_to_do():
+def test_function_instead_of_a_tool_is_rejected_with_a_hint():
     with pytest.raises(PromptValidationError, match=r"'task': tools contains .*look.* not a Tool; use Tool\.wrap"):
         template(plain(tools=[look]))
 
 
-def test_a_section_is_found_by_its_type_in_reading_order():
+def test_find_section_returns_the_first_of_a_type():
     kid = section("kid")
     lending = Lending("lending", {})
     made = template(plain("top", children=[kid]), lending)
@@ -234,16 +234,16 @@ def test_a_section_is_found_by_its_type_in_reading_order():
     ],
     ids=["siblings", "far apart", "one section", "native twice", "native in two ways", "native and ours", "our own"],
 )
-def test_a_collision_names_both_origins(sections, collision):
+def test_name_collision_names_both_origins(sections, collision):
     with pytest.raises(PromptValidationError, match=collision.replace(" .* ", " is declared by ")):
         template(*sections)
 
 
-def test_a_tool_may_be_called_open_section_where_nothing_is_summarized():
+def test_tool_may_be_called_open_section_without_summarized_sections():
     template(plain(tools=[Tool[Query, Answer](name="open_section", description="Open a section.", handler=look)]))
 
 
-def test_two_tools_of_one_capability_collide_whatever_they_are_called():
+def test_two_tools_of_one_capability_collide():
     def provided(name: str) -> ProviderTool[None, Answer, None]:
         return ProviderTool[None, Answer, None](
             name=name, description="Run.", provider="openai", capability="code_interpreter", config=None
@@ -269,7 +269,7 @@ def test_two_tools_of_one_capability_collide_whatever_they_are_called():
     ],
     ids=str,
 )
-def test_the_output_is_a_dataclass_a_list_of_one_or_text(output, output_type, container):
+def test_valid_output_types(output, output_type, container):
     made = cast("Any", PromptTemplate)[output](ns="test", key="prompt")
 
     assert (made.output_type, made.container) == (output_type, container)
@@ -278,13 +278,13 @@ def test_the_output_is_a_dataclass_a_list_of_one_or_text(output, output_type, co
 
 
 @pytest.mark.parametrize("output", [int, dict, list, list[int], tuple[Answer, ...], Answer | None], ids=str)
-def test_another_output_is_refused(output):
+def test_invalid_output_types_are_rejected(output):
     with pytest.raises(PromptValidationError, match="output must be a dataclass, a list of one, or str"):
         cast("Any", PromptTemplate)[output](ns="test", key="prompt")
 
 
 @pytest.mark.parametrize("output", [Imaginary, list[Imaginary]])
-def test_an_output_without_a_schema_is_refused_when_the_template_is_built(output):
+def test_output_without_a_schema_is_rejected_on_construction(output):
     with pytest.raises(PromptValidationError, match="invalid output type: 'Imaginary' has no JSON schema"):
         cast("Any", PromptTemplate)[output](ns="test", key="prompt")
 
@@ -292,7 +292,7 @@ def test_an_output_without_a_schema_is_refused_when_the_template_is_built(output
 # ── The prompt ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_prompt_builds_its_template_itself():
+def test_prompt_creates_its_template():
     one = section()
     made = Prompt[Answer](ns="test", key="prompt", name="Mine", sections=(one,), allow_extra_keys=True)
 
@@ -302,7 +302,7 @@ def test_a_prompt_builds_its_template_itself():
     assert repr(made) == "Prompt(ns='test', key='prompt')"
 
 
-def test_a_prompt_takes_a_template_or_what_makes_one():
+def test_prompt_takes_either_a_template_or_its_arguments():
     wrong: Any = Prompt
     for arguments, named in (((), {}), ((template(),), {"ns": "test", "key": "prompt"})):
         with pytest.raises(PromptValidationError, match="either a PromptTemplate or ns=, key= and sections="):
@@ -311,7 +311,7 @@ def test_a_prompt_takes_a_template_or_what_makes_one():
         wrong("text")
 
 
-def test_binding_returns_the_prompt_itself():
+def test_bind_returns_the_prompt():
     made = prompt(section())
 
     assert made.bind(Params("cats")) is made
@@ -319,20 +319,20 @@ def test_binding_returns_the_prompt_itself():
     assert made.render().text == "## 1. Task (task)\n\nAbout cats."
 
 
-def test_of_two_params_of_one_type_the_last_counts():
+def test_later_params_of_a_type_replace_earlier_ones():
     made = prompt(section()).bind(Params("cats"), Params("dogs")).bind(Params("cows"))
 
     assert made.params == (Params("cows"),)
 
 
-def test_params_that_only_a_tool_knows_are_accepted():
+def test_bind_accepts_params_of_tools():
     made = prompt(section(tools=[LOOK])).bind(Params("cats"), Query("hello"))
 
     assert made.render().text == "## 1. Task (task)\n\nAbout cats."
 
 
 @pytest.mark.parametrize("stray", [Answer("x"), MoreParams("x"), "x", Params])
-def test_params_that_nobody_knows_are_refused_and_the_known_are_named(stray):
+def test_bind_rejects_unknown_params_and_lists_known_types(stray):
     made = prompt(section())
 
     with pytest.raises(PromptValidationError, match=r"'prompt' has no section with params \w+ \(it has: Params\)"):
@@ -340,7 +340,7 @@ def test_params_that_nobody_knows_are_refused_and_the_known_are_named(stray):
     assert made.params == ()
 
 
-def test_a_bound_copy_leaves_the_original_alone():
+def test_with_params_does_not_change_the_original():
     original = prompt(section()).bind(Params("cats"))
     copy = original.with_params(Params("dogs"))
 
@@ -358,7 +358,7 @@ def test_prompts_of_one_template_do_not_share_params():
 # ── Resources ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_sections_lend_their_resources():
+def test_resources_are_merged_from_sections():
     files = InMemoryFilesystem()
     lent = prompt(plain("top", children=[Lending("files", {Filesystem: files})]), Lending("text", {str: "x"}))
 
@@ -366,12 +366,12 @@ def test_sections_lend_their_resources():
     assert lent.resources().get(str) == "x"
 
 
-def test_two_sections_may_not_lend_the_same():
+def test_duplicate_resource_type_is_rejected():
     with pytest.raises(PromptValidationError, match=r"resource 'builtins.str' is declared by section 'a' and by sect"):
         prompt(Lending("a", {str: "x"}), Lending("b", {str: "y"})).resources()
 
 
-def test_two_types_of_one_name_are_not_the_same():
+def test_resource_types_of_the_same_name_are_distinct():
     def client(marker: int) -> type:
         return type("Client", (), {"__qualname__": f"service{marker}.Client"})
 

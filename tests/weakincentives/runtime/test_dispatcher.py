@@ -24,7 +24,7 @@ class HappenedTwice(Happened):
     pass
 
 
-def test_subscribers_hear_their_type_and_its_subclasses_in_order():
+def test_subscribers_receive_their_type_and_its_subclasses_in_order():
     heard: list[tuple[str, object]] = []
     dispatcher = InProcessDispatcher()
     dispatcher.subscribe(Happened, lambda event: heard.append(("first", event)))
@@ -39,7 +39,7 @@ def test_subscribers_hear_their_type_and_its_subclasses_in_order():
     assert dispatcher.dispatch(Happened("y")).handled == 2
 
 
-def test_a_raising_subscriber_is_logged_and_returned_and_stops_nobody(caplog: pytest.LogCaptureFixture):
+def test_exception_of_a_subscriber_is_logged_and_returned(caplog: pytest.LogCaptureFixture):
     heard: list[object] = []
     dispatcher = InProcessDispatcher()
 
@@ -60,7 +60,7 @@ def test_a_raising_subscriber_is_logged_and_returned_and_stops_nobody(caplog: py
     assert caught.value.exceptions == result.errors
 
 
-def test_unsubscribing_takes_one_subscription_back():
+def test_unsubscribe_removes_one_subscription():
     heard: list[object] = []
     dispatcher = InProcessDispatcher()
     dispatcher.subscribe(Happened, heard.append)
@@ -75,7 +75,7 @@ def test_unsubscribing_takes_one_subscription_back():
     assert heard == [Happened("x")]
 
 
-def test_publish_and_the_bus_names_mean_the_same():
+def test_publish_and_event_bus_are_aliases():
     heard: list[object] = []
     bus = InProcessEventBus()
     bus.subscribe(Happened, heard.append)
@@ -85,7 +85,7 @@ def test_publish_and_the_bus_names_mean_the_same():
     assert NullEventBus is NullDispatcher
 
 
-def test_the_null_dispatcher_tells_nobody():
+def test_null_dispatcher_discards_events():
     heard: list[object] = []
     dispatcher = NullDispatcher()
     dispatcher.subscribe(Happened, heard.append)

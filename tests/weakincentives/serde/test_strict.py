@@ -115,13 +115,13 @@ surprises = st.sampled_from([None, True, 0, 1.5, 2.0, "", "red", "Dog", [], [1],
 
 @pytest.mark.parametrize("as_type", TYPES, ids=str)
 @given(data=st.data())
-def test_whatever_a_strict_schema_allows_can_be_read(as_type, data):
+def test_instances_of_a_strict_schema_can_be_parsed(as_type, data):
     assert parse_strict(json.dumps(data.draw(instances_of(as_type))), as_type) is not None
 
 
 @pytest.mark.parametrize("as_type", TYPES, ids=str)
 @given(data=st.data())
-def test_with_something_in_it_exchanged_an_instance_is_allowed_exactly_if_it_can_be_read(as_type, data):
+def test_mutated_instance_is_valid_exactly_if_it_can_be_parsed(as_type, data):
     instance = data.draw(instances_of(as_type))
     holder = {"": instance}
     place, key = data.draw(st.sampled_from(list(places(holder))))
@@ -158,7 +158,7 @@ def places(node: Any) -> Iterator[tuple[Any, Any]]:
 
 
 @pytest.mark.parametrize("as_type", TYPES, ids=str)
-def test_every_object_is_closed_and_asks_for_all_of_its_properties(as_type):
+def test_objects_are_closed_and_all_properties_required(as_type):
     for node in nodes(strict_schema(as_type)):
         if node.get("type") == "object":
             assert node["additionalProperties"] is False
@@ -166,7 +166,7 @@ def test_every_object_is_closed_and_asks_for_all_of_its_properties(as_type):
 
 
 @pytest.mark.parametrize("as_type", TYPES, ids=str)
-def test_nothing_is_in_it_that_providers_refuse(as_type):
+def test_no_unsupported_keywords(as_type):
     for node in nodes(strict_schema(as_type)):
         assert not node.keys() & {"default", "title", "uniqueItems", "discriminator", "prefixItems", "contentEncoding"}
         assert "$ref" not in node or node.keys() == {"$ref"}
@@ -191,7 +191,7 @@ def properties(**plain: dict[str, Any]) -> dict[str, Any]:
     return cast("dict[str, Any]", to_strict({"type": "object", "properties": plain})["properties"])
 
 
-def test_a_whole_schema():
+def test_complete_schema():
     assert strict_schema(Tree) == snapshot(
         {
             "type": "object",
@@ -219,7 +219,7 @@ def test_a_whole_schema():
     assert strict_schema(Nothing) == {"type": "object", "properties": {}, "required": [], "additionalProperties": False}
 
 
-def test_what_may_be_left_out_may_be_null_and_says_what_null_means():
+def test_optional_properties_are_nullable_and_describe_the_default():
     assert properties(
         plain={"type": "integer", "default": 3},
         described={"type": "string", "description": "Who", "default": "me"},
@@ -235,7 +235,7 @@ def test_what_may_be_left_out_may_be_null_and_says_what_null_means():
     }
 
 
-def test_where_null_is_a_value_it_does_not_mean_the_default():
+def test_nullable_property_does_not_map_null_to_the_default():
     assert properties(
         union={"anyOf": [{"type": "integer"}, {"type": "null"}], "default": 5},
         literal={"enum": [None, "z"], "default": "z", "description": "How"},
@@ -273,7 +273,7 @@ def test_where_null_is_a_value_it_does_not_mean_the_default():
         ),
     ],
 )
-def test_what_only_plain_schemas_can_say_is_put_otherwise(plain, expected):
+def test_unsupported_keywords_are_rewritten(plain, expected):
     written = to_strict({"type": "object", "properties": {"it": plain}, "required": ["it"]})
 
     assert written["properties"]["it"] == expected
@@ -291,12 +291,12 @@ def test_what_only_plain_schemas_can_say_is_put_otherwise(plain, expected):
         ({"type": "object", "properties": {"deep": {}}}, r"\$\.it\.deep accepts any value"),
     ],
 )
-def test_what_has_no_strict_form_is_refused_and_says_where(plain, why):
+def test_schema_without_a_strict_form_is_rejected_with_its_path(plain, why):
     with pytest.raises(SchemaError, match=why):
         to_strict({"type": "object", "properties": {"it": plain}})
 
 
-def test_what_has_no_strict_form_inside_a_definition_is_refused_and_named():
+def test_definition_without_a_strict_form_is_rejected():
     with pytest.raises(SchemaError, match=r"Inner\.it accepts any value"):
         to_strict(
             {"type": "object", "properties": {}, "$defs": {"Inner": {"type": "object", "properties": {"it": {}}}}}
@@ -304,12 +304,12 @@ def test_what_has_no_strict_form_inside_a_definition_is_refused_and_named():
 
 
 @pytest.mark.parametrize("root", [{"type": "array", "items": {"type": "string"}}, {"anyOf": []}, {}])
-def test_only_an_object_can_be_the_root(root):
+def test_root_must_be_an_object(root):
     with pytest.raises(SchemaError, match="must be an object: use a dataclass"):
         to_strict(root)
 
 
-def test_properties_may_be_named_like_keywords():
+def test_properties_named_like_keywords():
     plain = {"type": "object", "properties": {"type": {"type": "string"}, "anyOf": {"type": "array", "items": {}}}}
 
     with pytest.raises(SchemaError, match=r"\$\.anyOf\[\]"):
@@ -317,7 +317,7 @@ def test_properties_may_be_named_like_keywords():
     assert properties(required={"type": "string"}, enum={"type": "integer"}).keys() == {"required", "enum"}
 
 
-def test_the_given_schema_is_not_changed():
+def test_argument_is_not_changed():
     plain = {"type": "object", "properties": {"n": {"type": "integer", "default": 1}}}
     before = json.dumps(plain)
 

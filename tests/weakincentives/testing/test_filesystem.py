@@ -65,26 +65,26 @@ def outcomes(make):
     return result
 
 
-def test_it_runs_under_unittest_too():
+def test_suite_runs_under_unittest():
     result = outcomes(InMemoryFilesystem)
 
     assert result.wasSuccessful()
     assert result.testsRun > 25
 
 
-def test_it_finds_what_is_wrong():
+def test_suite_detects_a_wrong_implementation():
     failed = {case.id().rpartition(".")[2] for case, _ in outcomes(Forgetful).failures}
 
     assert failed >= {"test_restore_undoes_all_changes", "test_snapshots_are_independent"}
 
 
-def test_missing_snapshots_are_a_failure_unless_announced():
+def test_missing_snapshots_fail_unless_disabled():
     messages = [message for _, message in outcomes(WithoutSnapshots).failures]
 
     assert any("snapshots = False" in message for message in messages)
 
 
-def test_a_subclass_must_say_what_it_tests():
+def test_make_must_be_implemented():
     with pytest.raises(NotImplementedError, match="define make"):
         FilesystemConformance().make()
 
@@ -136,7 +136,7 @@ class Player:
 
 @given(st.lists(operations, max_size=30))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150, deadline=None)
-def test_the_host_and_the_memory_agree(tmp_path_factory, opener, steps):
+def test_host_and_memory_behave_alike(tmp_path_factory, opener, steps):
     memory = InMemoryFilesystem()
     host = HostFilesystem(tmp_path_factory.mktemp("root"), opener=opener)
     players = Player(memory), Player(host)

@@ -53,13 +53,13 @@ def test_ls_marks_directories(desk: Desk):
     assert desk(ListParams("src/")).render() == "app.py"
 
 
-def test_an_empty_directory_is_said_to_be_so(desk: Desk, files: InMemoryFilesystem):
+def test_ls_of_an_empty_directory(desk: Desk, files: InMemoryFilesystem):
     files.mkdir("void")
 
     assert desk(ListParams("void")).render() == "Nothing there."
 
 
-def test_read_shows_lines_and_where_to_go_on(desk: Desk):
+def test_read_file_shows_lines_and_the_next_offset(desk: Desk):
     assert desk(ReadParams("readme.md")).render() == "readme.md, lines 1 to 3 of 3:\none\ntwo\nthree"
     part = desk(ReadParams("readme.md", offset=2, limit=1))
     assert part.render() == "readme.md, lines 2 to 2 of 3:\ntwo\n[more: read on with offset=3]"
@@ -67,7 +67,7 @@ def test_read_shows_lines_and_where_to_go_on(desk: Desk):
     assert part.value.text == "two"
 
 
-def test_an_empty_file_is_said_to_be_so(desk: Desk, files: InMemoryFilesystem):
+def test_read_file_of_an_empty_file(desk: Desk, files: InMemoryFilesystem):
     files.write_text("empty", "")
 
     assert desk(ReadParams("empty")).render() == "empty is empty."
@@ -95,7 +95,7 @@ def test_an_empty_file_is_said_to_be_so(desk: Desk, files: InMemoryFilesystem):
     ],
     ids=str,
 )
-def test_a_refusal_says_what_is_wrong_and_changes_nothing(
+def test_failed_calls_have_a_message_and_change_nothing(
     desk: Desk, files: InMemoryFilesystem, params: object, told: str
 ):
     before = {path: files.read_bytes(path) for path in files.glob("**")}
@@ -106,47 +106,47 @@ def test_a_refusal_says_what_is_wrong_and_changes_nothing(
     assert {path: files.read_bytes(path) for path in files.glob("**")} == before
 
 
-def test_edit_replaces_the_only_one_or_all(desk: Desk, files: InMemoryFilesystem):
+def test_edit_replaces_a_unique_text_or_all(desk: Desk, files: InMemoryFilesystem):
     assert desk(EditParams("readme.md", "two", "2")).message == "Replaced 1 in readme.md."
     assert files.read_text("readme.md") == "one\n2\nthree\n"
     assert desk(EditParams("src/app.py", "import", "from", replace_all=True)).message == "Replaced 2 in src/app.py."
     assert files.read_text("src/app.py") == "from os\nfrom sys\n"
 
 
-def test_edit_keeps_the_files_line_endings(desk: Desk, files: InMemoryFilesystem):
+def test_edit_keeps_line_endings(desk: Desk, files: InMemoryFilesystem):
     files.write_text("dos.txt", "a\r\nb\r\n")
     desk(EditParams("dos.txt", "a\nb", "a\nnew\nc"))
 
     assert files.read_bytes("dos.txt") == b"a\r\nnew\r\nc\r\n"
 
 
-def test_a_name_with_a_line_break_in_it_stays_on_one_line(desk: Desk, files: InMemoryFilesystem):
+def test_name_with_a_line_break_is_escaped(desk: Desk, files: InMemoryFilesystem):
     files.write_text("odd/two\nlines", "")
 
     assert desk(ListParams("odd")).render() == "'two\\nlines'"
     assert desk(GlobParams("odd/*")).render() == "'odd/two\\nlines'"
 
 
-def test_a_file_that_is_too_large_is_not_read(desk: Desk, monkeypatch: pytest.MonkeyPatch):
+def test_file_above_the_size_limit_is_not_read(desk: Desk, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(file_tools, "MAX_FILE_BYTES", 3)
 
     assert "too many to read" in desk(ReadParams("readme.md")).message
 
 
-def test_rm_removes_a_file_or_with_recursive_a_directory(desk: Desk, files: InMemoryFilesystem):
+def test_rm_deletes_a_file_or_recursively_a_directory(desk: Desk, files: InMemoryFilesystem):
     assert desk(RemoveParams("readme.md")).render() == "Removed readme.md."
     assert desk(RemoveParams("src", recursive=True)).success
     assert files.list_dir() == ["logo.png"]
 
 
-def test_glob_and_grep_find_and_say_when_they_find_nothing(desk: Desk):
+def test_glob_and_grep_with_and_without_matches(desk: Desk):
     assert desk(GlobParams("**/*.py")).render() == "src/app.py"
     assert desk(GlobParams("*.rs")).render() == "Nothing there."
     assert desk(GrepParams("IMPORT s", glob="*.py", ignore_case=True)).render() == "src/app.py:2: import sys"
     assert desk(GrepParams("nowhere")).render() == "No line matches."
 
 
-def test_what_is_too_much_is_cut_and_said_to_be(desk: Desk, files: InMemoryFilesystem, monkeypatch: pytest.MonkeyPatch):
+def test_long_results_are_truncated(desk: Desk, files: InMemoryFilesystem, monkeypatch: pytest.MonkeyPatch):
     for name in ("MAX_ENTRIES", "MAX_MATCHES", "MAX_LINES"):
         monkeypatch.setattr(file_tools, name, 2)
     monkeypatch.setattr(file_tools, "MAX_LINE_CHARACTERS", 4)
@@ -160,7 +160,7 @@ def test_what_is_too_much_is_cut_and_said_to_be(desk: Desk, files: InMemoryFiles
     assert desk(ReadParams("long")).render().endswith("[more: read on with offset=3]")
 
 
-def test_an_endless_line_is_cut(desk: Desk, files: InMemoryFilesystem, monkeypatch: pytest.MonkeyPatch):
+def test_long_line_is_truncated(desk: Desk, files: InMemoryFilesystem, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(file_tools, "MAX_CHARACTERS", 10)
     files.write_text("wide", "y" * 50 + "\nshort\n")
     shown = desk(ReadParams("wide")).render()

