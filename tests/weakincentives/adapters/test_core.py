@@ -98,7 +98,7 @@ def test_params_of_evaluate_do_not_change_the_prompt():
 
 
 @pytest.mark.parametrize(
-    "raw, told",
+    "raw, message",
     [
         ("I think it is good.", "not valid JSON"),
         ('{"score": 1}', "missing required field `summary`"),
@@ -106,9 +106,9 @@ def test_params_of_evaluate_do_not_change_the_prompt():
         ('{"summary": "x", "verdict": 1}', "unknown key 'verdict'"),
     ],
 )
-def test_unparsable_answer_raises_with_the_raw_text(raw: str, told: str):
+def test_unparsable_answer_raises_with_the_raw_text(raw: str, message: str):
     session = Session()
-    with pytest.raises(PromptEvaluationError, match=told) as caught:
+    with pytest.raises(PromptEvaluationError, match=message) as caught:
         ScriptedAdapter([say(raw)]).evaluate(Prompt(TEMPLATE), Topic("tea"), session=session)
 
     assert caught.value.phase == "response"
@@ -244,11 +244,11 @@ def test_native_declarations_are_part_of_the_request():
 
 def test_bus_receives_each_event_once_also_if_it_is_the_sessions_dispatcher():
     for session_bus, bus in ((InProcessDispatcher(), InProcessDispatcher()), *[(one := InProcessDispatcher(), one)]):
-        heard: list[str] = []
-        bus.subscribe(object, lambda event, heard=heard: heard.append(type(event).__name__))
+        received: list[str] = []
+        bus.subscribe(object, lambda event, received=received: received.append(type(event).__name__))
         adapter = ScriptedAdapter([call("ping"), say(Verdict("a"))])
         adapter.evaluate(Prompt(TEMPLATE), Topic("x"), session=Session(bus=session_bus), bus=bus)
-        assert heard == ["PromptRendered", "ModelResponded", "ToolInvoked", "ModelResponded", "PromptExecuted"]
+        assert received == ["PromptRendered", "ModelResponded", "ToolInvoked", "ModelResponded", "PromptExecuted"]
 
 
 def test_failing_reducer_ends_an_evaluation_and_failing_subscriber_does_not():
@@ -366,7 +366,7 @@ def test_native_tools_of_the_adapter_are_kept_when_a_section_is_opened():
 
 
 @pytest.mark.parametrize(
-    "tool, told",
+    "tool, message",
     [
         (NativeTool[None, dict](name="web_search", description="Search."), "by section 'task' and by the adapter"),
         (
@@ -375,11 +375,11 @@ def test_native_tools_of_the_adapter_are_kept_when_a_section_is_opened():
         ),
     ],
 )
-def test_native_tool_of_the_adapter_collides_with_one_of_the_prompt(tool, told):
+def test_native_tool_of_the_adapter_collides_with_one_of_the_prompt(tool, message):
     adapter = ScriptedAdapter([])
     adapter.native_tools = (SEARCH,)
     section = MarkdownSection(title="Task", key="task", template="x", tools=[tool])
-    with pytest.raises(NativeToolError, match=f"'web_search' is declared {told}") as caught:
+    with pytest.raises(NativeToolError, match=f"'web_search' is declared {message}") as caught:
         adapter.evaluate(Prompt[str](ns="n", key="k", sections=[section]), session=Session())
 
     assert (caught.value.prompt_name, caught.value.phase) == ("k", "request")

@@ -110,14 +110,14 @@ def test_tool_without_params_is_called_with_none(arguments: str):
     assert run.events[0].params is None
 
 
-@pytest.mark.parametrize("text, told", [("explode", "RuntimeError: boom"), ("refuse", "Not today.")])
-def test_failed_tool_is_rolled_back_and_its_event_is_kept(text: str, told: str):
+@pytest.mark.parametrize("text, message", [("explode", "RuntimeError: boom"), ("refuse", "Not today.")])
+def test_failed_tool_is_rolled_back_and_its_event_is_kept(text: str, message: str):
     run = Run(call("store", text="first"), call("store", text=text)).go()
 
     assert run.session[Note].all() == (Note("first"),)
     assert run.filesystem.read_text("notes.txt") == "first"
     assert [event.success for event in run.events] == [True, False]
-    assert told in run.outputs[-1].text
+    assert message in run.outputs[-1].text
     assert not run.outputs[-1].success
 
 
@@ -148,7 +148,7 @@ def test_interrupted_tool_is_rolled_back():
 
 
 @pytest.mark.parametrize(
-    "arguments, told",
+    "arguments, message",
     [
         ('{"text": 3}', "Expected `str`, got `int` (at $.text)"),
         ('{"text": "x", "extra": 1}', "unknown key 'extra'"),
@@ -157,10 +157,10 @@ def test_interrupted_tool_is_rolled_back():
         ("{}", "missing required field `text`"),
     ],
 )
-def test_invalid_arguments_are_a_failed_result_and_the_handler_does_not_run(arguments: str, told: str):
+def test_invalid_arguments_are_a_failed_result_and_the_handler_does_not_run(arguments: str, message: str):
     run = Run(ModelReply(calls=(ToolCall("c", "store", arguments),))).go()
 
-    assert told in run.outputs[0].text
+    assert message in run.outputs[0].text
     assert "Correct them and try again." in run.outputs[0].text
     assert run.events[0].params == arguments
     assert run.session[Note].all() == ()
@@ -279,7 +279,7 @@ def test_provider_result_whose_render_raises_is_a_failed_call():
 
 
 def left_to_us(run: Any, *, undone: bool = True) -> ModelReply:
-    made = ClientRunCall(
+    call_of_shell = ClientRunCall(
         call_id="c1",
         name="shell",
         capability="shell",
@@ -289,7 +289,7 @@ def left_to_us(run: Any, *, undone: bool = True) -> ModelReply:
         format_output=lambda output: {},
         rollback_on_failure=undone,
     )
-    return ModelReply(calls=(made,))
+    return ModelReply(calls=(call_of_shell,))
 
 
 def write(context: ToolContext, result: ToolResult[Any]) -> ToolResult[Any]:

@@ -86,9 +86,9 @@ def test_parallel_calls_run_in_order():
 
     assert loop.send(None) == RunTool(one)
     assert loop.send(ran(one)) == RunTool(two)
-    asked = loop.send(ran(two))
-    assert isinstance(asked, CallModel)
-    assert [type(item) for item in asked.request.history] == [ModelReply, ToolOutput, ToolOutput]
+    step = loop.send(ran(two))
+    assert isinstance(step, CallModel)
+    assert [type(item) for item in step.request.history] == [ModelReply, ToolOutput, ToolOutput]
 
 
 @pytest.mark.parametrize("choice, satisfied_by", [("required", "anything"), (NamedTool("ls"), "ls")])
@@ -123,10 +123,10 @@ def test_tool_may_change_the_tools_of_the_next_request():
     loop.send(ModelReply(calls=(call,)))
     loop.send(None)
     changed = rendered()
-    asked = loop.send(ToolRunResult(ToolOutput("c", "open_section", "text", success=True), changed))
+    step = loop.send(ToolRunResult(ToolOutput("c", "open_section", "text", success=True), changed))
 
-    assert isinstance(asked, CallModel)
-    assert asked.request.rendered is changed
+    assert isinstance(step, CallModel)
+    assert step.request.rendered is changed
 
 
 def test_turn_limit_ends_the_loop():

@@ -141,13 +141,13 @@ def test_unaddressable_names_are_not_listed_but_deleted(files, root):
 
 def test_tree_deeper_than_path_max_is_skipped_and_can_be_deleted(files, root):
     name = "d" * 200
-    here = os.open(root / "dir", os.O_RDONLY)
+    parent = os.open(root / "dir", os.O_RDONLY)
     for _ in range(25):
-        os.mkdir(name, dir_fd=here)
-        below = os.open(name, os.O_RDONLY, dir_fd=here)
-        os.close(here)
-        here = below
-    os.close(here)
+        os.mkdir(name, dir_fd=parent)
+        child = os.open(name, os.O_RDONLY, dir_fd=parent)
+        os.close(parent)
+        parent = child
+    os.close(parent)
 
     assert files.glob("**") == ["dir/file"]
     with pytest.raises(InvalidPathError):

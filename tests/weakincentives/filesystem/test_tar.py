@@ -140,8 +140,8 @@ def test_file_that_shrinks_while_packed_is_an_error():
 
 
 def test_on_packed_is_called_for_files():
-    told: list[int] = []
+    sizes: list[int] = []
     items = [TarEntry("dir"), TarEntry("a", 3, lambda: io.BytesIO(b"123")), TarEntry("b", 0, lambda: io.BytesIO(b""))]
-    list(pack(items, told.append))
+    list(pack(items, sizes.append))
 
-    assert told == [3, 0]
+    assert sizes == [3, 0]

@@ -55,7 +55,7 @@ def opening(path: str, of: Prompt[Any], session: Session) -> ToolResult[None]:
 
 
 def test_summary_hides_body_children_and_tools():
-    made = prompt(
+    built = prompt(
         plain("task"),
         summarized(
             "manual",
@@ -63,7 +63,7 @@ def test_summary_hides_body_children_and_tools():
             tools=[NativeTool[Query, None](name="web_search", description="Search.")],
         ),
     )
-    rendered = made.render()
+    rendered = built.render()
 
     assert rendered.text == (
         "## 1. Task (task)\n\nAll of task.\n\n"
@@ -82,16 +82,16 @@ def test_no_open_section_tool_without_summarized_sections():
 
 def test_open_section_returns_the_text_and_enables_the_tools():
     session = Session()
-    made = prompt(summarized("manual", plain("chapter"), tools=[Tool.wrap(look)]), plain("task"))
+    built = prompt(summarized("manual", plain("chapter"), tools=[Tool.wrap(look)]), plain("task"))
 
-    result = opening("manual", made, session)
+    result = opening("manual", built, session)
 
     assert result.success is True
     assert result.render() == (
         "## 1. Manual (manual)\n\nAll of manual.\n\n### 1.1. Chapter (manual.chapter)\n\nAll of chapter.\n\n"
         "The tools of this section are now available."
     )
-    after = made.render(session=session)
+    after = built.render(session=session)
     assert [tool.name for tool in after.tools] == ["look"]
     assert after.summarized == frozenset()
     assert "All of manual." in after.text
@@ -99,13 +99,13 @@ def test_open_section_returns_the_text_and_enables_the_tools():
 
 def test_opened_section_is_open_only_in_its_session():
     session = Session()
-    made = prompt(summarized("manual"))
-    opening("manual", made, session)
+    built = prompt(summarized("manual"))
+    opening("manual", built, session)
 
-    assert "All of manual." in made.render(session=session).text
+    assert "All of manual." in built.render(session=session).text
     assert "All of manual." in prompt(summarized("manual")).render(session=session).text
-    assert "All of manual." not in made.render(session=Session()).text
-    assert "All of manual." not in made.render().text
+    assert "All of manual." not in built.render(session=Session()).text
+    assert "All of manual." not in built.render().text
     assert session[SectionOpened].all() == (SectionOpened("test", "prompt", "manual"),)
 
 
@@ -118,33 +118,33 @@ def test_opened_section_is_specific_to_its_prompt():
 
 def test_nested_summarized_sections_are_opened_one_by_one():
     session = Session()
-    made = prompt(summarized("manual", summarized("chapter", plain("page"), tools=[Tool.wrap(look)])))
+    built = prompt(summarized("manual", summarized("chapter", plain("page"), tools=[Tool.wrap(look)])))
 
-    assert made.render(session=session).summarized == {"manual"}
-    first = opening("manual", made, session)
+    assert built.render(session=session).summarized == {"manual"}
+    first = opening("manual", built, session)
     assert "chapter in short." in first.message
     assert "All of chapter." not in first.message
-    assert made.render(session=session).summarized == {"manual.chapter"}
-    assert [tool.name for tool in made.render(session=session).tools] == ["open_section"]
+    assert built.render(session=session).summarized == {"manual.chapter"}
+    assert [tool.name for tool in built.render(session=session).tools] == ["open_section"]
 
-    second = opening("manual.chapter", made, session)
+    second = opening("manual.chapter", built, session)
     assert "All of chapter." in second.message
     assert "All of page." in second.message
-    assert [tool.name for tool in made.render(session=session).tools] == ["look"]
+    assert [tool.name for tool in built.render(session=session).tools] == ["look"]
 
 
 def test_open_section_returns_only_that_section():
-    made = prompt(summarized("manual"), plain("manual.appendix"))
+    built = prompt(summarized("manual"), plain("manual.appendix"))
 
-    assert "appendix" not in opening("manual", made, Session()).message
+    assert "appendix" not in opening("manual", built, Session()).message
 
 
 @pytest.mark.parametrize("path", ["nothing", "task", "manual.chapter", "", "Manual"])
 def test_open_section_with_another_path_lists_the_summarized_sections(path):
     session = Session()
-    made = prompt(plain("task"), summarized("manual", summarized("chapter")), summarized("atlas"))
+    built = prompt(plain("task"), summarized("manual", summarized("chapter")), summarized("atlas"))
 
-    result = opening(path, made, session)
+    result = opening(path, built, session)
 
     assert result.success is False
     assert result.message == f"No summarized section {path!r}. Summarized sections: atlas, manual."

@@ -61,8 +61,8 @@ def template(
 
 
 def hashes(of: PromptTemplate[Any]) -> dict[str, str]:
-    sections = {one.path: one.hash for one in of.descriptor.sections}
-    return sections | {one.name: one.hash for one in of.descriptor.tools}
+    sections = {item.path: item.hash for item in of.descriptor.sections}
+    return sections | {item.name: item.hash for item in of.descriptor.tools}
 
 
 def overrides(
@@ -81,18 +81,20 @@ def overrides(
 
 
 def test_body_is_overridden_while_the_hash_matches():
-    made = template()
-    rendered = Prompt(made, overrides=overrides(made, {"task": "All about ${topic}!", "task.kid": "Sternly."})).render()
+    built = template()
+    rendered = Prompt(
+        built, overrides=overrides(built, {"task": "All about ${topic}!", "task.kid": "Sternly."})
+    ).render()
 
     assert rendered.text == "## 1. Task (task)\n\nAll about cats!\n\n### 1.1. Kid (task.kid)\n\nSternly."
     assert rendered.descriptor.stale == ()
-    assert Prompt(made).render().text.startswith("## 1. Task (task)\n\nAbout cats.")
+    assert Prompt(built).render().text.startswith("## 1. Task (task)\n\nAbout cats.")
 
 
 def test_descriptions_of_a_tool_and_its_parameters_are_overridden():
-    made = template()
+    built = template()
     words = {"description": "Other words.", "param_descriptions": {"text": "Anything.", "limit": "How many."}}
-    rendered = Prompt(made, overrides=overrides(made, tools={"look": words})).render()
+    rendered = Prompt(built, overrides=overrides(built, tools={"look": words})).render()
 
     spec = rendered.tools[0].spec()
 
@@ -102,18 +104,18 @@ def test_descriptions_of_a_tool_and_its_parameters_are_overridden():
 
 
 def test_override_of_parameter_descriptions_only():
-    made = template()
-    rendered = Prompt(made, overrides=overrides(made, tools={"look": {"param_descriptions": {"text": "X"}}})).render()
+    built = template()
+    rendered = Prompt(built, overrides=overrides(built, tools={"look": {"param_descriptions": {"text": "X"}}})).render()
 
     assert rendered.tools[0].spec().description == "Look something up."
     assert rendered.tools[0].spec().parameters["properties"]["text"]["description"] == "X"
 
 
 def test_native_tool_that_accepts_overrides():
-    made = template()
-    rendered = Prompt(made, overrides=overrides(made, tools={"web_search": {"description": "Rarely."}})).render()
+    built = template()
+    rendered = Prompt(built, overrides=overrides(built, tools={"web_search": {"description": "Rarely."}})).render()
 
-    declared = {one.name: one for one in rendered.native_tools}
+    declared = {item.name: item for item in rendered.native_tools}
 
     assert declared["web_search"].tool is not None
     assert declared["web_search"].tool.description == "Rarely."
@@ -148,10 +150,10 @@ def test_stale_overrides_are_not_applied_and_have_a_reason(path_or_name, of_now,
 
 
 def test_matching_overrides_are_applied_beside_stale_ones():
-    made = template()
-    mixed = overrides(made, {"task": "New.", "gone": "Lost."})
+    built = template()
+    mixed = overrides(built, {"task": "New.", "gone": "Lost."})
 
-    rendered = Prompt(made, overrides=mixed).render()
+    rendered = Prompt(built, overrides=mixed).render()
 
     assert rendered.text.startswith("## 1. Task (task)\n\nNew.")
     assert rendered.descriptor.stale == ("section 'gone' does not exist",)
@@ -167,47 +169,47 @@ def test_overrides_of_another_prompt_are_rejected():
     [("About ${colour}.", r"uses \$\{colour\}, which is not a field of Params"), ("$5", "invalid placeholder")],
 )
 def test_invalid_body_is_rejected(body, message):
-    made = template()
+    built = template()
 
     with pytest.raises(PromptValidationError, match=f"section 'task'.*{message}"):
-        Prompt(made, overrides=overrides(made, {"task": body})).render()
+        Prompt(built, overrides=overrides(built, {"task": body})).render()
 
 
 def test_description_of_an_unknown_parameter_is_rejected():
-    made = template()
-    wrong = overrides(made, tools={"look": {"param_descriptions": {"colour": "Which?"}}})
+    built = template()
+    wrong = overrides(built, tools={"look": {"param_descriptions": {"colour": "Which?"}}})
 
     with pytest.raises(PromptValidationError, match="tool 'look': Query has no field 'colour' to describe"):
-        Prompt(made, overrides=wrong).render()
+        Prompt(built, overrides=wrong).render()
 
 
 # ── Hashes ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_descriptor_has_hashes_of_sections_and_tools():
-    made = template()
+    built = template()
 
-    assert [one.path for one in made.descriptor.sections] == ["task", "task.kid"]
-    assert [one.name for one in made.descriptor.tools] == ["look", "web_search", "file_search"]
-    assert hashes(made) == hashes(template())
-    assert made.descriptor == template().descriptor
+    assert [item.path for item in built.descriptor.sections] == ["task", "task.kid"]
+    assert [item.name for item in built.descriptor.tools] == ["look", "web_search", "file_search"]
+    assert hashes(built) == hashes(template())
+    assert built.descriptor == template().descriptor
 
 
 @given(st.text(), st.text())
-def test_hash_changes_with_the_text(one, two):
+def test_hash_changes_with_the_text(first, two):
     def hash_of(text: str) -> str:
         return hashes(template(text.replace("$", "$$")))["task"]
 
-    assert (hash_of(one) == hash_of(two)) == (one == two)
+    assert (hash_of(first) == hash_of(two)) == (first == two)
 
 
 # ── In files ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_json_round_trip():
-    made = template()
+    built = template()
     written = overrides(
-        made, {"task": "New\n»text«"}, {"look": {"description": "X", "param_descriptions": {"text": "Y"}}}
+        built, {"task": "New\n»text«"}, {"look": {"description": "X", "param_descriptions": {"text": "Y"}}}
     )
 
     assert PromptOverrides.from_json(written.to_json()) == written
@@ -233,8 +235,8 @@ def test_invalid_json_file_names_the_path():
 def test_store_has_one_file_per_prompt():
     files = InMemoryFilesystem()
     store = OverrideStore(files)
-    made = template()
-    written = overrides(made, {"task": "New."})
+    built = template()
+    written = overrides(built, {"task": "New."})
 
     assert store.load("test", "prompt") is None
     store.save(written)
@@ -242,7 +244,7 @@ def test_store_has_one_file_per_prompt():
 
     assert store.load("test", "prompt") == written
     assert sorted(files.glob("**/*.json")) == ["test/other.json", "test/prompt.json"]
-    assert Prompt(made, overrides=store.load("test", "prompt")).render().text.startswith("## 1. Task (task)\n\nNew.")
+    assert Prompt(built, overrides=store.load("test", "prompt")).render().text.startswith("## 1. Task (task)\n\nNew.")
 
 
 def test_save_replaces_the_file():

@@ -33,7 +33,7 @@ class Params:
 @dataclass
 class Defaults:
     topic: str = "cats"
-    made: list[int] = field(default_factory=lambda: [1])
+    numbers: list[int] = field(default_factory=lambda: [1])
     computed: int = field(init=False, default=7)
 
 
@@ -125,16 +125,16 @@ def test_section_without_text_is_omitted_and_not_numbered():
 
 
 def test_section_without_text_has_a_heading_if_it_has_children():
-    made = prompt(plain("top", plain("kid"), template=""))
+    built = prompt(plain("top", plain("kid"), template=""))
 
-    assert made.render().text == "## 1. Top (top)\n\n### 1.1. Kid (top.kid)\n\nx"
+    assert built.render().text == "## 1. Top (top)\n\n### 1.1. Kid (top.kid)\n\nx"
     assert prompt(plain("top", plain("kid", template=""), template="")).render().text == ""
 
 
 def test_render_receives_params_depth_and_number():
-    made = prompt(plain("first"), plain("top", Telling(title="Telling", key="telling")))
+    built = prompt(plain("first"), plain("top", Telling(title="Telling", key="telling")))
 
-    assert made.render().text.endswith("### 2.1. Telling (top.telling)\n\nNone 1 2.1")
+    assert built.render().text.endswith("### 2.1. Telling (top.telling)\n\nNone 1 2.1")
 
 
 def test_prompt_without_sections_is_empty():
@@ -160,8 +160,8 @@ def test_numbers_count_siblings_and_paths_join_keys(shape):
 
 
 def test_section_text_includes_descendants():
-    made = prompt(plain("task", plain("kid")), plain("task.other", plain("kid")), plain("task2"))
-    rendered = made.render()
+    built = prompt(plain("task", plain("kid")), plain("task.other", plain("kid")), plain("task2"))
+    rendered = built.render()
 
     assert rendered.section_text("task") == "## 1. Task (task)\n\nx\n\n### 1.1. Kid (task.kid)\n\nx"
     assert rendered.section_text("task.kid") == "### 1.1. Kid (task.kid)\n\nx"
@@ -177,14 +177,14 @@ def asking(**changes: Any) -> MarkdownSection[Params]:
 
 
 def test_bound_params_override_default_params():
-    made = prompt(asking(default_params=Params("dogs")))
+    built = prompt(asking(default_params=Params("dogs")))
 
-    assert made.render().text.endswith("About dogs.")
-    assert made.bind(Params("cats")).render().text.endswith("About cats.")
+    assert built.render().text.endswith("About dogs.")
+    assert built.bind(Params("cats")).render().text.endswith("About cats.")
 
 
 def test_params_with_defaults_are_created():
-    section = MarkdownSection[Defaults](title="Task", key="task", template="${topic} ${made} ${computed}")
+    section = MarkdownSection[Defaults](title="Task", key="task", template="${topic} ${numbers} ${computed}")
 
     assert prompt(section).render().text.endswith("cats [1] 7")
 
@@ -195,9 +195,9 @@ def test_missing_params_error_names_section_and_type():
 
 
 def test_bound_params_are_shared_by_all_sections_of_their_type():
-    made = prompt(asking(), MarkdownSection[Params](title="Again", key="again", template="${topic}!"))
+    built = prompt(asking(), MarkdownSection[Params](title="Again", key="again", template="${topic}!"))
 
-    assert made.bind(Params("cats")).render().text.count("cats") == 2
+    assert built.bind(Params("cats")).render().text.count("cats") == 2
 
 
 # ── Disabled sections ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -230,11 +230,11 @@ def test_active_sections_include_those_without_text():
 
 def test_enabled_may_depend_on_params_and_session():
     section = asking(enabled=lambda params, *, session: params.topic == "cats" and session is not None)
-    made = prompt(section)
+    built = prompt(section)
 
-    assert made.bind(Params("cats")).render(session=Session()).text
-    assert not made.bind(Params("cats")).render().text
-    assert not made.bind(Params("dogs")).render(session=Session()).text
+    assert built.bind(Params("cats")).render(session=Session()).text
+    assert not built.bind(Params("cats")).render().text
+    assert not built.bind(Params("dogs")).render(session=Session()).text
 
 
 # ── What comes with the text ─────────────────────────────────────────────────────────────────────────────────────────
@@ -249,9 +249,9 @@ def test_tools_are_in_document_order():
 
 
 def test_native_declaration_has_params_and_origin():
-    made = prompt(plain("top", Invisible(title="Files", key="files"))).bind(Defaults("dogs"))
+    built = prompt(plain("top", Invisible(title="Files", key="files"))).bind(Defaults("dogs"))
 
-    (declared,) = made.render().native_tools
+    (declared,) = built.render().native_tools
 
     assert declared.config == Defaults("dogs")
     assert declared.origin == "section 'top.files'"
@@ -277,9 +277,9 @@ def test_rendered_prompt_is_frozen():
 
 
 def test_rendering_is_deterministic():
-    made = prompt(plain("a", tools=[tool("one")]), asking()).bind(Params("cats"))
+    built = prompt(plain("a", tools=[tool("one")]), asking()).bind(Params("cats"))
 
-    assert made.render() == made.render()
+    assert built.render() == built.render()
 
 
 def test_unique_names_rejects_a_duplicate():

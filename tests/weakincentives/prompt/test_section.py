@@ -58,14 +58,14 @@ def section(**changes: Any) -> Plain:
 
 
 def test_default_arguments():
-    made = section()
+    built = section()
 
-    assert (made.title, made.key, made.default_params, made.children) == ("Task", "task", None, ())
-    assert (made.enabled, made.tools(), made.native_tools(), made.accepts_overrides) == (None, (), (), True)
-    assert (made.summary, made.visibility) == (None, SectionVisibility.FULL)
-    assert len(made.resources()) == 0
-    assert made.placeholders() == frozenset()
-    assert made.text() is None
+    assert (built.title, built.key, built.default_params, built.children) == ("Task", "task", None, ())
+    assert (built.enabled, built.tools(), built.native_tools(), built.accepts_overrides) == (None, (), (), True)
+    assert (built.summary, built.visibility) == (None, SectionVisibility.FULL)
+    assert len(built.resources()) == 0
+    assert built.placeholders() == frozenset()
+    assert built.text() is None
 
 
 def test_render_is_abstract():

@@ -53,11 +53,11 @@ reviews = st.builds(Review, st.text(), st.none() | st.integers(-100, 100), st.li
 
 
 def test_dataclass_output_has_a_strict_schema():
-    asked = output_schema(rendered(Review))
+    output = output_schema(rendered(Review))
 
-    assert asked is not None
-    assert (asked.name, asked.strict) == ("Review", True)
-    assert asked.schema == snapshot(
+    assert output is not None
+    assert (output.name, output.strict) == ("Review", True)
+    assert output.schema == snapshot(
         {
             "type": "object",
             "properties": {
@@ -72,12 +72,12 @@ def test_dataclass_output_has_a_strict_schema():
 
 
 def test_list_output_is_wrapped_in_an_object():
-    asked = output_schema(rendered(list[Review]))
+    output = output_schema(rendered(list[Review]))
 
-    assert asked is not None
-    assert (asked.name, asked.strict) == ("Review", True)
-    assert asked.schema["properties"] == {"items": {"type": "array", "items": {"$ref": "#/$defs/Review"}}}
-    assert asked.schema["$defs"]["Review"]["properties"]["verdict"]["description"] == "One word."
+    assert output is not None
+    assert (output.name, output.strict) == ("Review", True)
+    assert output.schema["properties"] == {"items": {"type": "array", "items": {"$ref": "#/$defs/Review"}}}
+    assert output.schema["$defs"]["Review"]["properties"]["verdict"]["description"] == "One word."
 
 
 @pytest.mark.parametrize("output", [None, str])
@@ -86,19 +86,19 @@ def test_text_output_has_no_schema(output):
 
 
 def test_schema_name_of_a_generic_output_is_valid():
-    asked = output_schema(rendered(list[Page[int]]))
+    output = output_schema(rendered(list[Page[int]]))
 
-    assert asked is not None
-    assert asked.name == "Page"
+    assert output is not None
+    assert output.name == "Page"
 
 
-@pytest.mark.parametrize("wanted", [rendered(Free), rendered(Review, allow_extra_keys=True)])
-def test_output_without_a_strict_schema_has_a_plain_one(wanted):
-    asked = output_schema(wanted)
+@pytest.mark.parametrize("prompt", [rendered(Free), rendered(Review, allow_extra_keys=True)])
+def test_output_without_a_strict_schema_has_a_plain_one(prompt):
+    output = output_schema(prompt)
 
-    assert asked is not None
-    assert asked.strict is False
-    assert "additionalProperties" not in asked.schema
+    assert output is not None
+    assert output.strict is False
+    assert "additionalProperties" not in output.schema
 
 
 # ── What the model wrote ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -111,18 +111,18 @@ def test_answer_is_parsed_as_the_output_type(review):
 
 @given(st.lists(reviews, max_size=3))
 def test_list_is_parsed_with_or_without_the_wrapper(several):
-    wanted = rendered(list[Review])
+    prompt = rendered(list[Review])
 
-    assert parse_output(dump_json({"items": several}), wanted) == several
-    assert parse_output(f" \n{dump_json(several)}", wanted) == several
+    assert parse_output(dump_json({"items": several}), prompt) == several
+    assert parse_output(f" \n{dump_json(several)}", prompt) == several
 
 
 @given(st.lists(reviews, max_size=3))
 def test_parser_accepts_what_the_schema_allows(several):
-    asked = output_schema(rendered(list[Review]))
+    output = output_schema(rendered(list[Review]))
 
-    assert asked is not None
-    assert Draft202012Validator(asked.schema).is_valid({"items": dump(several)})
+    assert output is not None
+    assert Draft202012Validator(output.schema).is_valid({"items": dump(several)})
 
 
 def test_output_type_with_the_name_of_the_wrapper():

@@ -105,11 +105,11 @@ def prompt(*sections: Section[Any]) -> Prompt[Any]:
 
 def test_template_attributes():
     one = plain()
-    made = PromptTemplate[Answer](ns="test", key="prompt", name="My prompt", sections=[one], allow_extra_keys=True)
+    built = PromptTemplate[Answer](ns="test", key="prompt", name="My prompt", sections=[one], allow_extra_keys=True)
 
-    assert (made.ns, made.key, made.name, made.sections) == ("test", "prompt", "My prompt", (one,))
-    assert (made.output_type, made.container, made.allow_extra_keys) == (Answer, "object", True)
-    assert repr(made) == "PromptTemplate[Answer](ns='test', key='prompt')"
+    assert (built.ns, built.key, built.name, built.sections) == ("test", "prompt", "My prompt", (one,))
+    assert (built.output_type, built.container, built.allow_extra_keys) == (Answer, "object", True)
+    assert repr(built) == "PromptTemplate[Answer](ns='test', key='prompt')"
 
 
 def test_name_defaults_to_the_key():
@@ -118,16 +118,16 @@ def test_name_defaults_to_the_key():
 
 @pytest.mark.parametrize("field_name", ["ns", "key", "name", "sections", "allow_extra_keys", "output_type", "nodes"])
 def test_template_is_frozen(field_name):
-    for made in (template(), PromptTemplate[Answer](ns="test", key="prompt")):
+    for built in (template(), PromptTemplate[Answer](ns="test", key="prompt")):
         with pytest.raises(FrozenInstanceError):
-            setattr(made, field_name, None)
+            setattr(built, field_name, None)
 
 
 def test_sections_from_any_sequence():
-    made = template(sections=(plain(key) for key in ("one", "two")))
+    built = template(sections=(plain(key) for key in ("one", "two")))
 
-    assert [one.key for one in made.sections] == ["one", "two"]
-    assert [node.path for node in made.nodes] == ["one", "two"]
+    assert [one.key for one in built.sections] == ["one", "two"]
+    assert [node.path for node in built.nodes] == ["one", "two"]
 
 
 @pytest.mark.parametrize("key", ["", "No", "a b", "../up", "a" * 65, "prompt\n"])
@@ -163,9 +163,9 @@ def test_section_object_may_be_used_several_times():
 
 @pytest.mark.parametrize("depth", [0, 1])
 def test_placeholder_that_is_not_a_field_is_rejected(depth):
-    wrong: Section[Any] = section(template="About ${topic} and ${colour}.")
+    invalid: Section[Any] = section(template="About ${topic} and ${colour}.")
     with pytest.raises(PromptValidationError, match=r"uses \$\{colour\}, which is not a field of Params"):
-        template(plain("up", children=[wrong]) if depth else wrong)
+        template(plain("up", children=[invalid]) if depth else invalid)
 
 
 def test_placeholder_without_params_is_rejected():
@@ -173,11 +173,11 @@ def test_placeholder_without_params_is_rejected():
         template(plain(template="About ${topic}."))
 
 
-@pytest.mark.parametrize("wrong", [MarkdownSection, "a section", None])
+@pytest.mark.parametrize("invalid", [MarkdownSection, "a section", None])
 @pytest.mark.parametrize("depth", [0, 1])
-def test_sections_must_be_section_instances(wrong, depth):
+def test_sections_must_be_section_instances(invalid, depth):
     with pytest.raises(PromptValidationError, match="which is not a Section instance"):
-        template(plain(children=[wrong]) if depth else wrong)
+        template(plain(children=[invalid]) if depth else invalid)
 
 
 def test_function_instead_of_a_tool_is_rejected_with_a_hint():
@@ -188,13 +188,13 @@ def test_function_instead_of_a_tool_is_rejected_with_a_hint():
 def test_find_section_returns_the_first_of_a_type():
     kid = section("kid")
     lending = Lending("lending", {})
-    made = template(plain("top", children=[kid]), lending)
+    built = template(plain("top", children=[kid]), lending)
 
-    assert made.find_section(Lending) is lending
-    assert made.find_section(MarkdownSection) is made.sections[0]
-    assert made.find_section(type(kid)) is kid
-    assert made.find_section(Declaring) is None
-    assert Prompt(made).find_section(Lending) is lending
+    assert built.find_section(Lending) is lending
+    assert built.find_section(MarkdownSection) is built.sections[0]
+    assert built.find_section(type(kid)) is kid
+    assert built.find_section(Declaring) is None
+    assert Prompt(built).find_section(Lending) is lending
 
 
 # ── Names of tools ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -270,10 +270,10 @@ def test_two_tools_of_one_capability_collide():
     ids=str,
 )
 def test_valid_output_types(output, output_type, container):
-    made = cast("Any", PromptTemplate)[output](ns="test", key="prompt")
+    built = cast("Any", PromptTemplate)[output](ns="test", key="prompt")
 
-    assert (made.output_type, made.container) == (output_type, container)
-    assert Prompt(made).render().output_type == output_type
+    assert (built.output_type, built.container) == (output_type, container)
+    assert Prompt(built).render().output_type == output_type
     assert cast("Any", Prompt)[output](ns="test", key="prompt").template.container == container
 
 
@@ -294,50 +294,50 @@ def test_output_without_a_schema_is_rejected_on_construction(output):
 
 def test_prompt_creates_its_template():
     one = section()
-    made = Prompt[Answer](ns="test", key="prompt", name="Mine", sections=(one,), allow_extra_keys=True)
+    built = Prompt[Answer](ns="test", key="prompt", name="Mine", sections=(one,), allow_extra_keys=True)
 
-    assert (made.ns, made.key, made.name) == ("test", "prompt", "Mine")
-    assert (made.template.sections, made.template.allow_extra_keys) == ((one,), True)
-    assert made.template.output_type is Answer
-    assert repr(made) == "Prompt(ns='test', key='prompt')"
+    assert (built.ns, built.key, built.name) == ("test", "prompt", "Mine")
+    assert (built.template.sections, built.template.allow_extra_keys) == ((one,), True)
+    assert built.template.output_type is Answer
+    assert repr(built) == "Prompt(ns='test', key='prompt')"
 
 
 def test_prompt_takes_either_a_template_or_its_arguments():
-    wrong: Any = Prompt
+    invalid: Any = Prompt
     for arguments, named in (((), {}), ((template(),), {"ns": "test", "key": "prompt"})):
         with pytest.raises(PromptValidationError, match="either a PromptTemplate or ns=, key= and sections="):
-            wrong(*arguments, **named)
+            invalid(*arguments, **named)
     with pytest.raises(PromptValidationError, match="Prompt takes a PromptTemplate, not 'text'"):
-        wrong("text")
+        invalid("text")
 
 
 def test_bind_returns_the_prompt():
-    made = prompt(section())
+    built = prompt(section())
 
-    assert made.bind(Params("cats")) is made
-    assert made.params == (Params("cats"),)
-    assert made.render().text == "## 1. Task (task)\n\nAbout cats."
+    assert built.bind(Params("cats")) is built
+    assert built.params == (Params("cats"),)
+    assert built.render().text == "## 1. Task (task)\n\nAbout cats."
 
 
 def test_later_params_of_a_type_replace_earlier_ones():
-    made = prompt(section()).bind(Params("cats"), Params("dogs")).bind(Params("cows"))
+    built = prompt(section()).bind(Params("cats"), Params("dogs")).bind(Params("cows"))
 
-    assert made.params == (Params("cows"),)
+    assert built.params == (Params("cows"),)
 
 
 def test_bind_accepts_params_of_tools():
-    made = prompt(section(tools=[LOOK])).bind(Params("cats"), Query("hello"))
+    built = prompt(section(tools=[LOOK])).bind(Params("cats"), Query("hello"))
 
-    assert made.render().text == "## 1. Task (task)\n\nAbout cats."
+    assert built.render().text == "## 1. Task (task)\n\nAbout cats."
 
 
 @pytest.mark.parametrize("stray", [Answer("x"), MoreParams("x"), "x", Params])
 def test_bind_rejects_unknown_params_and_lists_known_types(stray):
-    made = prompt(section())
+    built = prompt(section())
 
     with pytest.raises(PromptValidationError, match=r"'prompt' has no section with params \w+ \(it has: Params\)"):
-        made.bind(Params("cats"), stray)
-    assert made.params == ()
+        built.bind(Params("cats"), stray)
+    assert built.params == ()
 
 
 def test_with_params_does_not_change_the_original():
@@ -349,10 +349,10 @@ def test_with_params_does_not_change_the_original():
 
 
 def test_prompts_of_one_template_do_not_share_params():
-    made = template(section())
-    Prompt(made).bind(Params("cats"))
+    built = template(section())
+    Prompt(built).bind(Params("cats"))
 
-    assert Prompt(made).params == ()
+    assert Prompt(built).params == ()
 
 
 # ── Resources ────────────────────────────────────────────────────────────────────────────────────────────────────────

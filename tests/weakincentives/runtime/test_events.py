@@ -43,16 +43,16 @@ def test_module_exports_the_dispatchers():
 def test_container_and_workspace_events_are_logs():
     session = Session()
     before = session.snapshot()
-    told = [
+    events = [
         ContainerRecreated("cntr_1", "cntr_2", ("a",), ("b",)),
         TransferProgress(direction="upload", container_id="c", files=1, bytes=2, total_files=1, total_bytes=2),
         WorkspaceSynced(container_id="c", directory=Path("x"), added=("a", "b"), lost=("c",)),
     ]
-    for event in told:
+    for event in events:
         session.dispatch(event)
     session.restore(before)
 
-    assert [session[type(event)].all() for event in told] == [(event,) for event in told]
+    assert [session[type(event)].all() for event in events] == [(event,) for event in events]
     assert len(session.transcript()) == 0
-    assert (told[1].done, told[2].render()) == (True, "2 added, 1 lost")
+    assert (events[1].done, events[2].render()) == (True, "2 added, 1 lost")
     assert WorkspaceSynced(container_id=None, directory=Path("x")).render() == "no files"

@@ -86,27 +86,27 @@ def test_reducer_for_the_slice_of_its_own_event():
 
 
 def test_event_is_stored_and_dispatched_once():
-    heard: list[object] = []
+    received: list[object] = []
     bus = InProcessDispatcher()
-    bus.subscribe(ToolInvoked, heard.append)
+    bus.subscribe(ToolInvoked, received.append)
     session = Session(dispatcher=bus)
     with session.forward_to(bus):  # the session's own: told anyway
         session.dispatch(invoked())
 
     assert len(session[ToolInvoked].all()) == 1
-    assert len(heard) == 1
+    assert len(received) == 1
 
 
 def test_forward_to_adds_a_dispatcher_temporarily():
-    heard: list[object] = []
+    received: list[object] = []
     bus = InProcessDispatcher()
-    bus.subscribe(object, heard.append)
+    bus.subscribe(object, received.append)
     session = Session()
     with session.forward_to(bus), session.forward_to(bus):
         assert session.dispatch(Note("in")).handled == 1
     session.dispatch(Note("out"))
 
-    assert heard == [Note("in")]
+    assert received == [Note("in")]
 
 
 def test_seed_append_and_clear():
@@ -121,9 +121,9 @@ def test_seed_append_and_clear():
 
 
 def test_failing_reducer_raises_and_leaves_the_slices_unchanged():
-    heard: list[object] = []
+    received: list[object] = []
     session = Session()
-    session.dispatcher.subscribe(StepDone, heard.append)
+    session.dispatcher.subscribe(StepDone, received.append)
 
     def broken(view: SliceView[Note], event: StepDone) -> SliceOp:
         raise ValueError("bad step")
@@ -137,7 +137,7 @@ def test_failing_reducer_raises_and_leaves_the_slices_unchanged():
     assert isinstance(caught.value.errors[0], ValueError)
     assert session[Note].all() == (Note("kept"),)
     assert session[Plan].latest() == Plan(("a",))
-    assert heard == [StepDone("a")]
+    assert received == [StepDone("a")]
 
 
 def test_restore_rolls_back_state_and_keeps_logs():
@@ -215,9 +215,9 @@ def test_reducer_on_the_log_of_its_event_replaces_the_default():
 
 def test_overlapping_forward_to_may_end_in_any_order():
     session, one, other = Session(), InProcessDispatcher(), InProcessDispatcher()
-    told: list[str] = []
-    one.subscribe(Note, lambda note: told.append(f"one: {note.text}"))
-    other.subscribe(Note, lambda note: told.append(f"other: {note.text}"))
+    received: list[str] = []
+    one.subscribe(Note, lambda note: received.append(f"one: {note.text}"))
+    other.subscribe(Note, lambda note: received.append(f"other: {note.text}"))
     first, second = session.forward_to(one), session.forward_to(other)
 
     first.__enter__()
@@ -227,7 +227,7 @@ def test_overlapping_forward_to_may_end_in_any_order():
     second.__exit__(None, None, None)
     session.dispatch(Note("after"))
 
-    assert told == ["other: between"]
+    assert received == ["other: between"]
 
 
 def test_falsy_dispatcher_is_kept():

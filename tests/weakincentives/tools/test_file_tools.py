@@ -23,11 +23,11 @@ NO_CONTEXT = cast("ToolContext", None)  # the tools have a filesystem of their o
 
 @pytest.fixture
 def files() -> InMemoryFilesystem:
-    made = InMemoryFilesystem()
-    made.write_text("readme.md", "one\ntwo\nthree\n")
-    made.write_text("src/app.py", "import os\nimport sys\n")
-    made.write_bytes("logo.png", b"\x89PNG\x00\xff")
-    return made
+    filesystem = InMemoryFilesystem()
+    filesystem.write_text("readme.md", "one\ntwo\nthree\n")
+    filesystem.write_text("src/app.py", "import os\nimport sys\n")
+    filesystem.write_bytes("logo.png", b"\x89PNG\x00\xff")
+    return filesystem
 
 
 class Desk:
@@ -74,7 +74,7 @@ def test_read_file_of_an_empty_file(desk: Desk, files: InMemoryFilesystem):
 
 
 @pytest.mark.parametrize(
-    "params, told",
+    "params, message",
     [
         (ReadParams("readme.md", offset=9), "has only 3 lines"),
         (ReadParams("readme.md", offset=0), "count from 1"),
@@ -96,13 +96,13 @@ def test_read_file_of_an_empty_file(desk: Desk, files: InMemoryFilesystem):
     ids=str,
 )
 def test_failed_calls_have_a_message_and_change_nothing(
-    desk: Desk, files: InMemoryFilesystem, params: object, told: str
+    desk: Desk, files: InMemoryFilesystem, params: object, message: str
 ):
     before = {path: files.read_bytes(path) for path in files.glob("**")}
     result = desk(params)
 
     assert not result.success
-    assert told in result.message
+    assert message in result.message
     assert {path: files.read_bytes(path) for path in files.glob("**")} == before
 
 

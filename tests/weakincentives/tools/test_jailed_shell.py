@@ -24,14 +24,14 @@ needs_the_jail = pytest.mark.skipif(
 
 @pytest.fixture(params=["memory", "host"])
 def files(request, tmp_path) -> Filesystem:
-    made: Filesystem = InMemoryFilesystem()
+    filesystem: Filesystem = InMemoryFilesystem()
     if request.param == "host":
         (tmp_path / "root").mkdir()
-        made = HostFilesystem(tmp_path / "root")
-    made.write_text("notes.txt", "tea\n")
-    made.write_text("src/run.sh", "#!/bin/sh\necho ran in $PWD\n")
-    made.mkdir("empty")
-    return made
+        filesystem = HostFilesystem(tmp_path / "root")
+    filesystem.write_text("notes.txt", "tea\n")
+    filesystem.write_text("src/run.sh", "#!/bin/sh\necho ran in $PWD\n")
+    filesystem.mkdir("empty")
+    return filesystem
 
 
 def run(files: Filesystem, *commands: str, shell: JailedShell | None = None, **options: Any) -> list[CommandOutput]:

@@ -87,7 +87,7 @@ def test_exclude_patterns(host, pattern, gone):
 
 
 @pytest.mark.parametrize(
-    "pattern, taken",
+    "pattern, expected",
     [
         ("*.py", ["src/app.py", "src/lib/util.py", "vendor/sub/code.py"]),
         ("/*.md", ["README.md"]),
@@ -97,10 +97,10 @@ def test_exclude_patterns(host, pattern, gone):
         ("nothing", []),
     ],
 )
-def test_include_patterns(host, pattern, taken):
+def test_include_patterns(host, pattern, expected):
     fill(host / "repo", *REPOSITORY)
 
-    assert entries(HostMount("repo", include_glob=(pattern,)), host) == taken
+    assert entries(HostMount("repo", include_glob=(pattern,)), host) == expected
 
 
 def test_exclude_takes_precedence(host):
