@@ -11,7 +11,7 @@ ALL = [cls for _, cls in inspect.getmembers(errors, inspect.isclass) if cls.__mo
 
 
 def drawn_tree() -> dict[str, str]:
-    """Child -> parent, as drawn in the module's docstring."""
+    """Child → parent, from the tree in the module's docstring."""
     parents: dict[int, str] = {}
     edges = {}
     for line in (inspect.getdoc(errors) or "").splitlines():

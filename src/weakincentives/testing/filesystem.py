@@ -53,7 +53,7 @@ class FilesystemConformance:
         """A new, empty filesystem; called at least once per test."""
         raise NotImplementedError("define make() so that it returns a new, empty Filesystem")
 
-    # ── Reading and writing ──────────────────────────────────────────────────────────────────────────────────────────
+    # ── Reading and writing ───────────────────────────────────────────────────────────────────────────────────────────
 
     def test_is_a_filesystem(self) -> None:
         # By attribute: since Python 3.12, `isinstance` with a protocol ignores attributes from `__getattr__`.
@@ -125,7 +125,7 @@ class FilesystemConformance:
         raises(NotADirectoryPathError, lambda: files.write_text("dir/file/far/below", "x"))
         equal(tree(files), {"dir": None, "dir/file": b"dir/file"})
 
-    # ── Paths ────────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── Paths ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def test_every_method_rejects_invalid_paths(self) -> None:
         files = _with_files(self.make(), "a", "b/c")
@@ -220,7 +220,7 @@ class FilesystemConformance:
                 directories.remove("a")
         equal(visited, [".", "m"])
 
-    # ── Search ────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── Search ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def test_glob(self) -> None:
         files = _with_files(
@@ -267,7 +267,7 @@ class FilesystemConformance:
         raises(FilesystemError, lambda: files.grep("("))
         raises(MissingFileError, lambda: files.grep("two", "nothing"))
 
-    # ── Create and delete ─────────────────────────────────────────────────────────────────────────────────────
+    # ── Create and delete ─────────────────────────────────────────────────────────────────────────────────────────────
 
     def test_mkdir(self) -> None:
         files = _with_files(self.make(), "file")
@@ -301,7 +301,7 @@ class FilesystemConformance:
         files.delete("keep/a", recursive=True)
         equal(tree(files), {"keep": None})
 
-    # ── Snapshots ────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── Snapshots ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def test_restore_undoes_all_changes(self) -> None:
         files = _with_files(self.make(), "kept", "changed", "gone", "dir/gone", "dir/sub/gone")

@@ -86,7 +86,7 @@ class JailedShell:
             self._copy_from_sandbox(files, copy, before)
         return outputs
 
-    # ── Files ────────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── Files ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _copy_to_sandbox(self, files: Filesystem, copy: HostFilesystem) -> dict[str, _Fingerprint]:
         """Copy all files into the workspace; returns their fingerprints."""
@@ -135,7 +135,7 @@ class JailedShell:
                     )
                 yield path, content
 
-    # ── Processes ────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── Processes ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _run(self, command: str, directory: str, call: ShellCall, deadline: Deadline | None) -> CommandOutput:
         if "\0" in command:

@@ -310,7 +310,7 @@ def test_opened_section_adds_its_tools_and_stays_open():
     assert [event.success for event in session[ToolInvoked].all()] == [False, True, True]
     assert "The long story." in session[ToolInvoked].all()[1].rendered_output
     texts = {request.rendered.text for request in adapter.requests}
-    assert len(texts) == 1  # the prefix that providers cache does not change under way
+    assert len(texts) == 1  # the cached prefix does not change
 
     adapter.evaluate(prompt, session=session)
     assert "The long story." in adapter.requests[-1].rendered.text

@@ -22,7 +22,7 @@ class Note:
 
 
 @dataclass
-class Stored:  # mutable, and without render(): must work all the same
+class Stored:  # mutable, and without render()
     count: int
 
 
@@ -42,31 +42,33 @@ def ping(params: None, *, context: ToolContext) -> ToolResult[None]:
     return ToolResult("pong")
 
 
-def lying(params: None, *, context: ToolContext) -> ToolResult[None]:
+def returns_text(params: None, *, context: ToolContext) -> ToolResult[None]:
     return "not a result"  # pyright: ignore[reportReturnType] - the point of the test
 
 
 @dataclass
-class Unspeakable:
+class RenderFails:
     def render(self) -> str:
         raise RuntimeError("no words")
 
 
-def stammer(params: None, *, context: ToolContext) -> ToolResult[Unspeakable]:
-    context.session.dispatch(Note("stammered"))
-    return ToolResult.ok(Unspeakable())
+def unrenderable(params: None, *, context: ToolContext) -> ToolResult[RenderFails]:
+    context.session.dispatch(Note("rendered"))
+    return ToolResult.ok(RenderFails())
 
 
 TOOLS: tuple[Tool[Any, Any], ...] = (
     Tool[Note, Stored](name="store", description="Store a note.", handler=store),
     Tool[None, None](name="ping", description="Answer.", handler=ping),
-    Tool[None, None](name="lying", description="Lie.", handler=lying),
-    Tool[None, Unspeakable](name="stammer", description="Stammer.", handler=stammer),
+    Tool[None, None](name="returns_text", description="Return text.", handler=returns_text),
+    Tool[None, RenderFails](
+        name="unrenderable", description="Return a value whose render raises.", handler=unrenderable
+    ),
 )
 
 
 class Run:
-    """One evaluation with these replies, and what it left behind."""
+    """One evaluation with scripted replies, with its session and filesystem."""
 
     def __init__(self, *replies: ModelReply) -> None:
         self.session = Session()
@@ -169,21 +171,21 @@ def test_invalid_arguments_are_a_failed_result_and_the_handler_does_not_run(argu
 def test_unknown_tool_is_a_failed_result_that_lists_the_tools():
     run = Run(call("rm_rf")).go()
 
-    assert run.outputs[0].text == "Unknown tool 'rm_rf'. Tools: store, ping, lying, stammer."
+    assert run.outputs[0].text == "Unknown tool 'rm_rf'. Tools: store, ping, returns_text, unrenderable."
     assert run.events[0].success is False
 
 
 def test_handler_that_returns_no_tool_result_is_a_failed_call():
-    run = Run(calls(("lying", {}), ("ping", {}))).go()
+    run = Run(calls(("returns_text", {}), ("ping", {}))).go()
 
     assert "returned str, not a ToolResult" in run.outputs[0].text
     assert run.outputs[1].text == "pong"
 
 
 def test_result_whose_render_raises_is_a_failed_call():
-    run = Run(calls(("stammer", {}), ("ping", {}))).go()
+    run = Run(calls(("unrenderable", {}), ("ping", {}))).go()
 
-    assert run.outputs[0].text == "Tool stammer failed: RuntimeError: no words"
+    assert run.outputs[0].text == "Tool unrenderable failed: RuntimeError: no words"
     assert [event.success for event in run.events] == [False, True]
     assert run.session[Note].all() == ()
 
@@ -216,7 +218,7 @@ class Found:
 
 
 def provider_run(tool: ProviderTool[Any, Any, Any], *, params: object = None, value: object = None) -> Run:
-    """A run in which the provider has run its tool `web_search`."""
+    """A run in which the provider runs its tool `web_search`."""
     run = Run(native("web_search", params=params, result=ToolResult("raw", value), provider="scripted", text="done"))
     run.prompt = Prompt[str](
         ns="n", key="k", sections=[MarkdownSection(title="Task", key="task", template="Do.", tools=[tool])]
@@ -272,14 +274,14 @@ def test_failing_hook_is_a_failed_result_and_is_rolled_back():
 
 
 def test_provider_result_whose_render_raises_is_a_failed_call():
-    run = provider_run(search_tool(), value=Unspeakable())
+    run = provider_run(search_tool(), value=RenderFails())
 
     (event,) = run.events
     assert (event.success, event.rendered_output) == (False, "Tool web_search failed: RuntimeError: no words")
 
 
-def left_to_us(run: Any, *, undone: bool = True) -> ModelReply:
-    call_of_shell = ClientRunCall(
+def client_run_reply(run: Any, *, rollback: bool = True) -> ModelReply:
+    shell_call = ClientRunCall(
         call_id="c1",
         name="shell",
         capability="shell",
@@ -287,9 +289,9 @@ def left_to_us(run: Any, *, undone: bool = True) -> ModelReply:
         params=Note("ls"),
         run=run,
         format_output=lambda output: {},
-        rollback_on_failure=undone,
+        rollback_on_failure=rollback,
     )
-    return ModelReply(calls=(call_of_shell,))
+    return ModelReply(calls=(shell_call,))
 
 
 def write(context: ToolContext, result: ToolResult[Any]) -> ToolResult[Any]:
@@ -298,7 +300,7 @@ def write(context: ToolContext, result: ToolResult[Any]) -> ToolResult[Any]:
 
 
 def test_client_run_call_runs_locally_and_its_event_names_the_provider():
-    run = Run(left_to_us(lambda context: write(context, ToolResult("ok", Stored(3))))).go()
+    run = Run(client_run_reply(lambda context: write(context, ToolResult("ok", Stored(3))))).go()
 
     (event,) = run.events
     assert (event.origin, event.provider, event.capability) == ("client", "acme", "shell")
@@ -319,7 +321,7 @@ def test_hook_is_applied_to_a_client_run_call():
         context.session.dispatch(Note("hooked"))
         return ToolResult("Only the count.", Stored(stored.count + 1))
 
-    run = Run(left_to_us(lambda context: write(context, ToolResult("ok", Stored(3)))))
+    run = Run(client_run_reply(lambda context: write(context, ToolResult("ok", Stored(3)))))
     run.prompt = shell_tool(handle_provider_output=hook)
     run.go()
 
@@ -330,7 +332,7 @@ def test_hook_is_applied_to_a_client_run_call():
 
 
 def test_failing_hook_rolls_back_the_client_run_call():
-    run = Run(left_to_us(lambda context: write(context, ToolResult("ok", Stored(3)))))
+    run = Run(client_run_reply(lambda context: write(context, ToolResult("ok", Stored(3)))))
     run.prompt = shell_tool(handle_provider_output=lambda stored, context: ToolResult.error("No."))
     run.go()
 
@@ -338,9 +340,9 @@ def test_failing_hook_rolls_back_the_client_run_call():
     assert run.filesystem.read_text("notes.txt") == "before"
 
 
-@pytest.mark.parametrize("undone, content", [(True, "before"), (False, "after")])
-def test_failed_client_run_call_is_rolled_back_unless_disabled(undone: bool, content: str):
-    run = Run(left_to_us(lambda context: write(context, ToolResult.error("exit 1")), undone=undone)).go()
+@pytest.mark.parametrize("rollback, content", [(True, "before"), (False, "after")])
+def test_failed_client_run_call_is_rolled_back_unless_disabled(rollback: bool, content: str):
+    run = Run(client_run_reply(lambda context: write(context, ToolResult.error("exit 1")), rollback=rollback)).go()
 
     assert [event.success for event in run.events] == [False]
     assert run.filesystem.read_text("notes.txt") == content
@@ -350,7 +352,7 @@ def test_exception_of_a_client_run_call_is_a_failed_result():
     def explode(context: ToolContext) -> ToolResult[Any]:
         raise RuntimeError("boom")
 
-    run = Run(left_to_us(explode, undone=False)).go()
+    run = Run(client_run_reply(explode, rollback=False)).go()
 
     assert run.outputs[0].text == "Tool shell failed: RuntimeError: boom"
     assert run.outputs[0].value is None

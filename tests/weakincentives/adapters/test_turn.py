@@ -48,7 +48,7 @@ def test_loop_calls_model_records_runs_tool_and_calls_model_again():
 
     call = ToolCall("c1", "ls")
     reply = ModelReply(text="Looking.", calls=(call,), native_calls=(NATIVE,), usage=TokenUsage(5, 1))
-    assert loop.send(reply) == Record(NATIVE, 0)  # what the provider ran came before what the model said
+    assert loop.send(reply) == Record(NATIVE, 0)  # provider-run calls are recorded before the reply
     assert loop.send(None) == Record(reply, 0)
     assert loop.send(None) == RunTool(call)
     again = loop.send(ran(call))
@@ -157,7 +157,7 @@ def test_exceeded_budget_ends_the_loop_with_the_last_text():
     tracker = BudgetTracker(Budget(max_total_tokens=10))
     loop = agent_loop(rendered(), limits=EvaluationLimits("p", 10, tracker=tracker))
     next(loop)
-    tracker.record(TokenUsage(20, 1))  # the driver counts; the loop asks
+    tracker.record(TokenUsage(20, 1))  # recorded by the driver
     loop.send(ModelReply(text="a long answer"))
     with pytest.raises(BudgetExceededError, match="max_total_tokens is 10, used 21") as caught:
         loop.send(None)

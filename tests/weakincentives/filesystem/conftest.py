@@ -1,4 +1,4 @@
-"""What several of these tests start from."""
+"""Fixtures: host directories with files inside and outside of the root."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from weakincentives.filesystem import HostFilesystem
 
 @pytest.fixture
 def root(tmp_path):
-    """A root with something in it, and beside it what must not be reached."""
+    """A root with a file, and a sibling directory that must not be accessible."""
     (tmp_path / "root/dir").mkdir(parents=True)
     (tmp_path / "root/dir/file").write_text("inside")
     (tmp_path / "outside").mkdir()
@@ -32,7 +32,7 @@ def everything():
 
 
 def _everything(path: Path):
-    """All below a directory as the operating system sees it: kind, permissions and content."""
+    """All entries below a directory: type, permissions and content."""
     found = {}
     for entry in sorted(path.rglob("*")):
         info = entry.lstat()
@@ -47,6 +47,6 @@ def _everything(path: Path):
 
 @pytest.fixture
 def unprivileged():
-    """Nothing is forbidden to root, unless root lays down the rights that overrule permissions."""
+    """Drop the capabilities with which root overrides file permissions."""
     with rights_laid_down():
         yield

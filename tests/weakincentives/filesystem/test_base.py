@@ -8,7 +8,7 @@ from weakincentives.testing.filesystem import tree
 
 
 class Flaky(InMemoryFilesystem):
-    """Some of what is listed cannot be read, or is gone again."""
+    """A filesystem in which some listed files are unreadable or missing."""
 
     refused = ("locked", "locked.txt")
 

@@ -66,14 +66,14 @@ def test_escaped_name_matches_only_itself(name):
 
 
 @given(st.text("ab*?[]!-{},/.", max_size=30))
-@example("[?--]")  # `re` warns of two hyphens in a set
+@example("[?--]")  # `re` warns about two hyphens in a set
 def test_every_pattern_compiles(pattern):
     try:
         compiled = compile_glob(pattern)
     except InvalidPathError:
         return
 
-    assert compiled.groups == 0  # braces choose, they do not capture
+    assert compiled.groups == 0  # braces do not create capture groups
 
 
 @given(

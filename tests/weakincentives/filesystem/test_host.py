@@ -23,7 +23,7 @@ from weakincentives.errors import (
 )
 from weakincentives.filesystem import HostFilesystem
 
-# ── Links and other things that are no files ─────────────────────────────────────────────────────────────────────────
+# ── Links and special files ───────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("target", ["../outside/file", "dir/file", "nowhere", "link"])
@@ -90,7 +90,7 @@ def test_deleting_a_directory_does_not_follow_the_links_in_it(files, root):
 
 def test_special_files_are_rejected_without_blocking(files, root, monkeypatch):
     os.mkfifo(root / "fifo")
-    monkeypatch.chdir(root)  # a socket's path must be short
+    monkeypatch.chdir(root)  # the path of a socket must be short
     with socket.socket(socket.AF_UNIX) as server:
         server.bind("socket")
         for name, what in (("fifo", "a FIFO"), ("socket", "a socket")):
@@ -156,10 +156,10 @@ def test_tree_deeper_than_path_max_is_skipped_and_can_be_deleted(files, root):
     assert files.list_dir() == []
 
 
-# ── Races: the tree changes between any two steps, and nothing outside is ever reached ───────────────────────────────
+# ── Races: concurrent renames cannot redirect an operation out of the root ────────────────────────────────────────────
 
 
-# Another process, for real simultaneity. It swaps two entries in one step, so that neither is ever missing.
+# A separate process that atomically swaps two entries, so that neither is ever missing.
 SWAP = """
 import ctypes, os, sys
 first, second = map(os.fsencode, sys.argv[1:])
@@ -172,7 +172,7 @@ while libc.renameat2(here, first, here, second, exchange) == 0:
 
 @contextlib.contextmanager
 def swapping(root: Path):
-    """While this lasts, `root/dir` is in turn a directory and a link to `outside`."""
+    """Inside the block, `root/dir` alternates between a directory and a link to `outside`."""
     if not sys.platform.startswith("linux"):
         pytest.skip("only Linux can swap two entries in one step")
     (root / "trap").symlink_to("../outside")
@@ -188,7 +188,7 @@ def swapping(root: Path):
 
 
 def rounds(*, until=lambda: True):
-    """A while at least, and then until enough was seen: a busy machine may run one process at a time."""
+    """Loop for a minimum time, then until enough was observed: a busy machine may run one process at a time."""
     start = time.monotonic()
     number = 0
     while (elapsed := time.monotonic() - start) < 0.4 or (elapsed < 30 and not until()):
@@ -257,7 +257,7 @@ def test_restore_never_leaves_the_root_during_renames(files, root, everything):
     assert everything(root.parent / "outside") == outside
 
 
-# ── Writing ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Writes ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_write_keeps_permissions(files, root):
@@ -338,7 +338,7 @@ def test_os_errors_are_translated_with_their_cause(files):
     assert caught.value.path == "nothing"
 
 
-# ── The object ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Object ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_root_descriptor_is_closed_with_the_object(root):

@@ -11,7 +11,7 @@ from weakincentives.resources import Snapshotable
 
 
 class Ticking:
-    """A clock that moves a second whenever it is read."""
+    """A clock that advances a second at each read."""
 
     def __init__(self):
         self.time = datetime(2030, 1, 1, tzinfo=UTC)
@@ -28,7 +28,7 @@ class Ticking:
 
 
 def allocated(action):
-    """The most memory that an action held at once, above what there was: what is copied has to be held."""
+    """Peak memory of an action above the baseline; copies count."""
     tracemalloc.start()
     try:
         before, _ = tracemalloc.get_traced_memory()

@@ -11,7 +11,7 @@ from weakincentives.errors import InvalidPathError
 from weakincentives.filesystem.paths import VfsPath, is_addressable, join, normalise, split
 from weakincentives.testing.filesystem import INVALID_PATHS
 
-# Dots, slashes and the rest that matters come up often; everything else now and then.
+# Special characters are frequent, others occasional.
 texts = st.lists(
     st.sampled_from(["..", ".", "/", "//", "a", "b c", "é", "\\", "\0", "\udcff", "x" * 200]) | st.text()
 ).map("".join)

@@ -33,7 +33,7 @@ def test_glob_times_out(pattern: str, monkeypatch: pytest.MonkeyPatch):
     files = InMemoryFilesystem()
     files.write_text("a" * 60, "")
     files.write_text("a/" * 40 + "c", "")
-    with suppress(FilesystemError):  # an answer or a refusal, but soon
+    with suppress(FilesystemError):  # a result or an error, within the timeout
         assert files.glob(pattern) == []
 
 

@@ -77,7 +77,7 @@ def test_snapshot_of_another_log_is_rejected(stranger):
         UndoLog().changes_since(stranger)
 
 
-# ── In use ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── With HostFilesystem ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_is_snapshotable(files):

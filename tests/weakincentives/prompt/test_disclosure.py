@@ -45,7 +45,7 @@ def prompt(*sections: Section[Any], key: str = "prompt") -> Prompt[Any]:
 
 
 def opening(path: str, of: Prompt[Any], session: Session) -> ToolResult[None]:
-    """What happens when the model calls the tool."""
+    """The result of calling `open_section`."""
     rendered = of.render(session=session)
     context = ToolContext(prompt=of, rendered_prompt=rendered, adapter=None, session=session)
     tool = rendered.find_tool(OPEN_SECTION)

@@ -93,7 +93,7 @@ def check(handler: Callable[..., Any], params_type: object = Params, result_type
     check_handler(handler, params_type=params_type, result_type=result_type, tool="it")
 
 
-# ── What can be a handler ────────────────────────────────────────────────────────────────────────────────────────────
+# ── Valid handlers ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("handler", ANNOTATED.values(), ids=ANNOTATED)
@@ -154,7 +154,7 @@ def test_unparametrised_tool_result_annotation():
     check(bare)
 
 
-# ── What cannot ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Invalid handlers ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 async def coroutine(params: Params, *, context: ToolContext) -> ToolResult[Result]:
@@ -212,7 +212,7 @@ def test_invalid_handlers_are_rejected(handler, why):
         check(handler)
 
 
-# ── Annotations that are strings ─────────────────────────────────────────────────────────────────────────────────────
+# ── String annotations ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_local_types_are_resolved_through_the_tools_types():

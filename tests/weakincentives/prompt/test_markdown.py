@@ -110,7 +110,7 @@ def test_clone_with_another_template_is_validated():
 
 
 class Greeting(MarkdownSection[Params]):
-    """With a constructor and a clone that know nothing of templates."""
+    """A constructor and a clone without a `template` argument."""
 
     def __init__(self, *, default_params: Params | None = None) -> None:
         super().__init__(title="Greeting", key="greeting", template="Hello ${topic}.", default_params=default_params)

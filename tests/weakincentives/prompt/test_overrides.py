@@ -77,7 +77,7 @@ def overrides(
     )
 
 
-# ── Applied while the hash matches ───────────────────────────────────────────────────────────────────────────────────
+# ── Applied while the hash matches ────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_body_is_overridden_while_the_hash_matches():
@@ -122,7 +122,7 @@ def test_native_tool_that_accepts_overrides():
     assert declared["web_search"].origin == "section 'task'"
 
 
-# ── Not applied ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Not applied ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_description_of_an_unknown_parameter_is_rejected():
         Prompt(built, overrides=wrong).render()
 
 
-# ── Hashes ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Hashes ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_descriptor_has_hashes_of_sections_and_tools():
@@ -203,7 +203,7 @@ def test_hash_changes_with_the_text(first, two):
     assert (hash_of(first) == hash_of(two)) == (first == two)
 
 
-# ── In files ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Files ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_json_round_trip():

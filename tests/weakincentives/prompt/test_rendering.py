@@ -43,7 +43,7 @@ class Answer:
 
 
 class Invisible(Section[Defaults]):
-    """As native tool sections are: no text, only a declaration."""
+    """A section without text, with a native declaration."""
 
     def render(self, params: SupportsDataclass | None, depth: int, number: str) -> str:
         return ""
@@ -53,7 +53,7 @@ class Invisible(Section[Defaults]):
 
 
 class Telling(Section[None]):
-    """Tells what it was rendered with."""
+    """A section that renders its arguments."""
 
     def render(self, params: SupportsDataclass | None, depth: int, number: str) -> str:
         return f"{params} {depth} {number}"
@@ -78,7 +78,7 @@ def headings(*sections: Section[Any]) -> list[str]:
     return [line for line in prompt(*sections).render().text.splitlines() if line.startswith("#")]
 
 
-# ── The text ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Text ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_heading_format():
@@ -169,7 +169,7 @@ def test_section_text_includes_descendants():
     assert rendered.section_text("missing") == ""
 
 
-# ── Params ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Params ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def asking(**changes: Any) -> MarkdownSection[Params]:
@@ -200,7 +200,7 @@ def test_bound_params_are_shared_by_all_sections_of_their_type():
     assert built.bind(Params("cats")).render().text.count("cats") == 2
 
 
-# ── Disabled sections ────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Disabled sections ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_disabled_section_removes_its_subtree_and_tools():
@@ -237,7 +237,7 @@ def test_enabled_may_depend_on_params_and_session():
     assert not built.bind(Params("dogs")).render(session=Session()).text
 
 
-# ── What comes with the text ─────────────────────────────────────────────────────────────────────────────────────────
+# ── Tools and output type ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_tools_are_in_document_order():

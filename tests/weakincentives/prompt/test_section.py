@@ -35,7 +35,7 @@ class Plain(Section[Params]):
 
 
 class WithConstructor(Section[Params]):
-    """As the specs write theirs: a constructor and a clone of its own."""
+    """A section with its own constructor and clone, as in the specs."""
 
     def __init__(self, *, model: str, default_params: Params | None = None) -> None:
         super().__init__(title="Own", key="own", default_params=default_params or Params(), accepts_overrides=False)
@@ -54,7 +54,7 @@ def section(**changes: Any) -> Plain:
     return Plain(**{"title": "Task", "key": "task", **changes})
 
 
-# ── Building one ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Construction ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_default_arguments():
@@ -121,7 +121,7 @@ def test_repr():
     assert repr(section()) == "Plain(key='task')"
 
 
-# ── Enabled or not ───────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Enabled ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class Switch:
@@ -164,7 +164,7 @@ def test_enabled_must_be_callable(enabled):
         section(enabled=enabled)
 
 
-# ── Clones ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Clones ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_clone_changes_only_the_given_arguments():

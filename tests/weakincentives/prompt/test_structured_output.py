@@ -26,7 +26,7 @@ class Review:
 
 @dataclass
 class Items:
-    """Called like what an array travels in."""
+    """Has the name of the wrapper of arrays."""
 
     items: list[int]
 
@@ -49,7 +49,7 @@ def rendered(output: Any, *, allow_extra_keys: bool = False) -> RenderedPrompt[A
 reviews = st.builds(Review, st.text(), st.none() | st.integers(-100, 100), st.lists(st.text(), max_size=3))
 
 
-# ── What the model is asked for ──────────────────────────────────────────────────────────────────────────────────────
+# ── Schema ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_dataclass_output_has_a_strict_schema():
@@ -101,7 +101,7 @@ def test_output_without_a_strict_schema_has_a_plain_one(prompt):
     assert "additionalProperties" not in output.schema
 
 
-# ── What the model wrote ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── Parser ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @given(reviews)

@@ -100,7 +100,7 @@ def prompt(*sections: Section[Any]) -> Prompt[Any]:
     return Prompt(template(*sections))
 
 
-# ── The template ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Template ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_template_attributes():
@@ -197,7 +197,7 @@ def test_find_section_returns_the_first_of_a_type():
     assert Prompt(built).find_section(Lending) is lending
 
 
-# ── Names of tools ───────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Tool names ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -253,7 +253,7 @@ def test_two_tools_of_one_capability_collide():
         template(plain("a", tools=[provided("one")]), plain("b", tools=[provided("two")]))
 
 
-# ── Output ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Output ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -289,7 +289,7 @@ def test_output_without_a_schema_is_rejected_on_construction(output):
         cast("Any", PromptTemplate)[output](ns="test", key="prompt")
 
 
-# ── The prompt ───────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Prompt ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_prompt_creates_its_template():
@@ -355,7 +355,7 @@ def test_prompts_of_one_template_do_not_share_params():
     assert Prompt(built).params == ()
 
 
-# ── Resources ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Resources ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_resources_are_merged_from_sections():

@@ -84,7 +84,7 @@ def make(params_type: Any = Search, result_type: Any = Found, handler: Any = unt
     return Tool[params_type, result_type](**{"name": "it", "description": "It.", "handler": handler, **changes})
 
 
-# ── Declaring a tool ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Declaration ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_tool_with_type_arguments():
@@ -202,7 +202,7 @@ def test_invalid_result_types_are_rejected(result_type):
         make(result_type=result_type)
 
 
-# ── What the model is told ───────────────────────────────────────────────────────────────────────────────────────────
+# ── Spec ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_spec_has_name_description_and_a_strict_schema():
@@ -282,7 +282,7 @@ def test_description_of_an_unknown_parameter_is_rejected():
         make().with_descriptions("It.", {"colour": "Which?"})
 
 
-# ── Examples ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Examples ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_example_with_type_arguments():
@@ -348,7 +348,7 @@ def test_example_of_another_type_is_rejected(example, why):
         make(examples=[example])
 
 
-# ── Tools that the provider runs ─────────────────────────────────────────────────────────────────────────────────────
+# ── Provider-run tools ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_native_tool_has_no_handler():
@@ -442,7 +442,7 @@ def test_provider_tool_requires_a_provider():
         ProviderTool[None, Found, Config](name="it", description="It.", provider="", config=Config())
 
 
-# ── What a handler knows ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── Context ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def context(resources: ResourceRegistry) -> ToolContext:

@@ -36,7 +36,7 @@ class Opaque:
         return "<opaque>"
 
 
-# ── Ways to make one ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Constructors ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_constructor():
@@ -73,7 +73,7 @@ def test_subscripted_constructor():
     assert subscripted.success(Value()) == ToolResult.ok(Value())
 
 
-# ── What it is ───────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Value semantics ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("name", ["message", "value", "success", "succeeded", "something_else"])
@@ -108,7 +108,7 @@ def test_repr_is_a_constructor_call():
     assert repr(ToolResult("m", 1)) == "ToolResult(message='m', value=1, success=True)"
 
 
-# ── What the model reads ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── Rendering ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,7 @@ def test_event_is_stored_and_dispatched_once():
     bus = InProcessDispatcher()
     bus.subscribe(ToolInvoked, received.append)
     session = Session(dispatcher=bus)
-    with session.forward_to(bus):  # the session's own: told anyway
+    with session.forward_to(bus):  # the session's own dispatcher
         session.dispatch(invoked())
 
     assert len(session[ToolInvoked].all()) == 1
@@ -189,7 +189,7 @@ def test_cost_of_a_snapshot_is_independent_of_items():
     snapshot = session.snapshot()
 
     assert touched == []
-    assert sys.getrefcount(item) == references  # nobody holds the items a second time
+    assert sys.getrefcount(item) == references  # no second reference to the items
     assert snapshot.slices[Heavy] is session[Heavy].view
 
 

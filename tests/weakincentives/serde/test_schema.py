@@ -97,7 +97,7 @@ class Moments:
     maybe: Annotated[datetime, "When."] | int | None = None
 
 
-# ── Descriptions reach the model ─────────────────────────────────────────────────────────────────────────────────────
+# ── Descriptions ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def described(properties: dict[str, Any]) -> dict[str, str]:
@@ -162,7 +162,7 @@ def test_docstring_is_the_description_of_the_object():
     assert "description" not in schema(Page[int])
 
 
-# ── What it looks like ───────────────────────────────────────────────────────────────────────────────────────────────
+# ── Generated schemas ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_root_is_inlined_and_other_types_are_references():
@@ -297,7 +297,7 @@ def test_returned_schema_is_a_copy():
     assert strict_schema(Tree)["properties"]
 
 
-# ── Types without a schema ───────────────────────────────────────────────────────────────────────────────────────────
+# ── Types without a schema ────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass

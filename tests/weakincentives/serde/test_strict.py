@@ -75,11 +75,11 @@ class Nothing:
 
 TYPES = [Everything, Tree, Page[int], Page[Tree], Nothing]
 
-# ── The law: a model that keeps to the schema is understood ──────────────────────────────────────────────────────────
+# ── Property: output that follows the schema can be parsed ────────────────────────────────────────────────────────────
 
 
 def instances(node: dict[str, Any], named: dict[str, st.SearchStrategy[Any]]) -> st.SearchStrategy[Any]:
-    """Whatever a strict schema allows; this is all of JSON schema that may be in one."""
+    """Instances of a strict schema; supports all keywords of the strict subset."""
     match node:
         case {"$ref": reference}:
             return st.deferred(lambda: named[reference])
@@ -132,7 +132,7 @@ def test_mutated_instance_is_valid_exactly_if_it_can_be_parsed(as_type, data):
 
 @cache
 def allowed(as_type: type) -> Draft202012Validator:
-    """What the strict schema allows; and what has a default may be left out, as models without strict mode do."""
+    """Instances of the strict schema in which properties with defaults may be missing."""
     written, plain = strict_schema(as_type), schema(as_type)
     definitions = {
         name: {**node, "required": plain["$defs"][name].get("required", [])} if "required" in node else node
@@ -150,7 +150,7 @@ def can_be_read(text: str, as_type: type) -> bool:
 
 
 def places(node: Any) -> Iterator[tuple[Any, Any]]:
-    """Every place in some JSON that could hold something else."""
+    """Every (container, key) in a JSON value."""
     for key, inner in list(node.items() if isinstance(node, dict) else enumerate(node)):
         yield node, key
         if isinstance(inner, dict | list):
@@ -183,11 +183,11 @@ def nodes(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield from nodes(one)
 
 
-# ── What it looks like ───────────────────────────────────────────────────────────────────────────────────────────────
+# ── Generated schemas ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def properties(**plain: dict[str, Any]) -> dict[str, Any]:
-    """The strict form of some properties, none of them required."""
+    """The strict form of optional properties."""
     return cast("dict[str, Any]", to_strict({"type": "object", "properties": plain})["properties"])
 
 

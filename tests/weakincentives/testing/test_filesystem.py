@@ -32,7 +32,7 @@ class TestHostFilesystem(FilesystemConformance):
 
 
 class WithoutSnapshots:
-    """All of a filesystem, and nothing more."""
+    """A filesystem without snapshots."""
 
     def __init__(self):
         self._files = InMemoryFilesystem()
@@ -89,7 +89,7 @@ def test_make_must_be_implemented():
         FilesystemConformance().make()
 
 
-# ── The same as in memory, whatever is done ──────────────────────────────────────────────────────────────────────────
+# ── Property: host and memory behave alike ────────────────────────────────────────────────────────────────────────────
 
 names = st.sampled_from(["a", "b", "c"])
 paths = st.lists(names, min_size=1, max_size=3).map("/".join) | st.sampled_from([".", "", "a/../b", "./a//b", "../a"])
@@ -104,7 +104,7 @@ operations = st.one_of(
 
 
 class Player:
-    """Does operations to a filesystem, and says what came of each."""
+    """Applies operations to a filesystem and returns their results."""
 
     def __init__(self, files):
         self._files = files

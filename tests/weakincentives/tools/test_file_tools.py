@@ -18,7 +18,7 @@ from weakincentives.tools.file_tools import (
     WriteParams,
 )
 
-NO_CONTEXT = cast("ToolContext", None)  # the tools have a filesystem of their own here
+NO_CONTEXT = cast("ToolContext", None)  # the tools have their own filesystem
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def files() -> InMemoryFilesystem:
 
 
 class Desk:
-    """Calls a tool as the loop would, less the loop."""
+    """Calls a tool handler directly."""
 
     def __init__(self, files: InMemoryFilesystem) -> None:
         self._tools = FileTools(files)

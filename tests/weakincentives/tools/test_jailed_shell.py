@@ -155,7 +155,7 @@ def test_output_that_is_not_utf8(files):
 @needs_the_jail
 @pytest.mark.parametrize("then", ["true", "sleep 3600"])
 def test_workspace_above_the_size_limit_changes_nothing(files, then):
-    """It is stopped as soon as that is seen, or the second of these would take an hour."""
+    """The command is stopped early: otherwise the second case would take an hour."""
     before = tree(files)
     fill = "for i in 1 2 3 4; do head -c 50000 /dev/zero > f$i; done"
     with pytest.raises(WorkspaceBudgetError, match="workspace, 100,000 bytes"):

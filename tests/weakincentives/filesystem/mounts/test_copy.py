@@ -123,7 +123,7 @@ def test_invalid_mount_prevents_all_copies(host, workspace, bad, error):
 
 
 def after_planning(monkeypatch, action):
-    """Let something happen to the host between the plan and the copy."""
+    """Run an action on the host between planning and copying."""
     plan = mount_copy.plan_mounts
 
     def plan_then_act(*arguments):

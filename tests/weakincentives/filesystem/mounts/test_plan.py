@@ -12,7 +12,7 @@ from weakincentives.filesystem import HostMount
 from weakincentives.filesystem.mounts import plan as mount_plan
 from weakincentives.filesystem.mounts.plan import AllowedRoots, check_mounts, plan_mounts
 
-# What a repository looks like, as far as patterns care.
+# The files of a typical repository.
 REPOSITORY = (
     ".git/config",
     ".git/objects/ab/cd",
@@ -55,7 +55,7 @@ def entries(mount, *roots):
     return [file.entry for file in planned.files]
 
 
-# ── Patterns ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Patterns ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_patterns_do_not_apply_to_a_single_file_mount(host):
         plan(HostMount("a.csv", "."), roots=[host])
 
 
-# ── Allowed roots ────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Allowed roots ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_empty_roots_allow_no_mount(host):
@@ -224,7 +224,7 @@ def test_default_mount_path_is_the_name_of_host_path(host, monkeypatch):
         plan(HostMount("/"), roots=["/"])
 
 
-# ── Links and special files inside ───────────────────────────────────────────────────────────────────────────────────
+# ── Links and special files ───────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_links_are_skipped_by_default(host):
@@ -314,7 +314,7 @@ def test_unreadable_file_is_named(host, unprivileged):
         entries(HostMount("repo"), host)
 
 
-# ── Budgets and overlaps ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── Budgets and overlaps ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_budget_error_names_limit_total_and_largest_files(host):
