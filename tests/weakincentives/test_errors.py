@@ -10,7 +10,7 @@ from weakincentives import errors
 ALL = [cls for _, cls in inspect.getmembers(errors, inspect.isclass) if cls.__module__ == errors.__name__]
 
 
-def drawn_tree() -> dict[str, str]:
+def documented_tree() -> dict[str, str]:
     """Child → parent, from the tree in the module's docstring."""
     parents: dict[int, str] = {}
     edges = {}
@@ -28,7 +28,7 @@ def test_docstring_tree_matches_the_classes():
     ours = {cls.__name__ for cls in ALL}
     actual = {cls.__name__: next((base.__name__ for base in cls.__bases__ if base.__name__ in ours), "") for cls in ALL}
 
-    assert drawn_tree() == actual
+    assert documented_tree() == actual
 
 
 @pytest.mark.parametrize("cls", ALL)

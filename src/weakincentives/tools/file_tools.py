@@ -93,7 +93,7 @@ class FileList:
     def render(self) -> str:
         cut = self.total - len(self.names)
         lines = [*self.names, f"[{cut} more not shown: narrow the search]"] if cut else list(self.names)
-        return "\n".join(lines) or "Nothing there."
+        return "\n".join(lines) or "No entries."
 
 
 @dataclass(frozen=True)

@@ -267,7 +267,7 @@ def test_failing_reducer_ends_an_evaluation_and_failing_subscriber_does_not():
 
 
 def test_resources_of_the_caller_override_those_of_sections():
-    class Lending(MarkdownSection[None]):
+    class ResourceSection(MarkdownSection[None]):
         def resources(self) -> ResourceRegistry:
             return ResourceRegistry.build({Filesystem: lent, str: "lent"})
 
@@ -279,7 +279,7 @@ def test_resources_of_the_caller_override_those_of_sections():
 
     lent, given = InMemoryFilesystem(), InMemoryFilesystem()
     tool = Tool[None, None](name="look", description="Look.", handler=look)
-    prompt = Prompt[str](ns="n", key="k", sections=[Lending(title="T", key="t", template="x", tools=[tool])])
+    prompt = Prompt[str](ns="n", key="k", sections=[ResourceSection(title="T", key="t", template="x", tools=[tool])])
     adapter = ScriptedAdapter([call("look"), say("a"), call("look"), say("b")])
     adapter.evaluate(prompt, session=Session())
     adapter.evaluate(prompt, session=Session(), resources=ResourceRegistry.build({Filesystem: given}))
@@ -400,13 +400,13 @@ def test_fault_after_the_deadline_is_a_deadline_error():
 
 
 def test_cleanup_runs_after_success_and_failure():
-    class Tidy(ScriptedAdapter):
+    class CleanupAdapter(ScriptedAdapter):
         def connect(self, evaluation: Evaluation) -> Connection:
             evaluation.cleanup.callback(tidied.append, evaluation.prompt.name)
             return super().connect(evaluation)
 
     tidied: list[str] = []
-    adapter = Tidy([say(Verdict("a"))])
+    adapter = CleanupAdapter([say(Verdict("a"))])
     adapter.evaluate(Prompt(TEMPLATE), Topic("x"), session=Session())
     with pytest.raises(PromptEvaluationError, match="has no reply"):
         adapter.evaluate(Prompt(TEMPLATE), Topic("x"), session=Session())

@@ -79,7 +79,7 @@ class Run:
             ns="n", key="k", sections=[MarkdownSection(title="Task", key="task", template="Do.", tools=TOOLS)]
         )
 
-    def go(self) -> Run:
+    def evaluate(self) -> Run:
         resources = ResourceRegistry.build({Filesystem: self.filesystem})
         self.adapter.evaluate(self.prompt, session=self.session, resources=resources)
         return self
@@ -94,7 +94,7 @@ class Run:
 
 
 def test_tool_runs_with_typed_params_and_its_result_is_sent_to_the_model():
-    run = Run(call("store", text="hello", urgent=None)).go()
+    run = Run(call("store", text="hello", urgent=None)).evaluate()
 
     (event,) = run.events
     assert event.params == Note("hello", urgent=False)  # null stands for the default
@@ -106,7 +106,7 @@ def test_tool_runs_with_typed_params_and_its_result_is_sent_to_the_model():
 
 @pytest.mark.parametrize("arguments", ["{}", "", '{"ignored": 1}', "null"])
 def test_tool_without_params_is_called_with_none(arguments: str):
-    run = Run(ModelReply(calls=(ToolCall("c", "ping", arguments),))).go()
+    run = Run(ModelReply(calls=(ToolCall("c", "ping", arguments),))).evaluate()
 
     assert run.outputs == [ToolOutput("c", "ping", "pong", success=True)]
     assert run.events[0].params is None
@@ -114,7 +114,7 @@ def test_tool_without_params_is_called_with_none(arguments: str):
 
 @pytest.mark.parametrize("text, message", [("explode", "RuntimeError: boom"), ("refuse", "Not today.")])
 def test_failed_tool_is_rolled_back_and_its_event_is_kept(text: str, message: str):
-    run = Run(call("store", text="first"), call("store", text=text)).go()
+    run = Run(call("store", text="first"), call("store", text=text)).evaluate()
 
     assert run.session[Note].all() == (Note("first"),)
     assert run.filesystem.read_text("notes.txt") == "first"
@@ -143,7 +143,7 @@ def test_failed_rollback_ends_the_evaluation_after_the_other_rollbacks():
 def test_interrupted_tool_is_rolled_back():
     run = Run(call("store", text="interrupt"))
     with pytest.raises(KeyboardInterrupt):
-        run.go()
+        run.evaluate()
 
     assert run.session[Note].all() == ()
     assert run.filesystem.read_text("notes.txt") == "before"
@@ -160,7 +160,7 @@ def test_interrupted_tool_is_rolled_back():
     ],
 )
 def test_invalid_arguments_are_a_failed_result_and_the_handler_does_not_run(arguments: str, message: str):
-    run = Run(ModelReply(calls=(ToolCall("c", "store", arguments),))).go()
+    run = Run(ModelReply(calls=(ToolCall("c", "store", arguments),))).evaluate()
 
     assert message in run.outputs[0].text
     assert "Correct them and try again." in run.outputs[0].text
@@ -169,21 +169,21 @@ def test_invalid_arguments_are_a_failed_result_and_the_handler_does_not_run(argu
 
 
 def test_unknown_tool_is_a_failed_result_that_lists_the_tools():
-    run = Run(call("rm_rf")).go()
+    run = Run(call("rm_rf")).evaluate()
 
     assert run.outputs[0].text == "Unknown tool 'rm_rf'. Tools: store, ping, returns_text, unrenderable."
     assert run.events[0].success is False
 
 
 def test_handler_that_returns_no_tool_result_is_a_failed_call():
-    run = Run(calls(("returns_text", {}), ("ping", {}))).go()
+    run = Run(calls(("returns_text", {}), ("ping", {}))).evaluate()
 
     assert "returned str, not a ToolResult" in run.outputs[0].text
     assert run.outputs[1].text == "pong"
 
 
 def test_result_whose_render_raises_is_a_failed_call():
-    run = Run(calls(("unrenderable", {}), ("ping", {}))).go()
+    run = Run(calls(("unrenderable", {}), ("ping", {}))).evaluate()
 
     assert run.outputs[0].text == "Tool unrenderable failed: RuntimeError: no words"
     assert [event.success for event in run.events] == [False, True]
@@ -223,7 +223,7 @@ def provider_run(tool: ProviderTool[Any, Any, Any], *, params: object = None, va
     run.prompt = Prompt[str](
         ns="n", key="k", sections=[MarkdownSection(title="Task", key="task", template="Do.", tools=[tool])]
     )
-    return run.go()
+    return run.evaluate()
 
 
 def search_tool(**hooks: Any) -> ProviderTool[Any, Any, Any]:
@@ -300,7 +300,7 @@ def write(context: ToolContext, result: ToolResult[Any]) -> ToolResult[Any]:
 
 
 def test_client_run_call_runs_locally_and_its_event_names_the_provider():
-    run = Run(client_run_reply(lambda context: write(context, ToolResult("ok", Stored(3))))).go()
+    run = Run(client_run_reply(lambda context: write(context, ToolResult("ok", Stored(3))))).evaluate()
 
     (event,) = run.events
     assert (event.origin, event.provider, event.capability) == ("client", "acme", "shell")
@@ -323,7 +323,7 @@ def test_hook_is_applied_to_a_client_run_call():
 
     run = Run(client_run_reply(lambda context: write(context, ToolResult("ok", Stored(3)))))
     run.prompt = shell_tool(handle_provider_output=hook)
-    run.go()
+    run.evaluate()
 
     assert run.events[0].result == ToolResult("Only the count.", Stored(4))
     assert run.outputs[0].text == 'Only the count.\n\n{"count":4}'
@@ -334,7 +334,7 @@ def test_hook_is_applied_to_a_client_run_call():
 def test_failing_hook_rolls_back_the_client_run_call():
     run = Run(client_run_reply(lambda context: write(context, ToolResult("ok", Stored(3)))))
     run.prompt = shell_tool(handle_provider_output=lambda stored, context: ToolResult.error("No."))
-    run.go()
+    run.evaluate()
 
     assert [event.success for event in run.events] == [False]
     assert run.filesystem.read_text("notes.txt") == "before"
@@ -342,7 +342,9 @@ def test_failing_hook_rolls_back_the_client_run_call():
 
 @pytest.mark.parametrize("rollback, content", [(True, "before"), (False, "after")])
 def test_failed_client_run_call_is_rolled_back_unless_disabled(rollback: bool, content: str):
-    run = Run(client_run_reply(lambda context: write(context, ToolResult.error("exit 1")), rollback=rollback)).go()
+    run = Run(
+        client_run_reply(lambda context: write(context, ToolResult.error("exit 1")), rollback=rollback)
+    ).evaluate()
 
     assert [event.success for event in run.events] == [False]
     assert run.filesystem.read_text("notes.txt") == content
@@ -352,7 +354,7 @@ def test_exception_of_a_client_run_call_is_a_failed_result():
     def explode(context: ToolContext) -> ToolResult[Any]:
         raise RuntimeError("boom")
 
-    run = Run(client_run_reply(explode, rollback=False)).go()
+    run = Run(client_run_reply(explode, rollback=False)).evaluate()
 
     assert run.outputs[0].text == "Tool shell failed: RuntimeError: boom"
     assert run.outputs[0].value is None

@@ -27,11 +27,11 @@ def files(root, opener):
 
 
 @pytest.fixture
-def everything():
-    return _everything
+def list_entries():
+    return _list_entries
 
 
-def _everything(path: Path):
+def _list_entries(path: Path):
     """All entries below a directory: type, permissions and content."""
     found = {}
     for entry in sorted(path.rglob("*")):

@@ -27,9 +27,9 @@ from weakincentives.filesystem import HostFilesystem
 
 
 @pytest.mark.parametrize("target", ["../outside/file", "dir/file", "nowhere", "link"])
-def test_link_is_neither_read_nor_written_through(files, root, target, everything):
+def test_link_is_neither_read_nor_written_through(files, root, target, list_entries):
     (root / "link").symlink_to(target)
-    before = everything(root.parent)
+    before = list_entries(root.parent)
 
     with pytest.raises(NotAFileError, match="'link' is a symbolic link"):
         files.read_bytes("link")
@@ -39,13 +39,13 @@ def test_link_is_neither_read_nor_written_through(files, root, target, everythin
         files.list_dir("link")
     with pytest.raises(NotADirectoryPathError, match="'link' is a symbolic link"):
         files.mkdir("link")
-    assert everything(root.parent) == before
+    assert list_entries(root.parent) == before
 
 
 @pytest.mark.parametrize("target", ["../outside", "dir", "/"])
-def test_path_through_a_link_is_rejected(files, root, target, everything):
+def test_path_through_a_link_is_rejected(files, root, target, list_entries):
     (root / "link").symlink_to(target)
-    before = everything(root.parent)
+    before = list_entries(root.parent)
 
     for call in (
         lambda: files.read_bytes("link/file"),
@@ -59,7 +59,7 @@ def test_path_through_a_link_is_rejected(files, root, target, everything):
         with pytest.raises(NotADirectoryPathError, match=r"'link' in 'link/.*' is a symbolic link"):
             call()
     assert not files.exists("link/file")
-    assert everything(root.parent) == before
+    assert list_entries(root.parent) == before
 
 
 def test_link_is_listed_and_can_be_deleted(files, root):
@@ -222,9 +222,9 @@ def test_reads_never_leave_the_root_during_renames(files, root):
     assert "inside" in seen
 
 
-def test_writes_and_deletes_never_leave_the_root_during_renames(files, root, everything):
+def test_writes_and_deletes_never_leave_the_root_during_renames(files, root, list_entries):
     (root.parent / "outside/precious").write_text("keep")
-    outside = everything(root.parent / "outside")
+    outside = list_entries(root.parent / "outside")
     with swapping(root):
         for number in rounds():
             for call in (
@@ -237,13 +237,13 @@ def test_writes_and_deletes_never_leave_the_root_during_renames(files, root, eve
                 with contextlib.suppress(FilesystemError):
                     call()
             if number % 50 == 0:
-                assert everything(root.parent / "outside") == outside
+                assert list_entries(root.parent / "outside") == outside
 
-    assert everything(root.parent / "outside") == outside
+    assert list_entries(root.parent / "outside") == outside
 
 
-def test_restore_never_leaves_the_root_during_renames(files, root, everything):
-    outside = everything(root.parent / "outside")
+def test_restore_never_leaves_the_root_during_renames(files, root, list_entries):
+    outside = list_entries(root.parent / "outside")
     with swapping(root):
         for _ in rounds():
             snapshot = files.snapshot()
@@ -254,7 +254,7 @@ def test_restore_never_leaves_the_root_during_renames(files, root, everything):
             with contextlib.suppress(FilesystemError):
                 files.restore(snapshot)
 
-    assert everything(root.parent / "outside") == outside
+    assert list_entries(root.parent / "outside") == outside
 
 
 # ── Writes ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -308,12 +308,12 @@ def test_writes_are_atomic(files, root):
     assert seen <= contents
 
 
-def test_failed_write_leaves_no_temporary_file(files, root, everything):
-    before = everything(root)
+def test_failed_write_leaves_no_temporary_file(files, root, list_entries):
+    before = list_entries(root)
 
     with pytest.raises(TypeError):
         files.write_bytes("dir/file", "text")
-    assert everything(root) == before
+    assert list_entries(root) == before
 
 
 def test_permission_errors_are_reported(files, root, unprivileged):
@@ -362,8 +362,8 @@ def test_large_file_is_read_and_written_in_chunks(files, root):
         assert (file.read(3), file.seek(0, os.SEEK_END)) == (b"xxx", 1_000_000)
 
 
-def test_interrupted_chunked_write_keeps_the_old_file(files, root, everything):
-    before = everything(root)
+def test_interrupted_chunked_write_keeps_the_old_file(files, root, list_entries):
+    before = list_entries(root)
 
     def content():
         yield b"some"
@@ -371,7 +371,7 @@ def test_interrupted_chunked_write_keeps_the_old_file(files, root, everything):
 
     with pytest.raises(RuntimeError, match="on the way"):
         files.write_chunks("dir/file", content())
-    assert everything(root) == before
+    assert list_entries(root) == before
 
 
 def test_open_read_opens_only_files(files, root):

@@ -10,7 +10,7 @@ from weakincentives.filesystem import InMemoryFilesystem
 from weakincentives.resources import Snapshotable
 
 
-class Ticking:
+class TickingClock:
     """A clock that advances a second at each read."""
 
     def __init__(self):
@@ -67,7 +67,7 @@ def test_writes_without_a_snapshot_copy_no_directories():
 
 
 def test_modification_times_come_from_the_clock():
-    clock = Ticking()
+    clock = TickingClock()
     files = InMemoryFilesystem(clock=clock)
     files.write_text("dir/file", "1")
     first = files.stat("dir/file").modified_at

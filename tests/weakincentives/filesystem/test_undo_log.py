@@ -71,10 +71,10 @@ def test_entries_after_a_restored_snapshot_are_kept_only_for_later_snapshots(dir
     assert log.changes_since(early) == []
 
 
-@pytest.mark.parametrize("stranger", [None, object(), HostSnapshot()])
-def test_snapshot_of_another_log_is_rejected(stranger):
+@pytest.mark.parametrize("foreign", [None, object(), HostSnapshot()])
+def test_snapshot_of_another_log_is_rejected(foreign):
     with pytest.raises(FilesystemError, match="another filesystem"):
-        UndoLog().changes_since(stranger)
+        UndoLog().changes_since(foreign)
 
 
 # ── With HostFilesystem ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -85,12 +85,12 @@ def test_is_snapshotable(files):
     assert isinstance(files, Filesystem)
 
 
-def test_restore_keeps_permissions_links_and_times(files, root, everything):
+def test_restore_keeps_permissions_links_and_times(files, root, list_entries):
     (root / "dir/link").symlink_to("../../outside")
     (root / "dir/file").chmod(0o751)
     os.utime(root / "dir/file", (1_000_000, 1_000_000))
     (root / "dir").chmod(0o750)
-    before = everything(root)
+    before = list_entries(root)
 
     snapshot = files.snapshot()
     files.write_text("dir/file", "changed")
@@ -98,19 +98,19 @@ def test_restore_keeps_permissions_links_and_times(files, root, everything):
     files.write_text("dir", "a file now")
     files.restore(snapshot)
 
-    assert everything(root) == before
+    assert list_entries(root) == before
     assert (root / "dir/file").stat().st_mtime == 1_000_000
 
 
 def test_restore_keeps_changes_of_other_processes(files, root):
     snapshot = files.snapshot()
-    files.write_text("made/file", "ours")
-    (root / "made/theirs").write_text("theirs")
-    (root / "other").write_text("theirs")
+    files.write_text("made/file", "own")
+    (root / "made/foreign").write_text("foreign")
+    (root / "other").write_text("foreign")
     files.restore(snapshot)
 
-    assert files.list_dir("made") == ["theirs"]
-    assert files.read_text("other") == "theirs"
+    assert files.list_dir("made") == ["foreign"]
+    assert files.read_text("other") == "foreign"
 
 
 def test_nothing_is_logged_without_a_live_snapshot(files):
@@ -128,17 +128,17 @@ def test_nothing_is_logged_without_a_live_snapshot(files):
     assert files._undo_log._store is None
 
 
-def test_restore_of_a_large_tree(files, root, everything):
+def test_restore_of_a_large_tree(files, root, list_entries):
     for number in range(300):
         (root / f"dir/{number}").write_bytes(os.urandom(1_000))
     (root / "dir/big").write_bytes(os.urandom(5_000_000))
-    before = everything(root)
+    before = list_entries(root)
 
     snapshot = files.snapshot()
     files.delete("dir", recursive=True)
     assert files.list_dir() == []
     files.restore(snapshot)
-    assert everything(root) == before
+    assert list_entries(root) == before
 
 
 def test_log_that_is_collected_before_its_snapshots_closes_its_store(directory):

@@ -44,7 +44,7 @@ def prompt(*sections: Section[Any], key: str = "prompt") -> Prompt[Any]:
     return Prompt(ns="test", key=key, sections=sections)
 
 
-def opening(path: str, of: Prompt[Any], session: Session) -> ToolResult[None]:
+def call_open_section(path: str, of: Prompt[Any], session: Session) -> ToolResult[None]:
     """The result of calling `open_section`."""
     rendered = of.render(session=session)
     context = ToolContext(prompt=of, rendered_prompt=rendered, adapter=None, session=session)
@@ -84,7 +84,7 @@ def test_open_section_returns_the_text_and_enables_the_tools():
     session = Session()
     built = prompt(summarized("manual", plain("chapter"), tools=[Tool.wrap(look)]), plain("task"))
 
-    result = opening("manual", built, session)
+    result = call_open_section("manual", built, session)
 
     assert result.success is True
     assert result.render() == (
@@ -100,7 +100,7 @@ def test_open_section_returns_the_text_and_enables_the_tools():
 def test_opened_section_is_open_only_in_its_session():
     session = Session()
     built = prompt(summarized("manual"))
-    opening("manual", built, session)
+    call_open_section("manual", built, session)
 
     assert "All of manual." in built.render(session=session).text
     assert "All of manual." in prompt(summarized("manual")).render(session=session).text
@@ -111,7 +111,7 @@ def test_opened_section_is_open_only_in_its_session():
 
 def test_opened_section_is_specific_to_its_prompt():
     session = Session()
-    opening("manual", prompt(summarized("manual")), session)
+    call_open_section("manual", prompt(summarized("manual")), session)
 
     assert "All of manual." not in prompt(summarized("manual"), key="other").render(session=session).text
 
@@ -121,13 +121,13 @@ def test_nested_summarized_sections_are_opened_one_by_one():
     built = prompt(summarized("manual", summarized("chapter", plain("page"), tools=[Tool.wrap(look)])))
 
     assert built.render(session=session).summarized == {"manual"}
-    first = opening("manual", built, session)
+    first = call_open_section("manual", built, session)
     assert "chapter in short." in first.message
     assert "All of chapter." not in first.message
     assert built.render(session=session).summarized == {"manual.chapter"}
     assert [tool.name for tool in built.render(session=session).tools] == ["open_section"]
 
-    second = opening("manual.chapter", built, session)
+    second = call_open_section("manual.chapter", built, session)
     assert "All of chapter." in second.message
     assert "All of page." in second.message
     assert [tool.name for tool in built.render(session=session).tools] == ["look"]
@@ -136,7 +136,7 @@ def test_nested_summarized_sections_are_opened_one_by_one():
 def test_open_section_returns_only_that_section():
     built = prompt(summarized("manual"), plain("manual.appendix"))
 
-    assert "appendix" not in opening("manual", built, Session()).message
+    assert "appendix" not in call_open_section("manual", built, Session()).message
 
 
 @pytest.mark.parametrize("path", ["nothing", "task", "manual.chapter", "", "Manual"])
@@ -144,7 +144,7 @@ def test_open_section_with_another_path_lists_the_summarized_sections(path):
     session = Session()
     built = prompt(plain("task"), summarized("manual", summarized("chapter")), summarized("atlas"))
 
-    result = opening(path, built, session)
+    result = call_open_section(path, built, session)
 
     assert result.success is False
     assert result.message == f"No summarized section {path!r}. Summarized sections: atlas, manual."

@@ -42,7 +42,7 @@ class Answer:
     text: str
 
 
-class Invisible(Section[Defaults]):
+class TextlessSection(Section[Defaults]):
     """A section without text, with a native declaration."""
 
     def render(self, params: SupportsDataclass | None, depth: int, number: str) -> str:
@@ -52,7 +52,7 @@ class Invisible(Section[Defaults]):
         return (NativeDeclaration("file_search", "file_search", config=params),)
 
 
-class Telling(Section[None]):
+class ArgumentSection(Section[None]):
     """A section that renders its arguments."""
 
     def render(self, params: SupportsDataclass | None, depth: int, number: str) -> str:
@@ -117,7 +117,7 @@ def test_heading_level_is_at_most_six():
 
 def test_section_without_text_is_omitted_and_not_numbered():
     assert headings(
-        Invisible(title="Files", key="files"), plain("one"), plain("two", template=" "), plain("three")
+        TextlessSection(title="Files", key="files"), plain("one"), plain("two", template=" "), plain("three")
     ) == [
         "## 1. One (one)",
         "## 2. Three (three)",
@@ -132,7 +132,7 @@ def test_section_without_text_has_a_heading_if_it_has_children():
 
 
 def test_render_receives_params_depth_and_number():
-    built = prompt(plain("first"), plain("top", Telling(title="Telling", key="telling")))
+    built = prompt(plain("first"), plain("top", ArgumentSection(title="Telling", key="telling")))
 
     assert built.render().text.endswith("### 2.1. Telling (top.telling)\n\nNone 1 2.1")
 
@@ -207,7 +207,7 @@ def test_disabled_section_removes_its_subtree_and_tools():
     off = plain(
         "off",
         plain("kid", tools=[tool("below")]),
-        Invisible(title="Files", key="files"),
+        TextlessSection(title="Files", key="files"),
         tools=[tool("gone")],
         enabled=lambda: False,
     )
@@ -219,7 +219,7 @@ def test_disabled_section_removes_its_subtree_and_tools():
 
 
 def test_active_sections_include_those_without_text():
-    silent = Invisible(title="Files", key="files")
+    silent = TextlessSection(title="Files", key="files")
     off = plain("off", plain("kid"), enabled=lambda: False)
     closed = plain("closed", plain("inner"), summary="More.", visibility=SectionVisibility.SUMMARY)
     kid = plain("kid")
@@ -249,7 +249,7 @@ def test_tools_are_in_document_order():
 
 
 def test_native_declaration_has_params_and_origin():
-    built = prompt(plain("top", Invisible(title="Files", key="files"))).bind(Defaults("dogs"))
+    built = prompt(plain("top", TextlessSection(title="Files", key="files"))).bind(Defaults("dogs"))
 
     (declared,) = built.render().native_tools
 

@@ -55,7 +55,7 @@ class Imaginary:
     number: complex
 
 
-class Lending(Section[None]):
+class ResourceSection(Section[None]):
     def __init__(self, key: str, lent: dict[type, object]) -> None:
         super().__init__(title="Lending", key=key)
         self.lent = lent
@@ -187,14 +187,14 @@ def test_function_instead_of_a_tool_is_rejected_with_a_hint():
 
 def test_find_section_returns_the_first_of_a_type():
     kid = section("kid")
-    lending = Lending("lending", {})
+    lending = ResourceSection("lending", {})
     built = template(plain("top", children=[kid]), lending)
 
-    assert built.find_section(Lending) is lending
+    assert built.find_section(ResourceSection) is lending
     assert built.find_section(MarkdownSection) is built.sections[0]
     assert built.find_section(type(kid)) is kid
     assert built.find_section(Declaring) is None
-    assert Prompt(built).find_section(Lending) is lending
+    assert Prompt(built).find_section(ResourceSection) is lending
 
 
 # ── Tool names ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -360,7 +360,9 @@ def test_prompts_of_one_template_do_not_share_params():
 
 def test_resources_are_merged_from_sections():
     files = InMemoryFilesystem()
-    lent = prompt(plain("top", children=[Lending("files", {Filesystem: files})]), Lending("text", {str: "x"}))
+    lent = prompt(
+        plain("top", children=[ResourceSection("files", {Filesystem: files})]), ResourceSection("text", {str: "x"})
+    )
 
     assert lent.resources().get(Filesystem) is files
     assert lent.resources().get(str) == "x"
@@ -368,7 +370,7 @@ def test_resources_are_merged_from_sections():
 
 def test_duplicate_resource_type_is_rejected():
     with pytest.raises(PromptValidationError, match=r"resource 'builtins.str' is declared by section 'a' and by sect"):
-        prompt(Lending("a", {str: "x"}), Lending("b", {str: "y"})).resources()
+        prompt(ResourceSection("a", {str: "x"}), ResourceSection("b", {str: "y"})).resources()
 
 
 def test_resource_types_of_the_same_name_are_distinct():
@@ -377,4 +379,4 @@ def test_resource_types_of_the_same_name_are_distinct():
 
     one, two = client(1), client(2)
 
-    assert len(prompt(Lending("a", {one: one()}), Lending("b", {two: two()})).resources()) == 2
+    assert len(prompt(ResourceSection("a", {one: one()}), ResourceSection("b", {two: two()})).resources()) == 2

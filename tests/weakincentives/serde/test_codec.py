@@ -252,7 +252,7 @@ def test_deeply_nested_data_is_rejected():
 
 
 @dataclass
-class Picky:
+class PostInitRaises:
     n: int
 
     def __post_init__(self) -> None:
@@ -270,7 +270,7 @@ class Picky:
 @pytest.mark.parametrize("n, why", [(1, "ones"), (2, "twos"), (3, "threes"), (4, "fours"), (5, "fives")])
 def test_exception_of_post_init_is_a_parse_error(n, why):
     with pytest.raises(ParseError, match=f"no {why}") as caught:
-        parse_strict(f'{{"n": {n}}}', Picky)
+        parse_strict(f'{{"n": {n}}}', PostInitRaises)
 
     assert caught.value.__cause__ is not None
 

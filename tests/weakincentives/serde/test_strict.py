@@ -124,10 +124,10 @@ def test_instances_of_a_strict_schema_can_be_parsed(as_type, data):
 def test_mutated_instance_is_valid_exactly_if_it_can_be_parsed(as_type, data):
     instance = data.draw(instances_of(as_type))
     holder = {"": instance}
-    place, key = data.draw(st.sampled_from(list(places(holder))))
-    place[key] = data.draw(surprises)
+    container, key = data.draw(st.sampled_from(list(locations(holder))))
+    container[key] = data.draw(surprises)
 
-    assert allowed(as_type).is_valid(holder[""]) is can_be_read(json.dumps(holder[""]), as_type)
+    assert allowed(as_type).is_valid(holder[""]) is can_be_parsed(json.dumps(holder[""]), as_type)
 
 
 @cache
@@ -141,7 +141,7 @@ def allowed(as_type: type) -> Draft202012Validator:
     return Draft202012Validator({**written, "required": plain["required"], "$defs": definitions})
 
 
-def can_be_read(text: str, as_type: type) -> bool:
+def can_be_parsed(text: str, as_type: type) -> bool:
     try:
         parse_strict(text, as_type)
     except ParseError:
@@ -149,12 +149,12 @@ def can_be_read(text: str, as_type: type) -> bool:
     return True
 
 
-def places(node: Any) -> Iterator[tuple[Any, Any]]:
+def locations(node: Any) -> Iterator[tuple[Any, Any]]:
     """Every (container, key) in a JSON value."""
     for key, inner in list(node.items() if isinstance(node, dict) else enumerate(node)):
         yield node, key
         if isinstance(inner, dict | list):
-            yield from places(inner)
+            yield from locations(inner)
 
 
 @pytest.mark.parametrize("as_type", TYPES, ids=str)

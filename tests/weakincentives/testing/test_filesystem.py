@@ -50,7 +50,7 @@ class TestWithoutSnapshots(FilesystemConformance):
         return cast("Filesystem", WithoutSnapshots())
 
 
-class Forgetful(InMemoryFilesystem):
+class RestoreDoesNothing(InMemoryFilesystem):
     def restore(self, snapshot, /):
         pass
 
@@ -73,7 +73,7 @@ def test_suite_runs_under_unittest():
 
 
 def test_suite_detects_a_wrong_implementation():
-    failed = {case.id().rpartition(".")[2] for case, _ in outcomes(Forgetful).failures}
+    failed = {case.id().rpartition(".")[2] for case, _ in outcomes(RestoreDoesNothing).failures}
 
     assert failed >= {"test_restore_undoes_all_changes", "test_snapshots_are_independent"}
 
@@ -103,20 +103,20 @@ operations = st.one_of(
 )
 
 
-class Player:
+class OperationRunner:
     """Applies operations to a filesystem and returns their results."""
 
     def __init__(self, files):
         self._files = files
         self._snapshots = []
 
-    def play(self, name, *arguments):
+    def run(self, name, *arguments):
         try:
-            return self._play(name, *arguments)
+            return self._run(name, *arguments)
         except WinkError as error:
             return type(error)
 
-    def _play(self, name, *arguments):
+    def _run(self, name, *arguments):
         if name == "snapshot":
             self._snapshots.append(self._files.snapshot())
             return None
@@ -139,9 +139,9 @@ class Player:
 def test_host_and_memory_behave_alike(tmp_path_factory, opener, steps):
     memory = InMemoryFilesystem()
     host = HostFilesystem(tmp_path_factory.mktemp("root"), opener=opener)
-    players = Player(memory), Player(host)
+    runners = OperationRunner(memory), OperationRunner(host)
 
     for step in steps:
-        first, second = (player.play(*step) for player in players)
+        first, second = (runner.run(*step) for runner in runners)
         assert first == second, step
         assert tree(memory) == tree(host), step

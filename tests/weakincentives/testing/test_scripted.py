@@ -34,10 +34,10 @@ def test_reply_helpers():
 
 
 def test_function_receives_the_request():
-    def parrot(request: ModelRequest) -> ModelReply:
+    def echo_prompt(request: ModelRequest) -> ModelReply:
         return say(request.rendered.text)
 
-    assert ScriptedAdapter([parrot]).evaluate(PROMPT, session=Session()).text == "## 1. T (t)\n\nSay."
+    assert ScriptedAdapter([echo_prompt]).evaluate(PROMPT, session=Session()).text == "## 1. T (t)\n\nSay."
 
 
 def test_exception_is_raised():

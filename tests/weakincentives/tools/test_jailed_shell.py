@@ -16,9 +16,9 @@ from weakincentives.resources import ResourceRegistry
 from weakincentives.tools import CommandOutput, JailedShell, ShellCall
 from weakincentives.tools.jailed_shell import find_bubblewrap
 
-needs_the_jail = pytest.mark.skipif(
+requires_bubblewrap = pytest.mark.skipif(
     JailedShell.unavailable_reason() is not None,
-    reason=f"this machine builds no jail: {JailedShell.unavailable_reason()}",
+    reason=f"bubblewrap is not available: {JailedShell.unavailable_reason()}",
 )
 
 
@@ -35,10 +35,10 @@ def files(request, tmp_path) -> Filesystem:
 
 
 def run(files: Filesystem, *commands: str, shell: JailedShell | None = None, **options: Any) -> list[CommandOutput]:
-    nobody: Any = None
+    unused: Any = None
     deadline = options.pop("deadline", None)
     context = ToolContext(
-        nobody, nobody, None, nobody, deadline=deadline, resources=ResourceRegistry.build({Filesystem: files})
+        unused, unused, None, unused, deadline=deadline, resources=ResourceRegistry.build({Filesystem: files})
     )
     return list((shell or JailedShell())(ShellCall(commands, **options), context=context))
 
@@ -46,13 +46,13 @@ def run(files: Filesystem, *commands: str, shell: JailedShell | None = None, **o
 def tree(files: Filesystem) -> dict[str, bytes | None]:
     found: dict[str, bytes | None] = {}
     for directory, directories, names in files.walk():
-        above = "" if directory == "." else f"{directory}/"
-        found |= {above + name: None for name in directories}
-        found |= {above + name: files.read_bytes(above + name) for name in names}
+        prefix = "" if directory == "." else f"{directory}/"
+        found |= {prefix + name: None for name in directories}
+        found |= {prefix + name: files.read_bytes(prefix + name) for name in names}
     return found
 
 
-@needs_the_jail
+@requires_bubblewrap
 def test_commands_read_files_and_changes_are_copied_back(files):
     outputs = run(files, "cat notes.txt; ./src/run.sh; ls -d empty", "echo more >> notes.txt; mkdir -p a/b; exit 3")
 
@@ -67,14 +67,14 @@ def test_commands_read_files_and_changes_are_copied_back(files):
     }
 
 
-@needs_the_jail
+@requires_bubblewrap
 def test_deletions_and_type_changes_are_copied_back(files):
     run(files, "rm -r src; rmdir empty; echo file > empty; rm notes.txt; mkdir notes.txt; echo x > notes.txt/x")
 
     assert tree(files) == {"empty": b"file\n", "notes.txt": None, "notes.txt/x": b"x\n"}
 
 
-@needs_the_jail
+@requires_bubblewrap
 def test_unreadable_files_are_not_taken_for_deleted(files):
     before = tree(files)
     run(files, "chmod 000 notes.txt src src/run.sh 2>/dev/null; chmod 000 .")
@@ -82,7 +82,7 @@ def test_unreadable_files_are_not_taken_for_deleted(files):
     assert tree(files) == before
 
 
-@needs_the_jail
+@requires_bubblewrap
 def test_links_and_special_files_are_not_copied_back(files):
     before = tree(files)
     run(files, "ln -s /etc/hostname link; mkfifo pipe; ln -s .. src/up")
@@ -93,7 +93,7 @@ def test_links_and_special_files_are_not_copied_back(files):
 INSIDE = {"bin", "dev", "etc", "lib", "lib32", "lib64", "proc", "sbin", "tmp", "usr", "workspace"}
 
 
-@needs_the_jail
+@requires_bubblewrap
 def test_only_system_programs_of_the_host_are_visible(files, tmp_path, monkeypatch):
     monkeypatch.setenv("SECRET_KEY", "s3cret")
     (tmp_path / "secret").write_text("s3cret")
@@ -108,7 +108,7 @@ def test_only_system_programs_of_the_host_are_visible(files, tmp_path, monkeypat
     assert reached.stdout.split() == ["lo", "1"]
 
 
-@needs_the_jail
+@requires_bubblewrap
 def test_timed_out_command_is_killed_with_its_children(files):
     outputs = run(files, "echo begun; (sleep 36617; echo no) & sleep 36618", "echo next", timeout_ms=400)
 
@@ -123,7 +123,7 @@ def _command_line(process: Path) -> bytes:
         return b""
 
 
-@needs_the_jail
+@requires_bubblewrap
 def test_deadline_limits_the_timeout(files):
     clock = ManualClock()
     (output,) = run(files, "sleep 60", deadline=Deadline.after(0.2, clock=clock))
@@ -131,7 +131,7 @@ def test_deadline_limits_the_timeout(files):
     assert output.exit_code is None
 
 
-@needs_the_jail
+@requires_bubblewrap
 def test_output_keeps_both_ends_and_max_output_length(files):
     (output,) = run(files, "seq 1 200000; echo end >&2", shell=JailedShell(output_bytes=1000))
 
@@ -144,7 +144,7 @@ def test_output_keeps_both_ends_and_max_output_length(files):
     assert short.stdout == "1\n2\n3"
 
 
-@needs_the_jail
+@requires_bubblewrap
 def test_output_that_is_not_utf8(files):
     (output,) = run(files, r"printf '\377\000ok'")
 
@@ -152,26 +152,26 @@ def test_output_that_is_not_utf8(files):
     assert run(files, "echo \0")[0].exit_code == 2
 
 
-@needs_the_jail
-@pytest.mark.parametrize("then", ["true", "sleep 3600"])
-def test_workspace_above_the_size_limit_changes_nothing(files, then):
+@requires_bubblewrap
+@pytest.mark.parametrize("suffix", ["true", "sleep 3600"])
+def test_workspace_above_the_size_limit_changes_nothing(files, suffix):
     """The command is stopped early: otherwise the second case would take an hour."""
     before = tree(files)
     fill = "for i in 1 2 3 4; do head -c 50000 /dev/zero > f$i; done"
     with pytest.raises(WorkspaceBudgetError, match="workspace, 100,000 bytes"):
-        run(files, f"{fill}; {then}", shell=JailedShell(workspace_bytes=100_000, timeout=7200))
+        run(files, f"{fill}; {suffix}", shell=JailedShell(workspace_bytes=100_000, timeout=7200))
 
     assert tree(files) == before
 
 
-@needs_the_jail
+@requires_bubblewrap
 def test_initial_files_above_the_size_limit_are_rejected(files):
     files.write_bytes("big", b"x" * 100_001)
     with pytest.raises(WorkspaceBudgetError):
         run(files, "true", shell=JailedShell(workspace_bytes=100_000))
 
 
-@needs_the_jail
+@requires_bubblewrap
 def test_memory_is_limited(files):
     python = "python3 -c 'bytearray(1 << 30)'"
     (output,) = run(

@@ -70,7 +70,7 @@ def test_existing_file_in_the_workspace_is_named_in_the_error(host, workspace):
     assert contents(workspace) == {"file": "mine"}
 
 
-def test_no_mounts_without_roots(workspace):
+def test_empty_mounts_need_no_roots(workspace):
     assert materialize([], allowed_host_roots=[], destination=workspace) == ()
 
 

@@ -9,7 +9,7 @@ from weakincentives.errors import WorkspaceError, WorkspaceSecurityError
 from weakincentives.filesystem import HostMount, VfsPath
 
 
-def test_mount_path_accepts_text_segments_and_vfs_path():
+def test_mount_with_a_vfs_path():
     mount = HostMount(
         host_path="sunfish",
         mount_path=VfsPath(("workspace", "sunfish")),
@@ -41,7 +41,7 @@ def test_accepted_argument_types():
     assert mount.exclude_glob == (".git/*",)
 
 
-def test_equality_and_hash():
+def test_frozen_dataclass_semantics():
     mount = HostMount("repo", "project")
 
     assert hash(mount) == hash(HostMount("repo", VfsPath("project")))

@@ -370,7 +370,7 @@ def test_overlapping_mounts_are_rejected(host, first, second, clash):
             plan(*order, roots=[host])
 
 
-def test_check_mounts_rejects_paths_outside_without_disk_access(tmp_path):
+def test_check_mounts_rejects_paths_outside_of_the_roots(tmp_path):
     (tmp_path / "root").mkdir()
     (tmp_path / "root/link").symlink_to("/etc")
     check_mounts([HostMount(tmp_path / "root/not/there"), HostMount("relative")], [tmp_path / "root"])
