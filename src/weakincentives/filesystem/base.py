@@ -90,7 +90,7 @@ class FilesystemBase(ABC):
         if not self.is_dir(start):
             return []
         timeout = RegexTimeout()
-        return sorted(path for path in self._files_below(start) if timeout.matches(compiled, path, whole=True))
+        return sorted(path for path in self._files_below(start) if timeout.matches(compiled, path, full=True))
 
     def grep(
         self,
@@ -109,9 +109,9 @@ class FilesystemBase(ABC):
         matches = (
             GrepMatch(file, number, line)
             for file in files
-            if name_pattern is None or timeout.matches(name_pattern, file, whole=True)
+            if name_pattern is None or timeout.matches(name_pattern, file, full=True)
             for number, line in self._lines(file, skip_unreadable=start.is_dir)
-            if timeout.matches(compiled, line, whole=False)
+            if timeout.matches(compiled, line, full=False)
         )
         return list(islice(matches, max_matches))
 

@@ -10,15 +10,15 @@ def missing_file(path: str) -> MissingFileError:
     return MissingFileError(f"{path!r} does not exist", path=path)
 
 
-def not_a_file(path: str, what: str = "a directory") -> NotAFileError:
+def not_a_file(path: str, description: str = "a directory") -> NotAFileError:
     """The path is not a regular file."""
-    return NotAFileError(f"{path!r} is {what}, not a file", path=path)
+    return NotAFileError(f"{path!r} is {description}, not a file", path=path)
 
 
-def not_a_directory(path: str, *, component: str | None = None, what: str = "a file") -> NotADirectoryPathError:
+def not_a_directory(path: str, *, component: str | None = None, description: str = "a file") -> NotADirectoryPathError:
     """The path, or its parent `component`, is not a directory."""
     where = f"{component!r} in {path!r}" if component and component != path else repr(path)
-    return NotADirectoryPathError(f"{where} is {what}, not a directory", path=path)
+    return NotADirectoryPathError(f"{where} is {description}, not a directory", path=path)
 
 
 def directory_not_empty(path: str) -> FilesystemError:

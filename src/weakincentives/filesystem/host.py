@@ -26,9 +26,9 @@ from weakincentives.filesystem.errors import (
     root_not_deletable,
 )
 from weakincentives.filesystem.openat import (
-    LIST_DIRECTORY,
+    LIST_DIR,
     READ_FILE,
-    TRAVERSE_DIRECTORY,
+    TRAVERSE,
     Opener,
     default_opener,
     describe_mode,
@@ -69,7 +69,7 @@ class HostFilesystem(FilesystemBase):
         self._undo_log = UndoLog()
         self._root = Path(root)
         try:
-            self._root_fd = os.open(root, TRAVERSE_DIRECTORY | os.O_CLOEXEC)
+            self._root_fd = os.open(root, TRAVERSE | os.O_CLOEXEC)
         except OSError as error:
             raise FilesystemError(f"cannot open {str(root)!r} as the root: {error.strerror}", path=str(root)) from error
         weakref.finalize(self, os.close, self._root_fd)
@@ -84,7 +84,7 @@ class HostFilesystem(FilesystemBase):
 
     def read_bytes(self, path: str) -> bytes:
         parts = split(path)
-        with self._translate_errors(path, "file"), open_beneath(self._opener, self._root_fd, parts, READ_FILE) as file:
+        with self._translate_errors(path, "file"), open_beneath(self._root_fd, parts, READ_FILE, self._opener) as file:
             _require_file(path, os.fstat(file))
             return read_all(file)
 
@@ -126,7 +126,7 @@ class HostFilesystem(FilesystemBase):
         parts = split(path)
         with (
             self._translate_errors(path, "directory"),
-            open_beneath(self._opener, self._root_fd, parts, LIST_DIRECTORY) as directory,
+            open_beneath(self._root_fd, parts, LIST_DIR, self._opener) as directory,
         ):
             return sorted(name for name in list_names(directory) if is_addressable((*parts, name)))
 
@@ -135,7 +135,7 @@ class HostFilesystem(FilesystemBase):
         found: list[FileStat] = []
         with (
             self._translate_errors(path, "directory"),
-            open_beneath(self._opener, self._root_fd, parts, LIST_DIRECTORY) as directory,
+            open_beneath(self._root_fd, parts, LIST_DIR, self._opener) as directory,
             os.scandir(directory) as entries,
         ):
             for entry in entries:
@@ -177,12 +177,12 @@ class HostFilesystem(FilesystemBase):
     def _directory(self, parts: Parts, *, make: bool = False) -> Generator[int]:
         """A descriptor of the directory at `parts`; with `make`, missing directories are created."""
         try:
-            descriptor = self._opener(self._root_fd, parts, TRAVERSE_DIRECTORY)
+            descriptor = self._opener(self._root_fd, parts, TRAVERSE)
         except FileNotFoundError:
             if not make:
                 raise
             self._make_directories(parts)
-            descriptor = self._opener(self._root_fd, parts, TRAVERSE_DIRECTORY)
+            descriptor = self._opener(self._root_fd, parts, TRAVERSE)
         try:
             yield descriptor
         finally:
@@ -244,7 +244,7 @@ class HostFilesystem(FilesystemBase):
         while pending:
             parts = pending.pop()
             directories.append(parts)
-            with open_beneath(self._opener, self._root_fd, parts, LIST_DIRECTORY) as directory:
+            with open_beneath(self._root_fd, parts, LIST_DIR, self._opener) as directory:
                 with os.scandir(directory) as entries:
                     kinds = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
                 for name, is_directory in kinds:
@@ -277,8 +277,8 @@ class HostFilesystem(FilesystemBase):
             elif isinstance(before, SavedDirectory) and current is None:
                 self._undo_log.record(parts, directory)
                 os.mkdir(parts[-1], before.mode, dir_fd=directory)
-                with open_beneath(self._opener, directory, parts[-1:], LIST_DIRECTORY) as made:
-                    os.fchmod(made, before.mode)
+                with open_beneath(directory, parts[-1:], LIST_DIR, self._opener) as created:
+                    os.fchmod(created, before.mode)
             elif isinstance(before, SavedLink):
                 self._undo_log.record(parts, directory)
                 os.symlink(before.target, parts[-1], dir_fd=directory)
@@ -318,7 +318,7 @@ class HostFilesystem(FilesystemBase):
             if length == len(parts) and expected == "file":
                 return not_a_file(path, describe_mode(mode))
             if not stat.S_ISDIR(mode):
-                return not_a_directory(path, component=join(parts[:length]), what=describe_mode(mode))
+                return not_a_directory(path, component=join(parts[:length]), description=describe_mode(mode))
         return FilesystemError(f"{path!r} was changed by another process; try again", path=path)
 
 
@@ -329,9 +329,9 @@ def _lstat_or_none(name: str, directory: int) -> os.stat_result | None:
         return None
 
 
-def _require_file(path: str, found: os.stat_result) -> None:
-    if not stat.S_ISREG(found.st_mode):
-        raise not_a_file(path, describe_mode(found.st_mode))
+def _require_file(path: str, stat_result: os.stat_result) -> None:
+    if not stat.S_ISREG(stat_result.st_mode):
+        raise not_a_file(path, describe_mode(stat_result.st_mode))
 
 
 def _require_writable(name: str, directory: int) -> None:
@@ -356,8 +356,9 @@ def _is_replaceable(current: os.stat_result, before: PreviousState) -> bool:
     return isinstance(before, SavedDirectory) and stat.S_ISDIR(current.st_mode)
 
 
-def _file_stat(parts: Parts, found: os.stat_result) -> FileStat:
-    is_dir = stat.S_ISDIR(found.st_mode)
-    is_file = stat.S_ISREG(found.st_mode)
-    modified_at = datetime.fromtimestamp(found.st_mtime, UTC)
-    return FileStat(join(parts), found.st_size if is_file else 0, is_dir, modified_at, special=not (is_dir or is_file))
+def _file_stat(parts: Parts, stat_result: os.stat_result) -> FileStat:
+    is_dir = stat.S_ISDIR(stat_result.st_mode)
+    is_file = stat.S_ISREG(stat_result.st_mode)
+    modified_at = datetime.fromtimestamp(stat_result.st_mtime, UTC)
+    size = stat_result.st_size if is_file else 0
+    return FileStat(join(parts), size, is_dir, modified_at, special=not (is_dir or is_file))

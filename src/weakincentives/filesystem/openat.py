@@ -23,10 +23,10 @@ _COMMON_FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW
 
 # O_NONBLOCK: do not block on a FIFO. O_NOCTTY: do not acquire a controlling terminal.
 READ_FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY
-LIST_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
+LIST_DIR = os.O_RDONLY | os.O_DIRECTORY
 
 # O_PATH needs only search permission to traverse a directory; it exists on Linux only.
-TRAVERSE_DIRECTORY = os.O_DIRECTORY | getattr(os, "O_PATH", os.O_RDONLY)
+TRAVERSE = os.O_DIRECTORY | getattr(os, "O_PATH", os.O_RDONLY)
 
 CHUNK_BYTES = 1 << 20
 
@@ -47,17 +47,17 @@ class Opener(Protocol):
 
 def open_by_components(anchor: int, parts: Parts, flags: int) -> int:
     """Open one component at a time, each from its parent's descriptor."""
-    here = anchor
+    current = anchor
     try:
         for part in parts[:-1]:
-            below = os.open(part, TRAVERSE_DIRECTORY | _COMMON_FLAGS, dir_fd=here)
-            if here != anchor:
-                os.close(here)
-            here = below
-        return os.open(parts[-1] if parts else ".", flags | _COMMON_FLAGS, dir_fd=here)
+            child = os.open(part, TRAVERSE | _COMMON_FLAGS, dir_fd=current)
+            if current != anchor:
+                os.close(current)
+            current = child
+        return os.open(parts[-1] if parts else ".", flags | _COMMON_FLAGS, dir_fd=current)
     finally:
-        if here != anchor:
-            os.close(here)
+        if current != anchor:
+            os.close(current)
 
 
 class _OpenHow(ctypes.Structure):
@@ -107,7 +107,7 @@ def _has_openat2() -> bool:
         return False
     with open_directory("/") as anchor:
         try:
-            os.close(open_with_openat2(anchor, (), TRAVERSE_DIRECTORY))
+            os.close(open_with_openat2(anchor, (), TRAVERSE))
         except OSError:
             return False
     return True
@@ -116,7 +116,7 @@ def _has_openat2() -> bool:
 @contextmanager
 def open_directory(path: str) -> Generator[int]:
     """A directory descriptor to resolve paths beneath. The path itself is trusted and may contain links."""
-    descriptor = os.open(path, TRAVERSE_DIRECTORY | os.O_CLOEXEC)
+    descriptor = os.open(path, TRAVERSE | os.O_CLOEXEC)
     try:
         yield descriptor
     finally:
@@ -124,9 +124,9 @@ def open_directory(path: str) -> Generator[int]:
 
 
 @contextmanager
-def open_beneath(opener: Opener, anchor: int, parts: Parts, flags: int) -> Generator[int]:
-    """Open a descriptor with `opener`; closes it at the end of the block."""
-    descriptor = opener(anchor, parts, flags)
+def open_beneath(anchor: int, parts: Parts, flags: int, opener: Opener | None = None) -> Generator[int]:
+    """Open `parts` beneath `anchor`; closes the descriptor at the end of the block."""
+    descriptor = (opener or default_opener())(anchor, parts, flags)
     try:
         yield descriptor
     finally:
@@ -157,9 +157,9 @@ def write_all(descriptor: int, content: bytes | memoryview) -> None:
 
 def describe_mode(mode: int) -> str:
     """A description of the file type for error messages."""
-    for test, what in _KINDS:
+    for test, description in _KINDS:
         if test(mode):
-            return what
+            return description
     return "a special file"
 
 

@@ -105,11 +105,11 @@ def _normalise_text(path: str) -> str:
 
 
 def _normalise_segments(segments: Sequence[str]) -> str:
-    whole = "/".join(segments)
+    path = "/".join(segments)
     for segment in segments:
         if segment in {"", ".", ".."} or "/" in segment:
-            raise _invalid(whole, f"{segment!r} is not a valid segment")
-    return normalise(whole)
+            raise _invalid(path, f"{segment!r} is not a valid segment")
+    return normalise(path)
 
 
 def _check_name(name: str, path: str) -> None:

@@ -34,11 +34,11 @@ class RegexTimeout:
     def __init__(self, seconds: float = SEARCH_TIMEOUT_SECONDS) -> None:
         self._deadline = time.monotonic() + seconds
 
-    def matches(self, pattern: regex.Pattern[str], text: str, *, whole: bool) -> bool:
+    def matches(self, pattern: regex.Pattern[str], text: str, *, full: bool) -> bool:
         """Whether the pattern matches anywhere in the text or, with `whole`, all of it."""
         remaining = max(0.001, self._deadline - time.monotonic())
         try:
-            found = pattern.fullmatch(text, timeout=remaining) if whole else pattern.search(text, timeout=remaining)
+            found = pattern.fullmatch(text, timeout=remaining) if full else pattern.search(text, timeout=remaining)
         except TimeoutError:
             raise FilesystemError("matching the pattern timed out; use a simpler pattern", path="") from None
         return found is not None

@@ -120,7 +120,7 @@ class _BlockReader:
 
     def __init__(self, chunks: Iterable[bytes]) -> None:
         self._chunks = iter(chunks)
-        self._rest = memoryview(b"")
+        self._remaining = memoryview(b"")
 
     def block(self) -> bytes:
         """The next header block; empty at the end of the archive, with or without an end marker."""
@@ -146,27 +146,27 @@ class _BlockReader:
         self._read_exactly(-size % _BLOCK_BYTES)
 
     def _read_exactly(self, size: int, *, allow_end: bool = False) -> bytes:
-        if len(self._rest) >= size > 0:  # fast path
+        if len(self._remaining) >= size > 0:  # fast path
             return self._read_some(size)
-        taken = bytearray()
-        while len(taken) < size:
-            if allow_end and not taken and not self._fill():
+        data = bytearray()
+        while len(data) < size:
+            if allow_end and not data and not self._fill():
                 return b""
-            taken += self._read_some(size - len(taken))
-        return bytes(taken)
+            data += self._read_some(size - len(data))
+        return bytes(data)
 
     def _read_some(self, max_bytes: int) -> bytes:
         if not self._fill():
             raise _tar_error("unexpected end")
-        taken, self._rest = self._rest[:max_bytes], self._rest[max_bytes:]
-        return bytes(taken)
+        data, self._remaining = self._remaining[:max_bytes], self._remaining[max_bytes:]
+        return bytes(data)
 
     def _fill(self) -> bool:
-        while not self._rest:
+        while not self._remaining:
             chunk = next(self._chunks, None)
             if chunk is None:
                 return False
-            self._rest = memoryview(chunk)
+            self._remaining = memoryview(chunk)
         return True
 
 

@@ -18,20 +18,20 @@ class Parametric:
 
     def __class_getitem__(cls, arguments: Any) -> Any:  # noqa: ANN401 - typing's own signature
         alias = cast("Any", super()).__class_getitem__(arguments)
-        given = cast("tuple[Any, ...]", arguments if isinstance(arguments, tuple) else (arguments,))
-        if any(isinstance(argument, TypeVar) or getattr(argument, "__parameters__", ()) for argument in given):
+        provided = cast("tuple[Any, ...]", arguments if isinstance(arguments, tuple) else (arguments,))
+        if any(isinstance(argument, TypeVar) or getattr(argument, "__parameters__", ()) for argument in provided):
             return alias
         return _specialize(cls, alias.__args__)
 
 
 def _base_arguments(cls: Any, arguments: tuple[Any, ...]) -> tuple[Any, ...]:  # noqa: ANN401 - typing has no type for it
     """Map a subclass's arguments to those of the first class of the hierarchy: Some[R] may be a Tool[Params, R]."""
-    given = dict(zip(cls.__parameters__, arguments, strict=True))
+    provided = dict(zip(cls.__parameters__, arguments, strict=True))
     bases: tuple[Any, ...] = cast("Any", vars(cls)).get("__orig_bases__", ())
     for base in bases:
         origin = get_origin(base)
         if isinstance(origin, type) and issubclass(origin, Parametric):
-            return _base_arguments(origin, base[tuple(given[parameter] for parameter in base.__parameters__)].__args__)
+            return _base_arguments(origin, base[tuple(provided[name] for name in base.__parameters__)].__args__)
     return cls.type_arguments or arguments
 
 

@@ -21,14 +21,14 @@ def check_handler(handler: Callable[..., Any], *, params_type: object, result_ty
     params_name = _params_name(handler, tool)
     hints = _type_hints(handler, {_type_name(params_type): params_type, _type_name(result_type): result_type})
     declared = hints.get(params_name, params_type)
-    if not _is_subtype(params_type, of=declared):
+    if not _is_subtype(params_type, supertype=declared):
         raise _handler_error(tool, f"takes {_type_name(declared)}, but the tool's params are {_type_name(params_type)}")
     returned = hints.get("return", ToolResult[Any])
     if get_origin(returned) is not ToolResult and returned is not ToolResult:
         raise _handler_error(tool, f"returns {_type_name(returned)}, not ToolResult[{_type_name(result_type)}]")
     if get_origin(returned) is ToolResult:
         inner = get_args(returned)[0]
-        if not _is_subtype(inner, of=result_type):
+        if not _is_subtype(inner, supertype=result_type):
             raise _handler_error(
                 tool, f"returns ToolResult[{_type_name(inner)}], not ToolResult[{_type_name(result_type)}]"
             )
@@ -87,18 +87,18 @@ def _unwrap(handler: Callable[..., Any]) -> Callable[..., Any]:
     return getattr(function, "__func__", function)
 
 
-def _is_subtype(given: Any, *, of: Any) -> bool:  # noqa: ANN401 - any type form
+def _is_subtype(candidate: Any, *, supertype: Any) -> bool:  # noqa: ANN401 - any type form
     """Whether `given` is a subtype of `of`, as far as that is known at run time."""
-    if given == of or Any in (given, of):
+    if candidate == supertype or Any in (candidate, supertype):
         return True
-    if get_origin(given) in _UNIONS:
-        return all(_is_subtype(member, of=of) for member in get_args(given))
-    if get_origin(of) in _UNIONS:
-        return any(_is_subtype(given, of=member) for member in get_args(of))
+    if get_origin(candidate) in _UNIONS:
+        return all(_is_subtype(member, supertype=supertype) for member in get_args(candidate))
+    if get_origin(supertype) in _UNIONS:
+        return any(_is_subtype(candidate, supertype=member) for member in get_args(supertype))
     return (
-        isinstance(given, type)
-        and isinstance(of, type)
-        and (getattr(of, "_is_protocol", False) or issubclass(given, of))
+        isinstance(candidate, type)
+        and isinstance(supertype, type)
+        and (getattr(supertype, "_is_protocol", False) or issubclass(candidate, supertype))
     )
 
 
@@ -106,5 +106,5 @@ def _handler_error(tool: str, problem: str) -> PromptValidationError:
     return PromptValidationError(f"the handler of tool {tool!r} {problem}. Expected: {_EXPECTED_SIGNATURE}")
 
 
-def _type_name(of: object) -> str:
-    return of.__name__ if isinstance(of, type) else str(of)
+def _type_name(value: object) -> str:
+    return value.__name__ if isinstance(value, type) else str(value)

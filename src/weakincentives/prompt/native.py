@@ -37,10 +37,10 @@ class NativeDeclaration:
             object.__setattr__(self, "slot", self.capability)
 
     @staticmethod
-    def of(given: NativeDeclaration | Mapping[str, Any]) -> NativeDeclaration:
+    def of(declared: NativeDeclaration | Mapping[str, Any]) -> NativeDeclaration:
         """Convert a wire declaration, `{"type": …}` or `{"type": "built_in", "name": …}`, if it is one."""
-        if isinstance(given, NativeDeclaration):
-            return given
-        kind = str(given.get("type", ""))
-        capability = str(given.get("name", "")) if kind == BUILT_IN else kind
-        return NativeDeclaration(capability=capability, name=capability, config=dict(given))
+        if isinstance(declared, NativeDeclaration):
+            return declared
+        kind = str(declared.get("type", ""))
+        capability = str(declared.get("name", "")) if kind == BUILT_IN else kind
+        return NativeDeclaration(capability=capability, name=capability, config=dict(declared))

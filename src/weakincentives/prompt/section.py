@@ -31,11 +31,11 @@ class SectionVisibility(Enum):
     """Only the summary; body, children and tools are added when the model opens the section."""
 
 
-def check_key(key: str, *, what: str) -> None:
+def check_key(key: str, *, kind: str) -> None:
     """Raise for an invalid key. Keys are used in section paths and file names."""
     if not _KEY_RE.fullmatch(key):
         raise PromptValidationError(
-            f"{what} {key!r} must start with a-z or 0-9, followed by up to 63 of a-z, 0-9, '.', '_' and '-'"
+            f"{kind} {key!r} must start with a-z or 0-9, followed by up to 63 of a-z, 0-9, '.', '_' and '-'"
         )
 
 
@@ -85,7 +85,7 @@ class Section(Parametric, ABC, Generic[ParamsT]):
         return None if params_type in (None, type(None)) else params_type
 
     def _check(self) -> None:
-        check_key(self.key, what="section key")
+        check_key(self.key, kind="section key")
         if not self.title.strip():
             raise PromptValidationError(f"section {self.key!r} needs a title")
         if self.params_type is not None and not is_dataclass(self.params_type):

@@ -74,8 +74,8 @@ class PromptTemplate(Parametric, Generic[OutputT]):
         sections: Sequence[Section[Any]] = (),
         allow_extra_keys: bool = False,
     ) -> None:
-        check_key(ns, what="prompt ns")
-        check_key(key, what="prompt key")
+        check_key(ns, kind="prompt ns")
+        check_key(key, kind="prompt key")
         sections = tuple(sections)
         output_type, container = _resolve_output(self.type_arguments)
         vars(self).update(
@@ -125,9 +125,9 @@ class PromptTemplate(Parametric, Generic[OutputT]):
         """Hashes of the texts and tools, which overrides are matched against."""
         return describe_prompt(self.ns, self.key, ((node.path, node.section) for node in self.nodes))
 
-    def find_section(self, wanted: type[SectionT]) -> SectionT | None:
+    def find_section(self, section_type: type[SectionT]) -> SectionT | None:
         """The first section of a type, in reading order."""
-        return next((node.section for node in self.nodes if isinstance(node.section, wanted)), None)
+        return next((node.section for node in self.nodes if isinstance(node.section, section_type)), None)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(ns={self.ns!r}, key={self.key!r})"
@@ -214,9 +214,9 @@ class Prompt(Parametric, Generic[OutputT]):
         """Render text and tools. `session` holds which summarized sections were opened."""
         return render(self.template, self._params, overrides=self.overrides, session=session)
 
-    def find_section(self, wanted: type[SectionT]) -> SectionT | None:
+    def find_section(self, section_type: type[SectionT]) -> SectionT | None:
         """The first section of a type, in reading order."""
-        return self.template.find_section(wanted)
+        return self.template.find_section(section_type)
 
     def resources(self) -> ResourceRegistry:
         """The resources of all sections. It is an error if two sections provide the same type."""

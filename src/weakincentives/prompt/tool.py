@@ -208,8 +208,8 @@ class Tool(Parametric, Generic[P, R]):
         return None
 
 
-def _is_dataclass(wanted: Any) -> bool:  # noqa: ANN401 - any type form
-    return dataclasses.is_dataclass(get_origin(wanted) or wanted)
+def _is_dataclass(type_form: Any) -> bool:  # noqa: ANN401 - any type form
+    return dataclasses.is_dataclass(get_origin(type_form) or type_form)
 
 
 def _is_instance(value: object, expected: Any) -> bool:  # noqa: ANN401 - any type form

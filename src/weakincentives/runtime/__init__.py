@@ -9,12 +9,7 @@ transcript   the events of a session as JSON lines
 
 from __future__ import annotations
 
-from weakincentives.runtime.dispatcher import (
-    Dispatcher,
-    DispatchResult,
-    InProcessDispatcher,
-    NullDispatcher,
-)
+from weakincentives.runtime.dispatcher import Dispatcher, DispatchResult, InProcessDispatcher, NullDispatcher
 from weakincentives.runtime.events import (
     ContainerRecreated,
     ModelProgress,

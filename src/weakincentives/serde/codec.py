@@ -93,5 +93,5 @@ def _unsupported_type(as_type: object, error: Exception) -> SerdeError:
     return SerdeError(f"{_type_name(as_type)} cannot be parsed from JSON: {error}")
 
 
-def _type_name(of: object) -> str:
-    return getattr(of, "__name__", repr(of))
+def _type_name(value: object) -> str:
+    return getattr(value, "__name__", repr(value))

@@ -62,14 +62,14 @@ def _object(data: Mapping[str, object], shape: ObjectType, path: str, extra: boo
     tag = {shape.tag_field} if isinstance(shape, shapes.StructType) else set[None]()
     if not extra and (unknown := sorted(data.keys() - known.keys() - tag)):
         raise ParseError(f"unknown key {unknown[0]!r}; known keys: {', '.join(known) or 'none'}", path=path)
-    kept: dict[str, object] = {}
+    result: dict[str, object] = {}
     for key, value in data.items():
         field = known.get(key)
         if field is None:
-            kept[key] = value
+            result[key] = value
         elif value is not None or field.required or admits_null(field.type):
-            kept[key] = _conform(value, field.type, f"{path}.{key}", extra)
-    return kept
+            result[key] = _conform(value, field.type, f"{path}.{key}", extra)
+    return result
 
 
 def admits_null(shape: shapes.Type) -> bool:

@@ -10,18 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from functools import lru_cache
 from types import UnionType
-from typing import (
-    Annotated,
-    Any,
-    NotRequired,
-    Required,
-    TypeAlias,
-    Union,
-    cast,
-    get_args,
-    get_origin,
-    get_type_hints,
-)
+from typing import Annotated, Any, NotRequired, Required, TypeAlias, Union, cast, get_args, get_origin, get_type_hints
 
 import msgspec
 import msgspec.inspect as shapes

@@ -8,9 +8,9 @@ import pytest
 
 from weakincentives.filesystem import openat
 from weakincentives.filesystem.openat import (
-    LIST_DIRECTORY,
+    LIST_DIR,
     READ_FILE,
-    TRAVERSE_DIRECTORY,
+    TRAVERSE,
     describe_mode,
     list_names,
     open_beneath,
@@ -31,7 +31,7 @@ def anchor(tmp_path):
 
 
 def read(opener, anchor, *parts):
-    with open_beneath(opener, anchor, parts, READ_FILE) as file:
+    with open_beneath(anchor, parts, READ_FILE, opener) as file:
         return read_all(file)
 
 
@@ -41,9 +41,9 @@ def open_descriptors():
 
 def test_opens_paths_beneath_the_directory(opener, anchor):
     assert read(opener, anchor, "dir", "file") == b"inside"
-    with open_beneath(opener, anchor, (), LIST_DIRECTORY) as directory:
+    with open_beneath(anchor, (), LIST_DIR, opener) as directory:
         assert list_names(directory) == ["dir"]
-    with open_beneath(opener, anchor, ("dir",), TRAVERSE_DIRECTORY) as directory:
+    with open_beneath(anchor, ("dir",), TRAVERSE, opener) as directory:
         assert read(opener, directory, "file") == b"inside"
 
 
@@ -80,7 +80,7 @@ def test_both_openers_raise_the_same_errors(opener, anchor, parts, code):
 def test_fifo_does_not_block(opener, anchor, tmp_path):
     os.mkfifo(tmp_path / "root/fifo")
 
-    with open_beneath(opener, anchor, ("fifo",), READ_FILE) as file:
+    with open_beneath(anchor, ("fifo",), READ_FILE, opener) as file:
         assert stat.S_ISFIFO(os.fstat(file).st_mode)
 
 
@@ -89,7 +89,7 @@ def test_no_descriptor_leaks(opener, anchor, tmp_path):
     before = open_descriptors()
     for parts in [("dir", "file"), ("nothing", "x"), ("dir", "sub", "nothing"), ("link", "x"), ()]:
         try:
-            os.close(opener(anchor, parts, TRAVERSE_DIRECTORY if not parts else READ_FILE))
+            os.close(opener(anchor, parts, TRAVERSE if not parts else READ_FILE))
         except OSError:
             continue
 
@@ -97,17 +97,17 @@ def test_no_descriptor_leaks(opener, anchor, tmp_path):
 
 
 def test_descriptors_are_not_inherited(opener, anchor):
-    with open_beneath(opener, anchor, ("dir",), LIST_DIRECTORY) as directory:
+    with open_beneath(anchor, ("dir",), LIST_DIR, opener) as directory:
         assert not os.get_inheritable(directory)
 
 
 def test_tree_deeper_than_path_max(opener, anchor):
     parts = ("d" * 250,) * 20
     for length in range(1, len(parts) + 1):
-        with open_beneath(opener, anchor, parts[: length - 1], TRAVERSE_DIRECTORY) as above:
+        with open_beneath(anchor, parts[: length - 1], TRAVERSE, opener) as above:
             os.mkdir(parts[0], dir_fd=above)
 
-    with open_beneath(opener, anchor, parts, LIST_DIRECTORY) as directory:
+    with open_beneath(anchor, parts, LIST_DIR, opener) as directory:
         assert list_names(directory) == []
 
 

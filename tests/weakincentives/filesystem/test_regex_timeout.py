@@ -11,14 +11,14 @@ from weakincentives.filesystem.regex_timeout import RegexTimeout, compile_patter
 
 def test_catastrophic_backtracking_times_out():
     with pytest.raises(FilesystemError, match="timed out"):
-        RegexTimeout(0.1).matches(compile_pattern("(a|a)+b\\1"), "a" * 60, whole=False)
+        RegexTimeout(0.1).matches(compile_pattern("(a|a)+b\\1"), "a" * 60, full=False)
 
 
 def test_timeout_is_shared_by_all_matches():
     patience = RegexTimeout(0.0)
     with pytest.raises(FilesystemError, match="timed out"):
-        patience.matches(compile_pattern("(a|a)+b\\1"), "a" * 60, whole=True)
-    assert patience.matches(compile_pattern("a"), "xax", whole=False)
+        patience.matches(compile_pattern("(a|a)+b\\1"), "a" * 60, full=True)
+    assert patience.matches(compile_pattern("a"), "xax", full=False)
 
 
 @pytest.mark.parametrize("wrong", ["(", "[", "a{2,1}", "(?P<x>", "\\"])

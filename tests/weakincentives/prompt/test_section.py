@@ -83,7 +83,7 @@ def test_invalid_keys_are_rejected(key):
     with pytest.raises(PromptValidationError, match=r"section key .* must start with a-z or 0-9"):
         section(key=key)
     with pytest.raises(PromptValidationError, match=r"^my key .* must start"):
-        check_key(key, what="my key")
+        check_key(key, kind="my key")
 
 
 @pytest.mark.parametrize("title", ["", "  "])

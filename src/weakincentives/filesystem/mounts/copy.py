@@ -11,15 +11,7 @@ from pathlib import Path
 from weakincentives.errors import WorkspaceBudgetError, WorkspaceError
 from weakincentives.filesystem.mounts.mount import HostMount, HostMountPreview
 from weakincentives.filesystem.mounts.plan import AllowedRoots, MountPlan, PlannedFile, plan_mounts
-from weakincentives.filesystem.openat import (
-    CHUNK_BYTES,
-    READ_FILE,
-    TRAVERSE_DIRECTORY,
-    default_opener,
-    open_beneath,
-    open_directory,
-    write_all,
-)
+from weakincentives.filesystem.openat import CHUNK_BYTES, READ_FILE, TRAVERSE, open_beneath, open_directory, write_all
 from weakincentives.filesystem.paths import Parts
 
 
@@ -87,10 +79,7 @@ class _MountCopier:
 
     def undo(self) -> None:
         for parts, is_directory in reversed(self._created):
-            with (
-                suppress(OSError),
-                open_beneath(default_opener(), self._workspace, parts[:-1], TRAVERSE_DIRECTORY) as directory,
-            ):
+            with suppress(OSError), open_beneath(self._workspace, parts[:-1], TRAVERSE) as directory:
                 if is_directory:
                     os.rmdir(parts[-1], dir_fd=directory)
                 else:
@@ -99,7 +88,7 @@ class _MountCopier:
     def _copy_file(self, file: PlannedFile, max_bytes: int | None) -> int:
         """Copy one file. Type and size are checked again, since the file may have changed after planning."""
         self._make_directory(file.target[:-1])
-        with open_beneath(default_opener(), file.source.anchor, file.source.parts, READ_FILE) as source:
+        with open_beneath(file.source.anchor, file.source.parts, READ_FILE) as source:
             found = os.fstat(source)
             if not stat.S_ISREG(found.st_mode):
                 raise WorkspaceError(
@@ -119,7 +108,7 @@ class _MountCopier:
 
     def _create(self, parts: Parts, mode: int) -> int:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        with open_beneath(default_opener(), self._workspace, parts[:-1], TRAVERSE_DIRECTORY) as directory:
+        with open_beneath(self._workspace, parts[:-1], TRAVERSE) as directory:
             descriptor = os.open(parts[-1], flags, mode, dir_fd=directory)
         self._created.append((parts, False))
         return descriptor
@@ -130,7 +119,7 @@ class _MountCopier:
         for length in range(1, len(parts) + 1):
             directory = parts[:length]
             if directory not in self._directories:
-                with open_beneath(default_opener(), self._workspace, directory[:-1], TRAVERSE_DIRECTORY) as parent:
+                with open_beneath(self._workspace, directory[:-1], TRAVERSE) as parent:
                     try:
                         os.mkdir(directory[-1], dir_fd=parent)
                     except FileExistsError:

@@ -23,9 +23,8 @@ from pathspec import GitIgnoreSpec
 from weakincentives.errors import InvalidPathError, WorkspaceBudgetError, WorkspaceError, WorkspaceSecurityError
 from weakincentives.filesystem.mounts.mount import HostMount
 from weakincentives.filesystem.openat import (
-    LIST_DIRECTORY,
+    LIST_DIR,
     READ_FILE,
-    default_opener,
     describe_mode,
     list_names,
     open_beneath,
@@ -137,10 +136,7 @@ def plan_mounts(mounts: Iterable[HostMount], roots: AllowedRoots) -> tuple[Mount
 def _plan(mount: HostMount, roots: AllowedRoots) -> MountPlan:
     location = roots.resolve(mount.host_path)
     mount_path = mount.mount_path or _default_mount_path(mount, location)
-    with (
-        _translate_read_errors(location),
-        open_beneath(default_opener(), location.anchor, location.parts, READ_FILE) as descriptor,
-    ):
+    with _translate_read_errors(location), open_beneath(location.anchor, location.parts, READ_FILE) as descriptor:
         found = os.fstat(descriptor)
     if stat.S_ISDIR(found.st_mode):
         files = tuple(sorted(_MountWalk(mount, mount_path, roots).files(location), key=lambda file: file.target))
@@ -170,12 +166,9 @@ class _MountWalk:
         pending: list[tuple[Parts, Location, tuple[tuple[int, int], ...]]] = [((), top, ())]
         while pending:
             entry, location, ancestors = pending.pop()
-            with (
-                _translate_read_errors(location),
-                open_beneath(default_opener(), location.anchor, location.parts, LIST_DIRECTORY) as directory,
-            ):
-                here = os.fstat(directory)
-                identity = (here.st_dev, here.st_ino)
+            with _translate_read_errors(location), open_beneath(location.anchor, location.parts, LIST_DIR) as directory:
+                directory_stat = os.fstat(directory)
+                identity = (directory_stat.st_dev, directory_stat.st_ino)
                 if identity in ancestors:
                     continue  # a circular link
                 for name in list_names(directory):
@@ -213,7 +206,7 @@ class _MountWalk:
             if not stat.S_ISREG(found.st_mode) or (self._included and not self._included.match_file(path)):
                 return None, None
             # Opened now, so that unreadable files are found before anything is copied.
-            with open_beneath(default_opener(), source.anchor, source.parts, READ_FILE) as file:
+            with open_beneath(source.anchor, source.parts, READ_FILE) as file:
                 return source, os.fstat(file)
 
     def _follow_link(self, link: Location) -> tuple[Location, os.stat_result] | None:
