@@ -1,11 +1,11 @@
-"""Have a model do the tasks, through the whole stack, and say how many it got right: `make eval`.
+"""Evaluation of a model on the tasks, through client library, server and sandbox: `make eval`.
 
-    make eval                                   all of them, with the model that comes along
-    make eval EVAL_ARGS="--kind typed"          some of them
-    make eval MODEL=…                           with another model: one that comes along, a .gguf file, or one that
-                                                `antwort serve` finds (OPENAI_BASE_URL, or a server of this machine)
+    make eval                                   all tasks, with the default embedded model
+    make eval EVAL_ARGS="--kind typed"          some tasks
+    make eval MODEL=…                           another model: a name of the catalogue, a .gguf file, or a model that
+                                                `antwort serve` discovers (OPENAI_BASE_URL, or a local server)
 
-Everything is real: `antwort serve` in a process of its own, its jail, and the client library in front of it.
+`antwort serve` runs in a separate process with the local jail; the client library sends the requests.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from processes import serving
 from rich.console import Console
 from rich.table import Column, Table
 from tasks.catalogue import TASKS
-from tasks.task import Kind, Task, faults
+from tasks.task import Kind, Task, find_errors
 
-from antwort.models.embedded.weights import CATALOGUE, DEFAULT
+from antwort.models.embedded.weights import CATALOGUE, DEFAULT_MODEL
 from weakincentives import MarkdownSection, Prompt, PromptTemplate, Session
 from weakincentives.adapters import PromptResponse
 from weakincentives.adapters.openai import (
@@ -45,76 +45,85 @@ from weakincentives.errors import WinkError
 from weakincentives.runtime import ModelResponded, ToolInvoked
 from weakincentives.tools import HostMount
 
-_EMBEDDED = "embedded"
-ANTWORT = (sys.executable, "-m", "antwort")
+_MODEL_NAME = "embedded"
+ANTWORT_COMMAND = (sys.executable, "-m", "antwort")
 
 
 @dataclass
 class Outcome:
-    """What became of a task."""
+    """The result of one task."""
 
     name: str
     kind: str
-    wrong: list[str] = field(default_factory=list[str])
+    errors: list[str] = field(default_factory=list[str])
     turns: int = 0
     failed_calls: int = 0
-    tokens_in: int = 0
-    tokens_out: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
     seconds: float = 0.0
     answer: str = ""
     code: list[str] = field(default_factory=list[str])
 
     @property
-    def right(self) -> bool:
-        return not self.wrong
+    def is_right(self) -> bool:
+        return not self.errors
 
 
 def main() -> None:
-    """Do what the command line says."""
-    asked = parser().parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by a signal"))  # and takes the server along
-    chosen = [
+    """Run the tasks that the command line selects."""
+    options = parser().parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by a signal"))  # an exit stops the server too
+    tasks = [
         task
         for task in TASKS
-        if (not asked.only or task.name in asked.only) and (not asked.kind or task.kind in asked.kind)
+        if (not options.only or task.name in options.only) and (not options.kind or task.kind in options.kind)
     ]
     console = Console()
     outcomes: list[Outcome] = []
-    if asked.model in CATALOGUE and subprocess.run([*ANTWORT, "model", "pull", asked.model], check=False).returncode:
-        sys.exit(1)  # it has said why
-    with antwort(asked.model) as (client, model):
-        console.print(f"{len(chosen)} tasks with {model}")
-        for task in chosen:
-            outcome = attempt(task, client, model, seconds=asked.seconds)
+    if (
+        options.model in CATALOGUE
+        and subprocess.run([*ANTWORT_COMMAND, "model", "pull", options.model], check=False).returncode
+    ):
+        sys.exit(1)  # it has printed the reason
+    with running_server(options.model) as (client, model):
+        console.print(f"{len(tasks)} tasks with {model}")
+        for task in tasks:
+            outcome = run_task(task, client, model, seconds=options.seconds)
             outcomes.append(outcome)
-            verdict = "right" if outcome.right else f"WRONG: {'; '.join(outcome.wrong)}"
+            verdict = "right" if outcome.is_right else f"WRONG: {'; '.join(outcome.errors)}"
             console.print(f"  {task.name:<18} {outcome.seconds:6.1f} s  {verdict}", soft_wrap=True, markup=False)
     console.print(summary(outcomes))
-    if asked.json:
-        asked.json.write_text(json.dumps([asdict(one) for one in outcomes], indent=1), encoding="utf-8")
-    right = sum(one.right for one in outcomes)
-    if right < asked.least:
-        sys.exit(f"{right} of {len(outcomes)} are right, and {asked.least} were asked for")
+    if options.json:
+        options.json.write_text(json.dumps([asdict(one) for one in outcomes], indent=1), encoding="utf-8")
+    right = sum(one.is_right for one in outcomes)
+    if right < options.least:
+        sys.exit(f"{right} of {len(outcomes)} are right, fewer than --least {options.least}")
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
-    command = argparse.ArgumentParser(
-        description="Have a model do small tasks with hosted tools, and check its answers."
-    )
-    command.add_argument("--model", metavar="NAME", default=DEFAULT, help=f"the model to ask ({DEFAULT})")
+    """The command line parser."""
+    command = argparse.ArgumentParser(description="Evaluate a model on small tasks with hosted tools.")
+    command.add_argument("--model", metavar="NAME", default=DEFAULT_MODEL, help=f"the model (default {DEFAULT_MODEL})")
     command.add_argument(
-        "--only", metavar="NAME", action="append", choices=[task.name for task in TASKS], help="this task, or these"
+        "--only",
+        metavar="NAME",
+        action="append",
+        choices=[task.name for task in TASKS],
+        help="run this task only; can be repeated",
     )
-    command.add_argument("--kind", action="append", choices=get_args(Kind), help="the tasks of this kind")
-    command.add_argument("--seconds", metavar="N", type=float, default=300.0, help="the most for each answer (300)")
-    command.add_argument("--least", metavar="N", type=int, default=0, help="fail where fewer are right")
-    command.add_argument("--json", metavar="FILE", type=Path, help="keep what was answered here")
+    command.add_argument(
+        "--kind", action="append", choices=get_args(Kind), help="run the tasks of this kind only; can be repeated"
+    )
+    command.add_argument(
+        "--seconds", metavar="N", type=float, default=300.0, help="time limit of each answer (default 300)"
+    )
+    command.add_argument("--least", metavar="N", type=int, default=0, help="fail if fewer tasks are right")
+    command.add_argument("--json", metavar="FILE", type=Path, help="write the results to this file")
     return command
 
 
-def attempt(task: Task, client: OpenAI, model: str, *, seconds: float) -> Outcome:
-    """Ask for all of a task, and check it."""
+def run_task(task: Task, client: OpenAI, model: str, *, seconds: float) -> Outcome:
+    """Ask all questions of a task and check the answer."""
     outcome = Outcome(task.name, task.kind)
     session = Session()
     adapter = OpenAIAdapter(
@@ -123,7 +132,7 @@ def attempt(task: Task, client: OpenAI, model: str, *, seconds: float) -> Outcom
         client=client,
         hosted_tools=OpenAIHostedToolsConfig(code_interpreter=True),
     )
-    begun = time.monotonic()
+    started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="antwort-task-") as directory:
         for name, content in task.files.items():
             Path(directory, name).write_bytes(content.encode() if isinstance(content, str) else content)
@@ -133,62 +142,66 @@ def attempt(task: Task, client: OpenAI, model: str, *, seconds: float) -> Outcom
         )
         try:
             with workspace:
-                response = _ask(task, adapter, workspace, session, seconds)
-                made = {path: _content(workspace, path) for path in task.draws}
+                response = _evaluate(task, adapter, workspace, session, seconds)
+                images = {path: _read_file(workspace, path) for path in task.expected_images}
         except WinkError as error:
-            outcome.wrong = [f"{type(error).__name__}: {error}"]
+            outcome.errors = [f"{type(error).__name__}: {error}"]
         else:
             outcome.answer = response.text
-            outcome.wrong = faults(task, response.text, response.output, made)
-    outcome.seconds = time.monotonic() - begun
-    _count(outcome, session)
+            outcome.errors = find_errors(task, response.text, response.output, images)
+    outcome.seconds = time.monotonic() - started
+    _count_usage(outcome, session)
     return outcome
 
 
-def _ask(
+def _evaluate(
     task: Task,
     adapter: OpenAIAdapter,
     workspace: OpenAIContainerWorkspaceSection,
     session: Session,
     seconds: float,
 ) -> PromptResponse[Any]:
-    """One question after the other, in one container. Only the last has the answer."""
-    *before, last = task.asks
-    for ask in before:
-        adapter.evaluate(Prompt(_template(ask, workspace, None)), session=session, deadline=Deadline.after(seconds))
-    template = _template(last, workspace, None if task.gives is None else type(task.gives))
+    """Ask the questions in order, in one container; return the response to the last."""
+    *first, last = task.questions
+    for question in first:
+        adapter.evaluate(
+            Prompt(_template(question, workspace, None)), session=session, deadline=Deadline.after(seconds)
+        )
+    template = _template(last, workspace, None if task.expected_output is None else type(task.expected_output))
     return adapter.evaluate(Prompt(template), session=session, deadline=Deadline.after(seconds))
 
 
-def _template(ask: str, workspace: OpenAIContainerWorkspaceSection, gives: type | None) -> PromptTemplate[Any]:
-    sections = [workspace, MarkdownSection(title="Task", key="task", template=ask.replace("$", "$$"))]
-    if gives is None:
+def _template(
+    question: str, workspace: OpenAIContainerWorkspaceSection, output_type: type | None
+) -> PromptTemplate[Any]:
+    sections = [workspace, MarkdownSection(title="Task", key="task", template=question.replace("$", "$$"))]
+    if output_type is None:
         return PromptTemplate(ns="bench", key="task", sections=sections)
-    return PromptTemplate[gives](ns="bench", key="task", sections=sections)
+    return PromptTemplate[output_type](ns="bench", key="task", sections=sections)
 
 
-def _content(workspace: OpenAIContainerWorkspaceSection, path: str) -> bytes | None:
+def _read_file(workspace: OpenAIContainerWorkspaceSection, path: str) -> bytes | None:
     return workspace.filesystem.read_bytes(path) if workspace.filesystem.exists(path) else None
 
 
-def _count(outcome: Outcome, session: Session) -> None:
-    """What it took, also where it led to nothing."""
+def _count_usage(outcome: Outcome, session: Session) -> None:
+    """Count turns, failed calls and tokens, also of a failed task."""
     for call in session[ToolInvoked].all():
-        outcome.turns += 1  # one in which the model asked for it
+        outcome.turns += 1  # the turn with the call
         outcome.failed_calls += not call.success
         outcome.code.append(getattr(call.params, "code", None) or "")
     for response in session[ModelResponded].all():
-        outcome.turns += 1  # the one in which it answered
-        outcome.tokens_in += response.usage.input_tokens
-        outcome.tokens_out += response.usage.output_tokens
+        outcome.turns += 1  # the turn with the answer
+        outcome.input_tokens += response.usage.input_tokens
+        outcome.output_tokens += response.usage.output_tokens
 
 
 def summary(outcomes: list[Outcome]) -> Table:
-    """By kind, and all together."""
+    """A table of the results by kind, and in total."""
     table = Table("kind", *(Column(name, justify="right") for name in _COLUMNS))
     for kind in get_args(Kind):
-        if some := [one for one in outcomes if one.kind == kind]:
-            table.add_row(kind, *_figures(some))
+        if of_kind := [one for one in outcomes if one.kind == kind]:
+            table.add_row(kind, *_figures(of_kind))
     table.add_section()
     table.add_row("all", *_figures(outcomes))
     return table
@@ -200,37 +213,37 @@ _COLUMNS = ("right", "of", "turns", "failed calls", "tokens in", "out", "seconds
 def _figures(outcomes: list[Outcome]) -> list[str]:
     mean = statistics.mean(one.seconds for one in outcomes) if outcomes else 0.0
     counts = (
-        sum(one.right for one in outcomes),
+        sum(one.is_right for one in outcomes),
         len(outcomes),
         sum(one.turns for one in outcomes),
         sum(one.failed_calls for one in outcomes),
-        sum(one.tokens_in for one in outcomes),
-        sum(one.tokens_out for one in outcomes),
+        sum(one.input_tokens for one in outcomes),
+        sum(one.output_tokens for one in outcomes),
     )
     return [*(f"{count:,}" for count in counts), f"{mean:.1f}"]
 
 
-# ── the server ───────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── server ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @contextmanager
-def antwort(model: str) -> Iterator[tuple[OpenAI, str]]:
-    """A server with this model, for a while, and what the model is called there."""
+def running_server(model: str) -> Iterator[tuple[OpenAI, str]]:
+    """Run a server with this model; yields a client and the name of the model at the server."""
     with tempfile.TemporaryDirectory(prefix="antwort-eval-") as directory:
-        place = Path(directory)
+        folder = Path(directory)
         settings: dict[str, Any] = {
             "log": {"level": "error"},
-            "storage": {"url": f"sqlite:///{place}/antwort.db", "blobs": f"{place}/blobs"},
+            "storage": {"url": f"sqlite:///{folder}/antwort.db", "blobs": f"{folder}/blobs"},
         }
         if model in CATALOGUE or model.endswith(".gguf"):
-            settings["models"] = {_EMBEDDED: {"kind": "embedded", "model": model}}
-        (place / "antwort.yaml").write_text(json.dumps(settings), encoding="utf-8")  # JSON is YAML too
-        command = [*ANTWORT, "serve", "--config", place / "antwort.yaml", "--port", "{port}"]
+            settings["models"] = {_MODEL_NAME: {"kind": "embedded", "model": model}}
+        (folder / "antwort.yaml").write_text(json.dumps(settings), encoding="utf-8")  # JSON is YAML too
+        command = [*ANTWORT_COMMAND, "serve", "--config", folder / "antwort.yaml", "--port", "{port}"]
         with (
-            serving(command, ready="/readyz", log=place / "log") as server,
+            serving(command, ready="/readyz", log=folder / "log") as server,
             OpenAI(base_url=f"http://127.0.0.1:{server.port}/v1", api_key="none", timeout=3600) as client,
         ):
-            yield client, _EMBEDDED if "models" in settings else model
+            yield client, _MODEL_NAME if "models" in settings else model
 
 
 if __name__ == "__main__":

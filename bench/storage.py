@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 from readings import Row, Suite, timed
 
 from antwort.api.responses import Response
-from antwort.engine.ports import Owner, Store, StoredResponse
+from antwort.engine.stores import Owner, Store, StoredResponse
 from antwort.storage import open_store
 
 RESPONSES = 640

@@ -15,7 +15,7 @@ from typing import Any
 
 from played.server import serving
 
-from antwort.models.embedded.weights import CATALOGUE, DEFAULT
+from antwort.models.embedded.weights import CATALOGUE, DEFAULT_MODEL
 
 REPORT = Path(__file__).parent / "sales_report.py"
 ANTWORT = (sys.executable, "-m", "antwort")
@@ -23,7 +23,7 @@ ANTWORT = (sys.executable, "-m", "antwort")
 
 def main() -> None:
     """Fetch, serve, ask, and stop."""
-    model = os.environ.get("MODEL") or DEFAULT
+    model = os.environ.get("MODEL") or DEFAULT_MODEL
     settings: dict[str, Any] = {"log": {"level": "error"}}
     if model in CATALOGUE and subprocess.run([*ANTWORT, "model", "pull", model], check=False).returncode:
         raise SystemExit(1)  # it has said why

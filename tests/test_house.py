@@ -29,7 +29,7 @@ LOCKS = sorted(ROOT.glob("requirements/*.lock"))
 LONGEST_FILE = 700
 LONGEST_FUNCTION = 100
 ROOMS_WITHOUT_A_NAME = {"common", "helper", "helpers", "misc", "shared", "util", "utils"}
-TESTS_OF_NO_SINGLE_FILE = {"attacks", "together", "wire"}
+TESTS_OF_NO_SINGLE_FILE = {"attacks", "conformance", "together", "wire"}
 
 PROGRAMS = [path for folder in ("bench", "examples", "scripts") for path in sorted((ROOT / folder).rglob("*.py"))]
 SOURCE_FILES = sorted(SOURCE.rglob("*.py"))

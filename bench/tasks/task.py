@@ -1,4 +1,4 @@
-"""What a task is, and when its answer is right."""
+"""Evaluation task: questions, input files, and the check of the answer."""
 
 from __future__ import annotations
 
@@ -12,65 +12,67 @@ from PIL import Image, ImageChops
 
 Kind = Literal["code", "files", "plots", "steps", "typed", "repair"]
 
-_LEAST_PIXELS = 100
-_LEAST_DRAWN = 100
-_GREY = 50  # axes and letters are grey, and what is drawn between them has a colour
-_NUMBER = re.compile(r"-?\d[\d,_]*(?:\.\d+)?(?:[eE][+-]?\d+)?")
+_MIN_SIZE_PIXELS = 100
+_MIN_COLOURED_PIXELS = 100
+_MIN_COLOUR_SPREAD = 50  # axes and text are grey; drawn data has a colour
+_NUMBER_RE = re.compile(r"-?\d[\d,_]*(?:\.\d+)?(?:[eE][+-]?\d+)?")
 
 
 @dataclass(frozen=True)
 class Task:
-    """One thing to ask, or several in one container, and what has to come of it.
+    """One or several questions in one container, and the expected result.
 
-    `says` has to be in the last answer: words as they are, numbers however they are written. `gives` is the answer,
-    where that is typed. `draws` are pictures that have to be there at the end, with something on them.
+    `expected_mentions` must be in the last answer: words verbatim, numbers in any notation. `expected_output` is the
+    typed output of the last question. `expected_images` are files that must exist at the end and must not be blank.
     """
 
     name: str
     kind: Kind
-    asks: tuple[str, ...]
+    questions: tuple[str, ...]
     files: Mapping[str, str | bytes] = field(default_factory=dict[str, str | bytes])
-    says: tuple[str | float, ...] = ()
-    gives: Any = None
-    draws: tuple[str, ...] = ()
+    expected_mentions: tuple[str | float, ...] = ()
+    expected_output: Any = None
+    expected_images: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if not (self.says or self.gives is not None or self.draws):
-            raise ValueError(f"{self.name}: nothing is checked")
+        if not (self.expected_mentions or self.expected_output is not None or self.expected_images):
+            raise ValueError(f"{self.name}: no expected result")
 
 
-def faults(task: Task, text: str, output: object, files: Mapping[str, bytes | None]) -> list[str]:
-    """What is wrong with an answer, in words; nothing, if it is right."""
-    wrong = [f"does not say {wanted!r}" for wanted in task.says if not _said(wanted, text)]
-    if task.gives is not None and output != task.gives:
-        wrong.append(f"gives {output!r}, not {task.gives!r}")
-    wrong += [f"{path}: {fault}" for path in task.draws if (fault := _picture_fault(files.get(path)))]
-    return wrong
+def find_errors(task: Task, text: str, output: object, files: Mapping[str, bytes | None]) -> list[str]:
+    """The errors of an answer; empty if it is right."""
+    errors = [
+        f"does not mention {expected!r}" for expected in task.expected_mentions if not _is_mentioned(expected, text)
+    ]
+    if task.expected_output is not None and output != task.expected_output:
+        errors.append(f"output is {output!r}, not {task.expected_output!r}")
+    errors += [f"{path}: {error}" for path in task.expected_images if (error := _image_error(files.get(path)))]
+    return errors
 
 
-def _said(wanted: str | float, text: str) -> bool:
-    if isinstance(wanted, str):
-        return re.search(rf"(?<!\w){re.escape(wanted)}(?!\w)", text, re.IGNORECASE) is not None
-    tolerance = 0 if isinstance(wanted, int) else 0.0051  # what is left after rounding to cents
-    return any(abs(number - wanted) <= tolerance for number in _numbers(text))
+def _is_mentioned(expected: str | float, text: str) -> bool:
+    if isinstance(expected, str):
+        return re.search(rf"(?<!\w){re.escape(expected)}(?!\w)", text, re.IGNORECASE) is not None
+    tolerance = 0 if isinstance(expected, int) else 0.0051  # rounding to cents
+    return any(abs(number - expected) <= tolerance for number in _numbers(text))
 
 
 def _numbers(text: str) -> list[float]:
-    return [float(match.group().replace(",", "").replace("_", "")) for match in _NUMBER.finditer(text)]
+    return [float(match.group().replace(",", "").replace("_", "")) for match in _NUMBER_RE.finditer(text)]
 
 
-def _picture_fault(data: bytes | None) -> str | None:
+def _image_error(data: bytes | None) -> str | None:
     if data is None:
-        return "is not there"
+        return "does not exist"
     try:
-        with Image.open(io.BytesIO(data)) as picture:
-            red, green, blue = picture.convert("RGB").split()
+        with Image.open(io.BytesIO(data)) as image:
+            red, green, blue = image.convert("RGB").split()
             spread = ImageChops.subtract(
                 ImageChops.lighter(ImageChops.lighter(red, green), blue),
                 ImageChops.darker(ImageChops.darker(red, green), blue),
             ).histogram()
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):  # what Pillow says of broken ones
-        return "is no picture"
-    if min(picture.size) < _LEAST_PIXELS:
-        return f"is only {picture.size[0]} by {picture.size[1]}"
-    return "is empty" if sum(spread[_GREY:]) < _LEAST_DRAWN else None
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):  # raised by Pillow for invalid images
+        return "is not an image"
+    if min(image.size) < _MIN_SIZE_PIXELS:
+        return f"is only {image.size[0]} by {image.size[1]}"
+    return "is blank" if sum(spread[_MIN_COLOUR_SPREAD:]) < _MIN_COLOURED_PIXELS else None

@@ -1,6 +1,6 @@
-"""The server's rooms: OpenAI's Responses API and its hosted tools, on your own machine or cluster.
+"""Server for OpenAI's Responses API and its hosted tools, on your own machine or cluster.
 
-It shares no code with `weakincentives`; the two meet on the wire only.
+It shares no code with `weakincentives`; they communicate over HTTP only.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`python -m antwort` is `antwort`."""
+"""Entry point of `python -m antwort`: the same as the command `antwort`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command line: `antwort serve | sandbox | doctor | keys | model`. Each command is imported when it is used."""
+"""CLI: `antwort serve | sandbox | doctor | keys | model`. Each command is imported when it is used."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _COMMANDS: Final = {
 }
 
 
-class _Lazy(click.Group):
-    """Knows the names of its commands; imports one when it is called, so that each needs only its own extra."""
+class _LazyGroup(click.Group):
+    """Click group that imports a command when it is called, so that each needs only its own extra."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         del ctx
@@ -32,6 +32,6 @@ class _Lazy(click.Group):
         return command
 
 
-@click.group(cls=_Lazy)
+@click.group(cls=_LazyGroup)
 def main() -> None:
     """OpenAI's Responses API and its hosted tools, on your own machine or cluster."""

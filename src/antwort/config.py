@@ -1,17 +1,17 @@
-"""What the server is told: a YAML file and `ANTWORT_*` variables, read strictly into structs.
+"""Configuration: a YAML file and `ANTWORT_*` environment variables, validated into msgspec structs.
 
-A key that nobody knows and a value of a wrong type are errors that name key and line,
-because a limit that is misspelled is a limit that does not hold. A variable is named by
-its path: `ANTWORT_SERVER_PORT` is `server.port`, and goes before what the file says.
+An unknown key or a value of a wrong type is an error that names the key and its line, because a misspelled limit
+would otherwise not be in force. A variable is named after the path of its key: `ANTWORT_SERVER_PORT` sets
+`server.port`. Variables take precedence over the file.
 """
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias, cast, get_args, get_type_hints
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar, cast, get_args, get_origin, get_type_hints
 
 import msgspec
 import yaml
@@ -19,19 +19,22 @@ from msgspec import Meta, Struct, field
 
 from antwort.api.tools import MemoryLimit
 
-_WHERE = re.compile(r"^(?P<what>.*?)(?: - at `(?P<path>\$[^`]*)`)?$", re.DOTALL)
-_UNKNOWN = re.compile(r"Object contains unknown field `(?P<name>[^`]+)`")
-_ADDRESS = re.compile(r"https?://[^\s/?#@]+/?")
+# msgspec ends its messages with the JSON path: "Expected `int`, got `str` - at `$.server.port`".
+_ERROR_RE = re.compile(r"^(?P<reason>.*?)(?: - at `(?P<path>\$[^`]*)`)?$", re.DOTALL)
+_UNKNOWN_FIELD_RE = re.compile(r"Object contains unknown field `(?P<name>[^`]+)`")
+_URL_RE = re.compile(r"https?://[^\s/?#@]+/?")
 _PREFIX = "ANTWORT_"
-_NO_MODELS = ("default", "default_for_unknown", "discover")
-_READ_ELSEWHERE = {"ANTWORT_CONFIG", "ANTWORT_MODEL_CACHE"}
+_MODELS_OPTIONS = ("default", "default_for_unknown", "discover")
+_OTHER_VARIABLES = {"ANTWORT_CONFIG", "ANTWORT_MODEL_CACHE"}  # read by the CLI and the weights cache
+
+T = TypeVar("T")
 
 Positive: TypeAlias = Annotated[int, Meta(ge=1)]
-Seconds: TypeAlias = Annotated[float, Meta(gt=0, le=31_536_000)]  # a year; without an end some of them would break
+Seconds: TypeAlias = Annotated[float, Meta(gt=0, le=31_536_000)]  # at most a year: larger values overflow in timers
 
 
 class ConfigError(Exception):
-    """The configuration cannot be used. Says which key, where, and what to do."""
+    """The configuration is invalid. The message names the key, its line and the remedy."""
 
 
 class _Section(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -39,46 +42,46 @@ class _Section(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class ServerSettings(_Section):
-    """Where to listen, and what a request may cost."""
+    """Configuration: listening address, request limits and timeouts."""
 
     host: str = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65535)] = 8080
     max_head: Positive = 64 * 1024
-    """Bytes of a request's first line and headers."""
+    """Maximum bytes of the request line and headers."""
     head_timeout: Seconds = 10.0
-    """They have so long to arrive."""
+    """Timeout for receiving the request line and headers."""
     max_body: Positive = 32 * 1024 * 1024
-    """Bytes of a JSON body."""
+    """Maximum bytes of a JSON body."""
     max_file: Positive = 512 * 1024 * 1024
-    """Bytes of an uploaded file."""
+    """Maximum bytes of an uploaded file."""
     body_timeout: Seconds = 60.0
-    """The longest silence while a body is on its way, and after so long it must come with a kilobyte a second."""
+    """Read timeout between two chunks of a body; past it the average rate must be at least 1 kB/s."""
     keep_alive: Seconds = 15.0
-    """After so long a silence a stream gets a comment, so that nobody in between takes it for dead."""
+    """Interval of SSE keep-alive comments on an idle stream, so that proxies do not close it."""
     stall_timeout: Seconds = 120.0
-    """A reader who takes nothing for so long is gone."""
+    """Write timeout: a client that reads nothing for this long counts as disconnected."""
     shutdown_timeout: Positive = 10
-    """What is under way when the server is told to stop has so long to finish."""
+    """Graceful shutdown: running requests may take this long to finish."""
     max_connections: Positive = 4096
 
 
 class EmbeddedModel(_Section, tag_field="kind", tag="embedded"):
-    """A small model of this machine, in a process beside the server."""
+    """Configuration of an embedded model: a llama.cpp process that the server starts."""
 
     model: str | None = None
-    """A name that `antwort model list` shows, or a `.gguf` file."""
+    """A name from `antwort model list`, or a `.gguf` file."""
     context: Annotated[int, Meta(ge=512)] = 8192
-    """Tokens that a conversation and its answer may have."""
+    """Context window in tokens: the conversation and the answer together."""
     parallel: Positive = 2
-    """So many are answered at once; the others wait."""
+    """Requests that are decoded concurrently; further requests wait."""
     threads: Positive | None = None
-    """As many as there are processors, unless it is said."""
+    """Default: the number of processors."""
     timeout: Seconds = 600.0
     attempts: Positive = 3
 
 
 class ChatCompletionsModel(_Section, tag_field="kind", tag="chat_completions"):
-    """Any server with OpenAI's chat completions."""
+    """Configuration of an upstream with OpenAI's Chat Completions API."""
 
     base_url: str
     model: str | None = None
@@ -91,13 +94,13 @@ class ChatCompletionsModel(_Section, tag_field="kind", tag="chat_completions"):
     max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
     images: bool = True
     files: bool = False
-    """Whether the server takes files as parts of messages; else only their text is shown, where they have any."""
+    """Whether the upstream accepts files as message parts. Otherwise only their text is sent, if they have any."""
     tokenizer: Literal["auto", "vllm", "llama_cpp", "estimate"] = "auto"
     extra: dict[str, Any] = field(default_factory=dict[str, Any])
 
 
 class ResponsesModel(_Section, tag_field="kind", tag="responses"):
-    """A server that speaks the Responses API itself."""
+    """Configuration of an upstream with the Responses API."""
 
     base_url: str
     model: str | None = None
@@ -109,104 +112,106 @@ class ResponsesModel(_Section, tag_field="kind", tag="responses"):
 
 
 class ScriptedModel(_Section, tag_field="kind", tag="scripted"):
-    """Answers from a YAML file; for tests and offline examples."""
+    """Configuration of a scripted model: answers from a YAML file, for tests and offline examples."""
 
     script: str
 
 
 ModelSettings: TypeAlias = EmbeddedModel | ChatCompletionsModel | ResponsesModel | ScriptedModel
+_MODEL_KINDS: dict[str, type[ModelSettings]] = {
+    str(kind.__struct_config__.tag): kind
+    for kind in (ChatCompletionsModel, EmbeddedModel, ResponsesModel, ScriptedModel)
+}
 
 
 class ModelsSettings(_Section):
-    """The models by the names that requests use. The first is the default unless one is named."""
+    """Configuration: the models by name. The first is the default unless `default` names another."""
 
     default: str | None = None
     default_for_unknown: bool = False
     discover: bool = True
-    """Whether one is looked for where none is named."""
+    """Whether to search for a model when none is configured."""
     named: dict[str, ModelSettings] = field(default_factory=dict[str, ModelSettings])
 
 
 class StorageSettings(_Section):
-    """Where things are kept."""
+    """Configuration: database URL and blob directory."""
 
     url: str = "sqlite:///.antwort/antwort.db"
     blobs: str = ".antwort/blobs"
 
 
 class AuthSettings(_Section):
-    """Who may come in. Without a file of keys only this machine may."""
+    """Configuration: API keys and rate limits. Without a key file the server accepts loopback connections only."""
 
     keys_file: str | None = None
     requests_per_minute: Positive | None = None
-    """For keys that have no limit of their own; without keys, for all callers together."""
+    """Default for keys without a limit of their own. Without a key file, the limit of all callers together."""
     concurrent_responses: Positive | None = None
 
 
 class EngineSettings(_Section):
-    """How far a response goes."""
+    """Configuration: limits of one response."""
 
     max_turns: Positive = 32
     max_attached: Positive = 50 * 1024 * 1024
-    """Bytes of uploaded files that one request may show to its model."""
+    """Maximum bytes of uploaded files that one request may send to its model."""
 
 
 class CodeInterpreterSettings(_Section):
-    """Python in sandboxes: of this machine's jail, unless an address or a template says otherwise."""
+    """Configuration of the code interpreter: runs Python in the local jail, or on a sandbox server (`sandbox_url`)."""
 
     enabled: bool | None = None
-    """Unless it is said, it is on where code can be run, and off where it cannot; `true` refuses to start there."""
+    """Default: on if this machine can run code. With `true`, a machine that cannot is an error at start."""
     sandbox_url: str | None = None
-    """A sandbox server that runs somewhere."""
+    """The URL of a running sandbox server."""
     sandbox_token_env: str | None = None
-    """The variable that holds its token."""
-    sandbox_template: str | None = None
-    sandbox_namespace: str | None = None
+    """The environment variable that holds the sandbox server's token."""
     execution_timeout: Seconds = 60.0
     claim_timeout: Seconds = 30.0
-    """To wait for a sandbox, and for room where an owner has as many containers as there may be."""
+    """Timeout for acquiring a sandbox, and for capacity when a tenant has reached `max_containers`."""
     max_output_size: Positive = 10 * 1024 * 1024
-    """Bytes of what one run prints and shows; what is more is cut."""
+    """Maximum bytes of one run's output and figures; the rest is truncated."""
     outputs: Literal["asked", "always"] = "asked"
-    """Whether callers get them only where `include` asks for them, as OpenAI does, or always."""
+    """Whether responses contain outputs only if `include` requests them, as OpenAI does, or always."""
 
 
 class ContainersSettings(_Section):
-    """How long an idle container lives, and what all running containers of one owner may take."""
+    """Configuration: container expiry, and quotas for all running containers of one tenant."""
 
     expires_after: Annotated[float, Meta(gt=0, le=10_080)] = 20
-    """Minutes of idleness, where a request says nothing."""
+    """Default idle minutes until a container expires."""
     max_expires_after: Annotated[int, Meta(ge=1, le=10_080)] = 20
-    """The most minutes that a request may ask for."""
+    """Maximum idle minutes that a request may set."""
     forget_after: Annotated[float, Meta(gt=0)] = 30
-    """Days after which what is known of an expired one is forgotten."""
+    """Days after which the record of an expired container is deleted."""
     max_containers: Positive = 32
     max_memory: Positive = 64 * 1024**3
-    """Bytes: their memory limits together."""
+    """Bytes: the sum of the memory limits."""
     max_disk: Positive = 16 * 1024**3
-    """Bytes: all files in them together."""
+    """Bytes: the sum of all files."""
     tiers: Annotated[list[MemoryLimit], Meta(min_length=1)] = field(
         default_factory=lambda: list[MemoryLimit](get_args(MemoryLimit))
     )
-    """The memory limits that a request may ask for. The first is the usual one."""
+    """The memory limits that a request may set. The first is the default."""
 
 
 class ProvidersSettings(_Section):
-    """Tools that are run here."""
+    """Configuration of the hosted tools."""
 
     code_interpreter: CodeInterpreterSettings = field(default_factory=CodeInterpreterSettings)
 
 
 class LogSettings(_Section):
-    """What is told to whoever runs this."""
+    """Configuration: log level and format."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
     format: Literal["auto", "json", "text"] = "auto"
-    """`auto` is text on a terminal and JSON elsewhere."""
+    """`auto` is text on a terminal and JSON otherwise."""
 
 
 class Config(_Section):
-    """All of it."""
+    """The complete configuration of the server."""
 
     server: ServerSettings = field(default_factory=ServerSettings)
     models: ModelsSettings = field(default_factory=ModelsSettings)
@@ -219,151 +224,175 @@ class Config(_Section):
 
 
 def load(path: Path | None, environment: Mapping[str, str]) -> Config:
-    """Read the file, if there is one, and the variables."""
+    """Load the configuration from a YAML file, if given, and the environment variables."""
     try:
         text = "" if path is None else path.read_text(encoding="utf-8")
     except (OSError, UnicodeError) as error:
-        raise ConfigError(f"The configuration cannot be read: {error}") from error
+        raise ConfigError(f"Cannot read the configuration: {error}") from error
     return parse(text, environment, name="configuration" if path is None else str(path))
 
 
 def parse(text: str, environment: Mapping[str, str], *, name: str = "configuration") -> Config:
-    """Make sense of the text of a file, and of the variables."""
+    """Parse the text of a YAML file and the environment variables."""
     document = _Document(name, text)
     data = _with_variables(document.data, environment)
     models = _mapping(data.pop("models", {}), document, "models")
-    named = {key: value for key, value in models.items() if key not in _NO_MODELS}
-    plain = {key: value for key, value in models.items() if key not in named}
-    config = document.convert({**data, "models": plain}, Config, ())
-    settings = {key: _model(value, key, document) for key, value in named.items()}
-    config = msgspec.structs.replace(config, models=msgspec.structs.replace(config.models, named=settings))
+    options = {key: value for key, value in models.items() if key in _MODELS_OPTIONS}
+    config = document.convert({**data, "models": options}, Config, ())
+    named = {key: _model(value, key, document) for key, value in models.items() if key not in options}
+    config = msgspec.structs.replace(config, models=msgspec.structs.replace(config.models, named=named))
     _check(config, document)
     return config
 
 
-def _model(value: Any, name: str, document: _Document) -> ModelSettings:  # noqa: ANN401 - YAML may hold anything
-    given = _mapping(value, document, f"models.{name}")
-    return document.convert(given, cast("type[ModelSettings]", ModelSettings), ("models", name))
+def _model(value: object, name: str, document: _Document) -> ModelSettings:
+    settings = _mapping(value, document, f"models.{name}")
+    kind = settings.get("kind")
+    if kind not in list(_MODEL_KINDS):  # a list, because YAML may hold an unhashable value
+        problem = "missing" if kind is None else f"invalid value {kind!r}"
+        raise document.error(("models", name, "kind"), f"{problem}. {_valid_values(_MODEL_KINDS)}")
+    return document.convert(settings, _MODEL_KINDS[cast("str", kind)], ("models", name))
 
 
 def _check(config: Config, document: _Document) -> None:
     models = config.models
     if models.default is not None and models.default not in models.named:
-        raise document.error(("models", "default"), f"there is no model {models.default!r} under `models`")
+        raise document.error(("models", "default"), f"no model {models.default!r} under `models`")
     if models.default_for_unknown and not models.named:
-        raise document.error(("models", "default_for_unknown"), "there is no model that could be the default")
+        raise document.error(("models", "default_for_unknown"), "no model is configured that could be the default")
     containers = config.containers
     if containers.expires_after > containers.max_expires_after:
-        raise document.error(("containers", "expires_after"), "must not be more than `containers.max_expires_after`")
+        raise document.error(("containers", "expires_after"), "must not exceed `containers.max_expires_after`")
     interpreter = config.providers.code_interpreter
-    if interpreter.sandbox_url is not None and interpreter.sandbox_template is not None:
-        where = ("providers", "code_interpreter", "sandbox_template")
-        raise document.error(where, "give either `sandbox_url` or `sandbox_template`, or neither")
-    if interpreter.sandbox_url is not None and not _ADDRESS.fullmatch(interpreter.sandbox_url):
-        where = ("providers", "code_interpreter", "sandbox_url")
-        raise document.error(where, "must be an address like `http://127.0.0.1:8090`")
-    if interpreter.sandbox_namespace is not None and interpreter.sandbox_template is None:
-        where = ("providers", "code_interpreter", "sandbox_namespace")
-        raise document.error(where, "there is no `sandbox_template` that it could be for")
+    if interpreter.sandbox_url is not None and not _URL_RE.fullmatch(interpreter.sandbox_url):
+        path = ("providers", "code_interpreter", "sandbox_url")
+        raise document.error(path, "must be a URL like `http://127.0.0.1:8090`")
 
 
-# ── the file ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── YAML file ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class _Document:
-    """A YAML file: its data, and on which line each key is."""
+    """A parsed YAML file: its data, and the line of each key."""
 
     def __init__(self, name: str, text: str) -> None:
         self.name = name
         self.lines: dict[tuple[str, ...], int] = {}
         try:
-            self._number(yaml.SafeLoader(text).get_single_node(), ())
+            self._index_lines(yaml.SafeLoader(text).get_single_node(), ())
             data = yaml.safe_load(text)
         except (yaml.YAMLError, RecursionError) as error:
             mark = getattr(error, "problem_mark", None)
             line = f", line {mark.line + 1}" if mark is not None else ""
-            raise ConfigError(f"{name}{line}: not YAML: {getattr(error, 'problem', error)}") from error
+            raise ConfigError(f"{name}{line}: invalid YAML: {getattr(error, 'problem', error)}") from error
         self.data = _mapping({} if data is None else data, self, "")
 
-    def _number(self, node: yaml.Node | None, path: tuple[str, ...]) -> None:
+    def _index_lines(self, node: yaml.Node | None, parent: tuple[str, ...]) -> None:
         if not isinstance(node, yaml.MappingNode):
             return
         for key, value in cast("list[tuple[yaml.Node, yaml.Node]]", node.value):
-            here = (*path, str(cast("object", key.value)))
-            if here in self.lines:
-                raise ConfigError(f"{self.name}, line {key.start_mark.line + 1}: {'.'.join(here)} is there twice")
-            self.lines[here] = key.start_mark.line + 1
-            self._number(value, here)
+            path = (*parent, str(cast("object", key.value)))
+            if path in self.lines:
+                raise ConfigError(f"{self.name}, line {key.start_mark.line + 1}: duplicate key {'.'.join(path)}")
+            self.lines[path] = key.start_mark.line + 1
+            self._index_lines(value, path)
 
-    def error(self, path: tuple[str, ...], what: str) -> ConfigError:
-        """An error at a key; where the key has no line, a variable put it there or its parent has one."""
+    def error(self, path: tuple[str, ...], reason: str) -> ConfigError:
+        """An error at a key. A key that a variable has set has no line; then its parent's line is used, if any."""
         line = next((self.lines[path[:end]] for end in range(len(path), 0, -1) if path[:end] in self.lines), None)
         where = f"{self.name}, line {line}" if line is not None else self.name
-        return ConfigError(f"{where}: {'.'.join(path) or 'the file'}: {what}")
+        return ConfigError(f"{where}: {'.'.join(path) or 'top level'}: {reason}")
 
-    def convert(self, data: Mapping[str, Any], into: type[Any], at: tuple[str, ...]) -> Any:  # noqa: ANN401 - whatever `into` is
+    def convert(self, data: Mapping[str, Any], into: type[T], parent: tuple[str, ...]) -> T:
+        """Validate `data`, the mapping at `parent`."""
         try:
             return msgspec.convert(data, into)
         except msgspec.ValidationError as error:
-            raise self._explained(error, at) from error
+            reason, path = _split(error)
+            if unknown := _UNKNOWN_FIELD_RE.search(reason):
+                keys = get_type_hints(_type_at(into, path))
+                raise self.error(
+                    (*parent, *path, unknown["name"]), f"unknown key{_did_you_mean(unknown['name'], keys)}"
+                ) from error
+            hint = _valid_values_hint(_type_at(into, path))
+            raise self.error((*parent, *path), reason[:1].lower() + reason[1:] + hint) from error
 
-    def _explained(self, error: msgspec.ValidationError, at: tuple[str, ...]) -> ConfigError:
-        found = _WHERE.match(str(error))
-        what, where = (found["what"], found["path"] or "$") if found else (str(error), "$")
-        path = (*at, *(part for part in re.split(r"\.|\[[^]]*\]", where.removeprefix("$")) if part))
-        if unknown := _UNKNOWN.search(what):
-            return self.error((*path, unknown["name"]), "unknown key")
-        return self.error(path, what[:1].lower() + what[1:])
+
+def _split(error: msgspec.ValidationError) -> tuple[str, list[str]]:
+    """Msgspec's message, and the path of the key without list indexes."""
+    found = _ERROR_RE.match(str(error))
+    reason, path = (found["reason"], found["path"] or "$") if found else (str(error), "$")
+    return reason, [part for part in re.split(r"\.|\[[^]]*\]", path.removeprefix("$")) if part]
+
+
+def _type_at(into: Any, path: Iterable[str]) -> Any:  # noqa: ANN401 - any type
+    """The type of the value at `path` in a struct."""
+    for name in path:
+        into = get_type_hints(into).get(name)
+    return into
+
+
+def _did_you_mean(name: str, known: Iterable[str]) -> str:
+    similar = difflib.get_close_matches(name, list(known), 1)
+    return f". Did you mean {similar[0]}?" if similar else ""
+
+
+def _valid_values_hint(kind: Any) -> str:  # noqa: ANN401 - any type
+    """The values of a `Literal`, or of a list of one."""
+    literal = next((one for one in (kind, *get_args(kind)) if get_origin(one) is Literal), None)
+    return "" if literal is None else f". {_valid_values(get_args(literal))}"
+
+
+def _valid_values(values: Iterable[str]) -> str:
+    return f"Valid values: {', '.join(values)}."
 
 
 def _mapping(value: object, document: _Document, path: str) -> dict[str, Any]:
     if not isinstance(value, dict) or not all(isinstance(key, str) for key in cast("dict[object, object]", value)):
-        raise document.error(tuple(path.split(".")) if path else (), "must be a mapping with names as keys")
+        raise document.error(tuple(path.split(".")) if path else (), "must be a mapping with string keys")
     return dict(cast("dict[str, Any]", value))
 
 
-# ── the variables ────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── environment variables ────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _variables(into: type[Struct], path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Every key that a variable can set, and its type."""
+def _variables(into: type[Struct], parent: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """The path and type of every key that a variable can set."""
     for name, kind in get_type_hints(into, include_extras=True).items():
         if isinstance(kind, type) and issubclass(kind, Struct):
-            yield from _variables(kind, (*path, name))
+            yield from _variables(kind, (*parent, name))
         elif name != "named":
-            yield (*path, name), kind
+            yield (*parent, name), kind
 
 
 def _with_variables(data: dict[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
     known = {_PREFIX + "_".join(path).upper(): (path, kind) for path, kind in _variables(Config)}
-    named = _key_variables(data)
+    ignored = _OTHER_VARIABLES | _secret_variables(data)
     for variable, value in sorted(environment.items()):
-        if not variable.startswith(_PREFIX) or variable in _READ_ELSEWHERE or variable in named:
+        if not variable.startswith(_PREFIX) or variable in ignored:
             continue
         if variable not in known:
-            near = difflib.get_close_matches(variable, known, 1)
-            hint = f" Did you mean {near[0]}?" if near else ""
-            raise ConfigError(f"{variable}: nothing is called so.{hint}")
+            raise ConfigError(f"{variable}: unknown environment variable{_did_you_mean(variable, known)}")
         path, kind = known[variable]
         try:
-            data = _put(data, path, msgspec.convert(value, kind, strict=False))
+            data = _with_value(data, path, msgspec.convert(value, kind, strict=False))
         except msgspec.ValidationError as error:
-            raise ConfigError(f"{variable}: {error}") from error
+            raise ConfigError(f"{variable}: {error}{_valid_values_hint(kind)}") from error
     return data
 
 
-def _key_variables(data: Mapping[str, Any]) -> set[object]:
-    """Variables that hold keys of upstreams and tokens of sandbox servers, whatever they are called."""
+def _secret_variables(data: Mapping[str, Any]) -> set[object]:
+    """Variables that hold upstream API keys and sandbox tokens; the configuration chooses their names."""
     sections = [data.get(name) for name in ("models", "providers")]
     entries = [entry for one in sections if isinstance(one, dict) for entry in cast("dict[str, object]", one).values()]
-    named = [cast("dict[str, object]", entry) for entry in entries if isinstance(entry, dict)]
-    return {entry.get(key) for entry in named for key in ("api_key_env", "sandbox_token_env")}
+    mappings = [cast("dict[str, object]", entry) for entry in entries if isinstance(entry, dict)]
+    return {entry.get(key) for entry in mappings for key in ("api_key_env", "sandbox_token_env")}
 
 
-def _put(data: Mapping[str, Any], path: tuple[str, ...], value: object) -> dict[str, Any]:
+def _with_value(data: Mapping[str, Any], path: tuple[str, ...], value: object) -> dict[str, Any]:
     first, *rest = path
     if not rest:
         return {**data, first: value}
     inner = data.get(first)
     below = cast("dict[str, Any]", inner) if isinstance(inner, dict) else {}
-    return {**data, first: _put(below, tuple(rest), value)}
+    return {**data, first: _with_value(below, tuple(rest), value)}

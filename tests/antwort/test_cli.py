@@ -21,7 +21,7 @@ def run(tmp_path, monkeypatch):
     return lambda *arguments: CliRunner().invoke(main, arguments)
 
 
-def test_every_command_can_be_asked_for_help(run):
+def test_every_command_has_help(run):
     listing = run("--help").output
 
     for command in ("serve", "keys", "doctor", "model"):
@@ -30,15 +30,15 @@ def test_every_command_can_be_asked_for_help(run):
     assert run("nothing").exit_code == 2
 
 
-def test_keys_are_made_listed_and_revoked(run):
-    made = run("keys", "create", "me", "--tenant", "acme")
-    key_id = made.stdout.split("-")[2]
+def test_keys_create_list_and_revoke(run):
+    created = run("keys", "create", "me", "--tenant", "acme")
+    key_id = created.stdout.split("-")[2]
     listed = run("keys", "list").output
 
-    assert made.stdout.startswith("sk-antwort-")
+    assert created.stdout.startswith("sk-antwort-")
     assert f"{key_id}  active " in listed
     assert "acme" in listed
-    assert made.stdout.strip() not in listed
+    assert created.stdout.strip() not in listed
     assert run("keys", "revoke", key_id).exit_code == 0
     assert "revoked" in run("keys", "list").output
     assert run("keys", "revoke", "0000").exit_code == 1
@@ -46,36 +46,34 @@ def test_keys_are_made_listed_and_revoked(run):
     assert run("keys", "create", "me", "--tenant", "a b").exit_code == 1
 
 
-def test_the_doctor_looks_at_everything(run):
+def test_doctor_checks_models_and_storage_without_creating_files(run):
     Path("script.yaml").write_text("answers: []")
     Path("antwort.yaml").write_text("models: {m: {kind: scripted, script: script.yaml}}")
-    told = run("doctor", "--config", "antwort.yaml")
+    result = run("doctor", "--config", "antwort.yaml")
 
-    assert told.exit_code == 0
-    assert "m (scripted) answers from its script" in told.output
-    assert "storage        made on the first start: sqlite:///.antwort/antwort.db" in told.output
+    assert result.exit_code == 0
+    assert "m (scripted) answers from its script" in result.output
+    assert "storage        will be created on the first start: sqlite:///.antwort/antwort.db" in result.output
     assert not Path(".antwort").exists()
     Path("script.yaml").write_text("answer: []")
     assert "models.m.script" in run("doctor", "--config", "antwort.yaml").output
 
 
 @pytest.mark.parametrize(
-    "arguments, config, said",
+    "arguments, config, message",
     [
-        (("--host", "0.0.0.0"), "", "there are no keys"),  # noqa: S104 - that it is refused is the point
+        (("--host", "0.0.0.0"), "", "there are no keys"),  # noqa: S104 - the test expects a rejection
         ((), "server: {prot: 1}", "line 1: server.prot: unknown key"),
         ((), "auth: {keys_file: none.json}", "antwort keys create"),
         ((), "storage: {url: 'mysql://x'}", "not supported"),
-        ((), "models: {m: {kind: embedded, model: none.gguf}}", "models.m: There is no file none.gguf"),
-        (("--model", "gpt-6"), "", "There are no weights called 'gpt-6'. Known: qwen"),
+        ((), "models: {m: {kind: embedded, model: none.gguf}}", "models.m: The file none.gguf does not exist"),
+        (("--model", "gpt-6"), "", "Unknown weights 'gpt-6'. Known: qwen"),
         (
             (),
             "models: {m: {kind: responses, base_url: 'http://127.0.0.1:1', api_key_env: NOT_SET}}",
             "NOT_SET is not set",
         ),
-        ((), "providers: {code_interpreter: {sandbox_template: x}}", "not part of this installation"),
-        ((), "providers: {code_interpreter: {sandbox_url: 'x', sandbox_template: y}}", "give either"),
-        ((), "providers: {code_interpreter: {sandbox_url: x}}", "must be an address"),
+        ((), "providers: {code_interpreter: {sandbox_url: x}}", "must be a URL"),
         (
             (),
             "providers: {code_interpreter: {sandbox_url: 'http://127.0.0.1:1', sandbox_token_env: NOT_SET}}",
@@ -84,26 +82,26 @@ def test_the_doctor_looks_at_everything(run):
         ((), "providers: {code_interpreter: {sandbox_token_env: NOT_SET}}", "no `sandbox_url`"),
     ],
 )
-def test_a_server_that_cannot_start_says_why(run, arguments, config, said):
+def test_a_configuration_error_is_printed_and_exits_with_1(run, arguments, config, message):
     Path("antwort.yaml").write_text(config)
-    told = run("serve", "--config", "antwort.yaml", "--port", "0", *arguments)
+    result = run("serve", "--config", "antwort.yaml", "--port", "0", *arguments)
 
-    assert told.exit_code == 1
-    assert said in told.output
+    assert result.exit_code == 1
+    assert message in result.output
 
 
-def test_a_server_whose_database_is_locked_says_so(run):
+def test_a_locked_database_is_printed_without_a_traceback(run):
     Path("antwort.yaml").write_text("storage: {url: 'sqlite:///antwort.db', blobs: blobs}")
     with closing(sqlite3.connect("antwort.db", isolation_level=None)) as other:
         other.execute("BEGIN EXCLUSIVE")
-        told = run("serve", "--config", "antwort.yaml", "--port", "0")
+        result = run("serve", "--config", "antwort.yaml", "--port", "0")
 
-    assert told.exit_code == 1
-    assert "locked by another process. Mend that" in told.output
-    assert "Traceback" not in told.output
+    assert result.exit_code == 1
+    assert "locked by another process. Fix that" in result.output
+    assert "Traceback" not in result.output
 
 
-def test_asking_for_help_imports_no_server():
+def test_the_cli_module_does_not_import_the_server():
     code = "import sys, antwort.cli; print(*sys.modules)"
     loaded = subprocess.check_output([sys.executable, "-c", code], text=True).split()
 

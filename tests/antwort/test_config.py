@@ -4,7 +4,7 @@ import pytest
 
 from antwort.config import ChatCompletionsModel, ConfigError, EmbeddedModel, ScriptedModel, load, parse
 
-WHOLE = """\
+COMPLETE = """\
 server: {host: 127.0.0.1, port: 8080}
 models:
   default: gpt
@@ -20,13 +20,13 @@ engine: {max_turns: 32}
 """
 
 
-def refusal(text: str, environment: dict[str, str] | None = None) -> str:
+def error_message(text: str, environment: dict[str, str] | None = None) -> str:
     with pytest.raises(ConfigError) as caught:
         parse(text, environment or {}, name="antwort.yaml")
     return str(caught.value)
 
 
-def test_nothing_at_all_is_a_configuration():
+def test_an_empty_configuration_has_defaults():
     config = load(None, {})
 
     assert (config.server.host, config.server.port) == ("127.0.0.1", 8080)
@@ -34,18 +34,18 @@ def test_nothing_at_all_is_a_configuration():
     assert config.auth.keys_file is None
 
 
-def test_an_embedded_model_may_be_told_what_it_can_take():
+def test_embedded_model_settings_are_parsed_and_validated():
     text = "models: {discover: false, m: {kind: embedded, context: 4096, parallel: 1, threads: 3}}"
     models = parse(text, {"ANTWORT_MODEL_CACHE": "elsewhere"}).models
 
     assert models.named == {"m": EmbeddedModel(context=4096, parallel=1, threads=3)}
     assert not models.discover
-    assert "`int` >= 512" in refusal("models: {m: {kind: embedded, context: 10}}")
+    assert "`int` >= 512" in error_message("models: {m: {kind: embedded, context: 10}}")
     assert not parse("", {"ANTWORT_MODELS_DISCOVER": "false"}).models.discover
 
 
-def test_the_whole_of_it():
-    config = parse(WHOLE, {"ANTWORT_UPSTREAM_KEY": "secret"})
+def test_a_complete_file_is_parsed():
+    config = parse(COMPLETE, {"ANTWORT_UPSTREAM_KEY": "secret"})
 
     assert config.models.default == "gpt"
     assert isinstance(config.models.named["gpt"], ChatCompletionsModel)
@@ -53,47 +53,51 @@ def test_the_whole_of_it():
 
 
 @pytest.mark.parametrize(
-    "text, said",
+    "text, message",
     [
-        ("server:\n  prot: 1", "antwort.yaml, line 2: server.prot: unknown key"),
+        ("server:\n  prot: 1", "antwort.yaml, line 2: server.prot: unknown key. Did you mean port?"),
         ("a: 1", "antwort.yaml, line 1: a: unknown key"),
         ("server:\n\n  port: many", "antwort.yaml, line 3: server.port: expected `int`, got `str`"),
         ("server:\n  port: 99999", "antwort.yaml, line 2: server.port: expected `int` <= 65535"),
         ("server: 3", "antwort.yaml, line 1: server: expected `object`, got `int`"),
-        ("models:\n  m: {kind: magic}", "antwort.yaml, line 2: models.m.kind: invalid value 'magic'"),
+        (
+            "models:\n  m: {kind: magic}",
+            "antwort.yaml, line 2: models.m.kind: invalid value 'magic'. Valid values: chat_completions, embedded",
+        ),
+        ("models:\n  m: {model: x}", "antwort.yaml, line 2: models.m.kind: missing. Valid values: chat_completions, "),
+        ("models:\n  m: {kind: [1]}", "antwort.yaml, line 2: models.m.kind: invalid value [1]. Valid values: chat"),
+        (
+            "models:\n  m: {kind: scripted, scirpt: 1}",
+            "antwort.yaml, line 2: models.m.scirpt: unknown key. Did you mean script?",
+        ),
         ("models:\n  m: {kind: scripted, x: 1}", "antwort.yaml, line 2: models.m.x: unknown key"),
         ("models:\n  m: {kind: scripted}", "antwort.yaml, line 2: models.m: object missing required field `script`"),
-        ("models:\n  m: 3", "antwort.yaml, line 2: models.m: must be a mapping with names as keys"),
-        ("models:\n  default: x", "antwort.yaml, line 2: models.default: there is no model 'x' under `models`"),
-        ("models: [1]", "antwort.yaml, line 1: models: must be a mapping with names as keys"),
-        ("- 1", "antwort.yaml: the file: must be a mapping with names as keys"),
-        ("1: 2", "antwort.yaml: the file: must be a mapping with names as keys"),
-        ("a: [", "antwort.yaml, line 1: not YAML: expected the node content, but found '<stream end>'"),
-        ("server: {port: 1}\nserver: {port: 2}", "antwort.yaml, line 2: server is there twice"),
-        ("models: {default_for_unknown: true}", "antwort.yaml, line 1: models.default_for_unknown: there is no model"),
+        ("models:\n  m: 3", "antwort.yaml, line 2: models.m: must be a mapping with string keys"),
+        ("models:\n  default: x", "antwort.yaml, line 2: models.default: no model 'x' under `models`"),
+        ("models: [1]", "antwort.yaml, line 1: models: must be a mapping with string keys"),
+        ("- 1", "antwort.yaml: top level: must be a mapping with string keys"),
+        ("1: 2", "antwort.yaml: top level: must be a mapping with string keys"),
+        ("a: [", "antwort.yaml, line 1: invalid YAML: expected the node content, but found '<stream end>'"),
+        ("server: {port: 1}\nserver: {port: 2}", "antwort.yaml, line 2: duplicate key server"),
+        ("models: {default_for_unknown: true}", "antwort.yaml, line 1: models.default_for_unknown: no model"),
         (
-            "providers:\n  code_interpreter: {sandbox_url: a, sandbox_template: b}",
-            "antwort.yaml, line 2: providers.code_interpreter.sandbox_template: give either",
+            "containers:\n  tiers: [8g]",
+            "antwort.yaml, line 2: containers.tiers: invalid enum value '8g'. Valid values: 1g, 4g",
         ),
-        ("containers:\n  tiers: [8g]", "antwort.yaml, line 2: containers.tiers: invalid enum value '8g'"),
         ("containers:\n  tiers: []", "antwort.yaml, line 2: containers.tiers: expected `array` of length >= 1"),
         ("containers:\n  max_disk: 0", "antwort.yaml, line 2: containers.max_disk: expected `int` >= 1"),
-        ("containers:\n  expires_after: 30", "antwort.yaml, line 2: containers.expires_after: must not be more than"),
+        ("containers:\n  expires_after: 30", "antwort.yaml, line 2: containers.expires_after: must not exceed"),
         ("containers:\n  quota: 3", "antwort.yaml, line 2: containers.quota: unknown key"),
         *(
             (
                 f"providers:\n  code_interpreter:\n    sandbox_url: {address}",
-                "antwort.yaml, line 3: providers.code_interpreter.sandbox_url: must be an address like",
+                "antwort.yaml, line 3: providers.code_interpreter.sandbox_url: must be a URL like",
             )
             for address in ("nowhere", "ftp://a", "http://", "http://user@host", "https://a/b/c")
         ),
         (
-            "providers:\n  code_interpreter: {sandbox_namespace: a}",
-            "antwort.yaml, line 2: providers.code_interpreter.sandbox_namespace: there is no `sandbox_template`",
-        ),
-        (
             "providers:\n  code_interpreter: {outputs: never}",
-            "antwort.yaml, line 2: providers.code_interpreter.outputs: invalid enum value 'never'",
+            "antwort.yaml, line 2: providers.code_interpreter.outputs: invalid enum value 'never'. Valid values: asked",
         ),
         (
             "providers:\n  code_interpreter: {execution_timeout: 0}",
@@ -105,11 +109,11 @@ def test_the_whole_of_it():
         ),
     ],
 )
-def test_what_is_wrong_is_named_with_its_line(text, said):
-    assert refusal(text).startswith(said)
+def test_an_error_names_file_line_key_and_reason(text, message):
+    assert error_message(text).startswith(message)
 
 
-def test_variables_go_before_the_file():
+def test_variables_take_precedence_over_the_file():
     environment = {
         "ANTWORT_SERVER_PORT": "9000",
         "ANTWORT_AUTH_KEYS_FILE": "other.json",
@@ -121,7 +125,7 @@ def test_variables_go_before_the_file():
         "ANTWORT_CONFIG": "x",
         "HOME": "/",
     }
-    config = parse(WHOLE, environment)
+    config = parse(COMPLETE, environment)
 
     assert config.server.port == 9000
     assert config.auth.keys_file == "other.json"
@@ -131,7 +135,7 @@ def test_variables_go_before_the_file():
     assert config.containers.expires_after == 0.5
 
 
-def test_the_token_of_a_sandbox_server_may_be_called_like_one_of_our_variables():
+def test_a_sandbox_token_variable_may_start_with_the_antwort_prefix():
     text = (
         "providers: {code_interpreter: {sandbox_url: 'http://127.0.0.1:1', sandbox_token_env: ANTWORT_SANDBOX_TOKEN}}"
     )
@@ -139,11 +143,12 @@ def test_the_token_of_a_sandbox_server_may_be_called_like_one_of_our_variables()
     assert parse(text, {"ANTWORT_SANDBOX_TOKEN": "secret"}).providers.code_interpreter.sandbox_token_env
 
 
-def test_a_variable_that_is_misspelled_is_an_error_with_a_hint():
-    assert refusal("", {"ANTWORT_SERVR_PORT": "1"}).endswith("Did you mean ANTWORT_SERVER_PORT?")
-    assert refusal("", {"ANTWORT_SERVER_PORT": "many"}).startswith("ANTWORT_SERVER_PORT: ")
+def test_an_unknown_variable_is_an_error_with_a_suggestion():
+    assert error_message("", {"ANTWORT_SERVR_PORT": "1"}).endswith("Did you mean ANTWORT_SERVER_PORT?")
+    assert error_message("", {"ANTWORT_SERVER_PORT": "many"}).startswith("ANTWORT_SERVER_PORT: ")
+    assert error_message("", {"ANTWORT_LOG_LEVEL": "loud"}).endswith("Valid values: debug, info, warning, error.")
 
 
-def test_a_file_that_is_not_there_is_an_error(tmp_path):
-    with pytest.raises(ConfigError, match="cannot be read"):
+def test_a_missing_file_is_an_error(tmp_path):
+    with pytest.raises(ConfigError, match="Cannot read"):
         load(tmp_path / "none.yaml", {})

@@ -1,8 +1,8 @@
-"""A stage for the embedded model: a process that listens as llama.cpp does, and says what a file tells it.
+"""Fake llama.cpp server process: sends the reply that a file contains.
 
     python fake_llama_server.py    reads its settings as one line of input, as `antwort.models.embedded.server` does
 
-The file stands where the weights would: a `Reply` as JSON. It is read anew for each request.
+The file takes the place of the weights: a `LlamaReply` as JSON. It is read again for each request.
 """
 
 from __future__ import annotations
@@ -12,27 +12,25 @@ import os
 import sys
 import threading
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-COMMAND = (sys.executable, __file__)
+FAKE_SERVER_COMMAND = (sys.executable, __file__)
 
 
 @dataclass
-class Reply:
-    """What the model says: text, then perhaps the opening of a fence, then what stands in it."""
+class LlamaReply:
+    """The reply of the model: text, then optionally the opening of a fence and the content of its block."""
 
     text: str = ""
-    opens: str = ""
-    inside: str = ""
-    cut: bool = False
-    die: bool = False
-    """The process ends itself behind the text."""
-    refuse: int = 0
-    """Every completion is answered with this status."""
-    asked: list[dict] = field(default_factory=list)
-    """Not to be set: the completions that were asked for are written beside the file."""
+    opening: str = ""
+    block: str = ""
+    is_truncated: bool = False
+    exits: bool = False
+    """The process exits after the text."""
+    error_status: int = 0
+    """The status of every completion, if not 0."""
 
     def write(self, path: Path) -> Path:
         new = path.with_suffix(".new")
@@ -41,9 +39,9 @@ class Reply:
         return path
 
 
-def asked(path: Path) -> list[dict]:
-    """The completions that were asked for."""
-    return [json.loads(line) for line in path.with_suffix(".asked").read_text().splitlines()]
+def received_requests(path: Path) -> list[dict]:
+    """The bodies of the received completion requests, which are recorded in a file next to the reply."""
+    return [json.loads(line) for line in path.with_suffix(".requests").read_text().splitlines()]
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -55,42 +53,42 @@ class _Handler(BaseHTTPRequestHandler):
         if self.headers.get("authorization") != f"Bearer {self.settings['key']}":
             return self._json({"error": {"message": "Invalid API Key"}}, 401)
         if self.path == "/apply-template":
-            turns = [f"<{message['role']}>{message['content']}" for message in body["messages"]]
-            return self._json({"prompt": "".join([*turns, "<assistant>"])})
+            parts = [f"<{message['role']}>{message['content']}" for message in body["messages"]]
+            return self._json({"prompt": "".join([*parts, "<assistant>"])})
         if self.path == "/tokenize":
             return self._json({"tokens": list(range(len(body["content"].split())))})
         return self._complete(body)
 
     def _complete(self, body: dict) -> None:
         path = Path(self.settings["weights"])
-        with path.with_suffix(".asked").open("a") as log:
+        with path.with_suffix(".requests").open("a") as log:
             log.write(json.dumps(body) + "\n")
-        reply = Reply(**json.loads(path.read_text()))
-        if reply.refuse:
-            return self._json({"error": {"message": "request exceeds the available context size"}}, reply.refuse)
+        reply = LlamaReply(**json.loads(path.read_text()))
+        if reply.error_status:
+            return self._json({"error": {"message": "request exceeds the available context size"}}, reply.error_status)
         self.send_response(200)
         self.send_header("content-type", "text/event-stream")
         self.send_header("transfer-encoding", "chunked")
         self.end_headers()
-        self.close_connection = True  # and says nothing of it, as llama.cpp does
-        with suppress(ConnectionError):  # whoever asked may leave
-            self._say(body, reply)
+        self.close_connection = True  # without announcing it, like llama.cpp
+        with suppress(ConnectionError):  # the client may disconnect
+            self._send_completion(body, reply)
             self.wfile.write(b"0\r\n\r\n")
         return None
 
-    def _say(self, body: dict, reply: Reply) -> None:
-        opens = reply.opens in body["stop"]
-        inside = "json_schema" in body or "\n```" in body["stop"]
-        words = reply.opens if "grammar" in body else reply.inside if inside else reply.text
-        for at in range(0, len(words), 7):
-            likely = {"token": words[at : at + 7], "logprob": -0.5}
-            told = {"completion_probabilities": [{**likely, "top_logprobs": [likely] * body.get("n_probs", 0)}]}
-            self._event({"content": words[at : at + 7], "stop": False, **(told if "n_probs" in body else {})})
-        if reply.die:
+    def _send_completion(self, body: dict, reply: LlamaReply) -> None:
+        is_opened = reply.opening in body["stop"]
+        is_block = "json_schema" in body or "\n```" in body["stop"]
+        text = reply.opening if "grammar" in body else reply.block if is_block else reply.text
+        for at in range(0, len(text), 7):
+            token = {"token": text[at : at + 7], "logprob": -0.5}
+            logprobs = {"completion_probabilities": [{**token, "top_logprobs": [token] * body.get("n_probs", 0)}]}
+            self._event({"content": text[at : at + 7], "stop": False, **(logprobs if "n_probs" in body else {})})
+        if reply.exits:
             os._exit(9)
-        kind, word = ("word", reply.opens) if opens else ("limit", "") if reply.cut else ("eos", "")
-        numbers = {"tokens_evaluated": 20, "tokens_predicted": 5, "timings": {"cache_n": 12}}
-        self._event({"content": "", "stop": True, "stop_type": kind, "stopping_word": word, **numbers})
+        kind, word = ("word", reply.opening) if is_opened else ("limit", "") if reply.is_truncated else ("eos", "")
+        counts = {"tokens_evaluated": 20, "tokens_predicted": 5, "timings": {"cache_n": 12}}
+        self._event({"content": "", "stop": True, "stop_type": kind, "stopping_word": word, **counts})
 
     def _event(self, payload: dict) -> None:
         data = f"data: {json.dumps(payload)}\n\n".encode()
@@ -113,7 +111,7 @@ def main() -> None:
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"settings": settings}))
     server.daemon_threads = True
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    print(json.dumps({"address": f"http://127.0.0.1:{server.server_port}"}), flush=True)  # noqa: T201 - as agreed
+    print(json.dumps({"address": f"http://127.0.0.1:{server.server_port}"}), flush=True)  # noqa: T201 - the protocol with the supervisor
     sys.stdin.read()
     os._exit(0)
 

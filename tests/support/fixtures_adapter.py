@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from fake_responses_api import FakeApi, error, load, message, response
-from fixtures_server import serving
+from fixtures_server import run_server
 
 from weakincentives.adapters.openai import OpenAIAdapter, OpenAIClientConfig
 
@@ -176,5 +176,5 @@ def antwort_stage(place: Path) -> Iterator[AntwortStage]:
     place.mkdir(parents=True, exist_ok=True)
     (place / "scenes.yaml").write_text(json.dumps(SCRIPT), encoding="utf-8")
     models = {"scripted": {"kind": "scripted", "script": "scenes.yaml"}}
-    with serving(place, {"models": models, "providers": {"code_interpreter": {"enabled": True}}}) as server:
+    with run_server(place, {"models": models, "providers": {"code_interpreter": {"enabled": True}}}) as server:
         yield AntwortStage(server.url)

@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx2
 from fixtures_sandbox_server import sandbox_server
-from fixtures_server import Server, serving
+from fixtures_server import Server, run_server
 
 AUTO = {"type": "code_interpreter", "container": {"type": "auto"}}
 OUTPUTS = ["code_interpreter_call.outputs"]
@@ -73,14 +73,14 @@ def coding(
     scratch.mkdir(parents=True)
     environment = {"TMPDIR": str(scratch)}
     if kind == "local":
-        with serving(place, _config(settings, config), environment=environment, script=script or SCRIPT) as server:
+        with run_server(place, _config(settings, config), environment=environment, script=script or SCRIPT) as server:
             yield server
         return
     (place / "elsewhere").mkdir()
     with sandbox_server(place / "elsewhere", environment) as sandbox:
         given = {"sandbox_url": sandbox.url, "sandbox_token_env": "SANDBOX_KEY", **(settings or {})}
         environment |= {"SANDBOX_KEY": sandbox.token}
-        with serving(place, _config(given, config), environment=environment, script=script or SCRIPT) as server:
+        with run_server(place, _config(given, config), environment=environment, script=script or SCRIPT) as server:
             server.sandbox = sandbox
             yield server
 

@@ -37,11 +37,11 @@ class Stage:
 
     def files(self) -> set[str]:
         """What lies in the server's directory."""
-        return {str(path) for path in self.server.place.rglob("*") if "__pycache__" not in path.parts}
+        return {str(path) for path in self.server.directory.rglob("*") if "__pycache__" not in path.parts}
 
     def rows(self, question: str) -> list:
         """What the database says, asked past the server."""
-        with closing(sqlite3.connect(self.server.place / ".antwort" / "antwort.db")) as database:
+        with closing(sqlite3.connect(self.server.directory / ".antwort" / "antwort.db")) as database:
             return database.execute(question).fetchall()
 
 

@@ -1,4 +1,4 @@
-"""A stage for containers without HTTP: real sandboxes, a real store, and a clock that a test turns."""
+"""Fixtures for containers without HTTP: real sandboxes, a real store, and a clock that the test sets."""
 
 from __future__ import annotations
 
@@ -9,9 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from antwort.config import CodeInterpreterSettings, ContainersSettings
-from antwort.containers import Containers, ContainerSpec, Executed
-from antwort.containers.sandboxes import Sandbox, Sandboxes
-from antwort.engine.ports import FileRecord, Owner, PageQuery, Store
+from antwort.containers import Containers, ContainerSpec
+from antwort.containers.sandboxes import ExecutionResult, Sandbox, Sandboxes
+from antwort.engine.stores import (
+    FileRecord,
+    Owner,
+    PageQuery,
+    Store,
+)
 from antwort.storage import open_store
 from antwort.telemetry import Metrics
 
@@ -19,25 +24,25 @@ US = Owner("us", "key-1")
 THEM = Owner("them", "key-2")
 
 
-async def pieces(*content: bytes) -> AsyncIterator[bytes]:
-    """A content on its way."""
-    for piece in content:
-        yield piece
+async def chunks(*content: bytes) -> AsyncIterator[bytes]:
+    """Content in chunks."""
+    for chunk in content:
+        yield chunk
 
 
-class Borrowed:
-    """Sandboxes of somebody who closes them; what is held of them is known here. `acquire` can be made to wait."""
+class SharedSandboxes:
+    """Sandboxes that are not closed with their user. Records what is held; `acquire` waits for `open`."""
 
     def __init__(self, sandboxes: Sandboxes) -> None:
         self._sandboxes = sandboxes
         self.held: list[Sandbox] = []
         self.open = asyncio.Event()
         self.open.set()
-        self.asked = asyncio.Event()
+        self.acquiring = asyncio.Event()
         self._changed = asyncio.Condition()
 
     async def acquire(self, *, tenant: str, memory_limit: str, timeout: float) -> Sandbox:  # noqa: ASYNC109 - as the port has it
-        self.asked.set()
+        self.acquiring.set()
         await self.open.wait()
         sandbox = await self._sandboxes.acquire(tenant=tenant, memory_limit=memory_limit, timeout=timeout)
         self.held.append(sandbox)
@@ -51,12 +56,12 @@ class Borrowed:
         await self._sandboxes.release(sandbox)
 
     async def all_released(self) -> None:
-        """Wait until none is held."""
+        """Wait until no sandbox is held."""
         async with asyncio.timeout(20), self._changed:
             await self._changed.wait_for(lambda: not self.held)
 
-    async def die(self) -> None:
-        """All that are held end, and nobody has asked for it."""
+    async def kill_all(self) -> None:
+        """End the held sandboxes behind the back of their containers."""
         for sandbox in self.held:
             await self._sandboxes.release(sandbox)
 
@@ -64,18 +69,18 @@ class Borrowed:
         pass
 
 
-class Place:
-    """Containers, and what is around them."""
+class ContainerEnv:
+    """Containers, with their store, sandboxes, metrics and clock."""
 
-    def __init__(self, sandboxes: Borrowed, store: Store) -> None:
+    def __init__(self, sandboxes: SharedSandboxes, store: Store) -> None:
         self.sandboxes = sandboxes
         self.store = store
         self.now = 1_000_000.0
         self.metrics = Metrics()
-        self.containers = self.made()
+        self.containers = self.restart()
 
-    def made(self, interpreter: CodeInterpreterSettings | None = None, **settings: Any) -> Containers:
-        """Containers over the same store and sandboxes, as after a start with these settings."""
+    def restart(self, interpreter: CodeInterpreterSettings | None = None, **settings: Any) -> Containers:
+        """Containers over the same store and sandboxes, as after a restart with these settings."""
         return Containers(
             self.store,
             self.sandboxes,
@@ -87,33 +92,33 @@ class Place:
 
     @classmethod
     @asynccontextmanager
-    async def opened(cls, sandboxes: Sandboxes, path: Path) -> AsyncGenerator[Place]:
-        """Open a store, and close everything; nothing may be held then."""
+    async def opened(cls, sandboxes: Sandboxes, path: Path) -> AsyncGenerator[ContainerEnv]:
+        """Open a store, and close everything; no sandbox may be held then."""
         store = await open_store(f"sqlite:///{path / 'antwort.db'}", path / "blobs")
-        place = cls(Borrowed(sandboxes), store)
+        env = cls(SharedSandboxes(sandboxes), store)
         try:
-            yield place
+            yield env
         finally:
-            await place.containers.aclose()
+            await env.containers.aclose()
             await store.aclose()
-        assert place.sandboxes.held == []
+        assert env.sandboxes.held == []
 
-    async def create(self, **wish: Any) -> str:
-        """A container; its id."""
-        return (await self.containers.create(US, ContainerSpec(name="x", **wish))).id
+    async def create(self, **spec: Any) -> str:
+        """Create a container; its id."""
+        return (await self.containers.create(US, ContainerSpec(name="x", **spec))).id
 
     async def upload(self, name: str, content: bytes, owner: Owner = US) -> str:
-        """An uploaded file; its id."""
+        """Upload a file; its id."""
         record = FileRecord(
             id=f"file-{self.now}-{len(content)}", bytes=0, created_at=1, filename=name, purpose="user_data"
         )
-        return (await self.store.create_file(owner, record, pieces(content))).id
+        return (await self.store.create_file(owner, record, chunks(content))).id
 
-    async def run(self, container_id: str, code: str) -> Executed:
-        """Run code; what it came to."""
+    async def run(self, container_id: str, code: str) -> ExecutionResult:
+        """Run code; its result."""
         async with aclosing(self.containers.execute(US, container_id, code)) as steps:
             last = [step async for step in steps][-1]
-        assert isinstance(last, Executed)
+        assert isinstance(last, ExecutionResult)
         return last
 
     async def paths(self, container_id: str) -> list[str]:
@@ -124,4 +129,4 @@ class Place:
     async def content(self, container_id: str, file_id: str) -> bytes:
         """The content of a file."""
         async with aclosing(await self.containers.read_file(US, container_id, file_id)) as content:
-            return b"".join([piece async for piece in content])
+            return b"".join([chunk async for chunk in content])

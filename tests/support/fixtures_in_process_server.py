@@ -1,6 +1,6 @@
-"""A stage for the server on the test's own loop: real sockets, and blockbuster sees whatever would block it.
+"""In-process server for tests: real sockets on the test's event loop, where blockbuster detects blocking calls.
 
-`tests/together` starts processes; here everything runs where the test can look at it.
+`tests/together` starts processes; here the test can inspect the services.
 """
 
 from __future__ import annotations
@@ -27,45 +27,45 @@ from antwort.http.services import Services
 from antwort.tools import FunctionProvider
 
 
-class Served(NamedTuple):
-    """What is open, and a client in front of it."""
+class InProcessServer(NamedTuple):
+    """The services, and an HTTP client."""
 
     services: Services
     http: httpx2.AsyncClient
 
 
 @asynccontextmanager
-async def served(
-    place: Path, config: dict[str, Any] | None = None, also: Iterable[FunctionProvider] = ()
-) -> AsyncIterator[Served]:
-    """Serve for a while. From the first request on, whatever blocks the loop fails the test."""
-    (place / "script.yaml").write_text(json.dumps(SCRIPT), encoding="utf-8")
+async def run_in_process_server(
+    directory: Path, config: dict[str, Any] | None = None, extra_providers: Iterable[FunctionProvider] = ()
+) -> AsyncIterator[InProcessServer]:
+    """Run the server. From the first request on, a call that blocks the event loop fails the test."""
+    (directory / "script.yaml").write_text(json.dumps(SCRIPT), encoding="utf-8")
     settings = {
-        "models": {"scripted": {"kind": "scripted", "script": str(place / "script.yaml")}},
-        "storage": {"url": f"sqlite:///{place}/antwort.db", "blobs": str(place / "blobs")},
-        "providers": {"code_interpreter": {"enabled": False}},  # starting a process blocks for a moment, always
+        "models": {"scripted": {"kind": "scripted", "script": str(directory / "script.yaml")}},
+        "storage": {"url": f"sqlite:///{directory}/antwort.db", "blobs": str(directory / "blobs")},
+        "providers": {"code_interpreter": {"enabled": False}},  # starting a process blocks briefly
         **(config or {}),
     }
-    async with open_services(parse(yaml.safe_dump(settings), {}), {}, [EchoProvider(), *also]) as services:
+    async with open_services(parse(yaml.safe_dump(settings), {}), {}, [EchoProvider(), *extra_providers]) as services:
         listener = socket.create_server(("127.0.0.1", 0))
         options: dict[str, Any] = {"lifespan": "off", "log_config": None, "timeout_graceful_shutdown": 1}
         server = uvicorn.Server(uvicorn.Config(make_app(services), http="httptools", ws="none", **options))
-        serving = asyncio.create_task(server.serve(sockets=[listener]))
+        task = asyncio.create_task(server.serve(sockets=[listener]))
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         try:
             async with httpx2.AsyncClient(base_url=url, timeout=30, trust_env=False) as http:
                 with blockbuster_ctx("antwort"):
-                    yield Served(services, http)
+                    yield InProcessServer(services, http)
         finally:
             server.should_exit = True
-            await serving
+            await task
 
 
 @asynccontextmanager
-async def locked(place: Path) -> AsyncIterator[None]:
-    """Nobody can write to the store at this place meanwhile."""
+async def locked_database(directory: Path) -> AsyncIterator[None]:
+    """Hold a write lock on the database of the store in this directory."""
     other = await asyncio.to_thread(
-        sqlite3.connect, place / "antwort.db", isolation_level=None, check_same_thread=False
+        sqlite3.connect, directory / "antwort.db", isolation_level=None, check_same_thread=False
     )
     await asyncio.to_thread(other.execute, "BEGIN IMMEDIATE")
     try:
@@ -74,19 +74,18 @@ async def locked(place: Path) -> AsyncIterator[None]:
         await asyncio.to_thread(other.close)
 
 
-def form(*parts: tuple[str, bytes] | tuple[str, bytes, str], boundary: bytes = b"b") -> bytes:
-    """A multipart body: fields, and files, which have a third thing, their name."""
-    written: Sequence[bytes] = [
+def multipart_body(*parts: tuple[str, bytes] | tuple[str, bytes, str], boundary: bytes = b"b") -> bytes:
+    """A multipart body of fields (name, value) and files (name, content, filename)."""
+    encoded: Sequence[bytes] = [
         b"--"
         + boundary
         + b'\r\nContent-Disposition: form-data; name="'
         + part[0].encode()
         + b'"'
-        # A third thing is there only where the part is a file.
         + (b'; filename="' + part[2].encode() + b'"' if len(part) == 3 else b"")
         + b"\r\n\r\n"
         + part[1]
         + b"\r\n"
         for part in parts
     ]
-    return b"".join(written) + b"--" + boundary + b"--\r\n"
+    return b"".join(encoded) + b"--" + boundary + b"--\r\n"

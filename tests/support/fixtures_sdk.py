@@ -1,7 +1,6 @@
-"""A stage for the SDK: the sync client, and the async one behind the same face, so that a test is written once.
+"""Sync and async OpenAI SDK clients behind one sync interface, so that each test is written once.
 
-The async client lives on a loop in a thread of its own. What a test does with it is done
-there, by the real `AsyncOpenAI`, while the test waits.
+The async client runs on an event loop in its own thread; the wrapper calls the real `AsyncOpenAI` there and waits.
 """
 
 from __future__ import annotations
@@ -14,34 +13,34 @@ from typing import Any, Literal, TypeAlias
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 from openai import AsyncOpenAI, OpenAI
 
-Kind: TypeAlias = Literal["sync", "async"]
-KINDS: tuple[Kind, ...] = ("sync", "async")
+ClientKind: TypeAlias = Literal["sync", "async"]
+CLIENT_KINDS: tuple[ClientKind, ...] = ("sync", "async")
 
 
 @contextmanager
-def sdk(url: str, kind: Kind, key: str = "none") -> Iterator[Any]:
-    """A client of either kind. Untyped: its unions of all events and items would need a cast at every step."""
+def sdk_client(url: str, kind: ClientKind, key: str = "none") -> Iterator[Any]:
+    """A client of either kind. Untyped: the SDK's unions of events and items would need a cast at every step."""
     options: dict[str, Any] = {"base_url": f"{url}/v1", "api_key": key, "max_retries": 0, "timeout": 30}
     if kind == "sync":
         with OpenAI(**options) as client:
             yield client
         return
-    with start_blocking_portal() as portal, Waiting(portal, AsyncOpenAI(**options)) as client:
+    with start_blocking_portal() as portal, SyncWrapper(portal, AsyncOpenAI(**options)) as client:
         yield client
 
 
-class Waiting:
-    """Something of the async SDK, for code that waits: called, entered and iterated as if it were of the sync one."""
+class SyncWrapper:
+    """Sync wrapper of an object of the async SDK: calls, context managers and iteration block."""
 
     def __init__(self, portal: BlockingPortal, inner: Any) -> None:
         self._portal = portal
         self._inner = inner
 
     def __getattr__(self, name: str) -> Any:
-        return self._shown(getattr(self._inner, name))
+        return self._wrap(getattr(self._inner, name))
 
     def __call__(self, *args: Any, **options: Any) -> Any:
-        return self._shown(self._portal.call(_called, self._inner, args, options))
+        return self._wrap(self._portal.call(_call, self._inner, args, options))
 
     def __iter__(self) -> Iterator[Any]:
         iterator = aiter(self._inner)
@@ -50,22 +49,22 @@ class Waiting:
             yield one
 
     def __enter__(self) -> Any:
-        return self._shown(self._portal.call(self._inner.__aenter__))
+        return self._wrap(self._portal.call(self._inner.__aenter__))
 
     def __exit__(self, *raised: object) -> None:
         self._portal.call(self._inner.__aexit__, *raised)
 
-    def _shown(self, value: Any) -> Any:
-        """What has to be waited for, wrapped; plain data as it is."""
+    def _wrap(self, value: Any) -> Any:
+        """Wrap asynchronous objects; plain data is returned unchanged."""
         resource = type(value).__module__.startswith("openai.resources")
-        return Waiting(self._portal, value) if resource or callable(value) or _is_asynchronous(value) else value
+        return SyncWrapper(self._portal, value) if resource or callable(value) or _is_asynchronous(value) else value
 
 
 def _is_asynchronous(value: Any) -> bool:
     return any(hasattr(type(value), name) for name in ("__aenter__", "__aiter__"))
 
 
-async def _called(function: Any, args: Any, options: Any) -> Any:
+async def _call(function: Any, args: Any, options: Any) -> Any:
     value = function(*args, **options)
     return await value if inspect.isawaitable(value) else value
 

@@ -1,4 +1,4 @@
-"""A stage for the whole server: the real process on a free port, with a scripted model, and the real SDK in front."""
+"""Server process for tests: `antwort serve` on a free port with a scripted model, and clients for it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -61,33 +61,33 @@ SCRIPT = {
 
 
 class Server:
-    """A server process. `stop` asks it to end, `kill` does not ask.
+    """A server process. `stop` sends SIGTERM, `kill` SIGKILL.
 
-    `program` is what to run instead of `antwort serve`, `before` what to run it with, such as `unshare`.
+    `program` runs instead of `antwort serve`; `command_prefix` is a wrapper command such as `unshare`.
     """
 
     def __init__(
         self,
-        place: Path,
+        directory: Path,
         config: dict | None = None,
         environment: dict[str, str] | None = None,
         *,
         script: dict | None = None,
         program: Path | None = None,
-        before: Sequence[str] = (),
+        command_prefix: Sequence[str] = (),
     ) -> None:
-        place.mkdir(parents=True, exist_ok=True)
-        (place / "script.yaml").write_text(json.dumps(script or SCRIPT, ensure_ascii=False), encoding="utf-8")
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / "script.yaml").write_text(json.dumps(script or SCRIPT, ensure_ascii=False), encoding="utf-8")
         settings = {
             "models": {"scripted": {"kind": "scripted", "script": "script.yaml"}},
-            "providers": {"code_interpreter": {"enabled": False}},  # most tests run no code
+            "providers": {"code_interpreter": {"enabled": False}},  # most tests do not run code
             **(config or {}),
             "server": {"port": 0, **(config or {}).get("server", {})},
         }
         serve = ["-m", "antwort", "serve", "--config", "antwort.yaml"] if program is None else [str(program)]
-        self._command = [*before, sys.executable, *serve]
-        (place / "antwort.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
-        self.place = place
+        self._command = [*command_prefix, sys.executable, *serve]
+        (directory / "antwort.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
+        self.directory = directory
         self.sandbox: SandboxProcess | None = None
         self.keys: dict[str, str] = {}
         self._environment = {
@@ -98,56 +98,56 @@ class Server:
         self.start()
 
     def start(self) -> None:
-        """Start it, and wait until it says that it is ready."""
-        self._begin()
+        """Start the process, and wait for its startup banner."""
+        self._spawn()
         try:
-            self.screen = _read_screen(self.process)
+            self.banner = _read_banner(self.process)
         except BaseException:
-            self._end(signal.SIGKILL)
+            self._signal_and_wait(signal.SIGKILL)
             raise
-        self.url = self.screen.split()[1].removesuffix("/v1")
+        self.url = self.banner.split()[1].removesuffix("/v1")
 
     def start_and_kill(self, after: float) -> None:
-        """Start it, and kill it so many seconds later, whatever it is about."""
-        self._begin()
+        """Start the process, and kill it after a delay in seconds."""
+        self._spawn()
         time.sleep(after)
-        self._end(signal.SIGKILL)
+        self._signal_and_wait(signal.SIGKILL)
 
-    def _begin(self) -> None:
-        self.log = (self.place / "log").open("ab")
+    def _spawn(self) -> None:
+        self.log_file = (self.directory / "log").open("ab")
         self.process = subprocess.Popen(
             self._command,
-            cwd=self.place,
+            cwd=self.directory,
             env=self._environment,
             stdout=subprocess.PIPE,
-            stderr=self.log,
+            stderr=self.log_file,
             text=True,
         )
 
     def client(self, key: str = "none") -> Any:
-        """The real SDK, in front of it. Untyped: its unions of all events and items would need a cast at every step."""
+        """An OpenAI SDK client. Untyped: the SDK's unions of events and items would need a cast at every step."""
         return OpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0, timeout=30)
 
     def http(self, **options) -> httpx2.Client:
-        """Plain HTTP, for what the SDK would not send."""
+        """An HTTP client, for requests that the SDK would not send."""
         return httpx2.Client(base_url=self.url, timeout=30, trust_env=False, **options)
 
-    def lines(self) -> str:
-        """What it has logged."""
-        return (self.place / "log").read_text(encoding="utf-8")
+    def read_log(self) -> str:
+        """The log so far."""
+        return (self.directory / "log").read_text(encoding="utf-8")
 
-    def memory(self) -> int:
-        """Bytes that it has in memory now."""
+    def memory_bytes(self) -> int:
+        """Resident memory in bytes."""
         status = Path(f"/proc/{self.process.pid}/status").read_text(encoding="utf-8")
         return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS")) * 1024
 
     def stop(self) -> int:
-        return self._end(signal.SIGTERM)
+        return self._signal_and_wait(signal.SIGTERM)
 
     def kill(self) -> int:
-        return self._end(signal.SIGKILL)
+        return self._signal_and_wait(signal.SIGKILL)
 
-    def _end(self, number: signal.Signals) -> int:
+    def _signal_and_wait(self, number: signal.Signals) -> int:
         self.process.send_signal(number)
         try:
             return self.process.wait(30)
@@ -155,11 +155,11 @@ class Server:
             self.process.kill()
             assert self.process.stdout is not None
             self.process.stdout.close()
-            self.log.close()
+            self.log_file.close()
 
 
-def _read_screen(process: subprocess.Popen[str]) -> str:
-    """All of the first screen; its last line tells of the metrics."""
+def _read_banner(process: subprocess.Popen[str]) -> str:
+    """Read the startup banner; its last line starts with `metrics`."""
     lines: queue.Queue[str] = queue.Queue()
 
     def read() -> None:
@@ -171,47 +171,37 @@ def _read_screen(process: subprocess.Popen[str]) -> str:
         lines.put("")
 
     threading.Thread(target=read, daemon=True).start()
-    screen = ""
-    while not screen.endswith("/readyz\n"):
+    banner = ""
+    while not banner.endswith("/readyz\n"):
         line = lines.get(timeout=30)
-        assert line, f"the server did not start, and ended with {process.wait(5)}"
-        screen += line
-    return screen
+        assert line, f"the server did not start; exit status {process.wait(5)}"
+        banner += line
+    return banner
 
 
 @contextmanager
-def serving(place: Path, config: dict | None = None, **options) -> Iterator[Server]:
-    """A server for a while."""
-    server = Server(place, config, **options)
+def run_server(directory: Path, config: dict | None = None, **options) -> Iterator[Server]:
+    """Context manager: a running server."""
+    server = Server(directory, config, **options)
     try:
         yield server
     finally:
         if server.process.poll() is None:
             server.stop()
         else:
-            server.log.close()
+            server.log_file.close()
 
 
-def make_key(place: Path, name: str, *options: str) -> str:
-    """A key, made as a person makes it; the file is `keys.json`."""
-    place.mkdir(parents=True, exist_ok=True)
+def create_key(directory: Path, name: str, *options: str) -> str:
+    """Create an API key with the CLI, in `keys.json`."""
+    directory.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "antwort", "keys", "create", name, *options]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-    made = subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True, check=True)
-    return made.stdout.strip()
+    created = subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, check=True)
+    return created.stdout.strip()
 
 
-def eventually(condition: Callable[[], Any], seconds: float = 10.0, step: float = 0.05) -> Any:
-    """What a condition gives once it gives something."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if found := condition():
-            return found
-        time.sleep(step)
-    raise AssertionError("it never came true")
-
-
-def stored(server: Server) -> dict[str, str]:
-    """Ids and states of responses, as they are in the database."""
-    with closing(sqlite3.connect(server.place / ".antwort" / "antwort.db")) as database:
+def stored_statuses(server: Server) -> dict[str, str]:
+    """Ids and statuses of responses, from the database."""
+    with closing(sqlite3.connect(server.directory / ".antwort" / "antwort.db")) as database:
         return dict(database.execute("SELECT id, status FROM responses").fetchall())

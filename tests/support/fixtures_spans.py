@@ -1,7 +1,4 @@
-"""A stage for spans: the server with OpenTelemetry's SDK set up, as an operator would, and spans written to a file.
-
-Run as a program it serves; `read_spans` is for the test.
-"""
+"""Server program with the OpenTelemetry SDK configured, which writes spans to a file; `read_spans` reads them."""
 
 from __future__ import annotations
 
@@ -14,16 +11,16 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SimpleSpanProcessor
 
-FILE = "spans.jsonl"
+SPANS_FILE = "spans.jsonl"
 
 
-def read_spans(place: Path) -> list[dict[str, Any]]:
-    """What has ended so far, in the order in which it did."""
-    return [json.loads(line) for line in (place / FILE).read_text(encoding="utf-8").splitlines()]
+def read_spans(directory: Path) -> list[dict[str, Any]]:
+    """The ended spans, in order of their end."""
+    return [json.loads(line) for line in (directory / SPANS_FILE).read_text(encoding="utf-8").splitlines()]
 
 
 def main() -> None:
-    with Path(FILE).open("w", encoding="utf-8", buffering=1) as file:
+    with Path(SPANS_FILE).open("w", encoding="utf-8", buffering=1) as file:
         exporter = ConsoleSpanExporter(out=file, formatter=lambda span: str(span.to_json(indent=None)) + "\n")
         provider = TracerProvider()
         provider.add_span_processor(SimpleSpanProcessor(exporter))

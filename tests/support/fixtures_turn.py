@@ -1,10 +1,10 @@
-"""A stage for turns: a model that says what it is given, a tool that is run here, and the grammar of events."""
+"""Fixtures for turns: a scripted model, a hosted echo tool, a driver without an event loop, the grammar of events."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Generator, Iterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Generator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -12,21 +12,24 @@ from antwort.api import events as wire
 from antwort.api.events import AnyEvent, ToolProgress, kind_of
 from antwort.api.items import Annotation, Item
 from antwort.api.requests import CreateResponse, check, decode, read_input
-from antwort.api.responses import Response, Usage, begin
+from antwort.api.responses import Response, Usage, initial_response
 from antwort.api.tools import FileSearchTool, ToolDeclaration
-from antwort.engine.classify import classify
+from antwort.engine.classify import check_tool_types, classify, is_hosted
+from antwort.engine.hosted_tools import HostedTools
 from antwort.engine.ports import (
     Finished,
     FunctionSpec,
     HostedCall,
     ModelRequest,
     Piece,
+    PreparedTool,
     Progress,
     ToolContext,
     ToolDone,
-    Workbench,
 )
-from antwort.engine.turn import Ask, Command, Emit, Job, NextPiece, NextStep, Open, Run, turn
+from antwort.engine.turn import Ask, Emit, NextPiece, Open, Run, Turn
+
+T = TypeVar("T")
 
 
 class EchoCall:
@@ -40,123 +43,133 @@ class EchoCall:
     def item(self) -> dict[str, Any]:
         return {"id": self._id, "type": "file_search_call", "status": "in_progress", "queries": [], "results": None}
 
-    def opening(self) -> Sequence[Progress]:
+    def started_events(self) -> Sequence[Progress]:
         return [Progress("response.file_search_call.in_progress")]
 
     def write(self, delta: str) -> Sequence[Progress]:
         self._arguments += delta
         return []
 
-    def steps(self) -> list[Progress | ToolDone]:
-        done = {**self.item, "status": "completed", "queries": [self._arguments]}
-        return [
-            Progress("response.file_search_call.searching"),
-            Progress("response.file_search_call.completed"),
-            ToolDone(done, f"echo {self._arguments}"),
-        ]
-
     async def run(self) -> AsyncIterator[Progress | ToolDone]:
-        for step in self.steps():
-            yield step
+        yield Progress("response.file_search_call.searching")
+        yield Progress("response.file_search_call.completed")
+        done = {**self.item, "status": "completed", "queries": [self._arguments]}
+        yield ToolDone(done, f"echo {self._arguments}")
 
     def failed(self, reason: str) -> ToolDone:
         return ToolDone({**self.item, "status": "failed"}, reason)
 
 
-class EchoToolbox:
-    """`file_search` is run here; nothing else is."""
+class EchoTools:
+    """A tool registry that hosts `file_search` and nothing else; it is its own prepared tool."""
 
-    takes_files = False
+    reads_files = False
+    specs: Sequence[FunctionSpec] = (FunctionSpec("file_search", "Search.", {"type": "object", "properties": {}}),)
 
     def __init__(self) -> None:
         self.opened = 0
-        self.at_works = 0
+        self.leases = 0
 
-    def offer(self, tool: ToolDeclaration) -> Sequence[FunctionSpec] | None:
-        if not isinstance(tool, FileSearchTool):
-            return None
-        return [FunctionSpec("file_search", "Search.", {"type": "object", "properties": {}})]
+    def supports(self, tool: ToolDeclaration) -> bool:
+        return isinstance(tool, FileSearchTool)
 
-    async def prepare(self, tool: ToolDeclaration, param: str, context: ToolContext) -> Workbench:
+    async def prepare(self, tool: ToolDeclaration, param: str, context: ToolContext) -> PreparedTool:
         return self
-
-    def describe(self, spec: FunctionSpec) -> FunctionSpec:
-        return spec
 
     def annotate(self, text: str) -> Sequence[Annotation]:
         return []
 
     @contextmanager
-    def at_work(self) -> Iterator[None]:
-        self.at_works += 1
+    def lease(self) -> Generator[None]:
+        self.leases += 1
         try:
             yield
         finally:
-            self.at_works -= 1
+            self.leases -= 1
 
     async def open(self, name: str, call_id: str) -> HostedCall:
-        return self.open_now()
-
-    def open_now(self) -> EchoCall:
         self.opened += 1
         return EchoCall(f"fs_{self.opened}")
 
 
-class Stage:
-    """Drives turns without an event loop. `says` is one list of pieces for each request to the model."""
+def prepared(tools: Sequence[ToolDeclaration], tool: PreparedTool) -> dict[int, PreparedTool]:
+    """Every hosted tool of these, prepared as this one."""
+    return {index: tool for index, one in enumerate(tools) if is_hosted(one)}
 
-    def __init__(self, request: dict[str, Any], *says: Sequence[Piece | Exception], max_turns: int = 32) -> None:
-        self.says = list(says)
-        self.asked: list[ModelRequest] = []
+
+class TurnRunner:
+    """Drives a turn without an event loop. `replies` is one list of pieces for each request to the model."""
+
+    def __init__(self, request: dict[str, Any], *replies: Sequence[Piece | Exception], max_turns: int = 32) -> None:
+        self.replies = list(replies)
+        self.requests: list[ModelRequest] = []
         self.events: list[AnyEvent] = []
-        self.toolbox = EchoToolbox()
+        self.tools = EchoTools()
         parsed = decode(msgspec.json.encode({"model": "m", "input": "hi", **request}), CreateResponse)
         check(parsed)
-        response = begin(parsed, identifier="resp_1", model="m", created_at=1)
-        self.job = Job(
-            request=parsed,
-            response=response,
-            model="m",
+        response = initial_response(parsed, identifier="resp_1", model="m", created_at=1)
+        check_tool_types(response.tools, self.tools)
+        hosted = prepared(response.tools, self.tools)
+        self._hosted = HostedTools({index: ("file_search", tool) for index, tool in hosted.items()})
+        self.turn = Turn(
+            parsed,
+            response,
+            upstream_model="m",
             history=read_input(parsed.input),
-            offer=classify(response.tools, response.tool_choice, self.toolbox),
+            offer=classify(response.tools, response.tool_choice, hosted),
             now=lambda: 2,
             max_turns=max_turns,
         )
 
-    def play(self) -> Response:
-        loop = turn(self.job)
+    def run(self) -> Response:
+        commands = self.turn.run()
         pieces: list[Piece | Exception] = []
-        steps: list[Progress | ToolDone] = []
-        answer: object = None
+        result: object = None
         try:
             while True:
-                command = loop.throw(answer) if isinstance(answer, Exception) else loop.send(answer)
-                answer = None
+                command = commands.throw(result) if isinstance(result, Exception) else commands.send(result)
+                result = None
                 match command:
                     case Ask(request):
-                        self.asked.append(request)
-                        pieces = list(self.says.pop(0))
+                        self.requests.append(request)
+                        pieces = list(self.replies.pop(0))
+                        result = pieces.pop(0)
                     case NextPiece():
-                        answer = pieces.pop(0)
+                        result = pieces.pop(0)
                     case Open():
-                        answer = self.toolbox.open_now()
+                        opened = self._hosted.open(
+                            command.tool_index, command.name, command.call_id, command.output_index
+                        )
+                        result = _now(opened)
                     case Run(call):
-                        assert isinstance(call, EchoCall)
-                        steps = call.steps()
-                    case NextStep():
-                        answer = steps.pop(0)
-                    case Emit(event):
-                        event.sequence_number = len(self.events)
-                        self.events.append(event)
+                        while not isinstance(step := _now(call.next_step()), ToolDone):
+                            self._emit(step)
+                        result = step
+                    case Emit(events):
+                        for event in events:
+                            self._emit(event)
         except StopIteration as stop:
             return stop.value
+
+    def _emit(self, event: AnyEvent) -> None:
+        event.sequence_number = len(self.events)
+        self.events.append(event)
 
     @property
     def kinds(self) -> list[str]:
         return [kind_of(event).removeprefix("response.") for event in self.events]
 
     def history(self) -> list[Item]:
-        return list(self.asked[-1].items)
+        return list(self.requests[-1].items)
+
+
+def _now(coroutine: Coroutine[Any, Any, T]) -> T:
+    """The result of a coroutine that awaits nothing."""
+    try:
+        coroutine.send(None)
+    except StopIteration as stop:
+        return stop.value
+    raise AssertionError("the coroutine has to wait")
 
 
 def used(output: int = 1) -> Finished:
@@ -164,11 +177,11 @@ def used(output: int = 1) -> Finished:
 
 
 def check_grammar(events: Sequence[AnyEvent]) -> None:
-    """What must hold for every stream: order, ids, indexes, numbers."""
+    """Check the rules of every stream: order, ids, indexes, sequence numbers."""
     assert [event.sequence_number for event in events] == list(range(len(events)))
     assert isinstance(events[0], wire.ResponseCreated)
     assert isinstance(events[1], wire.ResponseInProgress)
-    assert isinstance(events[-1], wire.ENDINGS)
+    assert isinstance(events[-1], wire.FINAL_EVENTS)
     open_items: dict[int, str] = {}
     begun = 0
     for event in events:
@@ -179,7 +192,7 @@ def check_grammar(events: Sequence[AnyEvent]) -> None:
                 open_items[index] = item["id"]
             case wire.OutputItemDone(output_index=index, item=item):
                 assert open_items.pop(index) == item["id"]
-            case ToolProgress() | wire._OfItem():
+            case ToolProgress() | wire._ItemProgress():
                 assert open_items[event.output_index] == event.item_id
             case _:
                 pass
@@ -189,7 +202,7 @@ def check_grammar(events: Sequence[AnyEvent]) -> None:
 
 
 def _check_texts(events: Sequence[AnyEvent]) -> None:
-    """Deltas add up to what is said to be whole."""
+    """The deltas add up to the complete text."""
     texts: dict[tuple[str, int], str] = {}
     for event in events:
         match event:
@@ -199,6 +212,3 @@ def _check_texts(events: Sequence[AnyEvent]) -> None:
                 assert texts[item, at] == text
             case _:
                 pass
-
-
-Commands = Generator[Command, Any, Response]

@@ -1,4 +1,4 @@
-"""A stage for a real model: the weights that are on this machine, the quickest first. None are fetched for a test."""
+"""Weights installed on this machine, for tests with a real model. Tests download none."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from antwort.models.embedded.weights import CATALOGUE, Cache
+from antwort.models.embedded.weights import CATALOGUE, WeightsCache
 
 
-def weights_here() -> Path:
-    """Weights to test with; without any, the test is skipped, and says why."""
-    cache = Cache()
-    here = [weights for weights in CATALOGUE.values() if cache.has(weights)]
-    if not here:
-        pytest.skip(f"there are no weights in {cache.folder}: `antwort model pull` fetches some")
-    return cache.path(min(here, key=lambda weights: weights.size))
+def find_local_weights() -> Path:
+    """The smallest installed weights; the test is skipped if there are none."""
+    cache = WeightsCache()
+    installed = [weights for weights in CATALOGUE.values() if cache.has(weights)]
+    if not installed:
+        pytest.skip(f"no weights in {cache.folder}: `antwort model pull` downloads some")
+    return cache.path(min(installed, key=lambda weights: weights.size))

@@ -1,4 +1,4 @@
-"""A stage for what permissions forbid, also where the tests run as root."""
+"""Drops the root capabilities that override file permissions, for permission tests run as root."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ CAP_DAC_READ_SEARCH = 1 << 2
 
 
 @contextmanager
-def rights_laid_down() -> Iterator[None]:
-    """Of this thread: nothing is forbidden to root, unless it lays down the two that overrule permissions."""
+def without_dac_override() -> Iterator[None]:
+    """Drop CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH of this thread, if it is root."""
     if os.geteuid() != 0:
         yield
         return
     if not sys.platform.startswith("linux"):
-        pytest.skip("root cannot lay down its rights here")
+        pytest.skip("dropping capabilities requires Linux")
     before = effective_capabilities()
     effective_capabilities(before & ~(CAP_DAC_OVERRIDE | CAP_DAC_READ_SEARCH))
     try:
@@ -31,7 +31,7 @@ def rights_laid_down() -> Iterator[None]:
 
 
 def effective_capabilities(new=None):
-    """The first 32 that this thread uses of those that it has."""
+    """Get, and optionally set, the first 32 effective capabilities of this thread."""
     libc = ctypes.CDLL(None, use_errno=True)
     header = (ctypes.c_uint32 * 2)(0x20080522, 0)
     sets = (ctypes.c_uint32 * 6)()

@@ -1,6 +1,6 @@
-"""What schemathesis cannot know from a schema: which requests mean something. Loaded by schemathesis itself.
+"""Schemathesis hooks: replace generated ids and inputs by semantically valid ones. Loaded by schemathesis.
 
-Only values that a schema allows are replaced, so what is wrong on purpose stays wrong.
+Only values that the schema allows are replaced, so negative test cases stay invalid.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import schemathesis
 from schemathesis import Case, GenerationMode, HookContext
 from schemathesis.core.parameters import ParameterLocation
 
-_turn = count()
-_kept: list[str] = []
+_calls = count()
+_shared: list[str] = []
 
 schemathesis.serializer.alias("application/x-tar", "application/octet-stream")
 
@@ -25,19 +25,19 @@ schemathesis.serializer.alias("application/x-tar", "application/octet-stream")
 @schemathesis.hook
 def before_call(context: HookContext, case: Case, kwargs: dict[str, Any]) -> None:
     if case.operation.path in ("/v1/responses", "/v1/responses/input_tokens") and isinstance(case.body, dict):
-        case.body = meaningful(case.body)
-    if case.path_parameters and is_right(case, ParameterLocation.PATH) and next(_turn) % 2:
-        case.path_parameters = {**case.path_parameters, **something_for(case)}
+        case.body = with_valid_semantics(case.body)
+    if case.path_parameters and is_positive(case, ParameterLocation.PATH) and next(_calls) % 2:
+        case.path_parameters = {**case.path_parameters, **existing_ids(case)}
 
 
-def is_right(case: Case, part: ParameterLocation) -> bool:
-    """Whether a part of a request is there, and as the schema has it."""
+def is_positive(case: Case, part: ParameterLocation) -> bool:
+    """Whether a part of a request is present and generated to be valid."""
     found = case.meta.components.get(part) if case.meta else None
     return found is not None and found.mode == GenerationMode.POSITIVE
 
 
-def meaningful(body: dict[str, Any]) -> dict[str, Any]:
-    """Something to answer, no history that nobody has, and a place to keep what goes on in the background."""
+def with_valid_semantics(body: dict[str, Any]) -> dict[str, Any]:
+    """A body with an input, without unknown history, and with `store` in background mode."""
     body = dict(body)
     if body.get("input") is None:
         body["input"] = "hello"
@@ -49,46 +49,46 @@ def meaningful(body: dict[str, Any]) -> dict[str, Any]:
     return body
 
 
-def something_for(case: Case) -> dict[str, str]:
-    """Ids of something that there is, for a path that would else hardly ever lead to anything."""
+def existing_ids(case: Case) -> dict[str, str]:
+    """Ids of existing objects for the path parameters; random ids would nearly always be a 404."""
     path = case.operation.path
     if "{container_id}" in path:
-        return in_container(path, forgotten=case.method.upper() == "DELETE")
+        return container_ids(path, deleted=case.method.upper() == "DELETE")
     if "{response_id}" in path:
-        made = _http().post("/v1/responses", json={"input": "hello", "background": path.endswith("/cancel")})
-        return {"response_id": made.json()["id"]}
+        created = _http().post("/v1/responses", json={"input": "hello", "background": path.endswith("/cancel")})
+        return {"response_id": created.json()["id"]}
     if "{file_id}" in path:
-        made = _http().post("/v1/files", files={"file": ("a.txt", b"a")}, data={"purpose": "user_data"})
-        return {"file_id": made.json()["id"]}
+        created = _http().post("/v1/files", files={"file": ("a.txt", b"a")}, data={"purpose": "user_data"})
+        return {"file_id": created.json()["id"]}
     if "{conversation_id}" in path:
         item = {"id": "msg_1", "role": "user", "content": "hello"}
-        made = _http().post("/v1/conversations", json={"items": [item]})
-        return {"conversation_id": made.json()["id"]} | ({"item_id": "msg_1"} if "{item_id}" in path else {})
+        created = _http().post("/v1/conversations", json={"items": [item]})
+        return {"conversation_id": created.json()["id"]} | ({"item_id": "msg_1"} if "{item_id}" in path else {})
     return {}
 
 
-def in_container(path: str, *, forgotten: bool) -> dict[str, str]:
-    """One container for all, as sandboxes are few; but what is to be forgotten is made for it."""
-    if not path.endswith("{container_file_id}") and forgotten:
-        return {"container_id": new_container()}
-    made = {"container_id": the_container()}
+def container_ids(path: str, *, deleted: bool) -> dict[str, str]:
+    """Ids of a shared container, because sandboxes are few; a new one if the request deletes it."""
+    if not path.endswith("{container_file_id}") and deleted:
+        return {"container_id": create_container()}
+    created = {"container_id": shared_container()}
     if "{container_file_id}" in path:
-        file = _http().post(f"/v1/containers/{made['container_id']}/files", files={"file": ("a.txt", b"a")})
-        made["container_file_id"] = file.json()["id"]
-    if path.endswith("/archive"):  # a tar without members, which nobody finds by chance
-        _http().put(f"/v1/containers/{made['container_id']}/archive", content=bytes(10240)).raise_for_status()
-    return made
+        file = _http().post(f"/v1/containers/{created['container_id']}/files", files={"file": ("a.txt", b"a")})
+        created["container_file_id"] = file.json()["id"]
+    if path.endswith("/archive"):  # an empty tar archive, which is not generated by chance
+        _http().put(f"/v1/containers/{created['container_id']}/archive", content=bytes(10240)).raise_for_status()
+    return created
 
 
-def new_container() -> str:
+def create_container() -> str:
     return _http().post("/v1/containers", json={"name": "x"}).json()["id"]
 
 
-def the_container() -> str:
-    """The same as long as nobody has deleted it."""
-    if not _kept or _http().get(f"/v1/containers/{_kept[0]}").status_code != HTTPStatus.OK:
-        _kept[:] = [new_container()]
-    return _kept[0]
+def shared_container() -> str:
+    """The same container until it is deleted."""
+    if not _shared or _http().get(f"/v1/containers/{_shared[0]}").status_code != HTTPStatus.OK:
+        _shared[:] = [create_container()]
+    return _shared[0]
 
 
 @cache

@@ -1,7 +1,7 @@
-"""A stage for streams: what the wire demands of one, whatever is in it. Works on what was sent, and on nothing of ours.
+"""Validator of event streams: order, numbering, ids and texts of the SSE events of a response.
 
-The order of an item's events is a word over the letters below, and each kind of item has
-a language of its own.
+It uses only the sent bytes. Each event type is a letter, and the events of an item must match the regular expression
+of its item type.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 from collections import defaultdict
 from typing import Any, TypeAlias
 
-Sent: TypeAlias = dict[str, Any]
+SentEvent: TypeAlias = dict[str, Any]
 
 LETTERS = {
     "output_item.added": "A",
@@ -38,7 +38,7 @@ LETTERS = {
     "file_search_call.completed": "Q",
 }
 
-LANGUAGES = {
+ITEM_PATTERNS = {
     "message": r"A(\(([tn]+T|r+R)\))*D",
     "reasoning": r"A(\[s+S\]|\(k+K\))*D",
     "function_call": r"Af*FD",
@@ -46,7 +46,7 @@ LANGUAGES = {
     "file_search_call": r"Ai(qQ?)?D",
 }
 
-TOLD = {
+DONE_FIELDS = {
     "output_text": "text",
     "refusal": "refusal",
     "reasoning_text": "text",
@@ -54,75 +54,75 @@ TOLD = {
     "function_call_arguments": "arguments",
     "custom_tool_call_input": "input",
 }
-"""What a `done` event calls the text that its deltas add up to."""
+"""The field of a `done` event that equals the concatenated deltas."""
 
-ENDINGS = ("response.completed", "response.incomplete", "response.failed")
+FINAL_EVENTS = ("response.completed", "response.incomplete", "response.failed")
 
 
-def read_frames(stream: bytes) -> list[Sent]:
-    """The events of a stream. A frame is a name and one line of data, or a comment; anything else is wrong."""
-    events: list[Sent] = []
+def read_frames(stream: bytes) -> list[SentEvent]:
+    """Parse a stream into events. A frame is an event name and one data line, or a comment."""
+    events: list[SentEvent] = []
     assert stream.endswith(b"\n\n")
     for frame in stream.decode().removesuffix("\n\n").split("\n\n"):
         if frame.startswith(":"):
             continue
-        name, data = re.fullmatch(r"event: (\S+)\ndata: (\{.*\})", frame).groups()  # pyright: ignore[reportOptionalMemberAccess] - a frame that does not match is what the test is there to find
+        name, data = re.fullmatch(r"event: (\S+)\ndata: (\{.*\})", frame).groups()  # pyright: ignore[reportOptionalMemberAccess] - a mismatch fails the test
         events.append(json.loads(data))
         assert events[-1]["type"] == name
     return events
 
 
-def check_stream(events: list[Sent], *, background: bool = False) -> None:
-    """All that has to hold: numbers, beginning and end, orders, ids, and texts that add up."""
+def check_stream(events: list[SentEvent], *, background: bool = False) -> None:
+    """Check sequence numbers, first and last events, order, ids and texts."""
     assert [event["sequence_number"] for event in events] == list(range(len(events)))
     kinds = [event["type"] for event in events]
     opening = ["response.created", *(["response.queued"] if background else []), "response.in_progress"]
     assert kinds[: len(opening)] == opening
     assert all(event["response"]["output"] == [] for event in events[: len(opening)])
-    assert [kind for kind in kinds if kind in ENDINGS] == [kinds[-1]]
+    assert [kind for kind in kinds if kind in FINAL_EVENTS] == [kinds[-1]]
     assert {event["response"]["id"] for event in events if "response" in event} == {events[0]["response"]["id"]}
     final = events[-1]["response"]
-    items = _by_item(events)
+    items = _events_by_item(events)
     assert list(items) == list(range(len(items)))
-    for index, told in items.items():
-        _check_item(told, final["output"][index], whole=final["status"] == "completed")
+    for index, item_events in items.items():
+        _check_item(item_events, final["output"][index], is_completed=final["status"] == "completed")
     assert len(final["output"]) == len(items)
 
 
-def _by_item(events: list[Sent]) -> dict[int, list[Sent]]:
-    items: defaultdict[int, list[Sent]] = defaultdict(list)
+def _events_by_item(events: list[SentEvent]) -> dict[int, list[SentEvent]]:
+    items: defaultdict[int, list[SentEvent]] = defaultdict(list)
     for event in events:
         if "output_index" in event:
             items[event["output_index"]].append(event)
     return dict(items)
 
 
-def _check_item(told: list[Sent], final: Sent, *, whole: bool) -> None:
-    added = told[0]["item"]
-    word = "".join(LETTERS[event["type"].removeprefix("response.")] for event in told)
+def _check_item(events: list[SentEvent], final: SentEvent, *, is_completed: bool) -> None:
+    added = events[0]["item"]
+    word = "".join(LETTERS[event["type"].removeprefix("response.")] for event in events)
     ended = word.endswith("D")
-    assert ended or not whole
+    assert ended or not is_completed
     if ended:
-        assert re.fullmatch(LANGUAGES[added["type"]], word), (added["type"], word)
-        assert told[-1]["item"] == final
+        assert re.fullmatch(ITEM_PATTERNS[added["type"]], word), (added["type"], word)
+        assert events[-1]["item"] == final
     identity = [(item["type"], item["id"], item.get("call_id")) for item in (added, final)]
     assert identity[0] == identity[1]
-    assert {event["item_id"] for event in told if "item_id" in event} <= {added["id"]}
+    assert {event["item_id"] for event in events if "item_id" in event} <= {added["id"]}
     assert added.get("status", "in_progress") == "in_progress"
     assert final.get("status", "completed") != "in_progress"
-    _check_texts(told)
+    _check_texts(events)
 
 
-def _check_texts(told: list[Sent]) -> None:
-    """Deltas add up to what is said to be whole; a part begins empty."""
-    so_far: defaultdict[tuple[str, int], str] = defaultdict(str)
-    for event in told:
+def _check_texts(events: list[SentEvent]) -> None:
+    """The deltas of a part add up to its `done` text; a part starts empty."""
+    texts: defaultdict[tuple[str, int], str] = defaultdict(str)
+    for event in events:
         kind, _, step = event["type"].removeprefix("response.").rpartition(".")
         part = (kind, event.get("content_index", event.get("summary_index", 0)))
         if step == "delta":
-            so_far[part] += event["delta"]
-        elif step == "done" and kind in TOLD:
-            assert event[TOLD[kind]] == so_far[part]
+            texts[part] += event["delta"]
+        elif step == "done" and kind in DONE_FIELDS:
+            assert event[DONE_FIELDS[kind]] == texts[part]
         elif step == "added" and "part" in event:
             assert not event["part"].get("text")
             assert not event["part"].get("refusal")

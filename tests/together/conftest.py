@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from fixtures_code_interpreter import PLACES
 from fixtures_container_server import QUOTAS, staged
-from fixtures_server import make_key
+from fixtures_server import create_key
 
 TENANTS = {"ours": "a", "colleague": "a", "theirs": "b", "thrifty": "c"}
 
@@ -14,7 +14,7 @@ TENANTS = {"ours": "a", "colleague": "a", "theirs": "b", "thrifty": "c"}
 def stage(request, tmp_path_factory):
     """A server that the tests of containers share; none of them stops it."""
     place = tmp_path_factory.mktemp(request.param)
-    keys = {name: make_key(place, name, "--tenant", tenant) for name, tenant in TENANTS.items()}
+    keys = {name: create_key(place, name, "--tenant", tenant) for name, tenant in TENANTS.items()}
     with staged(request.param, place, {"auth": {"keys_file": "keys.json"}, "containers": QUOTAS}) as running:
         running.server.keys = keys
         yield running

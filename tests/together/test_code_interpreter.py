@@ -27,7 +27,7 @@ from fixtures_code_interpreter import (
     sandbox_pid,
 )
 from fixtures_container_server import execute
-from fixtures_server import make_key
+from fixtures_server import create_key
 from pydantic import BaseModel
 
 SALES = b"city,sold\nBerlin,3\nParis,4\n"
@@ -415,7 +415,7 @@ def test_an_attached_file_that_is_not_there_or_is_none(client):
 
 @pytest.mark.parametrize("place", PLACES)
 def test_two_tenants_never_meet(place, tmp_path):
-    keys = [make_key(tmp_path, name, "--tenant", name) for name in ("ours", "theirs")]
+    keys = [create_key(tmp_path, name, "--tenant", name) for name in ("ours", "theirs")]
     with (
         coding(place, tmp_path, auth={"keys_file": "keys.json"}) as server,
         server.client(keys[0]) as ours,
@@ -532,7 +532,7 @@ def test_what_is_logged_has_neither_code_nor_data(server, client):
     run(client, "secret = 'the-cats-name-is-Muschi'\nprint(secret)\nopen('Muschi.txt', 'w').write(secret)")
     run(client, "raise ValueError('the-cats-name-is-Muschi')")
 
-    assert "Muschi" not in server.lines()
-    executed = [json.loads(line) for line in server.lines().splitlines() if '"container.execute"' in line]
+    assert "Muschi" not in server.read_log()
+    executed = [json.loads(line) for line in server.read_log().splitlines() if '"container.execute"' in line]
     assert executed
     assert {"action", "object_id", "tier", "status", "ms", "printed"} <= executed[-1].keys()

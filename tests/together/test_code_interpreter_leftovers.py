@@ -38,7 +38,7 @@ def open_files(pid: int) -> int:
 
 
 def temporary(server) -> list[str]:
-    return sorted(path.name for path in (server.place / "scratch").rglob("*"))
+    return sorted(path.name for path in (server.directory / "scratch").rglob("*"))
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -74,7 +74,7 @@ def test_a_hundred_responses_one_after_another_and_twenty_at_once(place, tmp_pat
 
         eventually(as_before, f"processes and descriptors are as before: {before}")
         assert temporary(server) == files
-        rows = sqlite3.connect(f"file:{server.place}/.antwort/antwort.db?mode=ro", uri=True)
+        rows = sqlite3.connect(f"file:{server.directory}/.antwort/antwort.db?mode=ro", uri=True)
         assert rows.execute("SELECT count(*) FROM containers WHERE status = 'running'").fetchone() == (0,)
         assert rows.execute("SELECT count(*) FROM responses").fetchone() == (140,)
         rows.close()
@@ -141,7 +141,7 @@ def test_a_server_that_is_killed_in_the_middle_of_a_call_leaves_nothing(tmp_path
 
 def event_response(server) -> str:
     """The id of the only response."""
-    lines = [json.loads(line) for line in server.lines().splitlines() if '"response.create"' in line]
+    lines = [json.loads(line) for line in server.read_log().splitlines() if '"response.create"' in line]
     return lines[-1]["object_id"]
 
 

@@ -10,7 +10,7 @@ import time
 import openai
 import pytest
 from fixtures_container_server import execute, files, read
-from fixtures_server import serving
+from fixtures_server import run_server
 
 # ── the life of a container ──────────────────────────────────────────────────────────────────────────────────────────
 
@@ -323,7 +323,7 @@ def test_what_code_leaves_running_is_seen_too(client, container):
 
 
 def test_a_server_that_runs_no_code_has_no_containers(tmp_path):
-    with serving(tmp_path) as server, server.client() as sdk:
+    with run_server(tmp_path) as server, server.client() as sdk:
         with pytest.raises(openai.NotFoundError) as error:
             sdk.containers.create(name="x")
         assert error.value.code == "unknown_url"

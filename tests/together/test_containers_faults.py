@@ -18,7 +18,7 @@ import pytest
 from fixtures_code_interpreter import PLACES, descendants, is_running
 from fixtures_container_server import execute, files, read, staged
 from fixtures_sandbox_server import sandbox_server
-from fixtures_server import eventually
+from waiting import wait_until
 
 FAST = {"server": {"keep_alive": 0.2, "shutdown_timeout": 3}}
 FOREVER = "print('begun', flush=True)\nwhile True: pass"
@@ -90,7 +90,7 @@ def test_the_sandbox_server_killed_over_a_call(broken):
             last = list(lines)[-1]
         assert last["type"] == "error"
         assert last["error"]["code"] in ("container_lost", "unavailable")
-        eventually(lambda: not any(map(is_running, below)), seconds=30)
+        wait_until(lambda: not any(map(is_running, below)))
         if broken.sandbox is not None:
             with pytest.raises(openai.InternalServerError) as error:
                 execute(client, container.id, "1")
@@ -131,7 +131,7 @@ def test_the_server_killed_over_a_call(broken):
         with running_code(broken.server, container.id):
             below = descendants(broken.server.process.pid)
             broken.server.kill()
-    eventually(lambda: not any(map(is_running, below)), seconds=30)
+    wait_until(lambda: not any(map(is_running, below)))
     assert bool(below) == (broken.sandbox is None)
     broken.server.start()
     with broken.server.client() as client:
@@ -208,7 +208,7 @@ def test_a_disk_that_fills_up_while_code_runs(shaken):
 def test_a_locked_database_is_told_and_passes(shaken):
     with shaken.server.client() as client:
         container = client.containers.create(name="x")
-        path = shaken.server.place / ".antwort" / "antwort.db"
+        path = shaken.server.directory / ".antwort" / "antwort.db"
         with closing(sqlite3.connect(path, isolation_level=None)) as database:
             database.execute("BEGIN IMMEDIATE")
             with pytest.raises(openai.InternalServerError):
@@ -296,10 +296,10 @@ def test_many_containers_come_and_go_and_leave_nothing(shaken):
         before, open_files, lying_about = len(descendants(shaken.sandbox_pid())), descriptors(server), shaken.files()
         assert set(threads.map(visit, range(40))) == {"True"}
 
-    eventually(lambda: len(descendants(shaken.sandbox_pid())) <= before + 2)
-    eventually(lambda: descriptors(server) <= open_files + 5)  # connections that are kept for a while
+    wait_until(lambda: len(descendants(shaken.sandbox_pid())) <= before + 2)
+    wait_until(lambda: descriptors(server) <= open_files + 5)  # connections that are kept for a while
     # The container that is forked ahead has a place of its own, under a name that nobody can foresee.
-    eventually(lambda: len(shaken.files()) <= len(lying_about) + 1)
+    wait_until(lambda: len(shaken.files()) <= len(lying_about) + 1)
     assert shaken.rows("SELECT count(*) FROM containers") == [(0,)]
     assert shaken.rows("SELECT count(*) FROM container_files") == [(0,)]
     with server.http() as http:

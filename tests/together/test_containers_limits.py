@@ -15,8 +15,9 @@ import openai
 import pytest
 from fixtures_code_interpreter import PLACES, descendants
 from fixtures_container_server import execute, files, read, staged
-from fixtures_server import ROOT, eventually, serving
+from fixtures_server import ROOT, run_server
 from fixtures_spans import read_spans
+from waiting import wait_until
 
 SHORT = {"containers": {"expires_after": 0.04}}  # not even three seconds
 
@@ -139,7 +140,7 @@ def test_an_owner_has_so_much_room_for_files(stage, thrifty):
         answer = http.put(f"/v1/containers/{other.id}/archive", content=whole.getvalue())
     assert (answer.status_code, answer.json()["error"]["code"]) == (429, "insufficient_quota")
 
-    eventually(lambda: files(thrifty, other.id) == {})
+    wait_until(lambda: files(thrifty, other.id) == {})
     assert len(thrifty.containers.list().data) == 2
     thrifty.containers.files.delete(first.id, container_id=one.id)
     assert thrifty.containers.files.create(other.id, file=("b", b"x" * 5_000_000)).bytes == 5_000_000
@@ -186,7 +187,7 @@ def test_an_idle_container_expires_and_keeps_what_is_known_of_it(hasty):
         file = client.containers.files.create(container.id, file=("a.txt", b"abc"))
         assert container.expires_after.minutes == 0.04
         interpreters = set(descendants(hasty.sandbox_pid()))
-        eventually(lambda: status(client, container.id) == "expired")
+        wait_until(lambda: status(client, container.id) == "expired")
 
         for _ in range(2):  # asking does not bring it back
             found = client.containers.retrieve(container.id)
@@ -208,7 +209,7 @@ def test_an_idle_container_expires_and_keeps_what_is_known_of_it(hasty):
                 "code": None,
             }
         assert interpreters
-        eventually(lambda: hasty.sandbox is None or hasty.sandbox.sessions() == [])
+        wait_until(lambda: hasty.sandbox is None or hasty.sandbox.sessions() == [])
         client.containers.delete(container.id)
         with pytest.raises(openai.NotFoundError):
             client.containers.retrieve(container.id)
@@ -241,7 +242,7 @@ def test_what_has_expired_takes_nothing_of_a_quota(tmp_path):
         container = client.containers.create(name="x")
         with pytest.raises(openai.RateLimitError):
             client.containers.create(name="y")
-        eventually(lambda: status(client, container.id) == "expired")
+        wait_until(lambda: status(client, container.id) == "expired")
         assert client.containers.create(name="y").status == "running"
 
 
@@ -249,7 +250,7 @@ def test_what_expired_long_ago_is_forgotten(tmp_path):
     config = {**SHORT, "containers": {**SHORT["containers"], "forget_after": 1e-6}}
     with staged("local", tmp_path, config) as running, running.server.client() as client:
         client.containers.create(name="x")
-        eventually(lambda: client.containers.list().data == [])
+        wait_until(lambda: client.containers.list().data == [])
         assert running.rows("SELECT count(*) FROM containers") == [(0,)]
 
 
@@ -266,9 +267,9 @@ def test_the_log_tells_ids_and_tiers_and_never_code_or_data(stage, client):
     read(client, container.id, file.id)
     client.containers.files.delete(file.id, container_id=container.id)
     client.containers.delete(container.id)
-    lines = [json.loads(line) for line in stage.server.lines().splitlines() if container.id in line]
+    lines = [json.loads(line) for line in stage.server.read_log().splitlines() if container.id in line]
 
-    assert "secret" not in stage.server.lines()
+    assert "secret" not in stage.server.read_log()
     assert [line["action"].removeprefix("container.") for line in lines if line["event"] == "audit"] == [
         *("create", "acquire", "file.create", "execute", "execute", "file.delete", "delete")
     ]
@@ -306,12 +307,12 @@ def test_the_metrics_count_sandboxes_runs_and_bytes(stage, client, container):
 
 def test_spans_tell_of_the_sandbox_and_never_what_was_in_it(tmp_path):
     config = {"providers": {"code_interpreter": {"enabled": True}}}
-    program = ROOT / "tests" / "stages" / "fixtures_spans.py"
-    with serving(tmp_path, config, program=program) as server, server.client() as client:
+    program = ROOT / "tests" / "support" / "fixtures_spans.py"
+    with run_server(tmp_path, config, program=program) as server, server.client() as client:
         container = client.containers.create(name="a secret name")
         execute(client, container.id, "print('secret output')\nopen('secret', 'w').write('secret')\n1 / 0")
         # The span of the request ends last, and after its answer has gone out.
-        spans = eventually(lambda: (found := read_spans(tmp_path)) and named(found, "/exec$") and found)
+        spans = wait_until(lambda: (found := read_spans(tmp_path)) and named(found, "/exec$") and found)
     request, acquired, executed = (named(spans, name) for name in ("/exec$", "^sandbox acquire", "^sandbox execute"))
     assert request is not None
     assert acquired is not None

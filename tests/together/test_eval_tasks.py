@@ -1,3 +1,5 @@
+"""The evaluation tasks of bench/tasks: checks of answers, and the catalogue."""
+
 from __future__ import annotations
 
 import importlib
@@ -13,7 +15,7 @@ BENCH = Path(__file__).parents[2] / "bench"
 
 @pytest.fixture(scope="module")
 def tasks():
-    """The tasks, which are no part of what is installed."""
+    """The module of the tasks, which is not installed."""
     sys.path.insert(0, str(BENCH))
     try:
         return importlib.import_module("tasks.task")
@@ -21,18 +23,18 @@ def tasks():
         sys.path.remove(str(BENCH))
 
 
-def drawn(size: tuple[int, int] = (200, 150), *, empty: bool = False) -> bytes:
-    picture = Image.new("RGB", size, "white")
-    if not empty:
-        ImageDraw.Draw(picture).line((0, 0, *size), fill="red")
-        ImageDraw.Draw(picture).line((0, size[1], size[0], 0), fill="blue")
+def make_image(size: tuple[int, int] = (200, 150), *, is_blank: bool = False) -> bytes:
+    image = Image.new("RGB", size, "white")
+    if not is_blank:
+        ImageDraw.Draw(image).line((0, 0, *size), fill="red")
+        ImageDraw.Draw(image).line((0, size[1], size[0], 0), fill="blue")
     data = io.BytesIO()
-    picture.save(data, "PNG")
+    image.save(data, "PNG")
     return data.getvalue()
 
 
 @pytest.mark.parametrize(
-    "says, text, right",
+    "expected, text, is_right",
     [
         (1628, "It is 1,628 days.", True),
         (1628, "It is 1628.0 days.", True),
@@ -45,38 +47,38 @@ def drawn(size: tuple[int, int] = (200, 150), *, empty: bool = False) -> bytes:
         ("20dbd335", "It begins with `20dbd335`.", True),
     ],
 )
-def test_words_and_numbers_are_found_however_they_are_written(tasks, says, text, right):
-    task = tasks.Task("t", "code", ("?",), says=(says,))
-    assert (tasks.faults(task, text, None, {}) == []) is right
+def test_mentions_are_found_in_any_notation(tasks, expected, text, is_right):
+    task = tasks.Task("t", "code", ("?",), expected_mentions=(expected,))
+    assert (tasks.find_errors(task, text, None, {}) == []) is is_right
 
 
-def test_a_typed_answer_has_to_be_that_one(tasks):
-    task = tasks.Task("t", "typed", ("?",), gives=(1, 2))
-    assert tasks.faults(task, "", (1, 2), {}) == []
-    assert tasks.faults(task, "", (1, 3), {}) == ["gives (1, 3), not (1, 2)"]
+def test_a_typed_output_must_be_equal(tasks):
+    task = tasks.Task("t", "typed", ("?",), expected_output=(1, 2))
+    assert tasks.find_errors(task, "", (1, 2), {}) == []
+    assert tasks.find_errors(task, "", (1, 3), {}) == ["output is (1, 3), not (1, 2)"]
 
 
 @pytest.mark.parametrize(
-    "data, fault",
+    "data, errors",
     [
-        (drawn(), []),
-        (None, ["a.png: is not there"]),
-        (b"text", ["a.png: is no picture"]),
-        (drawn((50, 150)), ["a.png: is only 50 by 150"]),
-        (drawn(empty=True), ["a.png: is empty"]),
+        (make_image(), []),
+        (None, ["a.png: does not exist"]),
+        (b"text", ["a.png: is not an image"]),
+        (make_image((50, 150)), ["a.png: is only 50 by 150"]),
+        (make_image(is_blank=True), ["a.png: is blank"]),
     ],
 )
-def test_a_picture_has_to_show_something(tasks, data, fault):
-    task = tasks.Task("t", "plots", ("?",), draws=("a.png",))
-    assert tasks.faults(task, "", None, {"a.png": data}) == fault
+def test_an_image_must_exist_and_not_be_blank(tasks, data, errors):
+    task = tasks.Task("t", "plots", ("?",), expected_images=("a.png",))
+    assert tasks.find_errors(task, "", None, {"a.png": data}) == errors
 
 
-def test_a_task_that_checks_nothing_is_none(tasks):
-    with pytest.raises(ValueError, match="nothing is checked"):
+def test_a_task_without_expected_result_is_rejected(tasks):
+    with pytest.raises(ValueError, match="no expected result"):
         tasks.Task("t", "code", ("?",))
 
 
-def test_there_are_forty_of_every_kind_with_names_of_their_own(tasks):
+def test_there_are_forty_tasks_of_all_kinds_with_unique_names(tasks):
     sys.path.insert(0, str(BENCH))
     try:
         catalogue = importlib.import_module("tasks.catalogue").TASKS

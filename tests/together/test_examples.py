@@ -1,3 +1,5 @@
+"""The programs of examples/ run without errors, with a scripted model."""
+
 from __future__ import annotations
 
 import importlib
@@ -9,13 +11,16 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-NEED_A_MODEL = {"demo.py", "sales_report.py"}  # the latter is played below, and both are run by `make test-model`
+NEED_A_MODEL = {
+    "demo.py",
+    "sales_report.py",
+}  # the latter runs with a scripted model below, and both run in `make test-model`
 EXAMPLES = sorted(path for path in (ROOT / "examples").glob("*.py") if path.name not in NEED_A_MODEL)
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
 def test_every_example_runs(example: Path, tmp_path: Path):
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-W", "error", str(example)],
         cwd=tmp_path,
         capture_output=True,
@@ -24,9 +29,9 @@ def test_every_example_runs(example: Path, tmp_path: Path):
         check=False,
     )
 
-    assert done.returncode == 0, done.stderr
-    assert done.stdout
-    assert list(tmp_path.iterdir()) == []  # and leaves nothing behind where it was started
+    assert result.returncode == 0, result.stderr
+    assert result.stdout
+    assert list(tmp_path.iterdir()) == []  # no files are left in the working directory
 
 
 DRAW = """
@@ -36,22 +41,22 @@ revenue = (rows.units * rows.price).groupby(rows.region).sum().round(2)
 revenue.plot.bar(title="Revenue")
 plt.savefig("/mnt/data/chart.png")
 """
-SAY_IT = """
+PRINT_REPORT = """
 best = revenue.idxmax()
 report = {"total_revenue": float(revenue.sum().round(2)), "best_region": best}
 print(json.dumps({**report, "best_region_revenue": float(revenue[best])WRONG}))
 """
 
 
-@pytest.mark.parametrize("wrong, code", [("", 0), (" + 1", 1)])
-def test_the_sales_report_is_shown_and_checked(wrong, code, tmp_path, monkeypatch):
+@pytest.mark.parametrize("error, exit_code", [("", 0), (" + 1", 1)])
+def test_the_sales_report_prints_and_checks_its_result(error, exit_code, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "examples"))
     played = importlib.import_module("played.server")
-    scene = "add a column `revenue`"
-    steps = [played.run(scene, 1, DRAW), played.run(scene, 2, SAY_IT.replace("WRONG", wrong))]
+    user_text = "add a column `revenue`"
+    steps = [played.run(user_text, 1, DRAW), played.run(user_text, 2, PRINT_REPORT.replace("WRONG", error))]
     monkeypatch.delenv("OPENAI_MODEL", raising=False)
     with played.model_at_hand(*steps, played.LAST_OUTPUT) as model:
-        done = subprocess.run(
+        result = subprocess.run(
             [sys.executable, "-W", "error", ROOT / "examples" / "sales_report.py"],
             cwd=tmp_path,
             env={**os.environ, "OPENAI_MODEL": model},
@@ -61,17 +66,17 @@ def test_the_sales_report_is_shown_and_checked(wrong, code, tmp_path, monkeypatc
             check=False,
         )
 
-    assert done.returncode == code, done.stderr
-    assert "── the model writes Python" in done.stdout
+    assert result.returncode == exit_code, result.stderr
+    assert "── the model writes Python" in result.stdout
     assert (tmp_path / "sales_report" / "chart.png").is_file()
-    assert ("the figures are right" in done.stdout) is (code == 0)
-    assert ("best_region_revenue is" in done.stderr) is (code == 1)
+    assert ("the figures are right" in result.stdout) is (exit_code == 0)
+    assert ("best_region_revenue is" in result.stderr) is (exit_code == 1)
 
 
-def test_the_sales_report_says_what_it_needs(tmp_path):
+def test_the_sales_report_without_a_model_names_the_variable(tmp_path):
     environment = {name: value for name, value in os.environ.items() if name != "OPENAI_MODEL"}
     command = [sys.executable, ROOT / "examples" / "sales_report.py"]
-    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
+    result = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
 
-    assert done.returncode == 1
-    assert "OPENAI_MODEL" in done.stderr
+    assert result.returncode == 1
+    assert "OPENAI_MODEL" in result.stderr

@@ -1,7 +1,6 @@
-"""The real process when its disk does not take any more, or somebody else holds its database: 503, and it recovers.
+"""Server process with a full disk, a file size limit or a locked database: responses are 503, and it recovers.
 
-A disk that is really full (a small one, in a mount namespace), files that may not grow, and
-a lock: whatever the fault is, callers see the same.
+The full disk is a small tmpfs in a mount namespace. Callers see the same errors for each fault.
 """
 
 from __future__ import annotations
@@ -17,30 +16,31 @@ from pathlib import Path
 
 import openai
 import pytest
-from fixtures_in_process_server import form
-from fixtures_server import Server, eventually, serving
+from fixtures_in_process_server import multipart_body
+from fixtures_server import Server, run_server
 from stream_grammar import check_stream, read_frames
+from waiting import wait_until
 
 SMALL_DISK = ["unshare", "-Urm", "sh", "-c", 'mount -t tmpfs -o size=8m tmpfs "$PWD/.antwort" && exec "$@"', "sh"]
 
 
-def can_mount(place: Path) -> bool:
-    """Whether this machine lets us make a disk of our own."""
+def can_mount(directory: Path) -> bool:
+    """Whether this machine allows mounting a tmpfs in a user namespace."""
     if shutil.which("unshare") is None:
         return False
-    tried = subprocess.run([*SMALL_DISK, "true"], cwd=place, capture_output=True, check=False)
-    return tried.returncode == 0
+    completed = subprocess.run([*SMALL_DISK, "true"], cwd=directory, capture_output=True, check=False)
+    return completed.returncode == 0
 
 
-def kept_in(server: Server) -> Path:
-    """Where the server keeps things, as it sees it itself."""
-    return Path(f"/proc/{server.process.pid}/root") / (server.place / ".antwort").relative_to("/")
+def data_directory(server: Server) -> Path:
+    """The data directory, in the mount namespace of the server."""
+    return Path(f"/proc/{server.process.pid}/root") / (server.directory / ".antwort").relative_to("/")
 
 
 @contextmanager
-def full(server: Server) -> Iterator[None]:
-    """Not a byte is left on its disk."""
-    filler = kept_in(server) / "filler"
+def full_disk(server: Server) -> Iterator[None]:
+    """Fill the disk of the server."""
+    filler = data_directory(server) / "filler"
     with filler.open("wb", buffering=0) as file:
         size = 1024 * 1024
         while size:
@@ -55,8 +55,8 @@ def full(server: Server) -> Iterator[None]:
 
 
 @contextmanager
-def not_growing(server: Server) -> Iterator[None]:
-    """No file of its may grow."""
+def file_size_limit(server: Server) -> Iterator[None]:
+    """Set RLIMIT_FSIZE of the server: no file can grow."""
     soft, hard = resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE)
     resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (4096, hard))
     try:
@@ -67,9 +67,9 @@ def not_growing(server: Server) -> Iterator[None]:
 
 
 @contextmanager
-def locked(server: Server) -> Iterator[None]:
-    """Somebody else writes, and does not come to an end."""
-    with closing(sqlite3.connect(server.place / ".antwort" / "antwort.db", isolation_level=None)) as database:
+def locked_database(server: Server) -> Iterator[None]:
+    """Hold a write transaction on the database."""
+    with closing(sqlite3.connect(server.directory / ".antwort" / "antwort.db", isolation_level=None)) as database:
         database.execute("BEGIN IMMEDIATE")
         try:
             yield
@@ -78,43 +78,43 @@ def locked(server: Server) -> Iterator[None]:
 
 
 Fault = Callable[[Server], AbstractContextManager[None]]
-FAULTS: dict[str, Fault] = {"full": full, "not growing": not_growing, "locked": locked}
+FAULTS: dict[str, Fault] = {"full": full_disk, "file size limit": file_size_limit, "locked": locked_database}
 
 
 @pytest.fixture(params=FAULTS)
-def stage(request, tmp_path) -> Iterator[tuple[Server, Fault]]:
-    place = tmp_path / "server"
-    (place / ".antwort").mkdir(parents=True)
-    before = SMALL_DISK if request.param == "full" else []
-    if before and not can_mount(place):
-        pytest.skip("this machine does not let us make a small disk")
-    with serving(place, before=before) as server:
+def faulty_server(request, tmp_path) -> Iterator[tuple[Server, Fault]]:
+    directory = tmp_path / "server"
+    (directory / ".antwort").mkdir(parents=True)
+    command_prefix = SMALL_DISK if request.param == "full" else []
+    if command_prefix and not can_mount(directory):
+        pytest.skip("this machine does not allow mounting a tmpfs")
+    with run_server(directory, command_prefix=command_prefix) as server:
         yield server, FAULTS[request.param]
 
 
-def refused(ask: Callable[[], object]) -> openai.APIStatusError:
+def server_error(call: Callable[[], object]) -> openai.APIStatusError:
     with pytest.raises(openai.InternalServerError) as caught:
-        ask()
+        call()
     return caught.value
 
 
-def test_what_needs_the_store_answers_503_and_then_works_again(stage):
-    server, fault = stage
+def test_store_operations_are_503_during_the_fault_and_succeed_afterwards(faulty_server):
+    server, fault = faulty_server
     content = b"x" * 2_000_000
     with server.client() as client:
         before = client.responses.create(input="before")
-        needs_the_store = [
-            lambda: client.responses.create(input="meanwhile"),
-            lambda: client.responses.create(input="meanwhile", stream=True),
-            lambda: client.responses.create(input="meanwhile", background=True),
+        store_calls = [
+            lambda: client.responses.create(input="during"),
+            lambda: client.responses.create(input="during", stream=True),
+            lambda: client.responses.create(input="during", background=True),
             lambda: client.conversations.create(items=[{"type": "message", "role": "user", "content": "x" * 5000}]),
             lambda: client.files.create(file=("a.bin", content), purpose="user_data"),
         ]
-        with fault(server), ThreadPoolExecutor(len(needs_the_store)) as pool:
-            errors = list(pool.map(refused, needs_the_store))
+        with fault(server), ThreadPoolExecutor(len(store_calls)) as pool:
+            errors = list(pool.map(server_error, store_calls))
             read = client.responses.retrieve(before.id)
             stateless = client.responses.create(input="without", store=False)
-        again = [ask() for ask in needs_the_store]
+        again = [call() for call in store_calls]
         again[1].close()
 
         for error in errors:
@@ -127,11 +127,11 @@ def test_what_needs_the_store_answers_503_and_then_works_again(stage):
         assert again[0].status == "completed"
         assert client.files.content(again[-1].id).read() == content
         assert [file.id for file in client.files.list()] == [again[-1].id]
-    assert [path.stat().st_size for path in (kept_in(server) / "blobs").iterdir()] == [len(content)]
+    assert [path.stat().st_size for path in (data_directory(server) / "blobs").iterdir()] == [len(content)]
 
 
-def test_what_ends_meanwhile_is_written_later(stage):
-    server, fault = stage
+def test_a_response_that_finishes_during_the_fault_is_stored_later(faulty_server):
+    server, fault = faulty_server
     with server.client() as client, server.http() as http:
         background = client.responses.create(input="slowly", background=True)
         stream = client.responses.create(input="slowly", stream=True)
@@ -140,7 +140,7 @@ def test_what_ends_meanwhile_is_written_later(stage):
             with pytest.raises(openai.APIError) as caught:
                 list(stream)
             waiting = client.responses.retrieve(begun.id)
-        ended = [eventually(lambda one=one: ended_as(client, one.id), 60) for one in (begun, background)]
+        ended = [wait_until(lambda one=one: finished_response(client, one.id), 60) for one in (begun, background)]
         events = read_frames(http.get(f"/v1/responses/{background.id}", params={"stream": True}).content)
 
     assert caught.value.code == "unavailable"
@@ -151,36 +151,36 @@ def test_what_ends_meanwhile_is_written_later(stage):
     assert events[-1]["type"] == "response.completed"
 
 
-def ended_as(client, identifier: str):
+def finished_response(client, identifier: str):
     response = client.responses.retrieve(identifier)
     return response if response.status not in ("queued", "in_progress") else None
 
 
-def test_killed_meanwhile_nothing_is_stuck_afterwards(tmp_path):
-    with serving(tmp_path / "server") as server:
+def test_no_response_stays_in_progress_after_a_kill_during_the_fault(tmp_path):
+    with run_server(tmp_path / "server") as server:
         with server.client() as client:
-            whole = client.responses.create(input="before")
+            completed = client.responses.create(input="before")
             background = client.responses.create(input="slowly", background=True)
             stream = client.responses.create(input="slowly", stream=True)
             begun = next(iter(stream)).response
-            with not_growing(server):
+            with file_size_limit(server):
                 with pytest.raises(openai.APIError):
                     list(stream)
                 server.kill()
         server.start()
         with server.client() as client:
-            assert client.responses.retrieve(whole.id).output_text == "You said: before"
+            assert client.responses.retrieve(completed.id).output_text == "You said: before"
             assert client.responses.retrieve(begun.id).status == "failed"
-            assert eventually(lambda: ended_as(client, background.id)).status == "completed"
+            assert wait_until(lambda: finished_response(client, background.id)).status == "completed"
 
 
-def test_a_form_whose_fields_come_last_has_no_room_either(tmp_path):
-    body = form(("file", b"x" * 3_000_000, "a.bin"), ("purpose", b"user_data"))
-    kind = {"content-type": "multipart/form-data; boundary=b"}
-    with serving(tmp_path / "server") as server, server.http() as http:
-        with not_growing(server):
-            refused = http.post("/v1/files", content=body, headers=kind)
-        taken = http.post("/v1/files", content=body, headers=kind)
+def test_a_spooled_upload_fails_with_503_too(tmp_path):
+    body = multipart_body(("file", b"x" * 3_000_000, "a.bin"), ("purpose", b"user_data"))
+    headers = {"content-type": "multipart/form-data; boundary=b"}
+    with run_server(tmp_path / "server") as server, server.http() as http:
+        with file_size_limit(server):
+            rejected = http.post("/v1/files", content=body, headers=headers)
+        accepted = http.post("/v1/files", content=body, headers=headers)
 
-    assert (refused.status_code, refused.json()["error"]["code"]) == (503, "unavailable")
-    assert (taken.status_code, taken.json()["bytes"]) == (200, 3_000_000)
+    assert (rejected.status_code, rejected.json()["error"]["code"]) == (503, "unavailable")
+    assert (accepted.status_code, accepted.json()["bytes"]) == (200, 3_000_000)

@@ -1,4 +1,4 @@
-"""The real process when things go wrong: callers who go, readers who do not read, a kill, a stop."""
+"""Server process under faults: client disconnects, clients that do not read, SIGKILL and SIGTERM."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ import time
 
 import openai
 import pytest
-from fixtures_server import ROOT, eventually, serving, stored
+from fixtures_server import ROOT, run_server, stored_statuses
+from waiting import wait_until
 
-FAST = {"server": {"keep_alive": 0.2, "shutdown_timeout": 3}}
+CONFIG = {"server": {"keep_alive": 0.2, "shutdown_timeout": 3}}
 
 
 @pytest.fixture
 def server(tmp_path):
-    with serving(tmp_path / "server", FAST) as running:
+    with run_server(tmp_path / "server", CONFIG) as running:
         yield running
 
 
-def ask(server, body: bytes, method: str = "POST", path: str = "/v1/responses") -> socket.socket:
-    """A request over a bare socket, so that the test decides how it is read."""
+def send_request(server, body: bytes, method: str = "POST", path: str = "/v1/responses") -> socket.socket:
+    """Send a request over a socket, so that the test controls how the response is read."""
     host, port = server.url.removeprefix("http://").split(":")
     raw = socket.socket()
     raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)
@@ -33,39 +34,39 @@ def ask(server, body: bytes, method: str = "POST", path: str = "/v1/responses") 
     return raw
 
 
-def test_whoever_goes_while_streaming_ends_the_work(server):
+def test_a_disconnect_while_streaming_cancels_the_response(server):
     with server.client() as client:
         with client.responses.create(input="forever", stream=True) as stream:
             response = next(iter(stream)).response
-        assert eventually(lambda: client.responses.retrieve(response.id).status == "cancelled")
+        assert wait_until(lambda: client.responses.retrieve(response.id).status == "cancelled")
     with server.http() as http:
         assert "antwort_responses_running 0.0" in http.get("/metrics").text
 
 
-def test_whoever_goes_while_waiting_ends_the_work(server):
-    with ask(server, b'{"input": "forever"}'):
-        eventually(lambda: "in_progress" in stored(server).values())
-    assert eventually(lambda: list(stored(server).values()) == ["cancelled"])
+def test_a_disconnect_while_waiting_cancels_the_response(server):
+    with send_request(server, b'{"input": "forever"}'):
+        wait_until(lambda: "in_progress" in stored_statuses(server).values())
+    assert wait_until(lambda: list(stored_statuses(server).values()) == ["cancelled"])
 
 
-def test_whoever_goes_leaves_background_alone(server):
+def test_a_disconnect_does_not_cancel_a_background_response(server):
     with server.client() as client:
         with client.responses.create(input="slowly", background=True, stream=True) as stream:
             response = next(iter(stream)).response
-        assert eventually(lambda: client.responses.retrieve(response.id).status == "completed")
+        assert wait_until(lambda: client.responses.retrieve(response.id).status == "completed")
 
 
-def test_a_silent_stream_is_kept_alive(server):
-    with ask(server, b'{"input": "forever", "stream": true}') as raw:
-        seen = b""
-        while seen.count(b": keep-alive\n\n") < 3:
-            seen += raw.recv(65536)
-    assert b"id:" not in seen.partition(b"\r\n\r\n")[2].split(b'"')[0]
+def test_an_idle_stream_sends_keep_alive_comments(server):
+    with send_request(server, b'{"input": "forever", "stream": true}') as raw:
+        received = b""
+        while received.count(b": keep-alive\n\n") < 3:
+            received += raw.recv(65536)
+    assert b"id:" not in received.partition(b"\r\n\r\n")[2].split(b'"')[0]
 
 
-def test_the_sdk_reads_over_signs_of_life(tmp_path):
+def test_the_sdk_ignores_keep_alive_comments(tmp_path):
     with (
-        serving(tmp_path / "server", {"server": {"keep_alive": 0.05}}) as server,
+        run_server(tmp_path / "server", {"server": {"keep_alive": 0.05}}) as server,
         server.client() as client,
         client.responses.stream(model="scripted", input="slowly") as stream,
     ):
@@ -74,50 +75,50 @@ def test_the_sdk_reads_over_signs_of_life(tmp_path):
         assert stream.get_final_response().output_text.startswith("word0 word1")
 
 
-def test_a_reader_who_does_not_read_costs_no_memory(server):
+def test_clients_that_do_not_read_a_live_stream_use_bounded_memory(server):
     with server.client() as client:
         client.responses.create(input="warm up")
-    before = server.memory()
+    before = server.memory_bytes()
     body = b'{"store": false, "stream": true, "input": "flood ' + b"x" * 1_000_000 + b'"}'
-    readers = [ask(server, body) for _ in range(8)]  # each answer would be sixty megabytes
+    readers = [send_request(server, body) for _ in range(8)]  # each response is 60 MB
     try:
         time.sleep(3)
-        grown = server.memory() - before
+        growth = server.memory_bytes() - before
         with server.client() as client:
             assert client.responses.create(input="hello").status == "completed"
     finally:
         for reader in readers:
             reader.close()
-    assert grown < 200_000_000, f"{grown:,} bytes for eight readers who do not read"
+    assert growth < 200_000_000, f"{growth:,} bytes for eight clients that do not read"
 
 
-def test_a_follower_who_does_not_read_costs_no_memory(server):
+def test_clients_that_do_not_read_a_background_stream_use_bounded_memory(server):
     with server.client() as client:
-        response = client.responses.create(input="flood " + "x" * 200_000, background=True)  # twelve megabytes
-        eventually(lambda: client.responses.retrieve(response.id).status == "completed", 60)
+        response = client.responses.create(input="flood " + "x" * 200_000, background=True)  # 12 MB
+        wait_until(lambda: client.responses.retrieve(response.id).status == "completed", 60)
         path = f"/v1/responses/{response.id}"
-        before = server.memory()
-        readers = [ask(server, b"", "GET", path + "?stream=true") for _ in range(12)]
+        before = server.memory_bytes()
+        readers = [send_request(server, b"", "GET", path + "?stream=true") for _ in range(12)]
         try:
             time.sleep(3)
-            grown = server.memory() - before
+            growth = server.memory_bytes() - before
         finally:
             for reader in readers:
                 reader.close()
         assert client.responses.create(input="hello").status == "completed"
-    assert grown < 200_000_000, f"{grown:,} bytes for twelve followers who do not read"  # of sixty megabytes each
+    assert growth < 200_000_000, f"{growth:,} bytes for twelve clients that do not read"
 
 
-def test_a_reader_who_takes_nothing_for_too_long_is_gone(tmp_path):
+def test_a_stalled_client_is_disconnected(tmp_path):
     flood = b'{"stream": true, "input": "flood ' + b"x" * 1_000_000 + b'"}'
-    with serving(tmp_path / "server", {"server": {"stall_timeout": 0.5}}) as server, ask(server, flood):
-        assert eventually(lambda: list(stored(server).values()) == ["cancelled"])
+    with run_server(tmp_path / "server", {"server": {"stall_timeout": 0.5}}) as server, send_request(server, flood):
+        assert wait_until(lambda: list(stored_statuses(server).values()) == ["cancelled"])
 
 
-def test_killed_while_streaming_the_response_is_failed_and_the_rest_is_there(tmp_path):
-    with serving(tmp_path / "server") as server:
+def test_after_sigkill_a_streamed_response_is_failed_and_others_are_intact(tmp_path):
+    with run_server(tmp_path / "server") as server:
         with server.client() as client:
-            whole = client.responses.create(input="before")
+            completed = client.responses.create(input="before")
             stream = client.responses.create(input="forever", stream=True)
             response = next(iter(stream)).response
             server.kill()
@@ -128,33 +129,33 @@ def test_killed_while_streaming_the_response_is_failed_and_the_rest_is_there(tmp
         with server.client() as client:
             lost = client.responses.retrieve(response.id)
             assert (lost.status, lost.error.code) == ("failed", "server_error")
-            assert client.responses.retrieve(whole.id).output_text == "You said: before"
-            assert client.responses.create(input="after", previous_response_id=whole.id).status == "completed"
+            assert client.responses.retrieve(completed.id).output_text == "You said: before"
+            assert client.responses.create(input="after", previous_response_id=completed.id).status == "completed"
 
 
-def test_killed_in_the_background_the_response_is_done_again(tmp_path):
-    with serving(tmp_path / "server") as server:
+def test_after_sigkill_a_background_response_is_resumed(tmp_path):
+    with run_server(tmp_path / "server") as server:
         with server.client() as client:
             response = client.responses.create(input="slowly", background=True)
             time.sleep(0.6)
         server.kill()
         server.start()
         with server.client() as client:
-            assert eventually(lambda: client.responses.retrieve(response.id).status == "completed")
+            assert wait_until(lambda: client.responses.retrieve(response.id).status == "completed")
             with client.responses.retrieve(response.id, stream=True) as stream:
                 events = list(stream)
     assert [event.sequence_number for event in events] == list(range(len(events)))
     assert events[-1].response.output_text.startswith("word0 word1")
 
 
-def test_a_second_server_on_the_same_store_refuses_to_start_and_harms_nothing(tmp_path):
-    with serving(tmp_path / "server") as server, server.client() as client:
+def test_a_second_server_on_the_same_store_fails_to_start_without_side_effects(tmp_path):
+    with run_server(tmp_path / "server") as server, server.client() as client:
         stream = client.responses.create(input="slowly", stream=True)
         response = next(iter(stream)).response
         command = [sys.executable, "-m", "antwort", "serve", "--config", "antwort.yaml", "--port", "0"]
         environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
         second = subprocess.run(
-            command, cwd=server.place, env=environment, capture_output=True, text=True, timeout=60, check=False
+            command, cwd=server.directory, env=environment, capture_output=True, text=True, timeout=60, check=False
         )
 
         assert second.returncode == 1
@@ -164,19 +165,19 @@ def test_a_second_server_on_the_same_store_refuses_to_start_and_harms_nothing(tm
         assert client.responses.retrieve(response.id).status == "completed"
 
 
-def test_told_to_stop_it_lets_go_in_time_and_background_goes_on_later(tmp_path):
-    with serving(tmp_path / "server", FAST) as server:
+def test_sigterm_stops_in_time_and_background_responses_resume(tmp_path):
+    with run_server(tmp_path / "server", CONFIG) as server:
         with server.client() as client:
             response = client.responses.create(input="slowly", background=True)
-            follower = client.responses.retrieve(response.id, stream=True)
-            attended = client.responses.create(input="forever", stream=True)
-            lost = next(iter(attended)).response
-            began = time.monotonic()
+            resumed_stream = client.responses.retrieve(response.id, stream=True)
+            foreground = client.responses.create(input="forever", stream=True)
+            lost = next(iter(foreground)).response
+            started_at = time.monotonic()
             assert server.stop() == 0
-            assert time.monotonic() - began < 8
-            follower.close()
-            attended.close()
+            assert time.monotonic() - started_at < 8
+            resumed_stream.close()
+            foreground.close()
         server.start()
         with server.client() as client:
-            assert eventually(lambda: client.responses.retrieve(response.id).status == "completed")
+            assert wait_until(lambda: client.responses.retrieve(response.id).status == "completed")
             assert client.responses.retrieve(lost.id).status == "failed"

@@ -6,12 +6,13 @@ import json
 
 import pytest
 from fake_echo_provider import CITED
-from fake_upstream import Loopback, upstreaming
-from fixtures_sdk import KINDS, sdk
-from fixtures_server import ROOT, eventually, serving
+from fake_upstream import FakeUpstream, running_upstream
+from fixtures_sdk import CLIENT_KINDS, sdk_client
+from fixtures_server import ROOT, run_server
 from pydantic import BaseModel
+from waiting import wait_until
 
-from antwort.testing.model import Called, WholeAnswer
+from antwort.testing.model import AnswerCall, ModelAnswer
 
 SEARCH = {"type": "file_search", "vector_store_ids": ["vs_1"]}
 BROKEN = {"type": "file_search", "vector_store_ids": ["vs_broken"]}
@@ -53,7 +54,7 @@ class Found(BaseModel):
 
 @pytest.fixture(scope="module")
 def upstream():
-    with upstreaming() as running:
+    with running_upstream() as running:
         yield running
 
 
@@ -63,14 +64,14 @@ def server(tmp_path_factory, upstream):
         "scripted": {"kind": "scripted", "script": "script.yaml"},
         "upstream": {"kind": "chat_completions", "base_url": upstream.url},
     }
-    program = ROOT / "tests" / "stages" / "fake_echo_provider.py"
-    with serving(tmp_path_factory.mktemp("server"), {"models": models}, script=SCRIPT, program=program) as running:
+    program = ROOT / "tests" / "support" / "fake_echo_provider.py"
+    with run_server(tmp_path_factory.mktemp("server"), {"models": models}, script=SCRIPT, program=program) as running:
         yield running
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=CLIENT_KINDS)
 def client(request, server):
-    with sdk(server.url, request.param) as client:
+    with sdk_client(server.url, request.param) as client:
         yield client
 
 
@@ -79,7 +80,7 @@ def kinds(items) -> list[tuple[str, str]]:
 
 
 def test_the_screen_names_the_tool(server):
-    assert "tools      echo" in server.screen
+    assert "tools      echo" in server.banner
 
 
 def test_a_call_is_run_and_the_model_reads_what_came_of_it(client):
@@ -165,7 +166,7 @@ def test_a_tool_that_fails_is_a_failed_call_and_the_model_goes_on(client, server
         assert one.status == "completed"
         assert kinds(one.output) == [("file_search_call", "failed"), ("message", "completed")]
         assert one.output_text.startswith(f"I read: {told}")
-    assert SECRET not in streamed.to_json() + response.to_json() + server.lines()
+    assert SECRET not in streamed.to_json() + response.to_json() + server.read_log()
 
 
 def test_ours_are_run_and_theirs_go_back(client):
@@ -225,7 +226,7 @@ def test_a_call_in_the_background_is_followed_and_cancelled(client):
     with client.responses.retrieve(done.id, stream=True) as stream:
         events = list(stream)
     waiting = client.responses.create(input="wait", tools=[SEARCH], background=True)
-    eventually(lambda: client.responses.retrieve(waiting.id).status == "in_progress")
+    wait_until(lambda: client.responses.retrieve(waiting.id).status == "in_progress")
     cancelled = client.responses.cancel(waiting.id)
 
     assert events[-1].response.output_text == "I read: echo apples"
@@ -242,14 +243,14 @@ def test_whoever_goes_stops_the_tool(client):
             if event.type == "response.file_search_call.searching":
                 break
     begun = seen[0].response.id
-    ended = eventually(lambda: (now := client.responses.retrieve(begun)).status == "cancelled" and now)
+    ended = wait_until(lambda: (now := client.responses.retrieve(begun)).status == "cancelled" and now)
 
     assert kinds(ended.output) == [("file_search_call", "incomplete")]
 
 
 # ── what the model is told ───────────────────────────────────────────────────────────────────────────────────────────
 
-CALL = WholeAnswer(calls=(Called("file_search", '{"query": "apples"}'),), reason="calls")
+CALL = ModelAnswer(calls=(AnswerCall("file_search", '{"query": "apples"}'),), reason="calls")
 
 
 @pytest.mark.parametrize(
@@ -257,20 +258,22 @@ CALL = WholeAnswer(calls=(Called("file_search", '{"query": "apples"}'),), reason
     [({"type": "file_search"}, {"type": "function", "function": {"name": "file_search"}}), ("required", "required")],
 )
 def test_a_forced_choice_is_forced_once(client, upstream, choice, demanded):
-    upstream.forget()
-    upstream.plays(Loopback.chat(CALL), Loopback.chat(CALL), Loopback.chat(WholeAnswer(text="Found.")))
+    upstream.reset()
+    upstream.set_replies(
+        FakeUpstream.chat(CALL), FakeUpstream.chat(CALL), FakeUpstream.chat(ModelAnswer(text="Found."))
+    )
     response = client.responses.create(model="upstream", input="find", tools=[SEARCH], tool_choice=choice)
-    choices = [asked.body.get("tool_choice", "auto") for asked in upstream.asked]
+    choices = [asked.body.get("tool_choice", "auto") for asked in upstream.requests]
 
     assert choices == [demanded, "auto", "auto"]
     assert [item.type for item in response.output] == ["file_search_call", "file_search_call", "message"]
 
 
 def test_a_tool_of_ours_is_told_as_a_function_and_its_result_comes_back_as_one(client, upstream):
-    upstream.forget()
-    upstream.plays(Loopback.chat(CALL), Loopback.chat(WholeAnswer(text="Found.")))
+    upstream.reset()
+    upstream.set_replies(FakeUpstream.chat(CALL), FakeUpstream.chat(ModelAnswer(text="Found.")))
     client.responses.create(model="upstream", input="find", tools=[SEARCH], parallel_tool_calls=False)
-    first, second = (asked.body for asked in upstream.asked)
+    first, second = (asked.body for asked in upstream.requests)
 
     assert [tool["function"]["name"] for tool in first["tools"]] == ["file_search"]
     assert first["parallel_tool_calls"] is False
@@ -281,9 +284,9 @@ def test_a_tool_of_ours_is_told_as_a_function_and_its_result_comes_back_as_one(c
 
 
 def test_allowed_tools_narrow_what_is_told(client, upstream):
-    upstream.forget()
-    upstream.plays(Loopback.chat(WholeAnswer(text="Fine.")))
+    upstream.reset()
+    upstream.set_replies(FakeUpstream.chat(ModelAnswer(text="Fine.")))
     choice = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "file_search"}]}
     client.responses.create(model="upstream", input="find", tools=[SEARCH, FUNCTION], tool_choice=choice)
 
-    assert [tool["function"]["name"] for tool in upstream.asked[0].body["tools"]] == ["file_search"]
+    assert [tool["function"]["name"] for tool in upstream.requests[0].body["tools"]] == ["file_search"]

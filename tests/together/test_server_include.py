@@ -1,4 +1,4 @@
-"""The real process and the real SDK: what is shown of items, logprobs from end to end, and padded deltas."""
+"""`include`, logprobs and obfuscation of deltas: server process and SDK."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import json
 
 import openai
 import pytest
-from fixtures_server import ROOT, serving
+from fixtures_server import ROOT, run_server
 
-FOUND = {"query": "xylophone"}
+QUERY = {"query": "xylophone"}
 LOGPROBS = "message.output_text.logprobs"
 IMAGE = "data:image/png;base64,iVBORw0KGgo="
-SAID = [
+INPUT = [
     {"role": "user", "content": [{"type": "input_image", "image_url": IMAGE, "detail": "low"}]},
     {
         "type": "code_interpreter_call",
@@ -34,15 +34,15 @@ SAID = [
 
 @pytest.fixture(scope="module")
 def back(tmp_path_factory):
-    with serving(tmp_path_factory.mktemp("back")) as running:
+    with run_server(tmp_path_factory.mktemp("back")) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 def front(tmp_path_factory, back):
-    """A server whose model is the other server."""
+    """A server whose upstream is the other server."""
     models = {"chained": {"kind": "responses", "base_url": f"{back.url}/v1", "model": "scripted"}}
-    with serving(tmp_path_factory.mktemp("front"), {"models": models}) as running:
+    with run_server(tmp_path_factory.mktemp("front"), {"models": models}) as running:
         yield running
 
 
@@ -52,81 +52,81 @@ def client(back):
         yield client
 
 
-def large(items):
-    """What of the items is shown only when it is asked for."""
-    shown = {item.type: item for item in items}
+def optional_fields(items):
+    """The fields of the items that are sent only if included."""
+    by_type = {item.type: item for item in items}
     image = next(part for item in items if item.type == "message" for part in item.content if part.type != "input_text")
-    return image.image_url, shown["code_interpreter_call"].outputs, shown["file_search_call"].results
+    return image.image_url, by_type["code_interpreter_call"].outputs, by_type["file_search_call"].results
 
 
-def test_input_items_show_what_is_included_and_nothing_else(client):
-    response = client.responses.create(input=SAID)
+def test_input_items_have_only_included_fields(client):
+    response = client.responses.create(input=INPUT)
     plain = client.responses.input_items.list(response.id).data
     both = client.responses.input_items.list(
         response.id, include=["message.input_image.image_url", "code_interpreter_call.outputs"]
     ).data
 
-    assert large(plain) == (None, None, None)
-    assert large(both)[0] == IMAGE
-    assert large(both)[1][0].logs == "1"
-    assert large(both)[2] is None
+    assert optional_fields(plain) == (None, None, None)
+    assert optional_fields(both)[0] == IMAGE
+    assert optional_fields(both)[1][0].logs == "1"
+    assert optional_fields(both)[2] is None
 
 
-def test_conversation_items_do_so_too(client):
+def test_conversation_items_have_only_included_fields(client):
     conversation = client.conversations.create().id
     everything = ["message.input_image.image_url", "code_interpreter_call.outputs", "file_search_call.results"]
     items = client.conversations.items
 
-    assert large(items.create(conversation, items=SAID).data) == (None, None, None)
-    assert large(items.list(conversation).data) == (None, None, None)
-    assert large(items.list(conversation, include=everything).data)[2][0].text == "found"
+    assert optional_fields(items.create(conversation, items=INPUT).data) == (None, None, None)
+    assert optional_fields(items.list(conversation).data) == (None, None, None)
+    assert optional_fields(items.list(conversation, include=everything).data)[2][0].text == "found"
     assert items.retrieve("ci_1", conversation_id=conversation).outputs is None
     assert items.retrieve("ci_1", conversation_id=conversation, include=everything).outputs[0].logs == "1"
 
 
-def test_what_is_not_shown_is_there_for_the_next_response(client):
-    first = client.responses.create(input=SAID)
+def test_fields_that_are_not_included_are_stored(client):
+    first = client.responses.create(input=INPUT)
     second = client.responses.create(input="again", previous_response_id=first.id)
     short = client.responses.input_tokens.count(input="again")
     chained = client.responses.input_tokens.count(input="again", previous_response_id=first.id)
 
     assert second.status == "completed"
-    assert chained.input_tokens > short.input_tokens + 100  # the image alone is so much
+    assert chained.input_tokens > short.input_tokens + 100  # the image alone has more
 
 
 SEARCHING = {
     "answers": [
-        {"when": {"tool": "file_search", "turn": 1}, "reply": [{"call": {"name": "file_search", "arguments": FOUND}}]},
+        {"when": {"tool": "file_search", "turn": 1}, "reply": [{"call": {"name": "file_search", "arguments": QUERY}}]},
         {"reply": [{"text": "Found: <<output>>"}]},
     ]
 }
 
 
-def test_the_results_of_a_tool_that_is_run_here_are_kept_whole_and_shown_when_asked_for(tmp_path):
-    results, echo = "file_search_call.results", ROOT / "tests" / "stages" / "fake_echo_provider.py"
+def test_hosted_tool_results_are_stored_and_sent_only_if_included(tmp_path):
+    results, echo = "file_search_call.results", ROOT / "tests" / "support" / "fake_echo_provider.py"
     tools = [{"type": "file_search", "vector_store_ids": ["vs_1"]}]
-    with serving(tmp_path / "server", script=SEARCHING, program=echo) as server, server.client() as client:
+    with run_server(tmp_path / "server", script=SEARCHING, program=echo) as server, server.client() as client:
         plain = client.responses.create(input="hello", tools=tools)
-        asked = client.responses.create(input="hello", tools=tools, include=[results])
+        included = client.responses.create(input="hello", tools=tools, include=[results])
         with client.responses.create(input="hello", tools=tools, stream=True) as stream:
             events = list(stream)
         background = client.responses.create(input="hello", tools=tools, background=True, stream=True)
         followed = list(background)
         again = list(client.responses.retrieve(followed[0].response.id, stream=True, include=[results]))
         later = client.responses.retrieve(plain.id, include=[results])
-        kept = client.responses.retrieve(asked.id)
+        retrieved = client.responses.retrieve(included.id)
 
-    assert [plain.output[0].results, kept.output[0].results] == [None, None]
-    assert asked.output[0].results[0].text == later.output[0].results[0].text == "xylophone"
-    for seen, shown in ((events, None), (followed, None), (again, "xylophone")):
-        done = next(event.item for event in seen if event.type == "response.output_item.done")
-        assert [call.results and call.results[0].text for call in (done, seen[-1].response.output[0])] == [shown] * 2
+    assert [plain.output[0].results, retrieved.output[0].results] == [None, None]
+    assert included.output[0].results[0].text == later.output[0].results[0].text == "xylophone"
+    for received, text in ((events, None), (followed, None), (again, "xylophone")):
+        done = next(event.item for event in received if event.type == "response.output_item.done")
+        assert [call.results and call.results[0].text for call in (done, received[-1].response.output[0])] == [text] * 2
 
 
 @pytest.mark.parametrize(
     "path", ["/v1/responses/resp_0", "/v1/responses/resp_0/input_items", "/v1/conversations/conv_0/items"]
 )
-def test_an_unknown_include_says_which(back, path):
+def test_an_unknown_include_in_the_query_is_named(back, path):
     with back.http() as http:
         answer = http.get(path, params={"include[]": [LOGPROBS, "everything"]})
         error = answer.json()["error"]
@@ -135,41 +135,41 @@ def test_an_unknown_include_says_which(back, path):
     assert LOGPROBS in error["message"]
 
 
-def test_an_unknown_include_in_a_body_says_so_too(client):
+def test_an_unknown_include_in_the_body_is_named(client):
     with pytest.raises(openai.BadRequestError) as caught:
         client.responses.create(input="x", include=[LOGPROBS, "everything"])
     assert caught.value.param == "include[1]"
 
 
-@pytest.mark.parametrize("which", ["back", "front"])
-def test_logprobs_come_through(request, which):
-    """From a model's pieces, and from a model that is itself behind this API."""
-    with request.getfixturevalue(which).client() as client:
+@pytest.mark.parametrize("fixture", ["back", "front"])
+def test_logprobs_are_relayed(request, fixture):
+    """From a scripted model, and from an upstream with this API."""
+    with request.getfixturevalue(fixture).client() as client:
         response = client.responses.create(input="hello", include=[LOGPROBS], top_logprobs=1)
         with client.responses.create(input="hello", include=[LOGPROBS], stream=True) as stream:
             events = list(stream)
         with_them = client.responses.retrieve(response.id, include=[LOGPROBS])
         without = client.responses.retrieve(response.id)
 
-    told = response.output[0].content[0].logprobs
-    assert "".join(one.token for one in told) == "You said: hello"
-    assert [one.top_logprobs[0].token for one in told] == [one.token for one in told]
+    logprobs = response.output[0].content[0].logprobs
+    assert "".join(one.token for one in logprobs) == "You said: hello"
+    assert [one.top_logprobs[0].token for one in logprobs] == [one.token for one in logprobs]
     deltas = [event for event in events if event.type == "response.output_text.delta"]
     assert [event.logprobs[0].token for event in deltas] == [event.delta for event in deltas]
     assert all(event.logprobs[0].top_logprobs == [] for event in deltas)
     [done] = [event for event in events if event.type == "response.output_text.done"]
     assert [one.token for one in done.logprobs] == [event.delta for event in deltas]
-    assert with_them.output[0].content[0].logprobs == told
+    assert with_them.output[0].content[0].logprobs == logprobs
     assert without.output[0].content[0].logprobs == []
 
 
-def test_logprobs_that_nobody_includes_are_not_there(client):
+def test_logprobs_are_absent_without_include(client):
     response = client.responses.create(input="hello", top_logprobs=3)
 
     assert (response.output[0].content[0].logprobs, response.top_logprobs) == ([], 3)
 
 
-def test_a_stream_that_is_resumed_shows_what_was_first_included(client):
+def test_a_resumed_stream_uses_the_include_of_its_request(client):
     response = client.responses.create(input="hello", include=[LOGPROBS], background=True)
     with client.responses.retrieve(response.id, stream=True) as stream:
         events = list(stream)
@@ -179,12 +179,12 @@ def test_a_stream_that_is_resumed_shows_what_was_first_included(client):
 
 
 def frames(answer):
-    """The data of a stream, as it came."""
+    """The data lines of a stream."""
     return [line for line in answer.text.splitlines() if line.startswith("data: ")]
 
 
 @pytest.mark.parametrize("background", [False, True])
-def test_deltas_are_padded_unless_that_is_off(back, background):
+def test_deltas_are_obfuscated_unless_disabled(back, background):
     body = {"input": "hello hello hello", "stream": True, "background": background}
     with back.http() as http:
         padded = frames(http.post("/v1/responses", json=body))
@@ -197,7 +197,7 @@ def test_deltas_are_padded_unless_that_is_off(back, background):
     assert "".join(event["delta"] for event in deltas) == "You said: hello hello hello"
 
 
-def test_a_resumed_stream_is_padded_unless_that_is_off(back, client):
+def test_a_resumed_stream_is_obfuscated_unless_disabled(back, client):
     response = client.responses.create(input="hello", background=True)
     with client.responses.retrieve(response.id, stream=True, starting_after=3) as stream:
         padded = [event.to_dict() for event in stream if event.type.endswith(".delta")]

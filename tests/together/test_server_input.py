@@ -1,4 +1,4 @@
-"""The real process against bad input: 4xx with the right code and param, and the server goes on."""
+"""Invalid input to the server process: 4xx with code and param, and the server keeps running."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import time
 import httpx2
 import openai
 import pytest
-from fixtures_server import serving
+from fixtures_server import run_server
 
 LIMITS = {"max_body": 2_000_000, "max_file": 100_000, "body_timeout": 1.0}
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    with serving(tmp_path_factory.mktemp("server"), {"server": LIMITS}) as running:
+    with run_server(tmp_path_factory.mktemp("server"), {"server": LIMITS}) as running:
         yield running
 
 
@@ -26,55 +26,59 @@ def http(server):
         yield http
 
 
-def test_the_screen_says_what_is_off(server):
-    assert "off: no keys, so only this machine gets in" in server.screen
-    assert "none are run here" in server.screen
+def test_the_startup_banner_shows_what_is_off(server):
+    assert "off: no API keys, so only loopback clients are accepted" in server.banner
+    assert "none run on the server" in server.banner
 
 
 def deep(levels):
     return b'{"input": [{"type": "x", "y": ' + b"[" * levels + b"]" * levels + b"}]}"
 
 
-BAD = {
-    "nothing": (b"", "invalid_json", None),
-    "no JSON": (b"{nope", "invalid_json", None),
-    "half of it": (b'{"input": "x"', "invalid_json", None),
+INVALID_BODIES = {
+    "empty": (b"", "invalid_json", None),
+    "not JSON": (b"{nope", "invalid_json", None),
+    "truncated JSON": (b'{"input": "x"', "invalid_json", None),
     "not UTF-8": (b'{"input": "\xff\xfe"}', "invalid_json", None),
     "a list": (b"[]", "invalid_type", None),
     "null": (b"null", "invalid_type", None),
-    "deep": (deep(500), "invalid_json", None),
-    "deep beyond reason": (b"[" * 900_000, "invalid_json", None),
-    "deep in strings only": (b'{"inputs": "' + b"[" * 500 + b'"}', "unknown_parameter", "inputs"),
+    "deeply nested": (deep(500), "invalid_json", None),
+    "900,000 levels deep": (b"[" * 900_000, "invalid_json", None),
+    "brackets in a string": (b'{"inputs": "' + b"[" * 500 + b'"}', "unknown_parameter", "inputs"),
     "no input": (b"{}", "missing_required_parameter", "input"),
     "an empty list": (b'{"input": []}', "empty_array", "input"),
-    "unknown": (b'{"input": "x", "host_mounts": []}', "unknown_parameter", "host_mounts"),
-    "unknown in a tool": (
+    "unknown parameter": (b'{"input": "x", "host_mounts": []}', "unknown_parameter", "host_mounts"),
+    "unknown parameter of a tool": (
         b'{"input": "x", "tools": [{"type": "function", "name": "f", "x": 1}]}',
         "unknown_parameter",
         "tools[0].x",
     ),
-    "a wrong type": (b'{"input": "x", "temperature": "hot"}', "invalid_type", "temperature"),
-    "a wrong type deep inside": (
+    "wrong type": (b'{"input": "x", "temperature": "hot"}', "invalid_type", "temperature"),
+    "wrong type of a nested field": (
         b'{"input": [{"role": "user", "content": [{"type": "input_text", "text": 3}]}]}',
         "invalid_type",
         "input[0].content[0].text",
     ),
-    "an item of a type that is none": (b'{"input": [{"type": {}}]}', "invalid_type", "input[0].type"),
-    "too hot": (b'{"input": "x", "temperature": 3}', "integer_above_max_value", "temperature"),
-    "too few": (b'{"input": "x", "max_output_tokens": 1}', "integer_below_min_value", "max_output_tokens"),
-    "no such model": (b'{"input": "x", "model": "other"}', "model_not_found", "model"),
-    "a tool that is not here": (b'{"input": "x", "tools": [{"type": "shell"}]}', "invalid_value", "tools[0].type"),
-    "no such tool": (
+    "item type is an object": (b'{"input": [{"type": {}}]}', "invalid_type", "input[0].type"),
+    "temperature above the maximum": (b'{"input": "x", "temperature": 3}', "integer_above_max_value", "temperature"),
+    "max_output_tokens below the minimum": (
+        b'{"input": "x", "max_output_tokens": 1}',
+        "integer_below_min_value",
+        "max_output_tokens",
+    ),
+    "unknown model": (b'{"input": "x", "model": "other"}', "model_not_found", "model"),
+    "unsupported tool": (b'{"input": "x", "tools": [{"type": "shell"}]}', "invalid_value", "tools[0].type"),
+    "tool_choice of an undeclared tool": (
         b'{"input": "x", "tool_choice": {"type": "function", "name": "f"}}',
         "invalid_value",
         "tool_choice",
     ),
-    "an answer to no call": (
+    "output without its call": (
         b'{"input": [{"type": "function_call_output", "call_id": "c", "output": "x"}]}',
         None,
         "input",
     ),
-    "both histories": (
+    "two histories": (
         b'{"input": "x", "previous_response_id": "resp_1", "conversation": "conv_1"}',
         "mutually_exclusive_parameters",
         "previous_response_id",
@@ -89,7 +93,7 @@ BAD = {
         "invalid_value",
         "tools",
     ),
-    "background without a store": (
+    "background with store false": (
         b'{"input": "x", "background": true, "store": false}',
         "invalid_value",
         "background",
@@ -98,56 +102,56 @@ BAD = {
     "half a surrogate in UTF-8": (b'{"input": "\xed\xa0\x80"}', "invalid_json", None),
     "a name that is not UTF-8": (b'{"\xff": 1}', "invalid_json", None),
     "a byte order mark": (b'\xef\xbb\xbf{"input": "x"}', "invalid_json", None),
-    "more behind the end": (b'{"input": "x"} {}', "invalid_json", None),
+    "trailing data": (b'{"input": "x"} {}', "invalid_json", None),
     "not a number": (b'{"input": "x", "temperature": NaN}', "invalid_json", None),
     "infinity": (b'{"input": "x", "temperature": -Infinity}', "invalid_json", None),
-    "a number beyond all": (b'{"input": "x", "temperature": 1e999}', "invalid_value", "temperature"),
-    "a number beyond all, deep inside": (b'{"input": [{"type": "x", "y": [1e999]}]}', "invalid_value", "input[0]"),
-    "an integer beyond all, deep inside": (
+    "number out of range": (b'{"input": "x", "temperature": 1e999}', "invalid_value", "temperature"),
+    "nested number out of range": (b'{"input": [{"type": "x", "y": [1e999]}]}', "invalid_value", "input[0]"),
+    "nested integer out of range": (
         b'{"input": [{"type": "x", "y": ' + b"9" * 5000 + b"}]}",
         "invalid_value",
         "input[0]",
     ),
     "a negative limit": (b'{"input": "x", "max_output_tokens": -1}', "integer_below_min_value", "max_output_tokens"),
-    "a broken integer": (b'{"input": "x", "max_output_tokens": 20.5}', "invalid_type", "max_output_tokens"),
-    "a number for a yes": (b'{"input": "x", "stream": 1}', "invalid_type", "stream"),
+    "fractional integer": (b'{"input": "x", "max_output_tokens": 20.5}', "invalid_type", "max_output_tokens"),
+    "number instead of a boolean": (b'{"input": "x", "stream": 1}', "invalid_type", "stream"),
     "a string for a list": (b'{"input": "x", "include": "message"}', "invalid_type", "include"),
     "an object for the input": (b'{"input": {"role": "user"}}', "invalid_type", "input"),
     "a number for an item": (b'{"input": [3]}', "invalid_type", "input[0]"),
-    "nothing for an item": (b'{"input": [null]}', "invalid_type", "input[0]"),
-    "a call by a list": (
+    "null instead of an item": (b'{"input": [null]}', "invalid_type", "input[0]"),
+    "call_id is a list": (
         b'{"input": [{"type": "shell_call", "call_id": [1], "action": {}}]}',
         "invalid_type",
         "input[0].call_id",
     ),
-    "an output by an object": (
+    "call_id is an object": (
         b'{"input": [{"role": "user", "content": "x"}, {"type": "shell_call_output", "call_id": {}}]}',
         "invalid_type",
         "input[1].call_id",
     ),
-    "a code call by a list": (
+    "call_id of a code call is a list": (
         b'{"input": [{"type": "code_interpreter_call", "id": "ci_1", "container_id": "c", "call_id": []}]}',
         "invalid_type",
         "input[0].call_id",
     ),
-    "more items than can be": (
+    "too many items": (
         b'{"input": [' + b'{"role":"user","content":""},' * 8192 + b'{"role":"user","content":""}]}',
         "invalid_value",
         "input",
     ),
-    "more objects than can be": (
+    "too many objects": (
         b'{"input": [{"type": "x", "y": [' + b"{}," * 100_000 + b"{}]}]}",
         "invalid_json",
         None,
     ),
-    "an item of no type": (b'{"input": [{"type": 3}]}', "invalid_type", "input[0].type"),
-    "a role that nobody has": (b'{"input": [{"role": "robot", "content": "x"}]}', "invalid_value", "input[0].role"),
-    "a part that nobody knows": (
-        b'{"input": [{"role": "user", "content": [{"type": "input_smell"}]}]}',
+    "item type is a number": (b'{"input": [{"type": 3}]}', "invalid_type", "input[0].type"),
+    "unknown role": (b'{"input": [{"role": "robot", "content": "x"}]}', "invalid_value", "input[0].role"),
+    "unknown content part": (
+        b'{"input": [{"role": "user", "content": [{"type": "input_unknown"}]}]}',
         "invalid_value",
         "input[0].content[0].type",
     ),
-    "a call with a number": (
+    "arguments is a number": (
         b'{"input": [{"type": "function_call", "call_id": "c", "name": "f", "arguments": 3}]}',
         "invalid_type",
         "input[0].arguments",
@@ -157,13 +161,13 @@ BAD = {
         "missing_required_parameter",
         "tools[0].type",
     ),
-    "a tool of no type": (b'{"input": "x", "tools": [{"type": "teleport"}]}', "invalid_value", "tools[0].type"),
-    "a tool with a bad name": (
+    "unknown tool type": (b'{"input": "x", "tools": [{"type": "unknown_tool"}]}', "invalid_value", "tools[0].type"),
+    "invalid tool name": (
         b'{"input": "x", "tools": [{"type": "function", "name": "a b"}]}',
         "invalid_value",
         "tools[0].name",
     ),
-    "a schema that is none": (
+    "schema is a number": (
         b'{"input": "x", "text": {"format": {"type": "json_schema", "name": "x", "schema": 3}}}',
         "invalid_type",
         "text.format.schema",
@@ -177,9 +181,9 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("name", BAD)
-def test_a_bad_body_is_answered_with_what_is_wrong(http, name):
-    body, code, param = BAD[name]
+@pytest.mark.parametrize("name", INVALID_BODIES)
+def test_an_invalid_body_is_a_400_with_code_and_param(http, name):
+    body, code, param = INVALID_BODIES[name]
     answer = http.post("/v1/responses", content=body)
     error = answer.json()["error"]
 
@@ -190,10 +194,10 @@ def test_a_bad_body_is_answered_with_what_is_wrong(http, name):
     assert http.post("/v1/responses", json={"input": "hello"}).status_code == 200
 
 
-@pytest.mark.parametrize("name", BAD)
+@pytest.mark.parametrize("name", INVALID_BODIES)
 @pytest.mark.parametrize("path", ["/v1/conversations", "/v1/conversations/conv_0/items", "/v1/responses/input_tokens"])
-def test_a_bad_body_harms_nobody_elsewhere(http, path, name):
-    body = BAD[name][0]
+def test_an_invalid_body_is_a_4xx_at_other_endpoints(http, path, name):
+    body = INVALID_BODIES[name][0]
     if "conversations" in path:
         body = body.replace(b'"input"', b'"items"')
     answer = http.post(path, content=body)
@@ -204,7 +208,7 @@ def test_a_bad_body_harms_nobody_elsewhere(http, path, name):
 
 
 @pytest.mark.parametrize(
-    "body, said",
+    "body, text",
     [
         (b'{"input": "one", "input": "two"}', "You said: two"),
         (b'{"input": "a\\u0000b"}', "You said: a\x00b"),
@@ -214,32 +218,32 @@ def test_a_bad_body_harms_nobody_elsewhere(http, path, name):
         (b'{"input": "x", "temperature": -0.0, "max_tool_calls": 99999999999999999999999}', "You said: x"),
     ],
 )
-def test_what_is_odd_but_right_is_answered(http, body, said):
+def test_unusual_valid_bodies_are_accepted(http, body, text):
     answer = http.post("/v1/responses", content=body)
 
     assert answer.status_code == 200
-    assert answer.json()["output"][0]["content"][0]["text"] == said
+    assert answer.json()["output"][0]["content"][0]["text"] == text
     assert http.get(f"/v1/responses/{answer.json()['id']}").json() == answer.json()
 
 
-def test_2048_tools_are_not_too_many(http):
+def test_2048_tools_are_accepted(http):
     tools = [{"type": "function", "name": f"f{n}"} for n in range(2048)]
 
     assert http.post("/v1/responses", json={"input": "x", "tools": tools}).status_code == 200
 
 
-def test_a_body_that_is_too_large_is_refused_before_it_has_come(server):
+def test_an_oversized_content_length_is_rejected_before_the_body(server):
     with socket.create_connection(server.url.removeprefix("http://").split(":"), timeout=10) as raw:
         raw.sendall(b"POST /v1/responses HTTP/1.1\r\nhost: localhost\r\ncontent-length: 99999999999\r\n\r\n{")
         answer = b""
-        while piece := raw.recv(65536):  # its head and its body may come one after the other
+        while piece := raw.recv(65536):  # the head and the body may arrive separately
             answer += piece
 
     assert b" 413 " in answer
     assert b"request_too_large" in answer
 
 
-def test_a_body_that_does_not_say_how_large_it_is_is_refused_too(http):
+def test_an_oversized_chunked_body_is_rejected(http):
     def endless():
         while True:
             yield b" " * 65536
@@ -247,11 +251,11 @@ def test_a_body_that_does_not_say_how_large_it_is_is_refused_too(http):
     try:
         answer = http.post("/v1/responses", content=endless())
     except httpx2.WriteError:
-        return  # it hung up on us while we were still sending
+        return  # the server closed the connection while the client was sending
     assert answer.status_code == 413
 
 
-def test_a_sender_who_falls_silent_is_not_waited_for(server):
+def test_a_stalled_body_times_out(server):
     with socket.create_connection(server.url.removeprefix("http://").split(":"), timeout=10) as raw:
         raw.sendall(b"POST /v1/responses HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\n{")
         answer = raw.recv(65536)
@@ -262,15 +266,15 @@ def test_a_sender_who_falls_silent_is_not_waited_for(server):
 FORM = b'--x\r\ncontent-disposition: form-data; name="file"; filename="a"\r\n\r\n'
 
 
-@pytest.mark.parametrize("path, begins", [(b"/v1/responses", b"{"), (b"/v1/files", FORM)])
-def test_a_sender_who_only_drips_is_not_waited_for(server, path, begins):
+@pytest.mark.parametrize("path, start", [(b"/v1/responses", b"{"), (b"/v1/files", FORM)])
+def test_a_body_below_the_minimum_rate_times_out(server, path, start):
     head = b"host: localhost\r\ncontent-type: multipart/form-data; boundary=x\r\ncontent-length: 90000\r\n\r\n"
     with socket.create_connection(server.url.removeprefix("http://").split(":"), timeout=10) as raw:
-        raw.sendall(b"POST " + path + b" HTTP/1.1\r\n" + head + begins)
+        raw.sendall(b"POST " + path + b" HTTP/1.1\r\n" + head + start)
         raw.settimeout(0.1)
-        until = time.monotonic() + 30
+        deadline = time.monotonic() + 30
         answer = b""
-        while not answer and time.monotonic() < until:
+        while not answer and time.monotonic() < deadline:
             try:
                 raw.sendall(b"-")
                 answer = raw.recv(65536)
@@ -280,7 +284,7 @@ def test_a_sender_who_only_drips_is_not_waited_for(server, path, begins):
     assert b" 408 " in answer
 
 
-def test_a_sender_who_is_slow_but_steady_is_waited_for(server):
+def test_a_slow_body_above_the_minimum_rate_is_accepted(server):
     body = b'{"input": "' + b"x" * 30_000 + b'"}'
     with socket.create_connection(server.url.removeprefix("http://").split(":"), timeout=10) as raw:
         raw.sendall(b"POST /v1/responses HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n" % len(body))
@@ -292,8 +296,8 @@ def test_a_sender_who_is_slow_but_steady_is_waited_for(server):
     assert b" 200 " in answer
 
 
-def test_a_sender_who_is_slow_with_the_headers_is_not_waited_for(tmp_path):
-    with serving(tmp_path / "server", {"server": {"head_timeout": 1.0}}) as server:
+def test_slow_headers_time_out(tmp_path):
+    with run_server(tmp_path / "server", {"server": {"head_timeout": 1.0}}) as server:
         host, port = server.url.removeprefix("http://").split(":")
         raw = socket.create_connection((host, int(port)), timeout=10)
         raw.sendall(b"POST /v1/responses HTTP/1.1\r\nhost: localhost\r\n")
@@ -304,26 +308,26 @@ def test_a_sender_who_is_slow_with_the_headers_is_not_waited_for(tmp_path):
     assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["code"] == "timeout"
 
 
-def test_one_connection_too_many_is_a_503_that_says_when(tmp_path):
+def test_a_connection_over_the_limit_is_a_503_with_retry_after(tmp_path):
     with (
-        serving(tmp_path / "server", {"server": {"max_connections": 2}}) as server,
+        run_server(tmp_path / "server", {"server": {"max_connections": 2}}) as server,
         server.http() as first,
         server.http() as second,
     ):
         assert [one.get("/v1/models").status_code for one in (first, second)] == [200, 200]
         with server.http() as third:
-            refused = third.get("/v1/models")
+            rejected = third.get("/v1/models")
             assert third.get("/healthz").status_code == 200
-        until = time.monotonic() + 10  # it takes a moment to see that the third has gone
+        deadline = time.monotonic() + 10  # the server notices the closed connection with a delay
         while first.get("/v1/models").status_code != 200:
-            assert time.monotonic() < until
+            assert time.monotonic() < deadline
 
-    assert (refused.status_code, refused.json()["error"]["code"]) == (503, "unavailable")
-    assert refused.headers["retry-after"] == "1"
-    assert refused.headers["x-request-id"].startswith("req_")
+    assert (rejected.status_code, rejected.json()["error"]["code"]) == (503, "unavailable")
+    assert rejected.headers["retry-after"] == "1"
+    assert rejected.headers["x-request-id"].startswith("req_")
 
 
-def test_a_file_that_is_too_large_is_refused(server):
+def test_an_oversized_file_is_a_413(server):
     with server.client() as client, pytest.raises(openai.APIStatusError) as caught:
         client.files.create(file=("a", b"x" * 150_000), purpose="user_data")
     assert caught.value.status_code == 413
@@ -361,7 +365,7 @@ def test_a_file_that_is_too_large_is_refused(server):
         ("OPTIONS", "/v1/responses", 405, "method_not_supported"),
     ],
 )
-def test_every_wrong_request_gets_an_envelope(http, method, path, status, code):
+def test_every_error_has_an_envelope(http, method, path, status, code):
     answer = http.request(method, path)
 
     assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
@@ -369,19 +373,19 @@ def test_every_wrong_request_gets_an_envelope(http, method, path, status, code):
     assert answer.headers["content-type"] == "application/json"
 
 
-def test_a_wrong_method_is_told_all_the_right_ones(http):
+def test_a_405_lists_the_allowed_methods(http):
     assert http.put("/v1/responses/resp_0").headers["allow"] == "DELETE, GET, HEAD"
     assert http.put("/v1/files").headers["allow"] == "GET, HEAD, POST"
     assert http.put("/v1/responses/input_tokens").headers["allow"] == "POST"
 
 
-def test_a_reference_that_leads_nowhere_is_named_where_it_was_given(http):
-    nowhere = {"type": "item_reference", "id": "msg_0"}
-    asked = http.post("/v1/responses", json={"input": [nowhere]})
-    begun = http.post("/v1/conversations", json={"items": [nowhere]})
+def test_an_unresolved_item_reference_is_a_404_with_its_path(http):
+    reference = {"type": "item_reference", "id": "msg_0"}
+    response = http.post("/v1/responses", json={"input": [reference]})
+    conversation = http.post("/v1/conversations", json={"items": [reference]})
 
-    assert (asked.status_code, asked.json()["error"]["param"]) == (404, "input[0]")
-    assert (begun.status_code, begun.json()["error"]["param"]) == (404, "items[0]")
+    assert (response.status_code, response.json()["error"]["param"]) == (404, "input[0]")
+    assert (conversation.status_code, conversation.json()["error"]["param"]) == (404, "items[0]")
 
 
 @pytest.mark.parametrize(
@@ -394,7 +398,7 @@ def test_a_reference_that_leads_nowhere_is_named_where_it_was_given(http):
         {"host": ""},
     ],
 )
-def test_a_web_page_on_this_machine_does_not_get_in(http, headers):
+def test_cross_origin_requests_are_403_without_keys(http, headers):
     assert http.post("/v1/responses", json={"input": "x"}, headers=headers).status_code == 403
 
 
@@ -410,7 +414,7 @@ def test_a_web_page_on_this_machine_does_not_get_in(http, headers):
         b"x: a\x00b",
     ],
 )
-def test_headers_that_two_readers_could_read_in_two_ways_are_refused(server, head):
+def test_ambiguous_headers_are_rejected(server, head):
     with socket.create_connection(server.url.removeprefix("http://").split(":"), timeout=10) as raw:
         raw.sendall(b"POST /v1/responses HTTP/1.1\r\nhost: localhost\r\n" + head + b"\r\n\r\n{}")
         answer = raw.recv(65536)
@@ -435,7 +439,7 @@ def test_headers_that_two_readers_could_read_in_two_ways_are_refused(server, hea
         ("", b"x"),
     ],
 )
-def test_a_form_that_is_none_is_refused(http, kind, body):
+def test_an_invalid_form_is_a_400(http, kind, body):
     answer = http.post("/v1/files", content=body, headers={"content-type": kind})
 
     assert answer.status_code == 400
@@ -459,13 +463,13 @@ def test_a_form_that_is_none_is_refused(http, kind, body):
         ),
     ],
 )
-def test_a_form_with_wrong_fields_says_which(http, fields, param):
+def test_an_invalid_form_field_is_named(http, fields, param):
     answer = http.post("/v1/files", files={"file": ("a.txt", b"a")}, data=fields)
 
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
 
 
-def test_garbage_instead_of_http_harms_nobody(server, http):
+def test_the_server_survives_garbage_instead_of_http(server, http):
     for garbage in (b"\x16\x03\x01\x02\x00\x01\x00", b"GET\r\n\r\n", b"\x00" * 5000, b"POST / HTTP/9.9\r\n\r\n"):
         with socket.create_connection(server.url.removeprefix("http://").split(":"), timeout=5) as raw:
             raw.sendall(garbage)
@@ -475,7 +479,7 @@ def test_garbage_instead_of_http_harms_nobody(server, http):
     assert http.get("/healthz").status_code == 200
 
 
-def test_the_document_describes_every_route(http):
+def test_the_openapi_document_is_served(http):
     document = http.get("/openapi.json").json()
 
     assert document["openapi"] == "3.1.0"
@@ -483,7 +487,7 @@ def test_the_document_describes_every_route(http):
     assert "/v1/responses/{response_id}/input_items" in document["paths"]
 
 
-def test_the_metrics_count_without_telling(http):
+def test_metrics_contain_counts_and_no_content(http):
     http.post("/v1/responses", json={"input": "xylophone"})
     time.sleep(0.05)
     page = http.get("/metrics").text

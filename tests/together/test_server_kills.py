@@ -1,8 +1,7 @@
-"""The real process, killed at random moments while callers of every kind are busy: nothing lost, nothing stuck.
+"""SIGKILL of the server process at random moments under load: no acknowledged data is lost, no response is stuck.
 
-Whatever a caller was told is remembered, and must be so after every start that follows.
-A few rounds by default; `make test-faults` takes many (`KILLS`), and `KILLS_SEED` other
-moments.
+Clients record every acknowledged result; after each restart all of them are checked. Few rounds by default;
+`make test-faults` sets more (`KILLS`), and `KILLS_SEED` other moments.
 """
 
 from __future__ import annotations
@@ -20,8 +19,9 @@ from typing import Any
 
 import httpx2
 import openai
-from fixtures_server import ROOT, Server, eventually, serving
+from fixtures_server import ROOT, Server, run_server
 from stream_grammar import check_stream, read_frames
+from waiting import wait_until
 
 ROUNDS = int(os.environ.get("KILLS", "4"))
 SEED = int(os.environ.get("KILLS_SEED", "7"))
@@ -45,8 +45,8 @@ SLOWLY = "word0 word1 word2 word3 word4 word5 "
 
 
 @dataclass
-class Told:
-    """What callers were told, by id. Threads only ever add to it."""
+class Acknowledged:
+    """Acknowledged results by id. Threads only add to it."""
 
     answers: dict[str, str] = field(default_factory=dict[str, str])
     begun: set[str] = field(default_factory=set[str])
@@ -56,141 +56,144 @@ class Told:
     conversations: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
 
     def count(self) -> int:
-        kept = (self.answers, self.begun, self.background, self.deleted, self.files, self.conversations)
-        return sum(map(len, kept))
+        results = (self.answers, self.begun, self.background, self.deleted, self.files, self.conversations)
+        return sum(map(len, results))
 
 
-# ── callers ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── clients ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def ask(client: Any, told: Told, number: int) -> None:
+def create(client: Any, acknowledged: Acknowledged, number: int) -> None:
     response = client.responses.create(input=f"number {number}")
-    told.answers[response.id] = f"You said: number {number}"
+    acknowledged.answers[response.id] = f"You said: number {number}"
 
 
-def stream(client: Any, told: Told, number: int) -> None:
+def stream(client: Any, acknowledged: Acknowledged, number: int) -> None:
     text, options = ("search", {"tools": [SEARCH]}) if number % 2 else ("slowly", {})
     with client.responses.create(input=text, stream=True, **options) as events:
         for event in events:
             if event.type == "response.created":
-                told.begun.add(event.response.id)
+                acknowledged.begun.add(event.response.id)
             elif event.type == "response.completed":
-                told.answers[event.response.id] = event.response.output_text
+                acknowledged.answers[event.response.id] = event.response.output_text
 
 
-def leave_alone(client: Any, told: Told, number: int) -> None:
-    told.background.add(client.responses.create(input="slowly", background=True).id)
+def create_background(client: Any, acknowledged: Acknowledged, number: int) -> None:
+    acknowledged.background.add(client.responses.create(input="slowly", background=True).id)
     time.sleep(0.02)
 
 
-def converse(client: Any, told: Told, number: int) -> None:
+def converse(client: Any, acknowledged: Acknowledged, number: int) -> None:
     conversation = client.conversations.create().id
-    told.conversations[conversation] = []
+    acknowledged.conversations[conversation] = []
     for turn in range(3):
         response = client.responses.create(input=f"turn {turn}", conversation=conversation)
-        told.conversations[conversation] += [f"turn {turn}", response.output_text]
+        acknowledged.conversations[conversation] += [f"turn {turn}", response.output_text]
 
 
-def upload(client: Any, told: Told, number: int) -> None:
+def upload(client: Any, acknowledged: Acknowledged, number: int) -> None:
     content = os.urandom(50_000)
-    told.files[client.files.create(file=("a.bin", content), purpose="user_data").id] = content
+    acknowledged.files[client.files.create(file=("a.bin", content), purpose="user_data").id] = content
 
 
-def forget(client: Any, told: Told, number: int) -> None:
-    response = client.responses.create(input="forget me")
+def delete(client: Any, acknowledged: Acknowledged, number: int) -> None:
+    response = client.responses.create(input="delete me")
     client.responses.delete(response.id)
-    told.deleted.add(response.id)
+    acknowledged.deleted.add(response.id)
 
 
-CALLERS = (ask, stream, leave_alone, converse, upload, forget)
+CLIENTS = (create, stream, create_background, converse, upload, delete)
 
 
-def keep_busy(
-    server: Server, caller: Callable[[Any, Told, int], None], told: Told, all_here: threading.Barrier
+def send_requests(
+    server: Server,
+    send: Callable[[Any, Acknowledged, int], None],
+    acknowledged: Acknowledged,
+    barrier: threading.Barrier,
 ) -> None:
-    """Until the server is gone: what breaks off was never told, so it may be lost."""
+    """Send requests until the server is gone. An aborted request is not acknowledged, so it may be lost."""
     with server.client() as client:
-        client.models.list()  # the first request takes long, for reasons of the SDK's own
-        all_here.wait(30)
+        client.models.list()  # the first request of the SDK is slow
+        barrier.wait(30)
         with suppress(openai.APIError, httpx2.HTTPError):
             for number in count():
-                caller(client, told, number)
+                send(client, acknowledged, number)
 
 
-def kill_at_work(server: Server, told: Told, enough: int, after: float) -> None:
-    """Kill it when callers have been told enough things, and a moment has passed."""
-    all_here = threading.Barrier(len(CALLERS) + 1)
-    busy = [threading.Thread(target=keep_busy, args=(server, caller, told, all_here)) for caller in CALLERS]
-    for thread in busy:
+def kill_under_load(server: Server, acknowledged: Acknowledged, results: int, delay: float) -> None:
+    """Kill the server after a number of acknowledged results and a delay."""
+    barrier = threading.Barrier(len(CLIENTS) + 1)
+    threads = [threading.Thread(target=send_requests, args=(server, send, acknowledged, barrier)) for send in CLIENTS]
+    for thread in threads:
         thread.start()
-    all_here.wait(30)
-    eventually(lambda: told.count() >= enough, 30, step=0.001)
-    time.sleep(after)
+    barrier.wait(30)
+    wait_until(lambda: acknowledged.count() >= results, 30, interval=0.001)
+    time.sleep(delay)
     server.kill()
-    for thread in busy:
+    for thread in threads:
         thread.join(30)
         assert not thread.is_alive()
 
 
-# ── what must be so afterwards ───────────────────────────────────────────────────────────────────────────────────────
+# ── checks after the restart ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 def check_database(server: Server) -> None:
-    """Sound, nothing in progress but what is done again, and no content without a record."""
-    with closing(sqlite3.connect(server.place / ".antwort" / "antwort.db")) as database:
+    """Integrity, only background responses in progress, and no blob without a record."""
+    with closing(sqlite3.connect(server.directory / ".antwort" / "antwort.db")) as database:
         assert database.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
         assert database.execute("PRAGMA foreign_key_check").fetchall() == []
         unfinished = database.execute("SELECT body FROM responses WHERE status IN ('queued', 'in_progress')").fetchall()
         recorded = {name for (name,) in database.execute("SELECT blob FROM files")}
     assert all(b'"background":true' in body for (body,) in unfinished)
-    assert {path.name for path in (server.place / ".antwort" / "blobs").iterdir()} == recorded
+    assert {path.name for path in (server.directory / ".antwort" / "blobs").iterdir()} == recorded
 
 
-def check_told(server: Server, told: Told) -> None:
-    """Everything that anybody was told."""
+def check_acknowledged(server: Server, acknowledged: Acknowledged) -> None:
+    """Check every acknowledged result."""
     with server.client() as client, server.http() as http:
-        for identifier, text in told.answers.items():
+        for identifier, text in acknowledged.answers.items():
             assert client.responses.retrieve(identifier).output_text == text
-        for identifier in told.begun - set(told.answers):
+        for identifier in acknowledged.begun - set(acknowledged.answers):
             response = client.responses.retrieve(identifier)
-            assert response.status in ("failed", "completed")  # ended while the caller could no longer be told
+            assert response.status in ("failed", "completed")  # it may have completed without being acknowledged
             assert response.status == "completed" or response.error.code == "server_error"
-        for identifier in told.deleted:
+        for identifier in acknowledged.deleted:
             assert http.get(f"/v1/responses/{identifier}").status_code == 404
-        for identifier, content in told.files.items():
+        for identifier, content in acknowledged.files.items():
             assert client.files.content(identifier).read() == content
-        for identifier, texts in told.conversations.items():
-            said = [item.content[0].text for item in client.conversations.items.list(identifier, order="asc")]
-            assert said[: len(texts)] == texts
-            assert said == [
-                part for turn in range(len(said) // 2) for part in (f"turn {turn}", f"You said: turn {turn}")
+        for identifier, texts in acknowledged.conversations.items():
+            found = [item.content[0].text for item in client.conversations.items.list(identifier, order="asc")]
+            assert found[: len(texts)] == texts
+            assert found == [
+                part for turn in range(len(found) // 2) for part in (f"turn {turn}", f"You said: turn {turn}")
             ]
-        for identifier in told.background:
-            eventually(lambda one=identifier: client.responses.retrieve(one).status == "completed", 30)
+        for identifier in acknowledged.background:
+            wait_until(lambda one=identifier: client.responses.retrieve(one).status == "completed", 30)
             assert client.responses.retrieve(identifier).output_text == SLOWLY
             events = read_frames(http.get(f"/v1/responses/{identifier}", params={"stream": True}).content)
             check_stream(events, background=True)
-        if told.answers:
-            last = next(reversed(told.answers))
+        if acknowledged.answers:
+            last = next(reversed(acknowledged.answers))
             assert client.responses.create(input="go on", previous_response_id=last).status == "completed"
 
 
-def test_killed_at_any_moment_nothing_is_lost_and_nothing_is_stuck(tmp_path):
-    chance = random.Random(SEED)  # noqa: S311 - moments to kill at, not secrets
-    program = ROOT / "tests" / "stages" / "fake_echo_provider.py"
-    everything = Told()
-    with serving(tmp_path / "server", script=SCRIPT, program=program) as server:
+def test_sigkill_loses_no_acknowledged_data_and_leaves_no_response_stuck(tmp_path):
+    rng = random.Random(SEED)  # noqa: S311 - not cryptographic
+    program = ROOT / "tests" / "support" / "fake_echo_provider.py"
+    total = Acknowledged()
+    with run_server(tmp_path / "server", script=SCRIPT, program=program) as server:
         for _ in range(ROUNDS):
-            told = Told()
-            kill_at_work(server, told, chance.randint(0, 40), chance.uniform(0.0, 0.05))
-            if chance.random() < 0.25:
-                server.start_and_kill(chance.uniform(0.0, 0.6))  # also while it cleans up behind the one before
+            acknowledged = Acknowledged()
+            kill_under_load(server, acknowledged, rng.randint(0, 40), rng.uniform(0.0, 0.05))
+            if rng.random() < 0.25:
+                server.start_and_kill(rng.uniform(0.0, 0.6))  # also during recovery
             server.start()
             check_database(server)
-            check_told(server, told)
-            for name in vars(told):
-                getattr(everything, name).update(getattr(told, name))
-        check_told(server, everything)
+            check_acknowledged(server, acknowledged)
+            for name in vars(acknowledged):
+                getattr(total, name).update(getattr(acknowledged, name))
+        check_acknowledged(server, total)
         server.stop()
         check_database(server)
-    assert min(map(len, vars(everything).values())) > 0
+    assert min(map(len, vars(total).values())) > 0

@@ -1,22 +1,22 @@
-"""The real process and the real SDK: what each parameter of a request does, as OpenAI has it."""
+"""Request parameters of POST /v1/responses: server process and SDK."""
 
 from __future__ import annotations
 
 import openai
 import pytest
-from fake_upstream import upstreaming
-from fixtures_server import make_key, serving
+from fake_upstream import running_upstream
+from fixtures_server import create_key, run_server
 
-from antwort.testing.model import WholeAnswer
+from antwort.testing.model import ModelAnswer
 
-HELLO = WholeAnswer(text="Hello.")
+HELLO = ModelAnswer(text="Hello.")
 TOO_LONG = {"error": {"message": "This model's maximum context length is 9 tokens", "code": "context_length_exceeded"}}
-TALK = [{"role": "user", "content": f"number {at}"} for at in range(9)]
+MESSAGES = [{"role": "user", "content": f"number {at}"} for at in range(9)]
 
 
 @pytest.fixture(scope="module")
 def upstream():
-    with upstreaming() as running:
+    with running_upstream() as running:
         yield running
 
 
@@ -27,14 +27,14 @@ def server(tmp_path_factory, upstream):
         "scripted": {"kind": "scripted", "script": "script.yaml"},
         "chat": {"kind": "chat_completions", "base_url": upstream.url, "tokenizer": "estimate"},
     }
-    with serving(tmp_path_factory.mktemp("server"), {"models": models}) as running:
+    with run_server(tmp_path_factory.mktemp("server"), {"models": models}) as running:
         yield running
 
 
 @pytest.fixture
 def client(server, upstream):
-    upstream.forget()
-    upstream.plays(upstream.chat(HELLO))
+    upstream.reset()
+    upstream.set_replies(upstream.chat(HELLO))
     with server.client() as client:
         yield client
 
@@ -43,67 +43,67 @@ def client(server, upstream):
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_truncation_drops_the_oldest_until_it_fits(client, upstream, stream):
-    refused = upstream.json(TOO_LONG, 400)
-    upstream.plays(refused, refused, upstream.chat(HELLO))
-    answer = client.responses.create(model="chat", input=TALK, truncation="auto", stream=stream)
+def test_truncation_drops_the_oldest_items_until_the_input_fits(client, upstream, stream):
+    rejected = upstream.json(TOO_LONG, 400)
+    upstream.set_replies(rejected, rejected, upstream.chat(HELLO))
+    answer = client.responses.create(model="chat", input=MESSAGES, truncation="auto", stream=stream)
     response = list(answer)[-1].response if stream else answer
 
     assert (response.output_text, response.truncation) == ("Hello.", "auto")
-    assert [len(asked.body["messages"]) for asked in upstream.asked] == [9, 5, 3]
-    assert upstream.asked[-1].body["messages"][-1]["content"] == "number 8"
+    assert [len(request.body["messages"]) for request in upstream.requests] == [9, 5, 3]
+    assert upstream.requests[-1].body["messages"][-1]["content"] == "number 8"
     assert len(client.responses.input_items.list(response.id).data) == 9
 
 
-def test_without_truncation_too_long_is_a_400(client, upstream):
-    upstream.plays(upstream.json(TOO_LONG, 400))
+def test_without_truncation_a_too_long_input_is_a_400(client, upstream):
+    upstream.set_replies(upstream.json(TOO_LONG, 400))
     for options in ({}, {"truncation": "disabled"}):
         with pytest.raises(openai.BadRequestError) as caught:
-            client.responses.create(model="chat", input=TALK, **options)
+            client.responses.create(model="chat", input=MESSAGES, **options)
         assert caught.value.code == "context_length_exceeded"
     with (
-        client.responses.create(model="chat", input=TALK, stream=True) as stream,
+        client.responses.create(model="chat", input=MESSAGES, stream=True) as stream,
         pytest.raises(openai.APIError) as failed,
     ):
         list(stream)
     assert (failed.value.code, failed.value.type) == ("context_length_exceeded", "invalid_request_error")
 
 
-# ── what is stored and echoed ────────────────────────────────────────────────────────────────────────────────────────
+# ── stored and echoed ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_what_has_no_meaning_here_is_stored_and_echoed(client):
-    given = {
+def test_parameters_without_effect_are_stored_and_echoed(client):
+    parameters = {
         "prompt_cache_key": "a-key",
-        "safety_identifier": "somebody",
-        "user": "somebody",
+        "safety_identifier": "user-1",
+        "user": "user-1",
         "service_tier": "flex",
         "metadata": {"a": "b"},
         "max_tool_calls": 3,
         "prompt_cache_retention": "24h",
     }
-    response = client.responses.create(input="hello", **given)
-    kept = client.responses.retrieve(response.id)
+    response = client.responses.create(input="hello", **parameters)
+    stored = client.responses.retrieve(response.id)
 
-    for name, value in given.items():
+    for name, value in parameters.items():
         assert getattr(response, name) == value
-        assert getattr(kept, name) == value
+        assert getattr(stored, name) == value
     assert client.responses.create(input="hello", service_tier="auto").service_tier == "default"
 
 
-def test_instructions_are_not_carried_over(client, upstream):
+def test_instructions_are_not_inherited(client, upstream):
     first = client.responses.create(model="chat", input="hello", instructions="Be kind.")
     second = client.responses.create(model="chat", input="again", previous_response_id=first.id)
 
     assert (first.instructions, second.instructions) == ("Be kind.", None)
-    assert [message["role"] for message in upstream.asked[-1].body["messages"]] == ["user", "assistant", "user"]
+    assert [message["role"] for message in upstream.requests[-1].body["messages"]] == ["user", "assistant", "user"]
 
 
-# ── what cannot be ───────────────────────────────────────────────────────────────────────────────────────────────────
+# ── invalid values ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
-    "given, code, param",
+    "parameters, code, param",
     [
         ({"prompt": {"id": "pmpt_1"}}, "unsupported_parameter", "prompt"),
         ({"background": True, "store": False}, "invalid_value", "background"),
@@ -124,14 +124,14 @@ def test_instructions_are_not_carried_over(client, upstream):
         ({"tool_choice": "sometimes"}, "invalid_value", "tool_choice"),
     ],
 )
-def test_what_cannot_be_is_a_400_that_says_which(client, given, code, param):
+def test_an_invalid_parameter_is_a_400_with_its_name(client, parameters, code, param):
     with pytest.raises(openai.BadRequestError) as caught:
-        client.responses.create(input="hello", **given)
+        client.responses.create(input="hello", **parameters)
 
     assert (caught.value.code, caught.value.param) == (code, param)
 
 
-def test_a_conversation_that_is_not_there_is_a_404(client):
+def test_an_unknown_conversation_is_a_404(client):
     with pytest.raises(openai.NotFoundError) as caught:
         client.responses.create(input="hello", conversation="conv_0")
     assert caught.value.param == "conversation"
@@ -140,17 +140,17 @@ def test_a_conversation_that_is_not_there_is_a_404(client):
 # ── references ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_reference_stands_for_a_stored_item(client, upstream):
+def test_an_item_reference_is_resolved(client, upstream):
     first = client.responses.create(input="remember the xylophone")
     items = client.responses.input_items.list(first.id).data
     for reference in ({"type": "item_reference", "id": items[0].id}, {"id": items[0].id}):
         client.responses.create(model="chat", input=[reference, {"role": "user", "content": "what?"}])
-        assert upstream.asked[-1].body["messages"][0]["content"] == "remember the xylophone"
+        assert upstream.requests[-1].body["messages"][0]["content"] == "remember the xylophone"
 
 
-def test_a_reference_to_nothing_is_a_404_that_says_which(client):
-    gone = client.responses.create(input="hello", store=False).output[0].id
-    for identifier in ("msg_0", gone):
+def test_an_unresolved_item_reference_is_a_404_with_its_parameter(client):
+    unstored = client.responses.create(input="hello", store=False).output[0].id
+    for identifier in ("msg_0", unstored):
         reference = {"type": "item_reference", "id": identifier}
         with pytest.raises(openai.NotFoundError, match="not persisted when `store` is set to false") as caught:
             client.responses.create(input=[{"role": "user", "content": "hello"}, reference])
@@ -163,15 +163,15 @@ def test_reasoning_without_content_is_a_reference(client, upstream):
     reasoning = next(item for item in first.output if item.type == "reasoning")
     bare = {"type": "reasoning", "id": reasoning.id, "summary": []}
     second = client.responses.create(input=[bare, {"role": "user", "content": "hello"}])
-    kept = client.responses.input_items.list(second.id, order="asc").data[0]
+    stored = client.responses.input_items.list(second.id, order="asc").data[0]
 
-    assert kept.content[0].text == reasoning.content[0].text == "The user wants the weather."
+    assert stored.content[0].text == reasoning.content[0].text == "The user wants the weather."
     with pytest.raises(openai.NotFoundError):
         client.responses.create(input=[{**bare, "id": "rs_0"}, {"role": "user", "content": "hello"}])
 
 
-def test_what_another_server_said_can_be_replayed(client):
-    part = {"type": "output_text", "text": "hi", "annotations": [{"type": "from_the_future"}], "logprobs": None}
+def test_a_message_of_another_server_can_be_replayed(client):
+    part = {"type": "output_text", "text": "hi", "annotations": [{"type": "unknown_type"}], "logprobs": None}
     message = {
         "type": "message",
         "id": "msg_x",
@@ -184,31 +184,31 @@ def test_what_another_server_said_can_be_replayed(client):
     assert client.responses.create(input=[message, {"role": "user", "content": "hello"}]).status == "completed"
 
 
-# ── the rest ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── other ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_allowed_tools_are_all_that_the_model_hears_of(client, upstream):
+def test_only_allowed_tools_are_sent_to_the_model(client, upstream):
     tools = [{"type": "function", "name": name, "parameters": {"type": "object"}} for name in ("one", "two")]
     choice = {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "two"}]}
     response = client.responses.create(model="chat", input="hello", tools=tools, tool_choice=choice)
 
-    asked = upstream.asked[-1].body
-    assert [tool["function"]["name"] for tool in asked["tools"]] == ["two"]
-    assert asked["tool_choice"] == "required"
+    sent = upstream.requests[-1].body
+    assert [tool["function"]["name"] for tool in sent["tools"]] == ["two"]
+    assert sent["tool_choice"] == "required"
     assert response.to_dict()["tool_choice"] == choice
     assert [tool.name for tool in response.tools] == ["one", "two"]
 
 
-def test_tokens_are_counted_without_input_too(client):
+def test_tokens_are_counted_without_input(client):
     counted = client.responses.input_tokens.count(instructions="word " * 100)
 
     assert counted.input_tokens > 100
 
 
-def test_a_wrong_key_is_told_as_openai_tells_it(tmp_path):
-    make_key(tmp_path / "server", "me")
+def test_an_invalid_key_has_openai_s_error(tmp_path):
+    create_key(tmp_path / "server", "me")
     with (
-        serving(tmp_path / "server", {"auth": {"keys_file": "keys.json"}}) as server,
+        run_server(tmp_path / "server", {"auth": {"keys_file": "keys.json"}}) as server,
         server.client("sk-wrong") as client,
         pytest.raises(openai.AuthenticationError) as caught,
     ):

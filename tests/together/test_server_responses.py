@@ -1,4 +1,4 @@
-"""The real process with everything on, and the real SDK, sync and async: responses in all their forms."""
+"""Responses and conversations with the sync and async SDK, against the server process."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import time
 
 import openai
 import pytest
-from fixtures_sdk import KINDS, sdk
-from fixtures_server import ROOT, make_key, serving
+from fixtures_sdk import CLIENT_KINDS, sdk_client
+from fixtures_server import ROOT, create_key, run_server
 from pydantic import BaseModel
 
 TOOL = {
@@ -31,29 +31,29 @@ class Weather(BaseModel):
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    place = tmp_path_factory.mktemp("server")
-    key = make_key(place, "everything")
+    directory = tmp_path_factory.mktemp("server")
+    key = create_key(directory, "key")
     config = {"auth": {"keys_file": "keys.json", "requests_per_minute": 100_000, "concurrent_responses": 100}}
-    with serving(place, config, program=ROOT / "tests" / "stages" / "fake_echo_provider.py") as running:
-        running.keys["ours"] = key
+    with run_server(directory, config, program=ROOT / "tests" / "support" / "fake_echo_provider.py") as running:
+        running.keys["key"] = key
         yield running
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=CLIENT_KINDS)
 def client(request, server):
-    with sdk(server.url, request.param, server.keys["ours"]) as client:
+    with sdk_client(server.url, request.param, server.keys["key"]) as client:
         yield client
 
 
-def test_the_screen_says_what_is_on(server):
-    assert "scripted (scripted, the default)" in server.screen
-    assert "auth       1 keys" in server.screen
-    assert "100000 requests a minute, 100 responses at once" in server.screen
-    assert "tools      echo" in server.screen
-    assert len(server.screen.splitlines()) < 24
+def test_the_startup_banner_shows_what_is_on(server):
+    assert "scripted (scripted, the default)" in server.banner
+    assert "auth       1 keys" in server.banner
+    assert "100000 requests per minute, 100 concurrent responses" in server.banner
+    assert "tools      echo" in server.banner
+    assert len(server.banner.splitlines()) < 24
 
 
-def test_a_plain_response(client):
+def test_a_blocking_response(client):
     response = client.responses.create(model="scripted", input="hello", metadata={"a": "b"})
 
     assert response.output_text == "You said: hello"
@@ -63,12 +63,12 @@ def test_a_plain_response(client):
     assert response._request_id.startswith("req_")
 
 
-def test_a_request_without_a_model_gets_the_default(client):
+def test_a_request_without_a_model_uses_the_default(client):
     assert client.responses.create(input="hello").model == "scripted"
 
 
-def test_a_response_is_kept_as_it_was_told(client):
-    response = client.responses.create(model="scripted", input="keep me")
+def test_a_retrieved_response_equals_the_created_one(client):
+    response = client.responses.create(model="scripted", input="store me")
 
     assert client.responses.retrieve(response.id).to_dict() == response.to_dict()
 
@@ -88,7 +88,7 @@ def test_a_streamed_response(client):
     assert client.responses.retrieve(events[-1].response.id).output_text == "You said: hello"
 
 
-def test_the_strict_helper_accepts_every_stream(client):
+def test_the_stream_helper_of_the_sdk_accepts_every_stream(client):
     for text in ("hello", "refuse", "the weather"):
         with client.responses.stream(model="scripted", input=text, tools=[TOOL]) as stream:
             for _ in stream:
@@ -96,37 +96,37 @@ def test_the_strict_helper_accepts_every_stream(client):
             assert stream.get_final_response().status == "completed"
 
 
-def test_functions_go_back_to_the_client_and_their_results_come_in(client):
-    asked = client.responses.create(model="scripted", input="the weather?", tools=[TOOL])
-    calls = [item for item in asked.output if item.type == "function_call"]
+def test_client_side_function_calls(client):
+    first = client.responses.create(model="scripted", input="the weather?", tools=[TOOL])
+    calls = [item for item in first.output if item.type == "function_call"]
     outputs = [{"type": "function_call_output", "call_id": call.call_id, "output": "21 degrees"} for call in calls]
-    answered = client.responses.create(model="scripted", previous_response_id=asked.id, input=outputs, tools=[TOOL])
+    final = client.responses.create(model="scripted", previous_response_id=first.id, input=outputs, tools=[TOOL])
 
     assert [json.loads(call.arguments) for call in calls] == [{"city": "Berlin"}, {"city": "Paris"}]
-    assert answered.output_text == '{"degrees": 21}'
+    assert final.output_text == '{"degrees": 21}'
 
 
-def test_history_can_be_replayed_by_hand(client):
-    asked = client.responses.create(model="scripted", input="the weather?", tools=[TOOL], store=False)
-    calls = [item for item in asked.output if item.type == "function_call"]
+def test_a_client_can_replay_the_history(client):
+    first = client.responses.create(model="scripted", input="the weather?", tools=[TOOL], store=False)
+    calls = [item for item in first.output if item.type == "function_call"]
     outputs = [{"type": "function_call_output", "call_id": call.call_id, "output": "21 degrees"} for call in calls]
-    history = [{"role": "user", "content": "the weather?"}, *asked.output, *outputs]
+    history = [{"role": "user", "content": "the weather?"}, *first.output, *outputs]
 
     assert client.responses.create(model="scripted", input=history, tools=[TOOL]).output_text == '{"degrees": 21}'
 
 
-def test_structured_output_beside_tools(client):
-    asked = client.responses.parse(model="scripted", input="the weather?", tools=[TOOL], text_format=Weather)
-    calls = [item for item in asked.output if item.type == "function_call"]
+def test_structured_output_with_tools(client):
+    first = client.responses.parse(model="scripted", input="the weather?", tools=[TOOL], text_format=Weather)
+    calls = [item for item in first.output if item.type == "function_call"]
     outputs = [{"type": "function_call_output", "call_id": call.call_id, "output": "21 degrees"} for call in calls]
-    answered = client.responses.parse(
-        model="scripted", previous_response_id=asked.id, input=outputs, tools=[TOOL], text_format=Weather
+    final = client.responses.parse(
+        model="scripted", previous_response_id=first.id, input=outputs, tools=[TOOL], text_format=Weather
     )
 
-    assert answered.output_parsed == Weather(degrees=21)
+    assert final.output_parsed == Weather(degrees=21)
 
 
-def test_a_custom_tool_takes_free_text(client):
+def test_a_custom_tool_call(client):
     response = client.responses.create(
         model="scripted", input="shout!", tools=[{"type": "custom", "name": "shout"}], tool_choice="required"
     )
@@ -134,7 +134,7 @@ def test_a_custom_tool_takes_free_text(client):
     assert [(item.type, item.input) for item in response.output] == [("custom_tool_call", "A")]
 
 
-def test_chains_go_on_where_they_ended(client):
+def test_previous_response_id_continues_a_chain(client):
     first = client.responses.create(model="scripted", input="one")
     second = client.responses.create(model="scripted", input="two", previous_response_id=first.id)
     items = client.responses.input_items.list(second.id).data
@@ -151,7 +151,7 @@ def test_input_items_are_paged(client):
     assert texts == [f"message {number}" for number in range(5)]
 
 
-def test_conversations_gather_what_is_said(client):
+def test_conversation_items(client):
     conversation = client.conversations.create(
         items=[{"type": "message", "role": "user", "content": "before"}], metadata={"topic": "x"}
     )
@@ -171,7 +171,7 @@ def test_conversations_gather_what_is_said(client):
         client.conversations.retrieve(conversation.id)
 
 
-def test_background_is_polled_to_its_end(client):
+def test_a_background_response_is_polled(client):
     response = client.responses.create(model="scripted", input="slowly", background=True)
 
     assert response.status == "queued"
@@ -182,25 +182,25 @@ def test_background_is_polled_to_its_end(client):
     assert response.output_text.startswith("word0 word1")
 
 
-def test_a_background_stream_is_resumed_where_it_was_lost(client):
-    seen = []
+def test_a_background_stream_is_resumed(client):
+    received = []
     with client.responses.create(model="scripted", input="slowly", background=True, stream=True) as stream:
         for event in stream:
-            seen.append(event)
+            received.append(event)
             if event.type == "response.output_text.delta":
                 break
-    identifier = seen[0].response.id
-    with client.responses.retrieve(identifier, stream=True, starting_after=seen[-1].sequence_number) as stream:
-        seen += list(stream)
+    identifier = received[0].response.id
+    with client.responses.retrieve(identifier, stream=True, starting_after=received[-1].sequence_number) as stream:
+        received += list(stream)
 
-    assert [event.sequence_number for event in seen] == list(range(len(seen)))
-    assert [event.type for event in seen[:3]] == ["response.created", "response.queued", "response.in_progress"]
-    assert seen[-1].type == "response.completed"
+    assert [event.sequence_number for event in received] == list(range(len(received)))
+    assert [event.type for event in received[:3]] == ["response.created", "response.queued", "response.in_progress"]
+    assert received[-1].type == "response.completed"
     with client.responses.retrieve(identifier, stream=True) as stream:
-        assert [event.type for event in stream] == [event.type for event in seen]
+        assert [event.type for event in stream] == [event.type for event in received]
 
 
-def test_background_is_cancelled(client):
+def test_a_background_response_is_cancelled(client):
     response = client.responses.create(model="scripted", input="forever", background=True)
     time.sleep(0.2)
     cancelled = client.responses.cancel(response.id)
@@ -210,7 +210,7 @@ def test_background_is_cancelled(client):
     assert client.responses.cancel(response.id).status == "cancelled"
 
 
-def test_whoever_follows_a_cancelled_response_is_told(client):
+def test_streams_of_a_cancelled_response_end_with_its_status(client):
     with client.responses.create(model="scripted", input="forever", background=True, stream=True) as stream:
         identifier = next(iter(stream)).response.id
         assert client.responses.cancel(identifier).status == "cancelled"
@@ -224,19 +224,19 @@ def test_whoever_follows_a_cancelled_response_is_told(client):
     assert client.responses.retrieve(identifier).to_dict() == last.response.to_dict()
 
 
-def test_background_is_cancelled_before_it_has_begun(client):
+def test_a_background_response_is_cancelled_before_it_starts(client):
     for _ in range(20):
         response = client.responses.create(model="scripted", input="forever", background=True)
         assert client.responses.cancel(response.id).status == "cancelled"
 
 
-def test_only_background_is_cancelled(client):
+def test_a_synchronous_response_cannot_be_cancelled(client):
     response = client.responses.create(model="scripted", input="hello")
     with pytest.raises(openai.BadRequestError, match="synchronous"):
         client.responses.cancel(response.id)
 
 
-def test_a_deleted_response_is_gone(client):
+def test_a_deleted_response_is_not_found(client):
     response = client.responses.create(model="scripted", input="hello")
     client.responses.delete(response.id)
 
@@ -247,19 +247,19 @@ def test_a_deleted_response_is_gone(client):
     assert caught.value.code == "previous_response_not_found"
 
 
-def test_store_false_leaves_nothing(client, server):
+def test_store_false_stores_and_logs_nothing(client, server):
     secret = "the word is xylophone"
     response = client.responses.create(model="scripted", input=secret, store=False)
 
     assert response.output_text == f"You said: {secret}"
     with pytest.raises(openai.NotFoundError):
         client.responses.retrieve(response.id)
-    kept = b"".join(path.read_bytes() for path in (server.place / ".antwort").rglob("*") if path.is_file())
-    assert b"xylophone" not in kept
-    assert "xylophone" not in server.lines()
+    stored = b"".join(path.read_bytes() for path in (server.directory / ".antwort").rglob("*") if path.is_file())
+    assert b"xylophone" not in stored
+    assert "xylophone" not in server.read_log()
 
 
-def test_the_input_is_counted(client):
+def test_input_tokens_are_counted(client):
     short = client.responses.input_tokens.count(model="scripted", input="hello")
     long = client.responses.input_tokens.count(model="scripted", input="hello " * 1000)
 
@@ -267,14 +267,14 @@ def test_the_input_is_counted(client):
     assert 0 < short.input_tokens < long.input_tokens
 
 
-def test_a_model_that_has_no_time_is_a_429_that_says_when(client):
+def test_a_rate_limited_model_is_a_429_with_retry_after(client):
     with pytest.raises(openai.RateLimitError) as caught:
         client.responses.create(model="scripted", input="busy")
     assert caught.value.response.headers["retry-after"] == "7"
     assert caught.value.code == "rate_limit_exceeded"
 
 
-def test_a_model_that_breaks_off_leaves_what_there_was(client):
+def test_a_failed_response_keeps_the_partial_output(client):
     response = client.responses.create(model="scripted", input="break")
 
     assert response.status == "failed"
@@ -287,44 +287,44 @@ def test_a_model_that_breaks_off_leaves_what_there_was(client):
         list(stream)
 
 
-def test_a_cut_answer_is_incomplete(client):
+def test_a_truncated_answer_is_incomplete(client):
     response = client.responses.create(model="scripted", input="cut")
 
     assert response.status == "incomplete"
     assert response.incomplete_details.reason == "max_output_tokens"
 
 
-def test_the_models_are_listed(client):
+def test_models_are_listed(client):
     assert [model.id for model in client.models.list()] == ["scripted"]
     assert client.models.retrieve("scripted").object == "model"
     with pytest.raises(openai.NotFoundError):
         client.models.retrieve("other")
 
 
-@pytest.mark.parametrize("wrong", ["resp_0", "conv_0", "file-0", "msg_0", "nonsense", "ä b", "x" * 300])
-def test_wrong_ids_are_not_found(client, wrong):
+@pytest.mark.parametrize("unknown", ["resp_0", "conv_0", "file-0", "msg_0", "no_prefix", "ä b", "x" * 300])
+def test_unknown_ids_are_not_found(client, unknown):
     conversation = client.conversations.create()
-    for ask in (
-        lambda: client.responses.retrieve(wrong),
-        lambda: list(client.responses.retrieve(wrong, stream=True)),
-        lambda: client.responses.delete(wrong),
-        lambda: client.responses.cancel(wrong),
-        lambda: client.responses.input_items.list(wrong),
-        lambda: client.conversations.retrieve(wrong),
-        lambda: client.conversations.update(wrong, metadata={}),
-        lambda: client.conversations.delete(wrong),
-        lambda: client.conversations.items.list(wrong),
-        lambda: client.conversations.items.retrieve(wrong, conversation_id=conversation.id),
-        lambda: client.conversations.items.delete(wrong, conversation_id=conversation.id),
-        lambda: client.files.retrieve(wrong),
-        lambda: client.files.content(wrong),
-        lambda: client.files.delete(wrong),
-        lambda: client.models.retrieve(wrong),
-        lambda: client.responses.create(input="x", conversation=wrong),
-        lambda: client.responses.create(input=[{"type": "item_reference", "id": wrong}]),
+    for call in (
+        lambda: client.responses.retrieve(unknown),
+        lambda: list(client.responses.retrieve(unknown, stream=True)),
+        lambda: client.responses.delete(unknown),
+        lambda: client.responses.cancel(unknown),
+        lambda: client.responses.input_items.list(unknown),
+        lambda: client.conversations.retrieve(unknown),
+        lambda: client.conversations.update(unknown, metadata={}),
+        lambda: client.conversations.delete(unknown),
+        lambda: client.conversations.items.list(unknown),
+        lambda: client.conversations.items.retrieve(unknown, conversation_id=conversation.id),
+        lambda: client.conversations.items.delete(unknown, conversation_id=conversation.id),
+        lambda: client.files.retrieve(unknown),
+        lambda: client.files.content(unknown),
+        lambda: client.files.delete(unknown),
+        lambda: client.models.retrieve(unknown),
+        lambda: client.responses.create(input="x", conversation=unknown),
+        lambda: client.responses.create(input=[{"type": "item_reference", "id": unknown}]),
     ):
         with pytest.raises(openai.NotFoundError):
-            ask()
+            call()
     with pytest.raises(openai.BadRequestError) as caught:
-        client.responses.create(input="x", previous_response_id=wrong)
+        client.responses.create(input="x", previous_response_id=unknown)
     assert caught.value.code == "previous_response_not_found"

@@ -1,93 +1,94 @@
-"""The real process with an upstream that fails in every way: mapped and not leaked, nothing lost, nothing stuck."""
+"""Failures of the upstream: mapped to API errors without leaking its messages, and no response is stuck."""
 
 from __future__ import annotations
 
 import openai
 import pytest
-from fake_upstream import Loopback, Play, frame, upstreaming
-from fixtures_sdk import KINDS, sdk
-from fixtures_server import eventually, serving, stored
+from fake_upstream import CannedReply, FakeUpstream, running_upstream, sse_frame
+from fixtures_sdk import CLIENT_KINDS, sdk_client
+from fixtures_server import run_server, stored_statuses
 from stream_grammar import check_stream, read_frames
+from waiting import wait_until
 
-from antwort.testing.model import WholeAnswer
+from antwort.testing.model import ModelAnswer
 
 SECRET = "sk-of-the-upstream at 10.0.0.7"
-HELLO = Loopback.chat(WholeAnswer(text="Hello."))
+HELLO = FakeUpstream.chat(ModelAnswer(text="Hello."))
 
 
-def says(text: str, reason: str | None = None) -> bytes:
-    return frame({"choices": [{"index": 0, "delta": {"content": text}, "finish_reason": reason}]})
+def text_chunk(text: str, reason: str | None = None) -> bytes:
+    return sse_frame({"choices": [{"index": 0, "delta": {"content": text}, "finish_reason": reason}]})
 
 
-def refuses(status: int, code: str = "", headers: dict[str, str] | None = None) -> Play:
-    return Loopback.json({"error": {"message": SECRET, "type": "x", "code": code}}, status, headers)
+def error_response(status: int, code: str = "", headers: dict[str, str] | None = None) -> CannedReply:
+    return FakeUpstream.json({"error": {"message": SECRET, "type": "x", "code": code}}, status, headers)
 
 
-# By name: what the upstream does each time, and what our caller is told: status, code, retry-after.
-BEFORE_ANYTHING = {
-    "broken": (refuses(500), 502, "server_error", None),
-    "overloaded": (refuses(503, headers={"retry-after": "30"}), 503, "server_error", "30"),
-    "a refused key": (refuses(401, "invalid_api_key"), 502, "server_error", None),
-    "too many requests": (refuses(429, headers={"retry-after": "30"}), 429, "rate_limit_exceeded", "30"),
-    "a spent quota": (refuses(429, "insufficient_quota"), 502, "server_error", None),
-    "too long": (refuses(400, "context_length_exceeded"), 400, "context_length_exceeded", None),
-    "no such model": (refuses(404, "model_not_found"), 400, "model_not_found", None),
-    "no such endpoint": (Loopback.json(b"<html>nginx 10.0.0.7</html>", 404), 502, "server_error", None),
-    "nonsense": (Play([b"data: {nope\n\n"]), 502, "server_error", None),
-    "nothing at all": (Play([]), 502, "server_error", None),
-    "silence": (Play([b": wait\n\n"] * 600, pause=0.1), 504, "server_error", None),
+# By name: the reply of the upstream, and the expected status, code and retry-after.
+BEFORE_OUTPUT = {
+    "internal error": (error_response(500), 502, "server_error", None),
+    "overloaded": (error_response(503, headers={"retry-after": "30"}), 503, "server_error", "30"),
+    "invalid key": (error_response(401, "invalid_api_key"), 502, "server_error", None),
+    "too many requests": (error_response(429, headers={"retry-after": "30"}), 429, "rate_limit_exceeded", "30"),
+    "exceeded quota": (error_response(429, "insufficient_quota"), 502, "server_error", None),
+    "too long": (error_response(400, "context_length_exceeded"), 400, "context_length_exceeded", None),
+    "unknown model": (error_response(404, "model_not_found"), 400, "model_not_found", None),
+    "unknown endpoint": (FakeUpstream.json(b"<html>nginx 10.0.0.7</html>", 404), 502, "server_error", None),
+    "invalid JSON": (CannedReply([b"data: {nope\n\n"]), 502, "server_error", None),
+    "empty stream": (CannedReply([]), 502, "server_error", None),
+    "timeout": (CannedReply([b": wait\n\n"] * 600, pause=0.1), 504, "server_error", None),
 }
-AFTER_SOMETHING = {
-    "hangs up": Play([says("Half an ")], hang_up=True),
-    "ends too early": Play([says("Half an ")]),
-    "an error instead of the rest": Play([says("Half an "), frame({"error": {"message": SECRET, "code": 500}})]),
-    "nonsense instead of the rest": Play([says("Half an "), b"data: {nope\n\n"]),
-    "silence instead of the rest": Play([says("Half an "), *[b": wait\n\n"] * 600], pause=0.1),
+AFTER_OUTPUT = {
+    "disconnect": CannedReply([text_chunk("Half an ")], disconnect=True),
+    "truncated stream": CannedReply([text_chunk("Half an ")]),
+    "error event": CannedReply([text_chunk("Half an "), sse_frame({"error": {"message": SECRET, "code": 500}})]),
+    "invalid JSON after output": CannedReply([text_chunk("Half an "), b"data: {nope\n\n"]),
+    "timeout after output": CannedReply([text_chunk("Half an "), *[b": wait\n\n"] * 600], pause=0.1),
 }
-NAMES = [*BEFORE_ANYTHING, *AFTER_SOMETHING]
+NAMES = [*BEFORE_OUTPUT, *AFTER_OUTPUT]
 
 
 @pytest.fixture(scope="module")
 def upstream():
-    with upstreaming() as running:
+    with running_upstream() as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory, upstream):
-    """One model for each way to fail, so that no failure is another's reason to be left alone."""
-    once = {"kind": "chat_completions", "base_url": upstream.url, "attempts": 1, "timeout": 1.0}
+    """One model for each failure, so that the circuit breaker of one does not affect another."""
+    settings = {"kind": "chat_completions", "base_url": upstream.url, "attempts": 1, "timeout": 1.0}
     models = {
-        **dict.fromkeys(NAMES, once),
-        "patient": {**once, "attempts": 3, "timeout": 30.0},
-        "left alone": {**once, "timeout": 30.0},
-        "nobody there": {**once, "base_url": "http://127.0.0.1:9/v1"},
+        **dict.fromkeys(NAMES, settings),
+        "with retries": {**settings, "attempts": 3, "timeout": 30.0},
+        "circuit breaker": {**settings, "timeout": 30.0},
+        "unreachable": {**settings, "base_url": "http://127.0.0.1:9/v1"},
     }
-    models = {name: dict(settings) for name, settings in models.items()}
-    with serving(tmp_path_factory.mktemp("server"), {"models": models}) as running:
+    models = {name: dict(model) for name, model in models.items()}
+    with run_server(tmp_path_factory.mktemp("server"), {"models": models}) as running:
         yield running
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=CLIENT_KINDS)
 def client(request, server):
-    with sdk(server.url, request.param) as client:
+    with sdk_client(server.url, request.param) as client:
         yield client
 
 
 @pytest.fixture(autouse=True)
-def nothing_stuck_and_nothing_leaked(server, upstream):
-    upstream.forget()
+def _check_nothing_stuck_and_nothing_leaked(server, upstream):
+    upstream.reset()
     yield
-    eventually(lambda: not {"queued", "in_progress"} & set(stored(server).values()))
+    wait_until(lambda: not {"queued", "in_progress"} & set(stored_statuses(server).values()))
     with server.http() as http:
-        eventually(lambda: "antwort_responses_running 0.0" in http.get("/metrics").text)
-    assert SECRET not in server.lines()
+        wait_until(lambda: "antwort_responses_running 0.0" in http.get("/metrics").text)
+    assert SECRET not in server.read_log()
 
 
-@pytest.mark.parametrize("name", BEFORE_ANYTHING)
-def test_a_failure_before_anything_came_is_an_error_in_our_words(client, upstream, name):
-    play, status, code, wait = BEFORE_ANYTHING[name]
-    upstream.plays(play)
+@pytest.mark.parametrize("name", BEFORE_OUTPUT)
+def test_a_failure_before_any_output_is_an_api_error(client, upstream, name):
+    play, status, code, wait = BEFORE_OUTPUT[name]
+    upstream.set_replies(play)
     with pytest.raises(openai.APIStatusError) as caught:
         client.responses.create(model=name, input="hello")
 
@@ -96,9 +97,9 @@ def test_a_failure_before_anything_came_is_an_error_in_our_words(client, upstrea
     assert "10.0.0.7" not in caught.value.response.text
 
 
-@pytest.mark.parametrize("name", AFTER_SOMETHING)
-def test_a_failure_in_the_middle_keeps_what_there_was(client, upstream, name):
-    upstream.plays(AFTER_SOMETHING[name])
+@pytest.mark.parametrize("name", AFTER_OUTPUT)
+def test_a_failure_after_output_keeps_the_partial_output(client, upstream, name):
+    upstream.set_replies(AFTER_OUTPUT[name])
     response = client.responses.create(model=name, input="hello")
 
     assert (response.status, response.error.code) == ("failed", "server_error")
@@ -109,56 +110,56 @@ def test_a_failure_in_the_middle_keeps_what_there_was(client, upstream, name):
 
 
 @pytest.mark.parametrize("background", [False, True])
-@pytest.mark.parametrize("name", ["hangs up", "an error instead of the rest"])
-def test_a_stream_that_fails_says_so_and_ends(server, upstream, name, background):
-    upstream.plays(AFTER_SOMETHING[name])
+@pytest.mark.parametrize("name", ["disconnect", "error event"])
+def test_a_failed_stream_ends_with_error_and_response_failed(server, upstream, name, background):
+    upstream.set_replies(AFTER_OUTPUT[name])
     body = {"model": name, "input": "hello", "stream": True, "background": background}
     with server.http() as http:
         streamed = http.post("/v1/responses", json=body)
         events = read_frames(streamed.content)
-        kept = http.get(f"/v1/responses/{events[0]['response']['id']}").json()
+        stored = http.get(f"/v1/responses/{events[0]['response']['id']}").json()
 
     check_stream(events, background=background)
     assert [event["type"] for event in events[-2:]] == ["error", "response.failed"]
     assert events[-2]["error"]["code"] == "server_error"
-    assert kept == events[-1]["response"]
+    assert stored == events[-1]["response"]
 
 
-def test_an_upstream_that_recovers_is_asked_again_and_nobody_notices(client, upstream):
-    upstream.plays(refuses(500), Play([]), HELLO)
-    response = client.responses.create(model="patient", input="hello")
+def test_a_temporary_failure_is_retried(client, upstream):
+    upstream.set_replies(error_response(500), CannedReply([]), HELLO)
+    response = client.responses.create(model="with retries", input="hello")
 
     assert response.output_text == "Hello."
-    assert len(upstream.asked) == 3
+    assert len(upstream.requests) == 3
 
 
-def test_nobody_there_is_said_so(client):
+def test_an_unreachable_upstream_is_a_502(client):
     with pytest.raises(openai.InternalServerError) as caught:
-        client.responses.create(model="nobody there", input="hello")
+        client.responses.create(model="unreachable", input="hello")
 
     assert caught.value.status_code == 502
     assert "cannot be reached" in caught.value.message
 
 
-def test_an_upstream_that_keeps_failing_is_left_alone_for_a_while(server, upstream):
-    upstream.plays(refuses(500))
+def test_the_circuit_breaker_opens_after_repeated_failures(server, upstream):
+    upstream.set_replies(error_response(500))
     with server.client() as client:
         for _ in range(5):
             with pytest.raises(openai.InternalServerError):
-                client.responses.create(model="left alone", input="hello")
-        asked = len(upstream.asked)
+                client.responses.create(model="circuit breaker", input="hello")
+        requests = len(upstream.requests)
         with pytest.raises(openai.InternalServerError) as caught:
-            client.responses.create(model="left alone", input="hello")
+            client.responses.create(model="circuit breaker", input="hello")
 
-    assert (caught.value.status_code, len(upstream.asked)) == (503, asked)
+    assert (caught.value.status_code, len(upstream.requests)) == (503, requests)
     assert 1 <= int(caught.value.response.headers["retry-after"]) <= 10
 
 
-def test_whoever_goes_is_not_answered_by_the_upstream_either(client, upstream):
-    upstream.plays(Play([says(f"word{number} ") for number in range(600)], pause=0.1))
-    with client.responses.create(model="patient", input="hello", stream=True) as stream:
+def test_a_client_disconnect_closes_the_upstream_connection(client, upstream):
+    upstream.set_replies(CannedReply([text_chunk(f"word{number} ") for number in range(600)], pause=0.1))
+    with client.responses.create(model="with retries", input="hello", stream=True) as stream:
         for event in stream:
             if event.type == "response.output_text.delta":
                 break
 
-    assert upstream.left_early.wait(10)
+    assert upstream.client_disconnected.wait(10)

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from fake_responses_api import Answer, FakeApi, message, playing, response
-from fixtures_server import Server, serving
+from fixtures_server import Server, run_server
 
 from weakincentives.adapters.openai import OpenAIAdapter
 from weakincentives.adapters.openai.native_tools.file_search_section import OpenAIFileSearchSection
@@ -156,7 +156,7 @@ def antwort(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monkey
     """Our server, where the examples expect OpenAI, with a model of the name that they ask for."""
     place = tmp_path_factory.mktemp("antwort")
     (place / "research.yaml").write_text(json.dumps(RESEARCH), encoding="utf-8")
-    with serving(place, {"models": {"gpt-4.1": {"kind": "scripted", "script": "research.yaml"}}}) as server:
+    with run_server(place, {"models": {"gpt-4.1": {"kind": "scripted", "script": "research.yaml"}}}) as server:
         monkeypatch.setenv("OPENAI_BASE_URL", f"{server.url}/v1")
         monkeypatch.setenv("OPENAI_API_KEY", "none")
         yield server
@@ -299,7 +299,7 @@ def test_code_interpreter_is_used_as_written_on_our_server(run_block, tmp_path_f
     place = tmp_path_factory.mktemp("antwort")
     (place / "analysis.yaml").write_text(json.dumps(ANALYSIS), encoding="utf-8")
     models = {"gpt-4.1": {"kind": "scripted", "script": "analysis.yaml"}}
-    with serving(place, {"models": models, "providers": {"code_interpreter": {"enabled": True}}}) as server:
+    with run_server(place, {"models": models, "providers": {"code_interpreter": {"enabled": True}}}) as server:
         monkeypatch.setenv("OPENAI_BASE_URL", f"{server.url}/v1")
         monkeypatch.setenv("OPENAI_API_KEY", "none")
         with server.client() as client:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from fixtures_server import Server
 from fixtures_workspace import adapter_for, playing_scenes, scene, write_files
-from permissions import rights_laid_down
+from permissions import without_dac_override
 
 from weakincentives.adapters.openai import ContainerConfig, OpenAIContainerWorkspaceSection
 from weakincentives.errors import WorkspaceBudgetError, WorkspaceError, WorkspaceSecurityError
@@ -125,7 +125,7 @@ def test_one_bad_mount_spoils_them_all(server, make, tmp_path):
 def test_what_cannot_be_read_is_named(server, make, tmp_path):
     write_files(tmp_path / "root/data", {"open": "x", "secret": "y"})
     (tmp_path / "root/data/secret").chmod(0)
-    with rights_laid_down():
+    with without_dac_override():
         refused(server, make(HostMount(tmp_path / "root/data")), WorkspaceError, "cannot read .*secret")
 
 

@@ -1,4 +1,4 @@
-"""The wire: items, tools, requests, responses, events, errors, ids. Pure: no I/O, and nothing of the other rooms."""
+"""API types (the wire format): items, tools, requests, responses, events, errors, ids. No I/O, no other packages."""
 
 from __future__ import annotations
 

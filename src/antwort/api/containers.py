@@ -1,4 +1,4 @@
-"""Containers, as the wire has them: what is asked, and what is answered."""
+"""API types of /v1/containers: request and response bodies, and events of `exec`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from antwort.api.tools import NetworkPolicy
 
 
 class ExpiresAfter(Struct, forbid_unknown_fields=True):
-    """How long an idle container lives."""
+    """Idle time after which a container expires."""
 
     anchor: Literal["last_active_at"]
     minutes: Annotated[int, Meta(ge=1)]
@@ -30,7 +30,7 @@ class CreateContainer(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class AddContainerFile(Struct, forbid_unknown_fields=True):
-    """`POST /v1/containers/{id}/files`, where the file is one that was uploaded before."""
+    """`POST /v1/containers/{id}/files` with the id of an uploaded file."""
 
     file_id: str
 
@@ -41,25 +41,25 @@ class ExecuteCode(Struct, forbid_unknown_fields=True, kw_only=True):
     code: str
     requirements: Annotated[list[str], Meta(max_length=50)] | None = None
     timeout: Annotated[float, Meta(gt=0)] | None = None
-    """Seconds; never more than the server allows."""
+    """Seconds; capped by the server's limit."""
     stream: bool | None = None
 
 
 class Idleness(Struct, kw_only=True):
-    """After how long a time without use a container expires."""
+    """Idle time after which a container expires."""
 
     anchor: Literal["last_active_at"] = "last_active_at"
     minutes: float
 
 
 class Network(Struct, kw_only=True):
-    """What a container can reach: nothing."""
+    """Network access of a container: none."""
 
     type: Literal["disabled"] = "disabled"
 
 
 class ContainerObject(Struct, kw_only=True):
-    """A container, without what is in it."""
+    """A container, without its files."""
 
     id: str
     object: Literal["container"] = "container"
@@ -71,11 +71,11 @@ class ContainerObject(Struct, kw_only=True):
     name: str
     network_policy: Network
     lost: str | UnsetType = field(name="antwort:lost", default=UNSET)
-    """That what was in it once is gone, and why."""
+    """Why the earlier state of the container was lost, if it was."""
 
 
 class ContainerPage(Page, kw_only=True):
-    """Some of the containers."""
+    """A page of containers."""
 
     data: list[ContainerObject]
 
@@ -93,13 +93,13 @@ class ContainerFileObject(Struct, kw_only=True):
 
 
 class ContainerFilePage(Page, kw_only=True):
-    """Some of the files in a container."""
+    """A page of container files."""
 
     data: list[ContainerFileObject]
 
 
 class Archived(Struct, kw_only=True):
-    """A tar was unpacked into a container."""
+    """The result of extracting a tar archive into a container."""
 
     object: Literal["container.archive"] = "container.archive"
     container_id: str
@@ -108,7 +108,7 @@ class Archived(Struct, kw_only=True):
 
 
 class Execution(Struct, kw_only=True):
-    """Code was run in a container without a model."""
+    """The result of running code in a container without a model."""
 
     object: Literal["container.execution"] = "container.execution"
     container_id: str
@@ -124,24 +124,24 @@ class Execution(Struct, kw_only=True):
 
 
 class ExecOutput(Struct, tag_field="type", tag="exec.output", kw_only=True):
-    """While code runs: something that it printed."""
+    """Output of running code."""
 
     stream: Literal["stdout", "stderr"]
     text: str
 
 
 class ExecCompleted(Struct, tag_field="type", tag="exec.completed", kw_only=True):
-    """Always the last: what the code came to."""
+    """The last event: the result of the code."""
 
     execution: Execution
 
 
 def check(request: CreateContainer) -> None:
-    """What containers here cannot be is refused by name, rather than left out in silence."""
+    """Reject unsupported parameters by name instead of ignoring them."""
     if request.network_policy is not None and request.network_policy.type != "disabled":
         raise invalid(
             "Containers of this server have no network: 'network_policy' can only be {'type': 'disabled'}.",
             param="network_policy.type",
         )
     if request.skills:
-        raise invalid("Containers of this server have no skills yet: leave 'skills' out.", param="skills")
+        raise invalid("Containers of this server have no skills: omit 'skills'.", param="skills")

@@ -1,9 +1,9 @@
-"""Errors as the wire has them: one envelope, and whose fault it is.
+"""API errors: OpenAI's error envelope, and the mapping from validation errors to it.
 
 ApiError
-  status 4xx   invalid_request_error   the caller's: fix the request (401: no key, or a wrong one)
-  status 429   rate_limit_error        later
-  status 5xx   server_error            ours
+  status 4xx   invalid_request_error   the caller must fix the request (401: missing or invalid key)
+  status 429   rate_limit_error        retry later
+  status 5xx   server_error            failure of the server
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ import re
 import msgspec
 from msgspec import Struct
 
-# msgspec ends its messages with where it was: "Expected `int`, got `str` - at `$.input[0].role`". The keys of a mapping
-# it does not name: "… - at `key` in `$.metadata`", "… - at `$.metadata[...]`".
-_WHERE = re.compile(r"^(?P<what>.*?)(?: - at (?:`key` in )?`(?P<path>\$[^`]*)`)?$", re.DOTALL)
-_MISSING = re.compile(r"Object missing required field `(?P<name>[^`]+)`")
-_UNKNOWN = re.compile(r"Object contains unknown field `(?P<name>[^`]+)`")
-_BOUND = re.compile(r"Expected `(?:int|float)` (?P<sign>[<>]=?) (?P<bound>-?[\d.]+)")
-_TYPE = re.compile(r"Expected `[^`]*`(?:, got `[^`]*`)?")
-_LONGEST = 200
+# msgspec ends its messages with the JSON path: "Expected `int`, got `str` - at `$.input[0].role`". It does not name the
+# keys of a mapping: "… - at `key` in `$.metadata`", "… - at `$.metadata[...]`".
+_ERROR_RE = re.compile(r"^(?P<reason>.*?)(?: - at (?:`key` in )?`(?P<path>\$[^`]*)`)?$", re.DOTALL)
+_MISSING_FIELD_RE = re.compile(r"Object missing required field `(?P<name>[^`]+)`")
+_UNKNOWN_FIELD_RE = re.compile(r"Object contains unknown field `(?P<name>[^`]+)`")
+_BOUND_RE = re.compile(r"Expected `(?:int|float)` (?P<sign>[<>]=?) (?P<bound>-?[\d.]+)")
+_TYPE_RE = re.compile(r"Expected `[^`]*`(?:, got `[^`]*`)?")
+_MAX_LENGTH = 200
 
 
 class ErrorDetail(Struct, kw_only=True):
-    """What is wrong; `param` is the path of the field that is."""
+    """The error; `param` is the path of the invalid field."""
 
     message: str
     type: str
@@ -33,13 +33,13 @@ class ErrorDetail(Struct, kw_only=True):
 
 
 class ErrorEnvelope(Struct, kw_only=True):
-    """The body of every answer that is an error."""
+    """The body of every error response."""
 
     error: ErrorDetail
 
 
 class ApiError(Exception):
-    """A request that is answered with an error. Says the status, and what goes into the envelope."""
+    """An error response: the status, the fields of the envelope, and retry hints."""
 
     def __init__(
         self,
@@ -62,11 +62,11 @@ class ApiError(Exception):
         self.should_retry = should_retry
 
     def envelope(self) -> ErrorEnvelope:
-        """The body."""
+        """The response body."""
         return ErrorEnvelope(error=ErrorDetail(message=self.message, type=self.kind, param=self.param, code=self.code))
 
     def headers(self) -> dict[str, str]:
-        """What an SDK decides by whether to try again."""
+        """Retry headers, which SDKs evaluate."""
         headers: dict[str, str] = {}
         if self.retry_after is not None:
             headers["retry-after"] = str(max(1, self.retry_after))
@@ -76,50 +76,52 @@ class ApiError(Exception):
 
 
 def invalid(message: str, *, param: str | None = None, code: str | None = "invalid_value") -> ApiError:
-    """400: the request says something that cannot be."""
+    """400: a parameter of the request is invalid."""
     return ApiError(400, message, code=code, param=param)
 
 
 def not_found(what: str, identifier: str, *, param: str | None = None) -> ApiError:
-    """404: it does not exist, or it is not the caller's, which is none of the caller's business."""
+    """404: the object does not exist, or belongs to another tenant, which the response does not reveal."""
     return ApiError(404, f"{what} with id '{identifier}' not found.", code="not_found", param=param)
 
 
 def unavailable(message: str, *, retry_after: int | None = None, should_retry: bool | None = None) -> ApiError:
-    """503: ours, and it may pass."""
+    """503: a temporary failure of the server."""
     return ApiError(
         503, message, kind="server_error", code="unavailable", retry_after=retry_after, should_retry=should_retry
     )
 
 
 def internal() -> ApiError:
-    """500: ours. What exactly is in the log, never in the answer."""
+    """500: a failure of the server. Details are in the log only."""
     return ApiError(
         500, "The server had an error while processing your request.", kind="server_error", code="server_error"
     )
 
 
 def malformed(error: msgspec.MsgspecError, *, root: str = "") -> ApiError:
-    """400 for what msgspec refused, with the path of the wrong field as `param`."""
+    """400 for a msgspec validation error, with the path of the invalid field as `param`."""
     if not isinstance(error, msgspec.ValidationError):
         return invalid(f"We could not parse the JSON body of your request: {error}", code="invalid_json")
-    found = _WHERE.match(str(error))
-    what, where = (found["what"], found["path"] or "$") if found else (str(error), "$")
-    param = (root + where.removeprefix("$").partition("[...]")[0]).lstrip(".")
-    if missing := _MISSING.search(what):
+    found = _ERROR_RE.match(str(error))
+    reason, path = (found["reason"], found["path"] or "$") if found else (str(error), "$")
+    param = (root + path.removeprefix("$").partition("[...]")[0]).lstrip(".")
+    if missing := _MISSING_FIELD_RE.search(reason):
         param = _join(param, missing["name"])
         return invalid(f"Missing required parameter: '{param}'.", param=param, code="missing_required_parameter")
-    if unknown := _UNKNOWN.search(what):
-        param = _join(param, unknown["name"])[:_LONGEST]
+    if unknown := _UNKNOWN_FIELD_RE.search(reason):
+        param = _join(param, unknown["name"])[:_MAX_LENGTH]
         return invalid(f"Unknown parameter: '{param}'.", param=param, code="unknown_parameter")
-    return invalid(f"Invalid value for '{param or 'body'}': {what[:_LONGEST]}.", param=param or None, code=_code(what))
+    return invalid(
+        f"Invalid value for '{param or 'body'}': {reason[:_MAX_LENGTH]}.", param=param or None, code=_code(reason)
+    )
 
 
 def _join(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
 
 
-def _code(what: str) -> str:
-    if bound := _BOUND.search(what):
+def _code(reason: str) -> str:
+    if bound := _BOUND_RE.search(reason):
         return "integer_above_max_value" if bound["sign"].startswith("<") else "integer_below_min_value"
-    return "invalid_type" if _TYPE.fullmatch(what) else "invalid_value"
+    return "invalid_type" if _TYPE_RE.fullmatch(reason) else "invalid_value"

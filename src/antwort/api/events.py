@@ -1,4 +1,4 @@
-"""Events of a response, as the wire has them. `sequence_number` is given when an event is sent, not before."""
+"""API types of streaming events (SSE). `sequence_number` is assigned when an event is sent."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from msgspec import Struct, field
 from antwort.api.errors import ErrorDetail
 from antwort.api.items import Annotation, OutputText, ReasoningText, Refusal, SummaryText
 from antwort.api.responses import Response
-from antwort.api.sse import frame
+from antwort.net.sse import encode_frame
 
 
 class Event(Struct, tag_field="type", kw_only=True):
@@ -24,37 +24,37 @@ class Event(Struct, tag_field="type", kw_only=True):
 
 
 class ResponseEvent(Event):
-    """One that holds the response as it is then."""
+    """An event with the current state of the response."""
 
     response: Response
 
 
 class ResponseCreated(ResponseEvent, tag="response.created"):
-    """Always the first."""
+    """The first event."""
 
 
 class ResponseQueued(ResponseEvent, tag="response.queued"):
-    """In background mode only."""
+    """In background mode only: the response is queued."""
 
 
 class ResponseInProgress(ResponseEvent, tag="response.in_progress"):
-    """Work has begun."""
+    """The response is being generated."""
 
 
 class ResponseCompleted(ResponseEvent, tag="response.completed"):
-    """The last, when all went well."""
+    """The last event of a completed response."""
 
 
 class ResponseIncomplete(ResponseEvent, tag="response.incomplete"):
-    """The last, when it had to stop short."""
+    """The last event of an incomplete response."""
 
 
 class ResponseFailed(ResponseEvent, tag="response.failed"):
-    """The last, when it failed."""
+    """The last event of a failed response."""
 
 
 class ErrorEvent(Event, tag="error"):
-    """Comes before `response.failed`. Nested as OpenAI sends it: SDKs raise it."""
+    """Precedes `response.failed`. SDKs raise it; nested as OpenAI sends it."""
 
     error: ErrorDetail
 
@@ -63,110 +63,110 @@ class ErrorEvent(Event, tag="error"):
 
 
 class ItemEvent(Event):
-    """One that holds a whole item."""
+    """An event with an item."""
 
     output_index: int
     item: dict[str, Any]
 
 
 class OutputItemAdded(ItemEvent, tag="response.output_item.added"):
-    """An item begins."""
+    """An output item starts."""
 
 
 class OutputItemDone(ItemEvent, tag="response.output_item.done"):
-    """An item is whole."""
+    """An output item is complete."""
 
 
-class _OfItem(Event):
+class _ItemProgress(Event):
     item_id: str
     output_index: int
 
 
-class _OfPart(_OfItem):
+class _PartProgress(_ItemProgress):
     content_index: int
 
 
-class ContentPartAdded(_OfPart, tag="response.content_part.added"):
-    """A part of a message or of reasoning begins."""
+class ContentPartAdded(_PartProgress, tag="response.content_part.added"):
+    """A content part of a message or of reasoning starts."""
 
     part: OutputText | Refusal | ReasoningText
 
 
-class ContentPartDone(_OfPart, tag="response.content_part.done"):
-    """A part is whole."""
+class ContentPartDone(_PartProgress, tag="response.content_part.done"):
+    """A content part is complete."""
 
     part: OutputText | Refusal | ReasoningText
 
 
-class OutputTextDelta(_OfPart, tag="response.output_text.delta"):
-    """Some more text."""
+class OutputTextDelta(_PartProgress, tag="response.output_text.delta"):
+    """A text fragment."""
 
     delta: str
     logprobs: list[Any] = field(default_factory=list[Any])
 
 
-class OutputTextAnnotationAdded(_OfPart, tag="response.output_text.annotation.added"):
-    """The text so far cites something."""
+class OutputTextAnnotationAdded(_PartProgress, tag="response.output_text.annotation.added"):
+    """An annotation (citation) of the text."""
 
     annotation_index: int
     annotation: Annotation
 
 
-class OutputTextDone(_OfPart, tag="response.output_text.done"):
-    """The text of a part is whole."""
+class OutputTextDone(_PartProgress, tag="response.output_text.done"):
+    """The text of a part is complete."""
 
     text: str
     logprobs: list[Any] = field(default_factory=list[Any])
 
 
-class RefusalDelta(_OfPart, tag="response.refusal.delta"):
-    """Some more of a refusal."""
+class RefusalDelta(_PartProgress, tag="response.refusal.delta"):
+    """A fragment of a refusal."""
 
     delta: str
 
 
-class RefusalDone(_OfPart, tag="response.refusal.done"):
-    """A refusal is whole."""
+class RefusalDone(_PartProgress, tag="response.refusal.done"):
+    """A refusal is complete."""
 
     refusal: str
 
 
-class ReasoningTextDelta(_OfPart, tag="response.reasoning_text.delta"):
-    """Some more open reasoning."""
+class ReasoningTextDelta(_PartProgress, tag="response.reasoning_text.delta"):
+    """A fragment of reasoning text."""
 
     delta: str
 
 
-class ReasoningTextDone(_OfPart, tag="response.reasoning_text.done"):
-    """The text of a reasoning part is whole."""
+class ReasoningTextDone(_PartProgress, tag="response.reasoning_text.done"):
+    """The text of a reasoning part is complete."""
 
     text: str
 
 
-class _OfSummary(_OfItem):
+class _SummaryProgress(_ItemProgress):
     summary_index: int
 
 
-class SummaryPartAdded(_OfSummary, tag="response.reasoning_summary_part.added"):
-    """A part of a summary begins."""
+class SummaryPartAdded(_SummaryProgress, tag="response.reasoning_summary_part.added"):
+    """A part of a reasoning summary starts."""
 
     part: SummaryText
 
 
-class SummaryPartDone(_OfSummary, tag="response.reasoning_summary_part.done"):
-    """A part of a summary is whole."""
+class SummaryPartDone(_SummaryProgress, tag="response.reasoning_summary_part.done"):
+    """A part of a reasoning summary is complete."""
 
     part: SummaryText
 
 
-class SummaryTextDelta(_OfSummary, tag="response.reasoning_summary_text.delta"):
-    """Some more of a summary."""
+class SummaryTextDelta(_SummaryProgress, tag="response.reasoning_summary_text.delta"):
+    """A fragment of a reasoning summary."""
 
     delta: str
 
 
-class SummaryTextDone(_OfSummary, tag="response.reasoning_summary_text.done"):
-    """The text of a summary's part is whole."""
+class SummaryTextDone(_SummaryProgress, tag="response.reasoning_summary_text.done"):
+    """The text of a summary part is complete."""
 
     text: str
 
@@ -174,35 +174,34 @@ class SummaryTextDone(_OfSummary, tag="response.reasoning_summary_text.done"):
 # ── calls ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class FunctionArgumentsDelta(_OfItem, tag="response.function_call_arguments.delta"):
-    """Some more of a function call's arguments."""
+class FunctionArgumentsDelta(_ItemProgress, tag="response.function_call_arguments.delta"):
+    """A fragment of the arguments of a function call."""
 
     delta: str
 
 
-class FunctionArgumentsDone(_OfItem, tag="response.function_call_arguments.done"):
-    """The arguments are whole."""
+class FunctionArgumentsDone(_ItemProgress, tag="response.function_call_arguments.done"):
+    """The arguments are complete."""
 
     arguments: str
 
 
-class CustomInputDelta(_OfItem, tag="response.custom_tool_call_input.delta"):
-    """Some more of a custom tool's input."""
+class CustomInputDelta(_ItemProgress, tag="response.custom_tool_call_input.delta"):
+    """A fragment of the input of a custom tool call."""
 
     delta: str
 
 
-class CustomInputDone(_OfItem, tag="response.custom_tool_call_input.done"):
-    """The input is whole."""
+class CustomInputDone(_ItemProgress, tag="response.custom_tool_call_input.done"):
+    """The input is complete."""
 
     input: str
 
 
 class ToolProgress(Struct, kw_only=True):
-    """An event of a tool that is run here, such as `response.code_interpreter_call.interpreting`.
+    """An event of a hosted tool call, such as `response.code_interpreter_call.interpreting`.
 
-    One struct for all of them, because their names differ and their shape does not; `fields` is what goes
-    beside `item_id` and `output_index`.
+    One struct for all of them: they differ in `type` only. `fields` are merged into the event.
     """
 
     type: str
@@ -215,19 +214,19 @@ class ToolProgress(Struct, kw_only=True):
 AnyEvent: TypeAlias = Event | ToolProgress
 
 
-def _named(base: type[Event]) -> Iterator[type[Event]]:
+def _concrete_events(base: type[Event]) -> Iterator[type[Event]]:
     for event in base.__subclasses__():
-        yield from _named(event) if event.__subclasses__() else (event,)
+        yield from _concrete_events(event) if event.__subclasses__() else (event,)
 
 
-EVENTS = tuple(_named(Event))
-"""All of them, but for those of tools that are run here."""
+EVENTS = tuple(_concrete_events(Event))
+"""All event types, except those of hosted tool calls."""
 
-ENDINGS = (ResponseCompleted, ResponseIncomplete, ResponseFailed)
+FINAL_EVENTS = (ResponseCompleted, ResponseIncomplete, ResponseFailed)
 
 
 def kind_of(event: AnyEvent) -> str:
-    """What the wire calls it."""
+    """The `type` of the event."""
     return event.type if isinstance(event, ToolProgress) else str(event.__struct_config__.tag)
 
 
@@ -240,5 +239,5 @@ def to_json(event: AnyEvent) -> bytes:
 
 
 def to_sse(event: AnyEvent) -> bytes:
-    """The event as a frame of a stream."""
-    return frame(kind_of(event), to_json(event))
+    """The event as an SSE frame."""
+    return encode_frame(kind_of(event), to_json(event))

@@ -1,4 +1,4 @@
-"""Ids: a prefix that says what it is, and 128 random bits that nobody guesses."""
+"""Object ids: a type prefix and 128 random bits."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ Prefix: TypeAlias = Literal[
 
 
 def new_id(prefix: Prefix) -> str:
-    """An id that was never given before."""
+    """A new random id."""
     return f"{prefix}{secrets.token_hex(16)}"

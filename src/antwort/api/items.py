@@ -1,7 +1,7 @@
-"""Items: what conversations are made of. Ours are structs; what comes from outside is kept as it came.
+"""API types of items: output items as structs, input items as raw JSON with a parsed view.
 
-An item from outside is read for what the engine needs (`read`), and its raw form
-goes on: stored, listed and replayed with every field it had, known to us or not.
+`read` parses the fields of an input item that the engine needs. The raw form is what is stored, listed and replayed,
+with all its fields, known or unknown.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from msgspec import UNSET, Meta, Struct, UnsetType, field
 Status: TypeAlias = Literal["in_progress", "completed", "incomplete"]
 Raw: TypeAlias = dict[str, Any]
 GivenItem: TypeAlias = Annotated[Raw, Meta(extra_json_schema={"$ref": "#/components/schemas/GivenItem"})]
-"""An item as a request has it. `read` says what it must be, and the OpenAPI document repeats it."""
+"""An item in a request. `read` validates it; the OpenAPI document has the same rules."""
 
 
 # ── annotations ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class ContainerFileCitation(Struct, tag_field="type", tag="container_file_citation"):
-    """A file that the model made and speaks of; the indexes cover where."""
+    """Citation of a file that the model created; the indexes delimit the text."""
 
     container_id: str
     file_id: str
@@ -31,7 +31,7 @@ class ContainerFileCitation(Struct, tag_field="type", tag="container_file_citati
 
 
 class FileCitation(Struct, tag_field="type", tag="file_citation"):
-    """A file that the model found something in."""
+    """Citation of a searched file."""
 
     file_id: str
     filename: str
@@ -39,7 +39,7 @@ class FileCitation(Struct, tag_field="type", tag="file_citation"):
 
 
 class UrlCitation(Struct, tag_field="type", tag="url_citation"):
-    """A page that the model found something on."""
+    """Citation of a web page."""
 
     url: str
     title: str
@@ -48,7 +48,7 @@ class UrlCitation(Struct, tag_field="type", tag="url_citation"):
 
 
 class FilePath(Struct, tag_field="type", tag="file_path"):
-    """A file that the model names."""
+    """Reference to a file."""
 
     file_id: str
     index: int
@@ -57,11 +57,11 @@ class FilePath(Struct, tag_field="type", tag="file_path"):
 Annotation: TypeAlias = ContainerFileCitation | FileCitation | UrlCitation | FilePath
 
 
-# ── what a model says ────────────────────────────────────────────────────────────────────────────────────────────────
+# ── messages and reasoning ───────────────────────────────────────────────────────────────────────────────────────────
 
 
 class OutputText(Struct, tag_field="type", tag="output_text"):
-    """Text."""
+    """Text of the model."""
 
     text: str = ""
     annotations: list[Annotation] = field(default_factory=list[Annotation])
@@ -69,25 +69,25 @@ class OutputText(Struct, tag_field="type", tag="output_text"):
 
 
 class Refusal(Struct, tag_field="type", tag="refusal"):
-    """The model would not."""
+    """Refusal of the model."""
 
     refusal: str = ""
 
 
 class ReasoningText(Struct, tag_field="type", tag="reasoning_text"):
-    """Reasoning, in the open."""
+    """Reasoning text."""
 
     text: str = ""
 
 
 class SummaryText(Struct, tag_field="type", tag="summary_text"):
-    """Reasoning, summarized."""
+    """Summary of reasoning."""
 
     text: str = ""
 
 
 class Message(Struct, tag_field="type", tag="message"):
-    """What the model says."""
+    """Message of the model."""
 
     id: str
     content: list[OutputText | Refusal] = field(default_factory=list[OutputText | Refusal])
@@ -97,7 +97,7 @@ class Message(Struct, tag_field="type", tag="message"):
 
 
 class Reasoning(Struct, tag_field="type", tag="reasoning"):
-    """What the model thinks before it says anything."""
+    """Reasoning of the model."""
 
     id: str
     summary: list[SummaryText] = field(default_factory=list[SummaryText])
@@ -106,11 +106,11 @@ class Reasoning(Struct, tag_field="type", tag="reasoning"):
     status: Status | UnsetType = UNSET
 
 
-# ── calls that go back to the client ─────────────────────────────────────────────────────────────────────────────────
+# ── client-side tool calls ───────────────────────────────────────────────────────────────────────────────────────────
 
 
 class FunctionCall(Struct, tag_field="type", tag="function_call"):
-    """The model calls a function of the client's."""
+    """Call of a client-side function."""
 
     id: str
     call_id: str
@@ -120,7 +120,7 @@ class FunctionCall(Struct, tag_field="type", tag="function_call"):
 
 
 class CustomToolCall(Struct, tag_field="type", tag="custom_tool_call"):
-    """The model calls a tool of the client's that takes free text."""
+    """Call of a client-side tool with free-text input."""
 
     id: str
     call_id: str
@@ -129,11 +129,11 @@ class CustomToolCall(Struct, tag_field="type", tag="custom_tool_call"):
     status: Status | UnsetType = UNSET
 
 
-# ── calls that are run here ──────────────────────────────────────────────────────────────────────────────────────────
+# ── hosted tool calls ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class Logs(Struct, tag_field="type", tag="logs"):
-    """What code printed, and the value of its last expression."""
+    """Printed output, and the value of the last expression."""
 
     logs: str
 
@@ -145,7 +145,7 @@ class Image(Struct, tag_field="type", tag="image"):
 
 
 class CodeInterpreterCall(Struct, tag_field="type", tag="code_interpreter_call"):
-    """Python that the model wrote. `outputs` is null unless the client asked for them."""
+    """Python code of the model. `outputs` is null unless `include` requests it."""
 
     id: str
     container_id: str
@@ -155,20 +155,20 @@ class CodeInterpreterCall(Struct, tag_field="type", tag="code_interpreter_call")
 
 
 OutputItem: TypeAlias = Message | Reasoning | FunctionCall | CustomToolCall | CodeInterpreterCall
-"""An item that this server makes. A tool's provider may make others, as raw items."""
+"""An item that this server creates. Tool providers may create others, as raw items."""
 
 
-# ── what comes from outside ──────────────────────────────────────────────────────────────────────────────────────────
+# ── input items ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class InputText(Struct, tag_field="type", tag="input_text"):
-    """Text."""
+    """Input text."""
 
     text: str
 
 
 class InputImage(Struct, tag_field="type", tag="input_image"):
-    """A picture, by address, data URL or uploaded file."""
+    """An image, by URL, data URL or uploaded file."""
 
     image_url: str | None = None
     file_id: str | None = None
@@ -176,7 +176,7 @@ class InputImage(Struct, tag_field="type", tag="input_image"):
 
 
 class InputFile(Struct, tag_field="type", tag="input_file"):
-    """A file, by uploaded file, address or content."""
+    """A file, by id, URL or content."""
 
     file_id: str | None = None
     file_url: str | None = None
@@ -185,7 +185,7 @@ class InputFile(Struct, tag_field="type", tag="input_file"):
 
 
 class GivenText(Struct, tag_field="type", tag="output_text"):
-    """What a model said before. Its annotations may be of any kind, and are not ours to judge."""
+    """Earlier text of a model. Annotations of any kind are accepted."""
 
     text: str
 
@@ -194,21 +194,21 @@ Part: TypeAlias = InputText | InputImage | InputFile | GivenText | Refusal
 
 
 class GivenMessage(Struct):
-    """A message in the input: by anybody, with a string or parts."""
+    """An input message of any role, with a string or parts."""
 
     role: Literal["user", "system", "developer", "assistant"]
     content: str | list[Part]
 
 
 class FunctionCallOutput(Struct):
-    """What the client's function answered."""
+    """Result of a client-side function."""
 
     call_id: str
     output: str | list[InputText | InputImage | InputFile]
 
 
 class GivenFunctionCall(Struct):
-    """A call that is part of the history."""
+    """Function call in the history."""
 
     call_id: str
     name: str
@@ -216,14 +216,14 @@ class GivenFunctionCall(Struct):
 
 
 class CustomToolCallOutput(Struct):
-    """What the client's tool answered."""
+    """Result of a client-side custom tool."""
 
     call_id: str
     output: str | list[InputText | InputImage | InputFile]
 
 
 class GivenCustomToolCall(Struct):
-    """A call that is part of the history."""
+    """Custom tool call in the history."""
 
     call_id: str
     name: str
@@ -231,7 +231,7 @@ class GivenCustomToolCall(Struct):
 
 
 class GivenReasoning(Struct):
-    """Reasoning that is part of the history."""
+    """Reasoning in the history."""
 
     summary: list[SummaryText] = field(default_factory=list[SummaryText])
     content: list[ReasoningText] | None = None
@@ -239,7 +239,7 @@ class GivenReasoning(Struct):
 
 
 class GivenCodeCall(Struct):
-    """Code that was run before; its container may still live."""
+    """Code interpreter call in the history; its container may still exist."""
 
     id: str
     container_id: str
@@ -248,7 +248,7 @@ class GivenCodeCall(Struct):
 
 
 class ItemReference(Struct):
-    """An item that was stored before."""
+    """Reference to a stored item, by id."""
 
     id: str
 
@@ -263,21 +263,21 @@ READERS: dict[str, type[Struct]] = {
     "code_interpreter_call": GivenCodeCall,
     "item_reference": ItemReference,
 }
-"""The types of which we need to know something. All others go through as they are."""
+"""The item types that the server parses. Items of other types are passed through."""
 
 
 class Paired(Struct):
-    """What is asked of an item of any type: calls and their outputs are paired by this."""
+    """The field that pairs a call with its output, in items of any type."""
 
     call_id: str | None = None
 
 
 UNTYPED = ("message", "item_reference")
-"""Those that may leave out their `type`: what else they have tells which they are."""
+"""Types whose `type` may be omitted; other fields identify them."""
 
 
 class Item(Struct, frozen=True):
-    """An item of the history: its raw form, and what we know of it (`None` for a type that we do not)."""
+    """An item of the history: its raw form, and its parsed form (`None` for an unknown type)."""
 
     raw: Raw
     known: Struct | None
@@ -292,22 +292,22 @@ class Item(Struct, frozen=True):
 
     @property
     def call_id(self) -> str | None:
-        """What pairs a call with its output. Of an item that was stored without being read it may be anything."""
+        """The id that pairs a call with its output. Stored items were not validated, so the value may have any type."""
         call_id = self.raw.get("call_id")
-        if call_id is None and self.type == "local_shell_call_output":  # the wire calls it `id` there
+        if call_id is None and self.type == "local_shell_call_output":  # this type uses `id` for it
             call_id = self.id
         return call_id if isinstance(call_id, str) else None
 
 
 def kind_of(raw: Raw) -> str:
-    """The type of an item, also of those that may leave it out."""
+    """The type of an item, also if it is omitted."""
     if isinstance(raw.get("type"), str):
         return raw["type"]
     return "message" if "role" in raw else "item_reference"
 
 
 def read(raw: Raw) -> Item:
-    """Read an item from outside. A known type with wrong fields is a `msgspec.ValidationError`."""
+    """Parse an input item. Raises `msgspec.ValidationError` for a known type with invalid fields."""
     if not isinstance(raw.get("type", ""), str):
         raise msgspec.ValidationError(f"Expected `str`, got `{type(raw['type']).__name__}` - at `$.type`")
     reader = READERS.get(kind_of(raw))

@@ -1,4 +1,4 @@
-"""What the server tells of everything that is no response: conversations, files, models, pages, and what is gone."""
+"""API types of conversations, files, models, list pages, deletions, token counts and health."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class FileObject(Struct, kw_only=True):
 
 
 class ModelObject(Struct, kw_only=True):
-    """A model that requests may name."""
+    """A model."""
 
     id: str
     object: Literal["model"] = "model"
@@ -41,14 +41,14 @@ class ModelObject(Struct, kw_only=True):
 
 
 class ModelList(Struct, kw_only=True):
-    """All of them: there are too few for pages."""
+    """All models, without paging."""
 
     object: Literal["list"] = "list"
     data: list[ModelObject]
 
 
 class Page(Struct, kw_only=True):
-    """Some of a list."""
+    """A page of a list."""
 
     object: Literal["list"] = "list"
     first_id: str | None
@@ -57,19 +57,19 @@ class Page(Struct, kw_only=True):
 
 
 class ItemPage(Page, kw_only=True):
-    """Some of a list of items. `last_id` is what to ask for more with."""
+    """A page of items. `last_id` is the cursor of the next page."""
 
     data: list[Raw]
 
 
 class FilePage(Page, kw_only=True):
-    """Some of the files."""
+    """A page of files."""
 
     data: list[FileObject]
 
 
 class Deleted(Struct, kw_only=True):
-    """Something is gone."""
+    """A deleted object."""
 
     id: str
     object: Literal["response", "conversation.deleted", "file", "container.deleted", "container.file.deleted"]
@@ -77,13 +77,13 @@ class Deleted(Struct, kw_only=True):
 
 
 class InputTokens(Struct, kw_only=True):
-    """How long an input is."""
+    """Token count of an input."""
 
     object: Literal["response.input_tokens"] = "response.input_tokens"
     input_tokens: int
 
 
 class Health(Struct, kw_only=True):
-    """How the server is."""
+    """Liveness or readiness of the server."""
 
     status: Literal["ok", "ready"]

@@ -1,7 +1,7 @@
-"""What of an item a caller is shown: what is long or private only when it is asked for with `include`. Pure.
+"""Applies `include`: removes optional fields from items, responses and events before they are sent.
 
-Items are kept whole, because models read them and a later request may ask for more. What
-a caller sees is cut here and nowhere else.
+Items are stored complete, because models read them and a later request may include more. Optional fields are removed
+here and nowhere else.
 """
 
 from __future__ import annotations
@@ -16,42 +16,43 @@ from antwort.api.events import AnyEvent, to_sse
 from antwort.api.items import Raw, kind_of
 from antwort.api.requests import Include
 from antwort.api.responses import Response
-from antwort.api.sse import frame, obfuscated, opened
+from antwort.api.sse import obfuscate
+from antwort.net.sse import decode_frame, encode_frame
 
-Cut: TypeAlias = Callable[[Raw], Raw]
+ItemFilter: TypeAlias = Callable[[Raw], Raw]
 
-_TELLING = frozenset(kind for kind in wire.EVENTS if issubclass(kind, wire.ItemEvent | wire.ResponseEvent))
-"""The events that hold items. Most events do not, so they are told apart as cheaply as can be."""
-_TELLING_KINDS = frozenset(str(kind.__struct_config__.tag) for kind in _TELLING)
+_EVENTS_WITH_ITEMS = frozenset(kind for kind in wire.EVENTS if issubclass(kind, wire.ItemEvent | wire.ResponseEvent))
+"""Events that contain items. Most events do not, so the check is a set lookup."""
+_EVENT_TYPES_WITH_ITEMS = frozenset(str(kind.__struct_config__.tag) for kind in _EVENTS_WITH_ITEMS)
 
 
 class ResponseView(NamedTuple):
-    """What one caller wants to see of items, responses and events."""
+    """The `include` values and obfuscation of one request, applied to items, responses and events."""
 
     include: Collection[str] = frozenset()
     obfuscation: bool = False
-    """Whether deltas are padded, so that their sizes do not tell what is in them."""
+    """Whether deltas are padded, so that their sizes do not reveal their content."""
 
     def item(self, item: Raw) -> Raw:
-        """An item, without what was not asked for."""
-        for value, cut in _HIDDEN.get(kind_of(item), ()):
+        """An item without the optional fields that are not included."""
+        for value, remove in _OPTIONAL_FIELDS.get(kind_of(item), ()):
             if value not in self.include:
-                item = cut(item)
+                item = remove(item)
         return item
 
     def response(self, response: Response) -> Response:
-        """A response, with such items."""
+        """A response with filtered items."""
         output = [self.item(item) for item in response.output]
-        same = all(cut is item for cut, item in zip(output, response.output, strict=True))
+        same = all(filtered is item for filtered, item in zip(output, response.output, strict=True))
         return response if same else msgspec.structs.replace(response, output=output)
 
     def event(self, event: AnyEvent) -> bytes:
-        """An event as a frame of a stream."""
-        if type(event) in _TELLING:
-            return to_sse(self._cut(event))
-        return self._padded(to_sse(event))
+        """An event as an SSE frame."""
+        if type(event) in _EVENTS_WITH_ITEMS:
+            return to_sse(self._filtered(event))
+        return self._obfuscated(to_sse(event))
 
-    def _cut(self, event: AnyEvent) -> AnyEvent:
+    def _filtered(self, event: AnyEvent) -> AnyEvent:
         match event:
             case wire.ItemEvent():
                 return msgspec.structs.replace(event, item=self.item(event.item))
@@ -60,58 +61,58 @@ class ResponseView(NamedTuple):
             case _:
                 return event
 
-    def frame(self, kept: bytes) -> bytes:
-        """A frame that was kept whole, as this caller gets it."""
-        kind, data = opened(kept)
-        if kind not in _TELLING_KINDS:
-            return self._padded(kept)
-        told: Raw = msgspec.json.decode(data)
-        if "item" in told:
-            told["item"] = self.item(told["item"])
+    def frame(self, stored: bytes) -> bytes:
+        """A stored SSE frame, filtered for this request."""
+        kind, data = decode_frame(stored)
+        if kind not in _EVENT_TYPES_WITH_ITEMS:
+            return self._obfuscated(stored)
+        event: Raw = msgspec.json.decode(data)
+        if "item" in event:
+            event["item"] = self.item(event["item"])
         else:
-            told["response"]["output"] = [self.item(item) for item in told["response"]["output"]]
-        return frame(kind, msgspec.json.encode(told))
+            event["response"]["output"] = [self.item(item) for item in event["response"]["output"]]
+        return encode_frame(kind, msgspec.json.encode(event))
 
-    def _padded(self, sent: bytes) -> bytes:
-        return obfuscated(sent) if self.obfuscation else sent
+    def _obfuscated(self, sent: bytes) -> bytes:
+        return obfuscate(sent) if self.obfuscation else sent
 
 
-def _nulled(field: str) -> Cut:
+def _set_null(field: str) -> ItemFilter:
     return lambda item: {**item, field: None} if item.get(field) is not None else item
 
 
-def _left_out(field: str) -> Cut:
+def _remove(field: str) -> ItemFilter:
     return lambda item: {name: value for name, value in item.items() if name != field} if field in item else item
 
 
-def _within(field: str, cut: Cut) -> Cut:
-    """The same, one level further in."""
+def _in_field(field: str, remove: ItemFilter) -> ItemFilter:
+    """Applies a filter to an object inside the item."""
 
-    def cut_inner(item: Raw) -> Raw:
+    def filter_field(item: Raw) -> Raw:
         inner = item.get(field)
         if not isinstance(inner, dict):
             return item
-        rest = cut(cast("Raw", inner))
+        rest = remove(cast("Raw", inner))
         return item if rest is inner else {**item, field: rest}
 
-    return cut_inner
+    return filter_field
 
 
-def _parts(kind: str, cut: Cut) -> Cut:
-    """The same, for the parts of a message that are of a kind."""
+def _in_parts(kind: str, remove: ItemFilter) -> ItemFilter:
+    """Applies a filter to the content parts of a type."""
 
-    def cut_parts(item: Raw) -> Raw:
+    def filter_parts(item: Raw) -> Raw:
         content = item.get("content")
         if not isinstance(content, list):
             return item
         parts = cast("list[Any]", content)
-        rest = [cut(cast("Raw", part)) if _is(kind, part) else part for part in parts]
+        rest = [remove(cast("Raw", part)) if _has_type(kind, part) else part for part in parts]
         return item if all(new is old for new, old in zip(rest, parts, strict=True)) else {**item, "content": rest}
 
-    return cut_parts
+    return filter_parts
 
 
-def _is(kind: str, part: object) -> bool:
+def _has_type(kind: str, part: object) -> bool:
     return isinstance(part, dict) and cast("Raw", part).get("type") == kind
 
 
@@ -119,20 +120,20 @@ def _without_logprobs(part: Raw) -> Raw:
     return {**part, "logprobs": []} if part.get("logprobs") else part
 
 
-_HIDDEN: dict[str, tuple[tuple[Include, Cut], ...]] = {
-    "code_interpreter_call": (("code_interpreter_call.outputs", _nulled("outputs")),),
-    "computer_call_output": (("computer_call_output.output.image_url", _within("output", _nulled("image_url"))),),
-    "file_search_call": (("file_search_call.results", _nulled("results")),),
+_OPTIONAL_FIELDS: dict[str, tuple[tuple[Include, ItemFilter], ...]] = {
+    "code_interpreter_call": (("code_interpreter_call.outputs", _set_null("outputs")),),
+    "computer_call_output": (("computer_call_output.output.image_url", _in_field("output", _set_null("image_url"))),),
+    "file_search_call": (("file_search_call.results", _set_null("results")),),
     "message": (
-        ("message.input_image.image_url", _parts("input_image", _nulled("image_url"))),
-        ("message.output_text.logprobs", _parts("output_text", _without_logprobs)),
+        ("message.input_image.image_url", _in_parts("input_image", _set_null("image_url"))),
+        ("message.output_text.logprobs", _in_parts("output_text", _without_logprobs)),
     ),
     "web_search_call": (
-        ("web_search_call.action.sources", _within("action", _left_out("sources"))),
-        ("web_search_call.results", _left_out("results")),
+        ("web_search_call.action.sources", _in_field("action", _remove("sources"))),
+        ("web_search_call.results", _remove("results")),
     ),
 }
-"""By type: the value of `include` that asks for something, and how the item looks without it.
+"""By item type: values of `include`, each with the filter that applies without it.
 
-`reasoning.encrypted_content` is not among them: it is always shown.
+`reasoning.encrypted_content` has none: it is always sent.
 """

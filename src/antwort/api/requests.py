@@ -1,4 +1,4 @@
-"""Requests, as the wire has them. Reading one either gives a checked struct or an `ApiError` that names the field."""
+"""API types of requests, and their validation: an invalid request is an `ApiError` that names the parameter."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ class TextFormat(Struct, tag_field="type", tag="text"):
 
 
 class JsonObjectFormat(Struct, tag_field="type", tag="json_object"):
-    """Some JSON object."""
+    """Any JSON object."""
 
 
 class JsonSchemaFormat(Struct, tag_field="type", tag="json_schema"):
-    """JSON that fits a schema."""
+    """JSON that matches a schema."""
 
     name: Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
     schema: dict[str, Any]
@@ -55,14 +55,14 @@ class JsonSchemaFormat(Struct, tag_field="type", tag="json_schema"):
 
 
 class Text(Struct, forbid_unknown_fields=True):
-    """How the answer is written."""
+    """Options of the output text."""
 
     format: TextFormat | JsonObjectFormat | JsonSchemaFormat = field(default_factory=TextFormat)
     verbosity: Literal["low", "medium", "high"] | None = "medium"
 
 
 class ReasoningOptions(Struct, forbid_unknown_fields=True):
-    """How much the model thinks, and how much of it is shown."""
+    """Reasoning options."""
 
     effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
     summary: Literal["auto", "concise", "detailed"] | None = None
@@ -72,13 +72,13 @@ class ReasoningOptions(Struct, forbid_unknown_fields=True):
 
 
 class StreamOptions(Struct, forbid_unknown_fields=True):
-    """How events are sent."""
+    """Streaming options."""
 
     include_obfuscation: bool | None = None
 
 
 class ContextManagement(Struct, forbid_unknown_fields=True):
-    """When to compact the history."""
+    """Compaction of the history."""
 
     type: Literal["compaction"]
     compact_threshold: Annotated[int, Meta(ge=1000)] | None = None
@@ -91,7 +91,7 @@ class ConversationRef(Struct, forbid_unknown_fields=True):
 
 
 class CreateResponse(Struct, forbid_unknown_fields=True, kw_only=True):
-    """`POST /v1/responses`. Everything OpenAI takes is taken; what has no meaning here is stored and echoed."""
+    """`POST /v1/responses`. All parameters of OpenAI are accepted; those without effect are stored and echoed."""
 
     model: str | None = None
     input: str | Input | None = None
@@ -135,7 +135,7 @@ class CreateResponse(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class CountTokens(Struct, forbid_unknown_fields=True, kw_only=True):
-    """`POST /v1/responses/input_tokens`. What of a request decides on the length of its input."""
+    """`POST /v1/responses/input_tokens`: the parameters that determine the input tokens."""
 
     model: str | None = None
     input: str | Input | None = None
@@ -151,7 +151,7 @@ class CountTokens(Struct, forbid_unknown_fields=True, kw_only=True):
     personality: str | None = None
 
     def as_request(self) -> CreateResponse:
-        """A request with this input, which is never stored."""
+        """A request with this input and `store: false`."""
         fields = {name: getattr(self, name) for name in self.__struct_fields__ if name != "personality"}
         return CreateResponse(**fields, store=False)
 
@@ -179,7 +179,7 @@ class AddItems(Struct, forbid_unknown_fields=True):
 
 
 def decode(body: bytes, into: type[T]) -> T:
-    """A JSON body as a struct."""
+    """Decode a JSON body into a struct."""
     try:
         return msgspec.json.decode(body, type=into)
     except msgspec.MsgspecError as error:
@@ -188,30 +188,30 @@ def decode(body: bytes, into: type[T]) -> T:
         raise invalid(f"We could not parse the JSON body of your request: {error}", code="invalid_json") from error
 
 
-def read_input(given: str | list[dict[str, Any]] | None) -> list[Item]:
-    """The input's items; a plain string is a user's message."""
-    if given is None:
+def read_input(value: str | list[dict[str, Any]] | None) -> list[Item]:
+    """Parse `input`; a string is a user message."""
+    if value is None:
         return []
-    if isinstance(given, str):
-        return [items.read({"type": "message", "role": "user", "content": given})]
-    return read_items(given, "input")
+    if isinstance(value, str):
+        return [items.read({"type": "message", "role": "user", "content": value})]
+    return read_items(value, "input")
 
 
-def read_items(given: list[dict[str, Any]], param: str) -> list[Item]:
-    """Items from outside; one that is wrong is an error that says which and where."""
-    return [_read_item(raw, f"{param}[{at}]") for at, raw in enumerate(given)]
+def read_items(values: list[dict[str, Any]], param: str) -> list[Item]:
+    """Parse input items; an invalid one is an `ApiError` with its path."""
+    return [_read_item(raw, f"{param}[{at}]") for at, raw in enumerate(values)]
 
 
-def _read_item(raw: dict[str, Any], where: str) -> Item:
+def _read_item(raw: dict[str, Any], path: str) -> Item:
     try:
         msgspec.convert(raw, Paired)
         return items.read(raw)
     except msgspec.ValidationError as error:
-        raise malformed(error, root=where) from error
+        raise malformed(error, root=path) from error
 
 
 def check(request: CreateResponse) -> None:
-    """What the types alone do not say. Whether there is any input is asked apart: not all need one."""
+    """Rules beyond the types. `check_input` is separate, because not every request needs input."""
     if request.previous_response_id is not None and request.conversation is not None:
         raise invalid(
             "Mutually exclusive parameters: 'previous_response_id' and 'conversation'. Give only one of them.",
@@ -219,10 +219,10 @@ def check(request: CreateResponse) -> None:
             code="mutually_exclusive_parameters",
         )
     if request.background and request.store is False:
-        raise invalid("Background mode needs 'store' to be true.", param="background")
+        raise invalid("Background mode requires 'store' to be true.", param="background")
     if request.prompt is not None:
         raise invalid(
-            "Unsupported parameter: 'prompt'. There are no stored prompts here: send 'instructions' and 'input'.",
+            "Unsupported parameter: 'prompt'. This server has no stored prompts: send 'instructions' and 'input'.",
             param="prompt",
             code="unsupported_parameter",
         )
@@ -231,7 +231,7 @@ def check(request: CreateResponse) -> None:
 
 
 def check_input(request: CreateResponse) -> None:
-    """There is something to answer, here or in the history."""
+    """Require an input, unless the request continues a history."""
     if request.input or request.previous_response_id is not None or request.conversation is not None:
         return
     if request.input is None:
@@ -261,34 +261,34 @@ def _check_choice(choice: ToolChoice | None, tools: list[ToolDeclaration]) -> No
         for name in ("mode", "tools"):
             if getattr(choice, name) is None:
                 raise _missing(f"tool_choice.{name}")
-    for at, one in enumerate(named_by(choice)):
+    for at, chosen in enumerate(chosen_tools(choice)):
         several = isinstance(choice, Chosen) and choice.several
-        _check_named(one, f"tool_choice.tools[{at}]" if several else "tool_choice", tools)
+        _check_named(chosen, f"tool_choice.tools[{at}]" if several else "tool_choice", tools)
     if choice == "required" and not tools:
         raise invalid("Tool choice 'required' must be specified with 'tools' parameter.", param="tool_choice")
 
 
-def _check_named(one: Chosen, param: str, tools: list[ToolDeclaration]) -> None:
-    if one.type in ("function", "custom") and one.name is None:
+def _check_named(choice: Chosen, param: str, tools: list[ToolDeclaration]) -> None:
+    if choice.type in ("function", "custom") and choice.name is None:
         raise _missing(f"{param}.name")
-    if one.type == "mcp" and one.server_label is None:
+    if choice.type == "mcp" and choice.server_label is None:
         raise _missing(f"{param}.server_label")
-    if not any(matches(one, tool) for tool in tools):
-        named = one.name or one.server_label or one.type
+    if not any(matches(choice, tool) for tool in tools):
+        named = choice.name or choice.server_label or choice.type
         raise invalid(f"Tool choice '{named}' not found in 'tools' parameter.", param="tool_choice")
 
 
-def named_by(choice: ToolChoice | None) -> list[Chosen]:
-    """The tools that a choice names."""
+def chosen_tools(choice: ToolChoice | None) -> list[Chosen]:
+    """The tools that a `tool_choice` names."""
     if not isinstance(choice, Chosen):
         return []
     return (choice.tools or []) if choice.several else [choice]
 
 
-def matches(wanted: Chosen, tool: ToolDeclaration) -> bool:
-    """Whether a choice names this tool."""
-    if wanted.type in ("function", "custom"):
-        return tool_type(tool) == wanted.type and tool_name(tool) == wanted.name
-    if isinstance(tool, McpTool) and wanted.type == "mcp":
-        return tool.server_label == wanted.server_label
-    return tool_type(tool) == wanted.type.removesuffix("_preview")
+def matches(choice: Chosen, tool: ToolDeclaration) -> bool:
+    """Whether a `tool_choice` names this tool."""
+    if choice.type in ("function", "custom"):
+        return tool_type(tool) == choice.type and tool_name(tool) == choice.name
+    if isinstance(tool, McpTool) and choice.type == "mcp":
+        return tool.server_label == choice.server_label
+    return tool_type(tool) == choice.type.removesuffix("_preview")

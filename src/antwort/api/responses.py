@@ -1,4 +1,4 @@
-"""The response object. All keys are always there, nulls included: clients rely on it."""
+"""API type of a response. All keys are always present, including nulls, because clients rely on it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TERMINAL: frozenset[ResponseStatus] = frozenset({"completed", "failed", "incompl
 
 
 class InputDetails(Struct):
-    """Of the input tokens."""
+    """Details of the input tokens."""
 
     cached_tokens: int = 0
     cache_write_tokens: int = 0
@@ -27,13 +27,13 @@ class InputDetails(Struct):
 
 
 class OutputDetails(Struct):
-    """Of the output tokens."""
+    """Details of the output tokens."""
 
     reasoning_tokens: int = 0
 
 
 class Usage(Struct):
-    """Tokens, over all requests to the model that a response took."""
+    """Token usage, summed over all model calls of a response."""
 
     input_tokens: int = 0
     input_tokens_details: InputDetails = field(default_factory=InputDetails)
@@ -59,19 +59,19 @@ class ResponseError(Struct):
 
 
 class IncompleteDetails(Struct):
-    """Why a response stops short."""
+    """Why a response is incomplete."""
 
     reason: str
 
 
 class Conversation(Struct):
-    """Where the response belongs."""
+    """The conversation of a response."""
 
     id: str
 
 
 class Response(Struct, kw_only=True):
-    """What `POST /v1/responses` answers. `output` holds raw items: ours and those of tools."""
+    """The body of `POST /v1/responses`. `output` holds raw items of the model and of tools."""
 
     id: str
     object: Literal["response"] = "response"
@@ -114,11 +114,8 @@ class Response(Struct, kw_only=True):
         return self.status in TERMINAL
 
 
-def begin(request: CreateResponse, *, identifier: str, model: str, created_at: int) -> Response:
-    """The response to a request, before anything has happened.
-
-    Echoes what was asked, with defaults filled in and without secrets.
-    """
+def initial_response(request: CreateResponse, *, identifier: str, model: str, created_at: int) -> Response:
+    """The initial response to a request: echoes its parameters, with defaults and without secrets."""
     conversation = request.conversation_id
     return Response(
         id=identifier,

@@ -1,7 +1,7 @@
-"""Secrets that a request brings along for its tools: told to nobody, and written down nowhere. Pure.
+"""Strips tool credentials from declarations and items before they are stored or returned.
 
-They are the keys and headers of MCP servers, and the secrets of the domains that a container may reach. Only
-the tool that they are for gets to see them, while its response is under way.
+Credentials are the keys and headers of MCP servers, and the domain secrets of a container's network policy. Only the
+tool they belong to receives them, while its response runs.
 """
 
 from __future__ import annotations
@@ -20,49 +20,48 @@ REDACTED = "<redacted>"
 
 
 def without_secrets(tools: Sequence[ToolDeclaration]) -> list[ToolDeclaration]:
-    """Declarations as they are shown and kept. One that had no secrets is the same object."""
-    return [_without(tool) for tool in tools]
+    """Declarations without secrets. A declaration that has none is returned as the same object."""
+    return [_strip_tool(tool) for tool in tools]
 
 
 def item_without_secrets(item: Raw) -> Raw:
-    """An item as it is shown and kept: one that adds tools may bring secrets, too."""
+    """An item without secrets; `additional_tools` items may contain tool declarations."""
     tools = item.get("tools")
     if item.get("type") != "additional_tools" or not isinstance(tools, list):
         return item
-    return {**item, "tools": [_cut(cast("Raw", one)) if isinstance(one, dict) else one for one in tools]}  # pyright: ignore[reportUnknownVariableType] - any JSON
+    return {**item, "tools": [_strip(cast("Raw", one)) if isinstance(one, dict) else one for one in tools]}  # pyright: ignore[reportUnknownVariableType] - any JSON
 
 
-def _without(tool: ToolDeclaration) -> ToolDeclaration:
+def _strip_tool(tool: ToolDeclaration) -> ToolDeclaration:
     plain: Raw = msgspec.to_builtins(tool)
-    cut = _cut(plain)
-    return tool if cut == plain else msgspec.convert(cut, type(tool))
+    stripped = _strip(plain)
+    return tool if stripped == plain else msgspec.convert(stripped, type(tool))
 
 
-def _cut(tool: Raw) -> Raw:
+def _strip(tool: Raw) -> Raw:
     match tool.get("type"):
         case "mcp":
-            return _cut_mcp(tool)
+            return _strip_mcp(tool)
         case "code_interpreter":
-            return _cut_inside(tool, "container")
+            return _strip_network_policy(tool, "container")
         case "shell":
-            return _cut_inside(tool, "environment")
+            return _strip_network_policy(tool, "environment")
         case _:
             return tool
 
 
-def _cut_mcp(tool: Raw) -> Raw:
-    cut = dict(tool)
-    if "authorization" in cut:
-        cut["authorization"] = None
-    if cut.get("headers"):  # their names may be seen
-        given = cut["headers"]
-        cut["headers"] = dict.fromkeys(cast("Raw", given), REDACTED) if isinstance(given, dict) else None
-    if isinstance(cut.get("server_url"), str):
-        cut["server_url"] = _without_password(cut["server_url"])
-    return cut
+def _strip_mcp(tool: Raw) -> Raw:
+    stripped = dict(tool)
+    if "authorization" in stripped:
+        stripped["authorization"] = None
+    if headers := stripped.get("headers"):  # header names are not secret
+        stripped["headers"] = dict.fromkeys(cast("Raw", headers), REDACTED) if isinstance(headers, dict) else None
+    if isinstance(stripped.get("server_url"), str):
+        stripped["server_url"] = _strip_userinfo(stripped["server_url"])
+    return stripped
 
 
-def _cut_inside(tool: Raw, field: str) -> Raw:
+def _strip_network_policy(tool: Raw, field: str) -> Raw:
     inner = tool.get(field)
     policy = cast("Raw", inner).get("network_policy") if isinstance(inner, dict) else None
     if not isinstance(policy, dict) or not cast("Raw", policy).get("domain_secrets"):
@@ -70,8 +69,8 @@ def _cut_inside(tool: Raw, field: str) -> Raw:
     return {**tool, field: {**cast("Raw", inner), "network_policy": {**policy, "domain_secrets": None}}}
 
 
-def _without_password(url: str) -> str:
-    """An address without what stands before its `@`."""
+def _strip_userinfo(url: str) -> str:
+    """A URL without user name and password."""
     try:
         host = urlsplit(url).netloc
     except ValueError:

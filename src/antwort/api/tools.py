@@ -1,4 +1,4 @@
-"""Tools as a request declares them, and which of them the model may or must call."""
+"""API types of tool declarations and `tool_choice`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class _Tool(Struct, tag_field="type", forbid_unknown_fields=True, omit_defaults=
 
 
 class FunctionTool(_Tool, tag="function"):
-    """A function of the client's."""
+    """A client-side function."""
 
     name: Name
     parameters: dict[str, Any] | None = None
@@ -32,14 +32,14 @@ class TextFormat(Struct, tag_field="type", tag="text", forbid_unknown_fields=Tru
 
 
 class GrammarFormat(Struct, tag_field="type", tag="grammar", forbid_unknown_fields=True):
-    """Text that a grammar allows."""
+    """Text constrained by a grammar."""
 
     syntax: Literal["lark", "regex"]
     definition: str
 
 
 class CustomTool(_Tool, tag="custom"):
-    """A tool of the client's that takes free text."""
+    """A client-side tool with free-text input."""
 
     name: Name
     description: str | None = None
@@ -49,7 +49,7 @@ class CustomTool(_Tool, tag="custom"):
 
 
 class NetworkPolicy(Struct, forbid_unknown_fields=True):
-    """What a container may reach."""
+    """Network access of a container."""
 
     type: Literal["disabled", "allowlist"]
     allowed_domains: list[str] | None = None
@@ -57,7 +57,7 @@ class NetworkPolicy(Struct, forbid_unknown_fields=True):
 
 
 class AutoContainer(Struct, tag_field="type", tag="auto", forbid_unknown_fields=True, omit_defaults=True):
-    """A container of this history, or a new one."""
+    """The latest container of the history, or a new one."""
 
     file_ids: Annotated[list[str], Meta(max_length=50)] | None = None
     memory_limit: MemoryLimit | None = None
@@ -90,7 +90,7 @@ class WebSearchTool(_Tool, tag="web_search"):
 
 
 class ShellTool(_Tool, tag="shell"):
-    """A shell, in a container or at the client."""
+    """A shell, in a container or on the client."""
 
     environment: dict[str, Any] | None = None
     allowed_callers: list[str] | None = None
@@ -130,7 +130,7 @@ ToolDeclaration: TypeAlias = (
 
 
 class Chosen(Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """One tool, by its type and its name where it has one; or (`allowed_tools`) some of those declared."""
+    """A `tool_choice` object: one tool by type and name, or a subset of the declared tools (`allowed_tools`)."""
 
     type: str
     name: str | None = None
@@ -144,10 +144,10 @@ class Chosen(Struct, forbid_unknown_fields=True, omit_defaults=True):
 
 
 def tool_type(tool: ToolDeclaration) -> str:
-    """What the wire calls it."""
+    """The `type` of the tool."""
     return str(tool.__struct_config__.tag)
 
 
 def tool_name(tool: ToolDeclaration) -> str:
-    """What a model calls it: the client's name for the client's tools, else the type."""
+    """The name of the tool for the model: the declared name of client-side tools, otherwise the type."""
     return tool.name if isinstance(tool, (FunctionTool, CustomTool)) else tool_type(tool)

@@ -1,11 +1,12 @@
-"""Containers: what the Containers API means. Records, lifecycle, files, and the sandboxes that run their code.
+"""Containers API: records, lifecycle, files, and the sandboxes that run the code of containers.
 
-Follow one execution: `containers` (whose it is, whether it lives, whose turn it is) → `holdings` (its sandbox, a new
-one where the old one died) → `sandboxes` (the way to it) → `files` (what is new in it), and back.
+One execution passes through `containers` (owner, expiry, lock), `registry` (its sandbox; a
+new one where the old one died), `sandboxes` (HTTP client), `files` (what the code wrote).
 """
 
 from __future__ import annotations
 
-from antwort.containers.containers import AUTO, Containers, ContainerSpec, Executed
+from antwort.containers.containers import Containers, ContainerSpec
+from antwort.engine.stores import AUTO_CONTAINER
 
-__all__ = ["AUTO", "ContainerSpec", "Containers", "Executed"]
+__all__ = ["AUTO_CONTAINER", "ContainerSpec", "Containers"]

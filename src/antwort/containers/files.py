@@ -1,4 +1,7 @@
-"""What is in containers: files in, files out, and the record of which there are. Only within a container's turn."""
+"""Files of containers: transfers in and out, and the sync of their records with the sandbox.
+
+The callers hold the lock of the container, except where a method says otherwise.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,11 @@ from typing import Literal, Protocol, TypeAlias
 
 from antwort.api.errors import ApiError, invalid
 from antwort.api.ids import new_id
-from antwort.containers.paths import changes, place_for
-from antwort.containers.quotas import Disk
-from antwort.containers.registry import ContainerState, SandboxRegistry, gone
-from antwort.containers.sandboxes.port import Sandbox, SandboxRefused, SandboxTrouble
-from antwort.engine.ports import (
+from antwort.containers.paths import changes, path_for
+from antwort.containers.quotas import DiskQuota
+from antwort.containers.registry import ContainerState, SandboxRegistry, container_not_found
+from antwort.containers.sandboxes.port import Sandbox, SandboxError, SandboxRefused
+from antwort.engine.stores import (
     ContainerFileRecord,
     ContainerRecord,
     ContainerStore,
@@ -28,197 +31,204 @@ Source: TypeAlias = Literal["user", "assistant"]
 
 
 class ContainerAndFileStore(ContainerStore, FileStore, Protocol):
-    """A store with containers, and with the uploaded files that are copied into them."""
+    """A store of containers and of the uploaded files that are copied into them."""
 
 
 class FileStream:
-    """Bytes on their way out of a container: their pieces. To be closed, also when nobody has read any of them."""
+    """Content that is read from a container, in chunks. Must be closed, also if no chunk was read."""
 
-    def __init__(self, pieces: AsyncGenerator[bytes, None], first: bytes) -> None:
-        self._pieces = pieces
+    def __init__(self, chunks: AsyncGenerator[bytes, None], first: bytes) -> None:
+        self._chunks = chunks
         self._first = first
 
     @classmethod
-    async def begun(cls, pieces: AsyncGenerator[bytes, None]) -> FileStream:
-        """Content of which the first piece has come, so that there is some."""
-        return cls(pieces, await anext(pieces, b""))
+    async def start(cls, chunks: AsyncGenerator[bytes, None]) -> FileStream:
+        """Read the first chunk, so that an error is raised before the stream begins."""
+        return cls(chunks, await anext(chunks, b""))
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         return self
 
     async def __anext__(self) -> bytes:
         first, self._first = self._first, b""
-        return first or await anext(self._pieces)
+        return first or await anext(self._chunks)
 
     async def aclose(self) -> None:
-        """Read no further."""
-        await self._pieces.aclose()
+        await self._chunks.aclose()
 
 
 class ContainerFiles:
-    """Of all containers."""
+    """The files of all containers."""
 
     def __init__(
         self,
         store: ContainerAndFileStore,
-        holdings: SandboxRegistry,
-        disk: Disk,
+        registry: SandboxRegistry,
+        disk: DiskQuota,
         metrics: Metrics,
         clock: Callable[[], float],
     ) -> None:
         self._store = store
-        self._holdings = holdings
+        self._registry = registry
         self._disk = disk
         self._metrics = metrics
         self._clock = clock
 
     async def put(
         self,
-        held: ContainerState,
+        state: ContainerState,
         record: ContainerRecord,
         path: str,
         content: AsyncIterator[bytes],
         file_id: str | None = None,
     ) -> ContainerFileRecord:
-        """Write a file, in the place of what was there."""
-        async with self._disk.arriving(held.owner, content) as counted:
-            sandbox = await self._holdings.sandbox(held, record)
-            async with self._holdings.watched(held, record, sandbox):
+        """Write or replace a file."""
+        async with self._disk.metered(state.owner, content) as metered:
+            sandbox = await self._registry.sandbox(state, record)
+            async with self._registry.watch(state, record, sandbox):
                 try:
-                    await sandbox.write_file(path, counted)
+                    await sandbox.write_file(path, metered)
                 except BaseException:
-                    await self._look_once_more(held, sandbox)
+                    await self._sync_after_failure(state, sandbox)
                     raise
-                files = await self.look(held, sandbox, source="user", path=path, file_id=file_id)
+                files = await self.sync(state, sandbox, source="user", path=path, file_id=file_id)
         written = next((file for file in files if file.path == path), None)
         if written is None:
             raise invalid("The container has more files than can be listed. Remove some first.", param="file")
-        audit("container.file.create", written.id, container_id=held.id, bytes=written.bytes)
+        audit("container.file.create", written.id, container_id=state.id, bytes=written.bytes)
         return written
 
     async def copy(
-        self, held: ContainerState, record: ContainerRecord, file: FileRecord, *, again: bool
+        self, state: ContainerState, record: ContainerRecord, file: FileRecord, *, again: bool
     ) -> ContainerFileRecord:
-        """Copy an uploaded file; one that was copied before only if it is to be copied again."""
-        await self._holdings.sandbox(held, record)  # a new one would be empty, so it comes before the look
-        there = next((one for one in held.files.values() if one.file_id == file.id), None)
-        if there is not None and not again:
-            return there
-        place = there.path if there is not None else place_for(file, held.files.__contains__)
-        content = await self._store.read_file(held.owner, file.id)
+        """Copy an uploaded file into the container; one that was copied before only with `again`."""
+        await self._registry.sandbox(state, record)  # a new sandbox is empty, so it is acquired before the look-up
+        copied = next((one for one in state.files.values() if one.file_id == file.id), None)
+        if copied is not None and not again:
+            return copied
+        path = copied.path if copied is not None else path_for(file, state.files.__contains__)
+        content = await self._store.read_file(state.owner, file.id)
         if content is None:
             raise unknown_file(file.id, "file_id" if again else "file_ids")
-        return await self.put(held, record, place, content, file_id=file.id)
+        return await self.put(state, record, path, content, file_id=file.id)
 
     async def unpack(
-        self, held: ContainerState, record: ContainerRecord, tar: AsyncIterator[bytes]
+        self, state: ContainerState, record: ContainerRecord, tar: AsyncIterator[bytes]
     ) -> list[ContainerFileRecord]:
-        """Unpack an archive; what is new by that."""
-        async with self._disk.arriving(held.owner, tar) as counted:
-            sandbox = await self._holdings.sandbox(held, record)
-            async with self._holdings.watched(held, record, sandbox):
+        """Extract a tar archive; the new files."""
+        async with self._disk.metered(state.owner, tar) as metered:
+            sandbox = await self._registry.sandbox(state, record)
+            async with self._registry.watch(state, record, sandbox):
                 try:
-                    await sandbox.unpack(counted)
+                    await sandbox.unpack(metered)
                 except BaseException:
-                    await self._look_once_more(held, sandbox, source="user")
+                    await self._sync_after_failure(state, sandbox, source="user")
                     raise
-                files = await self.look(held, sandbox, source="user")
+                files = await self.sync(state, sandbox, source="user")
         return files
 
-    async def remove(self, held: ContainerState, record: ContainerRecord, file: ContainerFileRecord) -> None:
-        """Remove a file; one that is gone already is fine."""
-        if held.sandbox is not None:
-            async with self._holdings.watched(held, record, held.sandbox):
-                await held.sandbox.delete_file(file.path)
-            held.files.pop(file.path, None)
-        await self._store.change_container_files(held.owner, held.id, put=[], dropped=[file.id])
+    async def remove(self, state: ContainerState, record: ContainerRecord, file: ContainerFileRecord) -> None:
+        """Remove a file; one that is gone already is no error."""
+        if state.sandbox is not None:
+            async with self._registry.watch(state, record, state.sandbox):
+                await state.sandbox.delete_file(file.path)
+            state.files.pop(file.path, None)
+        await self._store.change_container_files(state.owner, state.id, put=[], dropped=[file.id])
 
     async def read(
         self, owner: Owner, record: ContainerRecord, file: ContainerFileRecord | None
     ) -> AsyncGenerator[bytes, None]:
-        """The content of one file, or all of them as one tar. This alone waits for no turn."""
-        with self._holdings.use(owner, record.id) as held:
-            sandbox = held.sandbox
+        """The content of one file, or of all files as one tar archive. Does not take the lock of the container."""
+        with self._registry.use(owner, record.id) as state:
+            sandbox = state.sandbox
             if sandbox is None:
-                raise gone(record.id) if file is None else absent(record.id, file.id)
+                raise container_not_found(record.id) if file is None else file_not_found(record.id, file.id)
             try:
                 async with (
-                    self._holdings.watched(held, record, sandbox),
-                    aclosing(sandbox.pack() if file is None else sandbox.read_file(file.path)) as pieces,
+                    self._registry.watch(state, record, sandbox),
+                    aclosing(sandbox.pack() if file is None else sandbox.read_file(file.path)) as chunks,
                 ):
-                    async for piece in pieces:
-                        self._metrics.container_bytes.labels("out").inc(len(piece))
-                        yield piece
+                    async for chunk in chunks:
+                        self._metrics.container_bytes.labels("out").inc(len(chunk))
+                        yield chunk
             except SandboxRefused as refused:
                 if file is not None and refused.why == "missing":
-                    raise absent(record.id, file.id) from refused
+                    raise file_not_found(record.id, file.id) from refused
                 raise
 
-    async def look_if_idle(self, owner: Owner, record: ContainerRecord) -> None:
-        """Code may have left something running that writes. Where it cannot be asked, what is known will do."""
-        with self._holdings.use(owner, record.id) as held:
-            if held.sandbox is None or held.turn.locked():
+    async def sync_if_idle(self, owner: Owner, record: ContainerRecord) -> None:
+        """Sync unless the container is locked: a background thread of the code may have written files.
+
+        Takes the lock itself. Where the sandbox does not answer, the known records are good enough.
+        """
+        with self._registry.use(owner, record.id) as state:
+            if state.sandbox is None or state.lock.locked():
                 return
-            sandbox = held.sandbox
-            async with held.turn:
+            sandbox = state.sandbox
+            async with state.lock:
                 try:
-                    async with self._holdings.watched(held, record, sandbox):
-                        await self.look(held, sandbox)
-                except SandboxTrouble:
+                    async with self._registry.watch(state, record, sandbox):
+                        await self.sync(state, sandbox)
+                except SandboxError:
                     log.info("the files of a container could not be listed", container_id=record.id)
 
-    async def _look_once_more(self, held: ContainerState, sandbox: Sandbox, *, source: Source = "assistant") -> None:
-        """After a failure, also of a caller who went: what was half done may have changed something."""
+    async def _sync_after_failure(
+        self, state: ContainerState, sandbox: Sandbox, *, source: Source = "assistant"
+    ) -> None:
+        """After a failed or cancelled transfer, which may have changed some files."""
         try:
-            await asyncio.shield(asyncio.ensure_future(self.look(held, sandbox, source=source)))
-        except (ApiError, SandboxTrouble, StoreFault):  # what failed first is told; the next look finds the rest
-            log.info("the files of a container could not be listed", container_id=held.id)
+            await asyncio.shield(asyncio.ensure_future(self.sync(state, sandbox, source=source)))
+        except (ApiError, SandboxError, StoreFault):  # the first failure is raised; the next sync finds the rest
+            log.info("the files of a container could not be listed", container_id=state.id)
 
-    async def look(
+    async def sync(
         self,
-        held: ContainerState,
+        state: ContainerState,
         sandbox: Sandbox,
         *,
         source: Source = "assistant",
         path: str | None = None,
         file_id: str | None = None,
     ) -> list[ContainerFileRecord]:
-        """Write down what has changed since the last look. `source` is of all of it, or only of what is at `path`."""
-        known = {place: record for place, record in held.files.items() if place != path}
+        """Store what has changed in the sandbox since the last sync; the new and changed files.
+
+        `source` applies to all of them, or only to the one at `path`.
+        """
+        known = {known_path: record for known_path, record in state.files.items() if known_path != path}
         found = changes(known, await sandbox.list_files())
         now = int(self._clock())
         put = [
             ContainerFileRecord(
                 id=new_id("cfile_"),
-                container_id=held.id,
+                container_id=state.id,
                 path=file.path,
                 bytes=file.size,
                 created_at=now,
                 source=source if path in (None, file.path) else "assistant",
                 modified=file.modified,
-                file_id=file_id if file.path == path else _origin(held.files.get(file.path)),
+                file_id=file_id if file.path == path else _upload_id(state.files.get(file.path)),
             )
             for file in found.written
         ]
-        if put or found.gone:
-            if not await self._store.change_container_files(held.owner, held.id, put=put, dropped=found.gone):
-                held.is_over = True
-            held.check()
-            dropped = set(found.gone)
-            held.files = {place: record for place, record in known.items() if record.id not in dropped}
-            held.files.update((record.path, record) for record in put)
+        if put or found.removed_ids:
+            if not await self._store.change_container_files(state.owner, state.id, put=put, dropped=found.removed_ids):
+                state.closed = True
+            state.raise_if_closed()
+            removed = set(found.removed_ids)
+            state.files = {known_path: record for known_path, record in known.items() if record.id not in removed}
+            state.files.update((record.path, record) for record in put)
         return put
 
 
-def _origin(record: ContainerFileRecord | None) -> str | None:
+def _upload_id(record: ContainerFileRecord | None) -> str | None:
     return None if record is None else record.file_id
 
 
-def absent(container_id: str, file_id: str) -> ApiError:
-    """404, in the words of the wire."""
+def file_not_found(container_id: str, file_id: str) -> ApiError:
+    """404, with OpenAI's message."""
     return ApiError(404, f"File {file_id} not found on container {container_id}.", code="not_found")
 
 
 def unknown_file(file_id: str, param: str) -> ApiError:
-    """400: a request names an uploaded file that is not there, or not the caller's."""
+    """400: a request names an uploaded file that does not exist, or is another owner's."""
     return invalid(f"File with id '{file_id}' not found.", param=param)

@@ -1,4 +1,4 @@
-"""Names of files in a container, and what has changed among them. Pure."""
+"""Paths of files in a container: validation, names of uploads, and changes between two listings. Pure."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from msgspec import Struct
 
 from antwort.api.errors import invalid
 from antwort.containers.sandboxes.port import SandboxFile
-from antwort.engine.ports import ContainerFileRecord, FileRecord
+from antwort.engine.stores import ContainerFileRecord, FileRecord
 
 DATA = "/mnt/data"
-"""Where the files of a container are, for the code in it."""
+"""The directory of a container's files, inside of its sandbox."""
 
-_LONGEST_NAME = 255
-_DEEPEST = 64
+_MAX_NAME_BYTES = 255
+_MAX_DEPTH = 64
 
 
 class Changes(Struct, frozen=True):
-    """What is new or was written again since it was last looked at, and the ids of what is not there any more."""
+    """The files that are new or changed, and the ids of those that were removed."""
 
     written: list[SandboxFile]
-    gone: list[str]
+    removed_ids: list[str]
 
 
-def changes(known: Mapping[str, ContainerFileRecord], there: Sequence[SandboxFile]) -> Changes:
-    """Compare what is known, by path, with what there is."""
-    found = {file.path for file in there}
+def changes(known: Mapping[str, ContainerFileRecord], listing: Sequence[SandboxFile]) -> Changes:
+    """Compare the known records, by path, with a listing of the sandbox."""
+    found = {file.path for file in listing}
     return Changes(
-        written=[file for file in there if not _is_same(known.get(file.path), file)],
-        gone=[record.id for path, record in known.items() if path not in found],
+        written=[file for file in listing if not _is_same(known.get(file.path), file)],
+        removed_ids=[record.id for path, record in known.items() if path not in found],
     )
 
 
@@ -39,22 +39,22 @@ def _is_same(record: ContainerFileRecord | None, file: SandboxFile) -> bool:
 
 
 def relative_path(name: str, *, param: str) -> str:
-    """The place below `/mnt/data` that a caller names; `ApiError` 400 for one that is not below it."""
+    """The path below `/mnt/data` that a caller names; `ApiError` 400 for a path outside of it."""
     path = name.removeprefix(DATA + "/").removeprefix("./")
     if not _is_plain(path):
         raise invalid(
             f"A name must be a plain path below {DATA}: no '..', no backslash or control character, no empty part, "
-            f"at most {_LONGEST_NAME} bytes for each part.",
+            f"at most {_MAX_NAME_BYTES} bytes for each part.",
             param=param,
         )
     return path
 
 
-def place_for(file: FileRecord, is_taken: Callable[[str], bool]) -> str:
-    """Where an uploaded file goes: by its own name if that can be, else by one that says which file it is."""
+def path_for(file: FileRecord, is_taken: Callable[[str], bool]) -> str:
+    """The path of an uploaded file: its own name if valid and free, else one with its id."""
     name = file.filename.removeprefix(DATA + "/").removeprefix("./")
     if not _is_plain(name):
-        name = "".join(character for character in name.rpartition("/")[2] if not _misleads(character))
+        name = "".join(character for character in name.rpartition("/")[2] if not _is_forbidden(character))
     if not _is_plain(name):
         return file.id
     if not is_taken(name):
@@ -66,21 +66,21 @@ def place_for(file: FileRecord, is_taken: Callable[[str], bool]) -> str:
 
 def _is_plain(path: str) -> bool:
     parts = path.split("/")
-    return len(parts) <= _DEEPEST and all(map(_is_part, parts))
+    return len(parts) <= _MAX_DEPTH and all(map(_is_part, parts))
 
 
 def _is_part(name: str) -> bool:
-    return name not in ("", ".", "..") and _fits(name) and not any(map(_misleads, name))
+    return name not in ("", ".", "..") and _fits(name) and not any(map(_is_forbidden, name))
 
 
 def _fits(name: str) -> bool:
     try:
-        return len(name.encode()) <= _LONGEST_NAME
+        return len(name.encode()) <= _MAX_NAME_BYTES
     except UnicodeEncodeError:
         return False
 
 
-def _misleads(character: str) -> bool:
-    """As the sandbox sees it: odd spaces and joined emoji are names, line ends and turned writing are tricks."""
+def _is_forbidden(character: str) -> bool:
+    """Control characters, line separators and bidi overrides, as in the sandbox. Emoji joiners are allowed."""
     kind = unicodedata.category(character)
     return character == "\\" or (kind.startswith("C") and character != "\N{ZERO WIDTH JOINER}") or kind in ("Zl", "Zp")

@@ -1,4 +1,4 @@
-"""What one owner's containers may take: how many, how much memory, how many bytes of files."""
+"""Quotas of one owner's containers: their number, their memory, and the bytes of their files."""
 
 from __future__ import annotations
 
@@ -7,61 +7,65 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from antwort.api.errors import ApiError
-from antwort.engine.ports import ContainerStore, ContainerUse, OverQuota, Owner
+from antwort.engine.stores import ContainerStore, ContainerUse, OverQuota, Owner
 from antwort.telemetry import Metrics
 
-_STEP = 4 * 1024 * 1024  # bytes that may come before the quota is looked at again
+_CHECK_INTERVAL_BYTES = 4 * 1024 * 1024
 
 
-class Disk:
-    """Counts files on their way in, beside those that are there: many uploads at once share one quota."""
+class DiskQuota:
+    """Disk quota that also counts uploads in progress: concurrent uploads share one quota."""
 
-    def __init__(self, store: ContainerStore, most: ContainerUse, metrics: Metrics, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, store: ContainerStore, quota: ContainerUse, metrics: Metrics, clock: Callable[[], float]
+    ) -> None:
         self._store = store
-        self._most = most
+        self._quota = quota
         self._metrics = metrics
         self._clock = clock
-        self._coming: Counter[str] = Counter()
+        self._uploading: Counter[str] = Counter()
+        """Bytes of uploads in progress, by tenant."""
 
     async def check(self, owner: Owner, more: int = 0) -> None:
-        """Whether there is room for so many bytes more; `ApiError` 429 where there is not."""
+        """`ApiError` 429 where `more` bytes would exceed the quota."""
         used = await self._store.container_use(owner, self._clock())
-        if used.disk + self._coming[owner.tenant] + more > self._most.disk:
-            raise over_quota(OverQuota("disk"), self._most)
+        if used.disk + self._uploading[owner.tenant] + more > self._quota.disk:
+            raise quota_error(OverQuota("disk"), self._quota)
 
     @asynccontextmanager
-    async def arriving(self, owner: Owner, content: AsyncIterator[bytes]) -> AsyncGenerator[AsyncIterator[bytes]]:
-        """The same content, counted until this is left: by then it has to be written down what came of it."""
-        taken = [0]
+    async def metered(self, owner: Owner, content: AsyncIterator[bytes]) -> AsyncGenerator[AsyncIterator[bytes]]:
+        """The same content, counted as an upload in progress until this is left; then its records must be stored."""
+        received = 0
 
-        async def counted() -> AsyncIterator[bytes]:
-            unseen = 0
-            async for piece in content:
-                taken[0] += len(piece)
-                unseen += len(piece)
-                self._coming[owner.tenant] += len(piece)
-                self._metrics.container_bytes.labels("in").inc(len(piece))
-                if unseen >= _STEP:
-                    unseen = 0
+        async def metered() -> AsyncIterator[bytes]:
+            nonlocal received
+            unchecked = 0
+            async for chunk in content:
+                received += len(chunk)
+                unchecked += len(chunk)
+                self._uploading[owner.tenant] += len(chunk)
+                self._metrics.container_bytes.labels("in").inc(len(chunk))
+                if unchecked >= _CHECK_INTERVAL_BYTES:
+                    unchecked = 0
                     await self.check(owner)
-                yield piece
+                yield chunk
             await self.check(owner)
 
         try:
-            yield counted()
+            yield metered()
         finally:
-            self._coming[owner.tenant] -= taken[0]
-            if not self._coming[owner.tenant]:
-                del self._coming[owner.tenant]
+            self._uploading[owner.tenant] -= received
+            if not self._uploading[owner.tenant]:
+                del self._uploading[owner.tenant]
 
 
-def over_quota(error: OverQuota, most: ContainerUse) -> ApiError:
-    """What the caller is told; trying again does not help, so that nobody's SDK does."""
-    said = {
-        "containers": f"{most.containers} containers may run at a time. Delete one, or let one expire.",
-        "memory": f"the memory limits of running containers may add up to {most.memory} bytes. "
+def quota_error(error: OverQuota, quota: ContainerUse) -> ApiError:
+    """429 `insufficient_quota`. A retry does not help, so the SDK is told not to retry."""
+    details = {
+        "containers": f"{quota.containers} containers may run at a time. Delete one, or let one expire.",
+        "memory": f"the memory limits of running containers may add up to {quota.memory} bytes. "
         "Delete one, or ask for a smaller memory limit.",
-        "disk": f"the files in running containers may add up to {most.disk} bytes. Delete files or containers.",
+        "disk": f"the files in running containers may add up to {quota.disk} bytes. Delete files or containers.",
     }[error.what]
-    message = f"You exceeded your quota of {error.what}: {said}"
+    message = f"You exceeded your quota of {error.what}: {details}"
     return ApiError(429, message, kind="insufficient_quota", code="insufficient_quota", should_retry=False)

@@ -1,4 +1,4 @@
-"""What happens between a request and its response: the turn, its fold, and the one driver. No HTTP, no SQL."""
+"""Response engine: the agent turn, its driver, and the protocols of models, tools and stores. No HTTP, no SQL."""
 
 from __future__ import annotations
 

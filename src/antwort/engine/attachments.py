@@ -28,7 +28,8 @@ from antwort.api.items import (
     Raw,
 )
 from antwort.engine.context import Context
-from antwort.engine.ports import ChosenModel, FileRecord, FileStore, Owner
+from antwort.engine.ports import ChosenModel
+from antwort.engine.stores import FileRecord, FileStore, Owner
 
 Attached: TypeAlias = InputImage | InputFile
 
@@ -38,7 +39,7 @@ _UNSHOWN = ("unsupported_file", "file_too_large")
 _TEXT = ("text/", "application/json", "application/xml", "application/yaml")
 
 
-class Place(NamedTuple):
+class PartLocation(NamedTuple):
     """Where in an item a part is, and how a request would name it."""
 
     field: str
@@ -46,7 +47,7 @@ class Place(NamedTuple):
     param: str
 
 
-def places(item: Item, param: str) -> Iterator[tuple[Place, Attached]]:
+def attached_parts(item: Item, param: str) -> Iterator[tuple[PartLocation, Attached]]:
     """The pictures and files of an item."""
     known = item.known
     if isinstance(known, GivenMessage):
@@ -58,13 +59,13 @@ def places(item: Item, param: str) -> Iterator[tuple[Place, Attached]]:
     if not isinstance(parts, str):
         for at, part in enumerate(parts):
             if isinstance(part, (InputImage, InputFile)):
-                yield Place(name, at, f"{param}.{name}[{at}]"), part
+                yield PartLocation(name, at, f"{param}.{name}[{at}]"), part
 
 
 async def check_files(given: Sequence[Item], owner: Owner, store: FileStore, param: str) -> None:
     """Every file that these items name is there, and the caller's."""
     for at, item in enumerate(given):
-        for place, part in places(item, f"{param}[{at}]"):
+        for place, part in attached_parts(item, f"{param}[{at}]"):
             if part.file_id is not None and await store.get_file(owner, part.file_id) is None:
                 raise _absent(part.file_id, place)
 
@@ -91,7 +92,7 @@ class Attacher:
 
     async def _item(self, item: Item, param: str, *, strict: bool) -> Item:
         raw = item.raw
-        for place, part in places(item, param):
+        for place, part in attached_parts(item, param):
             parts = list(cast("list[Raw]", raw[place.field]))
             try:
                 data = await self._data(part, place)
@@ -105,12 +106,12 @@ class Attacher:
             raw = {**raw, place.field: parts}
         return item if raw is item.raw else items.read(raw)
 
-    async def _data(self, part: Attached, place: Place) -> Raw:
+    async def _data(self, part: Attached, place: PartLocation) -> Raw:
         if isinstance(part, InputImage):
             return await self._image(part, place)
         return await self._file(part, place)
 
-    async def _image(self, part: InputImage, place: Place) -> Raw:
+    async def _image(self, part: InputImage, place: PartLocation) -> Raw:
         if part.image_url:
             if not part.image_url.startswith(_ADDRESSES):  # an upstream might look for it on its own disk
                 raise invalid(
@@ -129,7 +130,7 @@ class Attacher:
             )
         return {"image_url": await _data_url(kind, content)}
 
-    async def _file(self, part: InputFile, place: Place) -> Raw:
+    async def _file(self, part: InputFile, place: PartLocation) -> Raw:
         if part.file_data:
             name, source = part.filename or "file", "file_data"
             content = decoded(part.file_data, place)
@@ -156,7 +157,7 @@ class Attacher:
             )
         return {"filename": name, "file_data": await _data_url(kind, content)}
 
-    async def _load(self, file_id: str, place: Place) -> tuple[FileRecord, bytes]:
+    async def _load(self, file_id: str, place: PartLocation) -> tuple[FileRecord, bytes]:
         if file_id in self._loaded:
             return self._loaded[file_id]
         record = await self.store.get_file(self.owner, file_id)
@@ -201,7 +202,7 @@ def _is_text(content: bytes) -> bool:
     return b"\0" not in content
 
 
-def decoded(data: str, place: Place) -> bytes:
+def decoded(data: str, place: PartLocation) -> bytes:
     """What is in `file_data`: a data URL, or base64 alone."""
     head, comma, payload = data.partition(",")
     try:
@@ -227,10 +228,10 @@ def _mention(part: Attached, *, spared: bool = False) -> str:
     return f"[attached file: {part.filename or part.file_id or 'file'}, which cannot be shown any more]"
 
 
-def _absent(file_id: str, place: Place) -> ApiError:
+def _absent(file_id: str, place: PartLocation) -> ApiError:
     return not_found("File", file_id, param=f"{place.param}.file_id")
 
 
-def _missing(place: Place, name: str) -> ApiError:
+def _missing(place: PartLocation, name: str) -> ApiError:
     param = f"{place.param}.{name}"
     return invalid(f"Missing required parameter: '{param}'.", param=param, code="missing_required_parameter")

@@ -1,4 +1,4 @@
-"""Whose tool is it: ours, the client's, or nobody's. Decided once for a request. Pure."""
+"""Classifies the declared tools: client-side functions, hosted tools, unsupported types. Pure."""
 
 from __future__ import annotations
 
@@ -7,95 +7,101 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from antwort.api.errors import invalid
-from antwort.api.requests import ToolChoice, matches, named_by
+from antwort.api.requests import ToolChoice, chosen_tools, matches
 from antwort.api.tools import Chosen, CustomTool, FunctionTool, GrammarFormat, ToolDeclaration, tool_type
-from antwort.engine.ports import FREE_TEXT, Choice, FunctionSpec, Must, Toolbox, Workbench
+from antwort.engine.ports import FREE_TEXT, Choice, FunctionSpec, Must, PreparedTool, ToolRegistry
 
 
 @dataclass(frozen=True)
-class Clients:
-    """The call goes back to the client."""
+class ClientSide:
+    """The client runs the call. `is_custom` is a custom tool, which takes free text."""
 
-    custom: bool
+    is_custom: bool
 
 
 @dataclass(frozen=True)
-class Ours:
-    """The call is run here. `at` is the place of the tool among those declared."""
+class ServerSide:
+    """The server runs the call. `tool_index` is the index of the tool in `tools`."""
 
-    at: int
+    tool_index: int
 
 
-Whose: TypeAlias = Clients | Ours
+FunctionOwner: TypeAlias = ClientSide | ServerSide
 
 
 @dataclass(frozen=True)
 class Offer:
-    """What the model is told of, whose each function is, and which of them it must not call, told or not."""
+    """The functions that the model is offered, who runs each, and which it must not call, offered or not."""
 
     specs: tuple[FunctionSpec, ...] = ()
-    whose: dict[str, Whose] = field(default_factory=dict[str, Whose])
+    owner: dict[str, FunctionOwner] = field(default_factory=dict[str, FunctionOwner])
     choice: Choice = "auto"
     forbidden: frozenset[str] = frozenset()
 
-    def without_ours(self) -> Offer:
-        """Only what goes back to the client, once no more calls may be run here."""
-        specs = tuple(spec for spec in self.specs if isinstance(self.whose[spec.name], Clients))
+    def client_only(self) -> Offer:
+        """Without the hosted functions, once `max_tool_calls` is reached."""
+        specs = tuple(spec for spec in self.specs if isinstance(self.owner[spec.name], ClientSide))
         return replace(self, specs=specs, choice="auto" if specs else "none")
 
-    def described(self, benches: Mapping[int, Workbench]) -> Offer:
-        """The same, with what the tools that are run here say of themselves once they are ready."""
-        specs = tuple(
-            benches[whose.at].describe(spec) if isinstance(whose := self.whose[spec.name], Ours) else spec
-            for spec in self.specs
-        )
-        return replace(self, specs=specs)
-
-    def relaxed(self) -> Offer:
-        """A call that was demanded has been made, so it is demanded no more."""
+    def with_auto_choice(self) -> Offer:
+        """A forced `tool_choice` is forced once: after the call it is `auto`."""
         return replace(self, choice="auto")
 
 
-def classify(tools: Sequence[ToolDeclaration], choice: ToolChoice, toolbox: Toolbox) -> Offer:
-    """Sort the declared tools; one that nobody here can run is an error that names it."""
+def is_hosted(tool: ToolDeclaration) -> bool:
+    """Whether the server would run the tool."""
+    return not isinstance(tool, (FunctionTool, CustomTool))
+
+
+def check_tool_types(tools: Sequence[ToolDeclaration], registry: ToolRegistry) -> None:
+    """`ApiError` 400 for a tool type that no provider runs. Looks nothing up."""
+    for index, tool in enumerate(tools):
+        if is_hosted(tool) and not registry.supports(tool):
+            raise invalid(
+                f"Tool type '{tool_type(tool)}' is not available on this server.", param=f"tools[{index}].type"
+            )
+
+
+def classify(tools: Sequence[ToolDeclaration], choice: ToolChoice, prepared: Mapping[int, PreparedTool]) -> Offer:
+    """The offer to the model. `prepared` holds every hosted tool, by its index in `tools`."""
     specs: list[FunctionSpec] = []
-    whose: dict[str, Whose] = {}
-    allowed = named_by(choice) if isinstance(choice, Chosen) and choice.several else None
-    for at, tool in enumerate(tools):
-        offered, owner = _offer(tool, at, toolbox)
+    owners: dict[str, FunctionOwner] = {}
+    allowed = chosen_tools(choice) if isinstance(choice, Chosen) and choice.several else None
+    for index, tool in enumerate(tools):
+        offered, owner = _offered(tool, index, prepared)
         for spec in offered:
-            if spec.name in whose:
-                raise invalid(f"Two tools would be called '{spec.name}'; rename one.", param=f"tools[{at}]")
-            whose[spec.name] = owner
+            if spec.name in owners:
+                raise invalid(f"Two tools would be called '{spec.name}'; rename one.", param=f"tools[{index}]")
+            owners[spec.name] = owner
         if allowed is None or any(matches(one, tool) for one in allowed):
             specs += offered
-    may = set[str]() if choice == "none" else {spec.name for spec in specs}
-    return Offer(tuple(specs), whose, _choice(choice, tools, toolbox), frozenset(whose.keys() - may))
+    callable_names = set[str]() if choice == "none" else {spec.name for spec in specs}
+    return Offer(
+        tuple(specs), owners, _model_choice(choice, tools, prepared), frozenset(owners.keys() - callable_names)
+    )
 
 
-def _offer(tool: ToolDeclaration, at: int, toolbox: Toolbox) -> tuple[Sequence[FunctionSpec], Whose]:
+def _offered(
+    tool: ToolDeclaration, index: int, prepared: Mapping[int, PreparedTool]
+) -> tuple[Sequence[FunctionSpec], FunctionOwner]:
     if isinstance(tool, FunctionTool):
-        return [FunctionSpec(tool.name, tool.description, tool.parameters, strict=bool(tool.strict))], Clients(
-            custom=False
-        )
+        spec = FunctionSpec(tool.name, tool.description, tool.parameters, strict=bool(tool.strict))
+        return [spec], ClientSide(is_custom=False)
     if isinstance(tool, CustomTool):
         grammar = tool.format if isinstance(tool.format, GrammarFormat) else None
         spec = FunctionSpec(tool.name, tool.description, FREE_TEXT, free_text=True, grammar=grammar)
-        return [spec], Clients(custom=True)
-    offered = toolbox.offer(tool)
-    if offered is None:
-        raise invalid(f"Tool type '{tool_type(tool)}' is not available on this server.", param=f"tools[{at}].type")
-    return offered, Ours(at)
+        return [spec], ClientSide(is_custom=True)
+    return prepared[index].specs, ServerSide(index)
 
 
-def _choice(choice: ToolChoice, tools: Sequence[ToolDeclaration], toolbox: Toolbox) -> Choice:
+def _model_choice(choice: ToolChoice, tools: Sequence[ToolDeclaration], prepared: Mapping[int, PreparedTool]) -> Choice:
     if not isinstance(choice, Chosen):
         return choice
     if choice.several:
         return choice.mode or "auto"
     if choice.type in ("function", "custom"):
         return Must(choice.name or "")
-    for tool in tools:
-        if matches(choice, tool) and (offered := toolbox.offer(tool)):
-            return Must(offered[0].name)
+    for index, tool in enumerate(tools):
+        if index in prepared and matches(choice, tool) and prepared[index].specs:
+            return Must(prepared[index].specs[0].name)
     return "required"

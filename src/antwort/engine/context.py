@@ -13,7 +13,7 @@ from antwort.api.ids import Prefix, new_id
 from antwort.api.items import GivenReasoning, Item, ItemReference
 from antwort.api.requests import CreateResponse, read_input
 from antwort.api.secrets import item_without_secrets
-from antwort.engine.ports import Owner, Store
+from antwort.engine.stores import Owner, Store
 
 T = TypeVar("T")
 

@@ -1,164 +1,266 @@
-"""Drives a turn: asks real models, runs real tools, and hands out events one by one.
+"""Driver of a turn: executes its commands against the model, the tools and the store, and yields its events.
 
-Pull-based: nothing goes on until the event before was taken. So a slow reader slows the
-model down instead of filling memory, and one that goes away ends the work.
+Pull-based: nothing runs until the event before was consumed. A slow client slows the model
+down instead of filling memory, and closing the generator cancels the response. Before the
+last event is yielded, the response is stored as it ended (durable before visible).
 """
 
 from __future__ import annotations
 
+import asyncio
+import copy
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Generator, Mapping
-from contextlib import ExitStack
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Generator
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any
 
-from antwort.api.events import AnyEvent
+from antwort.api.events import FINAL_EVENTS, AnyEvent, ResponseInProgress
 from antwort.api.responses import Response
-from antwort.engine.ports import (
-    Finished,
-    Model,
-    ModelFault,
-    Piece,
-    Progress,
-    ToolDone,
-    Workbench,
-)
-from antwort.engine.turn import Ask, Cancelled, Command, Emit, Job, NextPiece, NextStep, Open, Run, turn
-from antwort.telemetry import ToolCall
+from antwort.engine.context import Context
+from antwort.engine.event_buffer import EventBuffer, Frame
+from antwort.engine.hosted_tools import HostedTools
+from antwort.engine.ports import Finished, Model, ModelFault, ModelRequest, Piece, ToolDone
+from antwort.engine.stores import Owner, ResponseNotStored, Store, StoreFault
+from antwort.engine.turn import Ask, Cancelled, Command, Emit, NextPiece, Open, Run, Turn
+from antwort.telemetry import ToolCallSpan
 
 _logger = logging.getLogger(__name__)
 
+_MAX_RETRY_WAIT = 30.0
+
 
 @dataclass
-class Drive:
-    """One turn on its way. Iterate `events()`; afterwards `response` is how it ended.
+class RetryingWriter:
+    """Retries the write of an ended response that the store refused.
 
-    `parting` holds the last events of a turn that was cancelled: those that its iterator,
-    which is gone, does not get any more.
+    Without it a response whose end met a full disk would stay `in_progress` until the next start.
     """
 
-    job: Job
+    first_wait: float = 1.0
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
+
+    def schedule(self, write: Callable[[], Awaitable[None]]) -> None:
+        """Retry until the write succeeds."""
+        task = asyncio.create_task(self._retry(write))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _retry(self, write: Callable[[], Awaitable[None]]) -> None:
+        wait = self.first_wait
+        while True:
+            await asyncio.sleep(wait)
+            try:
+                return await write()
+            except StoreFault:
+                wait = min(_MAX_RETRY_WAIT, wait * 2)
+
+    async def aclose(self) -> None:
+        """Stop retrying. The next start finds what is unwritten as unfinished."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@dataclass
+class ResponseRun:
+    """One response and the work on it. Iterate `events` once; afterwards `response` is how it ended."""
+
+    owner: Owner
+    context: Context
+    turn: Turn
     model: Model
-    benches: Mapping[int, Workbench]
+    tools: HostedTools
+    store: Store
+    retries: RetryingWriter
+    server_stopping: bool = False
+    """The server stops: the response is left unfinished, and the next start fails or resumes it."""
 
     def __post_init__(self) -> None:
-        self.response: Response = self.job.response
-        self.parting: list[AnyEvent] = []
-        self._pieces: AsyncIterator[Piece] | None = None
-        self._steps: AsyncIterator[Progress | ToolDone] | None = None
-        self._tool: ToolCall | None = None
+        self.response: Response = self.turn.response
+        self.event_buffer = EventBuffer(self.store, self.owner, self.response.id)
+        """Stores the events of a background response, except the last ones, which are written with its end."""
+        self._is_settled = False
+        self._final_events: list[AnyEvent] = []
+        self._final_frames: list[Frame] = []
+        self._pending: deque[AnyEvent] = deque()
         self._sent = 0
+        self._pieces: AsyncIterator[Piece] | None = None
+        self._run: Run | None = None
+        self._span: ToolCallSpan | None = None
 
     @property
     def fault(self) -> ModelFault | None:
-        """Why it failed, if it did."""
-        return self.job.fault
+        """Why the response failed, if it did."""
+        return self.turn.fault
+
+    @property
+    def is_stored(self) -> bool:
+        return self.response.store
+
+    async def finish(self) -> Response:
+        """Do all the work; the response that the last event carries."""
+        async for _ in self.events():
+            pass
+        return self.response
 
     async def events(self) -> AsyncGenerator[AnyEvent]:
-        """The events, numbered. Closing the generator cancels the turn."""
-        loop = turn(self.job)
-        answer: object = None
-        kept = ExitStack()
-        try:
-            for bench in self.benches.values():
-                kept.enter_context(bench.at_work())
-            while True:
-                try:
-                    command = loop.throw(answer) if isinstance(answer, Exception) else loop.send(answer)
-                except StopIteration as stop:
-                    self.response = stop.value
-                    return
-                if isinstance(command, Emit):
-                    answer = None
-                    yield self._numbered(command.event)
-                else:
-                    answer = await self._answer(command)
-        except BaseException:
-            self._cancel(loop)
-            raise
-        finally:
-            await _close(self._pieces)
-            await _close(self._steps)
-            self._end_tool("cancelled")
-            kept.close()
+        """Do the work, one numbered event at a time. Closing the generator cancels it; the result is stored anyway."""
+        commands = self.turn.run()
+        result: object = None
+        with self.tools.lease():
+            try:
+                while (command := _send(commands, result)) is not None:
+                    result = None
+                    if isinstance(command, Emit):
+                        self._pending.extend(command.events)
+                    elif isinstance(command, Run):
+                        self._run, self._span = command, ToolCallSpan(command.name, command.call_id)
+                        while not isinstance(step := await command.call.next_step(), ToolDone):
+                            yield self._numbered(step)
+                        result = await self._end_run(step)
+                    else:
+                        result = await self._execute(command)
+                    while self._pending:
+                        event = self._numbered(self._pending.popleft())
+                        if isinstance(event, FINAL_EVENTS):
+                            await self._settle_at(event)
+                        yield event
+                        await self._write_in_progress(event)
+            except BaseException:
+                self._cancel(commands)
+                raise
+            finally:
+                await self._close()
 
     def _numbered(self, event: AnyEvent) -> AnyEvent:
         event.sequence_number = self._sent
         self._sent += 1
         return event
 
-    def _cancel(self, loop: Generator[Command, Any, Response]) -> None:
-        """Let the turn settle what it has, and hear its last words."""
-        try:
-            command = loop.throw(Cancelled())
-            while isinstance(command, Emit):
-                self.parting.append(self._numbered(command.event))
-                command = loop.send(None)
-        except StopIteration as stop:
-            self.response = stop.value
-        except Cancelled:  # the turn itself has failed, and says nothing any more
-            pass
+    def _cancel(self, commands: Generator[Command, Any, Response]) -> None:
+        """Let the turn end, and keep its last events, which the consumer of `events` no longer receives."""
+        if self._is_settled:
+            return
+        events = [*self._pending]
+        if not any(isinstance(event, FINAL_EVENTS) for event in events):
+            with suppress(StopIteration, Cancelled):
+                command = commands.throw(Cancelled())
+                while isinstance(command, Emit):
+                    events += command.events
+                    command = commands.send(None)
+        self._final_events = [self._numbered(event) for event in events]
 
-    async def _answer(self, command: Ask | NextPiece | Open | Run | NextStep) -> object:
-        """What came of it; also that it broke, for the turn to end with."""
-        try:
-            return await self._serve(command)
-        except Exception as error:  # noqa: BLE001 - a model's or a tool's own code; the turn logs it and ends
-            return error
+    async def _close(self) -> None:
+        await self._close_pieces()
+        await self._end_run(None)
+        if not self._is_settled and not self.server_stopping:
+            await _shielded(self._settle(*self._final_events))
 
-    async def _serve(self, command: Ask | NextPiece | Open | Run | NextStep) -> object:
-        match command:
-            case Ask(request):
-                self._pieces = self.model.generate(request)
-                return None
-            case NextPiece():
-                return await self._next_piece()
-            case Open():
-                return await self.benches[command.at].open(command.name, command.call_id)
-            case Run(call):
-                self._steps = call.run()
-                self._tool = ToolCall(command.name, command.call_id)
-                return None
-            case NextStep():
-                return await self._next_step()
+    # ── commands ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def _next_piece(self) -> Piece | ModelFault:
-        assert self._pieces is not None  # noqa: S101 - a turn asks before it listens
+    async def _execute(self, command: Ask | NextPiece | Open) -> object:
+        if isinstance(command, Open):
+            return await self.tools.open(command.tool_index, command.name, command.call_id, command.output_index)
+        return await self._next_piece(command)
+
+    async def _next_piece(self, command: Ask | NextPiece) -> Piece | ModelFault:
+        """The next piece of the model's reply; or its failure, for the turn to end with."""
         try:
+            if isinstance(command, Ask):
+                await self._close_pieces()
+                self._pieces = self.model.generate(command.request)
+            assert self._pieces is not None  # noqa: S101 - a turn asks before it reads
             piece = await anext(self._pieces)
         except ModelFault as fault:
             return fault
         except StopAsyncIteration:
             return ModelFault("The model stopped in the middle of its answer.")
-        except Exception as error:  # a model's own code; the log knows what happened, the caller that it did
+        except Exception as error:  # code of a model; the log has the cause, the client only that it failed
             _logger.exception("a model failed")
             fault = ModelFault("The model failed.")
             fault.__cause__ = error
             return fault
         if isinstance(piece, Finished):
-            await _close(self._pieces)
-            self._pieces = None
+            await self._close_pieces()
         return piece
 
-    async def _next_step(self) -> Progress | ToolDone:
-        assert self._steps is not None  # noqa: S101 - a turn runs a call before it asks how that goes
-        step = await anext(self._steps)
-        if isinstance(step, ToolDone):
-            await _close(self._steps)
-            self._steps = None
-            self._end_tool(step.item.get("status", "completed"))
-        return step
+    async def _close_pieces(self) -> None:
+        """Close the model's generator now: it holds a connection."""
+        pieces, self._pieces = self._pieces, None
+        if isinstance(pieces, AsyncGenerator):
+            try:
+                await pieces.aclose()
+            except Exception:  # code of a model that is not needed any more
+                _logger.exception("a model could not be closed")
 
-    def _end_tool(self, status: str) -> None:
-        if self._tool is not None:
-            self._tool.end(status)
-            self._tool = None
+    async def _end_run(self, done: ToolDone | None) -> ToolDone | None:
+        if self._run is not None and self._span is not None:
+            run, span, self._run, self._span = self._run, self._span, None, None
+            await run.call.aclose()
+            span.end("cancelled" if done is None else done.item.get("status", "completed"))
+        return done
 
+    def model_request(self) -> ModelRequest:
+        """The first request to the model."""
+        return self.turn.model_request()
 
-async def _close(stream: object) -> None:
-    """Generators hold connections; let them go now and not when they are collected."""
-    if isinstance(stream, AsyncGenerator):
+    # ── the store ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _settle_at(self, ending: AnyEvent) -> None:
+        """Durable before visible: store the response that the last event carries, before that event is yielded."""
+        assert isinstance(ending, FINAL_EVENTS)  # noqa: S101 - only those carry an ended response
+        self.response, self._is_settled = copy.copy(ending.response), True
+        await _shielded(self._settle(ending))
+
+    async def _settle(self, *final_events: AnyEvent) -> None:
+        """Store how the response ended. A write that the store refuses is retried later, and raises now."""
+        if not self.response.ended:
+            self.response.status = "cancelled"
+        if self.response.background:
+            self._final_frames = await self.event_buffer.close(*final_events)
         try:
-            await stream.aclose()
-        except Exception:  # a model's or a tool's own code; it is done with, so nobody is to suffer
-            _logger.exception("a model or a tool did not close")
+            await self._write()
+        except StoreFault as fault:
+            self.retries.schedule(self._write)
+            raise ResponseNotStored(
+                f"The work on response '{self.response.id}' has ended, and its end cannot be stored right now. "
+                "It will be as soon as that is possible: look for it there before you ask again."
+            ) from fault
+
+    async def _write_in_progress(self, event: AnyEvent) -> None:
+        """Store `in_progress`, so that polling sees the end of `queued`. Nothing depends on it, so a fault is ignored.
+
+        After the event is yielded: a cancellation meanwhile must not lose it.
+        """
+        if isinstance(event, ResponseInProgress) and self.is_stored and event.response.background:
+            with suppress(StoreFault):
+                await self.store.finish_response(self.owner, event.response)
+
+    async def _write(self) -> None:
+        has_answer = self.response.status in ("completed", "incomplete")
+        appended = [*(item.raw for item in self.context.given), *self.response.output] if has_answer else []
+        if self.is_stored:
+            await self.store.finish_response(self.owner, self.response, appended=appended, events=self._final_frames)
+        elif self.response.conversation is not None and appended:
+            await self.store.add_items(self.owner, self.response.conversation.id, appended)
+
+
+def _send(commands: Generator[Command, Any, Response], result: object) -> Command | None:
+    """Send the result of a command to the turn; its next command, None at its end."""
+    try:
+        return commands.throw(result) if isinstance(result, Exception) else commands.send(result)
+    except StopIteration:
+        return None
+
+
+async def _shielded(work: Coroutine[Any, Any, None]) -> None:
+    """Await work that must not be cancelled; a cancellation meanwhile is raised after it."""
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise

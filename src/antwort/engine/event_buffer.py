@@ -1,8 +1,8 @@
-"""The events of a background response on their way into the store: in batches, as fast as the store takes them.
+"""Write-behind buffer for the events of a background response: stores them in batches, retries a refused batch.
 
-A batch that the store refuses is tried again. What is not kept when the response ends is
-not lost either: it is written together with the end, so that a kept stream is whole or its
-response is not over.
+Without it each event would wait for a commit of its own, and a locked database would stall
+the model. What is not stored when the response ends is written in the same transaction as
+its end, so a stored event stream is never missing a part of an ended response.
 """
 
 from __future__ import annotations
@@ -14,71 +14,72 @@ from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
 from antwort.api.events import AnyEvent, to_sse
-from antwort.engine.ports import Owner, ResponseStore, StoreFault
+from antwort.engine.stores import Owner, ResponseStore, StoreFault
 
 _logger = logging.getLogger(__name__)
 
-BATCH = 64
-_PAUSE = 0.5
+MAX_WAITING = 64
+_RETRY_SECONDS = 0.5
 
 Frame: TypeAlias = tuple[int, bytes]
+"""A sequence number and its SSE frame."""
 
 
 class EventBuffer:
-    """Begin it once; `add` events in their order; `close` it before the end is written."""
+    """Call `start` once, `add` for each event in order, and `close` before the end of the response is written."""
 
     def __init__(self, store: ResponseStore, owner: Owner, response_id: str) -> None:
         self._store = store
         self._owner = owner
-        self._id = response_id
+        self._response_id = response_id
         self._waiting: deque[Frame] = deque()
-        self._news = asyncio.Condition()
+        self._changed = asyncio.Condition()
         self._closing = asyncio.Event()
-        self._keeper: asyncio.Task[None] | None = None
+        self._writer: asyncio.Task[None] | None = None
 
-    def begin(self, kept: Callable[[int], Awaitable[None]]) -> None:
-        """Keep what is added; `kept` is told the last number that is in the store."""
-        self._keeper = asyncio.create_task(self._keep(kept))
+    def start(self, on_stored: Callable[[int], Awaitable[None]]) -> None:
+        """Start to write; `on_stored` receives the last sequence number that is in the store."""
+        self._writer = asyncio.create_task(self._write_batches(on_stored))
 
     async def add(self, event: AnyEvent) -> None:
-        """Keep an event. Returns at once, unless a whole batch waits already."""
+        """Buffer an event. Waits while more than `MAX_WAITING` events are buffered."""
         self._waiting.append(_frame(event))
-        async with self._news:
-            self._news.notify_all()
-            await self._news.wait_for(lambda: len(self._waiting) <= BATCH or self._closing.is_set())
+        async with self._changed:
+            self._changed.notify_all()
+            await self._changed.wait_for(lambda: len(self._waiting) <= MAX_WAITING or self._closing.is_set())
 
-    async def close(self, *last: AnyEvent) -> list[Frame]:
-        """Keep no more: the frames that are not in the store, and those of the last events."""
+    async def close(self, *final_events: AnyEvent) -> list[Frame]:
+        """Stop writing; the frames that are not in the store, and those of the final events."""
         self._closing.set()
-        async with self._news:
-            self._news.notify_all()
-        if self._keeper is not None:
-            await asyncio.wait([self._keeper])
-        return [*self._waiting, *map(_frame, last)]
+        async with self._changed:
+            self._changed.notify_all()
+        if self._writer is not None:
+            await asyncio.wait([self._writer])
+        return [*self._waiting, *map(_frame, final_events)]
 
-    async def _keep(self, kept: Callable[[int], Awaitable[None]]) -> None:
-        while batch := await self._next():
+    async def _write_batches(self, on_stored: Callable[[int], Awaitable[None]]) -> None:
+        while batch := await self._next_batch():
             try:
-                await self._store.append_events(self._owner, self._id, batch)
+                await self._store.append_events(self._owner, self._response_id, batch)
             except StoreFault:
-                _logger.warning("events of background response %s are kept later", self._id)
-                await self._pause()
+                _logger.warning("events of background response %s are stored later", self._response_id)
+                await self._wait_to_retry()
                 continue
             for _ in batch:
                 self._waiting.popleft()
-            async with self._news:
-                self._news.notify_all()
-            await kept(batch[-1][0])
+            async with self._changed:
+                self._changed.notify_all()
+            await on_stored(batch[-1][0])
 
-    async def _next(self) -> list[Frame]:
-        """What waits, once something does; nothing when it is over."""
-        async with self._news:
-            await self._news.wait_for(lambda: self._waiting or self._closing.is_set())
+    async def _next_batch(self) -> list[Frame]:
+        """All buffered frames, once there are some; empty when the buffer is closed."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: self._waiting or self._closing.is_set())
         return [] if self._closing.is_set() else list(self._waiting)
 
-    async def _pause(self) -> None:
+    async def _wait_to_retry(self) -> None:
         try:
-            async with asyncio.timeout(_PAUSE):
+            async with asyncio.timeout(_RETRY_SECONDS):
                 await self._closing.wait()
         except TimeoutError:
             pass

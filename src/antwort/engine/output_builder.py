@@ -1,17 +1,17 @@
-"""Turns pieces of a model's answer into items and their events, in the order that the wire demands. Pure.
+"""Builds output items and their events from the pieces of a model's reply, in the order of the wire. Pure.
 
-    Writer            gives items their places; knows the one that is open
+    OutputBuilder     assigns output indexes; holds the item that is open
     OpenMessage       text and refusals
-    OpenReasoning     thoughts and summaries of them
-    OpenCall          a call of the client's that the model is writing
+    OpenReasoning     reasoning text and summaries
+    OpenCall          a client-side call that the model is writing
 
-A message or reasoning stays open until something else begins. Calls may be open side
+A message or reasoning item stays open until another item begins. Calls may be open side
 by side, because models write several at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -32,7 +32,13 @@ from antwort.api.items import (
     Status,
     SummaryText,
 )
-from antwort.engine.ports import ReasoningPiece, RefusalPiece, SealedReasoning, SummaryPiece, TextPiece
+from antwort.engine.ports import (
+    ReasoningPiece,
+    RefusalPiece,
+    SealedReasoning,
+    SummaryPiece,
+    TextPiece,
+)
 
 Speech: TypeAlias = TextPiece | RefusalPiece
 Thought: TypeAlias = ReasoningPiece | SummaryPiece | SealedReasoning
@@ -53,42 +59,48 @@ class OpenMessage:
     def item(self) -> Raw:
         return msgspec.to_builtins(self._message)
 
-    def write(self, piece: Speech) -> Iterator[AnyEvent]:
-        """Some more, in a part of its kind."""
+    def write(self, piece: Speech) -> list[AnyEvent]:
+        """Append to the open part, or to a new part of the piece's kind."""
+        events: list[AnyEvent] = []
         kind = OutputText if isinstance(piece, TextPiece) else Refusal
         content = self._message.content
         if not content or type(content[-1]) is not kind:
-            yield from self._close_part()
+            events += self._close_part()
             content.append(kind())
-            yield wire.ContentPartAdded(**self._where(), part=kind())
+            events.append(wire.ContentPartAdded(**self._where(), part=kind()))
         self._chunks.append(piece.text)
         if isinstance(piece, TextPiece):
             self._logprobs += piece.logprobs
-            yield wire.OutputTextDelta(**self._where(), delta=piece.text, logprobs=list(piece.logprobs))
+            events.append(wire.OutputTextDelta(**self._where(), delta=piece.text, logprobs=list(piece.logprobs)))
         else:
-            yield wire.RefusalDelta(**self._where(), delta=piece.text)
+            events.append(wire.RefusalDelta(**self._where(), delta=piece.text))
+        return events
 
-    def close(self, status: Status) -> Iterator[AnyEvent]:
-        """The message is whole, or stays as far as it is."""
-        yield from self._close_part()
+    def close(self, status: Status) -> list[AnyEvent]:
+        """Close the open part and set the status of the message."""
         self._message.status = status
+        return self._close_part()
 
-    def _close_part(self) -> Iterator[AnyEvent]:
+    def _close_part(self) -> list[AnyEvent]:
         if not self._message.content:
-            return
+            return []
+        events: list[AnyEvent] = []
         part, text = self._message.content[-1], "".join(self._chunks)
         self._chunks = []
         if isinstance(part, Refusal):
             part.refusal = text
-            yield wire.RefusalDone(**self._where(), refusal=text)
+            events.append(wire.RefusalDone(**self._where(), refusal=text))
         else:
             part.text = text
             part.logprobs, self._logprobs = self._logprobs, []
             part.annotations = list(self._annotate(text))
-            for at, annotation in enumerate(part.annotations):
-                yield wire.OutputTextAnnotationAdded(**self._where(), annotation_index=at, annotation=annotation)
-            yield wire.OutputTextDone(**self._where(), text=text, logprobs=part.logprobs)
-        yield wire.ContentPartDone(**self._where(), part=part)
+            events += (
+                wire.OutputTextAnnotationAdded(**self._where(), annotation_index=at, annotation=annotation)
+                for at, annotation in enumerate(part.annotations)
+            )
+            events.append(wire.OutputTextDone(**self._where(), text=text, logprobs=part.logprobs))
+        events.append(wire.ContentPartDone(**self._where(), part=part))
+        return events
 
     def _where(self) -> Raw:
         return {
@@ -110,25 +122,27 @@ class OpenReasoning:
     def item(self) -> Raw:
         return msgspec.to_builtins(self._reasoning)
 
-    def write(self, piece: Thought) -> Iterator[AnyEvent]:
-        """Some more, in a part of its kind."""
+    def write(self, piece: Thought) -> list[AnyEvent]:
+        """Append to the open part, or to a new part of the piece's kind."""
         if isinstance(piece, SealedReasoning):
             self._reasoning.encrypted_content = piece.encrypted_content
-            return
+            return []
+        events: list[AnyEvent] = []
         kind = ReasoningText if isinstance(piece, ReasoningPiece) else SummaryText
         if not isinstance(self._part, kind):
-            yield from self._close_part()
-            yield self._open_part(kind())
+            events += self._close_part()
+            events.append(self._open_part(kind()))
         self._chunks.append(piece.text)
         if isinstance(self._part, ReasoningText):
-            yield wire.ReasoningTextDelta(**self._where(), delta=piece.text)
+            events.append(wire.ReasoningTextDelta(**self._where(), delta=piece.text))
         else:
-            yield wire.SummaryTextDelta(**self._where(), delta=piece.text)
+            events.append(wire.SummaryTextDelta(**self._where(), delta=piece.text))
+        return events
 
-    def close(self, status: Status) -> Iterator[AnyEvent]:
-        """The reasoning is whole. Its status is not said, as OpenAI does not say it."""
+    def close(self, status: Status) -> list[AnyEvent]:
+        """Close the open part. A reasoning item has no status, as on OpenAI's wire."""
         _ = status
-        yield from self._close_part()
+        return self._close_part()
 
     def _open_part(self, part: ReasoningText | SummaryText) -> AnyEvent:
         self._part = part
@@ -140,19 +154,25 @@ class OpenReasoning:
         self._reasoning.content.append(part)
         return wire.ContentPartAdded(**self._where(), part=ReasoningText())
 
-    def _close_part(self) -> Iterator[AnyEvent]:
+    def _close_part(self) -> list[AnyEvent]:
         part, text = self._part, "".join(self._chunks)
         self._chunks = []
         if part is None:
-            return
+            return []
         part.text = text
+        events: list[AnyEvent]
         if isinstance(part, SummaryText):
-            yield wire.SummaryTextDone(**self._where(), text=text)
-            yield wire.SummaryPartDone(**self._where(), part=part)
+            events = [
+                wire.SummaryTextDone(**self._where(), text=text),
+                wire.SummaryPartDone(**self._where(), part=part),
+            ]
         else:
-            yield wire.ReasoningTextDone(**self._where(), text=text)
-            yield wire.ContentPartDone(**self._where(), part=part)
+            events = [
+                wire.ReasoningTextDone(**self._where(), text=text),
+                wire.ContentPartDone(**self._where(), part=part),
+            ]
         self._part = None
+        return events
 
     def _where(self) -> Raw:
         where: Raw = {"item_id": self._reasoning.id, "output_index": self.index}
@@ -187,15 +207,16 @@ class OpenCall:
             call = FunctionCall(self._id, self.call_id, self.name, self.text, status=status)
         return msgspec.to_builtins(call)
 
-    def write(self, delta: str) -> Iterator[AnyEvent]:
-        """Some more of the arguments."""
-        if delta:
-            self._chunks.append(delta)
-            kind = wire.CustomInputDelta if self._custom else wire.FunctionArgumentsDelta
-            yield kind(item_id=self._id, output_index=self.index, delta=delta)
+    def write(self, delta: str) -> list[AnyEvent]:
+        """Append to the arguments. An empty delta makes no event."""
+        if not delta:
+            return []
+        self._chunks.append(delta)
+        kind = wire.CustomInputDelta if self._custom else wire.FunctionArgumentsDelta
+        return [kind(item_id=self._id, output_index=self.index, delta=delta)]
 
     def close(self) -> AnyEvent:
-        """The arguments are whole."""
+        """The arguments are complete."""
         if self._custom:
             return wire.CustomInputDone(item_id=self._id, output_index=self.index, input=self.text)
         return wire.FunctionArgumentsDone(item_id=self._id, output_index=self.index, arguments=self.text)
@@ -224,33 +245,34 @@ class OutputBuilder:
         self.output[index] = item
         return wire.OutputItemDone(output_index=index, item=item)
 
-    def write(self, piece: Speech | Thought) -> Iterator[AnyEvent]:
-        """What the model says or thinks. An empty piece says nothing, and begins nothing."""
-        if not (isinstance(piece, SealedReasoning) or piece.text or self._goes_on(piece)):
-            return
+    def write(self, piece: Speech | Thought) -> list[AnyEvent]:
+        """Events of a piece of text or reasoning. An empty piece makes no event and opens no item."""
+        if not (isinstance(piece, SealedReasoning) or piece.text or self._continues_token(piece)):
+            return []
+        events: list[AnyEvent] = []
         if isinstance(piece, (TextPiece, RefusalPiece)):
             if not isinstance(self._open, OpenMessage):
-                yield from self._replace(OpenMessage(self.next_index, self.annotate))
+                events += self._replace(OpenMessage(self.next_index, self.annotate))
             assert isinstance(self._open, OpenMessage)  # noqa: S101 - just opened
-            yield from self._open.write(piece)
-        else:
-            if not isinstance(self._open, OpenReasoning):
-                yield from self._replace(OpenReasoning(self.next_index))
-            assert isinstance(self._open, OpenReasoning)  # noqa: S101 - just opened
-            yield from self._open.write(piece)
+            return events + self._open.write(piece)
+        if not isinstance(self._open, OpenReasoning):
+            events += self._replace(OpenReasoning(self.next_index))
+        assert isinstance(self._open, OpenReasoning)  # noqa: S101 - just opened
+        return events + self._open.write(piece)
 
-    def _goes_on(self, piece: Speech | Thought) -> bool:
-        """Whether an empty piece tells more of what is being said: a token may be half a character."""
+    def _continues_token(self, piece: Speech | Thought) -> bool:
+        """Whether an empty piece carries logprobs of the open message: a token may be half a character."""
         return isinstance(piece, TextPiece) and bool(piece.logprobs) and isinstance(self._open, OpenMessage)
 
-    def close(self, status: Status = "completed") -> Iterator[AnyEvent]:
-        """Close what is open."""
-        if self._open is not None:
-            yield from self._open.close(status)
-            yield self.end(self._open.index, self._open.item())
-            self._open = None
+    def close(self, status: Status = "completed") -> list[AnyEvent]:
+        """Close the open item, if there is one."""
+        if self._open is None:
+            return []
+        events = [*self._open.close(status), self.end(self._open.index, self._open.item())]
+        self._open = None
+        return events
 
-    def _replace(self, opened: OpenMessage | OpenReasoning) -> Iterator[AnyEvent]:
-        yield from self.close()
+    def _replace(self, opened: OpenMessage | OpenReasoning) -> list[AnyEvent]:
+        events = self.close()
         self._open = opened
-        yield self.begin(opened.item())
+        return [*events, self.begin(opened.item())]

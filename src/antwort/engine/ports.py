@@ -14,16 +14,9 @@ from msgspec import Struct, field
 
 from antwort.api.items import Annotation, Item
 from antwort.api.requests import JsonObjectFormat, JsonSchemaFormat, ReasoningOptions, TextFormat
-from antwort.api.responses import Response, Usage
+from antwort.api.responses import Usage
 from antwort.api.tools import GrammarFormat, ToolDeclaration
-
-
-class Owner(Struct, frozen=True):
-    """Whom an object belongs to. Every look-up takes one."""
-
-    tenant: str
-    key_id: str
-
+from antwort.engine.stores import Owner
 
 # ── models ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -210,20 +203,20 @@ class Models(Protocol):
         ...
 
 
-# ── tools that are run here ──────────────────────────────────────────────────────────────────────────────────────────
+# ── hosted tools ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class Progress(Struct, frozen=True):
-    """An event of a hosted call, such as `response.code_interpreter_call.interpreting`."""
+    """A progress event of a hosted call, such as `response.code_interpreter_call.interpreting`."""
 
     type: str
     fields: dict[str, Any] = field(default_factory=dict[str, Any])
 
 
 class ToolDone(Struct, frozen=True):
-    """A hosted call is over: its item for the client, and the text that the model reads.
+    """The end of a hosted call: its item for the client, and the text that the model reads.
 
-    The item is whole: what of it a client sees, `api.shown` decides.
+    The item is complete: `api.projection` removes what the request did not `include`.
     """
 
     item: dict[str, Any]
@@ -231,399 +224,80 @@ class ToolDone(Struct, frozen=True):
 
 
 class ToolContext(Struct, frozen=True, kw_only=True):
-    """What a hosted tool may know of the response that it is made ready for."""
+    """The request that a hosted tool is prepared for."""
 
     owner: Owner
     response_id: str
     history: Sequence[Item]
     given: Sequence[Item]
-    """The end of the history: what this request has brought."""
+    """The end of the history: the items of this request."""
     include: frozenset[str]
 
 
 class HostedCall(Protocol):
-    """One call of a tool that is run here, from the moment the model begins to write it.
+    """One call of a hosted tool, from the moment that the model begins to write it.
 
-    What it cannot do is told by `ToolDone`. One that raises ends the whole response, so the
-    registry lets none of its providers' calls do that.
+    A call reports its failure with `ToolDone`. An exception of any method makes it a failed call.
     """
 
     @property
     def item(self) -> dict[str, Any]:
-        """The item as it begins."""
+        """The item at the start of the call, with an `id` and a `type`."""
         ...
 
-    def opening(self) -> Sequence[Progress]:
-        """Events right after it began."""
+    def started_events(self) -> Sequence[Progress]:
+        """Events that follow `response.output_item.added`."""
         ...
 
     def write(self, delta: str) -> Sequence[Progress]:
-        """Events of some more of the arguments, as the model writes them."""
+        """Take the next part of the arguments, as the model writes them; the events of it."""
         ...
 
     def run(self) -> AsyncIterator[Progress | ToolDone]:
-        """Run it, once the arguments are whole; the last thing that comes is `ToolDone`."""
+        """Run the call, once the arguments are complete; the last value is `ToolDone`."""
         ...
 
     def failed(self, reason: str) -> ToolDone:
-        """How it looks when it could not be run."""
+        """The end of a call that could not be run."""
         ...
 
 
-class Workbench(Protocol):
-    """A hosted tool that was made ready for one response: what its calls share."""
+class PreparedTool(Protocol):
+    """A hosted tool prepared for one response: the state that its calls share."""
 
     @property
-    def takes_files(self) -> bool:
-        """Whether its calls can read the files of this history, also those that the model cannot be shown."""
+    def specs(self) -> Sequence[FunctionSpec]:
+        """The functions that the model is offered, with their final descriptions."""
         ...
 
-    def describe(self, spec: FunctionSpec) -> FunctionSpec:
-        """What the model is told of an offered function, now that more is known."""
+    @property
+    def reads_files(self) -> bool:
+        """Whether its calls can read the files of the history, including those that the model cannot be shown."""
         ...
 
     async def open(self, name: str, call_id: str) -> HostedCall:
-        """Begin a call of one of the offered functions."""
+        """Begin a call of one of the functions."""
         ...
 
     def annotate(self, text: str) -> Sequence[Annotation]:
-        """What an answer of the model cites of what its calls have made."""
+        """Citations in the model's text of what the calls produced."""
         ...
 
-    def at_work(self) -> AbstractContextManager[object]:
-        """Around all of the work on the response: what its calls share is kept until then, and given back after it."""
+    def lease(self) -> AbstractContextManager[object]:
+        """Entered before the first event and left after the last: holds the resources that the calls share."""
         ...
 
 
-class Toolbox(Protocol):
-    """The tools that are run here."""
+class ToolRegistry(Protocol):
+    """The hosted tools. `antwort.tools.ToolRegistry` implements it."""
 
-    def offer(self, tool: ToolDeclaration) -> Sequence[FunctionSpec] | None:
-        """What a model is told of a declared tool; None where that tool is not run here."""
+    def supports(self, tool: ToolDeclaration) -> bool:
+        """Whether a provider runs tools of this type. Costs nothing."""
         ...
 
-    async def prepare(self, tool: ToolDeclaration, param: str, context: ToolContext) -> Workbench:
-        """Make an offered tool ready for a response; an `ApiError` that names the field, below `param`, if it cannot.
+    async def prepare(self, tool: ToolDeclaration, param: str, context: ToolContext) -> PreparedTool:
+        """Prepare a supported tool for a response; `ApiError` that names the field, below `param`, if it cannot.
 
-        Nothing is taken yet that would have to be given back: the model may never call it.
+        Acquires nothing that has to be released: the model may never call it.
         """
-        ...
-
-
-# ── stores ───────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-class StoredResponse(Struct, frozen=True, kw_only=True):
-    """A response and what it was asked with.
-
-    `input` is the request's own items, each with an id; `request` is the rest, as far as it
-    may be written down.
-    """
-
-    response: Response
-    input: list[dict[str, Any]]
-    request: dict[str, Any] = field(default_factory=dict[str, Any])
-
-
-class Page(Struct, frozen=True):
-    """Some of a list, and whether there is more."""
-
-    data: list[Any]
-    has_more: bool
-
-
-class PageQuery(Struct, frozen=True):
-    """Which part of a list: what follows `after`, or the nearest that precede `before`, as `order` has them.
-
-    A store answers `UnknownCursor` where the list has no such id.
-    """
-
-    limit: int = 20
-    order: Literal["asc", "desc"] = "desc"
-    after: str | None = None
-    before: str | None = None
-
-
-class StoreFault(Exception):
-    """The store cannot do its work now: a full disk, a locked or lost database. Worth another try later."""
-
-
-class UnknownCursor(ValueError):
-    """A `PageQuery` names a place that the list does not have: the caller's fault. Says which of its fields."""
-
-    def __init__(self, param: Literal["after", "before"], value: str) -> None:
-        super().__init__(f"No item with id {value!r} found in this list.")
-        self.param: Literal["after", "before"] = param
-        self.value = value
-
-
-EVENTS_AT_ONCE = 1024 * 1024
-"""Bytes of events that are read at a time: a follower who does not read on must not cost memory."""
-
-
-class ResponseStore(Protocol):
-    """Where responses live. What is not the owner's is not there, and nothing tells the two apart."""
-
-    async def begin_response(self, owner: Owner, stored: StoredResponse) -> None:
-        """Write a response that has just begun. Durable when this returns. Begun again, it starts anew."""
-        ...
-
-    async def finish_response(
-        self,
-        owner: Owner,
-        response: Response,
-        *,
-        appended: Sequence[dict[str, Any]] = (),
-        events: Sequence[tuple[int, bytes]] = (),
-    ) -> None:
-        """Write how it stands now, usually how it ended. Durable when this returns. A deleted one stays deleted.
-
-        `appended` goes to its conversation, if that is still there, and `events` are kept as `append_events` keeps
-        them: with the response or not at all.
-        """
-        ...
-
-    async def get_response(self, owner: Owner, response_id: str) -> StoredResponse | None: ...
-
-    async def delete_response(self, owner: Owner, response_id: str) -> bool:
-        """Forget it with its input and events; whether it was there."""
-        ...
-
-    async def history(self, owner: Owner, response_id: str) -> list[dict[str, Any]] | None:
-        """Input and output of the chain that ends with this response, oldest first; None where it is not there.
-
-        A chain with a deleted response in it begins behind that one.
-        """
-        ...
-
-    async def input_items(self, owner: Owner, response_id: str, query: PageQuery) -> Page | None: ...
-
-    async def find_items(self, owner: Owner, ids: Sequence[str]) -> dict[str, dict[str, Any]]:
-        """Items of the owner's responses and conversations, by id; those that are not there are left out.
-
-        Of several with one id the newest, and a conversation's rather than a response's. References are no items.
-        """
-        ...
-
-    async def append_events(self, owner: Owner, response_id: str, events: Sequence[tuple[int, bytes]]) -> None:
-        """Keep the events of a background response: (sequence number, SSE frame). Nothing, where it was deleted."""
-        ...
-
-    async def read_events(self, owner: Owner, response_id: str, after: int) -> list[tuple[int, bytes]]:
-        """Those with a higher sequence number, in order; -1 for all.
-
-        As many as come to about `EVENTS_AT_ONCE` bytes, and at least one: for more, ask again behind the last.
-        """
-        ...
-
-    async def unfinished(self) -> list[tuple[Owner, StoredResponse]]:
-        """What is `queued` or `in_progress`: asked at start, it is what a process that is gone has left."""
-        ...
-
-
-class ConversationRecord(Struct, frozen=True):
-    """A conversation, without its items."""
-
-    id: str
-    created_at: int
-    metadata: dict[str, str]
-
-
-class ConversationStore(Protocol):
-    """Where conversations live, and their items in the order of arrival."""
-
-    async def create_conversation(
-        self, owner: Owner, record: ConversationRecord, items: Sequence[dict[str, Any]]
-    ) -> None: ...
-
-    async def get_conversation(self, owner: Owner, conversation_id: str) -> ConversationRecord | None: ...
-
-    async def update_conversation(
-        self, owner: Owner, conversation_id: str, metadata: dict[str, str]
-    ) -> ConversationRecord | None: ...
-
-    async def delete_conversation(self, owner: Owner, conversation_id: str) -> bool: ...
-
-    async def add_items(self, owner: Owner, conversation_id: str, items: Sequence[dict[str, Any]]) -> bool:
-        """Append; False where there is no such conversation. What it already has, by id, stays as it is."""
-        ...
-
-    async def list_items(self, owner: Owner, conversation_id: str, query: PageQuery) -> Page | None: ...
-
-    async def all_items(self, owner: Owner, conversation_id: str) -> list[dict[str, Any]] | None: ...
-
-    async def get_item(self, owner: Owner, conversation_id: str, item_id: str) -> dict[str, Any] | None: ...
-
-    async def delete_item(self, owner: Owner, conversation_id: str, item_id: str) -> bool: ...
-
-
-class FileRecord(Struct, frozen=True, kw_only=True):
-    """An uploaded file, without its content."""
-
-    id: str
-    bytes: int
-    created_at: int
-    filename: str
-    purpose: str
-    expires_at: int | None = None
-    status: str = "processed"
-
-
-class FileStore(Protocol):
-    """Where uploaded files live. Content goes in and out in chunks, never whole through memory.
-
-    A file whose `expires_at` has come is gone, whether or not it has been swept.
-    """
-
-    async def create_file(self, owner: Owner, record: FileRecord, content: AsyncIterator[bytes]) -> FileRecord:
-        """Write content and record; the record comes back with the real size. Nothing is left of one that fails."""
-        ...
-
-    async def get_file(self, owner: Owner, file_id: str) -> FileRecord | None: ...
-
-    async def list_files(self, owner: Owner, query: PageQuery, purpose: str | None = None) -> Page: ...
-
-    async def read_file(self, owner: Owner, file_id: str) -> AsyncIterator[bytes] | None: ...
-
-    async def delete_file(self, owner: Owner, file_id: str) -> bool: ...
-
-    async def sweep_files(self) -> int:
-        """Let go of what expired files take up, everybody's; how many they were. To be called now and then."""
-        ...
-
-
-class ContainerRecord(Struct, frozen=True, kw_only=True):
-    """A container, without what is in it. One that was idle for `expires_after` seconds has expired, swept or not."""
-
-    id: str
-    name: str
-    created_at: int
-    last_active_at: float
-    expires_after: float
-    memory_limit: str
-    memory: int
-    """Bytes that the limit stands for."""
-    status: Literal["running", "expired"] = "running"
-    sandbox: str | None = None
-    """The sandbox that it has now, as logs call it; None before its first use, and when it has lost one."""
-    lost: str | None = None
-    """Why what was in it once is gone, where that ever happened."""
-
-
-class ContainerFileRecord(Struct, frozen=True, kw_only=True):
-    """A file in a container, as it was when it was last looked at. Another content is another file, with another id."""
-
-    id: str
-    container_id: str
-    path: str
-    """Below `/mnt/data`, without a slash in front."""
-    bytes: int
-    created_at: int
-    source: Literal["user", "assistant"]
-    modified: int
-    """Nanoseconds, by the clock of the sandbox: to see that it was written again."""
-    file_id: str | None = None
-    """The uploaded file that was copied to this place, if one was."""
-
-
-class ContainerUse(Struct, frozen=True):
-    """What an owner's running containers take: how many, their memory, and the bytes of their files."""
-
-    containers: int
-    memory: int
-    disk: int
-
-
-class OverQuota(Exception):
-    """An owner would have more than is allowed: the caller's to mend. Says of what."""
-
-    def __init__(self, what: Literal["containers", "memory", "disk"]) -> None:
-        super().__init__(f"over the quota of {what}")
-        self.what: Literal["containers", "memory", "disk"] = what
-
-
-class ContainerStore(Protocol):
-    """Where containers are written down, and which files are in them; never what is in the files.
-
-    `now` decides on what has expired. One that `expire_containers` has told of keeps the
-    records of its files and changes no more; it is only deleted or forgotten.
-    """
-
-    async def create_container(self, owner: Owner, record: ContainerRecord, most: ContainerUse, now: float) -> None:
-        """Write it; `OverQuota` where the owner's running ones would then be more than `most` (disk is not looked at).
-
-        Two that come at once cannot both be the last.
-        """
-        ...
-
-    async def get_container(self, owner: Owner, container_id: str, now: float) -> ContainerRecord | None: ...
-
-    async def find_containers(self, owner: Owner, ids: Sequence[str], now: float) -> dict[str, ContainerRecord]:
-        """Those of the owner's that there are, by id."""
-        ...
-
-    async def list_containers(self, owner: Owner, query: PageQuery, now: float, name: str | None = None) -> Page: ...
-
-    async def touch_container(self, owner: Owner, container_id: str, now: float) -> ContainerRecord | None:
-        """It is being used: idleness begins anew, unless it has expired. As it is then; None where there is none."""
-        ...
-
-    async def give_sandbox(self, owner: Owner, container_id: str, sandbox: str) -> bool:
-        """It has this sandbox now, and no files. False where there is no such container, or it was told of."""
-        ...
-
-    async def lose_sandbox(self, owner: Owner, container_id: str, why: str) -> None:
-        """What was in it is gone, with the records of its files."""
-        ...
-
-    async def lose_sandboxes(self, why: str) -> list[tuple[Owner, ContainerRecord]]:
-        """Everybody's: for a start, when those of the process before are gone. The containers, as they are now."""
-        ...
-
-    async def delete_container(self, owner: Owner, container_id: str) -> bool:
-        """Forget it and its files; whether it was there."""
-        ...
-
-    async def container_use(self, owner: Owner, now: float) -> ContainerUse: ...
-
-    async def expire_containers(self, now: float) -> list[tuple[Owner, ContainerRecord]]:
-        """Write down which of everybody's have expired since it was last asked; these are they."""
-        ...
-
-    async def expire_idlest(
-        self, owner: Owner, name: str, now: float, spared: Sequence[str] = ()
-    ) -> ContainerRecord | None:
-        """Let the one of this name expire now that was not used for longest; None without one.
-
-        None of `spared`, and none that was used after `now`: whoever asks has looked then for what is to be spared.
-        """
-        ...
-
-    async def forget_containers(self, before: float) -> int:
-        """Delete everybody's that expired before this moment; how many they were."""
-        ...
-
-    async def change_container_files(
-        self, owner: Owner, container_id: str, *, put: Sequence[ContainerFileRecord], dropped: Sequence[str] = ()
-    ) -> bool:
-        """Drop some by id and add others, each in the place of the one that had its path; all of it or nothing.
-
-        False where there is no such container, or it was told of as expired.
-        """
-        ...
-
-    async def list_container_files(self, owner: Owner, container_id: str, query: PageQuery) -> Page | None: ...
-
-    async def get_container_file(self, owner: Owner, container_id: str, file_id: str) -> ContainerFileRecord | None: ...
-
-
-class Store(ResponseStore, ConversationStore, FileStore, ContainerStore, Protocol):
-    """All of it."""
-
-    async def try_to_write(self) -> None:
-        """Write something that changes nothing; `StoreFault` where nothing could be written."""
-        ...
-
-    async def aclose(self) -> None:
-        """Finish what is under way and let go."""
         ...

@@ -1,28 +1,54 @@
-"""Of a text that is too long, its two ends: enough to see what it was, and no more than a model can read. Pure."""
+"""Truncation: of a text to its head and tail, and of a history to its newest items. Pure."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
-MODEL_READS: Final = 50_000
-"""Characters of a tool's output that a model is shown. The caller gets the rest, where that was asked for."""
+from antwort.api.items import GivenMessage, Item
+
+MAX_MODEL_CHARS: Final = 50_000
+"""Characters of a tool's output that a model is shown. The client gets the rest, if it asked for it."""
+
+CONTEXT_LENGTH_EXCEEDED: Final = "context_length_exceeded"
+"""The code of a `ModelFault` for a history that is too long."""
 
 
-def excerpt(text: str, most: int = MODEL_READS) -> str:
-    """The text, or its beginning and its end with a mark of what is missing between them."""
-    if len(text) <= most:
+def truncate_chars(text: str, limit: int = MAX_MODEL_CHARS) -> str:
+    """The text, or its head and tail with a mark that says how many characters were cut."""
+    if len(text) <= limit:
         return text
-    head = most // 2
-    tail = most - head
-    return f"{text[:head]}\n[... {len(text) - most} characters cut ...]\n{text[-tail:] if tail else ''}"
+    head = limit // 2
+    tail = limit - head
+    return f"{text[:head]}\n[... {len(text) - limit} characters cut ...]\n{text[-tail:] if tail else ''}"
 
 
-def fitting(text: str, most: int) -> str:
-    """The same, counted in bytes of UTF-8; a character is never cut in two."""
+def truncate_bytes(text: str, limit: int) -> str:
+    """The same, counted in bytes of UTF-8; no character is split."""
     raw = text.encode()
-    if len(raw) <= most:
+    if len(raw) <= limit:
         return text
-    head = most // 2
-    tail = most - head
+    head = limit // 2
+    tail = limit - head
     end = raw[-tail:].decode(errors="ignore") if tail else ""
-    return f"{raw[:head].decode(errors='ignore')}\n[... {len(raw) - most} bytes cut ...]\n{end}"
+    return f"{raw[:head].decode(errors='ignore')}\n[... {len(raw) - limit} bytes cut ...]\n{end}"
+
+
+def truncate_history(history: Sequence[Item]) -> list[Item] | None:
+    """`truncation: "auto"`: the history without the older half of what may be dropped; None if nothing may.
+
+    System and developer messages stay, and so does everything from the last user message on.
+    """
+    last = max((index for index, item in enumerate(history) if _role(item) == "user"), default=len(history) - 1)
+    droppable = [index for index, item in enumerate(history[:last]) if _role(item) not in ("system", "developer")]
+    if not droppable:
+        return None
+    dropped = set(droppable[: (len(droppable) + 1) // 2])
+    rest = [item for index, item in enumerate(history) if index not in dropped]
+    called = {item.call_id for item in rest if not item.type.endswith("_output")}
+    # Many models reject an output without its call.
+    return [item for item in rest if not item.type.endswith("_output") or item.call_id in called]
+
+
+def _role(item: Item) -> str | None:
+    return item.known.role if isinstance(item.known, GivenMessage) else None

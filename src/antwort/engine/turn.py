@@ -1,18 +1,16 @@
-"""The turn of a response, without I/O: ask the model, run what is ours, until there is nothing left to run.
+"""Agent loop of a response, without I/O: ask the model, run its hosted tool calls, repeat until no call is left.
 
-`turn` is a generator. It yields what it needs done and is sent what came of it:
+`Turn.run` is a generator. It yields commands, and the driver sends back their results:
 
-    Ask(request)        ->  None            begin to ask the model
-    NextPiece()         ->  Piece           what it says next; `Finished` is the last
-    Open(name, …)       ->  HostedCall      the model begins to write a call that is run here
-    Run(call)           ->  None            its arguments are whole: begin to run it
-    NextStep(call)      ->  Progress | ToolDone
-    Emit(event)         ->  None            tell whoever listens
+    Ask(request)          ->  Piece         send a request to the model; the first piece of its reply
+    NextPiece()           ->  Piece         the next piece; `Finished` is the last
+    Open(name, …)         ->  GuardedCall   the model begins to write a call of a hosted tool
+    Run(call, …)          ->  ToolDone      the arguments are complete: run the call, emit its progress events
+    Emit(events)          ->  None          send events to the client
 
-and returns the response as it ended. A `ModelFault` is thrown in where the model failed,
-`Cancelled` where nobody wants the answer any more, and any other exception where what was
-asked for broke; from then on it only emits. Whatever happens, the last event tells how the
-response ended. Whoever drives it decides how the world is reached: see `driver`.
+It returns the response as it ended. The driver throws `ModelFault` in where the model
+failed, and `Cancelled` where the response is cancelled. In every case the last event is
+`response.completed`, `response.incomplete` or `response.failed`. See `driver`.
 """
 
 from __future__ import annotations
@@ -31,275 +29,232 @@ from antwort.api.ids import new_id
 from antwort.api.items import Item
 from antwort.api.requests import CreateResponse
 from antwort.api.responses import IncompleteDetails, Response, ResponseError, ResponseStatus, Usage
-from antwort.engine.classify import Clients, Offer, Ours
+from antwort.engine.classify import ClientSide, Offer, ServerSide
+from antwort.engine.hosted_tools import GuardedCall
 from antwort.engine.output_builder import Annotate, OpenCall, OutputBuilder
 from antwort.engine.partial_json import FreeTextReader
-from antwort.engine.ports import (
-    CallPiece,
-    Finished,
-    HostedCall,
-    ModelFault,
-    ModelRequest,
-    Piece,
-    Progress,
-    ToolDone,
-)
-from antwort.engine.shorten import TOO_LONG, shortened
+from antwort.engine.ports import CallPiece, Finished, ModelFault, ModelRequest, Piece, ToolDone
+from antwort.engine.truncate import CONTEXT_LENGTH_EXCEEDED, truncate_history
 
 _logger = logging.getLogger(__name__)
 
 _LOGPROBS = "message.output_text.logprobs"
-_FEWEST_TOKENS = 16  # that can be asked for: we take no smaller limit, and neither does a Responses upstream
+_MIN_OUTPUT_TOKENS = 16  # the smallest `max_output_tokens` that this server and a Responses upstream accept
 
 
 @dataclass(frozen=True)
 class Ask:
-    """Begin to ask the model."""
+    """Send a request to the model."""
 
     request: ModelRequest
 
 
 @dataclass(frozen=True)
 class NextPiece:
-    """Send back the next piece of the answer."""
+    """Read the next piece of the reply."""
 
 
 @dataclass(frozen=True)
 class Open:
-    """Send back a `HostedCall` of this function."""
+    """Begin a call of a hosted function. `tool_index` is the index of its tool in `tools`."""
 
     name: str
     call_id: str
-    at: int
+    tool_index: int
+    output_index: int
 
 
 @dataclass(frozen=True)
 class Run:
-    """Begin to run it. The name and the id are those that the model knows."""
+    """Run a call. `name` and `call_id` are those that the model wrote."""
 
-    call: HostedCall
+    call: GuardedCall
     name: str
     call_id: str
-
-
-@dataclass(frozen=True)
-class NextStep:
-    """Send back what the call does next."""
-
-    call: HostedCall
 
 
 @dataclass(frozen=True)
 class Emit:
-    """Tell whoever listens."""
+    """Send events to the client."""
 
-    event: AnyEvent
+    events: Sequence[AnyEvent]
 
 
-Command: TypeAlias = Ask | NextPiece | Open | Run | NextStep | Emit
-Steps: TypeAlias = Generator[Command, Any, None]
+Command: TypeAlias = Ask | NextPiece | Open | Run | Emit
+Commands: TypeAlias = Generator[Command, Any, None]
 
 
 class Cancelled(Exception):
-    """Nobody wants the answer any more."""
+    """The response was cancelled, or its client disconnected."""
 
 
 @dataclass
-class Job:
-    """What a turn works on."""
-
-    request: CreateResponse
-    response: Response
-    model: str
-    history: list[Item]
-    offer: Offer
-    now: Callable[[], int]
-    max_turns: int = 32
-    annotate: Annotate = lambda _: ()
-    fault: ModelFault | None = None
-    """Why it failed, if it did."""
-
-
-@dataclass
-class _Written:
-    """A call that the model is writing, and what it has written."""
+class _WrittenCall:
+    """A call that the model is writing. At most one of `hosted`, `client_call` and `refusal` is set."""
 
     name: str
     call_id: str
-    ours: HostedCall | None = None
-    theirs: OpenCall | None = None
-    index: int = -1
+    output_index: int
+    hosted: GuardedCall | None = None
+    client_call: OpenCall | None = None
     arguments: list[str] = field(default_factory=list[str])
-    unwrap: FreeTextReader | None = None  # custom tools: the text in what the model writes
-    refusal: str = ""  # why nobody makes it: the model is told, and the client never hears of it
-
-    @property
-    def is_made(self) -> bool:
-        return not self.refusal
+    free_text: FreeTextReader | None = None  # custom tools: extracts the text from the JSON that the model writes
+    refusal: str = ""  # why the call is not run; only the model reads it, the client sees no item
 
 
-def turn(job: Job) -> Generator[Command, Any, Response]:
-    """Drive a response to its end, whichever that is."""
-    state = _Turn(job)
-    try:
-        yield from _played(state)
-    except Exception as error:  # a defect, ours or a tool's: such a response has an end too, and it is told
-        _logger.exception("response %s broke off", job.response.id)
-        yield from state.break_off(error)
-    return state.response
+class Turn:
+    """One response: its state, and the agent loop that advances it."""
 
+    def __init__(
+        self,
+        request: CreateResponse,
+        response: Response,
+        *,
+        upstream_model: str,
+        history: Sequence[Item],
+        offer: Offer,
+        now: Callable[[], int],
+        max_turns: int = 32,
+        annotate: Annotate = lambda _: (),
+    ) -> None:
+        self.request = request
+        self.response = response
+        self.fault: ModelFault | None = None
+        """Why the response failed, if it did."""
+        self._upstream_model = upstream_model
+        self._history = list(history)
+        self._offer = offer
+        self._now = now
+        self._max_turns = max_turns
+        self._output = OutputBuilder(annotate)
+        self._usage: Usage | None = None
+        self._hosted_calls = 0
+        self._open_calls: dict[int, _WrittenCall] = {}
+        """Calls whose items have begun and not ended, by output index."""
 
-def _played(state: _Turn) -> Steps:
-    try:
-        yield from state.begin()
-        yield from state.work()
-    except ModelFault as fault:
-        yield from state.fail(fault)
-    except Cancelled:
-        yield from state.cancel()
+    def run(self) -> Generator[Command, Any, Response]:
+        """Advance the response to its end."""
+        try:
+            yield Emit(self._begin())
+            for _ in range(self._max_turns):
+                calls: dict[int, _WrittenCall] = {}
+                finished = yield from self._ask(calls)
+                is_cut = finished.reason in ("length", "content_filter")
+                yield Emit(self._end_client_calls(calls.values(), is_cut=is_cut))
+                if is_cut:
+                    reason = "max_output_tokens" if finished.reason == "length" else "content_filter"
+                    yield Emit([self._incomplete(reason)])
+                    return self.response
+                yield from self._run_hosted_calls(calls.values())
+                if not calls or any(call.client_call is not None for call in calls.values()):
+                    yield Emit([self._completed()])
+                    return self.response
+                if (left := self._tokens_left()) is not None and left < _MIN_OUTPUT_TOKENS:
+                    yield Emit([self._incomplete("max_output_tokens")])
+                    return self.response
+                self._narrow_offer(calls.values())
+            yield Emit([self._incomplete("max_messages")])
+        except Exception as error:  # noqa: BLE001 - the response needs an end whatever failed
+            yield Emit(self._abort(error))
+        return self.response
 
+    # ── start and end of the response ────────────────────────────────────────────────────────────────────────────────
 
-def first_request(job: Job) -> ModelRequest:
-    """What the model is asked first."""
-    return _Turn(job).model_request()
-
-
-class _Turn:
-    """One turn under way."""
-
-    def __init__(self, job: Job) -> None:
-        self.job = job
-        self.response = job.response
-        self.writer = OutputBuilder(job.annotate)
-        self.history = list(job.history)
-        self.offer = job.offer
-        self.usage = Usage()
-        self.counted = False
-        self.hosted: list[HostedCall] = []
-        self.begun: dict[int, _Written] = {}
-        """Calls whose items have begun and not ended, by their places."""
-
-    # ── from beginning to end ────────────────────────────────────────────────────────────────────────────────────────
-
-    def begin(self) -> Steps:
-        yield Emit(wire.ResponseCreated(response=_copy(self.response)))
-        if self.response.background:
-            yield Emit(wire.ResponseQueued(response=_copy(self.response)))
+    def _begin(self) -> list[AnyEvent]:
+        created = wire.ResponseCreated(response=copy.copy(self.response))  # events must not change afterwards
+        queued = [wire.ResponseQueued(response=copy.copy(self.response))] if self.response.background else []
         self.response.status = "in_progress"
-        yield Emit(wire.ResponseInProgress(response=_copy(self.response)))
+        return [created, *queued, wire.ResponseInProgress(response=copy.copy(self.response))]
 
-    def work(self) -> Steps:
-        for _ in range(self.job.max_turns):
-            written: dict[int, _Written] = {}
-            start = self.writer.next_index
-            finished = yield from self._ask(written)
-            self._remember_speech(start)
-            calls = list(written.values())
-            yield from self._close_theirs(calls, finished)
-            if finished.reason in ("length", "content_filter"):
-                reason = "max_output_tokens" if finished.reason == "length" else "content_filter"
-                yield from self._end_incomplete(reason)
-                return
-            yield from self._run_ours(calls)
-            if any(call.theirs is not None for call in calls) or not calls:
-                yield from self._complete()
-                return
-            if (left := self._tokens_left()) is not None and left < _FEWEST_TOKENS:
-                yield from self._end_incomplete("max_output_tokens")
-                return
-            if any(call.ours is not None for call in calls):
-                self.offer = self.offer.relaxed()
-            self._stop_offering_when_spent()
-        yield from self._end_incomplete("max_messages")
+    def _completed(self) -> AnyEvent:
+        self._finalize("completed")
+        self.response.completed_at = self._now()
+        return wire.ResponseCompleted(response=self.response)
 
-    def _complete(self) -> Steps:
-        self.settle("completed")
-        self.response.completed_at = self.job.now()
-        yield Emit(wire.ResponseCompleted(response=self.response))
-
-    def _end_incomplete(self, reason: str) -> Steps:
-        self.settle("incomplete")
+    def _incomplete(self, reason: str) -> AnyEvent:
+        self._finalize("incomplete")
         self.response.incomplete_details = IncompleteDetails(reason)
-        yield Emit(wire.ResponseIncomplete(response=self.response))
+        return wire.ResponseIncomplete(response=self.response)
 
-    def fail(self, fault: ModelFault) -> Steps:
-        yield from self._leave_off("The model failed before the call was whole.")
-        yield from self._end_failed(fault)
+    def _abort(self, error: Exception) -> list[AnyEvent]:
+        """The last events of a response that was cancelled, whose model failed, or that met a defect."""
+        match error:
+            case Cancelled():
+                # The wire has no event for a cancelled response; clients take `response.incomplete` for an end.
+                events = self._close_open_items("The response was cancelled.")
+                self._finalize("cancelled")
+                return [*events, wire.ResponseIncomplete(response=self.response)]
+            case ModelFault():
+                return [*self._close_open_items("The model failed before the call was whole."), *self._failed(error)]
+            case _:  # the state may be inconsistent, so open items are not closed
+                _logger.error("response %s failed", self.response.id, exc_info=error)
+                fault = ModelFault("The server failed while it worked on this response.", status=500)
+                fault.__cause__ = error
+                return self._failed(fault)
 
-    def break_off(self, error: Exception) -> Steps:
-        """Something is broken, so nothing is closed any more; items stay as far as they are."""
-        if self.response.ended:  # only the last word is missing
-            yield Emit(wire.ResponseFailed(response=self.response))
-            return
-        fault = ModelFault("The server failed while it worked on this response.", status=500)
-        fault.__cause__ = error
-        yield from self._end_failed(fault)
-
-    def _end_failed(self, fault: ModelFault) -> Steps:
-        self.job.fault = fault
-        self.settle("failed")
+    def _failed(self, fault: ModelFault) -> list[AnyEvent]:
+        self.fault = fault
+        self._finalize("failed")
         self.response.error = ResponseError(fault.code, fault.message)
-        yield Emit(wire.ErrorEvent(error=ErrorDetail(type=fault.kind, code=fault.code, message=fault.message)))
-        yield Emit(wire.ResponseFailed(response=self.response))
+        return [
+            wire.ErrorEvent(error=ErrorDetail(type=fault.kind, code=fault.code, message=fault.message)),
+            wire.ResponseFailed(response=self.response),
+        ]
 
-    def cancel(self) -> Steps:
-        """The wire has no event for this end: `response.incomplete` is one that every client takes for an end."""
-        yield from self._leave_off("The response was cancelled.")
-        self.settle("cancelled")
-        yield Emit(wire.ResponseIncomplete(response=self.response))
+    def _close_open_items(self, reason: str) -> list[AnyEvent]:
+        """End the open items as incomplete, with what the model has written of them."""
+        events = self._output.close("incomplete")
+        return events + [self._end_call(call, _incomplete_item(call, reason)) for call in [*self._open_calls.values()]]
 
-    def _leave_off(self, reason: str) -> Steps:
-        """Whatever has begun stays as far as it came; of a call, what the model has written."""
-        yield from self._emit(self.writer.close("incomplete"))
-        for call in list(self.begun.values()):
-            yield from self._end_call(call, _left(call, reason))
-
-    def settle(self, status: ResponseStatus) -> None:
-        """Write into the response how it stands."""
+    def _finalize(self, status: ResponseStatus) -> None:
+        """Set the status, the output and the usage of the response."""
         self.response.status = status
         self.response.output = [
             {**item, "status": "incomplete"} if item.get("status") == "in_progress" else item
-            for item in self.writer.output
+            for item in self._output.output
         ]
-        self.response.usage = self.usage if self.counted else None
+        self.response.usage = self._usage
 
     # ── the model ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _ask(self, written: dict[int, _Written]) -> Generator[Command, Any, Finished]:
+    def _ask(self, calls: dict[int, _WrittenCall]) -> Generator[Command, Any, Finished]:
+        """Send the history to the model and emit its reply; adds the calls of the reply to `calls`."""
+        first_index = self._output.next_index
         piece = yield from self._first_piece()
-        while True:
-            if isinstance(piece, Finished):
-                self.usage, self.counted = self.usage + piece.usage, True
-                status = "incomplete" if piece.reason in ("length", "content_filter") else "completed"
-                yield from self._emit(self.writer.close(status))
-                return piece
-            if isinstance(piece, CallPiece):
-                yield from self._call_piece(piece, written)
+        while not isinstance(piece, Finished):
+            if not isinstance(piece, CallPiece):
+                yield Emit(self._output.write(piece))
             else:
-                yield from self._emit(self.writer.write(piece))
+                if piece.index not in calls:
+                    yield from self._begin_call(piece, calls)
+                yield Emit(self._write_arguments(calls[piece.index], piece.arguments))
             piece = cast("Piece", (yield NextPiece()))
+        self._usage = (self._usage or Usage()) + piece.usage
+        yield Emit(self._output.close("incomplete" if piece.reason in ("length", "content_filter") else "completed"))
+        written = self._output.output[first_index:]
+        self._history += [items.read(item) for item in written if item["type"] in ("message", "reasoning")]
+        return piece
 
     def _first_piece(self) -> Generator[Command, Any, Piece]:
-        """Ask, with less and less of the history where it is too long and may be cut."""
+        """Send the request; with a truncated history where it is too long and `truncation` is `auto`."""
         while True:
-            yield Ask(self.model_request())
             try:
-                return cast("Piece", (yield NextPiece()))
+                return cast("Piece", (yield Ask(self.model_request())))
             except ModelFault as fault:
-                shorter = shortened(self.history) if self.response.truncation == "auto" else None
-                if fault.code != TOO_LONG or shorter is None:
+                shorter = truncate_history(self._history) if self.response.truncation == "auto" else None
+                if fault.code != CONTEXT_LENGTH_EXCEEDED or shorter is None:
                     raise
-                self.history = shorter
+                self._history = shorter
 
     def model_request(self) -> ModelRequest:
-        """What the model is asked next."""
-        request = self.job.request
+        """The next request to the model."""
+        request = self.request
         return ModelRequest(
-            model=self.job.model,
-            items=[*self.history],
+            model=self._upstream_model,
+            items=[*self._history],
             instructions=request.instructions,
-            tools=self.offer.specs,
-            choice=self.offer.choice,
+            tools=self._offer.specs,
+            choice=self._offer.choice,
             parallel=self.response.parallel_tool_calls,
             format=self.response.text.format,
             max_output_tokens=self._tokens_left(),
@@ -314,127 +269,100 @@ class _Turn:
         )
 
     def _tokens_left(self) -> int | None:
-        most = self.job.request.max_output_tokens
-        return None if most is None else most - self.usage.output_tokens
+        limit = self.request.max_output_tokens
+        return None if limit is None else limit - (self._usage.output_tokens if self._usage else 0)
 
-    def _call_piece(self, piece: CallPiece, written: dict[int, _Written]) -> Steps:
-        call = written.get(piece.index)
-        if call is None:
-            yield from self._emit(self.writer.close())
-            alone = not any(one.is_made for one in written.values())
-            call = written[piece.index] = _Written(piece.name, piece.call_id or new_id("call_"))
-            yield from self._begin_call(call, alone=alone)
-        call.arguments.append(piece.arguments)
-        if call.theirs is not None:
-            text = call.unwrap.feed(piece.arguments) if call.unwrap else piece.arguments
-            yield from self._emit(call.theirs.write(text))
-        elif call.ours is not None and piece.arguments:
-            yield from self._progress(call, call.ours.write(piece.arguments))
+    # ── calls ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _begin_call(self, call: _Written, *, alone: bool) -> Steps:
-        call.index = self.writer.next_index
-        match self.offer.whose.get(call.name):
-            case _ if not (alone or self.response.parallel_tool_calls):
+    def _begin_call(self, piece: CallPiece, calls: dict[int, _WrittenCall]) -> Commands:
+        yield Emit(self._output.close())
+        is_first = all(call.refusal for call in calls.values())
+        call = _WrittenCall(piece.name, piece.call_id or new_id("call_"), self._output.next_index)
+        calls[piece.index] = call
+        match self._offer.owner.get(call.name):
+            case _ if not (is_first or self.response.parallel_tool_calls):
                 call.refusal = "Only one tool call at a time is allowed. Make this one again, alone."
-            case _ if call.name in self.offer.forbidden:  # some models call what they were told not to
+            case _ if call.name in self._offer.forbidden:  # some models call what they were told not to
                 call.refusal = f"Tool '{call.name}' must not be called in this response. Answer without it."
-            case Clients(custom):
-                call.theirs = OpenCall(call.index, name=call.name, call_id=call.call_id, custom=custom)
-                call.unwrap = FreeTextReader() if custom else None
-                self.begun[call.index] = call
-                yield Emit(self.writer.begin(call.theirs.item()))
-            case Ours(at) if self._may_run_more():
-                opened = cast("HostedCall", (yield Open(call.name, call.call_id, at)))
-                call.ours = opened
-                self.hosted.append(opened)
-                self.begun[call.index] = call
-                yield Emit(self.writer.begin(opened.item))
-                yield from self._progress(call, opened.opening())
-            case Ours():
+            case ClientSide(is_custom):
+                opened = OpenCall(call.output_index, name=call.name, call_id=call.call_id, custom=is_custom)
+                call.client_call, call.free_text = opened, FreeTextReader() if is_custom else None
+                self._open_calls[call.output_index] = call
+                yield Emit([self._output.begin(opened.item())])
+            case ServerSide(tool_index) if self._may_run_more():
+                command = Open(call.name, call.call_id, tool_index, call.output_index)
+                call.hosted = hosted = cast("GuardedCall", (yield command))
+                self._hosted_calls += 1
+                self._open_calls[call.output_index] = call
+                yield Emit([self._output.begin(hosted.item), *hosted.started_events()])
+            case ServerSide():
                 call.refusal = "No more tool calls are allowed in this response. Answer with what you have."
             case _:
                 call.refusal = f"There is no tool '{call.name}'."
 
-    # ── tools ────────────────────────────────────────────────────────────────────────────────────────────────────────
+    def _write_arguments(self, call: _WrittenCall, delta: str) -> Sequence[AnyEvent]:
+        call.arguments.append(delta)
+        if call.client_call is not None:
+            return call.client_call.write(call.free_text.feed(delta) if call.free_text else delta)
+        return call.hosted.write(delta) if call.hosted is not None and delta else []
 
-    def _may_run_more(self) -> bool:
-        most = self.response.max_tool_calls
-        return most is None or len(self.hosted) < most
-
-    def _stop_offering_when_spent(self) -> None:
-        if not self._may_run_more():
-            self.offer = self.offer.without_ours()
-
-    def _close_theirs(self, calls: Sequence[_Written], finished: Finished) -> Steps:
-        cut = finished.reason in ("length", "content_filter")
+    def _end_client_calls(self, calls: Iterable[_WrittenCall], *, is_cut: bool) -> list[AnyEvent]:
+        """End the items of client-side calls, and those of hosted calls whose arguments were cut off."""
+        events: list[AnyEvent] = []
         for call in calls:
-            if call.theirs is not None:
-                if call.unwrap is not None:
-                    yield from self._emit(call.theirs.write(call.unwrap.rest(cut=cut)))
-                yield Emit(call.theirs.close())
-                yield from self._end_call(call, call.theirs.item("incomplete" if cut else "completed"))
-            elif call.ours is not None and cut:
-                yield from self._end_call(call, _left(call, "The call was cut off before it was whole."))
+            if (client_call := call.client_call) is not None:
+                if call.free_text is not None:
+                    events += client_call.write(call.free_text.rest(cut=is_cut))
+                events.append(client_call.close())
+                events.append(self._end_call(call, client_call.item("incomplete" if is_cut else "completed")))
+            elif call.hosted is not None and is_cut:
+                events.append(self._end_call(call, _incomplete_item(call, "The call was cut off before it was whole.")))
+        return events
 
-    def _end_call(self, call: _Written, item: dict[str, Any]) -> Steps:
-        self.begun.pop(call.index, None)
-        yield Emit(self.writer.end(call.index, item))
-
-    def _run_ours(self, calls: Sequence[_Written]) -> Steps:
-        """Run what is ours, in order, and let the history know of every call and its result."""
-        answers: list[Item] = []
+    def _run_hosted_calls(self, calls: Iterable[_WrittenCall]) -> Commands:
+        """Run the hosted calls in order, and append every call and its output to the history."""
+        outputs: list[Item] = []
         for call in calls:
-            if call.theirs is not None:
+            if call.client_call is not None:
                 continue
             text = call.refusal
-            if call.ours is not None:
-                done = yield from self._run(call.ours, call)
+            if call.hosted is not None:
+                done = cast("ToolDone", (yield Run(call.hosted, call.name, call.call_id)))
                 text = done.text
-            self.history.append(_made(call))
-            answers.append(_answered(call, text))
-        self.history += answers  # behind all calls: a model that called several at once reads them so
+                yield Emit([self._end_call(call, done.item)])
+            self._history.append(_as_function_call(call))
+            outputs.append(_as_output(call, text))
+        self._history += outputs  # behind all calls, as models expect the outputs of parallel calls
 
-    def _run(self, ours: HostedCall, call: _Written) -> Generator[Command, Any, ToolDone]:
-        yield Run(ours, call.name, call.call_id)
-        while True:
-            step = cast("Progress | ToolDone", (yield NextStep(ours)))
-            if isinstance(step, ToolDone):
-                yield from self._end_call(call, step.item)
-                return step
-            yield from self._progress(call, [step])
+    def _end_call(self, call: _WrittenCall, item: dict[str, Any]) -> AnyEvent:
+        self._open_calls.pop(call.output_index, None)
+        return self._output.end(call.output_index, item)
 
-    def _remember_speech(self, start: int) -> None:
-        spoken = (item for item in self.writer.output[start:] if item["type"] in ("message", "reasoning"))
-        self.history += map(items.read, spoken)
+    def _may_run_more(self) -> bool:
+        limit = self.response.max_tool_calls
+        return limit is None or self._hosted_calls < limit
 
-    def _progress(self, call: _Written, steps: Sequence[Progress]) -> Steps:
-        item_id = self.writer.output[call.index]["id"]
-        for step in steps:
-            yield Emit(wire.ToolProgress(type=step.type, item_id=item_id, output_index=call.index, fields=step.fields))
-
-    def _emit(self, events: Iterable[AnyEvent]) -> Steps:
-        for event in events:
-            yield Emit(event)
+    def _narrow_offer(self, calls: Iterable[_WrittenCall]) -> None:
+        """For the next request: no forced choice after a hosted call, no hosted tools past `max_tool_calls`."""
+        if any(call.hosted is not None for call in calls):
+            self._offer = self._offer.with_auto_choice()
+        if not self._may_run_more():
+            self._offer = self._offer.client_only()
 
 
-def _left(call: _Written, reason: str) -> dict[str, Any]:
-    """The item of a call that is not made to its end."""
-    if call.theirs is not None:
-        return call.theirs.item("incomplete")
-    done = {} if call.ours is None else call.ours.failed(reason).item
+def _incomplete_item(call: _WrittenCall, reason: str) -> dict[str, Any]:
+    """The item of a call that was not run to its end."""
+    if call.client_call is not None:
+        return call.client_call.item("incomplete")
+    done = {} if call.hosted is None else call.hosted.failed(reason).item
     return {**done, "status": "incomplete"}
 
 
-def _made(call: _Written) -> Item:
-    """For the next request the call is a plain function call, as the model made it."""
+def _as_function_call(call: _WrittenCall) -> Item:
+    """The call in the next request to the model: a function call, as the model wrote it."""
     arguments = "".join(call.arguments) or "{}"
     return items.read({"type": "function_call", "call_id": call.call_id, "name": call.name, "arguments": arguments})
 
 
-def _answered(call: _Written, text: str) -> Item:
+def _as_output(call: _WrittenCall, text: str) -> Item:
     return items.read({"type": "function_call_output", "call_id": call.call_id, "output": text})
-
-
-def _copy(response: Response) -> Response:
-    """The response as it is now: events are kept, and must not change afterwards."""
-    return copy.copy(response)

@@ -1,10 +1,14 @@
-"""The server's face: one file for each resource. `app` wires everybody; nothing else here knows all of it.
+"""HTTP layer: the ASGI application and its server process.
 
-gate             who comes in, and what every answer carries
-bodies           JSON in and out, within limits
-multipart        uploads, read as they come
-streams          events out, at the reader's pace
-errors, paging   what all resources share
+app              composition root: services from `Config`, the Starlette application from the services
+resources        request handlers, one module per resource
+openapi          routes with their OpenAPI operations
+middleware       authentication, rate limits, response headers, error envelopes, access log
+protocol         limits of HTTP connections
+bodies           JSON bodies, within limits
+multipart        uploads, parsed as they arrive
+streams          server-sent events and downloads, with back-pressure
+errors, paging   error envelopes and query parameters
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`antwort serve`, `antwort keys` and `antwort doctor`: what a person types."""
+"""CLI commands `antwort serve`, `antwort keys` and `antwort doctor`."""
 
 from __future__ import annotations
 
@@ -14,42 +14,47 @@ from antwort.auth import KeyFile, KeyFileError
 from antwort.config import Config, ConfigError, EmbeddedModel, load
 
 _CONFIG = click.option(
-    "--config", type=click.Path(path_type=Path, dir_okay=False), envvar="ANTWORT_CONFIG", help="A YAML file."
+    "--config",
+    type=click.Path(path_type=Path, dir_okay=False),
+    envvar="ANTWORT_CONFIG",
+    help="The configuration, a YAML file.",
 )
 
 
 @click.command()
 @_CONFIG
-@click.option("--host", help="Address to listen on; anything but loopback needs keys.  [default: 127.0.0.1]")
-@click.option("--port", type=click.IntRange(0, 65535), help="0 takes any that is free.  [default: 8080]")
+@click.option("--host", help="Address to listen on; any other than loopback requires keys.  [default: 127.0.0.1]")
 @click.option(
-    "--model", metavar="NAME|FILE", help="Serve this embedded model: a name of `antwort model list`, or a file."
+    "--port", type=click.IntRange(0, 65535), help="Port to listen on; 0 selects a free port.  [default: 8080]"
 )
-@click.option("--hints", is_flag=True, help="Print how to try it: a line for a shell, and a program.")
+@click.option(
+    "--model", metavar="NAME|FILE", help="Serve this embedded model: a name from `antwort model list`, or a .gguf file."
+)
+@click.option("--hints", is_flag=True, help="Print example requests: a curl command, and a Python program.")
 def serve(config: Path | None, host: str | None, port: int | None, model: str | None, *, hints: bool) -> None:
     """Serve the Responses API.
 
-    Without a model in the configuration, one is looked for: what OPENAI_API_KEY or OPENAI_BASE_URL name, a server on
-    this machine, the embedded model.
+    If the configuration has no model, the server searches for one: OPENAI_API_KEY or OPENAI_BASE_URL, a model server
+    on this machine, the embedded model.
     """
-    from antwort.engine.ports import StoreFault  # noqa: PLC0415 - slow to import, and only this command needs it
+    from antwort.engine.stores import StoreFault  # noqa: PLC0415 - slow to import, and only this command needs it
     from antwort.http.server import run  # noqa: PLC0415 - likewise slow
     from antwort.storage import UnusableStore  # noqa: PLC0415 - likewise slow
-    from antwort.telemetry import set_up_logging  # noqa: PLC0415 - likewise slow
+    from antwort.telemetry import configure_logging  # noqa: PLC0415 - likewise slow
 
     try:
-        settings = _with_options(load(config, os.environ), host, port, model)
-        set_up_logging(settings.log.level, settings.log.format)
+        settings = _apply_options(load(config, os.environ), host, port, model)
+        configure_logging(settings.log.level, settings.log.format)
         run(settings, os.environ, click.echo, hints=hints)
     except (ConfigError, KeyFileError, UnusableStore) as error:
         raise click.ClickException(str(error)) from error
     except StoreFault as fault:
-        raise click.ClickException(f"{fault} Mend that, or change `storage`, and start again.") from fault
+        raise click.ClickException(f"{fault} Fix that, or change `storage`, and start again.") from fault
 
 
-def _with_options(config: Config, host: str | None, port: int | None, model: str | None) -> Config:
-    given = {name: value for name, value in (("host", host), ("port", port)) if value is not None}
-    config = msgspec.structs.replace(config, server=msgspec.structs.replace(config.server, **given))
+def _apply_options(config: Config, host: str | None, port: int | None, model: str | None) -> Config:
+    options = {name: value for name, value in (("host", host), ("port", port)) if value is not None}
+    config = msgspec.structs.replace(config, server=msgspec.structs.replace(config.server, **options))
     if model is None:
         return config
     name = Path(model).stem if model.endswith(".gguf") else model
@@ -61,11 +66,11 @@ def _with_options(config: Config, host: str | None, port: int | None, model: str
 
 
 @click.group()
-@click.option("--file", "path", type=click.Path(path_type=Path, dir_okay=False), help="The file of keys.")
+@click.option("--file", "path", type=click.Path(path_type=Path, dir_okay=False), help="The key file.")
 @_CONFIG
 @click.pass_context
 def keys(context: click.Context, path: Path | None, config: Path | None) -> None:
-    """Make, list and revoke API keys."""
+    """Create, list and revoke API keys."""
     try:
         configured = load(config, os.environ).auth.keys_file
     except ConfigError as error:
@@ -75,14 +80,14 @@ def keys(context: click.Context, path: Path | None, config: Path | None) -> None
 
 @keys.command("create")
 @click.argument("name")
-@click.option("--tenant", default="default", show_default=True, help="Whose objects this key sees.")
+@click.option("--tenant", default="default", show_default=True, help="The tenant whose objects this key can access.")
 @click.option("--requests-per-minute", type=click.IntRange(1))
 @click.option("--concurrent-responses", type=click.IntRange(1))
 @click.pass_obj
 def create(
     file: KeyFile, name: str, tenant: str, requests_per_minute: int | None, concurrent_responses: int | None
 ) -> None:
-    """Make a key and print it, this once."""
+    """Create a key and print it. It cannot be shown again."""
     try:
         key, secret = file.create(
             name, tenant, requests_per_minute=requests_per_minute, concurrent_responses=concurrent_responses
@@ -90,31 +95,34 @@ def create(
     except (KeyFileError, OSError) as error:
         raise click.ClickException(str(error)) from error
     click.echo(secret)
-    click.echo(f"Key {key.id} of tenant {key.tenant} is in {file.path}. It is shown only now: keep it safe.", err=True)
+    click.echo(
+        f"Key {key.id} of tenant {key.tenant} is in {file.path}. The secret is not shown again: store it safely.",
+        err=True,
+    )
 
 
 @keys.command("list")
 @click.pass_obj
 def list_keys(file: KeyFile) -> None:
-    """Show the keys, never their secrets."""
+    """List the keys, without their secrets."""
     try:
         found = file.read()
     except KeyFileError as error:
         raise click.ClickException(str(error)) from error
     for key in found:
-        made = datetime.fromtimestamp(key.created_at, UTC).date()
+        created = datetime.fromtimestamp(key.created_at, UTC).date()
         state = "revoked" if key.revoked_at is not None else "active"
-        click.echo(f"{key.id}  {state:7}  {key.tenant:16}  {made}  {key.name}")
+        click.echo(f"{key.id}  {state:7}  {key.tenant:16}  {created}  {key.name}")
 
 
 @keys.command("revoke")
 @click.argument("key_id")
 @click.pass_obj
 def revoke(file: KeyFile, key_id: str) -> None:
-    """Let a key open nothing any more; a running server notices within seconds."""
+    """Revoke a key. A running server rejects it within seconds."""
     try:
         if not file.revoke(key_id):
-            raise click.ClickException(f"There is no key {key_id}.")
+            raise click.ClickException(f"No key {key_id}.")
     except (KeyFileError, OSError) as error:
         raise click.ClickException(str(error)) from error
     click.echo(f"Key {key_id} is revoked.")
@@ -127,30 +135,30 @@ def revoke(file: KeyFile, key_id: str) -> None:
 @_CONFIG
 @click.pass_context
 def doctor(context: click.Context, config: Path | None) -> None:
-    """Look at what the server would open, try the models and a container, and say what works.
+    """Check the configuration, models, storage and sandbox, and report what works.
 
-    Nothing is made or changed, and nothing is asked that would cost money.
+    Creates and changes nothing, and sends no request that costs money.
     """
     from antwort.http.app import open_authenticator  # noqa: PLC0415 - slow to import, and only this command needs it
-    from antwort.models.discovery import find_models, look_at  # noqa: PLC0415 - likewise slow
+    from antwort.models.discovery import check_model, discover_models  # noqa: PLC0415 - likewise slow
     from antwort.models.registry import kind_of, open_models  # noqa: PLC0415 - likewise slow
-    from antwort.storage import UnusableStore, look_at_store  # noqa: PLC0415 - likewise slow
-    from antwort.telemetry import Metrics, set_up_logging  # noqa: PLC0415 - likewise slow
+    from antwort.storage import UnusableStore, inspect_store  # noqa: PLC0415 - likewise slow
+    from antwort.telemetry import Metrics, configure_logging  # noqa: PLC0415 - likewise slow
 
-    set_up_logging("error", "text")  # what matters is told below, but for why a model does not start
+    configure_logging("error", "text")  # the results are printed below; errors say why a model does not start
 
-    async def look(settings: Config) -> bool:
+    async def check_models(settings: Config) -> bool:
         open_authenticator(settings)
-        found = await find_models(settings.models, os.environ, own_port=settings.server.port)
+        found = await discover_models(settings.models, os.environ, own_port=settings.server.port)
         models = open_models(found.models, Metrics(), os.environ)
-        click.echo(f"models         {found.why}" if found.models.named else f"models         none: {found.why}")
+        click.echo(f"models         {found.reason}" if found.models.named else f"models         none: {found.reason}")
         try:
             working = True
             for name in [name for name in models.names() if name == models.default or found.models is settings.models]:
                 one = found.models.named[name]
-                state = await look_at(models.find(name), one, os.environ)
-                click.echo(f"{'':15}{name} ({kind_of(one)}) {state.seen}")
-                working = working and state.works
+                state = await check_model(models.find(name), one, os.environ)
+                click.echo(f"{'':15}{name} ({kind_of(one)}) {state.detail}")
+                working = working and state.is_usable
         finally:
             await models.aclose()
         return working
@@ -158,8 +166,8 @@ def doctor(context: click.Context, config: Path | None) -> None:
     try:
         settings = load(config, os.environ)
         click.echo("configuration  ok")
-        working = asyncio.run(look(settings))
-        storage = look_at_store(settings.storage.url, Path(settings.storage.blobs))
+        working = asyncio.run(check_models(settings))
+        storage = inspect_store(settings.storage.url, Path(settings.storage.blobs))
     except (ConfigError, KeyFileError, UnusableStore) as error:
         raise click.ClickException(str(error)) from error
     click.echo(f"storage        {storage}: {settings.storage.url}")
@@ -168,4 +176,4 @@ def doctor(context: click.Context, config: Path | None) -> None:
 
     context.invoke(isolation)
     if not working:
-        raise click.ClickException("a model cannot be used; see above")
+        raise click.ClickException("a model is not usable; see above")

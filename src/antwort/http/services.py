@@ -1,10 +1,11 @@
-"""What a request needs: the engine, the store, the models, the limits. Handlers ask for it here and nowhere else."""
+"""Services: the open engine, store, models and rate limiter that request handlers use."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Generator, Iterable
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from starlette.requests import Request
@@ -14,74 +15,87 @@ from antwort.auth import Authenticator, Caller, RateLimiter
 from antwort.config import Config
 from antwort.containers import Containers
 from antwort.engine.background import Background
-from antwort.engine.engine import Engine, Work
-from antwort.engine.ports import Owner, Store, StoreFault
-from antwort.models.registry import Directory
+from antwort.engine.driver import ResponseRun
+from antwort.engine.engine import Engine
+from antwort.engine.stores import Owner, Store, StoreFault
+from antwort.models.registry import ModelRegistry
 from antwort.telemetry import Metrics
-from antwort.tools import Registry
+from antwort.tools import ToolRegistry
 
 
 @dataclass
-class Trial:
-    """Whether the store can be written to. Everybody may ask, so it is tried now and then, for all who asked since."""
+class WriteProbe:
+    """Readiness check: a test write to the store, cached for `interval` seconds because any caller may request it."""
 
-    every: float = 2.0
-    _one_at_a_time: asyncio.Lock = field(default_factory=asyncio.Lock)
-    _again_at: float = 0.0
-    _fault: StoreFault | None = None
+    interval: float = 2.0
+    _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _next_write_at: float = 0.0
+    _last_fault: StoreFault | None = None
 
-    async def of(self, write: Callable[[], Awaitable[None]]) -> None:
-        """`StoreFault` where it cannot."""
-        async with self._one_at_a_time:
-            if time.monotonic() >= self._again_at:
+    async def check(self, write: Callable[[], Awaitable[None]]) -> None:
+        """Raise `StoreFault` if the last test write failed. The lock lets concurrent callers share one write."""
+        async with self._lock:
+            if time.monotonic() >= self._next_write_at:
                 try:
                     await write()
-                    self._fault = None
+                    self._last_fault = None
                 except StoreFault as fault:
-                    self._fault = fault
-                self._again_at = time.monotonic() + self.every
-            if self._fault is not None:
-                raise StoreFault(str(self._fault)) from self._fault
+                    self._last_fault = fault
+                self._next_write_at = time.monotonic() + self.interval
+            if self._last_fault is not None:
+                raise StoreFault(str(self._last_fault)) from self._last_fault
 
 
 @dataclass
 class Services:
-    """All that is open while the server runs."""
+    """The open services of a running server."""
 
     config: Config
-    door: Authenticator
+    authenticator: Authenticator
     store: Store
-    models: Directory
-    registry: Registry
+    models: ModelRegistry
+    registry: ToolRegistry
     engine: Engine
     background: Background
     metrics: Metrics
     containers: Containers | None = None
-    """None where no code is run here."""
-    place: str = "off"
-    """Where it is, or why it is not."""
-    limits: RateLimiter = field(default_factory=RateLimiter)
-    attended: dict[str, Work] = field(default_factory=dict[str, Work])
-    """The responses that somebody waits for."""
-    trial: Trial = field(default_factory=Trial)
+    """None if the code interpreter is off."""
+    sandbox_status: str = "off"
+    """Where the code interpreter runs, or why it is off."""
+    rate_limiter: RateLimiter = field(default_factory=RateLimiter)
+    active_responses: dict[str, ResponseRun] = field(default_factory=dict[str, ResponseRun])
+    """Responses that a client waits for (not background), by id."""
+    write_probe: WriteProbe = field(default_factory=WriteProbe)
     stopping: bool = False
 
     def view(self, include: Iterable[str] = (), *, obfuscation: bool = False) -> ResponseView:
-        """What a caller who asks for this is shown: that, and what the configuration shows to everybody."""
+        """The view for a request: its `include`, and the outputs that the configuration always includes."""
         always = ["code_interpreter_call.outputs"] if self.config.providers.code_interpreter.outputs == "always" else []
         return ResponseView(frozenset([*include, *always]), obfuscation)
 
+    @contextmanager
+    def track(self, run: ResponseRun) -> Generator[None]:
+        """Count a response in the metrics: as running inside of this, by its status afterwards."""
+        self.metrics.running.inc()
+        try:
+            yield
+        finally:
+            name = run.response.model if run.response.model in self.models.names() else "other"
+            self.active_responses.pop(run.response.id, None)
+            self.metrics.running.dec()
+            self.metrics.responses.labels(name, run.response.status).inc()
+
     async def stop(self) -> None:
-        """The server is told to stop: nothing new, and whoever only watches is let go."""
+        """Begin a graceful shutdown: not ready any more, and streams of background responses end."""
         self.stopping = True
         await self.background.stop_following()
-        for work in self.attended.values():
-            work.server_stopping = True  # if it does not finish in time, the next start ends it
+        for work in self.active_responses.values():
+            work.server_stopping = True  # recovery at the next start ends it if it does not finish in time
 
     async def aclose(self) -> None:
-        """Let go of everything. Background responses go on after the next start."""
+        """Close everything. Background responses resume at the next start."""
         await self.background.aclose()
-        await self.engine.late.aclose()
+        await self.engine.retries.aclose()
         await self.registry.aclose()
         if self.containers is not None:
             await self.containers.aclose()
@@ -90,18 +104,18 @@ class Services:
 
 
 def services_of(request: Request) -> Services:
-    """What is open, for the handler of a request."""
+    """The services, for a request handler."""
     services: Services = request.app.state.services
     return services
 
 
 def caller_of(request: Request) -> Caller:
-    """Who asks. The gate has seen to it that somebody does."""
+    """The authenticated caller; `RequestMiddleware` has set it."""
     caller: Caller = request.scope["antwort.caller"]
     return caller
 
 
 def owner_of(request: Request) -> Owner:
-    """Whose objects these are."""
+    """The owner of the objects that a request creates and reads."""
     caller = caller_of(request)
     return Owner(caller.tenant, caller.key_id)

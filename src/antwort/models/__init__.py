@@ -1,11 +1,12 @@
-"""Models: what answers. Each speaks the engine's `Model` port and knows nothing of HTTP requests to us.
+"""Model backends: implementations of the engine's `Model` port.
 
-    ChatCompletions    any OpenAI-compatible chat server: vLLM, Ollama, llama.cpp, LM Studio
-    Responses          a server that speaks the Responses API itself
+    ChatCompletions    any server with OpenAI's chat completions API: vLLM, Ollama, llama.cpp, LM Studio
+    Responses          a server with the Responses API
     Scripted           answers from a YAML file; for tests and offline examples
-    Resilient          wraps one of them: retries, a time limit, a circuit breaker
+    RetryingModel      wraps one of them: retries, total timeout, circuit breaker, instrumentation
 
-`conformance` is what every model must pass, a stranger's too.
+The embedded model needs an extra and is imported from `antwort.models.embedded`.
+`antwort.testing.model` is the conformance suite that every model must pass.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 from antwort.models.chat.completions import ChatCompletions
 from antwort.models.chat.messages import ChatDialect
 from antwort.models.responses.model import Responses
-from antwort.models.retry import CircuitBreaker, Resilient, RetryPolicy
+from antwort.models.retry import CircuitBreaker, RetryingModel, RetryPolicy
 from antwort.models.scripted.model import Scripted
 from antwort.models.scripted.script import Script, ScriptError, load_script, parse_script
 from antwort.models.upstream import Timeouts
@@ -22,9 +23,9 @@ __all__ = [
     "ChatCompletions",
     "ChatDialect",
     "CircuitBreaker",
-    "Resilient",
     "Responses",
     "RetryPolicy",
+    "RetryingModel",
     "Script",
     "ScriptError",
     "Scripted",

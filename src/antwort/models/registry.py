@@ -1,7 +1,8 @@
-"""The models that the configuration names: made once, found by name, closed together."""
+"""Registry of the configured models: opens them at start, finds them by name, closes them together."""
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,20 +17,21 @@ from antwort.config import (
     ModelSettings,
     ModelsSettings,
     ResponsesModel,
+    ScriptedModel,
 )
 from antwort.engine.ports import ChosenModel, Model
 from antwort.models.chat.completions import ChatCompletions
 from antwort.models.chat.messages import ChatDialect
-from antwort.models.instrumented import Observed
+from antwort.models.instrumentation import Instrumentation
 from antwort.models.responses.model import Responses
-from antwort.models.retry import Resilient, RetryPolicy
+from antwort.models.retry import CircuitBreaker, RetryingModel, RetryPolicy
 from antwort.models.scripted.model import Scripted
 from antwort.models.scripted.script import ScriptError, load_script
 from antwort.telemetry import Metrics
 
 
-class Directory:
-    """Implements `Models`. Requests that name no model get the default one."""
+class ModelRegistry:
+    """Implements the `Models` port. A request without a model name gets the default model."""
 
     def __init__(self, models: Mapping[str, ChosenModel], *, default: str | None, default_for_unknown: bool) -> None:
         self._models = dict(models)
@@ -57,28 +59,32 @@ class Directory:
         return self._default
 
     async def aclose(self) -> None:
-        """Let go of all of them."""
+        """Close all models."""
         for chosen in self._models.values():
             await chosen.model.aclose()
 
 
-def open_models(settings: ModelsSettings, metrics: Metrics, environment: Mapping[str, str] = os.environ) -> Directory:
-    """Make every model that is configured. What cannot work is an error now, not with the first request."""
+def open_models(
+    settings: ModelsSettings, metrics: Metrics, environment: Mapping[str, str] = os.environ
+) -> ModelRegistry:
+    """Open every configured model. Wrong settings raise `ConfigError` here, not at the first request."""
     models = {
         name: ChosenModel(
             name,
-            Observed(_make(name, one, environment), metrics, name=name, kind=kind_of(one)),
-            _upstream(name, one),
+            _with_retries(
+                _open_model(name, one, environment), one, Instrumentation(metrics, name=name, kind=kind_of(one))
+            ),
+            _upstream_name(name, one),
             reads_files=_reads_files(one),
         )
         for name, one in settings.named.items()
     }
     default = settings.default or next(iter(models), None)
-    return Directory(models, default=default, default_for_unknown=settings.default_for_unknown)
+    return ModelRegistry(models, default=default, default_for_unknown=settings.default_for_unknown)
 
 
 def kind_of(settings: ModelSettings) -> str:
-    """What the configuration calls this kind of model."""
+    """The model's `kind`, as in the configuration."""
     return str(settings.__struct_config__.tag)
 
 
@@ -88,25 +94,33 @@ def _reads_files(settings: ModelSettings) -> bool:
     return settings.files if isinstance(settings, ChatCompletionsModel) else True
 
 
-def _upstream(name: str, settings: ModelSettings) -> str:
+def _upstream_name(name: str, settings: ModelSettings) -> str:
     model = getattr(settings, "model", None)
     return model if isinstance(model, str) else name
 
 
-def _make(name: str, settings: ModelSettings, environment: Mapping[str, str]) -> Model:
+def _with_retries(model: Model, settings: ModelSettings, instrumentation: Instrumentation) -> Model:
+    if isinstance(settings, ScriptedModel):  # its faults are part of the script
+        once, never_open = RetryPolicy(attempts=1), CircuitBreaker(threshold=math.inf)
+        return RetryingModel(
+            model, instrumentation=instrumentation, policy=once, breaker=never_open, total_timeout=None
+        )
+    policy = RetryPolicy(attempts=settings.attempts)
+    return RetryingModel(model, instrumentation=instrumentation, policy=policy, total_timeout=settings.timeout)
+
+
+def _open_model(name: str, settings: ModelSettings, environment: Mapping[str, str]) -> Model:
     if isinstance(settings, EmbeddedModel):
-        model = _embedded(name, settings, environment)
-        return Resilient(model, policy=RetryPolicy(attempts=settings.attempts), total_timeout=settings.timeout)
+        return _open_embedded(name, settings, environment)
     if isinstance(settings, (ChatCompletionsModel, ResponsesModel)):
-        model = _remote(settings, _api_key(name, settings.api_key_env, environment))
-        return Resilient(model, policy=RetryPolicy(attempts=settings.attempts), total_timeout=settings.timeout)
+        return _open_remote(settings, _api_key(name, settings.api_key_env, environment))
     try:
-        return Scripted(load_script(Path(settings.script)), remembered=0)  # a server lives longer than a test
+        return Scripted(load_script(Path(settings.script)), max_requests=0)  # keeps no requests: a server runs for long
     except (OSError, UnicodeError, ScriptError) as error:
         raise ConfigError(f"models.{name}.script: {error}") from error
 
 
-def _embedded(name: str, settings: EmbeddedModel, environment: Mapping[str, str]) -> Model:
+def _open_embedded(name: str, settings: EmbeddedModel, environment: Mapping[str, str]) -> Model:
     try:
         from antwort.models import embedded  # noqa: PLC0415 - needs an extra, which not everybody has
     except ImportError as error:
@@ -114,7 +128,7 @@ def _embedded(name: str, settings: EmbeddedModel, environment: Mapping[str, str]
     if not embedded.available():
         raise ConfigError(f"models.{name}: llama.cpp is missing: install the extra `model` again")
     try:
-        weights = embedded.find(settings.model, embedded.Cache(environment=environment))
+        weights = embedded.find_weights(settings.model, embedded.WeightsCache(environment=environment))
     except embedded.WeightsError as error:
         raise ConfigError(f"models.{name}: {error}") from error
     return embedded.Embedded(
@@ -122,7 +136,7 @@ def _embedded(name: str, settings: EmbeddedModel, environment: Mapping[str, str]
     )
 
 
-def _remote(settings: ChatCompletionsModel | ResponsesModel, api_key: str | None) -> Model:
+def _open_remote(settings: ChatCompletionsModel | ResponsesModel, api_key: str | None) -> Model:
     if isinstance(settings, ResponsesModel):
         return Responses(
             settings.base_url,

@@ -1,11 +1,10 @@
-"""A model that is tried again where that helps, and left alone where it does not.
+"""Retries with back-off, and a circuit breaker, for upstream models.
 
-    Resilient         wraps any model: retries, a limit on the whole answer, the breaker
-    RetryPolicy       how often, and how long to wait in between (full jitter, `Retry-After` is the least)
-    CircuitBreaker    counts failures and stops asking for a while; pure, its clock is handed in
+    RetryingModel     wraps a model: retries, total timeout, circuit breaker, instrumentation
+    RetryPolicy       number of attempts and the back-off between them (full jitter; `Retry-After` is the minimum)
+    CircuitBreaker    rejects requests for a pause after consecutive failures
 
-Only what has not begun is tried again: once a piece of the answer is out, a second try
-would say it twice.
+A request is retried only while no piece of its answer was yielded: a later retry would repeat text.
 """
 
 from __future__ import annotations
@@ -14,137 +13,123 @@ import asyncio
 import math
 import random
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import aclosing
-from enum import Enum
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from contextlib import aclosing, contextmanager
 
 import structlog
 from msgspec import Struct
 
-from antwort.engine.ports import Model, ModelFault, ModelRequest, Piece
+from antwort.engine.ports import Finished, Model, ModelFault, ModelRequest, Piece
 from antwort.models import upstream_errors
+from antwort.models.instrumentation import Instrumentation
 
 _log = structlog.get_logger(__name__)
 _SERVER_ERROR = 500
 
 
 class RetryPolicy(Struct, frozen=True, kw_only=True):
-    """Exponential back-off with full jitter: a wait is anywhere between nothing and a bound that doubles."""
+    """Exponential back-off with full jitter: a random delay between 0 and a bound that doubles. Times in seconds."""
 
     attempts: int = 3
-    base: float = 0.5
-    longest: float = 8.0
-    longest_asked: float = 20.0
-    """The longest `Retry-After` that is waited for here; for a longer one the caller is told instead."""
+    base_backoff: float = 0.5
+    max_backoff: float = 8.0
+    max_retry_after: float = 20.0
+    """The longest `Retry-After` that is waited for; a longer one is returned to the caller."""
 
-    def wait(self, attempt: int, fault: ModelFault, rng: random.Random) -> float | None:
-        """Seconds to wait after the attempt of this number, from 1; None where another is no use."""
-        asked = fault.retry_after or 0
-        if not fault.retryable or attempt >= self.attempts or asked > self.longest_asked:
+    def backoff(self, attempt: int, fault: ModelFault, rng: random.Random) -> float | None:
+        """Seconds to wait after this attempt, counted from 1; None if the request must not be retried."""
+        retry_after = fault.retry_after or 0
+        if not fault.retryable or attempt >= self.attempts or retry_after > self.max_retry_after:
             return None
-        bound = min(self.longest, self.base * 2 ** min(attempt - 1, 32))
-        return max(float(asked), rng.uniform(0, bound))
+        bound = min(self.max_backoff, self.base_backoff * 2 ** min(attempt - 1, 32))
+        return max(float(retry_after), rng.uniform(0, bound))
 
 
-class State(Enum):
-    """Where a circuit breaker stands."""
-
-    CLOSED = "closed"  # requests pass
-    OPEN = "open"  # no request passes until the pause is over
-    HALF_OPEN = "half_open"  # one request passes, to see
-
-
-class Ticket(Struct, frozen=True):
-    """Says when a request was let in, so that news from before a change of state is not taken for new."""
-
-    generation: int
-
-
-class CircuitBreaker:
-    """After `threshold` failures in a row it opens; after `pause` seconds it lets one request through, to see.
-
-    The one that is let through closes it as soon as an answer begins, but on
-    probation: the next failure opens it again, and only a whole answer clears the count.
-    """
-
-    def __init__(self, *, threshold: int = 5, pause: float = 10.0, clock: Callable[[], float] = time.monotonic) -> None:
-        self._threshold = threshold
-        self._pause = pause
-        self._clock = clock
-        self._failures = 0
-        self._until = 0.0
-        self._state = State.CLOSED
-        self._generation = 0
-
-    @property
-    def state(self) -> State:
-        return self._state
-
-    def enter(self) -> Ticket | float:
-        """A ticket for one request, or the seconds after which it is worth asking again."""
-        if self._state is State.HALF_OPEN:
-            return self._pause
-        if self._state is State.OPEN:
-            left = self._until - self._clock()
-            if left > 0:
-                return left
-            self._move(State.HALF_OPEN)
-        return Ticket(self._generation)
-
-    def began(self, ticket: Ticket) -> Ticket:
-        """An answer has begun; go on with the ticket that this returns."""
-        if ticket.generation == self._generation and self._state is State.HALF_OPEN:
-            self._move(State.CLOSED)
-            self._failures = self._threshold - 1
-            return Ticket(self._generation)
-        return ticket
-
-    def succeeded(self, ticket: Ticket) -> None:
-        """The answer is whole, or was refused for good reason: the upstream works."""
-        if ticket.generation == self._generation:
-            self._failures = 0
-            if self._state is not State.CLOSED:
-                self._move(State.CLOSED)
-
-    def failed(self, ticket: Ticket) -> None:
-        """The upstream failed."""
-        if ticket.generation != self._generation:
-            return
-        self._failures += 1
-        if self._state is State.HALF_OPEN or self._failures >= self._threshold:
-            self._until = self._clock() + self._pause
-            self._move(State.OPEN)
-
-    def abandoned(self, ticket: Ticket) -> None:
-        """Nobody waited for the answer, so it says nothing; if it was to show something, the next one shall."""
-        if ticket.generation == self._generation and self._state is State.HALF_OPEN:
-            self._until = self._clock()
-            self._move(State.OPEN)
-
-    def _move(self, state: State) -> None:
-        self._state = state
-        self._generation += 1
-
-
-class _LeftAlone(ModelFault):
-    """The breaker is open. Worth another try of the caller's, not one of ours."""
+class CircuitOpen(ModelFault):
+    """The circuit breaker rejects the request. The caller may retry; this server does not."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(
-            "The model failed too often and is left alone for a while. Try again later.",
+            "The model failed repeatedly; its circuit breaker is open. Try again later.",
             status=503,
             retry_after=math.ceil(seconds),
             retryable=True,
         )
 
 
-class Resilient:
-    """A model with retries, a time limit for the whole answer, and a circuit breaker."""
+class CircuitBreaker:
+    """Opens after `threshold` consecutive failures. After `pause` seconds it admits one probe at a time.
+
+    A success closes it; a failed probe restarts the pause; a cancelled probe makes way for the next one.
+    """
+
+    def __init__(
+        self, *, threshold: float = 5, pause: float = 10.0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._threshold = threshold
+        self._pause = pause
+        self._clock = clock
+        self._failures = 0
+        self._probe_at: float | None = None
+        """When an open breaker admits a probe; None while it is closed."""
+        self._is_probing = False
+
+    @property
+    def is_open(self) -> bool:
+        return self._probe_at is not None
+
+    @contextmanager
+    def attempt(self) -> Generator[None]:
+        """Run one attempt and record its fault, if any; `CircuitOpen` if it is rejected.
+
+        The success is recorded by the caller, with the last piece: an answer's reader does not read past it.
+        """
+        is_probe = self._admit()
+        try:
+            yield
+        except ModelFault as fault:
+            if fault.retryable and fault.status >= _SERVER_ERROR:
+                self._record_failure(fault, is_probe=is_probe)
+            else:  # the upstream answered
+                self.record_success()
+            raise
+        finally:
+            if is_probe:
+                self._is_probing = False
+
+    def record_success(self) -> None:
+        self._failures = 0
+        self._probe_at = None
+
+    def _admit(self) -> bool:
+        """Whether the attempt is a probe; `CircuitOpen` if it is rejected."""
+        if self._probe_at is None:
+            return False
+        wait = self._pause if self._is_probing else self._probe_at - self._clock()
+        if wait > 0:
+            raise CircuitOpen(wait)
+        self._is_probing = True
+        return True
+
+    def _record_failure(self, fault: ModelFault, *, is_probe: bool) -> None:
+        self._failures += 1
+        # While open, only the probe counts: attempts that began before would prolong the pause.
+        if is_probe or (not self.is_open and self._failures >= self._threshold):
+            self._probe_at = self._clock() + self._pause
+            _log.warning("circuit_open", code=fault.code, pause=self._pause)
+
+
+class RetryingModel:
+    """A model with retries, a timeout for the whole answer, a circuit breaker and instrumentation.
+
+    All of them are in one generator, because every token passes through it.
+    """
 
     def __init__(
         self,
         model: Model,
         *,
+        instrumentation: Instrumentation,
         policy: RetryPolicy | None = None,
         breaker: CircuitBreaker | None = None,
         total_timeout: float | None = 600.0,
@@ -152,32 +137,39 @@ class Resilient:
         rng: random.Random | None = None,
     ) -> None:
         self._model = model
+        self._instrumentation = instrumentation
         self._policy = policy or RetryPolicy()
         self._breaker = breaker or CircuitBreaker()
-        self._total = total_timeout
+        self._total_timeout = total_timeout
         self._sleep = sleep
         self._rng = rng or random.Random()  # noqa: S311 - jitter, not a secret
 
     async def generate(self, request: ModelRequest) -> AsyncGenerator[Piece, None]:
-        """The inner model's answer, tried again as long as nothing of it is out."""
-        deadline = None if self._total is None else asyncio.get_running_loop().time() + self._total
-        attempt, begun = 1, False
-        while True:
-            try:
-                async with aclosing(self._attempt(request, deadline)) as pieces:
-                    async for piece in pieces:
-                        begun = True
-                        yield piece
-            except ModelFault as fault:
-                hopeless = begun or isinstance(fault, _LeftAlone)
-                wait = None if hopeless else self._policy.wait(attempt, fault, self._rng)
-                if wait is None or (deadline is not None and asyncio.get_running_loop().time() + wait >= deadline):
-                    raise
-                _log.info("model_retry", attempt=attempt, code=fault.code, status=fault.status, wait=round(wait, 3))
+        """Yield the inner model's pieces; retry on a retryable fault before the first piece."""
+        now = asyncio.get_running_loop().time
+        deadline = None if self._total_timeout is None else now() + self._total_timeout
+        attempt, has_started = 1, False
+        with self._instrumentation.measure(request) as observe:
+            while True:
+                try:
+                    with self._breaker.attempt():
+                        async with aclosing(self._model.generate(request)) as pieces:
+                            while (piece := await _next(pieces, deadline)) is not None:
+                                has_started = True
+                                observe(piece)
+                                if isinstance(piece, Finished):
+                                    self._breaker.record_success()
+                                yield piece
+                except ModelFault as fault:
+                    is_final = has_started or isinstance(fault, CircuitOpen)
+                    wait = None if is_final else self._policy.backoff(attempt, fault, self._rng)
+                    if wait is None or (deadline is not None and now() + wait >= deadline):
+                        raise
+                    _log.info("model_retry", attempt=attempt, code=fault.code, status=fault.status, wait=round(wait, 3))
+                else:
+                    return
                 await self._sleep(wait)
                 attempt += 1
-            else:
-                return
 
     async def count_tokens(self, request: ModelRequest) -> int:
         return await self._model.count_tokens(request)
@@ -185,30 +177,11 @@ class Resilient:
     async def aclose(self) -> None:
         await self._model.aclose()
 
-    async def _attempt(self, request: ModelRequest, deadline: float | None) -> AsyncGenerator[Piece, None]:
-        entered = self._breaker.enter()
-        if not isinstance(entered, Ticket):
-            raise _LeftAlone(entered)
-        ticket = entered
-        try:
-            async with aclosing(self._model.generate(request)) as pieces:
-                while (piece := await _next(pieces, deadline)) is not None:
-                    ticket = self._breaker.began(ticket)
-                    yield piece
-        except ModelFault as fault:
-            broken = fault.retryable and fault.status >= _SERVER_ERROR
-            (self._breaker.failed if broken else self._breaker.succeeded)(ticket)
-            if broken and self._breaker.state is State.OPEN:
-                _log.warning("model_left_alone", code=fault.code)
-            raise
-        except BaseException:
-            self._breaker.abandoned(ticket)
-            raise
-        self._breaker.succeeded(ticket)
-
 
 async def _next(pieces: AsyncGenerator[Piece, None], deadline: float | None) -> Piece | None:
-    """The next piece; None after the last. The limit never reaches into the reader's own time."""
+    """The next piece, or None after the last. The timeout covers the model only, not the reader between pieces."""
+    if deadline is None:
+        return await anext(pieces, None)
     try:
         async with asyncio.timeout_at(deadline):
             return await anext(pieces, None)

@@ -1,9 +1,8 @@
-"""How many tokens a request has, guessed where nobody can say. Pure.
+"""Token count estimates, for upstreams without a tokenizer endpoint or usage numbers. Pure.
 
-The guess is meant for budgets, not for bills. English and code come to about four
-characters per token; other alphabets to fewer, and Chinese, Japanese and Korean to
-about one. Each message and each tool costs a few more for its frame, and a picture what it
-costs with common vision models. Real tokenizers stay within some 30 % of it on usual text.
+The estimate is for budgets, not for billing. English and code have about four characters per token; other alphabets
+fewer; Chinese, Japanese and Korean about one. Each message and each tool adds a constant, and an image costs what it
+costs with common vision models. Real tokenizers stay within about 30 % of the estimate on usual text.
 """
 
 from __future__ import annotations
@@ -18,15 +17,15 @@ from antwort.api.requests import JsonSchemaFormat
 from antwort.api.responses import Usage
 from antwort.engine.ports import CallPiece, ModelRequest, Piece, ReasoningPiece, RefusalPiece, SummaryPiece, TextPiece
 
-_WIDE = re.compile(r"[\u1100-\u11ff\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\uff00-\uffef\U0001f000-\U0003ffff]")
-_PER_MESSAGE = 4
-_PER_TOOL = 8
-_PICTURE = {"low": 85, "high": 1105}
-_USUAL_PICTURE = 765
+_WIDE_RE = re.compile(r"[\u1100-\u11ff\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\uff00-\uffef\U0001f000-\U0003ffff]")
+_TOKENS_PER_MESSAGE = 4
+_TOKENS_PER_TOOL = 8
+_IMAGE_TOKENS = {"low": 85, "high": 1105}
+_DEFAULT_IMAGE_TOKENS = 765
 
 
-class Meter:
-    """Counts text that comes in fragments, without keeping it."""
+class TokenEstimator:
+    """Counts streamed text without storing it."""
 
     def __init__(self) -> None:
         self._wide = 0
@@ -36,7 +35,7 @@ class Meter:
         if text.isascii():
             self._narrow += len(text)
             return
-        wide = len(_WIDE.findall(text))
+        wide = len(_WIDE_RE.findall(text))
         plain = len(text.encode("ascii", "ignore"))
         self._wide += wide
         self._narrow += plain + 2 * (len(text) - plain - wide)
@@ -47,61 +46,65 @@ class Meter:
 
 
 def estimate_text(text: str) -> int:
-    """Tokens of some text, about."""
-    meter = Meter()
-    meter.add(text)
-    return meter.tokens
+    """Estimated tokens of a text."""
+    estimator = TokenEstimator()
+    estimator.add(text)
+    return estimator.tokens
 
 
-def estimate(request: ModelRequest) -> int:
-    """Tokens of a whole request, about."""
-    total = estimate_text(request.instructions or "") + _PER_MESSAGE
-    total += sum(_item(item) for item in request.items)
+def estimate_request(request: ModelRequest) -> int:
+    """Estimated tokens of a request."""
+    total = estimate_text(request.instructions or "") + _TOKENS_PER_MESSAGE
+    total += sum(_estimate_item(item) for item in request.items)
     for tool in request.tools:
-        total += _PER_TOOL + estimate_text(f"{tool.name}{tool.told}{_json(tool.parameters)}")
+        total += _TOKENS_PER_TOOL + estimate_text(f"{tool.name}{tool.told}{_json(tool.parameters)}")
     if isinstance(request.format, JsonSchemaFormat):
         total += estimate_text(_json(request.format.schema))
     return total
 
 
-def estimate_usage(request: ModelRequest, written: int) -> Usage:
-    """What an answer has cost, about, where the upstream does not say."""
-    read = estimate(request)
-    return Usage(input_tokens=read, output_tokens=written, total_tokens=read + written)
+def estimate_usage(request: ModelRequest, output_tokens: int) -> Usage:
+    """Estimated usage, for an upstream that sends none."""
+    input_tokens = estimate_request(request)
+    return Usage(input_tokens=input_tokens, output_tokens=output_tokens, total_tokens=input_tokens + output_tokens)
 
 
-def text_of(piece: Piece) -> str:
-    """What of a piece the model had to write."""
+def generated_text(piece: Piece) -> str:
+    """The text of a piece that the model generated, for counting."""
     if isinstance(piece, CallPiece):
         return piece.name + piece.arguments
     return piece.text if isinstance(piece, (TextPiece, RefusalPiece, ReasoningPiece, SummaryPiece)) else ""
 
 
-def _item(item: Item) -> int:
+def _estimate_item(item: Item) -> int:
     if isinstance(item.known, GivenMessage):
-        return _PER_MESSAGE + _content(item.known)
+        return _TOKENS_PER_MESSAGE + _estimate_content(item.known)
     hidden = {"id", "type", "status", "encrypted_content", "container_id", "result"}
-    return _PER_MESSAGE + sum(_value(value) for name, value in item.raw.items() if name not in hidden)
+    return _TOKENS_PER_MESSAGE + sum(_estimate_value(value) for name, value in item.raw.items() if name not in hidden)
 
 
-def _value(value: object) -> int:
-    """Strings inside of anything, without the addresses of pictures, which are pictures."""
+def _estimate_value(value: object) -> int:
+    """Tokens of all strings in a JSON value; a data URL of an image counts as an image."""
     if isinstance(value, str):
-        return _USUAL_PICTURE if value.startswith("data:image/") else estimate_text(value)
+        return _DEFAULT_IMAGE_TOKENS if value.startswith("data:image/") else estimate_text(value)
     if isinstance(value, dict):
-        return sum(estimate_text(name) + _value(inner) for name, inner in cast("dict[str, object]", value).items())
+        return sum(
+            estimate_text(name) + _estimate_value(inner) for name, inner in cast("dict[str, object]", value).items()
+        )
     if isinstance(value, list):
-        return sum(map(_value, cast("list[object]", value)))
+        return sum(map(_estimate_value, cast("list[object]", value)))
     return 0 if value is None else 1
 
 
-def _content(message: GivenMessage) -> int:
+def _estimate_content(message: GivenMessage) -> int:
     if isinstance(message.content, str):
         return estimate_text(message.content)
     return sum(
-        _PICTURE.get(part.detail or "", _USUAL_PICTURE)
+        _IMAGE_TOKENS.get(part.detail or "", _DEFAULT_IMAGE_TOKENS)
         if isinstance(part, InputImage)
-        else _value(getattr(part, "text", None) or getattr(part, "refusal", None) or getattr(part, "file_data", None))
+        else _estimate_value(
+            getattr(part, "text", None) or getattr(part, "refusal", None) or getattr(part, "file_data", None)
+        )
         for part in message.content
     )
 

@@ -19,9 +19,10 @@ from msgspec import Struct
 
 from antwort.engine.ports import ModelFault
 from antwort.models import upstream_errors
-from antwort.models.upstream_errors import Said
+from antwort.models.upstream_errors import UpstreamError
+from antwort.net.errors import EventTooLong
 from antwort.net.http_transport import HttpTransport
-from antwort.net.sse import EventReader, EventTooLong, ServerEvent
+from antwort.net.sse import EventReader, ServerEvent
 
 _log = structlog.get_logger(__name__)
 _OK = range(200, 300)
@@ -41,7 +42,7 @@ class Timeouts(Struct, frozen=True, kw_only=True):
 class Refusal(Exception):
     """The upstream answered, and not with what was asked for."""
 
-    def __init__(self, status: int, headers: Mapping[str, str], said: Said) -> None:
+    def __init__(self, status: int, headers: Mapping[str, str], said: UpstreamError) -> None:
         super().__init__(f"status {status}")
         self.status = status
         self.headers = headers
@@ -125,14 +126,14 @@ class Upstream:
         said = refusal.said
         _log.warning("upstream_refused", status=refusal.status, code=self._clip(said.code), kind=self._clip(said.kind))
         _log.debug("upstream_said", message=self._clip(said.message))
-        return upstream_errors.refused(refusal.status, refusal.headers, said, model=model)
+        return upstream_errors.fault_from_response(refusal.status, refusal.headers, said, model=model)
 
     async def aclose(self) -> None:
         await self._client.aclose()
 
     async def _refusal(self, response: httpx2.Response) -> Refusal:
         body = await _read(response, _ERROR_BODY, cut=True)
-        return Refusal(response.status_code, response.headers, upstream_errors.read_body(body))
+        return Refusal(response.status_code, response.headers, upstream_errors.parse_error_body(body))
 
     def _clip(self, message: str) -> str:
         """Fit for a log: short, and without our key, which some servers repeat."""
@@ -168,7 +169,7 @@ def _decode(body: bytes) -> object:
     try:
         return msgspec.json.decode(body)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        raise upstream_errors.garbled() from error
+        raise upstream_errors.malformed_answer() from error
 
 
 @contextmanager
@@ -186,7 +187,7 @@ def _as_faults() -> Generator[None, None, None]:
         raise upstream_errors.timed_out() from error
     except (httpx2.TransportError, httpx2.StreamError) as error:
         _log.warning("upstream_broke_off", error=type(error).__name__)
-        raise upstream_errors.cut_off() from error
+        raise upstream_errors.answer_truncated() from error
     except EventTooLong as error:
         _log.warning("upstream_too_much")
-        raise upstream_errors.garbled() from error
+        raise upstream_errors.malformed_answer() from error

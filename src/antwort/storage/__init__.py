@@ -1,13 +1,13 @@
-"""Where responses, conversations, files and containers are kept: the doors to the stores, and what every store must do.
+"""Storage: persistent stores for responses, conversations, files and containers.
 
-`open_store` opens one by its address, `look_at_store` only looks at it. `conformance` holds the tests
-that each of them passes, and a stranger's too.
+`open_store` opens a store by its URL, `inspect_store` checks it without changing anything. `antwort.testing.store`
+has the conformance tests for every implementation of `Store`.
 """
 
 from __future__ import annotations
 
 from antwort.storage.errors import UnusableStore
-from antwort.storage.factory import look_at_store, open_store
+from antwort.storage.factory import inspect_store, open_store
 from antwort.storage.sqlite.store import SqliteStore
 
-__all__ = ["SqliteStore", "UnusableStore", "look_at_store", "open_store"]
+__all__ = ["SqliteStore", "UnusableStore", "inspect_store", "open_store"]

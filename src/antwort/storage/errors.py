@@ -1,8 +1,8 @@
-"""Errors of the storage room, and whose fault they are.
+"""Storage errors, and the translation of SQLite and OS errors into them.
 
-StoreFault      (a port's) the disk or the database, for now: try again later
-UnknownCursor   (a port's) the caller asked for what follows an item that is not there
-UnusableStore   the operator's: this address, or what is there, cannot be used; trying again does not help
+StoreFault      (of the port) temporary failure of the disk or the database: retry later
+UnknownCursor   (of the port) the caller's paging cursor names no item
+UnusableStore   the operator's configuration: the URL or the database cannot be used; a retry does not help
 """
 
 from __future__ import annotations
@@ -11,52 +11,56 @@ import sqlite3
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from antwort.engine.ports import StoreFault
+from antwort.engine.stores import StoreFault
 
 
 class UnusableStore(Exception):
-    """A store cannot be opened. The message says what to do."""
+    """A store cannot be opened. The message names the remedy."""
 
 
-_PASSING = {
+_FAULT_REASONS = {
     sqlite3.SQLITE_BUSY: "the database is locked by another process",
     sqlite3.SQLITE_LOCKED: "the database is locked",
     sqlite3.SQLITE_FULL: "the disk is full",
-    sqlite3.SQLITE_IOERR: "the disk does not read or write",
+    sqlite3.SQLITE_IOERR: "I/O error on the disk",
     sqlite3.SQLITE_CANTOPEN: "the database cannot be opened",
-    sqlite3.SQLITE_READONLY: "the database cannot be written to",
-    sqlite3.SQLITE_PERM: "the database may not be used",
+    sqlite3.SQLITE_READONLY: "the database is read-only",
+    sqlite3.SQLITE_PERM: "no permission to use the database",
     sqlite3.SQLITE_PROTOCOL: "the database is locked by another process",
-    sqlite3.SQLITE_NOMEM: "there is no memory left for the database",
+    sqlite3.SQLITE_NOMEM: "out of memory",
     sqlite3.SQLITE_CORRUPT: "the database is damaged",
     sqlite3.SQLITE_NOTADB: "the database is damaged",
 }
-"""What the world can do to a database. Every other code of SQLite is a mistake of ours and is raised as it is."""
+"""SQLite codes with an external cause. Every other code is a programming error and is raised unchanged."""
 
-_PRIMARY = 0xFF  # the rest of an extended code is detail
+_PRIMARY_CODE_MASK = 0xFF  # the upper bits of an extended result code are detail
 
 
-def fault_of(error: Exception) -> Exception:
-    """What the outside is told of an error: a `StoreFault`, or the error itself where that is a mistake of ours."""
-    told: Exception | None = None
+def translate_error(error: Exception) -> Exception:
+    """The `StoreFault` for an OS or SQLite error; any other error is returned unchanged."""
+    fault: StoreFault | None = None
     if isinstance(error, OSError):
-        told = StoreFault(f"The store failed: {error.strerror or error}.")
+        fault = StoreFault(f"The store failed: {error.strerror or error}.")
     elif isinstance(error, sqlite3.Error):
-        reason = _PASSING.get(error.sqlite_errorcode & _PRIMARY) if hasattr(error, "sqlite_errorcode") else None
-        told = StoreFault(f"The store failed: {reason}.") if reason else None
-    if told is None:
+        reason = (
+            _FAULT_REASONS.get(error.sqlite_errorcode & _PRIMARY_CODE_MASK)
+            if hasattr(error, "sqlite_errorcode")
+            else None
+        )
+        fault = StoreFault(f"The store failed: {reason}.") if reason else None
+    if fault is None:
         return error
-    told.__cause__ = error
-    return told
+    fault.__cause__ = error
+    return fault
 
 
 @contextmanager
-def faults_told() -> Generator[None]:
-    """What disk and database raise inside leaves as a `StoreFault`, with its cause."""
+def translate_errors() -> Generator[None]:
+    """Raise OS and SQLite errors of the block as `StoreFault`, with their cause."""
     try:
         yield
     except (OSError, sqlite3.Error) as error:
-        told = fault_of(error)
-        if told is error:
+        fault = translate_error(error)
+        if fault is error:
             raise
-        raise told from error
+        raise fault from error

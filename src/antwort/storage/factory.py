@@ -1,4 +1,4 @@
-"""The door: an address of a store, and the store that lives there; or only a look at it from outside."""
+"""Store factory: opens the store for a `storage.url`, or inspects it without opening it."""
 
 from __future__ import annotations
 
@@ -8,57 +8,58 @@ from contextlib import closing
 from pathlib import Path
 from urllib.parse import quote
 
-from antwort.engine.ports import Store
+from antwort.engine.stores import Store
 from antwort.storage.errors import UnusableStore
-from antwort.storage.sqlite.lock import holder
-from antwort.storage.sqlite.migrations import refuse_strangers
+from antwort.storage.sqlite.lock import lock_holder
+from antwort.storage.sqlite.migrations import check_compatible
 from antwort.storage.sqlite.store import SqliteStore
 
-_SQLITE = "sqlite:///"
+_SQLITE_PREFIX = "sqlite:///"
 
 
 async def open_store(url: str, blobs: Path) -> Store:
-    """Open the store at `url`, with the contents of files in the directory `blobs`; what is missing is made.
+    """Open the store at `url`, with file contents in the directory `blobs`. Missing files are created.
 
-    `sqlite:///antwort.db` is a file under the working directory, `sqlite:////var/lib/antwort.db` one by its full path.
+    `sqlite:///antwort.db` is relative to the working directory, `sqlite:////var/lib/antwort.db` is absolute.
     """
-    return await SqliteStore.opened(_path(url), blobs)
+    return await SqliteStore.open(_path(url), blobs)
 
 
-def look_at_store(url: str, blobs: Path) -> str:
-    """What opening it would find. Makes and changes nothing; `UnusableStore` where it could not be opened."""
+def inspect_store(url: str, blobs: Path) -> str:
+    """The state of the store, without creating or changing anything; `UnusableStore` if it could not be opened."""
     path = _path(url)
-    for place in (path.parent, blobs):
-        if not _can_be_used(place):
-            raise UnusableStore(f"{place} cannot be written to. Mend that, or change `storage`.")
+    for directory in (path.parent, blobs):
+        if not _is_writable(directory):
+            raise UnusableStore(f"{directory} is not writable. Change its permissions, or change `storage`.")
     if not path.exists():
-        return "made on the first start"
-    # With a WAL there is somebody, or was: then SQLite has to look at that too. Without, it need not write a byte.
+        return "will be created on the first start"
+    # SQLite has to read a WAL file of a running or killed process. Without one, `immutable` avoids any write.
     mode = "mode=ro" if path.with_name(f"{path.name}-wal").exists() else "mode=ro&immutable=1"
     try:
         with closing(sqlite3.connect(f"file:{quote(str(path))}?{mode}", uri=True)) as connection:
-            refuse_strangers(connection)
+            check_compatible(connection)
     except sqlite3.Error as error:
-        raise UnusableStore(f"{path} cannot be read: {error}. Mend that, or change `storage.url`.") from error
-    user = holder(path)
-    return "ok" if user is None else f"ok, in use by {user}"
+        raise UnusableStore(f"Cannot read {path}: {error}. Repair the file, or change `storage.url`.") from error
+    holder = lock_holder(path)
+    return "ok" if holder is None else f"ok, in use by {holder}"
 
 
-def _can_be_used(folder: Path) -> bool:
-    there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
-    return there.is_dir() and os.access(there, os.W_OK | os.X_OK)
+def _is_writable(directory: Path) -> bool:
+    """Whether the directory, or its nearest existing parent, is writable."""
+    existing = next(path for path in (directory, *directory.absolute().parents) if path.exists())
+    return existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)
 
 
 def _path(url: str) -> Path:
-    path = url.removeprefix(_SQLITE)
+    path = url.removeprefix(_SQLITE_PREFIX)
     if path == url or path in {"", ":memory:"}:
         raise UnusableStore(f"{_scheme(url)} is not supported. Write `storage.url` as `sqlite:///path/to/antwort.db`.")
     return Path(path)
 
 
 def _scheme(url: str) -> str:
-    """What can be shown of an address: the rest may hold a password."""
+    """The part of a URL that an error may show: the rest may contain a password."""
     scheme, colon, _ = url.partition("://")
     if url.startswith("sqlite:"):
         return "A store without a file"
-    return f"`{scheme}://…`" if colon else "An address without a scheme"
+    return f"`{scheme}://…`" if colon else "A URL without a scheme"

@@ -1,15 +1,15 @@
-"""What every `Model` must do, as tests that any implementation can run. Needs no test framework.
+"""Conformance suite of the `Model` port. Needs no test framework.
 
-pytest collects them from a subclass that makes a model which gives a certain answer; with
+A subclass defines how to make a model that gives a certain answer. pytest collects the tests of the subclass; with
 `unittest.TestCase` as a second base, so does unittest.
 
-    from antwort.models.conformance import ModelConformance, WholeAnswer
+    from antwort.testing.model import ModelConformance, ModelAnswer
 
     class TestMyModel(ModelConformance):
         def make(self, reply):
-            return MyModel(an_upstream_that_says(reply))
+            return MyModel(an_upstream_with(reply))
 
-Each test has an event loop of its own; `make` is called before it runs, as a server does at its start.
+Each test has its own event loop; `make` is called before the loop runs, as at the start of a server.
 """
 
 from __future__ import annotations
@@ -39,10 +39,12 @@ from antwort.engine.ports import (
     TextPiece,
 )
 
-_PATIENCE = 20.0
-LONG = "".join(f'Line {number} of a long answer: grüße, 世界 🎈 "quoted" \\ {{}}\n' for number in range(200))
-WEATHER = FunctionSpec("get_weather", "The weather.", {"type": "object", "properties": {"city": {"type": "string"}}})
-FREE = FunctionSpec(
+_TIMEOUT_SECONDS = 20.0
+LONG_TEXT = "".join(f'Line {number} of a long answer: grüße, 世界 🎈 "quoted" \\ {{}}\n' for number in range(200))
+WEATHER_TOOL = FunctionSpec(
+    "get_weather", "The weather.", {"type": "object", "properties": {"city": {"type": "string"}}}
+)
+FREE_TEXT_TOOL = FunctionSpec(
     "run_sql",
     "Runs a query.",
     {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]},
@@ -50,49 +52,49 @@ FREE = FunctionSpec(
 )
 
 
-class Called(Struct, frozen=True):
-    """A call, whole."""
+class AnswerCall(Struct, frozen=True):
+    """A complete tool call."""
 
     name: str
     arguments: str
     call_id: str = ""
 
 
-class WholeAnswer(Struct, frozen=True, kw_only=True):
-    """An answer, whole. A model is made to give one, and its pieces are folded into one."""
+class ModelAnswer(Struct, frozen=True, kw_only=True):
+    """A complete answer: the one that a model is made to give, and the result of `fold`."""
 
     reasoning: str = ""
     text: str = ""
     refusal: str = ""
-    calls: tuple[Called, ...] = ()
+    calls: tuple[AnswerCall, ...] = ()
     reason: Literal["stop", "length", "content_filter", "calls"] = "stop"
     usage: Usage = field(default_factory=Usage)
     summary: str = ""
     sealed: tuple[str, ...] = ()
 
 
-class BrokenAnswer(AssertionError):
-    """Pieces that are no answer."""
+class InvalidPieces(AssertionError):
+    """The pieces violate the `Model` port."""
 
 
-def fold(pieces: list[Piece]) -> WholeAnswer:
-    """The answer that pieces add up to. What breaks the rules of the port is a `BrokenAnswer`."""
+def fold(pieces: list[Piece]) -> ModelAnswer:
+    """Fold pieces into an answer; `InvalidPieces` if they violate the port."""
     if not pieces or not isinstance(pieces[-1], Finished):
-        raise BrokenAnswer("the last piece must be Finished")
+        raise InvalidPieces("the last piece must be Finished")
     if sum(isinstance(piece, Finished) for piece in pieces) != 1:
-        raise BrokenAnswer("only one piece may be Finished")
-    calls: list[Called] = []
+        raise InvalidPieces("only one piece may be Finished")
+    calls: list[AnswerCall] = []
     for piece in pieces:
         if isinstance(piece, CallPiece):
             _fold_call(piece, calls)
     if len({call.call_id for call in calls}) != len(calls):
-        raise BrokenAnswer("each call needs an id of its own")
+        raise InvalidPieces("call ids must be unique")
     finished = pieces[-1]
-    return WholeAnswer(
-        reasoning=_joined(pieces, ReasoningPiece),
-        text=_joined(pieces, TextPiece),
-        refusal=_joined(pieces, RefusalPiece),
-        summary=_joined(pieces, SummaryPiece),
+    return ModelAnswer(
+        reasoning=_join_text(pieces, ReasoningPiece),
+        text=_join_text(pieces, TextPiece),
+        refusal=_join_text(pieces, RefusalPiece),
+        summary=_join_text(pieces, SummaryPiece),
         sealed=tuple(piece.encrypted_content for piece in pieces if isinstance(piece, SealedReasoning)),
         calls=tuple(calls),
         reason=finished.reason,
@@ -100,215 +102,220 @@ def fold(pieces: list[Piece]) -> WholeAnswer:
     )
 
 
-def _fold_call(piece: CallPiece, calls: list[Called]) -> None:
+def _fold_call(piece: CallPiece, calls: list[AnswerCall]) -> None:
     if piece.index == len(calls):
         if not piece.name or not piece.call_id:
-            raise BrokenAnswer("the first piece of a call must have its name and its id")
-        calls.append(Called(piece.name, piece.arguments, piece.call_id))
+            raise InvalidPieces("the first piece of a call must have its name and its id")
+        calls.append(AnswerCall(piece.name, piece.arguments, piece.call_id))
     elif 0 <= piece.index < len(calls):
         if piece.name or piece.call_id:
-            raise BrokenAnswer("only the first piece of a call has its name and its id")
+            raise InvalidPieces("only the first piece of a call has its name and its id")
         before = calls[piece.index]
-        calls[piece.index] = Called(before.name, before.arguments + piece.arguments, before.call_id)
+        calls[piece.index] = AnswerCall(before.name, before.arguments + piece.arguments, before.call_id)
     else:
-        raise BrokenAnswer(f"calls are counted from 0 without gaps, but one has index {piece.index}")
+        raise InvalidPieces(f"call indexes must start at 0 without gaps, but one is {piece.index}")
 
 
-def _joined(pieces: list[Piece], kind: type[TextPiece | RefusalPiece | ReasoningPiece | SummaryPiece]) -> str:
+def _join_text(pieces: list[Piece], kind: type[TextPiece | RefusalPiece | ReasoningPiece | SummaryPiece]) -> str:
     return "".join(piece.text for piece in pieces if isinstance(piece, kind))
 
 
-def asking(text: str = "Hello", *tools: FunctionSpec) -> ModelRequest:
+def make_request(text: str = "Hello", *tools: FunctionSpec) -> ModelRequest:
     """A request with one message."""
     return ModelRequest(model="any", items=[read({"role": "user", "content": text})], tools=tools)
 
 
 async def collect(model: Model, request: ModelRequest) -> list[Piece]:
-    """All pieces of an answer."""
+    """Collect all pieces of an answer."""
     async with aclosing(model.generate(request)) as pieces:
         return [piece async for piece in pieces]
 
 
 class ModelConformance:
-    """Subclass it, and let `make` return a model that gives this reply to whatever it is asked."""
+    """Base class of the tests. A subclass defines `make` and `make_failing`."""
 
     has_usage: bool = True
-    """Whether the model can be made to say a certain usage."""
-    plain: bool = False
-    """Whether it only speaks and calls, one call at a time: no reasoning, no refusals, nothing that is filtered."""
+    """Whether `make` can set the usage of the answer."""
+    is_minimal: bool = False
+    """Whether the model supports only text and single calls: no reasoning, refusal, content filter, parallel calls."""
 
-    def make(self, reply: WholeAnswer) -> Model:
-        """A new model; it must give this reply any number of times, also at once."""
+    def make(self, reply: ModelAnswer) -> Model:
+        """A new model that gives this reply to every request, also to concurrent ones."""
         raise NotImplementedError("define make() so that it returns a Model that gives this reply")
 
     def make_failing(self, text: str) -> Model:
-        """A new model; it must fail in the middle of its answer, after this text."""
+        """A new model that fails during its answer, after this text."""
         raise NotImplementedError("define make_failing() so that it returns a Model that fails after this text")
 
-    # ── what is said ─────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── text ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def test_text_comes_whole(self) -> None:
-        for text in ("Hello", "  spaced \n\n", LONG):
-            equal(self._ask(WholeAnswer(text=text)).text, text)
+    def test_text_is_complete(self) -> None:
+        for text in ("Hello", "  spaced \n\n", LONG_TEXT):
+            check_equal(self._answer(ModelAnswer(text=text)).text, text)
 
-    def test_a_plain_answer_has_stopped(self) -> None:
-        answer = self._ask(WholeAnswer(text="Done."))
-        equal((answer.reason, answer.calls, answer.refusal), ("stop", (), ""))
+    def test_a_text_answer_finishes_with_stop(self) -> None:
+        answer = self._answer(ModelAnswer(text="Done."))
+        check_equal((answer.reason, answer.calls, answer.refusal), ("stop", (), ""))
 
-    def test_reasoning_comes_before_what_is_said(self) -> None:
-        if self.plain:
+    def test_reasoning_precedes_text(self) -> None:
+        if self.is_minimal:
             return
-        pieces = self._pieces(WholeAnswer(reasoning="First I think.", text="Then I speak."))
+        pieces = self._pieces(ModelAnswer(reasoning="First I think.", text="Then I speak."))
         answer = fold(pieces)
-        equal((answer.reasoning + answer.summary, answer.text), ("First I think.", "Then I speak."))
+        check_equal((answer.reasoning + answer.summary, answer.text), ("First I think.", "Then I speak."))
         kinds = [isinstance(piece, TextPiece) for piece in pieces[:-1] if not isinstance(piece, SealedReasoning)]
-        equal(kinds, sorted(kinds))
+        check_equal(kinds, sorted(kinds))
 
-    def test_a_refusal_is_no_text(self) -> None:
-        if self.plain:
+    def test_a_refusal_is_not_text(self) -> None:
+        if self.is_minimal:
             return
-        answer = self._ask(WholeAnswer(refusal="I will not."))
-        equal((answer.refusal, answer.text), ("I will not.", ""))
+        answer = self._answer(ModelAnswer(refusal="I will not."))
+        check_equal((answer.refusal, answer.text), ("I will not.", ""))
 
-    def test_an_answer_that_is_cut_short_says_so(self) -> None:
-        for reason in ("length",) if self.plain else ("length", "content_filter"):
-            equal(self._ask(WholeAnswer(text="Once upon a", reason=reason)).reason, reason)
+    def test_a_truncated_answer_has_its_reason(self) -> None:
+        for reason in ("length",) if self.is_minimal else ("length", "content_filter"):
+            check_equal(self._answer(ModelAnswer(text="Once upon a", reason=reason)).reason, reason)
 
-    def test_an_empty_answer_is_an_answer(self) -> None:
-        answer = self._ask(WholeAnswer())
-        equal((answer.text, answer.calls, answer.reason), ("", (), "stop"))
+    def test_an_empty_answer_is_valid(self) -> None:
+        answer = self._answer(ModelAnswer())
+        check_equal((answer.text, answer.calls, answer.reason), ("", (), "stop"))
 
     # ── calls ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def test_a_call_comes_whole(self) -> None:
-        called = Called("get_weather", '{"city": "Zürich", "days": [1, 2], "note": "\\"a\\\\b\\"\\n"}')
-        answer = self._ask(WholeAnswer(calls=(called,), reason="calls"), WEATHER)
-        equal(_as_made(answer), [(called.name, msgspec.json.decode(called.arguments))])
-        equal(answer.reason, "calls")
+    def test_a_call_is_complete(self) -> None:
+        called = AnswerCall("get_weather", '{"city": "Zürich", "days": [1, 2], "note": "\\"a\\\\b\\"\\n"}')
+        answer = self._answer(ModelAnswer(calls=(called,), reason="calls"), WEATHER_TOOL)
+        check_equal(_decoded_calls(answer), [(called.name, msgspec.json.decode(called.arguments))])
+        check_equal(answer.reason, "calls")
 
-    def test_several_calls_stay_apart(self) -> None:
-        if self.plain:
+    def test_parallel_calls_are_separate(self) -> None:
+        if self.is_minimal:
             return
-        calls = tuple(Called("get_weather", f'{{"city": "{city}"}}') for city in ("Rome", "Oslo", "Rome"))
-        answer = self._ask(WholeAnswer(text="I look.", calls=calls, reason="calls"), WEATHER)
-        equal(_as_made(answer), [("get_weather", {"city": city}) for city in ("Rome", "Oslo", "Rome")])
-        equal((answer.text, answer.reason), ("I look.", "calls"))
+        calls = tuple(AnswerCall("get_weather", f'{{"city": "{city}"}}') for city in ("Rome", "Oslo", "Rome"))
+        answer = self._answer(ModelAnswer(text="I look.", calls=calls, reason="calls"), WEATHER_TOOL)
+        check_equal(_decoded_calls(answer), [("get_weather", {"city": city}) for city in ("Rome", "Oslo", "Rome")])
+        check_equal((answer.text, answer.reason), ("I look.", "calls"))
 
-    def test_a_call_of_a_tool_with_free_text_is_json_with_an_input(self) -> None:
+    def test_a_free_text_call_is_json_with_an_input(self) -> None:
         query = 'SELECT "a"\nFROM b -- ü \\ 🎈'
-        called = Called("run_sql", msgspec.json.encode({"input": query}).decode())
-        answer = self._ask(WholeAnswer(calls=(called,), reason="calls"), FREE)
-        equal(_as_made(answer), [("run_sql", {"input": query})])
+        called = AnswerCall("run_sql", msgspec.json.encode({"input": query}).decode())
+        answer = self._answer(ModelAnswer(calls=(called,), reason="calls"), FREE_TEXT_TOOL)
+        check_equal(_decoded_calls(answer), [("run_sql", {"input": query})])
 
-    # ── numbers ──────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── tokens ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def test_usage_is_passed_on(self) -> None:
+    def test_usage_is_reported(self) -> None:
         if not self.has_usage:
             return
         usage = Usage(120, InputDetails(100), 30, OutputDetails(20), 150)
-        equal(self._ask(WholeAnswer(text="Hello", usage=usage)).usage, usage)
+        check_equal(self._answer(ModelAnswer(text="Hello", usage=usage)).usage, usage)
 
-    def test_more_input_has_more_tokens(self) -> None:
+    def test_longer_input_has_more_tokens(self) -> None:
         async def count(model: Model) -> None:
-            short, long = asking("Hello"), asking("Hello " * 500)
+            short, long = make_request("Hello"), make_request("Hello " * 500)
             fewer, more = await model.count_tokens(short), await model.count_tokens(long)
-            check(0 < fewer < more, f"counted {fewer} tokens for a word, and {more} for five hundred")
+            check_true(0 < fewer < more, f"counted {fewer} tokens for one word and {more} for 500")
 
-        self._with(lambda: self.make(WholeAnswer(text="Hi")), count)
+        self._run_with(lambda: self.make(ModelAnswer(text="Hi")), count)
 
-    # ── faults and lifetimes ─────────────────────────────────────────────────────────────────────────────────────────
+    # ── faults and closing ───────────────────────────────────────────────────────────────────────────────────────────
 
-    def test_a_failure_in_the_middle_is_a_fault(self) -> None:
+    def test_a_failure_during_the_answer_is_a_fault(self) -> None:
         async def fail(model: Model) -> None:
-            said: list[Piece] = []
+            received: list[Piece] = []
             try:
-                async with aclosing(model.generate(asking())) as pieces:
+                async with aclosing(model.generate(make_request())) as pieces:
                     async for piece in pieces:
-                        said.append(piece)  # noqa: PERF401 - what came before the fault counts
+                        received.append(piece)  # noqa: PERF401 - the pieces before the fault are needed
             except ModelFault as fault:
-                check(bool(fault.message and fault.code), "a fault needs a message and a code")
-                check(400 <= fault.status < 600, f"a fault has a status of an error, not {fault.status}")
-                equal("".join(piece.text for piece in said if isinstance(piece, TextPiece)), "So far ")
-                check(not any(isinstance(piece, Finished) for piece in said), "what fails is not Finished")
+                check_true(bool(fault.message and fault.code), "a fault needs a message and a code")
+                check_true(
+                    400 <= fault.status < 600, f"the status of a fault must be an HTTP error, not {fault.status}"
+                )
+                check_equal("".join(piece.text for piece in received if isinstance(piece, TextPiece)), "So far ")
+                check_true(
+                    not any(isinstance(piece, Finished) for piece in received),
+                    "a failed answer must not yield Finished",
+                )
                 return
             raise AssertionError("the answer failed, but no ModelFault was raised")
 
-        self._with(lambda: self.make_failing("So far "), fail)
+        self._run_with(lambda: self.make_failing("So far "), fail)
 
-    def test_an_answer_may_be_left_and_another_asked_for(self) -> None:
-        async def leave(model: Model) -> None:
+    def test_an_answer_may_be_closed_early(self) -> None:
+        async def close_early(model: Model) -> None:
             for _ in range(3):
-                async with aclosing(model.generate(asking())) as pieces:
+                async with aclosing(model.generate(make_request())) as pieces:
                     async for piece in pieces:
-                        check(isinstance(piece, TextPiece), f"expected text first, not {piece!r}")
+                        check_true(isinstance(piece, TextPiece), f"expected text first, not {piece!r}")
                         break
-            equal(fold(await collect(model, asking())).text, LONG)
+            check_equal(fold(await collect(model, make_request())).text, LONG_TEXT)
 
-        self._with(lambda: self.make(WholeAnswer(text=LONG)), leave)
+        self._run_with(lambda: self.make(ModelAnswer(text=LONG_TEXT)), close_early)
 
     def test_an_answer_may_be_cancelled(self) -> None:
         async def cancel(model: Model) -> None:
-            begun = asyncio.Event()
+            started = asyncio.Event()
 
-            async def ask() -> None:
-                async with aclosing(model.generate(asking())) as pieces:
+            async def read() -> None:
+                async with aclosing(model.generate(make_request())) as pieces:
                     async for _ in pieces:
-                        begun.set()
-                        await asyncio.sleep(_PATIENCE)
+                        started.set()
+                        await asyncio.sleep(_TIMEOUT_SECONDS)
 
-            task = asyncio.create_task(ask())
-            await begun.wait()
+            task = asyncio.create_task(read())
+            await started.wait()
             task.cancel()
             await asyncio.wait([task])
-            check(task.cancelled(), "a cancelled answer ends cancelled, and in no other way")
-            equal(fold(await collect(model, asking())).text, LONG)
+            check_true(task.cancelled(), "a cancelled answer must raise CancelledError")
+            check_equal(fold(await collect(model, make_request())).text, LONG_TEXT)
 
-        self._with(lambda: self.make(WholeAnswer(text=LONG)), cancel)
+        self._run_with(lambda: self.make(ModelAnswer(text=LONG_TEXT)), cancel)
 
-    def test_answers_at_once_do_not_mix(self) -> None:
-        async def both(model: Model) -> None:
-            several = await asyncio.gather(*(collect(model, asking()) for _ in range(8)))
-            equal([fold(pieces).text for pieces in several], [LONG] * 8)
+    def test_concurrent_answers_are_separate(self) -> None:
+        async def concurrently(model: Model) -> None:
+            answers = await asyncio.gather(*(collect(model, make_request()) for _ in range(8)))
+            check_equal([fold(pieces).text for pieces in answers], [LONG_TEXT] * 8)
 
-        self._with(lambda: self.make(WholeAnswer(text=LONG)), both)
+        self._run_with(lambda: self.make(ModelAnswer(text=LONG_TEXT)), concurrently)
 
-    def test_a_request_is_not_changed(self) -> None:
+    def test_the_request_is_not_modified(self) -> None:
         async def twice(model: Model) -> None:
-            request = asking("Hello", WEATHER)
+            request = make_request("Hello", WEATHER_TOOL)
             before = msgspec.json.encode([request.items, request.tools])
             await collect(model, request)
             await model.count_tokens(request)
-            equal(msgspec.json.encode([request.items, request.tools]), before)
+            check_equal(msgspec.json.encode([request.items, request.tools]), before)
 
-        self._with(lambda: self.make(WholeAnswer(text="Hi")), twice)
+        self._run_with(lambda: self.make(ModelAnswer(text="Hi")), twice)
 
-    def test_closing_twice_is_no_mistake(self) -> None:
+    def test_aclose_twice_is_allowed(self) -> None:
         async def close(model: Model) -> None:
-            await collect(model, asking())
+            await collect(model, make_request())
             await model.aclose()
 
-        self._with(lambda: self.make(WholeAnswer(text="Hi")), close)
+        self._run_with(lambda: self.make(ModelAnswer(text="Hi")), close)
 
-    # ── how it is done ───────────────────────────────────────────────────────────────────────────────────────────────
+    # ── implementation ───────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _ask(self, reply: WholeAnswer, *tools: FunctionSpec) -> WholeAnswer:
+    def _answer(self, reply: ModelAnswer, *tools: FunctionSpec) -> ModelAnswer:
         return fold(self._pieces(reply, *tools))
 
-    def _pieces(self, reply: WholeAnswer, *tools: FunctionSpec) -> list[Piece]:
-        found: list[Piece] = []
+    def _pieces(self, reply: ModelAnswer, *tools: FunctionSpec) -> list[Piece]:
+        received: list[Piece] = []
 
         async def ask(model: Model) -> None:
-            found.extend(await collect(model, asking("Hello", *tools)))
+            received.extend(await collect(model, make_request("Hello", *tools)))
 
-        self._with(lambda: self.make(reply), ask)
-        return found
+        self._run_with(lambda: self.make(reply), ask)
+        return received
 
-    def _with(self, make: Callable[[], Model], use: Callable[[Model], Coroutine[Any, Any, None]]) -> None:
+    def _run_with(self, make: Callable[[], Model], use: Callable[[Model], Coroutine[Any, Any, None]]) -> None:
         model = make()
 
         async def run() -> None:
             try:
-                async with asyncio.timeout(_PATIENCE):
+                async with asyncio.timeout(_TIMEOUT_SECONDS):
                     await use(model)
             finally:
                 await model.aclose()
@@ -316,16 +323,16 @@ class ModelConformance:
         asyncio.run(run())
 
 
-def _as_made(answer: WholeAnswer) -> list[tuple[str, object]]:
+def _decoded_calls(answer: ModelAnswer) -> list[tuple[str, object]]:
     return [(call.name, msgspec.json.decode(call.arguments)) for call in answer.calls]
 
 
-def check(holds: bool, message: str) -> None:  # noqa: FBT001 - an assertion that optimization does not remove
-    """Fail with a message unless something holds."""
-    if not holds:
+def check_true(condition: bool, message: str) -> None:  # noqa: FBT001 - an assertion that optimization does not remove
+    """Fail with a message unless the condition is true."""
+    if not condition:
         raise AssertionError(message)
 
 
-def equal(actual: object, expected: object) -> None:
-    """Fail with both sides unless they are the same."""
-    check(actual == expected, f"expected {expected!r}, got {actual!r}")
+def check_equal(actual: object, expected: object) -> None:
+    """Fail with both values unless they are equal."""
+    check_true(actual == expected, f"expected {expected!r}, got {actual!r}")

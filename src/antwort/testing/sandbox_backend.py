@@ -4,7 +4,7 @@ pytest with anyio's plugin collects them from a subclass; the place under test i
 fixture `sandboxes`:
 
     import pytest
-    from antwort.containers.sandboxes.conformance import SandboxesConformance
+    from antwort.testing.sandbox_backend import SandboxesConformance
 
     @pytest.fixture(scope="module")
     async def sandboxes():
@@ -30,7 +30,7 @@ from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
 from antwort.containers.sandboxes.port import (
-    Outcome,
+    ExecutionResult,
     Output,
     Sandbox,
     Sandboxes,
@@ -57,7 +57,7 @@ class SandboxesConformance:
             equal([one.stream for one in outcome.output], ["stdout", "stderr"])
             live = "".join(step.text for step in steps if isinstance(step, Output))
             equal(live, "grüße 🎈\noh\n")
-            equal(outcome.alive, expected=True)
+            equal(outcome.sandbox_alive, expected=True)
 
     async def test_output_comes_while_the_code_runs(self, sandboxes: Sandboxes) -> None:
         async with acquired(sandboxes) as sandbox:
@@ -79,7 +79,7 @@ class SandboxesConformance:
             equal(outcome.status, "error")
             check("before" in printed(outcome), f"what was printed before is kept: {printed(outcome)!r}")
             check("ZeroDivisionError" in printed(outcome), f"the traceback is in the output: {printed(outcome)!r}")
-            equal(outcome.alive, expected=True)
+            equal(outcome.sandbox_alive, expected=True)
 
     async def test_code_that_is_no_python_is_an_outcome_too(self, sandboxes: Sandboxes) -> None:
         async with acquired(sandboxes) as sandbox:
@@ -95,7 +95,7 @@ class SandboxesConformance:
             outcome = await done(sandbox, "print('begun')\nwhile True: pass", seconds=1)
             equal(outcome.status, "timeout")
             check("begun" in printed(outcome), f"what was printed is kept: {printed(outcome)!r}")
-            equal(outcome.alive, expected=True)
+            equal(outcome.sandbox_alive, expected=True)
             equal((await done(sandbox, "x")).echo, "1")
 
     async def test_a_run_can_be_interrupted(self, sandboxes: Sandboxes) -> None:
@@ -113,13 +113,13 @@ class SandboxesConformance:
             if outcome.status == "error":  # where memory is limited by the process, Python itself is told
                 check("MemoryError" in printed(outcome), f"says why: {printed(outcome)!r}")
                 return
-            equal((outcome.status, outcome.alive), ("oom", False))
+            equal((outcome.status, outcome.sandbox_alive), ("oom", False))
             await loses(done(sandbox, "1"))
 
     async def test_an_interpreter_that_ends_is_lost(self, sandboxes: Sandboxes) -> None:
         async with acquired(sandboxes) as sandbox:
             outcome = await done(sandbox, "import os\nprint('last words', flush=True)\nos._exit(3)")
-            equal((outcome.status, outcome.alive), ("ended", False))
+            equal((outcome.status, outcome.sandbox_alive), ("ended", False))
             check("last words" in printed(outcome), f"what was printed is kept: {printed(outcome)!r}")
             check(bool(outcome.reason), "says why it ended")
             await loses(done(sandbox, "1"))
@@ -276,24 +276,24 @@ async def acquired(sandboxes: Sandboxes) -> AsyncGenerator[Sandbox]:
         await sandboxes.release(sandbox)
 
 
-async def ran(sandbox: Sandbox, code: str, *, seconds: float = _PATIENCE) -> list[Output | Outcome]:
+async def ran(sandbox: Sandbox, code: str, *, seconds: float = _PATIENCE) -> list[Output | ExecutionResult]:
     """Everything that came of a run."""
     async with aclosing(sandbox.run(code, timeout=seconds)) as steps:
         return [step async for step in steps]
 
 
-async def done(sandbox: Sandbox, code: str, *, seconds: float = _PATIENCE) -> Outcome:
+async def done(sandbox: Sandbox, code: str, *, seconds: float = _PATIENCE) -> ExecutionResult:
     """What a run came to."""
     return _outcome(await ran(sandbox, code, seconds=seconds))
 
 
-def _outcome(steps: list[Output | Outcome]) -> Outcome:
-    outcomes = [step for step in steps if isinstance(step, Outcome)]
+def _outcome(steps: list[Output | ExecutionResult]) -> ExecutionResult:
+    outcomes = [step for step in steps if isinstance(step, ExecutionResult)]
     check(outcomes == steps[-1:], f"there is one outcome, and it comes last: {steps!r}")
     return outcomes[0]
 
 
-def printed(outcome: Outcome) -> str:
+def printed(outcome: ExecutionResult) -> str:
     """All that a run printed."""
     return "".join(one.text for one in outcome.output)
 

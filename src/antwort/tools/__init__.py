@@ -1,7 +1,7 @@
-"""Tools that are run here. `registry` knows them all; each has a room of its own in `builtins`."""
+"""Hosted tools: `registry` maps tool types to providers; `builtins` has one package for each provider."""
 
 from __future__ import annotations
 
-from antwort.tools.registry import FunctionProvider, ProviderCollision, Registry
+from antwort.tools.registry import FunctionProvider, ProviderCollision, ToolRegistry
 
-__all__ = ["FunctionProvider", "ProviderCollision", "Registry"]
+__all__ = ["FunctionProvider", "ProviderCollision", "ToolRegistry"]

@@ -8,14 +8,14 @@ from antwort.api.errors import ApiError
 from antwort.api.requests import decode
 
 
-def read(body):
-    asked = decode(msgspec.json.encode(body), CreateContainer)
-    check(asked)
-    return asked
+def parse(body):
+    request = decode(msgspec.json.encode(body), CreateContainer)
+    check(request)
+    return request
 
 
-def test_what_openai_takes_is_taken():
-    whole = {
+def test_every_openai_parameter_is_accepted():
+    body = {
         "name": "x",
         "expires_after": {"anchor": "last_active_at", "minutes": 20},
         "file_ids": ["file-1"],
@@ -23,17 +23,17 @@ def test_what_openai_takes_is_taken():
         "network_policy": {"type": "disabled"},
         "skills": [],
     }
-    asked = read(whole)
+    request = parse(body)
 
-    assert msgspec.to_builtins(asked) == {
-        **whole,
+    assert msgspec.to_builtins(request) == {
+        **body,
         "network_policy": {"type": "disabled", "allowed_domains": None, "domain_secrets": None},
     }
-    assert read({"name": "x", **dict.fromkeys(whole.keys() - {"name"})}) == CreateContainer(name="x")
+    assert parse({"name": "x", **dict.fromkeys(body.keys() - {"name"})}) == CreateContainer(name="x")
 
 
 @pytest.mark.parametrize(
-    "more, param",
+    "fields, param",
     [
         ({"network_policy": {"type": "allowlist", "allowed_domains": ["a"]}}, "network_policy.type"),
         ({"network_policy": {"type": "open"}}, "network_policy.type"),
@@ -42,14 +42,14 @@ def test_what_openai_takes_is_taken():
         ({"expires_after": {"anchor": "last_active_at", "minutes": 1.5}}, "expires_after.minutes"),
     ],
 )
-def test_what_cannot_be_here_is_refused_by_name(more, param):
+def test_unsupported_values_are_rejected_with_their_parameter(fields, param):
     with pytest.raises(ApiError) as error:
-        read({"name": "x", **more})
+        parse({"name": "x", **fields})
 
     assert (error.value.status, error.value.param) == (400, param)
 
 
-def test_code_to_run_is_checked_too():
+def test_the_exec_timeout_must_be_positive():
     assert decode(b'{"code": "1", "timeout": 1}', ExecuteCode).timeout == 1
     with pytest.raises(ApiError):
         decode(b'{"code": "1", "timeout": -1}', ExecuteCode)

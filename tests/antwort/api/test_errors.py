@@ -7,7 +7,7 @@ from antwort.api.errors import ApiError, internal, invalid, malformed, not_found
 from antwort.api.requests import CreateResponse
 
 
-def refusal(body: bytes) -> dict[str, object]:
+def error_detail(body: bytes) -> dict[str, object]:
     with pytest.raises(msgspec.MsgspecError) as caught:
         msgspec.json.decode(body, type=CreateResponse)
     return msgspec.to_builtins(malformed(caught.value).envelope().error)
@@ -17,7 +17,7 @@ def refusal(body: bytes) -> dict[str, object]:
     "body, code, param",
     [
         (b'{"model": 3}', "invalid_type", "model"),
-        (b'{"nonsense": 3}', "unknown_parameter", "nonsense"),
+        (b'{"unknown": 3}', "unknown_parameter", "unknown"),
         (b'{"tools": [{"type": "function"}]}', "missing_required_parameter", "tools[0].name"),
         (b'{"tools": [{"type": "teleport"}]}', "invalid_value", "tools[0].type"),
         (b'{"tools": [{"type": "code_interpreter", "container": {"type": "auto", "host_mounts": []}}]}',
@@ -36,14 +36,14 @@ def refusal(body: bytes) -> dict[str, object]:
         (b"\xff", "invalid_json", None),
     ],
 )  # fmt: skip
-def test_what_is_wrong_has_its_code_and_its_path(body: bytes, code: str, param: str | None):
-    error = refusal(body)
+def test_a_validation_error_has_a_code_and_the_path_of_the_field(body: bytes, code: str, param: str | None):
+    error = error_detail(body)
 
     assert (error["code"], error["param"], error["type"]) == (code, param, "invalid_request_error")
     assert error["message"]
 
 
-def test_a_part_of_a_body_is_named_by_where_it_lies():
+def test_the_root_prefixes_the_path():
     with pytest.raises(msgspec.ValidationError) as caught:
         msgspec.convert({"a": "x"}, dict[str, int])
 
@@ -51,18 +51,18 @@ def test_a_part_of_a_body_is_named_by_where_it_lies():
 
 
 @pytest.mark.parametrize("body", [b'{"%s": 1}' % (b"x" * 100_000), b'{"tools": [{"type": "%s"}]}' % (b"x" * 100_000)])
-def test_what_is_wrong_is_not_repeated_at_length(body: bytes):
-    assert len(str(refusal(body))) < 1000
+def test_long_values_are_truncated_in_messages(body: bytes):
+    assert len(str(error_detail(body))) < 1000
 
 
-def test_whose_fault_it_is_shows_in_the_status():
+def test_statuses_of_the_error_constructors():
     assert invalid("no").status == 400
     assert not_found("Response", "resp_1").envelope().error.message == "Response with id 'resp_1' not found."
     assert (internal().status, internal().kind) == (500, "server_error")
     assert unavailable("full").status == 503
 
 
-def test_headers_tell_an_sdk_whether_to_try_again():
+def test_retry_headers():
     assert ApiError(429, "later", retry_after=0).headers() == {"retry-after": "1"}
     assert unavailable("full", should_retry=False).headers() == {"x-should-retry": "false"}
     assert invalid("no").headers() == {}

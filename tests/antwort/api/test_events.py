@@ -5,7 +5,7 @@ import json
 from antwort.api.events import OutputTextDelta, ToolProgress, kind_of, to_json, to_sse
 
 
-def test_an_event_is_one_frame_without_an_id():
+def test_an_event_is_one_sse_frame_without_an_id():
     event = OutputTextDelta(item_id="msg_1", output_index=0, content_index=0, delta="a\nb", sequence_number=4)
 
     head, data, *rest = to_sse(event).split(b"\n")
@@ -21,7 +21,7 @@ def test_an_event_is_one_frame_without_an_id():
     }
 
 
-def test_an_event_of_a_tool_has_its_own_name_and_fields():
+def test_a_tool_event_has_its_own_type_and_fields():
     event = ToolProgress(
         type="response.code_interpreter_call_code.delta",
         item_id="ci_1",

@@ -16,21 +16,21 @@ json_values = st.recursive(
 
 
 @given(st.dictionaries(st.text(max_size=6), json_values))
-def test_an_item_of_a_type_that_nobody_knows_is_kept_to_the_letter(fields: dict[str, object]):
-    raw = {**fields, "type": "from_the_future"}
+def test_an_item_of_an_unknown_type_is_unchanged(fields: dict[str, object]):
+    raw = {**fields, "type": "unknown_type"}
 
-    read = items.read(raw)
-    assert (read.raw, read.known, read.type) == (raw, None, "from_the_future")
-
-
-def test_fields_that_nobody_knows_stay_with_an_item_that_is_known():
-    read = items.read({"type": "message", "role": "user", "content": "hi", "prompt_cache_breakpoint": True})
-
-    assert read.known == GivenMessage("user", "hi")
-    assert read.raw["prompt_cache_breakpoint"] is True
+    item = items.read(raw)
+    assert (item.raw, item.known, item.type) == (raw, None, "unknown_type")
 
 
-def test_types_may_be_left_out_where_the_wire_allows_it():
+def test_unknown_fields_of_a_known_item_are_preserved():
+    item = items.read({"type": "message", "role": "user", "content": "hi", "prompt_cache_breakpoint": True})
+
+    assert item.known == GivenMessage("user", "hi")
+    assert item.raw["prompt_cache_breakpoint"] is True
+
+
+def test_type_is_optional_for_messages_and_references():
     assert items.read({"role": "user", "content": "hi"}).type == "message"
     assert items.read({"id": "msg_1"}).type == "item_reference"
 
@@ -43,17 +43,17 @@ def test_types_may_be_left_out_where_the_wire_allows_it():
         CodeInterpreterCall(id="ci_1", container_id="cntr_1", code=None, outputs=None, status="failed"),
     ],
 )
-def test_every_output_item_is_accepted_as_input_nulls_included(item: items.OutputItem):
+def test_every_output_item_is_valid_input(item: items.OutputItem):
     assert items.read(msgspec.to_builtins(item)).known is not None
 
 
-def test_what_another_server_wrote_on_a_text_is_no_reason_to_refuse_it():
-    part = {"type": "output_text", "text": "hi", "annotations": [{"type": "from_the_future"}], "logprobs": None}
+def test_unknown_annotations_of_an_input_text_are_accepted():
+    part = {"type": "output_text", "text": "hi", "annotations": [{"type": "unknown_type"}], "logprobs": None}
 
     assert items.read({"role": "assistant", "content": [part]}).known == GivenMessage("assistant", [GivenText("hi")])
 
 
-def test_what_a_message_looks_like_on_the_wire():
+def test_the_json_of_a_message():
     assert msgspec.to_builtins(Message(id="msg_1")) == {
         "type": "message",
         "id": "msg_1",
@@ -63,6 +63,6 @@ def test_what_a_message_looks_like_on_the_wire():
     }
 
 
-def test_a_known_type_with_wrong_fields_is_refused():
+def test_a_known_type_with_invalid_fields_is_rejected():
     with pytest.raises(msgspec.ValidationError, match="content"):
         items.read({"type": "message", "role": "user", "content": 3})

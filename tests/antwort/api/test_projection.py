@@ -14,7 +14,7 @@ from antwort.api.responses import Response
 LOGPROB = {"token": "x", "bytes": [120], "logprob": -0.5, "top_logprobs": []}
 SOURCES = [{"type": "url", "url": "https://x.example"}]
 
-# For each value of `include`: an item that has what it asks for, and the same item without.
+# For each value of `include`: an item with the optional field, and the same item without it.
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "code_interpreter_call.outputs": (
         {"type": "code_interpreter_call", "id": "ci_1", "outputs": [{"type": "logs", "logs": "1"}]},
@@ -47,22 +47,22 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 
 
-def test_every_value_of_include_has_a_case_but_for_what_is_always_shown_and_what_asks_for_events():
-    events = "antwort:code_interpreter_call.live_output"
-    assert set(get_args(Include)) - set(CASES) == {"reasoning.encrypted_content", events}
+def test_every_include_value_that_filters_items_has_a_case():
+    events_only = "antwort:code_interpreter_call.live_output"
+    assert set(get_args(Include)) - set(CASES) == {"reasoning.encrypted_content", events_only}
 
 
 @pytest.mark.parametrize("value", CASES)
-def test_what_is_not_included_is_left_out_and_what_is_included_is_there(value):
-    whole, cut = CASES[value]
+def test_an_optional_field_is_present_only_if_included(value):
+    full, filtered = CASES[value]
 
-    assert ResponseView(frozenset({value})).item(whole) == whole
-    assert ResponseView(frozenset(set(CASES) - {value})).item(whole) == cut
-    assert whole == CASES[value][0]
-    assert ResponseView().item(cut) is cut
+    assert ResponseView(frozenset({value})).item(full) == full
+    assert ResponseView(frozenset(set(CASES) - {value})).item(full) == filtered
+    assert full == CASES[value][0]
+    assert ResponseView().item(filtered) is filtered
 
 
-def test_what_has_nothing_to_hide_is_the_same_object():
+def test_an_item_without_optional_fields_is_the_same_object():
     for item in (
         {"type": "function_call", "arguments": "{}"},
         {"type": "reasoning", "encrypted_content": "gAAAA"},
@@ -78,27 +78,27 @@ def response(*output: dict[str, Any]) -> Response:
 
 
 @pytest.mark.parametrize("value", CASES)
-def test_responses_and_events_show_the_same_live_and_kept(value):
-    whole, cut = CASES[value]
+def test_live_and_stored_events_are_filtered_alike(value):
+    full, filtered = CASES[value]
     plain = {"type": "function_call"}
-    ended = wire.ResponseCompleted(response=response(whole, plain), sequence_number=3)
-    done = wire.OutputItemDone(output_index=0, item=whole, sequence_number=2)
+    ended = wire.ResponseCompleted(response=response(full, plain), sequence_number=3)
+    done = wire.OutputItemDone(output_index=0, item=full, sequence_number=2)
 
-    for view, item in ((ResponseView(), cut), (ResponseView({value}), whole)):
+    for view, item in ((ResponseView(), filtered), (ResponseView({value}), full)):
         assert view.response(ended.response).output == [item, plain]
         for event in (ended, done):
             assert view.event(event) == view.frame(to_sse(event))
-        told = json.loads(view.event(done).partition(b"data: ")[2])
-        assert told == {
+        event = json.loads(view.event(done).partition(b"data: ")[2])
+        assert event == {
             "type": "response.output_item.done",
             "output_index": 0,
             "item": item,
             "sequence_number": 2,
         }
-    assert ended.response.output[0] is whole
+    assert ended.response.output[0] is full
 
 
-def test_only_deltas_are_padded_and_only_when_that_is_wanted():
+def test_only_deltas_are_obfuscated_and_only_on_request():
     delta = wire.OutputTextDelta(item_id="m", output_index=0, content_index=0, delta="x", sequence_number=1)
     created = wire.ResponseCreated(response=response(), sequence_number=0)
 

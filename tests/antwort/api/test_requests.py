@@ -36,14 +36,14 @@ def request(**fields: object) -> CreateResponse:
         ({"prompt": {"id": "pmpt_1"}}, "prompt", "unsupported_parameter"),
     ],
 )  # fmt: skip
-def test_what_the_types_do_not_say_is_checked(fields: dict[str, object], param: str, code: str):
+def test_rules_beyond_the_types_are_checked(fields: dict[str, object], param: str, code: str):
     with pytest.raises(ApiError) as caught:
         check(request(**fields))
 
     assert (caught.value.status, caught.value.param, caught.value.code) == (400, param, code)
 
 
-def test_what_is_right_passes():
+def test_valid_requests_pass():
     check(request())
     check(request(input=None, previous_response_id="resp_1"))
     check(request(tools=[FUNCTION], tool_choice={"type": "function", "name": "add"}))
@@ -52,14 +52,14 @@ def test_what_is_right_passes():
     check(request(input=None))
 
 
-@pytest.mark.parametrize("given, code", [(None, "missing_required_parameter"), ([], "empty_array")])
-def test_there_has_to_be_something_to_answer(given: object, code: str):
+@pytest.mark.parametrize("value, code", [(None, "missing_required_parameter"), ([], "empty_array")])
+def test_input_is_required_without_a_history(value: object, code: str):
     with pytest.raises(ApiError) as caught:
-        check_input(request(input=given))
+        check_input(request(input=value))
 
     assert (caught.value.param, caught.value.code) == ("input", code)
-    check_input(request(input=given, previous_response_id="resp_1"))
-    check_input(request(input=given, conversation="conv_1"))
+    check_input(request(input=value, previous_response_id="resp_1"))
+    check_input(request(input=value, conversation="conv_1"))
     check_input(request(input=""))
 
 
@@ -74,27 +74,27 @@ def test_there_has_to_be_something_to_answer(given: object, code: str):
         ({"tools": [{"type": "function", "name": "f", "is_async": True}]}, "tools[0].is_async"),
     ],
 )  # fmt: skip
-def test_values_outside_of_what_the_wire_has_are_named(fields: dict[str, object], param: str):
+def test_invalid_values_name_the_parameter(fields: dict[str, object], param: str):
     with pytest.raises(ApiError) as caught:
         request(**fields)
 
     assert (caught.value.status, caught.value.param) == (400, param)
 
 
-def test_what_the_wire_calls_async_is_taken_and_given_back():
+def test_the_async_field_of_a_tool_round_trips():
     tool = {**FUNCTION, "async": True}
 
     assert msgspec.to_builtins(request(tools=[tool]).tools)[0]["async"] is True
 
 
-def test_a_string_is_a_users_message():
+def test_a_string_input_is_a_user_message():
     (item,) = read_input("hi")
 
     assert item.raw == {"type": "message", "role": "user", "content": "hi"}
     assert read_input(None) == []
 
 
-def test_a_wrong_item_is_named_by_its_place():
+def test_an_invalid_item_is_named_by_its_path():
     with pytest.raises(ApiError) as caught:
         read_input([{"role": "user", "content": "a"}, {"role": "user", "content": [{"type": "input_text"}]}])
 
@@ -102,13 +102,13 @@ def test_a_wrong_item_is_named_by_its_place():
 
 
 @pytest.mark.parametrize("body", [b"[" * 100_000, b'{"a":' * 100_000, b"{" + b" " * 100_000, b"\x00", b"nul"])
-def test_bodies_that_are_no_json_are_refused_whatever_they_are(body: bytes):
+def test_bodies_that_are_not_json_are_rejected(body: bytes):
     with pytest.raises(ApiError) as caught:
         decode(body, CreateResponse)
 
     assert caught.value.status == 400
 
 
-def test_a_conversation_is_named_by_a_string_or_an_object():
+def test_a_conversation_is_given_as_a_string_or_an_object():
     assert request(conversation="conv_1").conversation_id == "conv_1"
     assert request(conversation={"id": "conv_1"}).conversation_id == "conv_1"

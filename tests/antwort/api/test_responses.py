@@ -7,9 +7,9 @@ import pytest
 from openai.types.responses import Response as SdkResponse
 
 from antwort.api.requests import CreateResponse, decode
-from antwort.api.responses import InputDetails, OutputDetails, Usage, begin
+from antwort.api.responses import InputDetails, OutputDetails, Usage, initial_response
 
-ALWAYS_THERE = {
+ALL_KEYS = {
     "id", "object", "created_at", "status", "background", "completed_at", "error", "incomplete_details",
     "instructions", "max_output_tokens", "max_tool_calls", "model", "output", "parallel_tool_calls",
     "previous_response_id", "conversation", "prompt", "prompt_cache_key", "prompt_cache_retention", "reasoning",
@@ -18,19 +18,19 @@ ALWAYS_THERE = {
 }  # fmt: skip
 
 
-def test_all_keys_are_there_nulls_included_and_an_sdk_reads_them():
-    response = begin(CreateResponse(model="m", input="hi"), identifier="resp_1", model="m", created_at=1)
+def test_all_keys_are_present_and_the_sdk_parses_them():
+    response = initial_response(CreateResponse(model="m", input="hi"), identifier="resp_1", model="m", created_at=1)
     plain = msgspec.to_builtins(response)
 
-    assert plain.keys() == ALWAYS_THERE
+    assert plain.keys() == ALL_KEYS
     assert SdkResponse.model_validate(plain).id == "resp_1"
 
 
-def test_a_response_echoes_what_was_asked():
+def test_a_response_echoes_the_request():
     body = b"""{"model": "m", "input": "hi", "temperature": 0, "metadata": {"a": "b"}, "store": false,
         "tools": [{"type": "function", "name": "f"}], "tool_choice": {"type": "function", "name": "f"},
         "conversation": {"id": "conv_1"}, "background": true}"""
-    response = begin(decode(body, CreateResponse), identifier="resp_1", model="m", created_at=1)
+    response = initial_response(decode(body, CreateResponse), identifier="resp_1", model="m", created_at=1)
     plain = msgspec.to_builtins(response)
 
     assert (plain["temperature"], plain["metadata"], plain["store"]) == (0, {"a": "b"}, False)
@@ -39,11 +39,11 @@ def test_a_response_echoes_what_was_asked():
     assert (plain["status"], response.ended) == ("queued", False)
 
 
-@pytest.mark.parametrize("asked, told", [(None, "default"), ("auto", "default"), ("flex", "flex")])
-def test_there_is_one_tier_unless_another_was_asked_for(asked: Any, told: str):
-    response = begin(CreateResponse(service_tier=asked), identifier="resp_1", model="m", created_at=1)
+@pytest.mark.parametrize("requested, expected", [(None, "default"), ("auto", "default"), ("flex", "flex")])
+def test_the_service_tier_is_default_unless_requested(requested: Any, expected: str):
+    response = initial_response(CreateResponse(service_tier=requested), identifier="resp_1", model="m", created_at=1)
 
-    assert response.service_tier == told
+    assert response.service_tier == expected
 
 
 def test_usage_adds_up():

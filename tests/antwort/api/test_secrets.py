@@ -13,21 +13,21 @@ POLICY = {"type": "allowlist", "allowed_domains": ["x.example"]}
 SECRETS = [{"domain": "x.example", "name": "KEY", "value": SECRET}]
 MCP = {"type": "mcp", "server_label": "s", "server_url": "https://x.example/mcp"}
 
-# Declarations with secrets, and what of them is kept.
+# Declarations with secrets, and the same without.
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "a key": ({**MCP, "authorization": SECRET}, {**MCP, "authorization": None}),
+    "authorization": ({**MCP, "authorization": SECRET}, {**MCP, "authorization": None}),
     "headers": (
         {**MCP, "headers": {"x-key": SECRET, "x-other": SECRET}},
         {**MCP, "headers": {"x-key": REDACTED, "x-other": REDACTED}},
     ),
-    "a password in an address": (
+    "password in server_url": (
         {**MCP, "server_url": f"https://me:{SECRET}@x.example/mcp?a=b#c"},
         {
             **MCP,
             "server_url": "https://x.example/mcp?a=b#c",
         },
     ),
-    "a container": (
+    "code_interpreter": (
         {
             "type": "code_interpreter",
             "container": {"type": "auto", "network_policy": {**POLICY, "domain_secrets": SECRETS}},
@@ -37,7 +37,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
             "container": {"type": "auto", "network_policy": {**POLICY, "domain_secrets": None}},
         },
     ),
-    "a shell": (
+    "shell": (
         {
             "type": "shell",
             "environment": {"type": "container_auto", "network_policy": {**POLICY, "domain_secrets": SECRETS}},
@@ -55,26 +55,26 @@ def declared(*tools):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_declaration_is_kept_without_its_secrets(case):
-    given, kept = CASES[case]
-    tools = declared(given)
+def test_secrets_are_stripped_from_a_declaration(case):
+    tool, stripped = CASES[case]
+    tools = declared(tool)
 
     assert SECRET in str(tools)
-    assert without_secrets(tools) == declared(kept)
+    assert without_secrets(tools) == declared(stripped)
     assert SECRET not in str(without_secrets(tools))
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_so_is_an_item_that_adds_tools(case):
-    given, _ = CASES[case]
-    item = {"type": "additional_tools", "role": "developer", "tools": [given, "odd", 3]}
+def test_secrets_are_stripped_from_an_additional_tools_item(case):
+    tool, _ = CASES[case]
+    item = {"type": "additional_tools", "role": "developer", "tools": [tool, "odd", 3]}
 
     assert SECRET not in str(item_without_secrets(item))
     assert item_without_secrets(item)["tools"][1:] == ["odd", 3]
-    assert item["tools"][0] is given
+    assert item["tools"][0] is tool
 
 
-def test_what_has_no_secrets_stays_as_it_is():
+def test_a_declaration_without_secrets_is_unchanged():
     tools = declared(
         {"type": "function", "name": "f", "description": REDACTED, "parameters": {"authorization": "x"}},
         MCP,
@@ -83,7 +83,7 @@ def test_what_has_no_secrets_stays_as_it_is():
     )
     item = {"type": "message", "role": "user", "content": "x", "tools": [{"type": "mcp", "authorization": "x"}]}
 
-    assert all(cut is tool for cut, tool in zip(without_secrets(tools), tools, strict=True))
+    assert all(stripped is tool for stripped, tool in zip(without_secrets(tools), tools, strict=True))
     assert item_without_secrets(item) is item
 
 
@@ -97,8 +97,8 @@ def test_what_has_no_secrets_stays_as_it_is():
         {"type": 3},
     ],
 )
-def test_what_makes_no_sense_does_no_harm(odd):
-    cut = item_without_secrets({"type": "additional_tools", "tools": [odd]})["tools"][0]
+def test_malformed_declarations_are_stripped_without_errors(odd):
+    stripped = item_without_secrets({"type": "additional_tools", "tools": [odd]})["tools"][0]
 
-    assert cut.get("headers") is None
-    assert "x@" not in str(cut.get("server_url"))
+    assert stripped.get("headers") is None
+    assert "x@" not in str(stripped.get("server_url"))

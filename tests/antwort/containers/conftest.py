@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from fixtures_containers import Place
+from fixtures_containers import ContainerEnv
 
 from antwort.containers.sandboxes import LocalSandboxes
 
@@ -21,6 +21,6 @@ async def jail(anyio_backend, tmp_path_factory):
 
 
 @pytest.fixture
-async def place(jail, tmp_path):
-    async with Place.opened(jail, tmp_path) as opened:
+async def env(jail, tmp_path):
+    async with ContainerEnv.opened(jail, tmp_path) as opened:
         yield opened

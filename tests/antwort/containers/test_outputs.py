@@ -4,28 +4,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antwort.containers.outputs import cut_to
-from antwort.containers.sandboxes import Figure, Outcome, Output
+from antwort.containers.outputs import truncate_result
+from antwort.containers.sandboxes import ExecutionResult, Figure, Output
 
 STREAMS = st.sampled_from(["stdout", "stderr"])
 PRINTED = st.lists(st.builds(Output, STREAMS, st.text(st.characters(codec="utf-8"), max_size=20)), max_size=8)
 
 
-def texts(outcome: Outcome) -> str:
+def texts(outcome: ExecutionResult) -> str:
     return "".join(one.text for one in outcome.output)
 
 
 def test_what_fits_stays_as_it_is():
-    outcome = Outcome(
+    outcome = ExecutionResult(
         status="ok", output=(Output("stdout", "a"),), echo="1", figures=(Figure("image/png", b"123"),), cut_bytes=5
     )
 
-    assert cut_to(outcome, 6) == outcome
+    assert truncate_result(outcome, 6) == outcome
 
 
 def test_of_what_is_too_long_both_ends_are_shown_in_their_streams():
     output = (Output("stdout", "a" * 100), Output("stderr", "b" * 100), Output("stdout", "c" * 100))
-    cut = cut_to(Outcome(status="ok", output=output, cut_bytes=7), 250)
+    cut = truncate_result(ExecutionResult(status="ok", output=output, cut_bytes=7), 250)
 
     assert [(one.stream, one.text) for one in cut.output] == [
         ("stdout", "a" * 100),
@@ -38,7 +38,7 @@ def test_of_what_is_too_long_both_ends_are_shown_in_their_streams():
 
 
 def test_a_value_that_is_too_long_is_cut_too():
-    cut = cut_to(Outcome(status="ok", echo="x" * 10_000), 100)
+    cut = truncate_result(ExecutionResult(status="ok", echo="x" * 10_000), 100)
 
     assert cut.echo is not None
     assert len(cut.echo) < 150
@@ -47,7 +47,7 @@ def test_a_value_that_is_too_long_is_cut_too():
 
 def test_pictures_that_are_too_large_are_left_out_and_that_is_told():
     small, large = Figure("image/png", b"x" * 30), Figure("image/png", b"x" * 300)
-    cut = cut_to(Outcome(status="ok", figures=(large, small)), 200)
+    cut = truncate_result(ExecutionResult(status="ok", figures=(large, small)), 200)
 
     assert cut.figures == (small,)
     assert "left out: 1" in texts(cut)
@@ -55,8 +55,8 @@ def test_pictures_that_are_too_large_are_left_out_and_that_is_told():
 
 @given(PRINTED, st.integers(1, 60))
 def test_whatever_was_printed_no_more_is_shown_than_fits(output, most):
-    whole = Outcome(status="ok", output=tuple(output))
-    cut = cut_to(whole, most)
+    whole = ExecutionResult(status="ok", output=tuple(output))
+    cut = truncate_result(whole, most)
 
     if len(texts(whole).encode()) <= most:
         assert cut == whole
@@ -71,4 +71,6 @@ def test_whatever_was_printed_no_more_is_shown_than_fits(output, most):
 
 @pytest.mark.parametrize("most", [1, 2])
 def test_next_to_nothing_is_no_trouble(most):
-    assert "bytes cut" in texts(cut_to(Outcome(status="ok", output=(Output("stdout", "🎈" * 10),)), most))
+    assert "bytes cut" in texts(
+        truncate_result(ExecutionResult(status="ok", output=(Output("stdout", "🎈" * 10),)), most)
+    )

@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antwort.api.errors import ApiError
-from antwort.containers.paths import changes, place_for, relative_path
+from antwort.containers.paths import changes, path_for, relative_path
 from antwort.containers.sandboxes import SandboxFile
-from antwort.engine.ports import ContainerFileRecord, FileRecord
+from antwort.engine.stores import ContainerFileRecord, FileRecord
 
 
 def known(identifier: str, path: str, size: int, modified: int) -> tuple[str, ContainerFileRecord]:
@@ -35,8 +35,8 @@ def test_what_is_new_written_again_or_gone():
     found = changes(before, there)
 
     assert [file.path for file in found.written] == ["b", "c", "e"]
-    assert found.gone == ["gone"]
-    assert changes({}, []).written == changes({}, []).gone == []
+    assert found.removed_ids == ["gone"]
+    assert changes({}, []).written == changes({}, []).removed_ids == []
 
 
 @pytest.mark.parametrize(
@@ -85,12 +85,12 @@ def test_a_name_that_is_none_is_refused(name):
     ],
 )
 def test_an_uploaded_file_finds_a_place_under_its_own_name_if_it_can(name, taken, place):
-    assert place_for(upload(name), taken.__contains__) == place
+    assert path_for(upload(name), taken.__contains__) == place
 
 
 @given(st.text(), st.sets(st.text(), max_size=3))
 def test_the_place_of_an_uploaded_file_is_always_one(name, taken):
-    place = place_for(upload(name), taken.__contains__)
+    place = path_for(upload(name), taken.__contains__)
 
     assert relative_path(place, param="file") == place
     assert place not in taken or place == "file-1"

@@ -9,7 +9,8 @@ from antwort.api.errors import ApiError
 from antwort.api.items import read
 from antwort.engine.attachments import Attacher, check_files, file_type, image_type
 from antwort.engine.context import Context
-from antwort.engine.ports import ChosenModel, FileRecord, Owner
+from antwort.engine.ports import ChosenModel
+from antwort.engine.stores import FileRecord, Owner
 from antwort.models import Scripted, parse_script
 from antwort.storage import open_store
 

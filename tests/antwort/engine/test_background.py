@@ -7,14 +7,15 @@ import json
 import pytest
 
 from antwort.api.requests import CreateResponse
-from antwort.api.sse import opened
 from antwort.engine.background import Background
 from antwort.engine.engine import Engine
-from antwort.engine.ports import ChosenModel, Owner
+from antwort.engine.ports import ChosenModel
+from antwort.engine.stores import Owner
 from antwort.models import Scripted, parse_script
-from antwort.models.registry import Directory
+from antwort.models.registry import ModelRegistry
+from antwort.net.sse import decode_frame
 from antwort.storage import open_store
-from antwort.tools import Registry
+from antwort.tools import ToolRegistry
 
 pytestmark = pytest.mark.anyio
 
@@ -34,30 +35,30 @@ def anyio_backend():
 
 
 @pytest.fixture
-async def stage(tmp_path):
+async def server(tmp_path):
     store = await open_store(f"sqlite:///{tmp_path}/antwort.db", tmp_path / "blobs")
     model = ChosenModel("m", Scripted(parse_script(SCRIPT)), "m")
-    engine = Engine(Directory({"m": model}, default="m", default_for_unknown=False), Registry(), store)
+    engine = Engine(ModelRegistry({"m": model}, default="m", default_for_unknown=False), ToolRegistry(), store)
     background = Background(store)
     yield engine, background
     await background.aclose()
-    await engine.late.aclose()
+    await engine.retries.aclose()
     await store.aclose()
 
 
-async def launched(stage, text):
-    engine, background = stage
-    work = await engine.start(US, CreateResponse(input=text, background=True))
-    background.launch(work)
-    return work.response.id
+async def launched(server, text):
+    engine, background = server
+    run = await engine.start(US, CreateResponse(input=text, background=True))
+    background.launch(run)
+    return run.response.id
 
 
 async def followed(background, identifier, after=-1):
     async with contextlib.aclosing(background.follow(US, identifier, after)) as frames:
-        return [json.loads(opened(frame)[1]) async for frame in frames]
+        return [json.loads(decode_frame(frame)[1]) async for frame in frames]
 
 
-async def said_something(background, identifier):
+async def wait_for_delta(background, identifier):
     async with contextlib.aclosing(background.follow(US, identifier, -1)) as frames:
         async for frame in frames:
             if b".delta" in frame:
@@ -68,10 +69,10 @@ def check_numbers(events):
     assert [event["sequence_number"] for event in events] == list(range(len(events)))
 
 
-async def test_whoever_follows_gets_every_event_in_order(stage):
-    identifier = await launched(stage, "long")
-    early, late = await asyncio.gather(*[followed(stage[1], identifier) for _ in range(2)])
-    after = await followed(stage[1], identifier, early[9]["sequence_number"])
+async def test_followers_receive_every_event_in_order(server):
+    identifier = await launched(server, "long")
+    early, late = await asyncio.gather(*[followed(server[1], identifier) for _ in range(2)])
+    after = await followed(server[1], identifier, early[9]["sequence_number"])
 
     check_numbers(early)
     assert early == late
@@ -79,11 +80,11 @@ async def test_whoever_follows_gets_every_event_in_order(stage):
     assert early[-1]["type"] == "response.completed"
 
 
-async def test_a_cancelled_response_ends_every_stream_with_what_became_of_it(stage):
-    engine, background = stage
-    identifier = await launched(stage, "forever")
+async def test_followers_of_a_cancelled_response_receive_its_last_events(server):
+    engine, background = server
+    identifier = await launched(server, "forever")
     follower = asyncio.create_task(followed(background, identifier))
-    await said_something(background, identifier)
+    await wait_for_delta(background, identifier)
     assert await background.cancel(identifier)
     events = await asyncio.wait_for(follower, 10)
 
@@ -101,9 +102,9 @@ async def test_a_cancelled_response_ends_every_stream_with_what_became_of_it(sta
     assert (stored.response.status, stored.response.output) == ("cancelled", events[-1]["response"]["output"])
 
 
-async def test_cancelled_before_it_has_begun_it_still_has_a_beginning_and_an_end(stage):
-    engine, background = stage
-    identifier = await launched(stage, "forever")
+async def test_a_response_cancelled_before_it_started_has_a_first_and_a_last_event(server):
+    engine, background = server
+    identifier = await launched(server, "forever")
     assert await background.cancel(identifier)
     events = await followed(background, identifier)
 
@@ -113,14 +114,14 @@ async def test_cancelled_before_it_has_begun_it_still_has_a_beginning_and_an_end
     assert await engine.store.unfinished() == []
 
 
-async def test_many_who_cancel_at_once_harm_nothing(stage):
-    engine, background = stage
-    identifier = await launched(stage, "forever")
+async def test_concurrent_cancellations_end_the_response_once(server):
+    engine, background = server
+    identifier = await launched(server, "forever")
     follower = asyncio.create_task(followed(background, identifier))
-    told = await asyncio.gather(*[background.cancel(identifier) for _ in range(20)])
+    results = await asyncio.gather(*[background.cancel(identifier) for _ in range(20)])
     events = await asyncio.wait_for(follower, 10)
 
-    assert all(told)
+    assert all(results)
     assert not await background.cancel(identifier)
     check_numbers(events)
     assert [event["type"] for event in events].count("response.incomplete") == 1
@@ -128,9 +129,9 @@ async def test_many_who_cancel_at_once_harm_nothing(stage):
 
 
 @pytest.mark.parametrize("moment", range(0, 60, 3))
-async def test_cancelled_at_any_moment_the_stream_and_the_store_agree(stage, moment):
-    engine, background = stage
-    identifier = await launched(stage, "long")
+async def test_stream_and_store_agree_after_a_cancellation_at_any_moment(server, moment):
+    engine, background = server
+    identifier = await launched(server, "long")
     for _ in range(moment):
         await asyncio.sleep(0)
     await background.cancel(identifier)
@@ -144,20 +145,20 @@ async def test_cancelled_at_any_moment_the_stream_and_the_store_agree(stage, mom
     assert events[-1]["response"]["output"] == stored.response.output
 
 
-async def test_stopped_it_is_left_for_the_next_start(stage):
-    engine, background = stage
-    identifier = await launched(stage, "forever")
-    events, spoken = [], asyncio.Event()
+async def test_aclose_leaves_a_response_unfinished_for_the_next_start(server):
+    engine, background = server
+    identifier = await launched(server, "forever")
+    events, has_delta = [], asyncio.Event()
 
     async def follow():
         async with contextlib.aclosing(background.follow(US, identifier, -1)) as frames:
             async for frame in frames:
-                events.append(json.loads(opened(frame)[1]))
+                events.append(json.loads(decode_frame(frame)[1]))
                 if b".delta" in frame:
-                    spoken.set()
+                    has_delta.set()
 
     follower = asyncio.create_task(follow())
-    await asyncio.wait_for(spoken.wait(), 10)
+    await asyncio.wait_for(has_delta.wait(), 10)
     await background.aclose()
     await asyncio.wait_for(follower, 10)
 

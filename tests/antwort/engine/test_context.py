@@ -8,9 +8,14 @@ import pytest
 from antwort.api import items
 from antwort.api.errors import ApiError
 from antwort.api.requests import CreateResponse
-from antwort.api.responses import begin
+from antwort.api.responses import initial_response
 from antwort.engine.context import Context, check_outputs, gather, take_in
-from antwort.engine.ports import ConversationRecord, Owner, Store, StoredResponse
+from antwort.engine.stores import (
+    ConversationRecord,
+    Owner,
+    Store,
+    StoredResponse,
+)
 from antwort.storage import open_store
 
 pytestmark = pytest.mark.anyio
@@ -46,7 +51,7 @@ def message(identifier: str, text: str, role: str = "user") -> dict:
 async def stored(store: Store, identifier: str, *given: dict, previous: str | None = None) -> None:
     """A response that said its own name."""
     request = CreateResponse(previous_response_id=previous)
-    response = begin(request, identifier=identifier, model="m", created_at=1)
+    response = initial_response(request, identifier=identifier, model="m", created_at=1)
     await store.begin_response(US, StoredResponse(response=response, input=list(given)))
     response.output, response.status = [message(f"msg_of_{identifier}", identifier, "assistant")], "completed"
     await store.finish_response(US, response)

@@ -1,21 +1,32 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from typing import Any
 
 import pytest
 from fake_echo_provider import EchoProvider
-from fixtures_turn import EchoToolbox, check_grammar
+from fixtures_turn import EchoTools, check_grammar
+from fold import fold
 
 from antwort.api.events import AnyEvent, ResponseFailed, kind_of
 from antwort.api.requests import CreateResponse
 from antwort.api.tools import FileSearchTool
-from antwort.engine.engine import Engine, Work
-from antwort.engine.ports import CallPiece, ChosenModel, Finished, ModelFault, Owner, TextPiece, Toolbox
-from antwort.models.registry import Directory
+from antwort.engine.driver import ResponseRun
+from antwort.engine.engine import Engine
+from antwort.engine.ports import (
+    CallPiece,
+    ChosenModel,
+    Finished,
+    ModelFault,
+    TextPiece,
+    ToolRegistry,
+)
+from antwort.engine.stores import Owner
+from antwort.models.registry import ModelRegistry
+from antwort.net.sse import decode_frame
 from antwort.storage import open_store
-from antwort.tools import Registry
+from antwort.tools import ToolRegistry as Tools
 
 pytestmark = pytest.mark.anyio
 
@@ -28,23 +39,23 @@ def anyio_backend():
     return "asyncio"
 
 
-class Speaker:
-    """A model that says what it is given, one list for each time that it is asked; an exception is raised."""
+class FakeModel:
+    """A model with scripted replies, one list of pieces for each request; an exception is raised."""
 
-    def __init__(self, *says: list[Any]) -> None:
-        self._says = list(says)
+    def __init__(self, *replies: list[Any]) -> None:
+        self._replies = list(replies)
         self.asked = 0
         self.stopped = 0
 
     async def generate(self, request):
         self.asked += 1
         try:
-            for said in self._says.pop(0):
-                if isinstance(said, BaseException):
-                    raise said
-                if said is WAIT:
+            for piece in self._replies.pop(0):
+                if isinstance(piece, BaseException):
+                    raise piece
+                if piece is WAIT:
                     await asyncio.Event().wait()
-                yield said
+                yield piece
         finally:
             self.stopped += 1
 
@@ -59,33 +70,33 @@ WAIT = object()
 
 
 @asynccontextmanager
-async def working(place, speaker: Speaker, toolbox: Toolbox | None = None, **request):
-    """The engine with this model, and a response that it has begun to work on."""
-    store = await open_store(f"sqlite:///{place}/antwort.db", place / "blobs")
-    models = Directory({"m": ChosenModel("m", speaker, "m")}, default="m", default_for_unknown=False)
-    engine = Engine(models, toolbox or Registry([EchoProvider()]), store)
+async def running(directory, model: FakeModel, tools: ToolRegistry | None = None, **request):
+    """A response that was started with this model."""
+    store = await open_store(f"sqlite:///{directory}/antwort.db", directory / "blobs")
+    models = ModelRegistry({"m": ChosenModel("m", model, "m")}, default="m", default_for_unknown=False)
+    engine = Engine(models, tools or Tools([EchoProvider()]), store)
     try:
         yield await engine.start(US, CreateResponse(input="go", tools=[SEARCH], **request))
     finally:
-        await engine.late.aclose()
+        await engine.retries.aclose()
         await store.aclose()
 
 
-async def told(work: Work) -> list[AnyEvent]:
-    return [event async for event in work.events()]
+async def events_of(run: ResponseRun) -> list[AnyEvent]:
+    return [event async for event in run.events()]
 
 
 def search(query: str, index: int = 0) -> CallPiece:
     return CallPiece(index, "file_search", f"call_{index}", f'{{"query": "{query}"}}')
 
 
-async def test_events_are_numbered_and_the_response_is_how_it_ended(tmp_path):
-    async with working(tmp_path, Speaker([TextPiece("Hel"), TextPiece("lo"), Finished()])) as work:
-        events = await told(work)
+async def test_events_are_numbered_and_the_response_is_the_last_one(tmp_path):
+    async with running(tmp_path, FakeModel([TextPiece("Hel"), TextPiece("lo"), Finished()])) as run:
+        events = await events_of(run)
 
     check_grammar(events)
-    assert work.response.status == "completed"
-    assert work.response.output[0]["content"][0]["text"] == "Hello"
+    assert run.response.status == "completed"
+    assert run.response.output[0]["content"][0]["text"] == "Hello"
 
 
 @pytest.mark.parametrize(
@@ -96,160 +107,210 @@ async def test_events_are_numbered_and_the_response_is_how_it_ended(tmp_path):
         ([], "The model stopped in the middle of its answer."),
     ],
 )
-async def test_a_model_that_fails_ends_the_response_and_not_the_server(tmp_path, failure, message):
-    async with working(tmp_path, Speaker([TextPiece("Half"), *failure])) as work:
-        events = await told(work)
+async def test_a_model_that_fails_fails_the_response(tmp_path, failure, message):
+    async with running(tmp_path, FakeModel([TextPiece("Half"), *failure])) as run:
+        events = await events_of(run)
 
     assert [kind_of(event) for event in events[-2:]] == ["error", "response.failed"]
     last = events[-1]
     assert isinstance(last, ResponseFailed)
     assert last.response.error is not None
     assert last.response.error.message == message
-    assert work.fault is not None
+    assert run.fault is not None
 
 
-async def test_a_model_is_stopped_when_it_has_finished(tmp_path):
-    speaker = Speaker([TextPiece("x"), Finished(), TextPiece("said to nobody")])
-    async with working(tmp_path, speaker) as work:
-        await told(work)
+async def test_the_generator_of_the_model_is_closed_after_finished(tmp_path):
+    model = FakeModel([TextPiece("x"), Finished(), TextPiece("said to nobody")])
+    async with running(tmp_path, model) as run:
+        await events_of(run)
 
-    assert speaker.stopped == 1
+    assert model.stopped == 1
 
 
 async def test_a_call_is_run_and_the_model_is_asked_again(tmp_path):
-    speaker = Speaker([search("apples"), Finished("calls")], [TextPiece("Found."), Finished()])
-    async with working(tmp_path, speaker) as work:
-        check_grammar(await told(work))
+    model = FakeModel([search("apples"), Finished("calls")], [TextPiece("Found."), Finished()])
+    async with running(tmp_path, model) as run:
+        check_grammar(await events_of(run))
 
-    assert (speaker.asked, speaker.stopped) == (2, 2)
-    assert [item["status"] for item in work.response.output] == ["completed", "completed"]
+    assert (model.asked, model.stopped) == (2, 2)
+    assert [item["status"] for item in run.response.output] == ["completed", "completed"]
 
 
 @pytest.mark.parametrize("query", ["raise", "end"])
 async def test_a_tool_that_fails_is_a_failed_call_and_the_model_goes_on(tmp_path, query):
-    speaker = Speaker([search(query), Finished("calls")], [TextPiece("Well."), Finished()])
-    async with working(tmp_path, speaker) as work:
-        check_grammar(await told(work))
+    model = FakeModel([search(query), Finished("calls")], [TextPiece("Well."), Finished()])
+    async with running(tmp_path, model) as run:
+        check_grammar(await events_of(run))
 
-    assert [(item["type"], item["status"]) for item in work.response.output] == [
+    assert [(item["type"], item["status"]) for item in run.response.output] == [
         ("file_search_call", "failed"),
         ("message", "completed"),
     ]
 
 
 @pytest.mark.parametrize(
-    "says, last",
+    "reply, last",
     [
         ([TextPiece("Half"), WAIT], "response.output_text.delta"),
         ([search("wait"), Finished("calls")], "response.file_search_call.searching"),
     ],
 )
-async def test_whoever_is_cancelled_stops_model_and_tool_and_keeps_what_there_was(tmp_path, says, last):
-    speaker, seen = Speaker(says), asyncio.Event()
+async def test_cancelling_stops_the_model_and_the_tool_and_keeps_the_partial_output(tmp_path, reply, last):
+    model, seen = FakeModel(reply), asyncio.Event()
 
     async def listen() -> None:
-        async for event in work.events():
+        async for event in run.events():
             if kind_of(event) == last:
                 seen.set()
 
-    async with working(tmp_path, speaker) as work:
+    async with running(tmp_path, model) as run:
         listening = asyncio.create_task(listen())
         await asyncio.wait_for(seen.wait(), 10)
         listening.cancel()
         await asyncio.wait([listening])
 
         assert listening.cancelled()
-        assert speaker.stopped == 1
-        assert work.response.status == "cancelled"
-        assert [item["status"] for item in work.response.output] == ["incomplete"]
+        assert model.stopped == 1
+        assert run.response.status == "cancelled"
+        assert [item["status"] for item in run.response.output] == ["incomplete"]
 
 
-async def test_whoever_stops_listening_gets_no_more_done(tmp_path):
-    speaker = Speaker([TextPiece("a"), TextPiece("b"), Finished()])
-    async with working(tmp_path, speaker) as work:
-        async with aclosing(work.events()) as events:
+async def test_closing_the_generator_cancels_the_response(tmp_path):
+    model = FakeModel([TextPiece("a"), TextPiece("b"), Finished()])
+    async with running(tmp_path, model) as run:
+        async with aclosing(run.events()) as events:
             async for event in events:
                 if kind_of(event) == "response.output_text.delta":
                     break
 
-        assert speaker.stopped == 1
-        assert work.response.status == "cancelled"
+        assert model.stopped == 1
+        assert run.response.status == "cancelled"
 
 
-async def test_tools_are_at_work_until_the_last_event_however_that_comes(tmp_path):
+async def test_tools_are_leased_until_the_last_event(tmp_path):
     for ends in (True, False):
-        toolbox = EchoToolbox()
-        speaker = Speaker([search("a"), Finished("calls")], [TextPiece("half"), Finished() if ends else WAIT])
-        async with working(tmp_path / str(ends), speaker, toolbox) as work:
-            assert toolbox.at_works == 0
-            async with aclosing(work.events()) as events:
+        tools = EchoTools()
+        model = FakeModel([search("a"), Finished("calls")], [TextPiece("half"), Finished() if ends else WAIT])
+        async with running(tmp_path / str(ends), model, tools) as run:
+            assert tools.leases == 0
+            async with aclosing(run.events()) as events:
                 async for event in events:
-                    assert toolbox.at_works == 1
+                    assert tools.leases == 1
                     if not ends and kind_of(event) == "response.output_text.delta":
                         break
-            assert toolbox.at_works == 0
+            assert tools.leases == 0
 
 
-async def test_nothing_is_done_before_the_event_before_was_taken(tmp_path):
-    speaker = Speaker([TextPiece("a"), Finished()])
-    async with working(tmp_path, speaker) as work, aclosing(work.events()) as events:
+async def test_nothing_runs_before_the_previous_event_was_consumed(tmp_path):
+    model = FakeModel([TextPiece("a"), Finished()])
+    async with running(tmp_path, model) as run, aclosing(run.events()) as events:
         await anext(events)
         await anext(events)
         await asyncio.sleep(0.02)
-        assert speaker.asked == 0
+        assert model.asked == 0
         await anext(events)
-        assert speaker.asked == 1
+        assert model.asked == 1
 
 
-class BrokenToolbox(EchoToolbox):
-    """A toolbox that raises where a registry never does."""
+class RaisingTools(EchoTools):
+    """Raises in the named method."""
 
-    def __init__(self, where: str) -> None:
+    def __init__(self, method: str) -> None:
         super().__init__()
-        self._where = where
+        self._method = method
 
     def annotate(self, text):
-        if self._where == "annotate":
+        if self._method == "annotate":
             raise RuntimeError("a secret of the tool's")
         return []
 
+    @contextmanager
+    def lease(self):
+        if self._method == "lease":
+            raise RuntimeError("a secret of the tool's")
+        yield
+        if self._method == "release":
+            raise RuntimeError("a secret of the tool's")
+
     async def open(self, name, call_id):
-        if self._where == "open":
+        if self._method == "open":
             raise RuntimeError("a secret of the tool's")
         return await super().open(name, call_id)
 
 
-@pytest.mark.parametrize("where", ["open", "annotate"])
+@pytest.mark.parametrize("method", ["open", "annotate", "lease", "release"])
 @pytest.mark.parametrize("background", [False, True])
-async def test_whatever_breaks_the_response_has_failed_and_its_last_event_says_so(tmp_path, where, background):
-    speaker = Speaker([TextPiece("Let me see."), search("apples"), Finished("calls")])
-    async with working(tmp_path, speaker, BrokenToolbox(where), background=background) as work:
-        events = await told(work)
+async def test_a_provider_that_raises_never_fails_the_response(tmp_path, method, background):
+    model = FakeModel(
+        [TextPiece("Let me see."), search("apples"), Finished("calls")], [TextPiece("Found."), Finished()]
+    )
+    async with running(tmp_path, model, RaisingTools(method), background=background) as run:
+        events = await events_of(run)
+
+        assert kind_of(events[-1]) == "response.completed"
+        call = "failed" if method == "open" else "completed"
+        assert [item["status"] for item in run.response.output] == ["completed", call, "completed"]
+        stored = await run.store.get_response(US, run.response.id)
+        assert stored is not None
+        assert stored.response == run.response
+        assert "secret" not in str(events)
+        assert model.stopped == 2
+
+
+@pytest.mark.parametrize("background", [False, True])
+async def test_a_defect_fails_the_response_and_its_last_event_says_so(tmp_path, background):
+    model = FakeModel([TextPiece("Hello"), Finished()])
+    async with running(tmp_path, model, background=background) as run:
+        run.turn._now = lambda: 1 // 0
+        events = await events_of(run)
 
         assert [kind_of(event) for event in events[-2:]] == ["error", "response.failed"]
         assert [event.sequence_number for event in events] == list(range(len(events)))
-        stored = await work._store.get_response(US, work.response.id)
+        stored = await run.store.get_response(US, run.response.id)
         assert stored is not None
-        assert stored.response == work.response
-        assert work.response.status == "failed"
-        assert work.response.error is not None
-        assert "secret" not in work.response.error.message
-        assert [item["status"] for item in work.response.output] in (["completed"], ["incomplete"])
-        assert work.fault is not None
-        assert work.fault.status == 500
-        kept = await work._store.read_events(US, work.response.id, -1)
-        assert (b"response.failed" in b"".join(frame for _, frame in kept)) is background
-        assert speaker.stopped == 1
+        assert stored.response == run.response
+        assert run.response.status == "failed"
+        assert run.fault is not None
+        assert run.fault.status == 500
+        frames = await run.store.read_events(US, run.response.id, -1)
+        assert (b"response.failed" in b"".join(frame for _, frame in frames)) is background
 
 
-async def test_a_model_that_cannot_be_let_go_does_not_spoil_its_answer(tmp_path):
-    class Clinging(Speaker):
+async def test_the_events_of_a_driven_turn_fold_to_the_response(tmp_path):
+    model = FakeModel(
+        [TextPiece("Let me see."), search("apples"), Finished("calls")], [TextPiece("Found."), Finished()]
+    )
+    async with running(tmp_path, model) as run:
+        assert fold(await events_of(run)) == run.response
+
+
+@pytest.mark.parametrize("consumed", range(12))
+async def test_a_cancelled_background_response_has_a_complete_event_stream(tmp_path, consumed):
+    """Consumed and final events together are one stream, wherever it is cut."""
+    model = FakeModel([TextPiece("Hello"), TextPiece("!"), Finished()])
+    async with running(tmp_path, model, background=True) as run:
+        events: list[AnyEvent] = []
+        async with aclosing(run.events()) as stream:
+            async for event in stream:
+                events.append(event)
+                if len(events) > consumed:
+                    break
+        frames = await run.store.read_events(US, run.response.id, -1)
+        ended_by_itself = kind_of(events[-1]) == "response.completed"
+        numbers = [*range(len(events) - ended_by_itself), *(number for number, _ in frames)]
+
+        assert numbers == list(range(len(numbers)))
+        assert decode_frame(frames[-1][1])[0] == ("response.completed" if ended_by_itself else "response.incomplete")
+
+
+async def test_a_model_that_raises_when_closed_keeps_its_reply(tmp_path):
+    class Clinging(FakeModel):
         async def generate(self, request):
             try:
-                async for said in super().generate(request):
-                    yield said
+                async for piece in super().generate(request):
+                    yield piece
             finally:
                 raise RuntimeError("a secret of the model's")
 
-    async with working(tmp_path, Clinging([TextPiece("Hello"), Finished(), TextPiece("more")])) as work:
-        assert (await work.finish()).status == "completed"
+    async with running(tmp_path, Clinging([TextPiece("Hello"), Finished(), TextPiece("more")])) as run:
+        assert (await run.finish()).status == "completed"

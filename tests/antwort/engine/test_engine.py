@@ -6,17 +6,23 @@ from typing import Any
 
 import msgspec
 import pytest
-from fixtures_turn import EchoToolbox
+from fixtures_turn import EchoTools
 
 from antwort.api.errors import ApiError
-from antwort.api.events import ENDINGS, kind_of
+from antwort.api.events import FINAL_EVENTS, kind_of
 from antwort.api.requests import CreateResponse, decode
-from antwort.api.sse import opened
 from antwort.api.tools import McpTool
 from antwort.engine.engine import Engine
-from antwort.engine.ports import ChosenModel, ConversationRecord, FileRecord, FunctionSpec, Owner, StoreFault
+from antwort.engine.ports import ChosenModel, FunctionSpec
+from antwort.engine.stores import (
+    ConversationRecord,
+    FileRecord,
+    Owner,
+    StoreFault,
+)
 from antwort.models import Scripted, parse_script
-from antwort.models.registry import Directory
+from antwort.models.registry import ModelRegistry
+from antwort.net.sse import decode_frame
 from antwort.storage import open_store
 
 pytestmark = pytest.mark.anyio
@@ -38,15 +44,17 @@ answers:
 """
 
 
-class RemoteToolbox(EchoToolbox):
-    """MCP's tools are run here, and it is remembered what they were declared with."""
+class RemoteTools(EchoTools):
+    """Hosts MCP tools, and records their declarations."""
+
+    specs = (FunctionSpec("remote", None, None),)
 
     def __init__(self):
         super().__init__()
         self.declared = []
 
-    def offer(self, tool):
-        return [FunctionSpec("remote", None, None)] if isinstance(tool, McpTool) else None
+    def supports(self, tool):
+        return isinstance(tool, McpTool)
 
     async def prepare(self, tool, param, context):
         self.declared.append(tool)
@@ -59,7 +67,7 @@ def anyio_backend():
 
 
 class Refusing:
-    """A store that does not take the ends of responses for some time."""
+    """A store that refuses the end of a response so many times."""
 
     def __init__(self, store, times: int) -> None:
         self._store = store
@@ -76,16 +84,16 @@ class Refusing:
 
 
 @asynccontextmanager
-async def engine_at(place, refusals: int = 0):
-    store: Any = await open_store(f"sqlite:///{place}/antwort.db", place / "blobs")
+async def engine_at(directory, refusals: int = 0):
+    store: Any = await open_store(f"sqlite:///{directory}/antwort.db", directory / "blobs")
     store = Refusing(store, refusals) if refusals else store
     model = ChosenModel("m", Scripted(parse_script(SCRIPT)), "m")
-    engine = Engine(Directory({"m": model}, default="m", default_for_unknown=False), RemoteToolbox(), store)
-    engine.late.first_wait = 0.01
+    engine = Engine(ModelRegistry({"m": model}, default="m", default_for_unknown=False), RemoteTools(), store)
+    engine.retries.first_wait = 0.01
     try:
         yield engine
     finally:
-        await engine.late.aclose()
+        await engine.retries.aclose()
         await store.aclose()
 
 
@@ -95,136 +103,136 @@ async def engine(tmp_path):
         yield engine
 
 
-def asked(**fields):
+def request(**fields):
     return decode(msgspec.json.encode({"input": "hello", **fields}), CreateResponse)
 
 
-async def found(engine, work) -> Any:
-    return (await engine.store.get_response(US, work.response.id)).response
+async def stored(engine, run) -> Any:
+    return (await engine.store.get_response(US, run.response.id)).response
 
 
-async def told_end(work) -> None:
-    """Listen until the end is told, which must not be."""
-    async for event in work.events():
-        assert not isinstance(event, ENDINGS)
+async def consume(run) -> None:
+    """Consume all events, none of which may be the last one of a response."""
+    async for event in run.events():
+        assert not isinstance(event, FINAL_EVENTS)
 
 
-def written(place):
-    return b"".join(path.read_bytes() for path in place.rglob("*") if path.is_file())
+def stored_bytes(directory):
+    return b"".join(path.read_bytes() for path in directory.rglob("*") if path.is_file())
 
 
-async def test_the_secrets_of_tools_reach_the_tool_and_nobody_else(engine, tmp_path):
+async def test_tool_secrets_reach_the_provider_and_are_neither_stored_nor_returned(engine, tmp_path):
     added = {"type": "additional_tools", "role": "developer", "tools": [MCP]}
-    work = await engine.start(US, asked(tools=[MCP], input=[added, {"role": "user", "content": "hello"}]))
-    events = [event async for event in work.events()]
+    run = await engine.start(US, request(tools=[MCP], input=[added, {"role": "user", "content": "hello"}]))
+    events = [event async for event in run.events()]
 
-    assert [declared.authorization for declared in engine.toolbox.declared] == [SECRET]
-    assert work.response.status == "completed"
+    assert [declared.authorization for declared in engine.tools.declared] == [SECRET]
+    assert run.response.status == "completed"
     assert SECRET not in str(events)
-    assert work.response.tools[0].headers == {"x": "<redacted>"}
-    assert SECRET.encode() not in written(tmp_path)
+    assert run.response.tools[0].headers == {"x": "<redacted>"}
+    assert SECRET.encode() not in stored_bytes(tmp_path)
 
 
-async def test_a_background_response_is_done_again_after_a_kill_unless_it_needs_secrets(tmp_path):
+async def test_a_background_response_is_resumed_after_a_kill_unless_it_had_secrets(tmp_path):
     async with engine_at(tmp_path) as engine:
-        plain = await engine.start(US, asked(background=True))
-        secret = await engine.start(US, asked(background=True, tools=[MCP]))
-        attended = await engine.start(US, asked())
+        plain = await engine.start(US, request(background=True))
+        secret = await engine.start(US, request(background=True, tools=[MCP]))
+        foreground = await engine.start(US, request())
     async with engine_at(tmp_path) as engine:
         again = await engine.recover()
 
-        assert [work.response.id for work in again] == [plain.response.id]
+        assert [run.response.id for run in again] == [plain.response.id]
         assert (await again[0].finish()).output[0]["content"][0]["text"] == "hello"
-        lost = await found(engine, secret)
+        lost = await stored(engine, secret)
         assert lost.status == "failed"
         assert "secrets" in lost.error.message
         [(number, frame)] = await engine.store.read_events(US, secret.response.id, -1)
-        assert (number, opened(frame)[0]) == (0, "response.failed")
-        assert (await found(engine, attended)).status == "failed"
+        assert (number, decode_frame(frame)[0]) == (0, "response.failed")
+        assert (await stored(engine, foreground)).status == "failed"
         assert await engine.store.unfinished() == []
-    assert SECRET.encode() not in written(tmp_path)
+    assert SECRET.encode() not in stored_bytes(tmp_path)
 
 
-async def test_it_is_written_before_anything_is_done_and_before_the_end_is_told(engine):
-    work = await engine.start(US, asked())
-    assert (await found(engine, work)).status == "in_progress"
-    async for event in work.events():
-        if isinstance(event, ENDINGS):
-            assert (await found(engine, work)) == event.response
+async def test_a_response_is_stored_before_its_first_and_before_its_last_event(engine):
+    run = await engine.start(US, request())
+    assert (await stored(engine, run)).status == "in_progress"
+    async for event in run.events():
+        if isinstance(event, FINAL_EVENTS):
+            assert (await stored(engine, run)) == event.response
 
 
-async def test_whoever_polls_sees_a_background_response_go_on(engine):
-    work = await engine.start(US, asked(background=True))
-    seen = [(await found(engine, work)).status]
+async def test_polling_sees_queued_in_progress_and_completed(engine):
+    run = await engine.start(US, request(background=True))
+    seen = [(await stored(engine, run)).status]
     added = "response.output_item.added"
-    seen += [(await found(engine, work)).status async for event in work.events() if kind_of(event) == added]
-    seen.append((await found(engine, work)).status)
+    seen += [(await stored(engine, run)).status async for event in run.events() if kind_of(event) == added]
+    seen.append((await stored(engine, run)).status)
 
     assert seen == ["queued", "in_progress", "completed"]
 
 
-async def test_an_end_that_the_store_refuses_is_written_later_and_nobody_is_told_before(tmp_path):
+async def test_an_end_that_the_store_refuses_is_retried_and_not_sent(tmp_path):
     async with engine_at(tmp_path, refusals=3) as engine:
-        work = await engine.start(US, asked())
+        run = await engine.start(US, request())
         with pytest.raises(StoreFault):
-            await told_end(work)
+            await consume(run)
         async with asyncio.timeout(10):
-            while (await found(engine, work)).status != "completed":  # noqa: ASYNC110 - the store is looked at, it does not call
+            while (await stored(engine, run)).status != "completed":  # noqa: ASYNC110 - the store is looked at, it does not call
                 await asyncio.sleep(0.01)
 
 
-async def test_what_is_still_unwritten_when_the_server_stops_is_found_unfinished(tmp_path):
+async def test_an_end_that_was_never_stored_is_failed_by_recovery(tmp_path):
     async with engine_at(tmp_path, refusals=1_000_000) as engine:
-        work = await engine.start(US, asked())
+        run = await engine.start(US, request())
         with pytest.raises(StoreFault):
-            await work.finish()
+            await run.finish()
     async with engine_at(tmp_path) as engine:
         assert await engine.recover() == []
-        assert (await found(engine, work)).status == "failed"
+        assert (await stored(engine, run)).status == "failed"
 
 
-async def test_one_that_is_given_up_is_cancelled_and_one_that_is_abandoned_is_left(engine):
-    for abandoned, status in ((False, "cancelled"), (True, "in_progress")):
-        work = await engine.start(US, asked())
-        async with aclosing(work.events()) as events:
+async def test_closing_cancels_a_response_unless_the_server_is_stopping(engine):
+    for stopping, status in ((False, "cancelled"), (True, "in_progress")):
+        run = await engine.start(US, request())
+        async with aclosing(run.events()) as events:
             await anext(events)
-            work.abandoned = abandoned
-        assert (await found(engine, work)).status == status
+            run.server_stopping = stopping
+        assert (await stored(engine, run)).status == status
 
 
-async def test_a_conversation_gains_what_was_said_also_where_the_response_is_not_kept(engine):
+async def test_a_conversation_gains_input_and_output_also_without_store(engine):
     await engine.store.create_conversation(US, ConversationRecord("conv_1", 1, {}), [])
     for store in (True, False):
-        await (await engine.start(US, asked(conversation="conv_1", store=store))).finish()
+        await (await engine.start(US, request(conversation="conv_1", store=store))).finish()
     said = await engine.store.all_items(US, "conv_1")
 
     assert [item["content"][0]["text"] for item in said] == ["hello"] * 4
     assert [item["role"] for item in said] == ["user", "assistant"] * 2
 
 
-async def test_a_conversation_gains_nothing_of_what_failed(engine):
+async def test_a_conversation_gains_nothing_of_a_failed_response(engine):
     await engine.store.create_conversation(US, ConversationRecord("conv_1", 1, {}), [])
-    work = await engine.start(US, asked(conversation="conv_1", input="fail"))
+    run = await engine.start(US, request(conversation="conv_1", input="fail"))
 
-    assert (await work.finish()).status == "failed"
+    assert (await run.finish()).status == "failed"
     assert await engine.store.all_items(US, "conv_1") == []
 
 
-async def test_the_last_events_of_a_background_response_come_with_its_end(engine):
-    work = await engine.start(US, asked(background=True))
-    await work.finish()
-    kept = await engine.store.read_events(US, work.response.id, -1)
+async def test_the_last_events_of_a_background_response_are_stored_with_its_end(engine):
+    run = await engine.start(US, request(background=True))
+    await run.finish()
+    kept = await engine.store.read_events(US, run.response.id, -1)
 
-    assert opened(kept[-1][1])[0] == "response.completed"
+    assert decode_frame(kept[-1][1])[0] == "response.completed"
 
 
-async def test_a_background_response_whose_model_is_gone_fails_and_says_so(tmp_path):
+async def test_a_background_response_whose_model_is_gone_fails_on_recovery(tmp_path):
     async with engine_at(tmp_path) as engine:
-        work = await engine.start(US, asked(background=True))
+        run = await engine.start(US, request(background=True))
     async with engine_at(tmp_path) as engine:
-        engine.models = Directory({}, default=None, default_for_unknown=False)
+        engine.models = ModelRegistry({}, default=None, default_for_unknown=False)
         assert await engine.recover() == []
-        assert (await found(engine, work)).status == "failed"
+        assert (await stored(engine, run)).status == "failed"
 
 
 async def uploaded(engine, text: bytes) -> str:
@@ -235,69 +243,112 @@ async def uploaded(engine, text: bytes) -> str:
     return (await engine.store.create_file(US, record, content())).id
 
 
-async def test_one_that_cannot_be_resumed_keeps_no_other_from_it(tmp_path):
+async def test_a_response_that_cannot_be_resumed_does_not_prevent_the_others(tmp_path):
     async with engine_at(tmp_path) as engine:
         file_id = await uploaded(engine, b"hello")
         part = {"type": "input_file", "file_id": file_id}
-        lost = await engine.start(US, asked(background=True, input=[{"role": "user", "content": [part]}]))
-        plain = await engine.start(US, asked(background=True))
+        lost = await engine.start(US, request(background=True, input=[{"role": "user", "content": [part]}]))
+        plain = await engine.start(US, request(background=True))
     for blob in (tmp_path / "blobs").rglob("*"):
         if blob.is_file():
             blob.unlink()
     async with engine_at(tmp_path) as engine:
         again = await engine.recover()
 
-        assert [work.response.id for work in again] == [plain.response.id]
-        ended = await found(engine, lost)
+        assert [run.response.id for run in again] == [plain.response.id]
+        ended = await stored(engine, lost)
         assert (ended.status, ended.error.code) == ("failed", "server_error")
         assert str(tmp_path) not in ended.error.message
         [(_, frame)] = await engine.store.read_events(US, lost.response.id, -1)
-        assert opened(frame)[0] == "response.failed"
+        assert decode_frame(frame)[0] == "response.failed"
 
 
-async def test_a_tool_that_breaks_keeps_nobody_from_starting(tmp_path):
-    class Broken(RemoteToolbox):
-        def offer(self, tool):
+async def test_a_provider_that_raises_does_not_prevent_recovery(tmp_path):
+    class Broken(RemoteTools):
+        async def prepare(self, tool, param, context):
             raise RuntimeError("a secret of the tool's")
 
     async with engine_at(tmp_path) as engine:
-        work = await engine.start(US, asked(background=True, tools=[{**MCP, "authorization": None, "headers": None}]))
+        run = await engine.start(US, request(background=True, tools=[{**MCP, "authorization": None, "headers": None}]))
     async with engine_at(tmp_path) as engine:
-        engine.toolbox = Broken()
+        engine.tools = Broken()
         assert await engine.recover() == []
-        ended = await found(engine, work)
+        ended = await stored(engine, run)
         assert ended.status == "failed"
         assert "secret" not in ended.error.message
 
 
-async def test_one_that_ends_every_process_is_not_begun_for_ever(tmp_path):
+async def test_a_response_is_resumed_at_most_three_times(tmp_path):
     async with engine_at(tmp_path) as engine:
-        work = await engine.start(US, asked(background=True))
+        run = await engine.start(US, request(background=True))
     for _ in range(3):
         async with engine_at(tmp_path) as engine:
-            assert [again.response.id for again in await engine.recover()] == [work.response.id]
+            assert [again.response.id for again in await engine.recover()] == [run.response.id]
     async with engine_at(tmp_path) as engine:
         assert await engine.recover() == []
-        ended = await found(engine, work)
+        ended = await stored(engine, run)
         assert ended.status == "failed"
         assert "begun 4 times" in ended.error.message
 
 
-async def test_a_store_that_takes_nothing_stops_the_start(tmp_path):
+async def test_recovery_raises_where_the_store_cannot_be_written(tmp_path):
     async with engine_at(tmp_path) as engine:
-        await engine.start(US, asked())
+        await engine.start(US, request())
     async with engine_at(tmp_path, refusals=1_000_000) as engine:
         with pytest.raises(StoreFault):
             await engine.recover()
 
 
-async def test_what_cannot_be_is_refused_before_anything_is_written(engine):
+async def test_an_invalid_request_is_refused_before_anything_is_stored(engine):
     for fields in ({"model": "other"}, {"tools": [{"type": "web_search"}]}, {"previous_response_id": "resp_0"}):
         with pytest.raises(ApiError):
-            await engine.start(US, asked(**fields))
+            await engine.start(US, request(**fields))
     assert await engine.store.unfinished() == []
 
 
-async def test_counting_tokens_writes_nothing(engine):
-    assert await engine.count_tokens(US, asked()) > 0
+async def test_counting_tokens_stores_nothing(engine):
+    assert await engine.count_tokens(US, request()) > 0
     assert await engine.store.unfinished() == []
+
+
+@pytest.mark.parametrize(
+    "error, message",
+    [
+        (ApiError(400, "No such vector store."), "No such vector store."),
+        (RuntimeError("a secret of the tool's"), "Tool type 'mcp' is not available now."),
+    ],
+)
+async def test_an_api_error_of_prepare_is_returned_and_any_other_exception_is_a_503(engine, error, message):
+    class Broken(RemoteTools):
+        async def prepare(self, tool, param, context):
+            raise error
+
+    engine.tools = Broken()
+    with pytest.raises(ApiError) as caught:
+        await engine.start(US, request(tools=[MCP]))
+    assert caught.value.message == message
+    assert caught.value.status == (400 if isinstance(error, ApiError) else 503)
+    assert await engine.store.unfinished() == []
+
+
+async def test_a_store_fault_of_prepare_is_raised_as_it_is(engine):
+    class Broken(RemoteTools):
+        async def prepare(self, tool, param, context):
+            raise StoreFault("The disk is full.")
+
+    engine.tools = Broken()
+    with pytest.raises(StoreFault):
+        await engine.start(US, request(tools=[MCP]))
+
+
+async def test_an_unsupported_tool_type_is_refused_before_the_history_is_read(engine):
+    with pytest.raises(ApiError, match="'web_search' is not available on this server") as caught:
+        await engine.start(US, request(tools=[{"type": "web_search"}], previous_response_id="resp_0"))
+    assert caught.value.param == "tools[0].type"
+
+
+async def test_a_tool_is_prepared_once_for_a_response(engine):
+    run = await engine.start(US, request(tools=[MCP]))
+    await run.finish()
+
+    assert len(engine.tools.declared) == 1

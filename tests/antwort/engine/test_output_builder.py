@@ -6,7 +6,13 @@ from antwort.api import events as wire
 from antwort.api.events import kind_of
 from antwort.api.items import FileCitation
 from antwort.engine.output_builder import OpenCall, OutputBuilder
-from antwort.engine.ports import ReasoningPiece, RefusalPiece, SealedReasoning, SummaryPiece, TextPiece
+from antwort.engine.ports import (
+    ReasoningPiece,
+    RefusalPiece,
+    SealedReasoning,
+    SummaryPiece,
+    TextPiece,
+)
 
 
 def written(writer: OutputBuilder, *pieces) -> list:

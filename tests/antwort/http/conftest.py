@@ -1,13 +1,13 @@
-"""What holds for every test of the server's face: nothing blocks the loop, not even to say what went wrong."""
+"""Fixtures for all HTTP tests: blocking the event loop fails the test, also while logging an error."""
 
 from __future__ import annotations
 
 import pytest
 import structlog
 from blockbuster import blockbuster_ctx
-from fixtures_in_process_server import served
+from fixtures_in_process_server import run_in_process_server
 
-from antwort.telemetry import told_without_content
+from antwort.telemetry import redact_exception
 
 
 @pytest.fixture
@@ -16,19 +16,19 @@ def anyio_backend():
 
 
 @pytest.fixture(autouse=True)
-def _lines_as_the_server_writes_them():
-    structlog.configure(processors=[told_without_content, structlog.processors.JSONRenderer()])
+def _log_as_the_server_does():
+    structlog.configure(processors=[redact_exception, structlog.processors.JSONRenderer()])
     yield
     structlog.reset_defaults()
 
 
 @pytest.fixture(autouse=True)
-def _nothing_blocks_the_loop():
+def _fail_on_blocking_calls():
     with blockbuster_ctx("antwort.http"):
         yield
 
 
 @pytest.fixture
-async def stage(tmp_path):
-    async with served(tmp_path) as running:
+async def server(tmp_path):
+    async with run_in_process_server(tmp_path) as running:
         yield running

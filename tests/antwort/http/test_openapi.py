@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -10,57 +11,52 @@ from jsonschema import Draft202012Validator
 
 from antwort.api import items
 from antwort.api.events import EVENTS, OutputTextDelta, to_json
-from antwort.http.app import RESOURCES
-from antwort.http.openapi import OPERATIONS, document, path_names
+from antwort.http.app import ROUTES
+from antwort.http.openapi import document
 
-ROUTES = {
-    (method.lower(), route.path.replace(":path", "")): route.endpoint
-    for room in RESOURCES
-    for route in room.routes
-    for method in route.methods - {"HEAD"}
-    if route.path != "/openapi.json"
-}
-NAMES = [operation.name for operation in OPERATIONS]
+OPERATION_IDS = [route.operation.operation_id for route in ROUTES]
+
+
+@cache
+def openapi() -> dict:
+    return document(ROUTES)
 
 
 def body_schema(name: str) -> dict:
-    whole = document()
-    return {**whole, **whole["components"]["schemas"][name]}
+    return {**openapi(), **openapi()["components"]["schemas"][name]}
 
 
 def accepts(name: str, value: Any) -> bool:
     return Draft202012Validator(body_schema(name)).is_valid(value)
 
 
-def test_every_route_is_described_and_nothing_else():
-    assert {(operation.method, operation.path) for operation in OPERATIONS} == set(ROUTES)
-    assert len(set(NAMES)) == len(NAMES)
+def test_every_operation_id_and_every_path_with_its_method_is_unique():
+    operations = [(path, method) for path, methods in openapi()["paths"].items() for method in methods]
+
+    assert len(set(OPERATION_IDS)) == len(OPERATION_IDS) == len(operations)
 
 
-@pytest.mark.parametrize("operation", OPERATIONS, ids=NAMES)
-def test_an_operation_takes_what_its_handler_reads(operation):
-    source = inspect.getsource(ROUTES[operation.method, operation.path])
-    described = document()["paths"][operation.path][operation.method]
+@pytest.mark.parametrize("route", ROUTES, ids=OPERATION_IDS)
+def test_parameters_and_bodies_match_what_the_handler_reads(route):
+    source, operation = inspect.getsource(route.endpoint), route.operation
+    described = openapi()["paths"][route.documented_path][route.method]
     read = re.findall(r"read_json\(request, (\w+)\)", source)
-    query = set(re.findall(r'(?:flag|whole_number|query_params\.get)\((?:request, )?"([\w\[\]]+)"', source))
-    if "included(" in source:
+    query = set(re.findall(r'(?:parse_boolean|parse_integer|query_params\.get)\((?:request, )?"([\w\[\]]+)"', source))
+    if "parse_include(" in source:
         query |= {"include[]"}
-    if "page_query(" in source:
+    if "parse_page_query(" in source:
         query |= {"after", "before", "limit", "order"}
-    if "included(" in source:
-        query |= {"include[]"}
     forms = ["multipart/form-data"] if "receive_upload(" in source else []
 
-    assert read == ([operation.takes.__name__] if operation.takes else [])
+    assert read == ([operation.body.__name__] if operation.body else [])
     bodies = [*(["application/json"] if read else []), *forms, *(["application/x-tar"] if "_body(" in source else [])]
     assert list(described.get("requestBody", {}).get("content", {})) == bodies
     parameters = {(one["in"], one["name"]) for one in described["parameters"]}
-    assert parameters == {("query", name) for name in query} | {("path", name) for name in path_names(operation.path)}
+    assert parameters == {("query", name) for name in query} | {("path", name) for name in route.parameters}
 
 
-def test_every_reference_leads_somewhere():
-    whole = document()
-    schemas = whole["components"]["schemas"]
+def test_every_reference_names_an_existing_schema():
+    schemas = openapi()["components"]["schemas"]
 
     def references(value):
         if isinstance(value, dict):
@@ -71,51 +67,51 @@ def test_every_reference_leads_somewhere():
             for inner in value:
                 yield from references(inner)
 
-    assert {reference.rpartition("/")[2] for reference in references(whole)} <= set(schemas)
+    assert {reference.rpartition("/")[2] for reference in references(openapi())} <= set(schemas)
 
 
-def test_every_link_leads_to_an_operation_and_fills_its_path():
+def test_every_link_names_an_operation_and_provides_all_its_path_parameters():
     links = [
         (name, link)
-        for path in document()["paths"].values()
+        for path in openapi()["paths"].values()
         for described in path.values()
         for name, link in described["responses"]["200"]["links"].items()
     ]
-    wanted = {operation.name: set(path_names(operation.path)) for operation in OPERATIONS}
+    parameters = {route.operation.operation_id: set(route.parameters) for route in ROUTES}
 
     assert {name for name, _ in links} >= {"getResponse", "getFile", "getConversationItem", "cancelResponse"}
-    assert all(set(link["parameters"]) == wanted[name] for name, link in links)
+    assert all(set(link["parameters"]) == parameters[name] for name, link in links)
 
 
 @pytest.mark.parametrize(
-    "item, right",
+    "item, is_valid",
     [
         ({"role": "user", "content": "hello"}, True),
         ({"type": "message", "role": "user", "content": [{"type": "input_text", "text": "x"}]}, True),
-        ({"type": "message", "role": "nobody", "content": "hello"}, False),
+        ({"type": "message", "role": "unknown", "content": "hello"}, False),
         ({"type": "function_call_output", "call_id": "c", "output": "x"}, True),
         ({"type": "function_call_output", "output": "x"}, False),
         ({"type": "reasoning", "summary": [{"text": "x"}]}, True),
-        ({"type": "of the future", "whatever": {}}, True),
+        ({"type": "unknown_type", "any_field": {}}, True),
         ({"type": {}}, False),
         ({"type": None, "role": "user", "content": "x"}, False),
         ({"id": "msg_1"}, True),
         ({}, False),
     ],
 )
-def test_an_item_is_described_as_it_is_read(item, right):
+def test_the_item_schema_accepts_exactly_the_items_that_the_parser_accepts(item, is_valid):
     try:
         items.read(item)
     except msgspec.ValidationError:
-        read = False
+        is_parsed = False
     else:
-        read = True
+        is_parsed = True
 
-    assert (read, accepts("CreateResponse", {"input": [item]})) == (right, right)
+    assert (is_parsed, accepts("CreateResponse", {"input": [item]})) == (is_valid, is_valid)
 
 
-def test_events_are_described():
-    described = document()["paths"]["/v1/responses"]["post"]["responses"]["200"]["content"]["text/event-stream"]
+def test_every_event_has_a_schema():
+    described = openapi()["paths"]["/v1/responses"]["post"]["responses"]["200"]["content"]["text/event-stream"]
     names = {
         ref["$ref"].rpartition("/")[2] for ref in described["schema"]["properties"]["data"]["contentSchema"]["anyOf"]
     }
@@ -125,8 +121,8 @@ def test_events_are_described():
     assert accepts("OutputTextDelta", msgspec.json.decode(to_json(sent)))
 
 
-@pytest.mark.parametrize("kind", ["message", "shell_call", "of the future"])
-def test_a_call_id_is_a_string_whatever_has_it(kind):
+@pytest.mark.parametrize("kind", ["message", "shell_call", "unknown_type"])
+def test_call_id_must_be_a_string_or_null_for_every_item_type(kind):
     item = {"type": kind, "role": "user", "content": "x"}
 
     assert accepts("GivenItem", {**item, "call_id": "call_1"})

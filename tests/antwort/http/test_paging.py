@@ -10,27 +10,27 @@ from starlette.requests import Request
 
 from antwort.api.errors import ApiError
 from antwort.api.projection import ResponseView
-from antwort.engine.ports import Page, PageQuery
-from antwort.http.paging import ends, flag, included, listed, page_query, whole_number
+from antwort.engine.stores import Page, PageQuery
+from antwort.http.paging import first_and_last, item_page, parse_boolean, parse_include, parse_integer, parse_page_query
 
 
-def asked(query: str) -> Request:
+def request(query: str) -> Request:
     return Request({"type": "http", "query_string": query.encode(), "headers": []})
 
 
-def refusal(ask) -> tuple[str | None, str | None]:
+def rejection(parse) -> tuple[str | None, str | None]:
     with pytest.raises(ApiError) as caught:
-        ask()
+        parse()
     assert caught.value.status == 400
     return caught.value.param, caught.value.code
 
 
-def test_a_page_is_the_newest_twenty_unless_said_otherwise():
-    assert page_query(asked("")) == PageQuery(limit=20, order="desc")
-    assert page_query(asked("limit=&after=&before=")) == PageQuery(limit=20, order="desc")
-    given = page_query(asked("limit=3&order=asc&after=a&before=b"))
-    assert given == PageQuery(limit=3, order="asc", after="a", before="b")
-    assert page_query(asked(""), most=10_000, usual=10_000).limit == 10_000
+def test_the_default_page_is_the_newest_20():
+    assert parse_page_query(request("")) == PageQuery(limit=20, order="desc")
+    assert parse_page_query(request("limit=&after=&before=")) == PageQuery(limit=20, order="desc")
+    query = parse_page_query(request("limit=3&order=asc&after=a&before=b"))
+    assert query == PageQuery(limit=3, order="asc", after="a", before="b")
+    assert parse_page_query(request(""), max_limit=10_000, default_limit=10_000).limit == 10_000
 
 
 @pytest.mark.parametrize(
@@ -48,51 +48,53 @@ def test_a_page_is_the_newest_twenty_unless_said_otherwise():
         ("order=", "order", "invalid_value"),
     ],
 )
-def test_a_wrong_page_is_refused_by_name(query, param, code):
-    assert refusal(lambda: page_query(asked(query))) == (param, code)
+def test_an_invalid_paging_parameter_is_named(query, param, code):
+    assert rejection(lambda: parse_page_query(request(query))) == (param, code)
 
 
-def test_openai_s_own_words_for_a_limit_that_is_too_high():
+def test_a_limit_above_the_maximum_has_openai_s_message():
     with pytest.raises(
         ApiError, match=r"Invalid 'limit': integer above maximum value. Expected a value <= 100, but got 101"
     ):
-        page_query(asked("limit=101"))
+        parse_page_query(request("limit=101"))
 
 
 @given(st.text() | st.integers().map(str))
-def test_any_text_is_a_number_or_an_error(text):
-    request = Request({"type": "http", "query_string": b"", "headers": []})
-    request.__dict__["_query_params"] = {"n": text}
+def test_any_text_is_an_integer_or_an_error(text):
+    numeric = Request({"type": "http", "query_string": b"", "headers": []})
+    numeric.__dict__["_query_params"] = {"n": text}
     if re.fullmatch("-?[0-9]{1,15}|", text):
-        assert whole_number(request, "n", 7) == int(text or 7)
+        assert parse_integer(numeric, "n", 7) == int(text or 7)
     else:
-        assert refusal(lambda: whole_number(request, "n", 7)) == ("n", "invalid_type")
+        assert rejection(lambda: parse_integer(numeric, "n", 7)) == ("n", "invalid_type")
 
 
 @pytest.mark.parametrize("text, value", [("true", True), ("1", True), ("TRUE", True), ("false", False), ("0", False)])
-def test_a_flag_is_yes_or_no(text, value):
-    assert flag(asked(f"stream={text}"), "stream") is value
-    assert flag(asked(f"stream={text}"), "stream", usual=not value) is value
+def test_a_boolean_parameter(text, value):
+    assert parse_boolean(request(f"stream={text}"), "stream") is value
+    assert parse_boolean(request(f"stream={text}"), "stream", default=not value) is value
 
 
-def test_a_flag_that_is_not_given_is_as_usual_and_one_that_is_neither_is_refused():
-    assert flag(asked(""), "stream") is False
-    assert flag(asked("stream="), "stream", usual=True) is True
-    assert refusal(lambda: flag(asked("stream=maybe"), "stream")) == ("stream", "invalid_type")
+def test_a_missing_boolean_is_the_default_and_an_invalid_one_is_an_error():
+    assert parse_boolean(request(""), "stream") is False
+    assert parse_boolean(request("stream="), "stream", default=True) is True
+    assert rejection(lambda: parse_boolean(request("stream=maybe"), "stream")) == ("stream", "invalid_type")
 
 
-def test_what_to_include_is_written_in_either_way():
-    either = "include[]=file_search_call.results&include=reasoning.encrypted_content"
+def test_include_accepts_both_spellings():
+    query = "include[]=file_search_call.results&include=reasoning.encrypted_content"
 
-    assert included(asked(either)) == {"file_search_call.results", "reasoning.encrypted_content"}
-    assert included(asked("")) == frozenset()
-    assert refusal(lambda: included(asked("include[]=file_search_call.results&include[]=x")))[0] == "include[1]"
+    assert parse_include(request(query)) == {"file_search_call.results", "reasoning.encrypted_content"}
+    assert parse_include(request("")) == frozenset()
+    assert (
+        rejection(lambda: parse_include(request("include[]=file_search_call.results&include[]=x")))[0] == "include[1]"
+    )
 
 
-def test_a_list_says_where_it_begins_and_ends():
+def test_an_item_page_has_first_id_and_last_id():
     items: list[dict[str, Any]] = [{"id": "msg_1", "type": "message"}, {"id": "msg_2", "type": "message"}]
-    page = listed(Page(items, has_more=True), ResponseView())
+    page = item_page(Page(items, has_more=True), ResponseView())
 
     assert (page.object, page.data, page.has_more) == ("list", items, True)
     assert (page.first_id, page.last_id) == ("msg_1", "msg_2")
-    assert ends([]) == (None, None)
+    assert first_and_last([]) == (None, None)

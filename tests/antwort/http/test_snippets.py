@@ -10,10 +10,10 @@ import pytest
 from antwort.http.snippets import snippets
 
 
-@pytest.mark.parametrize("locked", [True, False])
-@pytest.mark.parametrize("code", [True, False])
-def test_both_ask_the_same(locked, code):
-    text = snippets("http://127.0.0.1:8080/v1", locked=locked, code=code)
+@pytest.mark.parametrize("requires_key", [True, False])
+@pytest.mark.parametrize("has_code_interpreter", [True, False])
+def test_the_curl_command_and_the_program_send_the_same_request(requires_key, has_code_interpreter):
+    text = snippets("http://127.0.0.1:8080/v1", requires_key=requires_key, has_code_interpreter=has_code_interpreter)
     found = re.fullmatch(r"In a shell:\n\n(.*)\n\nIn Python:\n\n(.*)", text, re.DOTALL)
     assert found is not None
     words = shlex.split(found[1].replace("\\\n", ""))
@@ -23,10 +23,10 @@ def test_both_ask_the_same(locked, code):
         for node in ast.walk(ast.parse(found[2]))
         if isinstance(node, ast.Call) and "create" in ast.unparse(node.func)
     )
-    asked = {keyword.arg: ast.literal_eval(keyword.value) for keyword in call.keywords}
+    arguments = {keyword.arg: ast.literal_eval(keyword.value) for keyword in call.keywords}
 
     assert words[:3] == ["curl", "-s", "http://127.0.0.1:8080/v1/responses"]
-    assert body == asked
-    assert ("tools" in body) is code
-    assert ("authorization: Bearer $OPENAI_API_KEY" in words) is locked
-    assert ('api_key="none"' in text) is not locked
+    assert body == arguments
+    assert ("tools" in body) is has_code_interpreter
+    assert ("authorization: Bearer $OPENAI_API_KEY" in words) is requires_key
+    assert ('api_key="none"' in text) is not requires_key

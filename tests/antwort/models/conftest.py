@@ -1,12 +1,15 @@
-"""What holds for every test of a model: nothing blocks the loop, and there is an upstream to ask."""
+"""Fixtures of the model tests: blocking calls on the event loop fail; a fake upstream; instrumentation."""
 
 from __future__ import annotations
 
-import socket
-
 import pytest
 from blockbuster import blockbuster_ctx
-from fake_upstream import upstreaming
+from fixtures_upstream import unused_port, upstream, upstream_server
+
+from antwort.models.instrumentation import Instrumentation
+from antwort.telemetry import Metrics
+
+__all__ = ["unused_port", "upstream", "upstream_server"]
 
 
 @pytest.fixture
@@ -15,26 +18,11 @@ def anyio_backend():
 
 
 @pytest.fixture(autouse=True)
-def nothing_blocks_the_loop():
+def fail_on_blocking_calls():
     with blockbuster_ctx("antwort.models"):
         yield
 
 
-@pytest.fixture(scope="session")
-def _loopback():
-    with upstreaming() as upstream:
-        yield upstream
-
-
 @pytest.fixture
-def upstream(_loopback):
-    _loopback.forget()
-    return _loopback
-
-
-@pytest.fixture
-def unused_port():
-    """A port that nobody listens on; bound, so that nobody else begins to."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        yield taken.getsockname()[1]
+def instrumentation():
+    return Instrumentation(Metrics(), name="test", kind="test")

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antwort.engine.ports import Finished
-from antwort.models.calls import CallAssembler, CallDelta, FunctionDelta, NamelessCall
-from antwort.testing.model import Called, fold
+from antwort.models.calls import CallAssembler, CallDelta, CallWithoutName, FunctionDelta
+from antwort.testing.model import AnswerCall, fold
 
 WEATHER = '{"city": "Rome"}'
 NEWS = '{"topic": "a \\"b\\" {c}"}'
@@ -19,15 +19,15 @@ def delta(index=None, ident=None, name=None, arguments=None) -> CallDelta:
     return CallDelta(index, ident, FunctionDelta(name, arguments))
 
 
-def assemble(*deltas: CallDelta, taken=()) -> list[Called]:
+def assemble(*deltas: CallDelta, taken=()) -> list[AnswerCall]:
     minted = (f"minted_{at}" for at in itertools.count())
-    assembler = CallAssembler(taken=taken, mint=lambda: next(minted))
+    assembler = CallAssembler(used_ids=taken, new_call_id=lambda: next(minted))
     pieces = [piece for one in deltas for piece in assembler.add(one)]
     return list(fold([*pieces, *assembler.close(), Finished()]).calls)
 
 
-BOTH = [Called("weather", WEATHER, "a"), Called("news", NEWS, "b")]
-UNNAMED = [Called("weather", WEATHER, "minted_0"), Called("news", NEWS, "minted_1")]
+BOTH = [AnswerCall("weather", WEATHER, "a"), AnswerCall("news", NEWS, "b")]
+UNNAMED = [AnswerCall("weather", WEATHER, "minted_0"), AnswerCall("news", NEWS, "minted_1")]
 
 
 def test_as_openai_and_vllm_send_them():
@@ -62,8 +62,8 @@ def test_whole_and_all_of_them_with_index_0():
 
 def test_whole_with_room_behind_it():
     assert assemble(delta(0, None, "weather", WEATHER), delta(0, None, None, "\n "), delta(0, None, "news", NEWS)) == [
-        Called("weather", WEATHER + "\n ", "minted_0"),
-        Called("news", NEWS, "minted_1"),
+        AnswerCall("weather", WEATHER + "\n ", "minted_0"),
+        AnswerCall("news", NEWS, "minted_1"),
     ]
 
 
@@ -93,12 +93,12 @@ def test_a_name_that_is_repeated_with_each_fragment(index, ident):
     fragments = [WEATHER[at : at + 3] for at in range(0, len(WEATHER), 3)]
     calls = assemble(*(delta(index, ident, "weather", part) for part in fragments))
 
-    assert calls == [Called("weather", WEATHER, ident or "minted_0")]
+    assert calls == [AnswerCall("weather", WEATHER, ident or "minted_0")]
 
 
 def test_a_repeated_name_after_the_end_begins_nothing():
     assert assemble(delta(0, None, "weather", WEATHER), delta(0, None, "weather", "")) == [
-        Called("weather", WEATHER, "minted_0")
+        AnswerCall("weather", WEATHER, "minted_0")
     ]
 
 
@@ -109,7 +109,7 @@ def test_a_name_in_fragments_and_one_that_grows():
 
 def test_arguments_as_an_object_and_none_at_all():
     assert json.loads(assemble(delta(0, "a", "weather", {"city": "Rome"}))[0].arguments) == {"city": "Rome"}
-    assert assemble(delta(0, "a", "now")) == [Called("now", "", "a")]
+    assert assemble(delta(0, "a", "now")) == [AnswerCall("now", "", "a")]
 
 
 def test_an_id_that_comes_late_and_one_that_is_a_number():
@@ -133,7 +133,7 @@ def test_a_name_after_its_arguments():
 
 
 def test_a_call_of_nothing_is_an_error():
-    with pytest.raises(NamelessCall):
+    with pytest.raises(CallWithoutName):
         assemble(delta(0, "a", None, WEATHER))
     assert assemble(delta(0, "a")) == []
 

@@ -5,11 +5,11 @@ import json
 import pytest
 
 from antwort.api.items import read
-from antwort.models.replay_hosted_calls import NO_OUTPUT, NOT_KEPT, retell_call, retell_output
+from antwort.models.replay_hosted_calls import NO_OUTPUT, OUTPUT_NOT_STORED, replay_call, replay_output
 
 
 def retold(**raw):
-    call = retell_call(read(raw))
+    call = replay_call(read(raw))
     assert call is not None
     return call
 
@@ -23,14 +23,14 @@ def test_code_with_what_it_printed():
     assert (call.call_id, call.name, json.loads(call.arguments)) == ("ci_1", "code_interpreter", {"code": "print(1)"})
     assert call.output == "1\n\n[figure]"
     assert retold(**item, outputs=[]).output == NO_OUTPUT
-    assert retold(**item, outputs=None).output == NOT_KEPT
+    assert retold(**item, outputs=None).output == OUTPUT_NOT_STORED
     assert json.loads(retold(**{**item, "code": None}).arguments) == {"code": ""}
 
 
 def test_searches():
     files = retold(type="file_search_call", id="fs_1", queries=["a"], results=[{"filename": "f.md", "text": "found"}])
     assert (json.loads(files.arguments), files.output) == ({"queries": ["a"]}, "f.md: found")
-    assert retold(type="file_search_call", id="fs_1", queries=["a"], results=None).output == NOT_KEPT
+    assert retold(type="file_search_call", id="fs_1", queries=["a"], results=None).output == OUTPUT_NOT_STORED
 
     action = {"type": "search", "query": "q", "sources": [{"type": "url", "url": "https://a.example"}]}
     web = retold(type="web_search_call", id="ws_1", action=action)
@@ -54,10 +54,10 @@ def test_calls_whose_result_is_an_item_of_its_own():
         {"stdout": "a.txt\n", "stderr": "", "outcome": {"type": "exit", "exit_code": 0}},
         {"stdout": "", "stderr": "no", "outcome": {"type": "timeout"}},
     ]
-    output = retell_output(read({"type": "shell_call_output", "call_id": "call_1", "output": entries}))
+    output = replay_output(read({"type": "shell_call_output", "call_id": "call_1", "output": entries}))
     assert output == "a.txt\n(exit code 0)\nno\n(timed out)"
     patched = {"type": "apply_patch_call_output", "call_id": "c", "status": "completed", "output": None}
-    assert retell_output(read(patched)) == "completed"
+    assert replay_output(read(patched)) == "completed"
 
 
 @pytest.mark.parametrize(
@@ -78,8 +78,8 @@ def test_odd_items_are_retold_as_well_as_can_be(raw):
 
 def test_everything_else_is_none_of_this():
     for raw in ({"role": "user", "content": "hi"}, {"type": "compaction", "encrypted_content": "x"}, {"type": "new"}):
-        assert (retell_call(read(raw)), retell_output(read(raw))) == (None, None)
-    assert retell_output(read({"type": "shell_call_output", "output": [7, {"outcome": 7}]})) == "(exit code None)"
+        assert (replay_call(read(raw)), replay_output(read(raw))) == (None, None)
+    assert replay_output(read({"type": "shell_call_output", "output": [7, {"outcome": 7}]})) == "(exit code None)"
 
 
 def test_of_very_long_output_a_model_reads_both_ends():

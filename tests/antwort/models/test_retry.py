@@ -2,15 +2,17 @@ from __future__ import annotations
 
 import asyncio
 import random
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from antwort.engine.ports import Finished, ModelFault, TextPiece
-from antwort.models.retry import CircuitBreaker, Resilient, RetryPolicy, State, Ticket
-from antwort.testing.model import asking, collect
+from antwort.models.instrumentation import Instrumentation
+from antwort.models.retry import CircuitBreaker, CircuitOpen, RetryingModel, RetryPolicy
+from antwort.telemetry import Metrics
+from antwort.testing.model import collect, make_request
 
 pytestmark = pytest.mark.anyio
 
@@ -20,7 +22,7 @@ BROKEN = ModelFault("broken", retryable=True)
 WRONG = ModelFault("wrong", code="invalid_request", status=400)
 
 
-class Clock:
+class FakeClock:
     def __init__(self) -> None:
         self.now = 0.0
         self.slept: list[float] = []
@@ -33,19 +35,20 @@ class Clock:
         self.now += seconds
 
 
-class Moody:
-    """A model that fails as it is told, and answers when there is nothing left of that."""
+class FailingModel:
+    """Raises the given faults in order, None for a success; succeeds after the last. `text` is yielded before each."""
 
-    def __init__(self, *faults: ModelFault | None, after: str = "") -> None:
+    def __init__(self, *faults: ModelFault | None, text: str = "") -> None:
         self.faults = list(faults)
-        self.after = after
-        self.asked = 0
+        self.text = text
+        self.calls = 0
+        self.is_closed = False
 
     async def generate(self, request):
-        self.asked += 1
+        self.calls += 1
         fault = self.faults.pop(0) if self.faults else None
-        if self.after:
-            yield TextPiece(self.after)
+        if self.text:
+            yield TextPiece(self.text)
         if fault:
             raise fault
         yield TextPiece("Hello")
@@ -55,286 +58,307 @@ class Moody:
         return 7
 
     async def aclose(self):
-        self.asked = -1
+        self.is_closed = True
 
 
-def resilient(model, **options):
-    clock = Clock()
+def retrying(model, clock=None, **options):
+    clock = clock or FakeClock()
     options.setdefault("breaker", CircuitBreaker(clock=clock))
-    return Resilient(model, sleep=clock.sleep, rng=JITTER, **options), clock
+    instrumentation = Instrumentation(Metrics(), name="test", kind="test")
+    return RetryingModel(model, instrumentation=instrumentation, sleep=clock.sleep, rng=JITTER, **options), clock
 
 
 # ── retries ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_what_has_not_begun_is_tried_again():
-    model = Moody(BROKEN, BROKEN)
-    wrapped, clock = resilient(model)
+async def test_faults_before_the_first_piece_are_retried():
+    model = FailingModel(BROKEN, BROKEN)
+    wrapped, clock = retrying(model)
 
-    assert await collect(wrapped, asking()) == [TextPiece("Hello"), Finished()]
-    assert model.asked == 3
+    assert await collect(wrapped, make_request()) == [TextPiece("Hello"), Finished()]
+    assert model.calls == 3
     assert len(clock.slept) == 2
 
 
-async def test_what_has_begun_is_not():
-    model = Moody(BROKEN, after="So far ")
-    wrapped, _ = resilient(model)
+async def test_a_fault_after_the_first_piece_is_not_retried():
+    model = FailingModel(BROKEN, text="So far ")
+    wrapped, _ = retrying(model)
 
     with pytest.raises(ModelFault, match="broken"):
-        await collect(wrapped, asking())
-    assert model.asked == 1
+        await collect(wrapped, make_request())
+    assert model.calls == 1
 
 
-async def test_what_is_asked_for_is_waited_for():
-    wrapped, clock = resilient(Moody(BUSY))
+async def test_retry_after_is_waited_for():
+    wrapped, clock = retrying(FailingModel(BUSY))
 
-    await collect(wrapped, asking())
+    await collect(wrapped, make_request())
 
     assert clock.slept == [2.0]
 
 
-async def test_a_wait_that_is_too_long_is_the_callers():
+async def test_a_long_retry_after_is_returned_to_the_caller():
     late = ModelFault("busy", code="rate_limit_exceeded", status=429, retry_after=60, retryable=True)
-    wrapped, clock = resilient(Moody(late))
+    wrapped, clock = retrying(FailingModel(late))
 
     with pytest.raises(ModelFault) as caught:
-        await collect(wrapped, asking())
+        await collect(wrapped, make_request())
     assert (caught.value.retry_after, clock.slept) == (60, [])
 
 
-async def test_what_is_wrong_stays_wrong():
-    model = Moody(WRONG)
-    wrapped, _ = resilient(model)
+async def test_a_fault_that_is_not_retryable_is_not_retried():
+    model = FailingModel(WRONG)
+    wrapped, _ = retrying(model)
 
     with pytest.raises(ModelFault, match="wrong"):
-        await collect(wrapped, asking())
-    assert model.asked == 1
+        await collect(wrapped, make_request())
+    assert model.calls == 1
 
 
-async def test_tries_come_to_an_end():
-    model = Moody(*[BROKEN] * 9)
-    wrapped, _ = resilient(model, policy=RetryPolicy(attempts=4))
+async def test_retries_stop_after_the_configured_attempts():
+    model = FailingModel(*[BROKEN] * 9)
+    wrapped, _ = retrying(model, policy=RetryPolicy(attempts=4))
 
     with pytest.raises(ModelFault, match="broken"):
-        await collect(wrapped, asking())
-    assert model.asked == 4
+        await collect(wrapped, make_request())
+    assert model.calls == 4
 
 
-async def test_no_wait_outlasts_the_time_limit():
-    wrapped, clock = resilient(Moody(BUSY), total_timeout=1.0)
+async def test_no_retry_after_the_total_timeout():
+    wrapped, clock = retrying(FailingModel(BUSY), total_timeout=1.0)
 
     with pytest.raises(ModelFault, match="busy"):
-        await collect(wrapped, asking())
+        await collect(wrapped, make_request())
     assert clock.slept == []
 
 
-def test_the_jitter_is_full_and_its_bound_doubles():
-    policy = RetryPolicy(attempts=99, base=1.0, longest=8.0)
+def test_backoff_has_full_jitter_and_a_doubling_bound():
+    policy = RetryPolicy(attempts=99, base_backoff=1.0, max_backoff=8.0)
     for attempt, bound in ((1, 1.0), (2, 2.0), (3, 4.0), (4, 8.0), (50, 8.0)):
-        waits = [policy.wait(attempt, BROKEN, JITTER) or 0.0 for _ in range(500)]
+        waits = [policy.backoff(attempt, BROKEN, JITTER) or 0.0 for _ in range(500)]
         assert 0 <= min(waits) < bound * 0.1
         assert bound * 0.9 < max(waits) <= bound
 
 
-async def test_an_answer_that_takes_too_long_is_a_fault():
-    class Slow(Moody):
+async def test_total_timeout_raises_504():
+    class SlowModel(FailingModel):
         async def generate(self, request):
             yield TextPiece("So far ")
             await asyncio.sleep(30)
             yield Finished()
 
-    wrapped, _ = resilient(Slow(), total_timeout=0.05)
+    wrapped, _ = retrying(SlowModel(), total_timeout=0.05)
 
     with pytest.raises(ModelFault) as caught:
-        await collect(wrapped, asking())
+        await collect(wrapped, make_request())
     assert caught.value.status == 504
 
 
-async def test_the_time_limit_is_not_the_readers():
-    wrapped, _ = resilient(Moody(), total_timeout=0.05)
+async def test_total_timeout_does_not_include_the_readers_time():
+    wrapped, _ = retrying(FailingModel(), total_timeout=0.05)
 
-    async with aclosing(wrapped.generate(asking())) as pieces:
-        read = [(piece, await asyncio.sleep(0.1)) async for piece in pieces]  # not cut short by the limit meanwhile
+    async with aclosing(wrapped.generate(make_request())) as pieces:
+        read = [(piece, await asyncio.sleep(0.1)) async for piece in pieces]  # the deadline passes meanwhile
     assert read[-1][0] == Finished()
 
 
-async def test_the_rest_of_the_port_is_passed_through():
-    model = Moody()
-    wrapped, _ = resilient(model)
+async def test_count_tokens_and_aclose_are_delegated():
+    model = FailingModel()
+    wrapped, _ = retrying(model)
 
-    assert await wrapped.count_tokens(asking()) == 7
+    assert await wrapped.count_tokens(make_request()) == 7
     await wrapped.aclose()
-    assert model.asked == -1
+    assert model.is_closed
 
 
-# ── the breaker ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── circuit breaker ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def entered(breaker: CircuitBreaker) -> Ticket:
-    ticket = breaker.enter()
-    assert isinstance(ticket, Ticket)
-    return ticket
+def fail(breaker: CircuitBreaker, fault: ModelFault = BROKEN) -> None:
+    with pytest.raises(ModelFault, match=fault.message), breaker.attempt():
+        raise fault
 
 
-def opened(clock, threshold=3, pause=10.0):
+def succeed(breaker: CircuitBreaker) -> None:
+    with breaker.attempt():
+        breaker.record_success()
+
+
+def seconds_until_admitted(breaker: CircuitBreaker) -> float:
+    try:
+        with breaker.attempt():
+            return 0
+    except CircuitOpen as fault:
+        return fault.retry_after or 0
+
+
+def open_breaker(clock, threshold=3, pause=10.0):
     breaker = CircuitBreaker(threshold=threshold, pause=pause, clock=clock)
     for _ in range(threshold):
-        breaker.failed(entered(breaker))
+        fail(breaker)
     return breaker
 
 
-def test_failures_in_a_row_open_it():
-    clock = Clock()
-    breaker = opened(clock)
+def test_consecutive_failures_open_the_breaker():
+    clock = FakeClock()
+    breaker = open_breaker(clock)
     clock.now = 4.0
 
-    assert breaker.state is State.OPEN
-    assert breaker.enter() == 6.0
+    assert breaker.is_open
+    assert seconds_until_admitted(breaker) == 6
 
 
-def test_failures_with_an_answer_in_between_do_not():
-    breaker = CircuitBreaker(threshold=2, clock=Clock())
+def test_failures_between_successes_do_not_open_the_breaker():
+    breaker = CircuitBreaker(threshold=2, clock=FakeClock())
     for _ in range(5):
-        breaker.failed(entered(breaker))
-        breaker.succeeded(entered(breaker))
+        fail(breaker)
+        succeed(breaker)
 
-    assert breaker.state is State.CLOSED
-
-
-def test_after_the_pause_one_may_try():
-    clock = Clock()
-    breaker = opened(clock)
-    clock.now = 10.0
-    entered(breaker)
-
-    assert breaker.state is State.HALF_OPEN
-    assert not isinstance(breaker.enter(), Ticket)
-
-
-def test_its_answer_closes_it_on_probation():
-    clock = Clock()
-    breaker = opened(clock)
-    clock.now = 10.0
-    ticket = breaker.began(entered(breaker))
-
-    assert breaker.state is State.CLOSED
-    breaker.failed(ticket)
-    assert breaker.state is State.OPEN
-
-
-def test_its_whole_answer_clears_the_count():
-    clock = Clock()
-    breaker = opened(clock)
-    clock.now = 10.0
-    breaker.succeeded(breaker.began(entered(breaker)))
-    breaker.failed(entered(breaker))
-
-    assert breaker.state is State.CLOSED
-
-
-def test_its_failure_opens_it_for_another_pause():
-    clock = Clock()
-    breaker = opened(clock)
-    clock.now = 10.0
-    breaker.failed(entered(breaker))
-
-    assert breaker.enter() == 10.0
-
-
-def test_when_nobody_waits_for_it_the_next_one_tries():
-    clock = Clock()
-    breaker = opened(clock)
-    clock.now = 10.0
-    breaker.abandoned(entered(breaker))
-
-    assert isinstance(breaker.enter(), Ticket)
-
-
-def test_old_news_changes_nothing():
-    clock = Clock()
-    breaker = CircuitBreaker(threshold=1, clock=clock)
-    old = entered(breaker)
-    breaker.failed(entered(breaker))
-    breaker.succeeded(old)
-    assert breaker.state is State.OPEN
-    clock.now = 10.0
-    entered(breaker)
-    breaker.failed(old)
-    breaker.abandoned(old)
-
-    assert breaker.state is State.HALF_OPEN
-
-
-HAPPENINGS = st.one_of(
-    st.just(("enter", 0)),
-    st.tuples(st.just("wait"), st.integers(0, 20)),
-    st.tuples(st.sampled_from(["succeeded", "failed", "abandoned", "began"]), st.integers(0, 5)),
-)
-
-
-@given(st.lists(HAPPENINGS, max_size=60))
-def test_whatever_happens_only_one_is_on_trial_and_it_never_stays_shut_for_good(happenings):
-    clock = Clock()
-    breaker = CircuitBreaker(threshold=3, pause=10.0, clock=clock)
-    tickets: list[Ticket] = []
-    for what, number in happenings:
-        if what == "wait":
-            clock.now += number
-        elif what == "enter":
-            before, ticket = breaker.state, breaker.enter()
-            if isinstance(ticket, Ticket):
-                assert before is not State.HALF_OPEN
-                tickets.append(ticket)
-            else:
-                assert 0 < ticket <= 10.0
-        elif tickets:
-            heard = getattr(breaker, what)(tickets.pop(number % len(tickets)))
-            tickets += [heard] if heard is not None else []
-        if breaker.state is State.HALF_OPEN:
-            assert any(ticket.generation == breaker._generation for ticket in tickets)
-
-
-async def test_an_open_breaker_asks_nobody():
-    model = Moody(*[BROKEN] * 3)
-    wrapped, clock = resilient(model, policy=RetryPolicy(attempts=1), breaker=None)
-    wrapped._breaker = CircuitBreaker(threshold=3, clock=clock)
-    for _ in range(3):
-        with pytest.raises(ModelFault, match="broken"):
-            await collect(wrapped, asking())
-
-    with pytest.raises(ModelFault, match="left alone") as caught:
-        await collect(wrapped, asking())
-    assert (caught.value.status, caught.value.retry_after, caught.value.retryable, model.asked) == (503, 10, True, 3)
-
-    clock.now += 10.0
-    assert (await collect(wrapped, asking()))[-1] == Finished()
+    assert not breaker.is_open
 
 
 @pytest.mark.parametrize("fault", [BUSY, WRONG])
-async def test_a_refusal_is_no_failure(fault):
-    clock = Clock()
+def test_a_4xx_answer_counts_as_success(fault):
+    breaker = CircuitBreaker(threshold=2, clock=FakeClock())
+    fail(breaker)
+    fail(breaker, fault)
+    fail(breaker)
+
+    assert not breaker.is_open
+
+
+def test_after_the_pause_one_probe_is_admitted_at_a_time():
+    clock = FakeClock()
+    breaker = open_breaker(clock)
+    clock.now = 10.0
+    with breaker.attempt():
+        assert seconds_until_admitted(breaker) == 10
+
+    assert seconds_until_admitted(breaker) == 0
+
+
+def test_a_successful_probe_closes_the_breaker_and_resets_the_count():
+    clock = FakeClock()
+    breaker = open_breaker(clock)
+    clock.now = 10.0
+    succeed(breaker)
+    fail(breaker)
+
+    assert not breaker.is_open
+
+
+def test_a_failed_probe_restarts_the_pause():
+    clock = FakeClock()
+    breaker = open_breaker(clock)
+    clock.now = 10.0
+    fail(breaker)
+
+    assert seconds_until_admitted(breaker) == 10
+
+
+def test_a_late_failure_does_not_restart_the_pause():
+    clock = FakeClock()
     breaker = CircuitBreaker(threshold=1, clock=clock)
-    wrapped = Resilient(Moody(fault), policy=RetryPolicy(attempts=1), breaker=breaker, sleep=clock.sleep)
+    late = breaker.attempt()
+    late.__enter__()
+    fail(breaker)
+    clock.now = 4.0
+    late.__exit__(ModelFault, BROKEN, None)
 
-    with pytest.raises(ModelFault):
-        await collect(wrapped, asking())
-    assert breaker.state is State.CLOSED
+    assert seconds_until_admitted(breaker) == 6
 
 
-async def test_one_who_leaves_during_the_trial_gives_way():
-    clock = Clock()
-    breaker = opened(clock)
+def test_a_late_success_closes_the_breaker():
+    breaker = CircuitBreaker(threshold=1, clock=FakeClock())
+    with breaker.attempt():
+        fail(breaker)
+        breaker.record_success()
+
+    assert not breaker.is_open
+
+
+STEPS = st.one_of(
+    st.just(("start", 0)),
+    st.tuples(st.just("wait"), st.integers(0, 20)),
+    st.tuples(st.sampled_from(["succeed", "fail", "cancel"]), st.integers(0, 5)),
+)
+
+
+@given(st.lists(STEPS, max_size=60))
+def test_an_open_breaker_has_at_most_one_probe_and_never_stays_open_for_ever(steps):
+    clock = FakeClock()
+    breaker = CircuitBreaker(threshold=3, pause=10.0, clock=clock)
+    running = []  # (attempt, is_probe)
+    for step, number in steps:
+        if step == "wait":
+            clock.now += number
+        elif step == "start":
+            attempt, is_probe = breaker.attempt(), breaker.is_open
+            with suppress(CircuitOpen):
+                attempt.__enter__()
+                assert not (is_probe and any(probe for _, probe in running))
+                running.append((attempt, is_probe))
+        elif running:
+            attempt, _ = running.pop(number % len(running))
+            if step == "succeed":
+                breaker.record_success()
+            fault = {"succeed": None, "fail": BROKEN, "cancel": asyncio.CancelledError()}[step]
+            attempt.__exit__(type(fault) if fault else None, fault, None)
+    for attempt, _ in running:
+        attempt.__exit__(None, None, None)
+    clock.now += 10
+    assert seconds_until_admitted(breaker) == 0
+
+
+async def test_success_is_recorded_when_the_reader_stops_at_finished():
+    """As the engine does: it closes the generator at `Finished` and does not exhaust it."""
+    clock = FakeClock()
+    breaker = CircuitBreaker(threshold=2, clock=clock)
+    model, _ = retrying(FailingModel(BROKEN, None, BROKEN), clock, policy=RetryPolicy(attempts=1), breaker=breaker)
+    with pytest.raises(ModelFault, match="broken"):
+        await collect(model, make_request())
+    async with aclosing(model.generate(make_request())) as pieces:
+        async for piece in pieces:
+            if isinstance(piece, Finished):
+                break
+    with pytest.raises(ModelFault, match="broken"):
+        await collect(model, make_request())
+
+    assert not breaker.is_open
+
+
+async def test_an_open_breaker_sends_no_request():
+    clock = FakeClock()
+    inner = FailingModel(*[BROKEN] * 3)
+    breaker = CircuitBreaker(threshold=3, clock=clock)
+    model, _ = retrying(inner, clock, policy=RetryPolicy(attempts=1), breaker=breaker)
+    for _ in range(3):
+        with pytest.raises(ModelFault, match="broken"):
+            await collect(model, make_request())
+
+    with pytest.raises(ModelFault, match="circuit breaker is open") as caught:
+        await collect(model, make_request())
+    assert (caught.value.status, caught.value.retry_after, caught.value.retryable, inner.calls) == (503, 10, True, 3)
+
+    clock.now += 10.0
+    assert (await collect(model, make_request()))[-1] == Finished()
+
+
+async def test_a_cancelled_probe_makes_way_for_the_next():
+    clock = FakeClock()
+    breaker = open_breaker(clock)
     clock.now = 10.0
 
-    class Silent(Moody):
+    class SilentModel(FailingModel):
         async def generate(self, request):
             await asyncio.sleep(30)
             yield Finished()
 
-    wrapped = Resilient(Silent(), breaker=breaker, sleep=clock.sleep)
-    task = asyncio.create_task(collect(wrapped, asking()))
+    model, _ = retrying(SilentModel(), clock, breaker=breaker)
+    task = asyncio.create_task(collect(model, make_request()))
     await asyncio.sleep(0.01)
+    assert seconds_until_admitted(breaker) == 10
     task.cancel()
     await asyncio.wait([task])
 
-    assert isinstance(breaker.enter(), Ticket)
+    assert seconds_until_admitted(breaker) == 0

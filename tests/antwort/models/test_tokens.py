@@ -5,7 +5,7 @@ import pytest
 from antwort.api.items import read
 from antwort.api.requests import JsonSchemaFormat
 from antwort.engine.ports import CallPiece, Finished, FunctionSpec, ModelRequest, TextPiece
-from antwort.models.tokens import Meter, estimate, estimate_text, estimate_usage, text_of
+from antwort.models.tokens import TokenEstimator, estimate_request, estimate_text, estimate_usage, generated_text
 
 
 def request(*raws, **more):
@@ -32,7 +32,7 @@ def test_text(text, low, high):
 
 
 def test_fragments_come_to_the_same():
-    meter, text = Meter(), "Grüße, 世界! How are you? " * 7
+    meter, text = TokenEstimator(), "Grüße, 世界! How are you? " * 7
     for char in text:
         meter.add(char)
 
@@ -40,16 +40,19 @@ def test_fragments_come_to_the_same():
 
 
 def test_everything_counts():
-    plain = estimate(request(user("Hi")))
+    plain = estimate_request(request(user("Hi")))
 
-    assert estimate(request(user("Hi"), instructions="Be kind to everybody.")) > plain
-    assert estimate(request(user("Hi"), tools=[FunctionSpec("f", "Does it.", {"type": "object"})])) > plain
-    assert estimate(request(user("Hi"), format=JsonSchemaFormat(name="a", schema={"type": "object"}))) > plain
+    assert estimate_request(request(user("Hi"), instructions="Be kind to everybody.")) > plain
+    assert estimate_request(request(user("Hi"), tools=[FunctionSpec("f", "Does it.", {"type": "object"})])) > plain
+    assert estimate_request(request(user("Hi"), format=JsonSchemaFormat(name="a", schema={"type": "object"}))) > plain
     assert (
-        estimate(request(user("Hi"), {"type": "function_call_output", "call_id": "a", "output": "x" * 400}))
+        estimate_request(request(user("Hi"), {"type": "function_call_output", "call_id": "a", "output": "x" * 400}))
         > plain + 99
     )
-    assert estimate(request(user("Hi"), {"type": "brand_new", "deep": {"list": ["x" * 400, 7, None]}})) > plain + 99
+    assert (
+        estimate_request(request(user("Hi"), {"type": "brand_new", "deep": {"list": ["x" * 400, 7, None]}}))
+        > plain + 99
+    )
 
 
 def test_a_picture_is_a_picture_however_many_bytes_it_has():
@@ -65,18 +68,22 @@ def test_a_picture_is_a_picture_however_many_bytes_it_has():
     }
 
     for raw in (user([image]), answer, code):
-        assert 700 < estimate(request(raw)) < 1000
-    assert estimate(request(user([{**image, "detail": "low"}]))) < 100
+        assert 700 < estimate_request(request(raw)) < 1000
+    assert estimate_request(request(user([{**image, "detail": "low"}]))) < 100
 
 
 def test_what_is_sealed_is_not_read():
     sealed = {"type": "reasoning", "summary": [], "encrypted_content": "A" * 100_000}
 
-    assert estimate(request(sealed)) < 20
+    assert estimate_request(request(sealed)) < 20
 
 
 def test_usage():
     usage = estimate_usage(request(user("Hi")), 5)
 
     assert (usage.output_tokens, usage.total_tokens) == (5, usage.input_tokens + 5)
-    assert [text_of(piece) for piece in (TextPiece("a"), CallPiece(0, "f", "c", "{}"), Finished())] == ["a", "f{}", ""]
+    assert [generated_text(piece) for piece in (TextPiece("a"), CallPiece(0, "f", "c", "{}"), Finished())] == [
+        "a",
+        "f{}",
+        "",
+    ]

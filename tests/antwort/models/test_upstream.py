@@ -24,7 +24,7 @@ async def events(way):
 
 
 async def test_events_come_as_they_are(upstream, way):
-    upstream.plays(upstream.sse({"a": 1}, "[DONE]"))
+    upstream.set_replies(upstream.sse({"a": 1}, "[DONE]"))
 
     assert await events(way) == [ServerEvent("", b'{"a": 1}'), ServerEvent("", b"[DONE]")]
     await way.aclose()
@@ -38,25 +38,25 @@ async def until_done(way):
 
 
 async def test_a_connection_that_has_told_all_is_used_again(upstream, way):
-    upstream.plays(upstream.sse("1", "[DONE]", "2"))
+    upstream.set_replies(upstream.sse("1", "[DONE]", "2"))
 
     assert await until_done(way) == await until_done(way) == [b"1", b"[DONE]"]
     await way.aclose()
 
-    first, second = upstream.asked
+    first, second = upstream.requests
     assert first.port == second.port
 
 
 async def test_a_server_that_has_told_all_and_does_not_hang_up_is_not_waited_for(upstream, way):
-    upstream.plays(upstream.sse("[DONE]", pause=60.0))
+    upstream.set_replies(upstream.sse("[DONE]", pause=60.0))
 
     assert await until_done(way) == [b"[DONE]"]
-    assert await asyncio.to_thread(upstream.left_early.wait, 10)
+    assert await asyncio.to_thread(upstream.client_disconnected.wait, 10)
     await way.aclose()
 
 
 async def test_what_is_no_stream_is_one_event(upstream, way):
-    upstream.plays(upstream.json({"a": 1}))
+    upstream.set_replies(upstream.json({"a": 1}))
 
     assert await events(way) == [ServerEvent("", b'{"a": 1}')]
     await way.aclose()
@@ -64,7 +64,7 @@ async def test_what_is_no_stream_is_one_event(upstream, way):
 
 async def test_a_refusal_keeps_what_it_said_to_itself(upstream, way):
     message = f"no such key: {KEY} " + "x" * 10_000
-    upstream.plays(upstream.json({"error": {"message": message, "code": f"bad {KEY}"}}, 401))
+    upstream.set_replies(upstream.json({"error": {"message": message, "code": f"bad {KEY}"}}, 401))
 
     with pytest.raises(Refusal) as caught:
         await events(way)
@@ -78,14 +78,14 @@ async def test_a_refusal_keeps_what_it_said_to_itself(upstream, way):
 
 
 async def test_one_answer(upstream, way):
-    upstream.plays(upstream.json({"count": 3}), path="count")
+    upstream.set_replies(upstream.json({"count": 3}), path="count")
     assert await way.post(f"{upstream.root}/count", {}) == {"count": 3}
 
-    upstream.plays(upstream.json(b"<html>"), path="count")
+    upstream.set_replies(upstream.json(b"<html>"), path="count")
     with pytest.raises(ModelFault, match="could not be read"):
         await way.post(f"{upstream.root}/count", {})
 
-    upstream.plays(upstream.json([1] * 10_000), path="count")
+    upstream.set_replies(upstream.json([1] * 10_000), path="count")
     with pytest.raises(ModelFault, match="could not be read"):
         await way.post(f"{upstream.root}/count", {})
 
@@ -96,9 +96,9 @@ async def test_one_answer(upstream, way):
 
 async def test_whoever_needs_a_proxy_gets_one(upstream, monkeypatch):
     monkeypatch.setenv("http_proxy", upstream.root)
-    upstream.plays(upstream.sse("1"))
+    upstream.set_replies(upstream.sse("1"))
     way = Upstream("http://model.invalid/v1", max_event=1000)
 
     assert await events(way) == [ServerEvent("", b"1")]
-    assert upstream.asked[0].headers["host"] == "model.invalid"
+    assert upstream.requests[0].headers["host"] == "model.invalid"
     await way.aclose()

@@ -5,11 +5,18 @@ from datetime import UTC, datetime
 import pytest
 
 from antwort.models import upstream_errors
-from antwort.models.upstream_errors import Said, broke_off, read_body, read_error, refused, retry_after
+from antwort.models.upstream_errors import (
+    UpstreamError,
+    fault_from_response,
+    fault_from_stream_error,
+    parse_error,
+    parse_error_body,
+    parse_retry_after,
+)
 
 
 def fault_for(status, body=b"", headers=None):
-    return refused(status, headers or {}, read_body(body), model="mine")
+    return fault_from_response(status, headers or {}, parse_error_body(body), model="mine")
 
 
 @pytest.mark.parametrize(
@@ -113,7 +120,7 @@ def test_the_upstream_may_forbid_another_try():
     ],
 )
 def test_how_long_to_wait(headers, seconds):
-    assert retry_after(headers, now=datetime(2026, 11, 16, tzinfo=UTC)) == seconds
+    assert parse_retry_after(headers, now=datetime(2026, 11, 16, tzinfo=UTC)) == seconds
 
 
 def test_a_refusal_tells_how_long_to_wait():
@@ -135,22 +142,22 @@ def test_a_refusal_tells_how_long_to_wait():
     ],
 )
 def test_an_error_in_the_middle_of_an_answer(said, code, status):
-    fault = broke_off(read_error(said), model="mine")
+    fault = fault_from_stream_error(parse_error(said), model="mine")
 
     assert (fault.code, fault.status) == (code, status)
     assert "10.0.0.7" not in fault.message
 
 
 def test_a_body_that_is_no_json_is_read_as_text():
-    assert read_body(b"\xff not json").message == "\ufffd not json"
-    assert read_body(b"[" * 100_000).kind == ""
+    assert parse_error_body(b"\xff not json").message == "\ufffd not json"
+    assert parse_error_body(b"[" * 100_000).kind == ""
 
 
 def test_the_other_faults_say_whose_they_are():
     assert upstream_errors.timed_out().status == 504
     assert all(
         fault.retryable
-        for fault in (upstream_errors.timed_out(), upstream_errors.cut_off(), upstream_errors.unreachable())
+        for fault in (upstream_errors.timed_out(), upstream_errors.answer_truncated(), upstream_errors.unreachable())
     )
     assert not upstream_errors.misconfigured("A key is missing.").retryable
-    assert Said(code="A", kind="B", message="C").text == "a b c"
+    assert UpstreamError(code="A", kind="B", message="C").text == "a b c"

@@ -1,4 +1,4 @@
-"""What holds for every test of a store."""
+"""Fixtures for all storage tests: blocking the event loop fails the test."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ def anyio_backend():
 
 
 @pytest.fixture(autouse=True)
-def _nothing_blocks_the_loop():
+def _fail_on_blocking_calls():
     with blockbuster_ctx("antwort"):
         yield

@@ -8,115 +8,117 @@ from pathlib import Path
 
 import pytest
 
-from antwort.engine.ports import StoreFault
-from antwort.storage.blobs import CHUNK, Blobs, Upload
-from antwort.testing.store.base import chunks, there
+from antwort.engine.stores import StoreFault
+from antwort.storage.blobs import CHUNK_SIZE, BlobStore, BlobUpload
+from antwort.testing.store.base import chunks, not_none
 
 pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-def folder(tmp_path):
+def directory(tmp_path):
     return tmp_path / "deep" / "blobs"
 
 
 @pytest.fixture
-def blobs(folder):
-    blobs = Blobs(folder)
+def blobs(directory):
+    blobs = BlobStore(directory)
     yield blobs
     blobs.close()
 
 
-def names(folder):
-    return sorted(file.name for file in folder.iterdir())
+def blob_names(directory):
+    return sorted(file.name for file in directory.iterdir())
 
 
 def open_files():
     return len([*Path("/proc/self/fd").iterdir()])
 
 
-async def kept(blobs, *pieces):
-    upload = await blobs.receive(chunks(*pieces))
-    upload.settle(kept=True)
+async def store_blob(blobs, *pieces):
+    upload = await blobs.write(chunks(*pieces))
+    upload.close(keep=True)
     return upload.name
 
 
 async def content(blobs, name):
-    return b"".join([chunk async for chunk in there(await blobs.open(name))])
+    return b"".join([chunk async for chunk in not_none(await blobs.open(name))])
 
 
-async def test_a_content_is_for_us_alone_and_has_a_name_of_ours(blobs, folder):
-    name = await kept(blobs, b"a", b"b")
+async def test_a_blob_is_private_to_the_user_and_has_a_random_name(blobs, directory):
+    name = await store_blob(blobs, b"a", b"b")
 
-    assert names(folder) == [name]
+    assert blob_names(directory) == [name]
     assert len(name) == 32
-    assert stat.S_IMODE((folder / name).stat().st_mode) == 0o600
-    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert stat.S_IMODE((directory / name).stat().st_mode) == 0o600
+    assert stat.S_IMODE(directory.stat().st_mode) == 0o700
     assert await content(blobs, name) == b"ab"
 
 
-async def test_content_goes_through_memory_in_chunks(blobs):
-    name = await kept(blobs, b"x" * (3 * CHUNK + 5))
+async def test_content_is_read_in_chunks(blobs):
+    name = await store_blob(blobs, b"x" * (3 * CHUNK_SIZE + 5))
 
-    assert [len(chunk) async for chunk in there(await blobs.open(name))] == [CHUNK, CHUNK, CHUNK, 5]
+    assert [len(chunk) async for chunk in not_none(await blobs.open(name))] == [CHUNK_SIZE, CHUNK_SIZE, CHUNK_SIZE, 5]
 
 
-async def test_until_it_is_whole_it_has_no_final_name(blobs, folder):
-    seen = []
+async def test_an_incomplete_upload_has_a_partial_name(blobs, directory):
+    listings = []
 
-    async def slowly():
+    async def source():
         for _ in range(3):
-            yield b"x" * CHUNK
-            seen.append(await asyncio.to_thread(names, folder))
+            yield b"x" * CHUNK_SIZE
+            listings.append(await asyncio.to_thread(blob_names, directory))
 
-    upload = await blobs.receive(slowly())
+    upload = await blobs.write(source())
 
-    assert {name for listing in seen for name in listing} == {upload.name + ".part"}
-    assert names(folder) == [upload.name]
-    await asyncio.to_thread(upload.settle, kept=False)
-    assert names(folder) == []
+    assert {name for listing in listings for name in listing} == {upload.name + ".part"}
+    assert blob_names(directory) == [upload.name]
+    await asyncio.to_thread(upload.close, keep=False)
+    assert blob_names(directory) == []
 
 
-@pytest.mark.parametrize("error", [ConnectionResetError("gone"), OSError(errno.EIO, "the client's"), LookupError()])
-async def test_nothing_is_left_of_content_that_fails_and_its_error_stays_its_own(blobs, folder, error):
-    async def torn():
-        yield b"x" * CHUNK
+@pytest.mark.parametrize(
+    "error", [ConnectionResetError("reset"), OSError(errno.EIO, "error of the source"), LookupError()]
+)
+async def test_an_error_of_the_source_removes_the_blob_and_propagates_unchanged(blobs, directory, error):
+    async def failing():
+        yield b"x" * CHUNK_SIZE
         raise error
 
     before = open_files()
     with pytest.raises(type(error)) as raised:
-        await blobs.receive(torn())
+        await blobs.write(failing())
 
     assert raised.value is error
-    assert names(folder) == []
+    assert blob_names(directory) == []
     assert open_files() == before
 
 
-async def test_nothing_is_left_of_an_upload_that_is_cancelled_while_the_disk_writes(blobs, folder):
+async def test_a_cancelled_upload_leaves_no_file_and_no_descriptor(blobs, directory):
     before = open_files()
     for _ in range(20):
-        receiving = asyncio.ensure_future(blobs.receive(chunks(*[b"x" * CHUNK] * 20)))
+        writing = asyncio.ensure_future(blobs.write(chunks(*[b"x" * CHUNK_SIZE] * 20)))
         await asyncio.sleep(0.002)
-        receiving.cancel()
-        await asyncio.wait([receiving])
-        if not receiving.cancelled():
-            await asyncio.to_thread(receiving.result().settle, kept=False)
+        writing.cancel()
+        await asyncio.wait([writing])
+        if not writing.cancelled():
+            await asyncio.to_thread(writing.result().close, keep=False)
     await asyncio.sleep(0.05)
 
-    assert names(folder) == []
+    assert blob_names(directory) == []
     assert open_files() == before
 
 
-async def test_a_disk_that_refuses_is_a_fault(blobs, folder):
-    folder.rmdir()
+async def test_a_failed_write_is_a_store_fault(blobs, directory):
+    directory.rmdir()
     with pytest.raises(StoreFault, match="No such file"):
-        await blobs.receive(chunks(b"x"))
+        await blobs.write(chunks(b"x"))
 
 
-async def test_a_reader_who_stops_half_way_holds_nothing_open(blobs):
-    name = await kept(blobs, b"x" * (2 * CHUNK))
+async def test_an_aborted_download_leaves_no_descriptor_open(blobs):
+    name = await store_blob(blobs, b"x" * (2 * CHUNK_SIZE))
     before = open_files()
-    closed, dropped, ended = [there(await blobs.open(name)) for _ in range(3)]
+    closed, dropped, ended = [not_none(await blobs.open(name)) for _ in range(3)]
     await anext(closed)
     await anext(dropped)
     await closed.aclose()
@@ -129,43 +131,43 @@ async def test_a_reader_who_stops_half_way_holds_nothing_open(blobs):
     assert open_files() == before
 
 
-async def test_what_is_not_there_is_none(blobs):
+async def test_a_missing_blob_is_none(blobs):
     assert await blobs.open("0" * 32) is None
 
 
-async def test_a_sweep_removes_what_nobody_writes_and_nobody_needs(blobs, folder):
-    needed, orphan = await kept(blobs, b"needed"), await kept(blobs, b"orphan")
-    (folder / ("a" * 32 + ".part")).write_bytes(b"left by a process that was killed")
-    (folder / "README").write_text("somebody else's")
-    committing = await blobs.receive(chunks(b"whole, and its record is on its way"))
-    writing = Upload(folder)
+async def test_orphans_are_removed_and_referenced_or_open_blobs_are_kept(blobs, directory):
+    referenced, orphan = await store_blob(blobs, b"referenced"), await store_blob(blobs, b"orphan")
+    (directory / ("a" * 32 + ".part")).write_bytes(b"left by a killed process")
+    (directory / "README").write_text("not a blob")
+    committing = await blobs.write(chunks(b"complete, record not yet committed"))
+    writing = BlobUpload(directory)
     await asyncio.to_thread(writing.write, b"half")
-    await asyncio.to_thread(blobs.sweep, lambda name: name == needed)
+    await asyncio.to_thread(blobs.remove_orphans, lambda name: name == referenced)
 
-    assert names(folder) == sorted([needed, committing.name, writing.name + ".part", "README"])
-    assert orphan not in names(folder)
-    await asyncio.to_thread(writing.settle, kept=False)
-    committing.settle(kept=True)
+    assert blob_names(directory) == sorted([referenced, committing.name, writing.name + ".part", "README"])
+    assert orphan not in blob_names(directory)
+    await asyncio.to_thread(writing.close, keep=False)
+    committing.close(keep=True)
 
 
-async def test_a_sweep_asks_again_before_it_removes(blobs, folder):
-    name = await kept(blobs, b"got its record just now")
+async def test_a_reference_is_checked_again_before_an_orphan_is_removed(blobs, directory):
+    name = await store_blob(blobs, b"referenced since the first check")
     answers = [False, True]
-    await asyncio.to_thread(blobs.sweep, lambda _: answers.pop(0))
+    await asyncio.to_thread(blobs.remove_orphans, lambda _: answers.pop(0))
 
-    assert names(folder) == [name]
+    assert blob_names(directory) == [name]
     assert answers == []
 
 
-async def test_a_closed_one_answers_with_a_fault(blobs, folder):
-    name = await kept(blobs, b"x" * (2 * CHUNK))
-    reading = there(await blobs.open(name))
+async def test_a_closed_blob_store_raises_a_store_fault(blobs, directory):
+    name = await store_blob(blobs, b"x" * (2 * CHUNK_SIZE))
+    reading = not_none(await blobs.open(name))
     await asyncio.to_thread(blobs.close)
 
     with pytest.raises(StoreFault, match="closed"):
-        await blobs.receive(chunks(b"x"))
+        await blobs.write(chunks(b"x"))
     with pytest.raises(StoreFault, match="closed"):
         await blobs.open(name)
     with pytest.raises(StoreFault, match="closed"):
         await anext(reading)
-    assert names(folder) == [name]
+    assert blob_names(directory) == [name]

@@ -4,46 +4,52 @@ import pytest
 import yaml
 
 from antwort.engine.ports import CallPiece, Finished, Model, TextPiece
-from antwort.models import ChatCompletions, Resilient, Responses, Scripted, parse_script
-from antwort.testing.model import BrokenAnswer, ModelConformance, WholeAnswer, fold
+from antwort.models import ChatCompletions, Responses, RetryingModel, Scripted, parse_script
+from antwort.models.instrumentation import Instrumentation
+from antwort.telemetry import Metrics
+from antwort.testing.model import InvalidPieces, ModelAnswer, ModelConformance, fold
 
 
-class OnLoopback(ModelConformance):
+def retrying(model: Model) -> RetryingModel:
+    return RetryingModel(model, instrumentation=Instrumentation(Metrics(), name="test", kind="test"))
+
+
+class UpstreamConformance(ModelConformance):
     @pytest.fixture(autouse=True)
-    def _with_upstream(self, upstream):
+    def _set_upstream(self, upstream):
         self.upstream = upstream
 
 
-class TestChatCompletions(OnLoopback):
+class TestChatCompletions(UpstreamConformance):
     def make(self, reply) -> Model:
-        self.upstream.plays(self.upstream.chat(reply))
+        self.upstream.set_replies(self.upstream.chat(reply))
         return ChatCompletions(self.upstream.url, api_key="key")
 
     def make_failing(self, text) -> Model:
-        play = self.upstream.chat(WholeAnswer(text=text))
-        play.chunks, play.hang_up = play.chunks[:-3], True
-        self.upstream.plays(play)
+        reply = self.upstream.chat(ModelAnswer(text=text))
+        reply.chunks, reply.disconnect = reply.chunks[:-3], True
+        self.upstream.set_replies(reply)
         return ChatCompletions(self.upstream.url)
 
 
-class TestResponses(OnLoopback):
+class TestResponses(UpstreamConformance):
     def make(self, reply):
-        self.upstream.plays(self.upstream.responses(reply))
+        self.upstream.set_replies(self.upstream.responses(reply))
         return Responses(self.upstream.url, api_key="key")
 
     def make_failing(self, text):
-        play = self.upstream.responses(WholeAnswer(text=text))
-        play.chunks, play.hang_up = play.chunks[:-1], True
-        self.upstream.plays(play)
+        reply = self.upstream.responses(ModelAnswer(text=text))
+        reply.chunks, reply.disconnect = reply.chunks[:-1], True
+        self.upstream.set_replies(reply)
         return Responses(self.upstream.url)
 
 
-class TestResilient(TestChatCompletions):
+class TestRetryingModel(TestChatCompletions):
     def make(self, reply):
-        return Resilient(super().make(reply))
+        return retrying(super().make(reply))
 
     def make_failing(self, text):
-        return Resilient(super().make_failing(text))
+        return retrying(super().make_failing(text))
 
 
 class TestScripted(ModelConformance):
@@ -67,8 +73,8 @@ class TestScripted(ModelConformance):
     "pieces",
     [
         [],
-        [TextPiece("no end")],
-        [Finished(), TextPiece("after the end")],
+        [TextPiece("no Finished")],
+        [Finished(), TextPiece("after Finished")],
         [Finished(), Finished()],
         [CallPiece(0, "", "call_1"), Finished()],
         [CallPiece(0, "f", ""), Finished()],
@@ -77,6 +83,6 @@ class TestScripted(ModelConformance):
         [CallPiece(0, "f", "call_1"), CallPiece(1, "f", "call_1"), Finished()],
     ],
 )
-def test_what_breaks_the_rules_of_the_port_is_no_answer(pieces):
-    with pytest.raises(BrokenAnswer):
+def test_fold_rejects_pieces_that_break_the_port(pieces):
+    with pytest.raises(InvalidPieces):
         fold(pieces)

@@ -3,7 +3,6 @@ from __future__ import annotations
 import pytest
 from fixtures_sandbox_server import sandbox_server
 
-from antwort.containers.sandboxes.client import SandboxServer
 from antwort.containers.sandboxes.local import LocalSandboxes
 from antwort.containers.sandboxes.remote import RemoteSandboxes
 from antwort.testing.sandbox_backend import SandboxesConformance
@@ -23,7 +22,7 @@ async def sandboxes(request, tmp_path_factory):
         await local.aclose()
         return
     with sandbox_server(place) as running:
-        remote = RemoteSandboxes(SandboxServer(running.url, token=running.token))
+        remote = RemoteSandboxes(running.url, token=running.token)
         yield remote
         await remote.aclose()
 

@@ -1,4 +1,4 @@
-"""Our store passes the tests that every store must pass."""
+"""Runs the conformance tests on SqliteStore."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ from antwort.testing.store import StoreConformance
 
 @pytest.mark.anyio
 class TestSqliteStore(StoreConformance):
-    async def open(self, place):
-        return await open_store(f"sqlite:///{place / 'antwort.db'}", place / "blobs")
+    async def open(self, directory):
+        return await open_store(f"sqlite:///{directory / 'antwort.db'}", directory / "blobs")

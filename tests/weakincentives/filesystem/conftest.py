@@ -6,7 +6,7 @@ import stat
 from pathlib import Path
 
 import pytest
-from permissions import rights_laid_down
+from permissions import without_dac_override
 
 from weakincentives.filesystem import HostFilesystem
 
@@ -48,5 +48,5 @@ def _list_entries(path: Path):
 @pytest.fixture
 def unprivileged():
     """Drop the capabilities with which root overrides file permissions."""
-    with rights_laid_down():
+    with without_dac_override():
         yield

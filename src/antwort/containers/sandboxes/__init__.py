@@ -1,46 +1,45 @@
-"""Where the code of containers runs: one port (`port`), one client (`client`), and the places that give sandboxes.
+"""Sandbox backends: the port, and its implementations, which all speak the HTTP protocol of the sandbox server.
 
-port      what containers ask for, and the errors
-client    a session of a sandbox server, over HTTP: the only way to one, wherever it runs
-remote    `sandbox_url`: a server that somebody runs
-local     neither set: a server as our own child, in this machine's jail
-places    which of them it is, by the configuration
+port        protocols, execution result, errors
+protocol    JSON of the sandbox server
+remote      `sandbox_url`: a sandbox server elsewhere; leases and requests
+local       the default: a sandbox server as a child process, in the jail of this machine
+backends    selects one of them by the configuration
 """
 
 from __future__ import annotations
 
 from antwort.containers.sandboxes.backends import Backend, open_backend
-from antwort.containers.sandboxes.client import SandboxServer
-from antwort.containers.sandboxes.local import JailUnavailable, LocalSandboxes
+from antwort.containers.sandboxes.local import LocalSandboxes
 from antwort.containers.sandboxes.port import (
+    ExecutionResult,
     Figure,
-    Outcome,
+    JailUnavailable,
     Output,
     Sandbox,
+    SandboxError,
     Sandboxes,
-    SandboxFault,
     SandboxFile,
     SandboxLost,
     SandboxRefused,
-    SandboxTrouble,
+    SandboxUnavailable,
 )
 from antwort.containers.sandboxes.remote import RemoteSandboxes
 
 __all__ = [
     "Backend",
+    "ExecutionResult",
     "Figure",
     "JailUnavailable",
     "LocalSandboxes",
-    "Outcome",
     "Output",
     "RemoteSandboxes",
     "Sandbox",
-    "SandboxFault",
+    "SandboxError",
     "SandboxFile",
     "SandboxLost",
     "SandboxRefused",
-    "SandboxServer",
-    "SandboxTrouble",
+    "SandboxUnavailable",
     "Sandboxes",
     "open_backend",
 ]

@@ -1,8 +1,7 @@
-"""Which place runs the code of containers, by what the configuration says. What cannot be is an error at start.
+"""Selects the sandbox backend by the configuration; an impossible configuration is an error at start.
 
-Without a word in the configuration it is this machine's jail, if this machine has one; if
-not, no code is run here, and the server says why. Who asks for it in so many words
-(`enabled: true`) is told at once that it cannot be.
+The default is the jail of this machine; if this machine has none, the code interpreter is
+off and the startup banner says why. With `enabled: true` that is an error instead.
 """
 
 from __future__ import annotations
@@ -14,44 +13,35 @@ from pathlib import Path
 from msgspec import Struct
 
 from antwort.config import CodeInterpreterSettings, ConfigError
-from antwort.containers.sandboxes.client import SandboxServer, WrongToken
-from antwort.containers.sandboxes.local import JailUnavailable, LocalSandboxes
-from antwort.containers.sandboxes.port import Sandboxes, SandboxTrouble
+from antwort.containers.sandboxes.local import LocalSandboxes
+from antwort.containers.sandboxes.port import JailUnavailable, SandboxAuthError, SandboxError, Sandboxes
 from antwort.containers.sandboxes.remote import RemoteSandboxes
 
-_WHERE = "providers.code_interpreter"
-_HOW = (
+_SECTION = "providers.code_interpreter"
+_HINT = (
     "`antwort doctor` says what this machine lacks. To run code here install the extra `sandbox`, "
-    f"or name a sandbox server in {_WHERE}.sandbox_url."
+    f"or name a sandbox server in {_SECTION}.sandbox_url."
 )
 
 
 class Backend(Struct, frozen=True):
-    """Where code is run, or None where it is not; and what to tell of that."""
+    """The sandboxes, or None where the code interpreter is off; and a description for the startup banner."""
 
     sandboxes: Sandboxes | None
-    told: str
+    description: str
 
 
 async def open_backend(settings: CodeInterpreterSettings, state: Path, environment: Mapping[str, str]) -> Backend:
-    """The place to run code, ready to be used.
-
-    `state` is where a sandbox server of our own keeps what it installs.
-    """
+    """Open the backend. `state` is the directory where a local sandbox server keeps the packages that it installs."""
     if settings.enabled is False:
         return Backend(None, "off, as the configuration says")
-    if settings.sandbox_template is not None:
-        raise ConfigError(
-            f"{_WHERE}.sandbox_template: claims of Kubernetes are not part of this installation. Name a running "
-            "sandbox server in `sandbox_url`, or leave both out for the jail of this machine."
-        )
     token = _token(settings, environment)
     if settings.sandbox_url is not None:
-        return await _elsewhere(settings.sandbox_url, token)
-    return await _here(settings, state, environment)
+        return await _open_remote(settings.sandbox_url, token)
+    return await _open_local(settings, state, environment)
 
 
-async def _here(settings: CodeInterpreterSettings, state: Path, environment: Mapping[str, str]) -> Backend:
+async def _open_local(settings: CodeInterpreterSettings, state: Path, environment: Mapping[str, str]) -> Backend:
     sandboxes = LocalSandboxes(
         state,
         max_output=settings.max_output_size,
@@ -63,21 +53,21 @@ async def _here(settings: CodeInterpreterSettings, state: Path, environment: Map
     except JailUnavailable as error:
         await sandboxes.aclose()
         if settings.enabled:
-            raise ConfigError(f"{_WHERE}.enabled: no code can be run on this machine: {error}. {_HOW}") from error
-        return Backend(None, f"off: {error}. {_HOW}")
+            raise ConfigError(f"{_SECTION}.enabled: no code can be run on this machine: {error}. {_HINT}") from error
+        return Backend(None, f"off: {error}. {_HINT}")
     return Backend(sandboxes, "in the jail of this machine")
 
 
-async def _elsewhere(url: str, token: str | None) -> Backend:
-    """A server that does not answer yet may do so later, and is no reason not to start; a wrong token is."""
-    sandboxes = RemoteSandboxes(await asyncio.to_thread(SandboxServer, url, token=token))  # reads files
+async def _open_remote(url: str, token: str | None) -> Backend:
+    """A server that does not answer yet is no error: it may be started later. A wrong token is one."""
+    sandboxes = await asyncio.to_thread(RemoteSandboxes, url, token=token)  # reads certificate files
     try:
         await sandboxes.check()
-    except WrongToken as error:
+    except SandboxAuthError as error:
         await sandboxes.aclose()
-        raise ConfigError(f"{_WHERE}.sandbox_token_env: {error}") from error
-    except SandboxTrouble as trouble:
-        return Backend(sandboxes, f"at {url}, which does not answer yet: {trouble}")
+        raise ConfigError(f"{_SECTION}.sandbox_token_env: {error}") from error
+    except SandboxError as error:
+        return Backend(sandboxes, f"at {url}, which does not answer yet: {error}")
     return Backend(sandboxes, f"at {url}")
 
 
@@ -85,8 +75,8 @@ def _token(settings: CodeInterpreterSettings, environment: Mapping[str, str]) ->
     if settings.sandbox_token_env is None:
         return None
     if settings.sandbox_url is None:
-        raise ConfigError(f"{_WHERE}.sandbox_token_env: there is no `sandbox_url` that it could be for.")
+        raise ConfigError(f"{_SECTION}.sandbox_token_env: there is no `sandbox_url` that it could be for.")
     token = environment.get(settings.sandbox_token_env)
     if not token:
-        raise ConfigError(f"{_WHERE}.sandbox_token_env: the variable {settings.sandbox_token_env} is not set.")
+        raise ConfigError(f"{_SECTION}.sandbox_token_env: the variable {settings.sandbox_token_env} is not set.")
     return token

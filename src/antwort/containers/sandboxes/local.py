@@ -1,8 +1,8 @@
-"""Sandboxes of this machine: a sandbox server as our own child, started, watched and ended here.
+"""Sandboxes of this machine: starts, supervises and stops a sandbox server as a child process.
 
-It is another process because it runs what nobody has read: whatever becomes of it, the
-server goes on, and starts another when one is needed. It listens on a socket that only we
-can reach, and dies with us, in whatever way, and its containers with it.
+It is a process of its own because it runs untrusted code: if it dies, the server goes on and
+starts another one. It listens on a Unix socket that only this user can connect to, and it
+ends with this process, and its sandboxes with it.
 """
 
 from __future__ import annotations
@@ -18,36 +18,39 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from antwort.containers.sandboxes.client import NoAnswer, SandboxServer
-from antwort.containers.sandboxes.port import Sandbox, SandboxFault, SandboxTrouble
+from antwort.containers.sandboxes.port import (
+    JailUnavailable,
+    Sandbox,
+    SandboxError,
+    SandboxServerError,
+    SandboxUnavailable,
+)
 from antwort.containers.sandboxes.remote import RemoteSandboxes
 
 _logger = logging.getLogger(__name__)
 
-_START_SECONDS: Final = 30.0
-_LOOK_SECONDS: Final = 0.02
-_STOP_SECONDS: Final = 10.0
-_DEATH_SECONDS: Final = 1.0
-_LAST_WORDS: Final = 1 << 12
+_START_TIMEOUT: Final = 30.0
+_POLL_SECONDS: Final = 0.02
+_STOP_TIMEOUT: Final = 10.0
+_EXIT_TIMEOUT: Final = 1.0
+_MAX_STDERR_BYTES: Final = 1 << 12
 
-# The child runs what nobody has read, so it is handed nothing that it does not need: no keys of models, for one.
-_HANDED_ON: Final = frozenset({"PATH", "HOME", "LANG", "TZ", "TMPDIR", "PYTHONPATH", "SSL_CERT_FILE", "SSL_CERT_DIR"})
-_PREFIXES: Final = ("SANDBOX_", "LC_")
-_OURS_TO_SAY: Final = frozenset({"SANDBOX_HOST", "SANDBOX_PORT", "SANDBOX_UDS", "SANDBOX_TOKEN"})
-# Containers have quotas of their own, for each owner; idle ones cost little.
-_ROOM: Final = {"SANDBOX_MAX_SESSIONS": "256", "SANDBOX_MAX_SESSIONS_PER_TENANT": "256"}
+# The child runs untrusted code, so it inherits only the variables that it needs: no API keys of models, for one.
+_INHERITED_ENV: Final = frozenset(
+    {"PATH", "HOME", "LANG", "TZ", "TMPDIR", "PYTHONPATH", "SSL_CERT_FILE", "SSL_CERT_DIR"}
+)
+_INHERITED_PREFIXES: Final = ("SANDBOX_", "LC_")
+_RESERVED_ENV: Final = frozenset({"SANDBOX_HOST", "SANDBOX_PORT", "SANDBOX_UDS", "SANDBOX_TOKEN"})
+# Containers have quotas of their own, for each owner; idle sandboxes cost little.
+_DEFAULT_ENV: Final = {"SANDBOX_MAX_SESSIONS": "256", "SANDBOX_MAX_SESSIONS_PER_TENANT": "256"}
 
-_LEAST_OUTPUT: Final = 1024
-_LONGEST_SOCKET: Final = 100  # bytes of a path; the system takes a few more
-_SHORT: Final = "/tmp"  # noqa: S108 - a directory of our own is made there, for us alone
-
-
-class JailUnavailable(SandboxFault):
-    """The sandbox server does not start on this machine. The message is its own."""
+_MIN_OUTPUT_BYTES: Final = 1024
+_MAX_SOCKET_PATH: Final = 100  # bytes; the kernel allows a few more
+_SHORT_TMPDIR: Final = "/tmp"  # noqa: S108 - a private directory is created in it
 
 
 class LocalSandboxes:
-    """`Sandboxes` of this machine's jail. `start` tells early whether there is one."""
+    """`Sandboxes` in the jail of this machine. `start` detects early whether there is one."""
 
     def __init__(
         self,
@@ -61,154 +64,156 @@ class LocalSandboxes:
         self._max_output = max_output
         self._max_seconds = max_seconds
         self._environment = environment
-        self._child: _Child | None = None
-        self._starting = asyncio.Lock()
+        self._child: _SandboxProcess | None = None
+        self._start_lock = asyncio.Lock()
         self._closed = False
-        self._elsewhere: tempfile.TemporaryDirectory[str] | None = None
+        self._socket_dir: tempfile.TemporaryDirectory[str] | None = None
 
     async def start(self) -> None:
-        """Start the child now; `NoJail` says why that cannot be."""
-        await self._running()
+        """Start the child now; `JailUnavailable` says why it cannot be started."""
+        await self._running_child()
 
     async def acquire(self, *, tenant: str, memory_limit: str, timeout: float) -> Sandbox:  # noqa: ASYNC109 - as the port has it
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
         while True:
-            child = await self._running()
+            child = await self._running_child()
             left = max(0.0, deadline - loop.time())
             try:
                 return await child.sandboxes.acquire(tenant=tenant, memory_limit=memory_limit, timeout=left)
-            except NoAnswer:
-                if not await child.has_died():
+            except SandboxServerError:
+                if not await child.has_exited():
                     raise
 
     async def release(self, sandbox: Sandbox) -> None:
-        if self._child is not None:  # those of one that has died are gone
+        if self._child is not None:  # the sandboxes of an earlier child ended with it
             await self._child.sandboxes.release(sandbox)
 
     async def aclose(self) -> None:
         self._closed = True
-        async with self._starting:
+        async with self._start_lock:
             if self._child is not None:
                 await self._child.stop()
-            if self._elsewhere is not None:
-                self._elsewhere.cleanup()
+            if self._socket_dir is not None:
+                self._socket_dir.cleanup()
 
-    async def _running(self) -> _Child:
-        async with self._starting:
+    async def _running_child(self) -> _SandboxProcess:
+        async with self._start_lock:
             if self._closed:
-                raise SandboxFault("The server is stopping.")
-            if self._child is None or not self._child.alive:
+                raise SandboxUnavailable("The server is stopping.")
+            if self._child is None or not self._child.is_alive:
                 if self._child is not None:
                     _logger.error("the sandbox server has ended; it is started again")
                     await self._child.stop()
-                self._child = await _Child.started(self._socket(), self._command_environment())
+                self._child = await _SandboxProcess.start(self._socket_path(), self._child_environment())
             return self._child
 
-    def _socket(self) -> Path:
-        """Beside what it installs, where the next one finds what a killed one leaves; elsewhere if that is too far."""
+    def _socket_path(self) -> Path:
+        """In the state directory, where the next child removes a stale socket; elsewhere if that path is too long."""
         path = (self._state / "run" / "sandbox.sock").absolute()
-        if len(os.fsencode(path)) <= _LONGEST_SOCKET:
+        if len(os.fsencode(path)) <= _MAX_SOCKET_PATH:
             return path
-        if self._elsewhere is None:
-            usual = tempfile.gettempdir()
-            place = usual if len(os.fsencode(usual)) <= _LONGEST_SOCKET // 2 else _SHORT
-            self._elsewhere = tempfile.TemporaryDirectory(prefix="antwort-", dir=place)
-        return Path(self._elsewhere.name, "sandbox.sock")
+        if self._socket_dir is None:
+            tmpdir = tempfile.gettempdir()
+            parent = tmpdir if len(os.fsencode(tmpdir)) <= _MAX_SOCKET_PATH // 2 else _SHORT_TMPDIR
+            self._socket_dir = tempfile.TemporaryDirectory(prefix="antwort-", dir=parent)
+        return Path(self._socket_dir.name, "sandbox.sock")
 
-    def _command_environment(self) -> dict[str, str]:
-        kept = {
+    def _child_environment(self) -> dict[str, str]:
+        inherited = {
             name: value
             for name, value in self._environment.items()
-            if name not in _OURS_TO_SAY and (name in _HANDED_ON or name.startswith(_PREFIXES))
+            if name not in _RESERVED_ENV and (name in _INHERITED_ENV or name.startswith(_INHERITED_PREFIXES))
         }
-        output = max(_LEAST_OUTPUT, self._max_output)  # what is more than was asked for is cut afterwards
-        ours = {
+        max_output = max(_MIN_OUTPUT_BYTES, self._max_output)  # a smaller limit is applied to the result
+        fixed = {
             "SANDBOX_STATE": str(self._state.absolute()),
-            "SANDBOX_MAX_OUTPUT_BYTES": str(output),
+            "SANDBOX_MAX_OUTPUT_BYTES": str(max_output),
             "SANDBOX_MAX_TIMEOUT_SECONDS": str(math.ceil(self._max_seconds)),
         }
-        return {**_ROOM, **kept, **ours}
+        return {**_DEFAULT_ENV, **inherited, **fixed}
 
 
-class _Child:
-    """The process, and the way to it."""
+class _SandboxProcess:
+    """The child process and the client of its server."""
 
     def __init__(self, process: asyncio.subprocess.Process, sandboxes: RemoteSandboxes) -> None:
         self.sandboxes = sandboxes
         self._process = process
-        self._said = b""
-        self._listening = asyncio.create_task(self._listen())
+        self._stderr = b""
+        self._reading = asyncio.create_task(self._read_stderr())
 
     @classmethod
-    async def started(cls, path: Path, environment: Mapping[str, str]) -> _Child:
-        """Start it, and wait until it answers."""
-        server = await asyncio.to_thread(SandboxServer, "http://sandbox", uds=str(path), own=True)  # reads files
+    async def start(cls, path: Path, environment: Mapping[str, str]) -> _SandboxProcess:
+        """Start the process, and wait until its server answers."""
+        sandboxes = await asyncio.to_thread(  # reads certificate files
+            RemoteSandboxes, "http://sandbox", uds=str(path), is_child=True
+        )
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             *("-m", "antwort", "sandbox", "--uds", str(path), "--with-parent"),
             env=environment,
-            stdin=asyncio.subprocess.PIPE,  # it ends when nobody holds the other end any more
+            stdin=asyncio.subprocess.PIPE,  # the child ends when this pipe is closed
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,
-            start_new_session=True,  # a Ctrl-C is for us; we end it in good order
+            start_new_session=True,  # Ctrl-C goes to this process, which stops the child in order
         )
-        child = cls(process, RemoteSandboxes(server))
+        child = cls(process, sandboxes)
         try:
-            async with asyncio.timeout(_START_SECONDS):
-                await child._answers()
+            async with asyncio.timeout(_START_TIMEOUT):
+                await child._wait_until_ready()
         except TimeoutError as error:
             await child.stop()
-            raise JailUnavailable(f"The sandbox server did not come up within {_START_SECONDS:.0f} s.") from error
+            raise JailUnavailable(f"The sandbox server did not come up within {_START_TIMEOUT:.0f} s.") from error
         except BaseException:
             await child.stop()
             raise
         return child
 
     @property
-    def alive(self) -> bool:
+    def is_alive(self) -> bool:
         return self._process.returncode is None
 
-    async def has_died(self) -> bool:
-        """Whether that is why it does not answer; the system may need a moment to tell."""
+    async def has_exited(self) -> bool:
+        """Whether the process has exited, which the kernel may report with a delay."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(_DEATH_SECONDS):
+            async with asyncio.timeout(_EXIT_TIMEOUT):
                 await self._process.wait()
-        return not self.alive
+        return not self.is_alive
 
     async def stop(self) -> None:
-        """End it with everything that it has started."""
+        """Stop the process and everything that it has started."""
         await self.sandboxes.aclose()
-        if self.alive:
+        if self.is_alive:
             with suppress(ProcessLookupError):
                 self._process.terminate()
             try:
-                async with asyncio.timeout(_STOP_SECONDS):
+                async with asyncio.timeout(_STOP_TIMEOUT):
                     await self._process.wait()
             except TimeoutError:
                 self._process.kill()
                 await self._process.wait()
-        await asyncio.gather(self._listening, return_exceptions=True)
+        await asyncio.gather(self._reading, return_exceptions=True)
 
-    async def _answers(self) -> None:
+    async def _wait_until_ready(self) -> None:
         while True:
-            if not self.alive:
-                await asyncio.gather(self._listening, return_exceptions=True)
-                raise JailUnavailable(self._last_words())
+            if not self.is_alive:
+                await asyncio.gather(self._reading, return_exceptions=True)
+                raise JailUnavailable(self._exit_message())
             try:
                 return await self.sandboxes.check()
-            except SandboxTrouble:
-                await asyncio.sleep(_LOOK_SECONDS)
+            except SandboxError:
+                await asyncio.sleep(_POLL_SECONDS)
 
-    async def _listen(self) -> None:
-        """Its last words are kept, to say why it would not start. They are no log of ours: they may quote code."""
-        assert self._process.stderr is not None  # noqa: S101 - it was asked for
-        while piece := await self._process.stderr.read(_LAST_WORDS):
-            self._said = (self._said + piece)[-_LAST_WORDS:]
-            _logger.debug("the sandbox server says: %s", piece.decode(errors="replace").rstrip())
+    async def _read_stderr(self) -> None:
+        """Keeps the tail of stderr for the error message of a failed start. Not logged as ours: it may quote code."""
+        assert self._process.stderr is not None  # noqa: S101 - a pipe was requested
+        while chunk := await self._process.stderr.read(_MAX_STDERR_BYTES):
+            self._stderr = (self._stderr + chunk)[-_MAX_STDERR_BYTES:]
+            _logger.debug("sandbox server: %s", chunk.decode(errors="replace").rstrip())
 
-    def _last_words(self) -> str:
-        """The last line, as click writes an error."""
-        lines = self._said.decode(errors="replace").strip().splitlines()
-        said = lines[-1].removeprefix("Error: ") if lines else ""
-        return said or f"the sandbox server ended with {self._process.returncode}"
+    def _exit_message(self) -> str:
+        """The last line of stderr, in the format of click's errors."""
+        lines = self._stderr.decode(errors="replace").strip().splitlines()
+        message = lines[-1].removeprefix("Error: ") if lines else ""
+        return message or f"the sandbox server ended with {self._process.returncode}"

@@ -1,85 +1,137 @@
-"""What containers ask of whoever runs their code: the port `Sandboxes`, and the values that cross it.
+"""Sandbox port: the protocols `Sandbox` and `Sandboxes`, the execution result, and the errors.
 
-    SandboxTrouble
-    ├── SandboxLost       it has died, or whoever ran it: what was in it is gone, a new one can be had
-    ├── SandboxFault      not now: no room, no answer. Worth another try; nothing is lost
-    └── SandboxRefused    the caller's fault: a path, a size, a tier
+    SandboxError
+    ├── SandboxLost                 the sandbox or its server died: its content is gone, a new one can be acquired
+    ├── SandboxUnavailable          not now: no capacity, no reply. Worth a retry; nothing is lost
+    │   ├── SandboxServerError      no complete reply: it is unknown whether the request was executed
+    │   │   ├── SandboxConnectError     no connection: the request was not sent
+    │   │   ├── SandboxTimeout
+    │   │   └── SandboxProtocolError    the connection broke, or the reply is malformed
+    │   ├── SandboxAuthError        the server rejects the token
+    │   └── JailUnavailable         the sandbox server does not start on this machine
+    └── SandboxRefused              the caller's fault: a path, a size, a tier
 
-What the code does is never an exception: it printed, failed, ran past its time or took too
-much memory, and all of that is an `Outcome`. `antwort.testing.sandbox_backend`
-has the tests that every implementation passes.
+What the code does is never an exception: a traceback, a timeout and an out-of-memory kill
+are all an `ExecutionResult`. `antwort.testing.sandbox_backend` is the conformance suite.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from typing import Literal, Protocol, TypeAlias
+from typing import ClassVar, Literal, Protocol, TypeAlias
 
-from msgspec import Struct
+from msgspec import Struct, field
 
-OutcomeStatus: TypeAlias = Literal["ok", "error", "exit", "interrupted", "timeout", "oom", "ended"]
-Refusal: TypeAlias = Literal["missing", "path", "size", "tier", "request"]
+from antwort.engine.stores import ContainerFileRecord
 
-
-class SandboxTrouble(Exception):
-    """A sandbox could not do what it was asked for. The message is ours, and fit for a caller."""
+ExecutionStatus: TypeAlias = Literal["ok", "error", "exit", "interrupted", "timeout", "oom", "ended"]
+RefusalReason: TypeAlias = Literal["missing", "path", "size", "tier", "request"]
 
 
-class SandboxLost(SandboxTrouble):
-    """It is gone with all that was in it. The next one starts empty.
+class SandboxError(Exception):
+    """A sandbox could not do what it was asked for. The message may be shown to a client."""
 
-    `begun` is False only where it is certain that it was gone before it did anything of what it was asked for.
+    metric_label: ClassVar[str] = "trouble"
+
+
+class SandboxLost(SandboxError):
+    """The sandbox is gone with its content. The next one starts empty.
+
+    `begun` is False only where it is certain that the sandbox was gone before the request reached it.
     """
+
+    metric_label = "lost"
 
     def __init__(self, message: str, *, begun: bool = True) -> None:
         super().__init__(message)
         self.begun = begun
 
 
-class SandboxFault(SandboxTrouble):
-    """It cannot be done now: everything is in use, or there is no answer. Worth another try later."""
+class SandboxUnavailable(SandboxError):
+    """Not possible now: every sandbox is in use, or the server does not answer. Worth a retry later."""
+
+    metric_label = "fault"
 
 
-class SandboxRefused(SandboxTrouble):
-    """It cannot be done at all, and the caller is who can change that. `why` says what kind of thing is wrong."""
+class SandboxServerError(SandboxUnavailable):
+    """No complete reply of the sandbox server. It is unknown whether it executed the request."""
 
-    def __init__(self, message: str, why: Refusal = "request") -> None:
+    metric_label = "noanswer"
+
+
+class SandboxConnectError(SandboxServerError):
+    """No connection to the sandbox server: the request was not sent."""
+
+    metric_label = "unreached"
+
+
+class SandboxTimeout(SandboxServerError):
+    """The sandbox server did not answer in time."""
+
+
+class SandboxProtocolError(SandboxServerError):
+    """The connection to the sandbox server broke, or its reply is malformed."""
+
+
+class SandboxAuthError(SandboxUnavailable):
+    """The sandbox server rejects the token."""
+
+    metric_label = "wrongtoken"
+
+
+class JailUnavailable(SandboxUnavailable):
+    """The sandbox server does not start on this machine. The message is its own."""
+
+    metric_label = "nojail"
+
+
+class SandboxRefused(SandboxError):
+    """Not possible at all, by the caller's fault. `why` is the kind of the fault."""
+
+    metric_label = "refused"
+
+    def __init__(self, message: str, why: RefusalReason = "request") -> None:
         super().__init__(message)
-        self.why: Refusal = why
+        self.why: RefusalReason = why
 
 
 class Output(Struct, frozen=True):
-    """Something that the code printed."""
+    """Output that the code printed."""
 
     stream: Literal["stdout", "stderr"]
     text: str
 
 
 class Figure(Struct, frozen=True):
-    """A picture that the code has shown."""
+    """A figure that the code displayed."""
 
     mime: str
     data: bytes
 
 
-class Outcome(Struct, frozen=True, kw_only=True):
-    """What a run came to. Always the last thing that comes of it.
+class ExecutionResult(Struct, frozen=True, kw_only=True):
+    """The result of one execution; always the last value of a run.
 
-    `ok` and `exit` (the code asked to leave) are the code's own ends, `error` is an exception
-    whose traceback is in `output`; also a requirement that cannot be installed is an `error`.
+    `ok` and `exit` (`SystemExit`) are the code's own ends, `error` is an exception whose
+    traceback is in `output`; a requirement that cannot be installed is an `error` too.
+    Field names on the sandbox protocol are given where they differ.
     """
 
-    status: OutcomeStatus
+    status: ExecutionStatus
     output: tuple[Output, ...] = ()
-    """All that was printed, in order, both streams; where it was too much, its head and tail with the cut marked."""
-    echo: str | None = None
-    """The value of the last expression, as the interpreter shows it."""
-    figures: tuple[Figure, ...] = ()
-    seconds: float = 0.0
-    alive: bool = True
-    """Whether the sandbox lives on with its variables and files; if not, `reason` says why."""
+    """Everything printed to both streams, in order; if it was too long, its head and tail with a mark of the cut."""
+    echo: str | None = field(default=None, name="result")
+    """The `repr` of the last expression."""
+    figures: tuple[Figure, ...] = field(default=(), name="images")
+    duration_ms: int = field(default=0, name="execution_time_ms")
+    sandbox_alive: bool = True
+    """Whether the sandbox keeps running with its variables and files; if not, `reason` says why."""
     reason: str | None = None
     cut_bytes: int = 0
+    files: tuple[ContainerFileRecord, ...] = ()
+    """Files that the code created or changed. Set by `Containers.execute`."""
+    sandbox_replaced: bool = False
+    """The sandbox before this one was lost: the code ran in a new, empty one. Set by `Containers.execute`."""
 
 
 class SandboxFile(Struct, frozen=True):
@@ -88,74 +140,73 @@ class SandboxFile(Struct, frozen=True):
     path: str
     size: int
     modified: int
-    """Nanoseconds since the epoch; enough to see that it was written again."""
+    """Nanoseconds since the epoch; detects that the file was written again."""
 
 
 class Sandbox(Protocol):
-    """One live interpreter with its `/mnt/data`. Every method may raise `SandboxLost` and `SandboxFault`."""
+    """One running interpreter with its `/mnt/data`. Every method may raise `SandboxLost` and `SandboxUnavailable`."""
 
     @property
     def id(self) -> str:
-        """How logs call it. Not a secret, and not enough to reach it."""
+        """Its id in logs. Not a secret, and not sufficient to access it."""
         ...
 
     def run(
         self, code: str, *, requirements: Sequence[str] = (), timeout: float
-    ) -> AsyncGenerator[Output | Outcome, None]:
-        """Run code: what it prints as it prints it, then its `Outcome`. Variables live on from run to run.
+    ) -> AsyncGenerator[Output | ExecutionResult, None]:
+        """Run code: its output as it is printed, then the `ExecutionResult`. Variables persist from run to run.
 
-        Past `timeout` seconds it is interrupted. Whoever stops before the end closes the
-        generator (`contextlib.aclosing`), which interrupts the code too. Runs of one sandbox
-        must follow each other.
+        The code is interrupted after `timeout` seconds, and when the generator is closed
+        before its end (`contextlib.aclosing`). Runs of one sandbox must not overlap.
         """
         ...
 
     async def interrupt(self) -> None:
-        """Raise `KeyboardInterrupt` in what runs, if anything does."""
+        """Raise `KeyboardInterrupt` in the running code, if any."""
         ...
 
     async def list_files(self) -> list[SandboxFile]:
-        """Every regular file, also those in directories; links and odd names are left out."""
+        """Every regular file, recursively; symbolic links and undecodable names are left out."""
         ...
 
     async def write_file(self, path: str, content: AsyncIterator[bytes]) -> int:
-        """Write a file and the directories above it, replacing what was there; how many bytes it has.
+        """Write or replace a file, and create its parent directories; the number of bytes.
 
-        `SandboxRefused` for a path that leaves `/mnt/data`, and where there is no room; then nothing is left of it.
+        `SandboxRefused` for a path outside of `/mnt/data` and for a full disk; then no part of the file is left.
         """
         ...
 
     def read_file(self, path: str) -> AsyncGenerator[bytes, None]:
-        """The content of a file; `SandboxRefused` (`missing`) before the first piece where there is none."""
+        """The content of a file; `SandboxRefused` (`missing`) before the first chunk if there is none."""
         ...
 
     async def delete_file(self, path: str) -> bool:
-        """Remove a file, or a directory with all that is in it; whether it was there."""
+        """Remove a file, or a directory with its content; whether it existed."""
         ...
 
     async def unpack(self, tar: AsyncIterator[bytes]) -> None:
-        """Put the members of a tar where they belong; `SandboxRefused` for one that would leave `/mnt/data`."""
+        """Extract a tar archive; `SandboxRefused` for a member outside of `/mnt/data`."""
         ...
 
     def pack(self) -> AsyncGenerator[bytes, None]:
-        """All files as one tar."""
+        """All files as one tar archive."""
         ...
 
 
 class Sandboxes(Protocol):
-    """A place to run code: this machine's jail, a server elsewhere, a cluster."""
+    """A backend that provides sandboxes: the jail of this machine, or a sandbox server elsewhere."""
 
-    async def acquire(self, *, tenant: str, memory_limit: str, timeout: float) -> Sandbox:  # noqa: ASYNC109 - each place waits in its own way
-        """A fresh one, for this tenant alone, within so many seconds.
+    async def acquire(self, *, tenant: str, memory_limit: str, timeout: float) -> Sandbox:  # noqa: ASYNC109 - each backend waits in its own way
+        """A new sandbox for this tenant alone, within `timeout` seconds.
 
-        `SandboxRefused` (`tier`) for a memory limit that this place does not have, `SandboxFault` where it has no room.
+        `SandboxRefused` (`tier`) for an unknown memory limit, `SandboxUnavailable` without capacity.
         """
         ...
 
     async def release(self, sandbox: Sandbox) -> None:
-        """It is needed no more and is gone with all that is in it. Releasing what is gone already is fine."""
+        """End a sandbox and delete its content. One that has ended already is no error."""
         ...
 
     async def aclose(self) -> None:
-        """Release what is left, and let go of connections and processes."""
+        """Release all sandboxes, connections and processes."""
         ...

@@ -1,42 +1,140 @@
-"""Sandboxes of a server that runs somewhere: their leases are renewed here for as long as they are held."""
+"""Sandboxes of a sandbox server, over HTTP: acquires sessions and renews their leases.
+
+A session is leased: it is renewed for as long as it is held, and the server ends a session
+that is not renewed. So a process that is killed leaves no sandbox running for long, and the
+death of a sandbox is detected early.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+import logging
+import math
+import re
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from http import HTTPStatus
+from typing import Any, Final
+from urllib.parse import quote, urlencode
 
-from antwort.containers.sandboxes.client import RemoteSandbox, SandboxServer
-from antwort.containers.sandboxes.port import Sandbox, SandboxTrouble
+import httpx2
+import msgspec
 
-LEASE: Final = 180
-"""Seconds after which a server ends a session that nobody has asked for."""
+from antwort.containers.sandboxes.port import (
+    ExecutionResult,
+    Output,
+    RefusalReason,
+    Sandbox,
+    SandboxConnectError,
+    SandboxError,
+    SandboxFile,
+    SandboxLost,
+    SandboxProtocolError,
+    SandboxRefused,
+    SandboxTimeout,
+    SandboxUnavailable,
+)
+from antwort.containers.sandboxes.protocol import (
+    ErrorReply,
+    FileListing,
+    FileWritten,
+    SessionCreated,
+    decode,
+    decode_event,
+    read_body,
+    read_error,
+)
+from antwort.net.errors import EventTooLong
+from antwort.net.http_transport import HttpTransport
+from antwort.net.sse import EventReader
 
-BEAT: Final = LEASE / 6
-"""Seconds between two renewals; a few may be missed."""
+_logger = logging.getLogger(__name__)
+
+LEASE_SECONDS: Final = 180
+"""The server ends a session that was not renewed for so long."""
+
+RENEW_INTERVAL_SECONDS: Final = LEASE_SECONDS / 6
+"""Time between two renewals of a lease; some may fail."""
+
+_SUCCESS: Final = range(200, 300)
+_MAX_EVENT_BYTES: Final = 256 << 20  # an execution result with its figures
+_READ_TIMEOUT: Final = 60.0  # the server sends a keep-alive comment every 15 s
+_CONNECT_TIMEOUT: Final = 5.0
+_KEEPALIVE_EXPIRY: Final = 4.0  # shorter than the 5 s of the server, so that no request meets its close
+_UNPRINTABLE_RE: Final = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 
 
 class RemoteSandboxes:
-    """`Sandboxes` of one server. Closing ends what is held; what a killed process held ends with its lease."""
+    """`Sandboxes` of one server. `is_child` is a server that lives and dies with this process.
 
-    def __init__(self, server: SandboxServer, *, lease: int = LEASE, beat: float = BEAT) -> None:
-        self._server = server
-        self._lease = lease
-        self._pause = beat
+    Closing ends the held sessions; those of a killed process end with their leases.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        token: str | None = None,
+        uds: str | None = None,
+        is_child: bool = False,
+        lease_seconds: int = LEASE_SECONDS,
+        renew_interval: float = RENEW_INTERVAL_SECONDS,
+    ) -> None:
+        self.is_child = is_child
+        self._lease_seconds = lease_seconds
+        self._renew_interval = renew_interval
         self._held: set[RemoteSandbox] = set()
-        self._beating: asyncio.Task[None] | None = None
+        self._renewing: asyncio.Task[None] | None = None
+        limits = httpx2.Limits(max_connections=None, max_keepalive_connections=8, keepalive_expiry=_KEEPALIVE_EXPIRY)
+        self._client, self._upload_client = (
+            httpx2.AsyncClient(
+                base_url=url.rstrip("/"),
+                headers={
+                    "accept-encoding": "identity",  # a compressed reply could be a decompression bomb
+                    **({"authorization": f"Bearer {token}"} if token else {}),
+                },
+                timeout=httpx2.Timeout(
+                    connect=_CONNECT_TIMEOUT, read=_READ_TIMEOUT, write=_READ_TIMEOUT, pool=_CONNECT_TIMEOUT
+                ),
+                transport=transport,
+            )
+            for transport in (
+                HttpTransport(expiry=_KEEPALIVE_EXPIRY, uds=uds),  # faster, but does not stream request bodies
+                httpx2.AsyncHTTPTransport(uds=uds, trust_env=False, limits=limits),
+            )
+        )
 
     async def check(self) -> None:
-        """Whether the server answers and lets us in; `SandboxTrouble` says what is wrong."""
-        await self._server.ready()
+        """Raise `SandboxError` where the server does not answer or rejects the token."""
+        try:
+            async with self.request("GET", "/sessions") as reply:
+                await read_body(reply)
+        except ErrorReply as error:
+            raise error.as_sandbox_error("request") from error
 
-    async def acquire(self, *, tenant: str, memory_limit: str, timeout: float) -> Sandbox:  # noqa: ASYNC109 - as the port has it
-        session = await self._server.create(
-            tenant=tenant, memory_limit=memory_limit, timeout=timeout, lease=self._lease
-        )
-        self._held.add(session)
-        if self._beating is None:
-            self._beating = asyncio.create_task(self._beat())
-        return session
+    async def acquire(
+        self,
+        *,
+        tenant: str,
+        memory_limit: str,
+        timeout: float,  # noqa: ASYNC109 - bounds the retries for capacity, too
+    ) -> RemoteSandbox:
+        body = {"tenant": tenant, "memory": memory_limit, "expires_after_seconds": self._lease_seconds}
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        while True:
+            left = deadline - loop.time()
+            try:
+                async with asyncio.timeout(max(0.0, left)), self.request("POST", "/sessions", json=body) as reply:
+                    return self._lease(decode(await read_body(reply), SessionCreated).id)
+            except TimeoutError as error:
+                raise SandboxUnavailable(f"No sandbox came up within {timeout:g} s.") from error
+            except ErrorReply as error:
+                if error.status != HTTPStatus.TOO_MANY_REQUESTS:
+                    raise error.as_sandbox_error("tier") from error
+                if deadline - loop.time() < error.retry_after:
+                    raise SandboxUnavailable("Every sandbox is in use; try again later.") from error
+                await asyncio.sleep(error.retry_after)
 
     async def release(self, sandbox: Sandbox) -> None:
         if isinstance(sandbox, RemoteSandbox):
@@ -44,18 +142,188 @@ class RemoteSandboxes:
             await sandbox.end()
 
     async def aclose(self) -> None:
-        if self._beating is not None:
-            self._beating.cancel()
-            await asyncio.gather(self._beating, return_exceptions=True)
+        if self._renewing is not None:
+            self._renewing.cancel()
+            await asyncio.gather(self._renewing, return_exceptions=True)
         held, self._held = self._held, set()
-        await asyncio.gather(*(session.end() for session in held), return_exceptions=True)
-        await self._server.aclose()
+        await asyncio.gather(*(sandbox.end() for sandbox in held), return_exceptions=True)
+        await self._client.aclose()
+        await self._upload_client.aclose()
 
-    async def _beat(self) -> None:
+    def _lease(self, session_id: str) -> RemoteSandbox:
+        sandbox = RemoteSandbox(self, session_id)
+        self._held.add(sandbox)
+        if self._renewing is None:
+            self._renewing = asyncio.create_task(self._renew_leases())
+        return sandbox
+
+    async def _renew_leases(self) -> None:
         while True:
-            await asyncio.sleep(self._pause)
-            for session in tuple(self._held):
+            await asyncio.sleep(self._renew_interval)
+            for sandbox in tuple(self._held):
                 try:
-                    await session.touch()
-                except SandboxTrouble:  # whoever uses it next is told
+                    await sandbox.renew_lease()
+                except SandboxError:  # the next operation on the sandbox raises it again
                     continue
+
+    @asynccontextmanager
+    async def request(
+        self, method: str, path: str, *, json: object = None, content: AsyncIterator[bytes] | None = None
+    ) -> AsyncGenerator[httpx2.Response]:
+        """Send a request; the reply, to be read as a stream. `ErrorReply` for an error status."""
+        headers = {"content-type": "application/json"} if json is not None else {}
+        body = msgspec.json.encode(json) if json is not None else content
+        if self._client.is_closed:
+            raise SandboxConnectError("The client of the sandbox server is closed.")
+        client = self._client if content is None else self._upload_client
+        try:
+            async with client.stream(method, path, content=body, headers=headers) as reply:
+                if reply.status_code not in _SUCCESS:
+                    raise await read_error(reply)
+                yield reply
+        except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout) as error:
+            raise SandboxConnectError("The sandbox server cannot be reached.") from error
+        except httpx2.TimeoutException as error:
+            raise SandboxTimeout("The sandbox server does not answer.") from error
+        except (httpx2.TransportError, httpx2.StreamError, httpx2.InvalidURL) as error:
+            raise SandboxProtocolError("The connection to the sandbox server broke off.") from error
+        except EventTooLong as error:
+            raise SandboxProtocolError("The sandbox server sent a reply that is too long.") from error
+
+
+class RemoteSandbox:
+    """A `Sandbox`: one session of the server. After a failure the session is looked up, to tell what failed."""
+
+    def __init__(self, server: RemoteSandboxes, session_id: str) -> None:
+        self._server = server
+        self._path = f"/sessions/{quote(session_id, safe='')}"
+        self._lost: str | None = None
+        self.id = session_id[:13]  # enough for a log; the full id grants access to the session
+
+    async def run(
+        self,
+        code: str,
+        *,
+        requirements: Sequence[str] = (),
+        timeout: float,  # noqa: ASYNC109 - of the code in the sandbox, not of this method
+    ) -> AsyncGenerator[Output | ExecutionResult, None]:
+        body: dict[str, Any] = {"code": code, "timeout_seconds": math.ceil(timeout), "stream": True}
+        if requirements:
+            body["requirements"] = list(requirements)
+        result: ExecutionResult | None = None
+        reader = EventReader(_MAX_EVENT_BYTES)
+        try:
+            async with self._server.request("POST", f"{self._path}/execute", json=body) as reply:
+                async for chunk in reply.aiter_raw():  # to the end, so that the connection can be reused
+                    for event in reader.feed(chunk):
+                        step = decode_event(event)
+                        if isinstance(step, Output):
+                            yield step
+                        else:
+                            result = step
+            if result is None:
+                raise SandboxProtocolError("The connection to the sandbox server broke off.")
+        except (ErrorReply, SandboxUnavailable) as error:
+            if result is None:
+                raise await self._diagnose(error, "request") from error
+        if not result.sandbox_alive:
+            self._lost = f"The sandbox has ended: {result.reason}."
+        yield result
+
+    async def interrupt(self) -> None:
+        await self._request("POST", "/interrupt")
+
+    async def list_files(self) -> list[SandboxFile]:
+        files: list[SandboxFile] = []
+        after = ""
+        while True:
+            listing = decode(await self._request("GET", f"/files?{urlencode({'after': after})}"), FileListing)
+            files += [entry.as_file() for entry in listing.files if entry.kind == "file"]
+            if not (listing.has_more and listing.files):
+                return files
+            after = listing.files[-1].path
+
+    async def write_file(self, path: str, content: AsyncIterator[bytes]) -> int:
+        return decode(await self._request("PUT", _file_url(path), content=content, why="path"), FileWritten).size
+
+    def read_file(self, path: str) -> AsyncGenerator[bytes, None]:
+        return self._download(lambda: _file_url(path))
+
+    async def delete_file(self, path: str) -> bool:
+        try:
+            await self._request("DELETE", _file_url(path), why="path")
+        except SandboxRefused as refused:
+            if refused.why == "missing":
+                return False
+            raise
+        return True
+
+    async def unpack(self, tar: AsyncIterator[bytes]) -> None:
+        await self._request("PUT", "/archive", content=tar, why="path")
+
+    def pack(self) -> AsyncGenerator[bytes, None]:
+        return self._download(lambda: "/archive")
+
+    async def renew_lease(self) -> None:
+        """Renew the lease; raises `SandboxLost` if the session is gone."""
+        await self._request("GET", "")
+
+    async def end(self) -> None:
+        """End the session, if it has not ended by itself."""
+        if self._lost is None:
+            self._lost = "The sandbox was released."
+            try:
+                async with self._server.request("DELETE", self._path):
+                    pass
+            except ErrorReply:
+                pass  # it has ended already
+            except SandboxUnavailable:
+                _logger.info("sandbox %s could not be ended; its lease will expire", self.id)
+
+    async def _request(
+        self,
+        method: str,
+        path: str,
+        *,
+        content: AsyncIterator[bytes] | None = None,
+        why: RefusalReason = "request",
+    ) -> bytes:
+        try:
+            async with self._server.request(method, self._path + path, content=content) as reply:
+                return await read_body(reply)
+        except (ErrorReply, SandboxUnavailable) as error:
+            raise await self._diagnose(error, why) from error
+
+    async def _download(self, path: Callable[[], str]) -> AsyncGenerator[bytes, None]:
+        url = self._path + path()
+        try:
+            async with self._server.request("GET", url) as reply:
+                async for chunk in reply.aiter_raw():
+                    yield chunk
+        except (ErrorReply, SandboxUnavailable) as error:
+            raise await self._diagnose(error, "path") from error
+
+    async def _diagnose(self, error: ErrorReply | SandboxUnavailable, why: RefusalReason) -> SandboxError:
+        """The cause of a failure: `SandboxLost` if the session is gone."""
+        begun = not isinstance(error, (ErrorReply, SandboxConnectError))
+        if self._lost is None:
+            try:
+                async with self._server.request("GET", self._path):
+                    return error if isinstance(error, SandboxUnavailable) else error.as_sandbox_error(why)
+            except ErrorReply as reply:
+                if reply.status not in (HTTPStatus.NOT_FOUND, HTTPStatus.GONE):
+                    return reply.as_sandbox_error(why)
+                self._lost = reply.message
+            except SandboxUnavailable as unavailable:
+                if not self._server.is_child:
+                    return unavailable
+                self._lost = "The sandbox server has ended."  # and every sandbox with it
+        return SandboxLost(self._lost, begun=begun)
+
+
+def _file_url(path: str) -> str:
+    """The URL of a file. Refuses the paths that URL normalization would change; the server refuses the others."""
+    names = path.split("/")
+    if any(name in ("", ".", "..") for name in names) or _UNPRINTABLE_RE.search(path):
+        raise SandboxRefused(f"{path!r} is not a plain path below /mnt/data.", "path")
+    return f"/files/{quote(path)}"

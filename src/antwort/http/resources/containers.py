@@ -1,17 +1,16 @@
-"""`/v1/containers`: containers and the files in them; and beyond OpenAI's, whole archives, and code without a model."""
+"""Handlers of /v1/containers: containers and their files; extensions: tar archives, and code execution (`exec`)."""
 
 from __future__ import annotations
 
 import base64
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing
+from collections.abc import AsyncGenerator
+from contextlib import ExitStack, aclosing
 from urllib.parse import quote
 
 import msgspec
 from msgspec import UNSET
 from starlette.requests import Request
 from starlette.responses import Response as Answer
-from starlette.routing import Route
 
 from antwort.api.containers import (
     AddContainerFile,
@@ -30,53 +29,61 @@ from antwort.api.containers import (
     check,
 )
 from antwort.api.errors import ApiError, internal, invalid
+from antwort.api.events import ErrorEvent
 from antwort.api.objects import Deleted
-from antwort.api.sse import frame
-from antwort.containers import Containers, ContainerSpec, Executed
-from antwort.containers.outputs import cut_to
+from antwort.containers import Containers, ContainerSpec
+from antwort.containers.outputs import truncate_result
 from antwort.containers.paths import DATA
-from antwort.containers.sandboxes import Output, SandboxFault, SandboxLost
-from antwort.engine.ports import ContainerFileRecord, ContainerRecord, Owner, StoreFault
-from antwort.http.bodies import json_answer, read_json, receive
-from antwort.http.errors import explained
+from antwort.containers.sandboxes import ExecutionResult, Output, SandboxLost, SandboxUnavailable
+from antwort.engine.stores import (
+    ContainerFileRecord,
+    ContainerRecord,
+    Owner,
+    StoreFault,
+)
+from antwort.http.bodies import json_answer, read_json, stream_body
+from antwort.http.errors import to_api_error
 from antwort.http.multipart import receive_upload
-from antwort.http.paging import ends, page_query
+from antwort.http.openapi import BINARY, EVENT_STREAM, JSON, ApiRoute, Operation
+from antwort.http.paging import first_and_last, paging_parameters, parse_page_query
 from antwort.http.services import caller_of, owner_of, services_of
-from antwort.http.streams import ByteStream, EventStream, attended
+from antwort.http.streams import ByteStream, EventStream
+from antwort.net.disconnect import run_until_disconnect
+from antwort.net.sse import encode_frame
 
 # ── containers ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 async def create(request: Request) -> Answer:
-    """Make one."""
-    asked = await read_json(request, CreateContainer)
-    check(asked)
-    wish = ContainerSpec(
-        name=asked.name,
-        memory_limit=asked.memory_limit,
-        minutes=asked.expires_after.minutes if asked.expires_after else None,
-        file_ids=asked.file_ids or (),
+    """Create a container."""
+    body = await read_json(request, CreateContainer)
+    check(body)
+    spec = ContainerSpec(
+        name=body.name,
+        memory_limit=body.memory_limit,
+        expires_after_minutes=body.expires_after.minutes if body.expires_after else None,
+        file_ids=body.file_ids or (),
     )
-    record = await attended(request.receive, _containers(request).create(owner_of(request), wish))
-    return json_answer(_shown(record))
+    record = await run_until_disconnect(request.receive, _containers(request).create(owner_of(request), spec))
+    return json_answer(_container_object(record))
 
 
 async def list_containers(request: Request) -> Answer:
-    """A page of them, expired ones too."""
-    query, name = page_query(request), request.query_params.get("name")
+    """List containers, including expired ones."""
+    query, name = parse_page_query(request), request.query_params.get("name")
     page = await _containers(request).page(owner_of(request), query, name)
-    first, last = ends([record.id for record in page.data])
-    data = [_shown(record) for record in page.data]
+    first, last = first_and_last([record.id for record in page.data])
+    data = [_container_object(record) for record in page.data]
     return json_answer(ContainerPage(data=data, first_id=first, last_id=last, has_more=page.has_more))
 
 
 async def retrieve(request: Request) -> Answer:
-    """One of them. To ask for it is to use it: idleness begins anew."""
-    return json_answer(_shown(await _containers(request).get(owner_of(request), _id(request))))
+    """Retrieve a container. This counts as a use and resets its idle time."""
+    return json_answer(_container_object(await _containers(request).get(owner_of(request), _id(request))))
 
 
 async def delete(request: Request) -> Answer:
-    """Forget it, with all that is in it."""
+    """Delete a container and its files."""
     await _containers(request).delete(owner_of(request), _id(request))
     return json_answer(Deleted(id=_id(request), object="container.deleted"))
 
@@ -85,128 +92,120 @@ async def delete(request: Request) -> Answer:
 
 
 async def create_file(request: Request) -> Answer:
-    """Put a file into a container: one that comes with this request, or by its id one that was uploaded before."""
+    """Add a file to a container: from this multipart request, or a copy of an uploaded file by id."""
     if not request.headers.get("content-type", "").startswith("multipart/"):
-        return await _copy(request, (await read_json(request, AddContainerFile)).file_id)
+        return await _copy_uploaded_file(request, (await read_json(request, AddContainerFile)).file_id)
     upload = await receive_upload(request, services_of(request).config.server.max_file)
     if upload.filename is not None:
         content = upload.content()
-        return json_answer(_file(await _containers(request).add_file(*_named(request), upload.filename, content)))
+        return json_answer(
+            _file_object(await _containers(request).add_file(*_owner_and_id(request), upload.filename, content))
+        )
     if "file_id" in upload.fields:
-        return await _copy(request, upload.fields["file_id"])
+        return await _copy_uploaded_file(request, upload.fields["file_id"])
     raise invalid("Missing required parameter: 'file'.", param="file", code="missing_required_parameter")
 
 
-async def _copy(request: Request, file_id: str) -> Answer:
-    copying = _containers(request).add_file_id(*_named(request), file_id)
-    return json_answer(_file(await attended(request.receive, copying)))
+async def _copy_uploaded_file(request: Request, file_id: str) -> Answer:
+    copying = _containers(request).add_file_id(*_owner_and_id(request), file_id)
+    return json_answer(_file_object(await run_until_disconnect(request.receive, copying)))
 
 
 async def list_files(request: Request) -> Answer:
-    """A page of the files."""
-    query = page_query(request)
-    page = await _containers(request).list_files(*_named(request), query)
-    first, last = ends([record.id for record in page.data])
-    data = [_file(record) for record in page.data]
+    """List the files of a container."""
+    query = parse_page_query(request)
+    page = await _containers(request).list_files(*_owner_and_id(request), query)
+    first, last = first_and_last([record.id for record in page.data])
+    data = [_file_object(record) for record in page.data]
     return json_answer(ContainerFilePage(data=data, first_id=first, last_id=last, has_more=page.has_more))
 
 
 async def retrieve_file(request: Request) -> Answer:
-    """What is known of a file."""
-    return json_answer(_file(await _containers(request).get_file(*_named(request), _file_id(request))))
+    """Retrieve the metadata of a container file."""
+    return json_answer(_file_object(await _containers(request).get_file(*_owner_and_id(request), _file_id(request))))
 
 
 async def file_content(request: Request) -> Answer:
-    """The file itself, as something to save and never to show."""
+    """Download the content of a file, as an attachment."""
     containers = _containers(request)
-    record = await containers.get_file(*_named(request), _file_id(request))
-    content = await containers.read_file(*_named(request), record.id)
+    record = await containers.get_file(*_owner_and_id(request), _file_id(request))
+    content = await containers.read_file(*_owner_and_id(request), record.id)
     name = record.path.rpartition("/")[2]
     return ByteStream(
-        content, name=quote(name, safe=""), media_type="application/octet-stream", stall_timeout=_stall(request)
+        content, name=quote(name, safe=""), media_type="application/octet-stream", stall_timeout=_stall_timeout(request)
     )
 
 
 async def delete_file(request: Request) -> Answer:
-    """Remove it."""
-    await _containers(request).delete_file(*_named(request), _file_id(request))
+    """Delete a container file."""
+    await _containers(request).delete_file(*_owner_and_id(request), _file_id(request))
     return json_answer(Deleted(id=_file_id(request), object="container.file.deleted"))
 
 
-# ── beyond OpenAI's ──────────────────────────────────────────────────────────────────────────────────────────────────
+# ── extensions ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 async def write_archive(request: Request) -> Answer:
-    """Unpack a tar into a container: many files in one request."""
-    files = await _containers(request).unpack(*_named(request), _body(request))
+    """Extract a tar archive into a container."""
+    files = await _containers(request).unpack(*_owner_and_id(request), stream_body(request))
     size = sum(file.bytes for file in files)
     return json_answer(Archived(container_id=_id(request), files=len(files), bytes=size))
 
 
 async def read_archive(request: Request) -> Answer:
-    """All files of a container as one tar."""
-    content = await _containers(request).pack(*_named(request))
+    """Download all files of a container as a tar archive."""
+    content = await _containers(request).pack(*_owner_and_id(request))
     return ByteStream(
-        content, name=f"{_id(request)}.tar", media_type="application/x-tar", stall_timeout=_stall(request)
+        content, name=f"{_id(request)}.tar", media_type="application/x-tar", stall_timeout=_stall_timeout(request)
     )
 
 
 async def execute(request: Request) -> Answer:
-    """Run code in a container, without a model: wait for what comes of it, or see what it prints as it prints it."""
+    """Run code in a container, without a model: wait for the result, or stream what it prints."""
     services, asked = services_of(request), await read_json(request, ExecuteCode)
-    await _containers(request).require(*_named(request))  # a wrong id is an answer, and no event
-    over = services.limits.begin(caller_of(request))
-    steps = _steps(request, asked)
-    if asked.stream:
-        settings = services.config.server
-        return EventStream(
-            _frames(request, steps),
-            keep_alive=settings.keep_alive,
-            stall_timeout=settings.stall_timeout,
-            closed=over,
+    await _containers(request).require(*_owner_and_id(request))  # a wrong id is an error status, and no event
+    with ExitStack() as cleanup:
+        cleanup.callback(services.rate_limiter.begin(caller_of(request)))
+        steps = _containers(request).execute(
+            *_owner_and_id(request), asked.code, requirements=asked.requirements or (), timeout=asked.timeout
         )
-    try:
-        return json_answer(_execution(request, await attended(request.receive, _last(steps))))
-    finally:
-        over()
+        if asked.stream:
+            settings = services.config.server
+            return EventStream(
+                steps,
+                encode=lambda step: _encoded(request, step),
+                keep_alive=settings.keep_alive,
+                stall_timeout=settings.stall_timeout,
+                on_close=cleanup.pop_all().close,
+            )
+        try:
+            return json_answer(_execution(request, await run_until_disconnect(request.receive, _last(steps))))
+        except (SandboxLost, SandboxUnavailable, StoreFault) as trouble:
+            told = to_api_error(trouble)
+            told.should_retry = False  # some of the code may have run
+            raise told from trouble
 
 
-async def _steps(request: Request, asked: ExecuteCode) -> AsyncGenerator[Output | Executed, None]:
-    run = _containers(request).execute(
-        *_named(request), asked.code, requirements=asked.requirements or (), timeout=asked.timeout
-    )
-    try:
-        async with aclosing(run) as steps:
-            async for step in steps:
-                yield step
-    except (SandboxLost, SandboxFault, StoreFault) as trouble:
-        told = explained(trouble)
-        told.should_retry = False  # some of the code may have run
-        raise told from trouble
-
-
-async def _last(steps: AsyncGenerator[Output | Executed, None]) -> Executed:
+async def _last(steps: AsyncGenerator[Output | ExecutionResult, None]) -> ExecutionResult:
     async with aclosing(steps):
         async for step in steps:
-            if isinstance(step, Executed):
+            if isinstance(step, ExecutionResult):
                 return step
     raise internal()
 
 
-async def _frames(request: Request, steps: AsyncGenerator[Output | Executed, None]) -> AsyncGenerator[bytes, None]:
-    async with aclosing(steps):
-        async for step in steps:
-            if isinstance(step, Output):
-                event = ExecOutput(stream=step.stream, text=step.text)
-            else:
-                event = ExecCompleted(execution=_execution(request, step))
-            yield frame(str(event.__struct_config__.tag), msgspec.json.encode(event))
+def _encoded(request: Request, step: Output | ExecutionResult) -> bytes:
+    if isinstance(step, Output):
+        event = ExecOutput(stream=step.stream, text=step.text)
+    else:
+        event = ExecCompleted(execution=_execution(request, step))
+    return encode_frame(str(event.__struct_config__.tag), msgspec.json.encode(event))
 
 
-# ── as the wire has it ───────────────────────────────────────────────────────────────────────────────────────────────
+# ── response bodies ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _shown(record: ContainerRecord) -> ContainerObject:
+def _container_object(record: ContainerRecord) -> ContainerObject:
     return ContainerObject(
         id=record.id,
         created_at=record.created_at,
@@ -216,7 +215,7 @@ def _shown(record: ContainerRecord) -> ContainerObject:
         memory_limit=record.memory_limit,
         name=record.name,
         network_policy=Network(),
-        lost=UNSET if record.lost is None else f"{record.lost} Variables and files from before are gone.",
+        lost=UNSET if record.lost is None else f"{record.lost} Earlier variables and files are lost.",
     )
 
 
@@ -225,7 +224,7 @@ def _minutes(seconds: float) -> float:
     return int(minutes) if minutes.is_integer() else round(minutes, 3)
 
 
-def _file(record: ContainerFileRecord) -> ContainerFileObject:
+def _file_object(record: ContainerFileRecord) -> ContainerFileObject:
     return ContainerFileObject(
         id=record.id,
         created_at=record.created_at,
@@ -236,23 +235,23 @@ def _file(record: ContainerFileRecord) -> ContainerFileObject:
     )
 
 
-def _execution(request: Request, executed: Executed) -> Execution:
-    outcome = cut_to(executed.outcome, services_of(request).config.providers.code_interpreter.max_output_size)
+def _execution(request: Request, result: ExecutionResult) -> Execution:
+    result = truncate_result(result, services_of(request).config.providers.code_interpreter.max_output_size)
     return Execution(
         container_id=_id(request),
-        status=outcome.status,
-        output=[{"stream": one.stream, "text": one.text} for one in outcome.output],
-        result=outcome.echo,
-        images=[{"url": f"data:{one.mime};base64,{base64.b64encode(one.data).decode()}"} for one in outcome.figures],
-        files=[_file(record) for record in executed.files],
-        duration_ms=round(outcome.seconds * 1000),
-        cut_bytes=outcome.cut_bytes,
-        replaced=executed.replaced,
-        lost=None if outcome.alive else outcome.reason or outcome.status,
+        status=result.status,
+        output=[{"stream": one.stream, "text": one.text} for one in result.output],
+        result=result.echo,
+        images=[{"url": f"data:{one.mime};base64,{base64.b64encode(one.data).decode()}"} for one in result.figures],
+        files=[_file_object(record) for record in result.files],
+        duration_ms=result.duration_ms,
+        cut_bytes=result.cut_bytes,
+        replaced=result.sandbox_replaced,
+        lost=None if result.sandbox_alive else result.reason or result.status,
     )
 
 
-# ── of a request ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── request parameters ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _containers(request: Request) -> Containers:
@@ -262,8 +261,8 @@ def _containers(request: Request) -> Containers:
     return containers
 
 
-def _named(request: Request) -> tuple[Owner, str]:
-    """Whose, and which container."""
+def _owner_and_id(request: Request) -> tuple[Owner, str]:
+    """The owner and the container id of a request."""
     return owner_of(request), _id(request)
 
 
@@ -275,31 +274,107 @@ def _file_id(request: Request) -> str:
     return request.path_params["container_file_id"]
 
 
-def _stall(request: Request) -> float:
+def _stall_timeout(request: Request) -> float:
     return services_of(request).config.server.stall_timeout
 
 
-async def _body(request: Request) -> AsyncIterator[bytes]:
-    more = True
-    while more:
-        message = await receive(request)
-        more = message.get("more_body", False)
-        yield message.get("body", b"")
-
-
-_ONE = "/v1/containers/{container_id}"
+_CONTAINER = "/v1/containers/{container_id}"
+_FILE = _CONTAINER + "/files/{container_file_id}"
+_TAR = "application/x-tar"
 
 routes = [
-    Route("/v1/containers", create, methods=["POST"]),
-    Route("/v1/containers", list_containers, methods=["GET"]),
-    Route(_ONE, retrieve, methods=["GET"]),
-    Route(_ONE, delete, methods=["DELETE"]),
-    Route(_ONE + "/files", create_file, methods=["POST"]),
-    Route(_ONE + "/files", list_files, methods=["GET"]),
-    Route(_ONE + "/files/{container_file_id}", retrieve_file, methods=["GET"]),
-    Route(_ONE + "/files/{container_file_id}", delete_file, methods=["DELETE"]),
-    Route(_ONE + "/files/{container_file_id}/content", file_content, methods=["GET"]),
-    Route(_ONE + "/archive", write_archive, methods=["PUT"]),
-    Route(_ONE + "/archive", read_archive, methods=["GET"]),
-    Route(_ONE + "/exec", execute, methods=["POST"]),
+    ApiRoute(
+        "POST",
+        "/v1/containers",
+        create,
+        Operation(
+            "createContainer",
+            "Create a container",
+            CreateContainer,
+            ContainerObject,
+            path_values={"container_id": "/id"},
+        ),
+    ),
+    ApiRoute(
+        "GET",
+        "/v1/containers",
+        list_containers,
+        Operation(
+            "listContainers",
+            "List containers",
+            returns=ContainerPage,
+            query={**paging_parameters(), "name": {"type": "string"}},
+        ),
+    ),
+    ApiRoute("GET", _CONTAINER, retrieve, Operation("getContainer", "Retrieve a container", returns=ContainerObject)),
+    ApiRoute(
+        "DELETE",
+        _CONTAINER,
+        delete,
+        Operation("deleteContainer", "Delete a container and its files", returns=Deleted),
+    ),
+    ApiRoute(
+        "POST",
+        _CONTAINER + "/files",
+        create_file,
+        Operation(
+            "createContainerFile",
+            "Add a file to a container",
+            AddContainerFile,
+            ContainerFileObject,
+            form={"type": "object", "required": ["file"], "properties": {"file": BINARY}},
+            path_values={"container_file_id": "/id"},
+        ),
+    ),
+    ApiRoute(
+        "GET",
+        _CONTAINER + "/files",
+        list_files,
+        Operation(
+            "listContainerFiles", "List the files of a container", returns=ContainerFilePage, query=paging_parameters()
+        ),
+    ),
+    ApiRoute(
+        "GET",
+        _FILE,
+        retrieve_file,
+        Operation("getContainerFile", "Retrieve a container file", returns=ContainerFileObject),
+    ),
+    ApiRoute(
+        "DELETE",
+        _FILE,
+        delete_file,
+        Operation("deleteContainerFile", "Delete a container file", returns=Deleted),
+    ),
+    ApiRoute(
+        "GET",
+        _FILE + "/content",
+        file_content,
+        Operation("getContainerFileContent", "Download a container file", content_types=("application/octet-stream",)),
+    ),
+    ApiRoute(
+        "PUT",
+        _CONTAINER + "/archive",
+        write_archive,
+        Operation("writeContainerArchive", "Extract a tar archive into a container", returns=Archived, raw=_TAR),
+    ),
+    ApiRoute(
+        "GET",
+        _CONTAINER + "/archive",
+        read_archive,
+        Operation("readContainerArchive", "Download the files of a container as a tar archive", content_types=(_TAR,)),
+    ),
+    ApiRoute(
+        "POST",
+        _CONTAINER + "/exec",
+        execute,
+        Operation(
+            "executeInContainer",
+            "Execute code in a container without a model",
+            ExecuteCode,
+            Execution,
+            content_types=(JSON, EVENT_STREAM),
+            events=(ExecOutput, ExecCompleted, ErrorEvent),
+        ),
+    ),
 ]

@@ -1,4 +1,4 @@
-"""`/v1/conversations`: histories that live longer than a response, and their items."""
+"""Handlers of /v1/conversations: create, retrieve, update, delete, and their items."""
 
 from __future__ import annotations
 
@@ -7,83 +7,83 @@ import time
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response as Answer
-from starlette.routing import Route
 
 from antwort.api.errors import ApiError, invalid, not_found
 from antwort.api.ids import new_id
 from antwort.api.items import Raw
-from antwort.api.objects import ConversationObject, Deleted
+from antwort.api.objects import ConversationObject, Deleted, ItemPage
 from antwort.api.requests import AddItems, CreateConversation, UpdateConversation, read_items
 from antwort.engine.attachments import check_files
 from antwort.engine.context import take_in
-from antwort.engine.ports import ConversationRecord, Page
+from antwort.engine.stores import ConversationRecord, Page
 from antwort.http.bodies import json_answer, read_json
-from antwort.http.paging import included, listed, page_query
+from antwort.http.openapi import ApiRoute, Operation
+from antwort.http.paging import INCLUDE_PARAMETER, item_page, paging_parameters, parse_include, parse_page_query
 from antwort.http.services import owner_of, services_of
 from antwort.telemetry import audit
 
 
 async def create(request: Request) -> Answer:
-    """Begin a conversation, perhaps with items."""
-    asked = await read_json(request, CreateConversation)
-    items = await _taken_in(request, asked.items or [])
+    """Create a conversation, optionally with items."""
+    body = await read_json(request, CreateConversation)
+    items = await _parse_items(request, body.items or [])
     _check_ids(items, {})
-    record = ConversationRecord(new_id("conv_"), int(time.time()), asked.metadata or {})
+    record = ConversationRecord(new_id("conv_"), int(time.time()), body.metadata or {})
     await services_of(request).store.create_conversation(owner_of(request), record, items)
     audit("conversation.create", record.id)
-    return json_answer(_shown(record))
+    return json_answer(_conversation_object(record))
 
 
 async def retrieve(request: Request) -> Answer:
-    """A conversation, without its items."""
-    return json_answer(_shown(await _found(request)))
+    """Retrieve a conversation, without its items."""
+    return json_answer(_conversation_object(await _get_record(request)))
 
 
 async def update(request: Request) -> Answer:
-    """Give it other metadata."""
-    asked = await read_json(request, UpdateConversation)
+    """Replace the metadata of a conversation."""
+    body = await read_json(request, UpdateConversation)
     identifier = _id(request)
     store = services_of(request).store
-    record = await store.update_conversation(owner_of(request), identifier, asked.metadata or {})
+    record = await store.update_conversation(owner_of(request), identifier, body.metadata or {})
     if record is None:
-        raise _absent(request)
+        raise _conversation_not_found(request)
     audit("conversation.update", identifier)
-    return json_answer(_shown(record))
+    return json_answer(_conversation_object(record))
 
 
 async def delete(request: Request) -> Answer:
-    """Forget it, with its items."""
+    """Delete a conversation and its items."""
     identifier = _id(request)
     if not await services_of(request).store.delete_conversation(owner_of(request), identifier):
-        raise _absent(request)
+        raise _conversation_not_found(request)
     audit("conversation.delete", identifier)
     return json_answer(Deleted(id=identifier, object="conversation.deleted"))
 
 
 async def add_items(request: Request) -> Answer:
-    """Append to it."""
-    view, asked = services_of(request).view(included(request)), await read_json(request, AddItems)
-    await _found(request)
-    items = await _taken_in(request, asked.items)
-    _check_ids(items, await _already_there(request, items))
+    """Append items to a conversation."""
+    view, body = services_of(request).view(parse_include(request)), await read_json(request, AddItems)
+    await _get_record(request)
+    items = await _parse_items(request, body.items)
+    _check_ids(items, await _items_with_same_ids(request, items))
     if not await services_of(request).store.add_items(owner_of(request), _id(request), items):
-        raise _absent(request)
+        raise _conversation_not_found(request)
     audit("conversation.items.create", _id(request), count=len(items))
-    return json_answer(listed(Page(items, has_more=False), view))
+    return json_answer(item_page(Page(items, has_more=False), view))
 
 
 async def list_items(request: Request) -> Answer:
-    """A page of its items."""
-    view, query = services_of(request).view(included(request)), page_query(request)
+    """List the items of a conversation."""
+    view, query = services_of(request).view(parse_include(request)), parse_page_query(request)
     page = await services_of(request).store.list_items(owner_of(request), _id(request), query)
     if page is None:
-        raise _absent(request)
-    return json_answer(listed(page, view))
+        raise _conversation_not_found(request)
+    return json_answer(item_page(page, view))
 
 
 async def retrieve_item(request: Request) -> Answer:
-    """One of its items."""
-    view, item_id = services_of(request).view(included(request)), request.path_params["item_id"]
+    """Retrieve an item of a conversation."""
+    view, item_id = services_of(request).view(parse_include(request)), request.path_params["item_id"]
     item = await services_of(request).store.get_item(owner_of(request), _id(request), item_id)
     if item is None:
         raise not_found("Item", item_id)
@@ -91,41 +91,41 @@ async def retrieve_item(request: Request) -> Answer:
 
 
 async def delete_item(request: Request) -> Answer:
-    """Take one out; the conversation comes back."""
-    record, item_id = await _found(request), request.path_params["item_id"]
+    """Delete an item; returns the conversation."""
+    record, item_id = await _get_record(request), request.path_params["item_id"]
     if not await services_of(request).store.delete_item(owner_of(request), record.id, item_id):
         raise not_found("Item", item_id)
     audit("conversation.items.delete", record.id, item_id=item_id)
-    return json_answer(_shown(record))
+    return json_answer(_conversation_object(record))
 
 
-async def _taken_in(request: Request, given: list[Raw]) -> list[Raw]:
+async def _parse_items(request: Request, raw: list[Raw]) -> list[Raw]:
     owner, store = owner_of(request), services_of(request).store
-    taken = await take_in(read_items(given, "items"), owner, store, "items")
-    await check_files(taken, owner, store, "items")
-    return [item.raw for item in taken]
+    parsed = await take_in(read_items(raw, "items"), owner, store, "items")
+    await check_files(parsed, owner, store, "items")
+    return [item.raw for item in parsed]
 
 
-async def _already_there(request: Request, items: list[Raw]) -> dict[str, Raw]:
-    """Those that the conversation has under the ids of these."""
+async def _items_with_same_ids(request: Request, items: list[Raw]) -> dict[str, Raw]:
+    """The items of the conversation that have the ids of these items."""
     owner, store = owner_of(request), services_of(request).store
     found = [await store.get_item(owner, _id(request), item["id"]) for item in items]
     return {item["id"]: item for item in found if item is not None}
 
 
-def _check_ids(items: list[Raw], there: dict[str, Raw]) -> None:
-    """An item that is there already is not added again, so another must not come under its id: it would be lost."""
-    known = dict(there)
+def _check_ids(items: list[Raw], existing: dict[str, Raw]) -> None:
+    """Reject a different item under an existing id: the store skips existing ids, so it would be lost."""
+    known = dict(existing)
     for at, item in enumerate(items):
         if known.setdefault(item["id"], item) != item:
-            message = f"There is another item with id '{item['id']}' in this conversation. Give it an id of its own."
+            message = f"This conversation has another item with id '{item['id']}'. Give the new item a different id."
             raise invalid(message, param=f"items[{at}].id")
 
 
-async def _found(request: Request) -> ConversationRecord:
+async def _get_record(request: Request) -> ConversationRecord:
     record = await services_of(request).store.get_conversation(owner_of(request), _id(request))
     if record is None:
-        raise _absent(request)
+        raise _conversation_not_found(request)
     return record
 
 
@@ -133,23 +133,81 @@ def _id(request: Request) -> str:
     return request.path_params["conversation_id"]
 
 
-def _absent(request: Request) -> ApiError:
+def _conversation_not_found(request: Request) -> ApiError:
     return not_found("Conversation", _id(request))
 
 
-def _shown(record: ConversationRecord) -> ConversationObject:
+def _conversation_object(record: ConversationRecord) -> ConversationObject:
     return ConversationObject(**msgspec.structs.asdict(record))
 
 
-_ONE = "/v1/conversations/{conversation_id}"
+_CONVERSATION = "/v1/conversations/{conversation_id}"
+_ITEM = _CONVERSATION + "/items/{item_id}"
 
 routes = [
-    Route("/v1/conversations", create, methods=["POST"]),
-    Route(_ONE, retrieve, methods=["GET"]),
-    Route(_ONE, update, methods=["POST"]),
-    Route(_ONE, delete, methods=["DELETE"]),
-    Route(_ONE + "/items", add_items, methods=["POST"]),
-    Route(_ONE + "/items", list_items, methods=["GET"]),
-    Route(_ONE + "/items/{item_id}", retrieve_item, methods=["GET"]),
-    Route(_ONE + "/items/{item_id}", delete_item, methods=["DELETE"]),
+    ApiRoute(
+        "POST",
+        "/v1/conversations",
+        create,
+        Operation(
+            "createConversation",
+            "Create a conversation",
+            CreateConversation,
+            ConversationObject,
+            path_values={"conversation_id": "/id"},
+        ),
+    ),
+    ApiRoute(
+        "GET",
+        _CONVERSATION,
+        retrieve,
+        Operation("getConversation", "Retrieve a conversation", returns=ConversationObject),
+    ),
+    ApiRoute(
+        "POST",
+        _CONVERSATION,
+        update,
+        Operation(
+            "updateConversation", "Replace the metadata of a conversation", UpdateConversation, ConversationObject
+        ),
+    ),
+    ApiRoute(
+        "DELETE", _CONVERSATION, delete, Operation("deleteConversation", "Delete a conversation", returns=Deleted)
+    ),
+    ApiRoute(
+        "POST",
+        _CONVERSATION + "/items",
+        add_items,
+        Operation(
+            "createConversationItems",
+            "Add items to a conversation",
+            AddItems,
+            ItemPage,
+            query=INCLUDE_PARAMETER,
+            path_values={"item_id": "/last_id"},
+        ),
+    ),
+    ApiRoute(
+        "GET",
+        _CONVERSATION + "/items",
+        list_items,
+        Operation(
+            "listConversationItems",
+            "List the items of a conversation",
+            returns=ItemPage,
+            query={**paging_parameters(), **INCLUDE_PARAMETER},
+        ),
+    ),
+    ApiRoute(
+        "GET",
+        _ITEM,
+        retrieve_item,
+        Operation("getConversationItem", "Retrieve an item of a conversation", returns=Raw, query=INCLUDE_PARAMETER),
+    ),
+    ApiRoute(
+        "DELETE",
+        _ITEM,
+        delete_item,
+        Operation("deleteConversationItem", "Delete an item of a conversation", returns=ConversationObject),
+    ),
 ]

@@ -1,4 +1,4 @@
-"""`/v1/files`: uploads that go through in chunks, and come back so that no browser runs them."""
+"""Handlers of /v1/files. Uploads and downloads are streamed; downloads are attachments, so no browser runs them."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from urllib.parse import quote
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response as Answer
-from starlette.routing import Route
 
 from antwort.api.errors import ApiError, invalid, not_found
 from antwort.api.ids import new_id
 from antwort.api.objects import Deleted, FileObject, FilePage
-from antwort.engine.ports import FileRecord
+from antwort.engine.stores import FileRecord
 from antwort.http.bodies import json_answer
 from antwort.http.multipart import Upload, receive_upload
-from antwort.http.paging import ends, page_query
+from antwort.http.openapi import BINARY, ApiRoute, Operation, Schema
+from antwort.http.paging import first_and_last, paging_parameters, parse_page_query
 from antwort.http.services import owner_of, services_of
 from antwort.http.streams import ByteStream
-from antwort.storage.errors import faults_told
+from antwort.storage.errors import translate_errors
 from antwort.telemetry import audit
 
 PURPOSES = ("assistants", "batch", "fine-tune", "vision", "user_data", "evals")
-SOONEST, LATEST = 3600, 2_592_000
-LONGEST_NAME = 255
-MOST = 10_000
-_SPOOL = 1024 * 1024
+MIN_EXPIRY_SECONDS, MAX_EXPIRY_SECONDS = 3600, 2_592_000
+MAX_FILENAME_LENGTH = 255
+MAX_LIMIT = 10_000
+_SPOOL_SIZE = 1024 * 1024
 
 Fields: TypeAlias = dict[str, str]
 
 
 async def create(request: Request) -> Answer:
-    """Take a file in. Nothing is left of one that breaks off or is too large."""
+    """Upload a file. An aborted or oversized upload leaves nothing behind."""
     services = services_of(request)
     upload = await receive_upload(request, services.config.server.max_file)
     if upload.filename is None:
@@ -45,54 +45,54 @@ async def create(request: Request) -> Answer:
     if "purpose" in upload.fields:
         record = _record(upload.fields, upload.filename)
         stored = await services.store.create_file(owner_of(request), record, upload.content())
-    else:  # the fields come behind the file, and what it is for has to be known first
-        stored = await _set_aside(request, upload, upload.filename)
+    else:  # the form fields follow the file, and `purpose` is needed first
+        stored = await _spool_and_store(request, upload, upload.filename)
     audit("file.create", stored.id, bytes=stored.bytes)
-    return json_answer(_shown(stored))
+    return json_answer(_file_object(stored))
 
 
-async def _set_aside(request: Request, upload: Upload, filename: str) -> FileRecord:
-    with faults_told(), _spool() as spool:
+async def _spool_and_store(request: Request, upload: Upload, filename: str) -> FileRecord:
+    with translate_errors(), _spool() as spool:
         async for chunk in upload.content():
             await asyncio.to_thread(spool.write, chunk)
         record = _record(upload.fields, filename)
         await asyncio.to_thread(spool.seek, 0)
-        return await services_of(request).store.create_file(owner_of(request), record, _chunks(spool))
+        return await services_of(request).store.create_file(owner_of(request), record, _read_chunks(spool))
 
 
 @contextmanager
 def _spool() -> Generator[IO[bytes]]:
-    with tempfile.SpooledTemporaryFile(max_size=_SPOOL) as spool:
+    with tempfile.SpooledTemporaryFile(max_size=_SPOOL_SIZE) as spool:
         yield spool
 
 
-async def _chunks(file: IO[bytes]) -> AsyncIterator[bytes]:
-    while chunk := await asyncio.to_thread(file.read, _SPOOL):
+async def _read_chunks(file: IO[bytes]) -> AsyncIterator[bytes]:
+    while chunk := await asyncio.to_thread(file.read, _SPOOL_SIZE):
         yield chunk
 
 
 async def list_files(request: Request) -> Answer:
-    """A page of them."""
-    query = page_query(request, most=MOST, usual=MOST)
+    """List files."""
+    query = parse_page_query(request, max_limit=MAX_LIMIT, default_limit=MAX_LIMIT)
     page = await services_of(request).store.list_files(owner_of(request), query, request.query_params.get("purpose"))
-    shown = [_shown(record) for record in page.data]
-    first, last = ends([file.id for file in shown])
-    return json_answer(FilePage(data=shown, first_id=first, last_id=last, has_more=page.has_more))
+    data = [_file_object(record) for record in page.data]
+    first, last = first_and_last([file.id for file in data])
+    return json_answer(FilePage(data=data, first_id=first, last_id=last, has_more=page.has_more))
 
 
 async def retrieve(request: Request) -> Answer:
-    """What is known of a file."""
-    return json_answer(_shown(await _found(request)))
+    """Retrieve the metadata of a file."""
+    return json_answer(_file_object(await _get_record(request)))
 
 
 async def content(request: Request) -> Answer:
-    """The file itself, as something to save and never to show."""
-    record = await _found(request)
+    """Download the content of a file, as an attachment."""
+    record = await _get_record(request)
     chunks = await services_of(request).store.read_file(owner_of(request), record.id)
     if chunks is None:
         raise not_found("File", record.id)
     return ByteStream(
-        _pieces(chunks),
+        _as_generator(chunks),
         name=quote(record.filename, safe=""),
         media_type="application/octet-stream",
         stall_timeout=services_of(request).config.server.stall_timeout,
@@ -100,13 +100,13 @@ async def content(request: Request) -> Answer:
     )
 
 
-async def _pieces(chunks: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
+async def _as_generator(chunks: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
     async for chunk in chunks:
         yield chunk
 
 
 async def delete(request: Request) -> Answer:
-    """Forget it."""
+    """Delete a file."""
     identifier = request.path_params["file_id"]
     if not await services_of(request).store.delete_file(owner_of(request), identifier):
         raise not_found("File", identifier)
@@ -114,7 +114,7 @@ async def delete(request: Request) -> Answer:
     return json_answer(Deleted(id=identifier, object="file"))
 
 
-async def _found(request: Request) -> FileRecord:
+async def _get_record(request: Request) -> FileRecord:
     identifier = request.path_params["file_id"]
     record = await services_of(request).store.get_file(owner_of(request), identifier)
     if record is None:
@@ -129,8 +129,8 @@ def _record(fields: Fields, filename: str) -> FileRecord:
     if purpose not in PURPOSES:
         raise invalid(f"Invalid value: '{purpose}'. Supported values are: {', '.join(PURPOSES)}.", param="purpose")
     name = "".join(character for character in filename if character.isprintable())
-    if not name or len(name) > LONGEST_NAME:
-        raise invalid(f"A file's name has between 1 and {LONGEST_NAME} characters.", param="file")
+    if not name or len(name) > MAX_FILENAME_LENGTH:
+        raise invalid(f"A file name must have between 1 and {MAX_FILENAME_LENGTH} characters.", param="file")
     now = int(time.time())
     return FileRecord(
         id=new_id("file-"),
@@ -148,8 +148,13 @@ def _expires_at(fields: Fields, now: int) -> int | None:
         return None
     if anchor != "created_at":
         raise invalid("'expires_after[anchor]' must be 'created_at'.", param="expires_after[anchor]")
-    if not (seconds and seconds.isascii() and seconds.isdecimal() and SOONEST <= int(seconds[:9]) <= LATEST):
-        message = f"'expires_after[seconds]' must be an integer from {SOONEST} to {LATEST}."
+    if not (
+        seconds
+        and seconds.isascii()
+        and seconds.isdecimal()
+        and MIN_EXPIRY_SECONDS <= int(seconds[:9]) <= MAX_EXPIRY_SECONDS
+    ):
+        message = f"'expires_after[seconds]' must be an integer from {MIN_EXPIRY_SECONDS} to {MAX_EXPIRY_SECONDS}."
         raise invalid(message, param="expires_after[seconds]")
     return now + int(seconds)
 
@@ -158,14 +163,50 @@ def _missing(param: str) -> ApiError:
     return invalid(f"Missing required parameter: '{param}'.", param=param, code="missing_required_parameter")
 
 
-def _shown(record: FileRecord) -> FileObject:
+def _file_object(record: FileRecord) -> FileObject:
     return FileObject(**msgspec.structs.asdict(record))
 
 
+_FILE = "/v1/files/{file_id}"
+_FORM: Schema = {
+    "type": "object",
+    "required": ["file", "purpose"],
+    "properties": {
+        "file": BINARY,
+        "purpose": {"enum": list(PURPOSES)},
+        "expires_after[anchor]": {"enum": ["created_at"]},
+        "expires_after[seconds]": {"type": "integer", "minimum": MIN_EXPIRY_SECONDS, "maximum": MAX_EXPIRY_SECONDS},
+    },
+    "dependentRequired": {
+        "expires_after[anchor]": ["expires_after[seconds]"],
+        "expires_after[seconds]": ["expires_after[anchor]"],
+    },
+}
+
 routes = [
-    Route("/v1/files", create, methods=["POST"]),
-    Route("/v1/files", list_files, methods=["GET"]),
-    Route("/v1/files/{file_id}", retrieve, methods=["GET"]),
-    Route("/v1/files/{file_id}", delete, methods=["DELETE"]),
-    Route("/v1/files/{file_id}/content", content, methods=["GET"]),
+    ApiRoute(
+        "POST",
+        "/v1/files",
+        create,
+        Operation("createFile", "Upload a file", returns=FileObject, path_values={"file_id": "/id"}, form=_FORM),
+    ),
+    ApiRoute(
+        "GET",
+        "/v1/files",
+        list_files,
+        Operation(
+            "listFiles",
+            "List files",
+            returns=FilePage,
+            query={**paging_parameters(MAX_LIMIT, MAX_LIMIT), "purpose": {"type": "string"}},
+        ),
+    ),
+    ApiRoute("GET", _FILE, retrieve, Operation("getFile", "Retrieve a file", returns=FileObject)),
+    ApiRoute("DELETE", _FILE, delete, Operation("deleteFile", "Delete a file", returns=Deleted)),
+    ApiRoute(
+        "GET",
+        _FILE + "/content",
+        content,
+        Operation("getFileContent", "Download a file", content_types=("application/octet-stream",)),
+    ),
 ]

@@ -1,40 +1,40 @@
-"""Whether it lives, whether it can work, and how it does: `/healthz`, `/readyz`, `/metrics`."""
+"""Handlers of /healthz (liveness), /readyz (readiness) and /metrics (Prometheus)."""
 
 from __future__ import annotations
 
 from starlette.requests import Request
 from starlette.responses import Response as Answer
-from starlette.routing import Route
 
 from antwort.api.errors import unavailable
 from antwort.api.objects import Health
 from antwort.http.bodies import json_answer
+from antwort.http.openapi import ApiRoute, Operation
 from antwort.http.services import services_of
 
 
 async def healthz(request: Request) -> Answer:
-    """The process answers."""
+    """Liveness: the process answers."""
     del request
     return json_answer(Health(status="ok"))
 
 
 async def readyz(request: Request) -> Answer:
-    """It can take requests: it is not about to stop, and its store can be written to."""
+    """Readiness: the server is not shutting down, and its store is writable."""
     services = services_of(request)
     if services.stopping:
-        raise unavailable("The server is about to stop.")
-    await services.trial.of(services.store.try_to_write)
+        raise unavailable("The server is shutting down.")
+    await services.write_probe.check(services.store.try_to_write)
     return json_answer(Health(status="ready"))
 
 
 async def metrics(request: Request) -> Answer:
-    """For Prometheus. Needs a key like everything else."""
-    page, kind = services_of(request).metrics.page()
-    return Answer(page, headers={"content-type": kind})
+    """Prometheus metrics. Requires an API key."""
+    body, content_type = services_of(request).metrics.render()
+    return Answer(body, headers={"content-type": content_type})
 
 
 routes = [
-    Route("/healthz", healthz, methods=["GET"]),
-    Route("/readyz", readyz, methods=["GET"]),
-    Route("/metrics", metrics, methods=["GET"]),
+    ApiRoute("GET", "/healthz", healthz, Operation("healthz", "Liveness", returns=Health, public=True)),
+    ApiRoute("GET", "/readyz", readyz, Operation("readyz", "Readiness", returns=Health, public=True)),
+    ApiRoute("GET", "/metrics", metrics, Operation("metrics", "Prometheus metrics", content_types=("text/plain",))),
 ]

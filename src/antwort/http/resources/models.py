@@ -1,25 +1,25 @@
-"""`/v1/models`: every name that a request may use."""
+"""Handlers of /v1/models: list and retrieve the configured models."""
 
 from __future__ import annotations
 
 from starlette.requests import Request
 from starlette.responses import Response as Answer
-from starlette.routing import Route
 
 from antwort.api.errors import ApiError
 from antwort.api.objects import ModelList, ModelObject
 from antwort.http.bodies import json_answer
+from antwort.http.openapi import ApiRoute, Operation
 from antwort.http.services import services_of
 
 
 async def list_models(request: Request) -> Answer:
-    """All of them."""
+    """List the models."""
     names = services_of(request).models.names()
     return json_answer(ModelList(data=[ModelObject(id=name) for name in names]))
 
 
 async def retrieve(request: Request) -> Answer:
-    """One of them."""
+    """Retrieve a model."""
     name = request.path_params["model"]
     if name not in services_of(request).models.names():
         raise ApiError(404, f"The model '{name}' does not exist.", code="model_not_found", param="model")
@@ -27,6 +27,13 @@ async def retrieve(request: Request) -> Answer:
 
 
 routes = [
-    Route("/v1/models", list_models, methods=["GET"]),
-    Route("/v1/models/{model:path}", retrieve, methods=["GET"]),
+    ApiRoute(
+        "GET",
+        "/v1/models",
+        list_models,
+        Operation("listModels", "List models", returns=ModelList, path_values={"model": "/data/0/id"}),
+    ),
+    ApiRoute(
+        "GET", "/v1/models/{model:path}", retrieve, Operation("getModel", "Retrieve a model", returns=ModelObject)
+    ),
 ]

@@ -1,172 +1,139 @@
-"""`/v1/responses`: asked for, streamed, looked at again, followed, cancelled, forgotten."""
+"""Handlers of /v1/responses: create, retrieve, resume, cancel, delete, input items, token count."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Generator, Iterable
-from contextlib import aclosing, contextmanager
+from collections.abc import Iterable
+from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import TypedDict
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response as Answer
-from starlette.routing import Route
 
-from antwort.api.errors import ApiError, invalid, not_found, unavailable
-from antwort.api.events import ENDINGS, ErrorEvent, ResponseFailed, to_sse
-from antwort.api.objects import Deleted, InputTokens
+from antwort.api.errors import ApiError, invalid, not_found
+from antwort.api.events import FINAL_EVENTS, AnyEvent, ErrorEvent, ResponseFailed, to_sse
+from antwort.api.objects import Deleted, InputTokens, ItemPage
 from antwort.api.projection import ResponseView
 from antwort.api.requests import CountTokens, CreateResponse
 from antwort.api.responses import Response, ResponseError
-from antwort.engine.engine import Work
-from antwort.engine.ports import StoredResponse, StoreFault
+from antwort.engine.driver import ResponseRun
+from antwort.engine.stores import StoredResponse
 from antwort.http.bodies import json_answer, read_json
-from antwort.http.errors import of_fault
-from antwort.http.paging import flag, included, listed, page_query, whole_number
+from antwort.http.errors import from_model_fault
+from antwort.http.openapi import EVENT_STREAM, JSON, ApiRoute, Operation
+from antwort.http.paging import (
+    INCLUDE_PARAMETER,
+    item_page,
+    paging_parameters,
+    parse_boolean,
+    parse_include,
+    parse_integer,
+    parse_page_query,
+)
 from antwort.http.services import Services, caller_of, owner_of, services_of
-from antwort.http.streams import EventStream, attended, broken_off
-from antwort.telemetry import audit, log
+from antwort.http.streams import EventStream
+from antwort.net.disconnect import run_until_disconnect
+from antwort.telemetry import audit
 
 
 async def create(request: Request) -> Answer:
-    """Ask for a response: wait for it, stream it, or leave it to itself."""
+    """Create a response: wait for it, stream it, or run it in the background."""
     services, asked = services_of(request), await read_json(request, CreateResponse)
-    over = services.limits.begin(caller_of(request))
-    try:
-        work = await services.engine.start(owner_of(request), asked)
-    except BaseException:
-        over()
-        raise
-    audit("response.create", work.response.id, model=work.response.model, stored=work.stored)
-    over = counted(services, work, over)
-    view = services.view(asked.include or (), obfuscation=_is_obfuscated(asked))
-    if asked.background:
-        queued = json_answer(work.response)
-        services.background.launch(work, ended=over)
-        return _followed(request, work.response.id, -1, view) if asked.stream else queued
-    services.attended[work.response.id] = work
-    if asked.stream:
-        told = _Told(work, view)
-        return _stream(services, told.frames(), closed=over, broken=told.broken)
-    try:
-        with _done_once(work):
-            return json_answer(view.response(_told(await attended(request.receive, work.finish()), work)))
-    finally:
-        over()
+    with ExitStack() as cleanup:
+        cleanup.callback(services.rate_limiter.begin(caller_of(request)))
+        run = await services.engine.start(owner_of(request), asked)
+        cleanup.enter_context(services.track(run))
+        audit("response.create", run.response.id, model=run.response.model, stored=run.is_stored)
+        view = services.view(asked.include or (), obfuscation=_is_obfuscated(asked))
+        if asked.background:
+            queued = json_answer(run.response)
+            services.background.launch(run, on_end=cleanup.pop_all().close)
+            return _follow(request, run.response.id, -1, view) if asked.stream else queued
+        services.active_responses[run.response.id] = run
+        if asked.stream:
+            streamed = _StreamedResponse(run, view)
+            return EventStream(
+                run.events(),
+                encode=streamed.encode,
+                error_frames=streamed.error_frames,
+                on_close=cleanup.pop_all().close,
+                **_timeouts(services),
+            )
+        response = await run_until_disconnect(request.receive, run.finish())
+        if response.status == "failed" and run.fault is not None and not response.output:
+            raise from_model_fault(run.fault)  # the model failed before any output: an error status, and no response
+        return json_answer(view.response(response))
 
 
 def _is_obfuscated(asked: CreateResponse) -> bool:
     return asked.stream_options is None or asked.stream_options.include_obfuscation is not False
 
 
-def _told(response: Response, work: Work) -> Response:
-    """A model that failed before anything came of it is an error like any other; else what there is counts."""
-    if response.status == "failed" and work.fault is not None and not response.output:
-        raise of_fault(work.fault)
-    return response
-
-
-def counted(services: Services, work: Work, over: Callable[[], None]) -> Callable[[], None]:
-    """The metrics know of it from now until it is over."""
-    services.metrics.running.inc()
-    name = work.response.model if work.response.model in services.models.names() else "other"
-
-    def ended() -> None:
-        over()
-        services.attended.pop(work.response.id, None)
-        services.metrics.running.dec()
-        services.metrics.responses.labels(name, work.response.status).inc()
-
-    return ended
-
-
-@contextmanager
-def _done_once(work: Work) -> Generator[None]:
-    """Work whose end cannot be stored was done all the same: an SDK that asked again would have it done twice."""
-    try:
-        yield
-    except StoreFault as fault:
-        log.warning("store_fault", exc_info=fault)
-        message = (
-            f"The work on response '{work.response.id}' has ended, and its end cannot be stored right now. "
-            "It will be as soon as that is possible: look for it there before you ask again."
-        )
-        raise unavailable(message, should_retry=False) from fault
-
-
 @dataclass
-class _Told:
-    """A response that is streamed as it is made: knows what was told of it, and so how to end a stream that breaks."""
+class _StreamedResponse:
+    """Encodes the events of a response, and the last frames of a stream that fails."""
 
-    work: Work
+    run: ResponseRun
     view: ResponseView
     number: int = -1
     ended: bool = False
 
-    async def frames(self) -> AsyncGenerator[bytes, None]:
-        with _done_once(self.work):
-            async with aclosing(self.work.events()) as events:
-                async for event in events:
-                    yield self.view.event(event)
-                    self.number, self.ended = event.sequence_number, isinstance(event, ENDINGS)
+    def encode(self, event: AnyEvent) -> bytes:
+        self.number, self.ended = event.sequence_number, isinstance(event, FINAL_EVENTS)
+        return self.view.event(event)
 
-    def broken(self, error: ApiError) -> Iterable[bytes]:
-        """The error, and the end that every stream has."""
+    def error_frames(self, error: ApiError) -> Iterable[bytes]:
+        """An `error` event, and the `response.failed` that ends every stream."""
         if self.ended:
             return
         yield to_sse(ErrorEvent(error=error.envelope().error, sequence_number=self.number + 1))
         why = ResponseError("server_error", error.message)
-        failed = msgspec.structs.replace(self.work.response, status="failed", error=why)
+        failed = msgspec.structs.replace(self.run.response, status="failed", error=why)
         yield self.view.event(ResponseFailed(response=failed, sequence_number=self.number + 2))
 
 
-def _followed(request: Request, response_id: str, after: int, view: ResponseView) -> EventStream:
-    """What a background response has told, and tells from now on."""
-
-    async def frames() -> AsyncGenerator[bytes, None]:
-        async with aclosing(services.background.follow(owner_of(request), response_id, after)) as kept:
-            async for frame in kept:
-                yield view.frame(frame)
-
+def _follow(request: Request, response_id: str, after: int, view: ResponseView) -> EventStream[bytes]:
+    """The stored events of a background response, then new ones as they come."""
     services = services_of(request)
-    return _stream(services, frames())
+    frames = services.background.follow(owner_of(request), response_id, after)
+    return EventStream(frames, encode=view.frame, **_timeouts(services))
 
 
-def _stream(
-    services: Services,
-    frames: AsyncGenerator[bytes, None],
-    closed: Callable[[], None] = lambda: None,
-    broken: Callable[[ApiError], Iterable[bytes]] = broken_off,
-) -> EventStream:
+class _Timeouts(TypedDict):
+    keep_alive: float
+    stall_timeout: float
+
+
+def _timeouts(services: Services) -> _Timeouts:
     server = services.config.server
-    return EventStream(
-        frames, keep_alive=server.keep_alive, stall_timeout=server.stall_timeout, closed=closed, broken=broken
-    )
+    return {"keep_alive": server.keep_alive, "stall_timeout": server.stall_timeout}
 
 
-# ── afterwards ───────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── retrieve, delete, cancel ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 async def retrieve(request: Request) -> Answer:
-    """A response as it stands; or its events, from wherever the caller has lost them."""
-    wants_events, after = flag(request, "stream"), whole_number(request, "starting_after", -1)
-    include, obfuscation = included(request), flag(request, "include_obfuscation", usual=True)
-    services, stored = services_of(request), await _found(request)
+    """Retrieve a response; or stream its events after a sequence number."""
+    wants_events, after = parse_boolean(request, "stream"), parse_integer(request, "starting_after", -1)
+    include, obfuscation = parse_include(request), parse_boolean(request, "include_obfuscation", default=True)
+    services, stored = services_of(request), await _get_stored(request)
     if not wants_events:
         return json_answer(services.view(include).response(stored.response))
     if not stored.response.background:
-        raise invalid("Only responses that were made with 'background' can be streamed again.", param="stream")
-    # Whoever comes back to a stream gets it as it was asked for first, and more where more is asked for.
-    view = services.view(include | _asked_for(stored), obfuscation=obfuscation)
-    return _followed(request, stored.response.id, after, view)
+        raise invalid("Only responses created with 'background' can be streamed again.", param="stream")
+    # A resumed stream applies the `include` of the original request and that of this one.
+    view = services.view(include | _stored_include(stored), obfuscation=obfuscation)
+    return _follow(request, stored.response.id, after, view)
 
 
-def _asked_for(stored: StoredResponse) -> frozenset[str]:
+def _stored_include(stored: StoredResponse) -> frozenset[str]:
     return frozenset(stored.request.get("include") or ())
 
 
 async def delete(request: Request) -> Answer:
-    """Forget a response. One that is under way is stopped first."""
-    stored, services = await _found(request), services_of(request)
+    """Delete a response. A running one is cancelled first."""
+    stored, services = await _get_stored(request), services_of(request)
     identifier = stored.response.id
     await services.background.cancel(identifier)
     await services.store.delete_response(owner_of(request), identifier)
@@ -175,16 +142,16 @@ async def delete(request: Request) -> Answer:
 
 
 async def cancel(request: Request) -> Answer:
-    """Stop a background response. One that has ended stays as it is."""
-    stored, services = await _found(request), services_of(request)
+    """Cancel a background response. One that has finished is unchanged."""
+    stored, services = await _get_stored(request), services_of(request)
     if not stored.response.background:
         raise invalid("Cannot cancel a synchronous response.", code=None)
-    view = services.view(_asked_for(stored))
+    view = services.view(_stored_include(stored))
     if stored.response.ended:
         return json_answer(view.response(stored.response))
     await services.background.cancel(stored.response.id)
-    now = (await _found(request)).response
-    if not now.ended:  # nobody works on it
+    now = (await _get_stored(request)).response
+    if not now.ended:  # no task runs it
         now.status = "cancelled"
         await services.store.finish_response(owner_of(request), now)
     audit("response.cancel", now.id)
@@ -192,23 +159,23 @@ async def cancel(request: Request) -> Answer:
 
 
 async def input_items(request: Request) -> Answer:
-    """What a response was asked with."""
-    query, identifier = page_query(request), request.path_params["response_id"]
-    view = services_of(request).view(included(request))
+    """List the input items of a response."""
+    query, identifier = parse_page_query(request), request.path_params["response_id"]
+    view = services_of(request).view(parse_include(request))
     page = await services_of(request).store.input_items(owner_of(request), identifier, query)
     if page is None:
         raise not_found("Response", identifier)
-    return json_answer(listed(page, view))
+    return json_answer(item_page(page, view))
 
 
 async def input_tokens(request: Request) -> Answer:
-    """How long a request's input would be."""
-    asked = await read_json(request, CountTokens)
-    counted = await services_of(request).engine.count_tokens(owner_of(request), asked.as_request())
-    return json_answer(InputTokens(input_tokens=counted))
+    """Count the input tokens of a request."""
+    body = await read_json(request, CountTokens)
+    tokens = await services_of(request).engine.count_tokens(owner_of(request), body.as_request())
+    return json_answer(InputTokens(input_tokens=tokens))
 
 
-async def _found(request: Request) -> StoredResponse:
+async def _get_stored(request: Request) -> StoredResponse:
     identifier = request.path_params["response_id"]
     stored = await services_of(request).store.get_response(owner_of(request), identifier)
     if stored is None:
@@ -216,11 +183,61 @@ async def _found(request: Request) -> StoredResponse:
     return stored
 
 
+_RESPONSE = "/v1/responses/{response_id}"
+
 routes = [
-    Route("/v1/responses", create, methods=["POST"]),
-    Route("/v1/responses/input_tokens", input_tokens, methods=["POST"]),
-    Route("/v1/responses/{response_id}", retrieve, methods=["GET"]),
-    Route("/v1/responses/{response_id}", delete, methods=["DELETE"]),
-    Route("/v1/responses/{response_id}/cancel", cancel, methods=["POST"]),
-    Route("/v1/responses/{response_id}/input_items", input_items, methods=["GET"]),
+    ApiRoute(
+        "POST",
+        "/v1/responses",
+        create,
+        Operation(
+            "createResponse",
+            "Create a response",
+            CreateResponse,
+            Response,
+            content_types=(JSON, EVENT_STREAM),
+            path_values={"response_id": "/id"},
+        ),
+    ),
+    ApiRoute(
+        "POST",
+        "/v1/responses/input_tokens",
+        input_tokens,
+        Operation("countInputTokens", "Count input tokens", CountTokens, InputTokens),
+    ),
+    ApiRoute(
+        "GET",
+        _RESPONSE,
+        retrieve,
+        Operation(
+            "getResponse",
+            "Retrieve a response, or stream its events",
+            returns=Response,
+            query={
+                **INCLUDE_PARAMETER,
+                "stream": {"type": "boolean", "default": False},
+                "starting_after": {"type": "integer"},
+                "include_obfuscation": {"type": "boolean", "default": True},
+            },
+            content_types=(JSON, EVENT_STREAM),
+        ),
+    ),
+    ApiRoute("DELETE", _RESPONSE, delete, Operation("deleteResponse", "Delete a response", returns=Deleted)),
+    ApiRoute(
+        "POST",
+        _RESPONSE + "/cancel",
+        cancel,
+        Operation("cancelResponse", "Cancel a background response", returns=Response),
+    ),
+    ApiRoute(
+        "GET",
+        _RESPONSE + "/input_items",
+        input_items,
+        Operation(
+            "listInputItems",
+            "List the input items of a response",
+            returns=ItemPage,
+            query={**paging_parameters(), **INCLUDE_PARAMETER},
+        ),
+    ),
 ]

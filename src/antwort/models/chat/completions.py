@@ -1,12 +1,11 @@
-"""Any server with OpenAI's chat completions: vLLM, Ollama, llama.cpp, LM Studio and the rest.
+"""Client of an OpenAI-compatible chat completions API: vLLM, Ollama, llama.cpp, LM Studio and others.
 
-This is the driver: it asks, reads and lets go. What is sent is made in `chat_request`
-and `chat_messages`, what comes is understood in `chat_stream` and `calls`.
+Does the I/O. `request` and `messages` build the request body; `stream` and `calls` parse the streamed answer.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from typing import Any, Literal, TypeAlias, cast
 
@@ -14,19 +13,18 @@ from antwort.engine.ports import Finished, ModelFault, ModelRequest, Piece
 from antwort.models.chat.messages import ChatDialect, to_messages
 from antwort.models.chat.request import to_body, to_tools
 from antwort.models.chat.stream import ChatStream
-from antwort.models.tokens import Meter, estimate, estimate_usage, text_of
+from antwort.models.tokens import TokenEstimator, estimate_request, estimate_usage, generated_text
 from antwort.models.upstream import Refusal, Timeouts, Upstream
-from antwort.net.sse import ServerEvent
 
 Tokenizer: TypeAlias = Literal["auto", "vllm", "llama_cpp", "estimate"]
-_BAD_REQUESTS = (400, 422)
+_BAD_REQUEST_STATUSES = (400, 422)
 
 
 class ChatCompletions:
-    """A model behind a chat server. `model` is its name there; without one it is asked for as the client names it.
+    """A model behind a chat completions API. `model` is its name there; by default the name in the client's request.
 
-    `tokenizer` says who counts tokens: vLLM's `/tokenize`, llama.cpp's, whichever of
-    them the server turns out to have, or nobody, and then the number is an estimate.
+    `tokenizer` selects how tokens are counted: with vLLM's `/tokenize`, with llama.cpp's, with the one of them that the
+    server turns out to have (`auto`), or with an estimate.
     """
 
     def __init__(
@@ -48,53 +46,50 @@ class ChatCompletions:
         self._tokenizer: Tokenizer = tokenizer
 
     async def generate(self, request: ModelRequest) -> AsyncGenerator[Piece, None]:
-        """Ask, and pass on what comes."""
-        stream = ChatStream(model=request.model, logprobs=request.top_logprobs, taken=_call_ids(request))
-        meter = Meter()
-        async with aclosing(self._events(request, lambda: stream.done)) as events:
+        """Send the request and yield the pieces of the streamed answer.
+
+        A server that rejects `stream_options` is asked again without them, and from then on never with them.
+        """
+        model = self._model or request.model
+        stream = ChatStream(model=request.model, top_logprobs=request.top_logprobs, used_call_ids=_call_ids(request))
+        written = TokenEstimator()
+        has_ended = False
+        while not has_ended:
+            include_usage = self._include_usage
+            body = to_body(request, model=model, dialect=self._dialect, include_usage=include_usage)
             try:
-                async for event in events:
-                    for piece in stream.read(event):
-                        meter.add(text_of(piece))
-                        yield piece
+                async with aclosing(self._upstream.stream("chat/completions", body, lambda: stream.is_done)) as events:
+                    async for event in events:
+                        for piece in stream.read(event):
+                            written.add(generated_text(piece))
+                            yield piece
+                has_ended = True
+            except Refusal as refusal:
+                if not (include_usage and _rejects_stream_options(refusal)):
+                    raise self._upstream.fault(refusal, model=request.model) from refusal
+                self._include_usage = False
             except ModelFault:
-                if not stream.complete:  # a connection that breaks after the last word has done its work
+                if not stream.is_complete:  # after the finish reason, a broken connection loses nothing
                     raise
+                has_ended = True
         for piece in stream.close():
             if isinstance(piece, Finished) and stream.usage is None:
-                yield Finished(piece.reason, estimate_usage(request, meter.tokens))
+                yield Finished(piece.reason, estimate_usage(request, written.tokens))
             else:
                 yield piece
 
     async def count_tokens(self, request: ModelRequest) -> int:
-        """As the upstream's tokenizer counts, or else an estimate."""
+        """The upstream tokenizer's count; an estimate if the upstream has none or fails."""
         try:
             counted = await self._count(request)
         except (ModelFault, Refusal):
             counted = None
-        return estimate(request) if counted is None else counted
+        return estimate_request(request) if counted is None else counted
 
     async def aclose(self) -> None:
         await self._upstream.aclose()
 
-    async def _events(self, request: ModelRequest, over: Callable[[], bool]) -> AsyncGenerator[ServerEvent, None]:
-        """Ask; once more without `stream_options` where the server takes offence at them, and never with them again."""
-        options = self._include_usage
-        while True:
-            model = self._model or request.model
-            body = to_body(request, model=model, dialect=self._dialect, include_usage=options)
-            try:
-                async with aclosing(self._upstream.stream("chat/completions", body, over)) as events:
-                    async for event in events:
-                        yield event
-            except Refusal as refusal:
-                if not (options and _takes_offence(refusal)):
-                    raise self._upstream.fault(refusal, model=request.model) from refusal
-                self._include_usage = options = False
-            else:
-                return
-
-    # ── counting ─────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── token counting ────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _count(self, request: ModelRequest) -> int | None:
         if self._tokenizer == "estimate":
@@ -112,7 +107,7 @@ class ChatCompletions:
         if request.tools:
             body["tools"] = to_tools(request)
         try:
-            answer = await self._upstream.post(self._beside_v1("tokenize"), body)
+            answer = await self._upstream.post(self._url_outside_v1("tokenize"), body)
         except Refusal as refusal:
             if self._tokenizer == "auto" and refusal.status in (401, 403, 404, 405, 501):
                 self._tokenizer = "estimate"
@@ -122,7 +117,7 @@ class ChatCompletions:
             self._tokenizer = "vllm"
             return count
         if self._tokenizer == "auto" and isinstance(_field(answer, "tokens"), list):
-            # llama.cpp overlooks messages and answers with no tokens: it wants text.
+            # llama.cpp ignores `messages` and returns an empty list: it needs the text of the prompt.
             self._tokenizer = "llama_cpp"
             return await self._count_with_llama_cpp(request)
         return None
@@ -131,19 +126,19 @@ class ChatCompletions:
         body: dict[str, Any] = {"messages": to_messages(request.items, request.instructions, self._dialect)}
         if request.tools:
             body["tools"] = to_tools(request)
-        prompt = _field(await self._upstream.post(self._beside_v1("apply-template"), body), "prompt")
+        prompt = _field(await self._upstream.post(self._url_outside_v1("apply-template"), body), "prompt")
         if not isinstance(prompt, str):
             return None
-        asked = {"content": prompt, "add_special": True, "parse_special": True}
-        tokens = _field(await self._upstream.post(self._beside_v1("tokenize"), asked), "tokens")
+        body = {"content": prompt, "add_special": True, "parse_special": True}
+        tokens = _field(await self._upstream.post(self._url_outside_v1("tokenize"), body), "tokens")
         return len(cast("list[object]", tokens)) if isinstance(tokens, list) else None
 
-    def _beside_v1(self, path: str) -> str:
+    def _url_outside_v1(self, path: str) -> str:
         return f"{self._upstream.base_url.removesuffix('/v1')}/{path}"
 
 
-def _takes_offence(refusal: Refusal) -> bool:
-    return refusal.status in _BAD_REQUESTS and "stream_options" in refusal.said.text
+def _rejects_stream_options(refusal: Refusal) -> bool:
+    return refusal.status in _BAD_REQUEST_STATUSES and "stream_options" in refusal.said.text
 
 
 def _call_ids(request: ModelRequest) -> set[str]:

@@ -1,8 +1,8 @@
-"""The history as the messages of a chat. Pure.
+"""Converts the history to chat completions messages. Pure.
 
-Chat servers are strict where the Responses API is not: each call sits in an
-assistant's message, and its result follows at once. So results are looked up by
-`call_id` and put behind the message with their calls, wherever they stand in the history.
+Chat servers are stricter than the Responses API: each call is in an assistant message, and its output follows
+immediately. So outputs are looked up by `call_id` and placed after the message with their calls, wherever they are in
+the history.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from antwort.api.items import (
     Part,
     Refusal,
 )
-from antwort.models.replay_hosted_calls import NOT_KEPT, Retold, retell_call, retell_output
+from antwort.models.replay_hosted_calls import OUTPUT_NOT_STORED, ReplayedCall, replay_call, replay_output
 
 ChatMessage: TypeAlias = dict[str, Any]
 Content: TypeAlias = str | Sequence[Part]
@@ -39,130 +39,130 @@ _TEXT_TYPES = ("text/", "application/json", "application/xml", "application/yaml
 
 
 class ChatDialect(Struct, frozen=True, kw_only=True):
-    """Where chat servers differ. The defaults are what the most of them take."""
+    """Differences between chat servers. The defaults work with most of them."""
 
     developer_role: Literal["system", "developer"] = "system"
-    """How instructions and developers' messages are signed; only OpenAI's own models know `developer`."""
+    """The role of instructions and developer messages; only OpenAI's own models accept `developer`."""
     replay_reasoning: Literal["drop", "reasoning_content", "reasoning"] = "drop"
-    """In which field earlier reasoning is sent back, where the model wants it back at all."""
+    """The message field in which earlier reasoning is sent back, if at all."""
     max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
     images: bool = True
-    """Whether pictures are sent; else the model reads that there was one."""
+    """Whether images are sent; otherwise a placeholder text."""
     files: bool = False
-    """Whether files are sent that are no text; else the model reads that there was one."""
+    """Whether binary files are sent; otherwise a placeholder text."""
     extra: dict[str, Any] = field(default_factory=dict[str, Any])
-    """Sent with every request, unless the request says otherwise: `chat_template_kwargs`, `top_k` and the like."""
+    """Extra body fields, such as `chat_template_kwargs` or `top_k`. Fields of the request take precedence."""
 
 
 def to_messages(items: Sequence[Item], instructions: str | None, dialect: ChatDialect) -> list[ChatMessage]:
-    """The whole history, the instructions first."""
-    writer = _Writer(dialect, items)
+    """The messages of a history, instructions first."""
+    writer = _MessageBuilder(dialect, items)
     if instructions:
-        writer.say("developer", instructions)
+        writer.add_message("developer", instructions)
     for item in items:
         writer.add(item)
     return writer.close()
 
 
-class _Writer:
-    """The messages so far, and the assistant's message that calls may still join."""
+class _MessageBuilder:
+    """Builds the messages. `_assistant` is the last assistant message, to which calls can be added."""
 
     def __init__(self, dialect: ChatDialect, items: Sequence[Item]) -> None:
         self._dialect = dialect
         self._messages: list[ChatMessage] = []
         self._assistant: ChatMessage | None = None
-        self._due: list[str] = []
-        self._thoughts: list[str] = []
-        self._outputs = _outputs(items)
-        self._called = {call.call_id for item in items if (call := _call(item)) is not None}
+        self._pending_call_ids: list[str] = []
+        self._reasoning: list[str] = []
+        self._outputs = _outputs_by_call(items)
+        self._call_ids = {call.call_id for item in items if (call := _call(item)) is not None}
 
     def add(self, item: Item) -> None:
         known = item.known
         if isinstance(known, GivenMessage):
-            self.say(known.role, known.content)
+            self.add_message(known.role, known.content)
         elif isinstance(known, GivenReasoning):
-            self._thoughts.append(_thought(known))
+            self._reasoning.append(_reasoning_text(known))
         elif (call := _call(item)) is not None:
-            self._call(call)
-        elif (answered := _answered(item)) is not None:
-            self._settle()
-            if answered not in self._called:
-                self._orphan(answered)
+            self._add_call(call)
+        elif (call_id := _answered_call_id(item)) is not None:
+            self._flush_outputs()
+            if call_id not in self._call_ids:
+                self._add_orphan_output(call_id)
 
-    def say(self, role: str, content: Content) -> None:
-        self._settle()
+    def add_message(self, role: str, content: Content) -> None:
+        self._flush_outputs()
         if role == "assistant":
-            self._speak(_plain(content))
+            self._add_assistant(_content_text(content))
         elif role == "user":
             self._messages.append({"role": "user", "content": _user_content(content, self._dialect)})
         else:
-            self._instruct(_plain(content))
+            self._add_instructions(_content_text(content))
 
     def close(self) -> list[ChatMessage]:
-        self._settle()
+        self._flush_outputs()
         return self._messages
 
-    def _speak(self, text: str) -> ChatMessage:
+    def _add_assistant(self, text: str) -> ChatMessage:
         self._assistant = {"role": "assistant", "content": text}
         self._messages.append(self._assistant)
-        if self._dialect.replay_reasoning != "drop" and any(self._thoughts):
-            self._assistant[self._dialect.replay_reasoning] = "\n\n".join(filter(None, self._thoughts))
-        self._thoughts = []
+        if self._dialect.replay_reasoning != "drop" and any(self._reasoning):
+            self._assistant[self._dialect.replay_reasoning] = "\n\n".join(filter(None, self._reasoning))
+        self._reasoning = []
         return self._assistant
 
-    def _instruct(self, text: str) -> None:
-        """Instructions at the start are one message: many templates take no more, and only there."""
+    def _add_instructions(self, text: str) -> None:
+        """Merges instructions at the start into one message: many templates accept one, and only there."""
         role = self._dialect.developer_role
         if len(self._messages) == 1 and self._messages[0]["role"] == role:
             self._messages[0]["content"] += f"\n\n{text}"
         else:
             self._messages.append({"role": role, "content": text})
 
-    def _call(self, call: Retold) -> None:
+    def _add_call(self, call: ReplayedCall) -> None:
         if call.output is not None:
-            self._settle()
-        message = self._assistant or self._speak("")
+            self._flush_outputs()
+        message = self._assistant or self._add_assistant("")
         function = {"name": call.name, "arguments": _as_object(call.arguments or "{}")}
         message.setdefault("tool_calls", []).append({"id": call.call_id, "type": "function", "function": function})
-        self._due.append(call.call_id)
+        self._pending_call_ids.append(call.call_id)
         if call.output is not None:
             self._outputs.setdefault(call.call_id, deque()).appendleft(call.output)
-            self._settle()
+            self._flush_outputs()
 
-    def _settle(self) -> None:
-        """Put the results behind the message with their calls, and end it."""
-        shown: list[ChatMessage] = []
-        for call_id in self._due:
-            waiting = self._outputs.get(call_id)
-            content = waiting.popleft() if waiting else NOT_KEPT
-            shown += _shown(content, self._dialect)
-            self._messages.append({"role": "tool", "tool_call_id": call_id, "content": _plain(content)})
-        # A tool's message holds text only; its pictures and files come as if the user showed them.
-        if shown:
-            self._messages.append({"role": "user", "content": [_text_part("From the tools:"), *shown]})
-        self._due, self._assistant = [], None
+    def _flush_outputs(self) -> None:
+        """Add the outputs of pending calls after the message with the calls, and close that message."""
+        media: list[ChatMessage] = []
+        for call_id in self._pending_call_ids:
+            outputs = self._outputs.get(call_id)
+            content = outputs.popleft() if outputs else OUTPUT_NOT_STORED
+            media += _media_parts(content, self._dialect)
+            self._messages.append({"role": "tool", "tool_call_id": call_id, "content": _content_text(content)})
+        # A tool message contains text only; images and files of an output follow in a user message.
+        if media:
+            self._messages.append({"role": "user", "content": [_text_part("From the tools:"), *media]})
+        self._pending_call_ids, self._assistant = [], None
 
-    def _orphan(self, call_id: str) -> None:
-        """A result whose call is gone, as truncation leaves it: a tool's message alone would be refused."""
+    def _add_orphan_output(self, call_id: str) -> None:
+        """Add an output whose call was truncated away, as user text: servers reject a tool message without its call."""
         content = self._outputs[call_id].popleft()
-        text = f"Result of an earlier tool call:\n{_plain(content)}"
+        text = f"Result of an earlier tool call:\n{_content_text(content)}"
         self._messages.append({"role": "user", "content": text})
 
 
-# ── calls and their results ──────────────────────────────────────────────────────────────────────────────────────────
+# ── calls and outputs ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _call(item: Item) -> Retold | None:
+def _call(item: Item) -> ReplayedCall | None:
     known = item.known
     if isinstance(known, GivenFunctionCall):
-        return Retold(known.call_id, known.name, known.arguments)
+        return ReplayedCall(known.call_id, known.name, known.arguments)
     if isinstance(known, GivenCustomToolCall):
-        return Retold(known.call_id, known.name, msgspec.json.encode({"input": known.input}).decode())
-    return retell_call(item)
+        return ReplayedCall(known.call_id, known.name, msgspec.json.encode({"input": known.input}).decode())
+    return replay_call(item)
 
 
 def _as_object(arguments: str) -> str:
-    """Many servers read old arguments again, for their templates: one slip of a model would end its conversation."""
+    """Wrap invalid JSON: many servers parse the arguments in their template and would reject the whole conversation."""
     try:
         msgspec.json.decode(arguments, type=dict[str, Any])
     except (msgspec.MsgspecError, RecursionError, UnicodeError):
@@ -170,71 +170,71 @@ def _as_object(arguments: str) -> str:
     return arguments
 
 
-def _answered(item: Item) -> str | None:
-    """The call that an item is the result of."""
+def _answered_call_id(item: Item) -> str | None:
+    """The id of the call that an item is the output of."""
     if isinstance(item.known, (FunctionCallOutput, CustomToolCallOutput)):
         return item.known.call_id
-    if retell_output(item) is None:
+    if replay_output(item) is None:
         return None
     return str(item.raw.get("call_id") or item.raw.get("id") or "")
 
 
-def _outputs(items: Iterable[Item]) -> dict[str, deque[Content]]:
-    """Results by call, in order: an id may come twice, where a server counts its calls from zero each time."""
+def _outputs_by_call(items: Iterable[Item]) -> dict[str, deque[Content]]:
+    """Outputs by call id, in order; an id may occur twice if the server numbers calls from zero in every answer."""
     found: dict[str, deque[Content]] = {}
     for item in items:
-        call_id = _answered(item)
+        call_id = _answered_call_id(item)
         if call_id is not None:
             known = item.known
-            told = known.output if isinstance(known, (FunctionCallOutput, CustomToolCallOutput)) else None
-            found.setdefault(call_id, deque()).append(told if told is not None else retell_output(item) or "")
+            output = known.output if isinstance(known, (FunctionCallOutput, CustomToolCallOutput)) else None
+            found.setdefault(call_id, deque()).append(output if output is not None else replay_output(item) or "")
     return found
 
 
-def _thought(reasoning: GivenReasoning) -> str:
+def _reasoning_text(reasoning: GivenReasoning) -> str:
     return "\n".join(part.text for part in reasoning.content or reasoning.summary)
 
 
 # ── content ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _plain(content: Content) -> str:
-    """Text alone; pictures and files are mentioned."""
-    return content if isinstance(content, str) else "\n".join(map(_mention, content))
+def _content_text(content: Content) -> str:
+    """The content as text, with placeholders for images and files."""
+    return content if isinstance(content, str) else "\n".join(map(_part_text, content))
 
 
-def _mention(part: Part) -> str:
+def _part_text(part: Part) -> str:
     if isinstance(part, InputImage):
         return "[image]"
     if isinstance(part, InputFile):
-        return _file(part)
+        return _file_text(part)
     return part.refusal if isinstance(part, Refusal) else part.text
 
 
 def _user_content(content: Content, dialect: ChatDialect) -> str | list[ChatMessage]:
-    if isinstance(content, str) or not _shown(content, dialect):
-        return _plain(content)
-    return [_show(part, dialect) or _text_part(_mention(part)) for part in content]
+    if isinstance(content, str) or not _media_parts(content, dialect):
+        return _content_text(content)
+    return [_media_part(part, dialect) or _text_part(_part_text(part)) for part in content]
 
 
-def _shown(content: Content, dialect: ChatDialect) -> list[ChatMessage]:
-    """What of some content is more than text."""
+def _media_parts(content: Content, dialect: ChatDialect) -> list[ChatMessage]:
+    """The images and files of a content, as far as the dialect allows them."""
     parts = () if isinstance(content, str) else content
-    return [shown for part in parts if (shown := _show(part, dialect)) is not None]
+    return [media for part in parts if (media := _media_part(part, dialect)) is not None]
 
 
-def _show(part: Part, dialect: ChatDialect) -> ChatMessage | None:
+def _media_part(part: Part, dialect: ChatDialect) -> ChatMessage | None:
     if isinstance(part, InputImage) and part.image_url and dialect.images:
-        return _image(part)
-    if isinstance(part, InputFile) and part.file_data and dialect.files and _text_of(part.file_data) is None:
+        return _image_part(part)
+    if isinstance(part, InputFile) and part.file_data and dialect.files and _decode_text(part.file_data) is None:
         return {"type": "file", "file": {"filename": part.filename or "file", "file_data": part.file_data}}
     return None
 
 
-def _image(picture: InputImage) -> ChatMessage:
-    address = {"url": picture.image_url}
-    if picture.detail in ("low", "high"):
-        address["detail"] = picture.detail
+def _image_part(image: InputImage) -> ChatMessage:
+    address = {"url": image.image_url}
+    if image.detail in ("low", "high"):
+        address["detail"] = image.detail
     return {"type": "image_url", "image_url": address}
 
 
@@ -242,15 +242,15 @@ def _text_part(text: str) -> ChatMessage:
     return {"type": "text", "text": text}
 
 
-def _file(file: InputFile) -> str:
-    """A file with text in it is shown; of any other the model learns that it is there."""
+def _file_text(file: InputFile) -> str:
+    """The text of a text file; for another file, a placeholder with its name."""
     name = file.filename or file.file_id or file.file_url or "file"
-    text = _text_of(file.file_data or "")
+    text = _decode_text(file.file_data or "")
     return f"[attached file: {name}]" if text is None else f"[attached file: {name}]\n{text}\n[end of {name}]"
 
 
-def _text_of(data: str) -> str | None:
-    """What is in a data URL, where that is text."""
+def _decode_text(data: str) -> str | None:
+    """The text in a data URL; None if it is not text."""
     head, comma, payload = data.partition(",")
     if not comma or not head.removeprefix("data:").startswith(_TEXT_TYPES):
         return None

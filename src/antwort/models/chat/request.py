@@ -1,4 +1,4 @@
-"""The body of a request to a chat server. Pure."""
+"""Builds the request body for a chat completions API. Pure."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from antwort.models.chat.messages import ChatDialect, to_messages
 
 Body: TypeAlias = dict[str, Any]
 
-_NOTHING: Body = {"type": "object", "properties": {}}
+_NO_PARAMETERS: Body = {"type": "object", "properties": {}}
 
 
 def to_body(request: ModelRequest, *, model: str, dialect: ChatDialect, include_usage: bool = True) -> Body:
-    """Everything that is asked for and nothing else: a field that is not there cannot be refused."""
+    """The body with the fields that the request sets and no others: servers reject fields they do not support."""
     body: Body = {
         **dialect.extra,
         "model": model,
@@ -27,20 +27,22 @@ def to_body(request: ModelRequest, *, model: str, dialect: ChatDialect, include_
 
 
 def to_tools(request: ModelRequest) -> list[Body]:
-    """The tools as functions."""
+    """The tools as function definitions."""
     return [_function(spec) for spec in request.tools]
 
 
 def _function(spec: FunctionSpec) -> Body:
     function: Body = {
         "name": spec.name,
-        "parameters": spec.parameters or (FREE_TEXT if spec.free_text else _NOTHING),
+        "parameters": spec.parameters or (FREE_TEXT if spec.free_text else _NO_PARAMETERS),
     }
-    told = [spec.told] if spec.told else []
-    if spec.grammar is not None:  # chat servers know no grammars of tools, so the model is asked to keep to it
-        told.append(f"The input must be allowed by this {spec.grammar.syntax} grammar:\n{spec.grammar.definition}")
-    if told:
-        function["description"] = "\n\n".join(told)
+    description = [spec.told] if spec.told else []
+    if spec.grammar is not None:  # chat completions have no tool grammars, so the description states it
+        description.append(
+            f"The input must be allowed by this {spec.grammar.syntax} grammar:\n{spec.grammar.definition}"
+        )
+    if description:
+        function["description"] = "\n\n".join(description)
     if spec.strict:
         function["strict"] = True
     return {"type": "function", "function": function}
@@ -76,14 +78,14 @@ def _sampling(request: ModelRequest, dialect: ChatDialect) -> Body:
 
 
 def _format(request: ModelRequest) -> Body:
-    wanted = request.format
-    if isinstance(wanted, JsonObjectFormat):
+    output_format = request.format
+    if isinstance(output_format, JsonObjectFormat):
         return {"response_format": {"type": "json_object"}}
-    if not isinstance(wanted, JsonSchemaFormat):
+    if not isinstance(output_format, JsonSchemaFormat):
         return {}
-    schema: Body = {"name": wanted.name, "schema": wanted.schema}
-    if wanted.description is not None:
-        schema["description"] = wanted.description
-    if wanted.strict is not None:
-        schema["strict"] = wanted.strict
+    schema: Body = {"name": output_format.name, "schema": output_format.schema}
+    if output_format.description is not None:
+        schema["description"] = output_format.description
+    if output_format.strict is not None:
+        schema["strict"] = output_format.strict
     return {"response_format": {"type": "json_schema", "json_schema": schema}}

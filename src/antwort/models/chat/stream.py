@@ -1,7 +1,6 @@
-"""The stream of a chat server, as pieces. Pure: chunks in, pieces out.
+"""Parses a chat completions stream into pieces. Pure: chunks in, pieces out.
 
-A server that does not stream although it was asked to sends one whole answer; it is
-read as a stream of one chunk.
+A server that does not stream sends one complete answer; it is parsed as a stream of one chunk.
 """
 
 from __future__ import annotations
@@ -16,19 +15,19 @@ from antwort.api.ids import new_id
 from antwort.api.responses import InputDetails, OutputDetails, Usage
 from antwort.engine.ports import Finished, Piece, ReasoningPiece, RefusalPiece, TextPiece
 from antwort.models import upstream_errors
-from antwort.models.calls import CallAssembler, CallDelta, FunctionDelta, NamelessCall
-from antwort.models.logprobs import Logprob, read_logprobs
+from antwort.models.calls import CallAssembler, CallDelta, CallWithoutName, FunctionDelta
+from antwort.models.logprobs import Logprob, parse_logprobs
 from antwort.net.sse import ServerEvent
 
 DONE = b"[DONE]"
-Reason: TypeAlias = Literal["stop", "length", "content_filter", "calls"]
+FinishReason: TypeAlias = Literal["stop", "length", "content_filter", "calls"]
 
-_CUT = {"length": "length", "max_tokens": "length", "content_filter": "content_filter"}
-_BROKEN = {"error", "abort", "aborted"}
+_TRUNCATION_REASONS = {"length": "length", "max_tokens": "length", "content_filter": "content_filter"}
+_ERROR_REASONS = {"error", "abort", "aborted"}
 
 
 class _Delta(Struct):
-    """What a chunk adds to the answer. `reasoning` is a string where it is the reasoning."""
+    """The delta of a chunk. `reasoning` contains text only if it is a string."""
 
     content: str | list[dict[str, Any]] | None = None
     refusal: str | None = None
@@ -46,95 +45,97 @@ class _Choice(Struct):
     logprobs: Any = None
 
 
-class _Cached(Struct):
+class _PromptTokensDetails(Struct):
     cached_tokens: int | None = None
 
 
-class _Reasoned(Struct):
+class _CompletionTokensDetails(Struct):
     reasoning_tokens: int | None = None
 
 
-class _Usage(Struct):
+class _ChatUsage(Struct):
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
-    prompt_tokens_details: _Cached | None = None
-    completion_tokens_details: _Reasoned | None = None
+    prompt_tokens_details: _PromptTokensDetails | None = None
+    completion_tokens_details: _CompletionTokensDetails | None = None
 
 
-class _Chunk(Struct):
+class _ChatChunk(Struct):
     choices: list[_Choice] | None = None
-    usage: _Usage | None = None
+    usage: _ChatUsage | None = None
     error: Any = None
     object: str | None = None
 
 
-_decoder = msgspec.json.Decoder(_Chunk)
+_decoder = msgspec.json.Decoder(_ChatChunk)
 
 
 class ChatStream:
-    """One answer under way. `logprobs` is how many likely tokens were asked for beside each, if any were."""
+    """Parser of one answer. `top_logprobs` is the requested number of alternatives; None means no logprobs."""
 
     def __init__(
         self,
         *,
         model: str,
-        logprobs: int | None = None,
-        taken: Iterable[str] = (),
-        mint: Callable[[], str] = lambda: new_id("call_"),
+        top_logprobs: int | None = None,
+        used_call_ids: Iterable[str] = (),
+        new_call_id: Callable[[], str] = lambda: new_id("call_"),
     ) -> None:
         self._model = model
-        self._logprobs = logprobs
-        self._calls = CallAssembler(taken=taken, mint=mint)
+        self._top_logprobs = top_logprobs
+        self._calls = CallAssembler(used_ids=used_call_ids, new_call_id=new_call_id)
         self._reason: str | None = None
         self.usage: Usage | None = None
-        self.done = False
+        self.is_done = False
 
     @property
-    def complete(self) -> bool:
-        """Whether nothing is missing but the numbers: a connection may break now."""
-        return self._reason is not None or self.done
+    def is_complete(self) -> bool:
+        """Whether only the usage numbers can be missing, so that a broken connection loses nothing else."""
+        return self._reason is not None or self.is_done
 
     def read(self, event: ServerEvent) -> Iterator[Piece]:
-        """The pieces of one event; `ModelFault` where it is an error, or nothing that we know."""
+        """The pieces of one event; `ModelFault` if it is an error or malformed."""
         if event.data.strip() == DONE:
-            self.done = True
+            self.is_done = True
             return
         try:
             chunk = _decoder.decode(event.data)
         except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-            raise upstream_errors.garbled() from error
+            raise upstream_errors.malformed_answer() from error
         if event.name == "error" or chunk.error or chunk.object == "error":
-            raise upstream_errors.broke_off(upstream_errors.read_body(event.data), model=self._model)
+            raise upstream_errors.fault_from_stream_error(
+                upstream_errors.parse_error_body(event.data), model=self._model
+            )
         if chunk.usage is not None:
             self.usage = _usage(chunk.usage)
         for choice in chunk.choices or ():
             if not choice.index:
-                yield from self._choice(choice)
+                yield from self._read_choice(choice)
 
     def close(self) -> Iterator[Piece]:
-        """What was held back, and the end; `ModelFault` where the answer never came to one."""
-        if not self.complete:
-            raise upstream_errors.cut_off()
+        """The pending calls and `Finished`; `ModelFault` if the stream ended early."""
+        if not self.is_complete:
+            raise upstream_errors.answer_truncated()
         try:
             yield from self._calls.close()
-        except NamelessCall as error:
-            raise upstream_errors.garbled() from error
-        yield Finished(self._finish(), self.usage or Usage())
+        except CallWithoutName as error:
+            raise upstream_errors.malformed_answer() from error
+        yield Finished(self._finish_reason(), self.usage or Usage())
 
-    def _choice(self, choice: _Choice) -> Iterator[Piece]:
+    def _read_choice(self, choice: _Choice) -> Iterator[Piece]:
         delta = choice.delta or choice.message
         if delta is not None:
-            yield from _thoughts(delta)
-            yield from _speech(delta, read_logprobs(_content(choice.logprobs), self._logprobs))
+            yield from _reasoning_pieces(delta)
+            yield from _text_pieces(delta, parse_logprobs(_logprob_entries(choice.logprobs), self._top_logprobs))
             for call in _call_deltas(delta):
                 yield from self._calls.add(call)
         if choice.finish_reason:
-            self._reason = _reason(choice.finish_reason)
-            if self._reason in _BROKEN:
-                raise upstream_errors.broken()
+            self._reason = _finish_reason_text(choice.finish_reason)
+            if self._reason in _ERROR_REASONS:
+                raise upstream_errors.upstream_failed()
 
-    def _finish(self) -> Reason:
-        match _CUT.get(self._reason or ""):
+    def _finish_reason(self) -> FinishReason:
+        match _TRUNCATION_REASONS.get(self._reason or ""):
             case "length":
                 return "length"
             case "content_filter":
@@ -143,18 +144,18 @@ class ChatStream:
                 return "calls" if self._calls else "stop"
 
 
-def _thoughts(delta: _Delta) -> Iterator[Piece]:
-    """The reasoning, in the older field or the newer; a server in between sends both."""
+def _reasoning_pieces(delta: _Delta) -> Iterator[Piece]:
+    """The reasoning, from the older or the newer field; some servers send both."""
     text = delta.reasoning_content or delta.reasoning
     if text and isinstance(text, str):
         yield ReasoningPiece(text)
 
 
-def _content(logprobs: object) -> object:
+def _logprob_entries(logprobs: object) -> object:
     return cast("dict[str, object]", logprobs).get("content") if isinstance(logprobs, dict) else None
 
 
-def _speech(delta: _Delta, logprobs: tuple[Logprob, ...]) -> Iterator[Piece]:
+def _text_pieces(delta: _Delta, logprobs: tuple[Logprob, ...]) -> Iterator[Piece]:
     content = delta.content
     text = content if isinstance(content, str) else "".join(_texts(content or ()))
     if text or (logprobs and content is not None):
@@ -170,22 +171,28 @@ def _texts(parts: Iterable[dict[str, Any]]) -> Iterator[str]:
 
 
 def _call_deltas(delta: _Delta) -> list[CallDelta]:
-    """The calls; also the one of servers from before there could be several."""
+    """The call fragments, including the legacy `function_call`."""
     calls = list(delta.tool_calls or ())
     if delta.function_call is not None:
         calls.append(CallDelta(index=0, function=delta.function_call))
     return calls
 
 
-def _reason(given: object) -> str:
-    """Mostly a word; an object with a `type` on some servers."""
+def _finish_reason_text(given: object) -> str:
+    """A string; some servers send an object with a `type`."""
     if isinstance(given, dict):
         return str(given.get("type"))  # pyright: ignore[reportUnknownMemberType,reportUnknownArgumentType] - any JSON
     return str(given)
 
 
-def _usage(given: _Usage) -> Usage:
-    read, written = given.prompt_tokens or 0, given.completion_tokens or 0
+def _usage(given: _ChatUsage) -> Usage:
+    input_tokens, output_tokens = given.prompt_tokens or 0, given.completion_tokens or 0
     cached = given.prompt_tokens_details.cached_tokens if given.prompt_tokens_details else 0
-    thought = given.completion_tokens_details.reasoning_tokens if given.completion_tokens_details else 0
-    return Usage(read, InputDetails(cached or 0), written, OutputDetails(thought or 0), read + written)
+    reasoning = given.completion_tokens_details.reasoning_tokens if given.completion_tokens_details else 0
+    return Usage(
+        input_tokens,
+        InputDetails(cached or 0),
+        output_tokens,
+        OutputDetails(reasoning or 0),
+        input_tokens + output_tokens,
+    )

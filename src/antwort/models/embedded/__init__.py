@@ -1,12 +1,13 @@
-"""A small model in a process of its own: llama.cpp, started with the first request, started again when it dies.
+"""Embedded model: a small model in a llama.cpp process, started with the first request and restarted when it dies.
 
-    weights, sources, pull    what there is, where it comes from, and how it gets here
-    server, supervisor        the process, and who looks after it
-    dialogue, turn            what a small model is told, and what its words mean: both pure
-    model                     the driver: `Embedded` speaks the engine's `Model` port
+    weights, sources, pull    catalogue and cache of weights, download sources, download
+    server, supervisor        the llama.cpp process, and its start, restart and stop
+    prompt, generation        prompt messages, and the completions that make up one answer; both pure
+    model                     `Embedded` implements the engine's `Model` port
+    cli                       `antwort model pull | list | rm`
 
-A small model does not call tools in its own format reliably. So it writes as it would write
-to a person: an answer, or a fenced block, which becomes the call.
+A small model does not reliably write tool calls in its trained format. So it writes plain text or a fenced code block;
+the block becomes the tool call.
 """
 
 from __future__ import annotations
@@ -15,11 +16,20 @@ from importlib.util import find_spec
 
 from antwort.models.embedded.model import Embedded
 from antwort.models.embedded.supervisor import Supervisor
-from antwort.models.embedded.weights import DEFAULT, Cache, Missing, WeightsError, find
+from antwort.models.embedded.weights import DEFAULT_MODEL, WeightsCache, WeightsError, WeightsMissing, find_weights
 
-__all__ = ["DEFAULT", "Cache", "Embedded", "Missing", "Supervisor", "WeightsError", "available", "find"]
+__all__ = [
+    "DEFAULT_MODEL",
+    "Embedded",
+    "Supervisor",
+    "WeightsCache",
+    "WeightsError",
+    "WeightsMissing",
+    "available",
+    "find_weights",
+]
 
 
 def available() -> bool:
-    """Whether llama.cpp is installed. It is loaded in the model's own process, never here."""
+    """Whether llama.cpp is installed. It is imported only in the process of `server`."""
     return find_spec("xllamacpp") is not None

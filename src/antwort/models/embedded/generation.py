@@ -1,8 +1,7 @@
-"""One answer of a small model: what it is asked next, and what its words mean. Pure.
+"""Generates one answer of the embedded model from completions: constrained decoding, fenced tool calls. Pure.
 
-It speaks until it stops, or until it opens a fence; then the words are those of a call. What must be
-JSON is held to its schema by a grammar while it is written; what must be a call begins behind
-its fence. So nothing that comes out of here can be malformed, however small the model.
+The model writes text until it stops or opens a fence; the content of the fence becomes a tool call. JSON is constrained
+to its schema by a grammar; a forced call starts inside its fence. So an answer is well-formed, however small the model.
 """
 
 from __future__ import annotations
@@ -18,226 +17,234 @@ from antwort.api.requests import JsonObjectFormat, JsonSchemaFormat
 from antwort.api.responses import InputDetails, Usage
 from antwort.engine.ports import CallPiece, Finished, ModelRequest, Must, Piece, TextPiece
 from antwort.models.embedded.prompt import (
-    SHOWN,
-    Fence,
-    failures,
-    fences,
-    looking,
+    FEW_SHOTS,
+    FencedTool,
+    code_tool,
+    consecutive_errors,
+    fenced_tools,
+    file_listing_step,
     must_answer,
-    of_code,
-    repair_of,
-    unfounded,
+    repair_comment,
+    tools_to_force,
 )
 from antwort.models.logprobs import Logprob
 
-_ANSWER: Final = "```json\n"
-_CLOSING: Final = ("\n```", "```")
-_LONGEST: Final = 2048
-_FORCED: Final = "The answer is"
-_ANYTHING: Final[dict[str, Any]] = {"type": "object"}
-_LARGEST: Final = 2**53 - 1
-_VALUES: Final = {"const", "default", "enum", "examples"}
+_JSON_OPENING: Final = "```json\n"
+_FENCE_CLOSINGS: Final = ("\n```", "```")
+_MAX_TOKENS: Final = 2048
+_FORCED_ANSWER_START: Final = "The answer is"
+_ANY_OBJECT: Final[dict[str, Any]] = {"type": "object"}
+_MAX_INTEGER: Final = 2**53 - 1
+_VALUE_KEYWORDS: Final = {"const", "default", "enum", "examples"}
 
-State: TypeAlias = Literal["choose", "speak", "json", "code", "arguments", "over"]
+_Phase: TypeAlias = Literal["choose", "text", "json", "code", "arguments", "done"]
 
 
-class Ask(Struct, frozen=True, kw_only=True):
-    """One completion: what stands there so far, where to stop, and what the words are held to."""
+class CompletionRequest(Struct, frozen=True, kw_only=True):
+    """One llama.cpp completion: prompt, stop words, and a schema or grammar that constrains the text."""
 
     prompt: str
     stop: tuple[str, ...] = ()
     schema: dict[str, Any] | None = None
     grammar: str | None = None
-    limit: int = _LONGEST
+    max_tokens: int = _MAX_TOKENS
 
 
-class Ended(Struct, frozen=True):
-    """How a completion ended, and what it cost."""
+class CompletionEnd(Struct, frozen=True):
+    """The reason for the end of a completion, and its token counts."""
 
-    word: str = ""
-    cut: bool = False
-    read: int = 0
-    cached: int = 0
-    written: int = 0
+    stop_word: str = ""
+    is_truncated: bool = False
+    input_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
 
 
-def bounded(schema: dict[str, Any]) -> dict[str, Any]:
-    """A schema whose integers have an end: a grammar would let a small model write digits for ever."""
+def bound_integers(schema: dict[str, Any]) -> dict[str, Any]:
+    """Add bounds to the integers of a schema: without them the grammar allows an endless sequence of digits."""
     limits: dict[str, Any] = {}
     if schema.get("type") == "integer":
-        limits |= {} if "exclusiveMinimum" in schema else {"minimum": -_LARGEST}
-        limits |= {} if "exclusiveMaximum" in schema else {"maximum": _LARGEST}
-    return {**limits, **{name: part if name in _VALUES else _bounded(part) for name, part in schema.items()}}
+        limits |= {} if "exclusiveMinimum" in schema else {"minimum": -_MAX_INTEGER}
+        limits |= {} if "exclusiveMaximum" in schema else {"maximum": _MAX_INTEGER}
+    return {**limits, **{name: part if name in _VALUE_KEYWORDS else _bound_part(part) for name, part in schema.items()}}
 
 
-def _bounded(part: object) -> object:
+def _bound_part(part: object) -> object:
     match part:
         case dict():
-            return bounded(cast("dict[str, Any]", part))
+            return bound_integers(cast("dict[str, Any]", part))
         case list():
-            return [_bounded(one) for one in cast("list[object]", part)]
+            return [_bound_part(one) for one in cast("list[object]", part)]
         case _:
             return part
 
 
-class Turn:
-    """An answer under way. Ask what `next` says, `read` the words, tell it how they `end`; then again."""
+class Generation:
+    """State of one answer. Repeat: send `next_request`, `read` the text of the completion, then `end` it."""
 
-    def __init__(self, request: ModelRequest, prompt: str, mint: Callable[[], str] = lambda: new_id("call_")) -> None:
+    def __init__(
+        self, request: ModelRequest, prompt: str, new_call_id: Callable[[], str] = lambda: new_id("call_")
+    ) -> None:
         self._request = request
-        self._mint = mint
-        self._stuck = request.choice == "auto" and must_answer(request)
-        self._fences = () if must_answer(request) else fences(request.tools)
+        self._new_call_id = new_call_id
+        self._is_answer_forced = request.choice == "auto" and must_answer(request)
+        self._tools = () if must_answer(request) else fenced_tools(request.tools)
         self._prompt = prompt
-        self._words: list[str] = []
-        self._call: Fence | None = None
-        self._lead = ""
-        self._left = request.max_output_tokens
+        self._fragments: list[str] = []
+        self._call: FencedTool | None = None
+        self._prefix = ""
+        self._tokens_left = request.max_output_tokens
         self._usage = Usage()
         self._reason: Literal["stop", "length", "calls"] = "stop"
-        names = {fence.spec.name for fence in self._fences} if request.choice == "required" else unfounded(request)
-        self._begin = tuple(fence for fence in self._fences if fence.spec.name in names)
-        self._state: State = self._first()
+        names = {tool.spec.name for tool in self._tools} if request.choice == "required" else tools_to_force(request)
+        self._forced_tools = tuple(tool for tool in self._tools if tool.spec.name in names)
+        self._phase: _Phase = self._first_phase()
 
-    # ── what is asked ────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── requests ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _first(self) -> State:
+    def _first_phase(self) -> _Phase:
         choice = self._request.choice
         if isinstance(choice, Must):
-            return self._open(next(fence for fence in self._fences if fence.spec.name == choice.name))
-        code = of_code(self._fences)
-        if code is not None and (state := self._led(code)) is not None:
-            return state
-        if len(self._begin) == 1:
-            return self._open(self._begin[0])
-        if self._fences and (self._begin or self._schema() is not None):
+            return self._start_block(next(tool for tool in self._tools if tool.spec.name == choice.name))
+        code = code_tool(self._tools)
+        if code is not None and (phase := self._forced_code_phase(code)) is not None:
+            return phase
+        if len(self._forced_tools) == 1:
+            return self._start_block(self._forced_tools[0])
+        if self._tools and (self._forced_tools or self._schema() is not None):
             return "choose"
-        return self._speak() if self._schema() is None else self._answer()
+        return self._start_text() if self._schema() is None else self._start_json()
 
-    def _led(self, code: Fence) -> State | None:
-        """What is not left to the model, because it would rather make an answer up: to look, to compute, to repair."""
-        look = looking(self._request) if self._request.choice == "auto" else "no"
-        if look == "now":
-            self._call, self._lead, self._reason = code, SHOWN.look, "calls"
-            return "over"
-        if failed := failures(self._request):
-            self._lead = f"{repair_of(failed[0])}\n"
-        return self._open(code) if look == "just" or failed else None
+    def _forced_code_phase(self, tool: FencedTool) -> _Phase | None:
+        """Forces file listing, computation and repair of failed code: the model would invent an answer instead."""
+        listing = file_listing_step(self._request) if self._request.choice == "auto" else "none"
+        if listing == "due":
+            self._call, self._prefix, self._reason = tool, FEW_SHOTS.listing_code, "calls"
+            return "done"
+        if errors := consecutive_errors(self._request):
+            self._prefix = f"{repair_comment(errors[0])}\n"
+        return self._start_block(tool) if listing == "just_done" or errors else None
 
-    def _speak(self) -> State:
-        if self._stuck:  # else it would write the same block once more
-            self._lead = _FORCED
-            self._prompt += _FORCED
-        return "speak"
+    def _start_text(self) -> _Phase:
+        if self._is_answer_forced:  # otherwise the model writes the same block again
+            self._prefix = _FORCED_ANSWER_START
+            self._prompt += _FORCED_ANSWER_START
+        return "text"
 
-    def _open(self, fence: Fence) -> State:
-        self._call = fence
-        self._prompt += fence.opening + self._lead
-        return "code" if fence.code else "arguments"
+    def _start_block(self, tool: FencedTool) -> _Phase:
+        self._call = tool
+        self._prompt += tool.opening + self._prefix
+        return "code" if tool.is_code else "arguments"
 
-    def _answer(self) -> State:
-        self._prompt += _ANSWER
+    def _start_json(self) -> _Phase:
+        self._prompt += _JSON_OPENING
         return "json"
 
     def _schema(self) -> dict[str, Any] | None:
-        wanted = self._request.format
-        if isinstance(wanted, JsonSchemaFormat):
-            return wanted.schema
-        return _ANYTHING if isinstance(wanted, JsonObjectFormat) else None
+        output_format = self._request.format
+        if isinstance(output_format, JsonSchemaFormat):
+            return output_format.schema
+        return _ANY_OBJECT if isinstance(output_format, JsonObjectFormat) else None
 
-    def opening(self) -> Iterator[Piece]:
-        """What is certain before anything is asked: a call that is forced."""
+    def initial_pieces(self) -> Iterator[Piece]:
+        """The pieces before the first completion: the start of a forced call or of a forced answer."""
         if self._call is not None:
-            yield from self._begin_call()
-            if self._state == "over":
+            yield from self._start_call()
+            if self._phase == "done":
                 yield CallPiece(0, arguments='"}')
-        elif self._lead:
-            yield TextPiece(self._lead)
+        elif self._prefix:
+            yield TextPiece(self._prefix)
 
-    def next(self) -> Ask | None:
-        """The next completion; None after the last."""
-        limit = _LONGEST if self._left is None else max(1, min(_LONGEST, self._left))
-        match self._state:
+    def next_request(self) -> CompletionRequest | None:
+        """The next completion to request; None after the last."""
+        limit = _MAX_TOKENS if self._tokens_left is None else max(1, min(_MAX_TOKENS, self._tokens_left))
+        match self._phase:
             case "choose":
-                return Ask(prompt=self._prompt, grammar=self._choices(), limit=limit)
-            case "speak":
-                return Ask(prompt=self._prompt, stop=tuple(fence.opening for fence in self._fences), limit=limit)
+                return CompletionRequest(prompt=self._prompt, grammar=self._choice_grammar(), max_tokens=limit)
+            case "text":
+                return CompletionRequest(
+                    prompt=self._prompt, stop=tuple(tool.opening for tool in self._tools), max_tokens=limit
+                )
             case "json":
-                return Ask(prompt=self._prompt, schema=bounded(self._schema() or _ANYTHING), limit=limit)
+                return CompletionRequest(
+                    prompt=self._prompt, schema=bound_integers(self._schema() or _ANY_OBJECT), max_tokens=limit
+                )
             case "code":
-                return Ask(prompt=self._prompt, stop=_CLOSING, limit=limit)
+                return CompletionRequest(prompt=self._prompt, stop=_FENCE_CLOSINGS, max_tokens=limit)
             case "arguments":
                 parameters = self._call.spec.parameters if self._call is not None else None
-                return Ask(prompt=self._prompt, schema=bounded(parameters or _ANYTHING), limit=limit)
+                return CompletionRequest(
+                    prompt=self._prompt, schema=bound_integers(parameters or _ANY_OBJECT), max_tokens=limit
+                )
             case _:
                 return None
 
-    def _choices(self) -> str:
-        openings = [fence.opening for fence in self._begin or self._fences]
-        if not self._begin:
-            openings.append(_ANSWER)
+    def _choice_grammar(self) -> str:
+        openings = [tool.opening for tool in self._forced_tools or self._tools]
+        if not self._forced_tools:
+            openings.append(_JSON_OPENING)
         return "root ::= " + " | ".join(json.dumps(opening) for opening in openings)
 
-    # ── what comes ───────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── completions ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def read(self, text: str, logprobs: tuple[Logprob, ...] = ()) -> Iterator[Piece]:
-        """The pieces of some more words."""
-        if self._state == "code" and not self._words:
-            text = text.lstrip(" ")  # a space behind the fence would be an indentation
+        """The pieces of a fragment of the completion."""
+        if self._phase == "code" and not self._fragments:
+            text = text.lstrip(" ")  # a space after the fence would indent the code
         if not text:
             return
-        self._words.append(text)
-        if self._state in ("speak", "json"):
+        self._fragments.append(text)
+        if self._phase in ("text", "json"):
             yield TextPiece(text, logprobs)
-        elif self._state == "code":
+        elif self._phase == "code":
             yield CallPiece(0, arguments=json.dumps(text, ensure_ascii=False)[1:-1])
-        elif self._state == "arguments":
+        elif self._phase == "arguments":
             yield CallPiece(0, arguments=text)
 
-    def end(self, ended: Ended) -> Iterator[Piece]:
-        """The pieces of the end of a completion; the state moves on."""
-        self._count(ended)
-        words, self._words = "".join(self._words), []
-        self._prompt += words
-        if ended.cut and self._state != "choose":
-            self._reason, self._state = "length", "over"
-        elif self._state == "choose":
-            yield from self._chosen(words)
-        elif self._state == "speak" and (fence := self._opened_by(ended.word)) is not None:
-            self._state = self._open(fence)
-            yield from self._begin_call()
+    def end(self, end: CompletionEnd) -> Iterator[Piece]:
+        """The pieces at the end of a completion; advances the phase."""
+        self._count_tokens(end)
+        text, self._fragments = "".join(self._fragments), []
+        self._prompt += text
+        if end.is_truncated and self._phase != "choose":
+            self._reason, self._phase = "length", "done"
+        elif self._phase == "choose":
+            yield from self._start_chosen(text)
+        elif self._phase == "text" and (tool := self._tool_opened_by(end.stop_word)) is not None:
+            self._phase = self._start_block(tool)
+            yield from self._start_call()
         else:
-            if self._state == "code":
+            if self._phase == "code":
                 yield CallPiece(0, arguments='"}')
             self._reason = "calls" if self._call is not None else "stop"
-            self._state = "over"
+            self._phase = "done"
 
     def finished(self) -> Finished:
         """The last piece."""
         return Finished(self._reason, self._usage)
 
-    def _chosen(self, words: str) -> Iterator[Piece]:
-        self._prompt = self._prompt.removesuffix(words)
-        fence = self._opened_by(words)
-        if fence is None:
-            self._state = self._answer()
+    def _start_chosen(self, opening: str) -> Iterator[Piece]:
+        self._prompt = self._prompt.removesuffix(opening)
+        tool = self._tool_opened_by(opening)
+        if tool is None:
+            self._phase = self._start_json()
         else:
-            self._state = self._open(fence)
-            yield from self._begin_call()
+            self._phase = self._start_block(tool)
+            yield from self._start_call()
 
-    def _opened_by(self, word: str) -> Fence | None:
-        return next((fence for fence in self._fences if fence.opening == word), None)
+    def _tool_opened_by(self, opening: str) -> FencedTool | None:
+        return next((tool for tool in self._tools if tool.opening == opening), None)
 
-    def _begin_call(self) -> Iterator[Piece]:
-        assert self._call is not None  # noqa: S101 - for the type checker: whoever asks has just opened it
-        begun = '{"code": "' + json.dumps(self._lead, ensure_ascii=False)[1:-1] if self._call.code else ""
-        yield CallPiece(0, self._call.spec.name, self._mint(), begun)
+    def _start_call(self) -> Iterator[Piece]:
+        assert self._call is not None  # noqa: S101 - for the type checker: callers have just set it
+        arguments = '{"code": "' + json.dumps(self._prefix, ensure_ascii=False)[1:-1] if self._call.is_code else ""
+        yield CallPiece(0, self._call.spec.name, self._new_call_id(), arguments)
 
-    def _count(self, ended: Ended) -> None:
+    def _count_tokens(self, end: CompletionEnd) -> None:
         if not self._usage.input_tokens:
-            self._usage.input_tokens = ended.read
-            self._usage.input_tokens_details = InputDetails(cached_tokens=min(ended.cached, ended.read))
-        self._usage.output_tokens += ended.written
+            self._usage.input_tokens = end.input_tokens
+            self._usage.input_tokens_details = InputDetails(cached_tokens=min(end.cached_tokens, end.input_tokens))
+        self._usage.output_tokens += end.output_tokens
         self._usage.total_tokens = self._usage.input_tokens + self._usage.output_tokens
-        if self._left is not None:
-            self._left -= ended.written
+        if self._tokens_left is not None:
+            self._tokens_left -= end.output_tokens

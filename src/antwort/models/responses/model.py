@@ -1,7 +1,7 @@
-"""A server that speaks the Responses API itself: OpenAI, vLLM, another of us.
+"""Client of an upstream Responses API: OpenAI, vLLM, another antwort.
 
-This is the driver. What is sent is made in `responses_request`, what comes is
-understood in `responses_stream`. The upstream's own tools are not used: tools are run here.
+Does the I/O. `request` builds the request body; `stream` parses the streamed answer. The upstream's own hosted tools
+are not used: this server runs the tools.
 """
 
 from __future__ import annotations
@@ -13,15 +13,14 @@ from typing import cast
 from antwort.engine.ports import ModelFault, ModelRequest, Piece
 from antwort.models.responses.request import ReplayReasoning, to_body
 from antwort.models.responses.stream import ResponsesStream
-from antwort.models.tokens import estimate
+from antwort.models.tokens import estimate_request
 from antwort.models.upstream import Refusal, Timeouts, Upstream
 
 
 class Responses:
-    """A model behind a Responses server. `model` is its name there; without one it is asked for as the client names it.
+    """A model behind a Responses API. `model` is its name there; by default the name in the client's request.
 
-    `replay_reasoning` says which earlier reasoning is sent back: that which the upstream
-    sealed itself, all of it, or none.
+    `replay_reasoning` selects the earlier reasoning that is sent back: with `encrypted_content` only, all, or none.
     """
 
     def __init__(
@@ -37,15 +36,15 @@ class Responses:
     ) -> None:
         self._upstream = Upstream(base_url, api_key=api_key, headers=headers, timeouts=timeouts, max_event=max_event)
         self._model = model
-        self._replay: ReplayReasoning = replay_reasoning
-        self._counts = True
+        self._replay_reasoning: ReplayReasoning = replay_reasoning
+        self._can_count_tokens = True
 
     async def generate(self, request: ModelRequest) -> AsyncGenerator[Piece, None]:
-        """Ask, and pass on what comes."""
-        stream = ResponsesStream(model=request.model, logprobs=request.top_logprobs)
-        body = to_body(request, model=self._model or request.model, reasoning=self._replay)
+        """Send the request and yield the pieces of the streamed answer."""
+        stream = ResponsesStream(model=request.model, top_logprobs=request.top_logprobs)
+        body = to_body(request, model=self._model or request.model, reasoning=self._replay_reasoning)
         try:
-            async with aclosing(self._upstream.stream("responses", body, lambda: stream.done)) as events:
+            async with aclosing(self._upstream.stream("responses", body, lambda: stream.is_done)) as events:
                 async for event in events:
                     for piece in stream.read(event):
                         yield piece
@@ -55,19 +54,19 @@ class Responses:
             yield piece
 
     async def count_tokens(self, request: ModelRequest) -> int:
-        """As the upstream counts, or else an estimate."""
-        counted = await self._count(request) if self._counts else None
-        return estimate(request) if counted is None else counted
+        """The upstream's count; an estimate if it does not support counting or fails."""
+        counted = await self._count(request) if self._can_count_tokens else None
+        return estimate_request(request) if counted is None else counted
 
     async def aclose(self) -> None:
         await self._upstream.aclose()
 
     async def _count(self, request: ModelRequest) -> int | None:
-        body = to_body(request, model=self._model or request.model, reasoning=self._replay, stream=False)
+        body = to_body(request, model=self._model or request.model, reasoning=self._replay_reasoning, stream=False)
         try:
             answer = await self._upstream.post(f"{self._upstream.base_url}/responses/input_tokens", body)
         except Refusal as refusal:
-            self._counts = refusal.status not in (404, 405, 501)
+            self._can_count_tokens = refusal.status not in (404, 405, 501)
             return None
         except ModelFault:
             return None

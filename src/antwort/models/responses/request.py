@@ -1,8 +1,7 @@
-"""The body of a request to a server that speaks the Responses API itself. Pure.
+"""Builds the request body for an upstream Responses API. Pure.
 
-The upstream stores nothing: the whole history goes along every time. Ids are left out,
-because they are ours and mean nothing there; calls of tools that are run here go as
-calls of functions, because their containers and stores mean nothing there either.
+The upstream stores nothing, so every request contains the whole history. Item ids are removed and hosted calls become
+function calls: ids, containers and vector stores of this server do not exist upstream.
 """
 
 from __future__ import annotations
@@ -14,28 +13,28 @@ import msgspec
 
 from antwort.api.items import GivenReasoning, Item, Raw
 from antwort.engine.ports import FunctionSpec, ModelRequest, Must
-from antwort.models.replay_hosted_calls import retell_call, retell_output
+from antwort.models.replay_hosted_calls import replay_call, replay_output
 
 Body: TypeAlias = dict[str, Any]
 ReplayReasoning: TypeAlias = Literal["sealed", "all", "drop"]
 
-_PASSED_ON = {
+_FORWARDED_TYPES = {
     "message",
     "function_call",
     "function_call_output",
     "custom_tool_call",
     "custom_tool_call_output",
 }
-_OURS = {"id", "status", "created_by"}
+_LOCAL_FIELDS = {"id", "status", "created_by"}
 
 
 def to_body(request: ModelRequest, *, model: str, reasoning: ReplayReasoning = "sealed", stream: bool = True) -> Body:
-    """Everything that is asked for and nothing else."""
+    """The body with the fields that the request sets and no others."""
     given: Body = {
         "model": model,
         "input": list(to_input(request.items, reasoning)),
         "instructions": request.instructions,
-        "reasoning": _options(request),
+        "reasoning": _reasoning_options(request),
         "text": _text(request),
     }
     if stream:
@@ -44,18 +43,21 @@ def to_body(request: ModelRequest, *, model: str, reasoning: ReplayReasoning = "
 
 
 def to_input(items: Sequence[Item], reasoning: ReplayReasoning) -> Iterator[Raw]:
-    """The history, without what only this server understands. What nobody knows is left out."""
+    """The history in items that the upstream understands; items of unknown types are dropped."""
     for item in items:
-        if item.type in _PASSED_ON:
-            yield {"type": item.type, **{name: _data(value) for name, value in item.raw.items() if name not in _OURS}}
+        if item.type in _FORWARDED_TYPES:
+            yield {
+                "type": item.type,
+                **{name: _without_file_ids(value) for name, value in item.raw.items() if name not in _LOCAL_FIELDS},
+            }
         elif isinstance(item.known, GivenReasoning):
             yield from _reasoning(item, item.known, reasoning)
         else:
-            yield from _retold(item)
+            yield from _replay(item)
 
 
-def _data(value: Any) -> Any:  # noqa: ANN401 - any JSON
-    """Parts with their data, and without the ids of files that are here: they mean nothing there either."""
+def _without_file_ids(value: Any) -> Any:  # noqa: ANN401 - any JSON
+    """Content parts without `file_id`: files of this server do not exist upstream."""
     if not isinstance(value, list):
         return value
     return [_without_file_id(part) for part in cast("list[Any]", value)]
@@ -69,16 +71,16 @@ def _without_file_id(part: Any) -> Any:  # noqa: ANN401 - any JSON
 
 def _reasoning(item: Item, known: GivenReasoning, replay: ReplayReasoning) -> Iterator[Raw]:
     if replay == "all" or (replay == "sealed" and known.encrypted_content):
-        fields = {name: value for name, value in item.raw.items() if name not in _OURS and value is not None}
+        fields = {name: value for name, value in item.raw.items() if name not in _LOCAL_FIELDS and value is not None}
         yield {"summary": [], **fields}
 
 
-def _retold(item: Item) -> Iterator[Raw]:
-    if (call := retell_call(item)) is not None:
+def _replay(item: Item) -> Iterator[Raw]:
+    if (call := replay_call(item)) is not None:
         yield {"type": "function_call", "call_id": call.call_id, "name": call.name, "arguments": call.arguments}
         if call.output is not None:
             yield {"type": "function_call_output", "call_id": call.call_id, "output": call.output}
-    elif (output := retell_output(item)) is not None:
+    elif (output := replay_output(item)) is not None:
         call_id = item.raw.get("call_id") or item.raw.get("id")
         yield {"type": "function_call_output", "call_id": call_id, "output": output}
 
@@ -98,11 +100,11 @@ def _tools(request: ModelRequest) -> Body:
 
 
 def _tool(spec: FunctionSpec) -> Body:
-    named: Body = {"name": spec.name} | ({"description": spec.told} if spec.told else {})
+    common: Body = {"name": spec.name} | ({"description": spec.told} if spec.told else {})
     if spec.free_text:
-        allowed: Body = {"format": msgspec.to_builtins(spec.grammar)} if spec.grammar else {}
-        return {"type": "custom", **named, **allowed}
-    return {"type": "function", **named, "parameters": spec.parameters, "strict": spec.strict}
+        grammar: Body = {"format": msgspec.to_builtins(spec.grammar)} if spec.grammar else {}
+        return {"type": "custom", **common, **grammar}
+    return {"type": "function", **common, "parameters": spec.parameters, "strict": spec.strict}
 
 
 def _sampling(request: ModelRequest) -> Body:
@@ -122,16 +124,16 @@ def _include(request: ModelRequest) -> list[str]:
     return sealed if request.top_logprobs is None else [*sealed, "message.output_text.logprobs"]
 
 
-def _options(request: ModelRequest) -> Body | None:
+def _reasoning_options(request: ModelRequest) -> Body | None:
     given: Body = msgspec.to_builtins(request.reasoning) if request.reasoning else {}
     return {name: value for name, value in given.items() if value is not None} or None
 
 
 def _text(request: ModelRequest) -> Body | None:
-    wanted: Body = msgspec.to_builtins(request.format)
+    output_format: Body = msgspec.to_builtins(request.format)
     text: Body = {}
-    if wanted["type"] != "text":
-        text["format"] = {name: value for name, value in wanted.items() if value is not None}
+    if output_format["type"] != "text":
+        text["format"] = {name: value for name, value in output_format.items() if value is not None}
     if request.verbosity not in (None, "medium"):
         text["verbosity"] = request.verbosity
     return text or None

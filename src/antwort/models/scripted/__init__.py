@@ -1,4 +1,4 @@
-"""A model that plays a script: for tests, demonstrations and benchmarks."""
+"""Scripted model: answers from a YAML file, for tests, demonstrations and benchmarks."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""A model that answers from a script. For tests and offline examples: there is no language model in it.
+"""Scripted model: answers from a YAML script, for tests and offline examples. It contains no language model.
 
-Everything around it is the real thing: the engine, the tools, the wire. `script` says
-how scripts are written.
+`script` documents the file format.
 """
 
 from __future__ import annotations
@@ -29,73 +28,81 @@ from antwort.engine.ports import (
     SummaryPiece,
     TextPiece,
 )
-from antwort.models.replay_hosted_calls import retell_call, retell_output
-from antwort.models.scripted.script import Script, ScriptedAnswer, ScriptedCall, ScriptedUsage, Step, When, contains
-from antwort.models.tokens import Meter, estimate, estimate_usage, text_of
+from antwort.models.replay_hosted_calls import replay_call, replay_output
+from antwort.models.scripted.script import (
+    Condition,
+    ReplyStep,
+    Script,
+    ScriptedAnswer,
+    ScriptedCall,
+    ScriptedUsage,
+    pattern_matches,
+)
+from antwort.models.tokens import TokenEstimator, estimate_request, estimate_usage, generated_text
 
-_SPEECH: tuple[tuple[str, Callable[[str], Piece]], ...] = (
+_PIECE_TYPES: tuple[tuple[str, Callable[[str], Piece]], ...] = (
     ("text", TextPiece),
     ("refusal", RefusalPiece),
     ("reasoning", ReasoningPiece),
     ("summary", SummaryPiece),
 )
-_REMEMBERED = 100
-_CALLS = ("function_call", "custom_tool_call")
+_MAX_REQUESTS = 100
+_CALL_TYPES = ("function_call", "custom_tool_call")
 
 
 class Scripted:
-    """A model that answers from a script. `requests` keeps the last of what it was asked, for tests to look at."""
+    """A model that answers from a script. `requests` contains the last requests, for tests."""
 
     def __init__(
         self,
         script: Script,
         *,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-        remembered: int = _REMEMBERED,
+        max_requests: int = _MAX_REQUESTS,
     ) -> None:
-        self.requests: deque[ModelRequest] = deque(maxlen=remembered)
+        self.requests: deque[ModelRequest] = deque(maxlen=max_requests)
         self._script = script
         self._sleep = sleep
-        self._given: Counter[int] = Counter()
+        self._uses: Counter[int] = Counter()
 
     async def generate(self, request: ModelRequest) -> AsyncGenerator[Piece, None]:
-        """The first answer of the script that fits and is not used up."""
+        """The first answer of the script that matches and has uses left."""
         self.requests.append(request)
-        scene = look(request)
-        answer = self._choose(scene)
+        summary = summarize(request)
+        answer = self._choose(summary)
         size = self._script.fragment if answer.fragment is None else answer.fragment
-        meter, calls = Meter(), 0
+        written, calls = TokenEstimator(), 0
         for step in answer.reply:
             if isinstance(step.delay, float | int):
                 await self._sleep(step.delay)
             elif not isinstance(step.fault, msgspec.UnsetType):
-                raise step.fault.raised()
+                raise step.fault.to_model_fault()
             else:
-                for piece in _pieces(step, scene, size, calls):
-                    meter.add(text_of(piece))
-                    yield _certain(piece, request.top_logprobs)
-                    await asyncio.sleep(0)  # a real model's pieces do not come without others having their turn
+                for piece in _pieces(step, summary, size, calls):
+                    written.add(generated_text(piece))
+                    yield _with_logprobs(piece, request.top_logprobs)
+                    await asyncio.sleep(0)  # as with a real model, other tasks run between pieces
                 calls += isinstance(step.call, ScriptedCall)
-        usage = _usage(answer.usage) if answer.usage else estimate_usage(request, meter.tokens)
+        usage = _usage(answer.usage) if answer.usage else estimate_usage(request, written.tokens)
         yield Finished(answer.finish or ("calls" if calls else "stop"), usage)
 
     async def count_tokens(self, request: ModelRequest) -> int:
-        """An estimate: a script has no tokens."""
-        return estimate(request)
+        """An estimate: a script has no tokenizer."""
+        return estimate_request(request)
 
     async def aclose(self) -> None:
-        """There is nothing to let go of."""
+        """Does nothing: there are no resources."""
 
-    def _choose(self, scene: Scene) -> ScriptedAnswer:
-        for at, answer in enumerate(self._script.answers):
-            if fits(answer.when, scene) and (answer.times is None or self._given[at] < answer.times):
-                self._given[at] += 1
+    def _choose(self, summary: RequestSummary) -> ScriptedAnswer:
+        for index, answer in enumerate(self._script.answers):
+            if matches(answer.when, summary) and (answer.times is None or self._uses[index] < answer.times):
+                self._uses[index] += 1
                 return answer
         raise ModelFault("The script of this scripted model has no answer for this request.", status=500)
 
 
-class Scene(Struct, frozen=True):
-    """What a script can see of a request."""
+class RequestSummary(Struct, frozen=True):
+    """The properties of a request that `when` can match."""
 
     text: str
     output: str
@@ -103,103 +110,103 @@ class Scene(Struct, frozen=True):
     tools: frozenset[str]
 
 
-def look(request: ModelRequest) -> Scene:
-    """The user's last text, the newest result, and the turn."""
-    start = max((at for at, item in enumerate(request.items) if _is_users(item)), default=-1)
-    text = _text(request.items[start]) if start >= 0 else ""
-    output, turn, calling = "", 1, False
+def summarize(request: ModelRequest) -> RequestSummary:
+    """The last user text, the last call output, the turn and the tools of a request."""
+    start = max((index for index, item in enumerate(request.items) if _is_user_message(item)), default=-1)
+    text = _message_text(request.items[start]) if start >= 0 else ""
+    output, turn, in_calls = "", 1, False
     for item in request.items[start + 1 :]:
-        result = _result(item)
-        hosted = retell_call(item)
-        begins = item.type in _CALLS or hosted is not None
-        turn += begins and not calling
-        calling = begins and (hosted is None or hosted.output is None)
-        output = output if result is None else result
-    return Scene(text, output, turn, frozenset(tool.name for tool in request.tools))
+        new_output = _call_output(item)
+        hosted = replay_call(item)
+        is_call = item.type in _CALL_TYPES or hosted is not None
+        turn += is_call and not in_calls
+        in_calls = is_call and (hosted is None or hosted.output is None)
+        output = output if new_output is None else new_output
+    return RequestSummary(text, output, turn, frozenset(tool.name for tool in request.tools))
 
 
-def fits(when: When, scene: Scene) -> bool:
-    """Whether a request is one of those that an answer is for."""
+def matches(when: Condition, summary: RequestSummary) -> bool:
+    """Whether a request fulfils an answer's condition."""
     return (
-        (when.text is None or contains(when.text, scene.text))
-        and (when.output is None or contains(when.output, scene.output))
-        and (when.turn is None or when.turn == scene.turn)
-        and (when.tool is None or when.tool in scene.tools)
+        (when.text is None or pattern_matches(when.text, summary.text))
+        and (when.output is None or pattern_matches(when.output, summary.output))
+        and (when.turn is None or when.turn == summary.turn)
+        and (when.tool is None or when.tool in summary.tools)
     )
 
 
-def _is_users(item: Item) -> bool:
+def _is_user_message(item: Item) -> bool:
     return isinstance(item.known, GivenMessage) and item.known.role == "user"
 
 
-def _text(item: Item) -> str:
+def _message_text(item: Item) -> str:
     content = item.known.content if isinstance(item.known, GivenMessage) else ""
     if isinstance(content, str):
         return content
     return "\n".join(part.text for part in content if isinstance(part, (InputText, GivenText)))
 
 
-def _result(item: Item) -> str | None:
+def _call_output(item: Item) -> str | None:
     if isinstance(item.known, (FunctionCallOutput, CustomToolCallOutput)):
         output = item.known.output
         if isinstance(output, str):
             return output
         return "\n".join(part.text for part in output if isinstance(part, InputText))
-    hosted = retell_call(item)
-    return hosted.output if hosted is not None else retell_output(item)
+    hosted = replay_call(item)
+    return hosted.output if hosted is not None else replay_output(item)
 
 
-def _pieces(step: Step, scene: Scene, size: int, index: int) -> Iterator[Piece]:
-    for name, kind in _SPEECH:
-        said = getattr(step, name)
-        if isinstance(said, str):
-            yield from map(kind, _cut(_filled(said, scene), size))
+def _pieces(step: ReplyStep, summary: RequestSummary, size: int, index: int) -> Iterator[Piece]:
+    for name, kind in _PIECE_TYPES:
+        text = getattr(step, name)
+        if isinstance(text, str):
+            yield from map(kind, _split(_substitute(text, summary), size))
     if isinstance(step.sealed, str):
         yield SealedReasoning(step.sealed)
     if isinstance(step.call, ScriptedCall):
-        first, *rest = list(_cut(_arguments(step.call, scene), size)) or [""]
+        first, *rest = list(_split(_arguments(step.call, summary), size)) or [""]
         yield CallPiece(index, step.call.name, step.call.id or new_id("call_"), first)
         yield from (CallPiece(index, arguments=part) for part in rest)
 
 
-def _certain(piece: Piece, likely: int | None) -> Piece:
-    """With logprobs, where they are asked for: a script has no doubts, so each fragment is a token that is certain."""
-    if likely is None or not isinstance(piece, TextPiece):
+def _with_logprobs(piece: Piece, top_logprobs: int | None) -> Piece:
+    """Add logprobs if requested: each fragment is one token with probability 1."""
+    if top_logprobs is None or not isinstance(piece, TextPiece):
         return piece
     token: dict[str, Any] = {"token": piece.text, "bytes": list(piece.text.encode()), "logprob": 0.0}
-    return TextPiece(piece.text, ({**token, "top_logprobs": [token][:likely]},))
+    return TextPiece(piece.text, ({**token, "top_logprobs": [token][:top_logprobs]},))
 
 
-def _cut(text: str, size: int) -> Iterator[str]:
+def _split(text: str, size: int) -> Iterator[str]:
     size = size or max(1, len(text))
-    return (text[at : at + size] for at in range(0, len(text), size))
+    return (text[start : start + size] for start in range(0, len(text), size))
 
 
-def _arguments(call: ScriptedCall, scene: Scene) -> str:
+def _arguments(call: ScriptedCall, summary: RequestSummary) -> str:
     if isinstance(call.arguments, str):
-        return _filled(call.arguments, scene)
-    return msgspec.json.encode(_filled_in(call.arguments, scene)).decode()
+        return _substitute(call.arguments, summary)
+    return msgspec.json.encode(_substitute_all(call.arguments, summary)).decode()
 
 
-def _filled_in(value: Any, scene: Scene) -> Any:  # noqa: ANN401 - any JSON
+def _substitute_all(value: Any, summary: RequestSummary) -> Any:  # noqa: ANN401 - any JSON
     if isinstance(value, str):
-        return _filled(value, scene)
+        return _substitute(value, summary)
     if isinstance(value, dict):
-        return {name: _filled_in(inner, scene) for name, inner in value.items()}  # pyright: ignore[reportUnknownVariableType] - any JSON
+        return {name: _substitute_all(inner, summary) for name, inner in value.items()}  # pyright: ignore[reportUnknownVariableType] - any JSON
     if isinstance(value, list):
-        return [_filled_in(inner, scene) for inner in value]  # pyright: ignore[reportUnknownVariableType] - any JSON
+        return [_substitute_all(inner, summary) for inner in value]  # pyright: ignore[reportUnknownVariableType] - any JSON
     return value
 
 
-def _filled(text: str, scene: Scene) -> str:
-    return text.replace("<<text>>", scene.text).replace("<<output>>", scene.output)
+def _substitute(text: str, summary: RequestSummary) -> str:
+    return text.replace("<<text>>", summary.text).replace("<<output>>", summary.output)
 
 
-def _usage(said: ScriptedUsage) -> Usage:
+def _usage(usage: ScriptedUsage) -> Usage:
     return Usage(
-        said.input_tokens,
-        InputDetails(said.cached_tokens),
-        said.output_tokens,
-        OutputDetails(said.reasoning_tokens),
-        said.input_tokens + said.output_tokens,
+        usage.input_tokens,
+        InputDetails(usage.cached_tokens),
+        usage.output_tokens,
+        OutputDetails(usage.reasoning_tokens),
+        usage.input_tokens + usage.output_tokens,
     )

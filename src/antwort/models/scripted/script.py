@@ -1,34 +1,34 @@
-"""The format of scripts: YAML with answers, each for the requests that it fits.
+"""Script format of the scripted model: YAML with answers, each for the requests that it matches.
 
-    fragment: 8                       # characters per piece of text and arguments; 0 (the default) is whole
+    fragment: 8                       # characters per piece of text and arguments; 0 (the default): one piece
     answers:
-      - when: {text: weather, turn: 1}      # the last user's text contains this, and nothing was called yet
+      - when: {text: weather, turn: 1}      # the last user text contains this, and there was no call yet
         reply:
           - reasoning: The user wants the weather.
           - call: {name: get_weather, arguments: {city: Berlin}}
-      - when: {output: "21"}                # the newest result of a call contains this
+      - when: {output: "21"}                # the last output of a call contains this
         reply:
           - text: "It is <<output>> in Berlin."
       - when: {text: busy}
-        times: 1                            # only the first time; the next answer that fits comes after it
+        times: 1                            # only once; afterwards the next answer that matches
         reply:
           - fault: {code: rate_limit_exceeded, status: 429, retry_after: 1, retryable: true}
-      - reply:                              # without `when` it fits everything
+      - reply:                              # without `when` it matches every request
           - delay: 0.2                      # seconds
           - text: "You said: <<text>>"
-        finish: stop                        # stop | length | content_filter | calls; found out by itself otherwise
-        usage: {input_tokens: 12, output_tokens: 7}     # estimated otherwise
+        finish: stop                        # stop | length | content_filter | calls; inferred by default
+        usage: {input_tokens: 12, output_tokens: 7}     # estimated by default
 
-The first answer that fits is given. `when` knows:
+The first answer that matches is given. Keys of `when`:
 
-    text       a string that the user's last text contains, case does not matter; /…/ is a regular expression
-    output     the same, for the newest result of a call
-    turn       how often the model is asked for this user's message, from 1: it grows by one with each round of calls
+    text       a string that the last user text contains, ignoring case; /…/ is a regular expression
+    output     the same, for the last output of a call
+    turn       the number of the request for this user message, from 1; it grows by one with each round of calls
     tool       the name of a tool that the model may call
 
-A step of `reply` is one of `text`, `refusal`, `reasoning`, `summary`, `sealed`, `call`,
-`delay` and `fault`. In texts, and in the arguments of calls, <<text>> and <<output>> stand
-for the user's last text and for the newest result. Unknown keys are errors.
+A step of `reply` is one of `text`, `refusal`, `reasoning`, `summary`, `sealed`, `call`, `delay` and `fault`. In texts
+and call arguments, <<text>> and <<output>> are replaced by the last user text and the last call output. Unknown keys
+are errors.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from antwort.engine.ports import ModelFault
 
-NotNegative: TypeAlias = Annotated[int, Meta(ge=0)]
+NonNegativeInt: TypeAlias = Annotated[int, Meta(ge=0)]
 
 
 class ScriptError(ValueError):
-    """A script that cannot be played. Says where."""
+    """An invalid script. The message contains the position."""
 
 
-class When(Struct, frozen=True, forbid_unknown_fields=True):
-    """Which requests an answer is for: those that fit all that is said."""
+class Condition(Struct, frozen=True, forbid_unknown_fields=True):
+    """The condition of an answer: every key that is set must match."""
 
     text: str | None = None
     output: str | None = None
@@ -60,7 +60,7 @@ class When(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ScriptedCall(Struct, frozen=True, forbid_unknown_fields=True):
-    """A call. Arguments that are a string are written as they are, so that they can be broken JSON."""
+    """A tool call. String arguments are sent verbatim, so that they can be invalid JSON."""
 
     name: str
     arguments: dict[str, Any] | str = field(default_factory=dict[str, Any])
@@ -68,15 +68,15 @@ class ScriptedCall(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ScriptedFault(Struct, frozen=True, forbid_unknown_fields=True):
-    """A failure, as a `ModelFault` has it."""
+    """The fields of a `ModelFault` to raise."""
 
-    message: str = "The script says that the model fails here."
+    message: str = "The script contains a fault here."
     code: str = "server_error"
     status: Annotated[int, Meta(ge=400, le=599)] = 502
-    retry_after: NotNegative | None = None
+    retry_after: NonNegativeInt | None = None
     retryable: bool = False
 
-    def raised(self) -> ModelFault:
+    def to_model_fault(self) -> ModelFault:
         return ModelFault(
             self.message,
             code=self.code,
@@ -86,8 +86,8 @@ class ScriptedFault(Struct, frozen=True, forbid_unknown_fields=True):
         )
 
 
-class Step(Struct, frozen=True, forbid_unknown_fields=True):
-    """One thing that happens: exactly one of these."""
+class ReplyStep(Struct, frozen=True, forbid_unknown_fields=True):
+    """One step of a reply: exactly one field is set."""
 
     text: str | UnsetType = UNSET
     refusal: str | UnsetType = UNSET
@@ -100,30 +100,30 @@ class Step(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ScriptedUsage(Struct, frozen=True, forbid_unknown_fields=True):
-    """What an answer says that it cost."""
+    """The usage of an answer."""
 
-    input_tokens: NotNegative = 0
-    output_tokens: NotNegative = 0
-    cached_tokens: NotNegative = 0
-    reasoning_tokens: NotNegative = 0
+    input_tokens: NonNegativeInt = 0
+    output_tokens: NonNegativeInt = 0
+    cached_tokens: NonNegativeInt = 0
+    reasoning_tokens: NonNegativeInt = 0
 
 
 class ScriptedAnswer(Struct, frozen=True, forbid_unknown_fields=True):
-    """An answer, and when it is given."""
+    """An answer and its condition."""
 
-    reply: list[Step]
-    when: When = field(default_factory=When)
+    reply: list[ReplyStep]
+    when: Condition = field(default_factory=Condition)
     times: Annotated[int, Meta(ge=1)] | None = None
     finish: Literal["stop", "length", "content_filter", "calls"] | None = None
     usage: ScriptedUsage | None = None
-    fragment: NotNegative | None = None
+    fragment: NonNegativeInt | None = None
 
 
 class Script(Struct, frozen=True, forbid_unknown_fields=True):
-    """All answers, in the order in which they are tried."""
+    """All answers, in the order in which they are matched."""
 
     answers: list[ScriptedAnswer]
-    fragment: NotNegative = 0
+    fragment: NonNegativeInt = 0
 
 
 def load_script(path: Path) -> Script:
@@ -132,33 +132,33 @@ def load_script(path: Path) -> Script:
 
 
 def parse_script(source: str, *, name: str = "script") -> Script:
-    """Read a script; `ScriptError` says what is wrong with it, and where."""
+    """Parse a script; `ScriptError` if it is invalid."""
     try:
         script = msgspec.convert(yaml.safe_load(source), Script)
     except yaml.YAMLError as error:
-        raise ScriptError(f"{name} is no YAML: {error}") from error
+        raise ScriptError(f"{name} is not valid YAML: {error}") from error
     except msgspec.ValidationError as error:
         raise ScriptError(f"{name}: {error}") from error
-    for at, answer in enumerate(script.answers):
-        _check(answer, f"{name}: answers[{at}]")
+    for index, answer in enumerate(script.answers):
+        _check(answer, f"{name}: answers[{index}]")
     return script
 
 
 def _check(answer: ScriptedAnswer, where: str) -> None:
-    for at, step in enumerate(answer.reply):
+    for index, step in enumerate(answer.reply):
         given = [key for key in step.__struct_fields__ if getattr(step, key) is not UNSET]
         if len(given) != 1:
-            raise ScriptError(f"{where}.reply[{at}] must be exactly one thing, not {given or 'nothing'}")
+            raise ScriptError(f"{where}.reply[{index}] must have exactly one key, not {given or 'none'}")
     for key in ("text", "output"):
         pattern = cast("str | None", getattr(answer.when, key))
         try:
-            contains(pattern or "", "")
+            pattern_matches(pattern or "", "")
         except re.error as error:
-            raise ScriptError(f"{where}.when.{key} is no regular expression: {error}") from error
+            raise ScriptError(f"{where}.when.{key} is not a valid regular expression: {error}") from error
 
 
-def contains(pattern: str, text: str) -> bool:
-    """Whether a text contains a string, or something that fits /a regular expression/."""
+def pattern_matches(pattern: str, text: str) -> bool:
+    """Whether a text contains a string or a match of a /regular expression/, ignoring case."""
     if len(pattern) > 1 and pattern.startswith("/") and pattern.endswith("/"):
         return re.search(pattern[1:-1], text, re.IGNORECASE) is not None
     return pattern.lower() in text.lower()

@@ -9,19 +9,19 @@ import msgspec
 
 from antwort.api.items import Raw, kind_of
 
-Column: TypeAlias = dict[str, object]
+RowValues: TypeAlias = dict[str, object]
 
 _decode = msgspec.json.Decoder(list[dict[str, Any]]).decode
 
 
-def item_columns(items: Iterable[Raw]) -> list[Column]:
-    """What is stored of each item. References are told apart, so that a search for an item does not find them."""
+def item_rows(items: Iterable[Raw]) -> list[RowValues]:
+    """The column values of each item. References are marked, so that a search for an item does not find them."""
     return [
         {"id": item.get("id"), "is_reference": kind_of(item) == "item_reference", "body": msgspec.json.encode(item)}
         for item in items
     ]
 
 
-def read_items(bodies: Iterable[bytes]) -> list[Raw]:
-    """Many at once, which is much cheaper than one by one."""
+def decode_items(bodies: Iterable[bytes]) -> list[Raw]:
+    """Decode many items at once, which is much cheaper than one by one."""
     return _decode(b"[" + b",".join(bodies) + b"]")

@@ -1,4 +1,4 @@
-"""Containers and the records of their files, as statements about one tenant's rows. No threads, no asyncio."""
+"""SQL statements for containers and container file records, scoped to one tenant. No threads, no asyncio."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from antwort.engine.ports import (
+from antwort.engine.stores import (
     ContainerFileRecord,
     ContainerRecord,
     ContainerUse,
@@ -17,138 +17,142 @@ from antwort.engine.ports import (
     Page,
     PageQuery,
 )
-from antwort.storage.sqlite.database import Rows
-from antwort.storage.sqlite.paging import Listing, page_of_rows
+from antwort.storage.sqlite.database import TenantRows
+from antwort.storage.sqlite.paging import Listing, page_rows
 
 _FIELDS = ContainerRecord.__struct_fields__
 _COLUMNS = ", ".join(_FIELDS)
 _FILE_FIELDS = tuple(name for name in ContainerFileRecord.__struct_fields__ if name != "container_id")
 _FILE_COLUMNS = ", ".join(_FILE_FIELDS)
 
-_MINE = "tenant = :tenant AND id = :id"
-_LIVING = "status = 'running' AND last_active_at + expires_after > :now"
-_DUE = "status = 'running' AND last_active_at + expires_after <= :now"
+_BY_ID = "tenant = :tenant AND id = :id"
+_IS_LIVE = "status = 'running' AND last_active_at + expires_after > :now"
+_IS_EXPIRED = "status = 'running' AND last_active_at + expires_after <= :now"
 
 
-def create(rows: Rows, record: ContainerRecord, most: ContainerUse, now: float) -> None:
-    """Write a new one, unless that is one too many."""
+def create(rows: TenantRows, record: ContainerRecord, quota: ContainerUse, now: float) -> None:
+    """Insert a container; `OverQuota` if it would exceed the quota."""
     used = use(rows, now)
-    if used.containers + 1 > most.containers:
+    if used.containers + 1 > quota.containers:
         raise OverQuota("containers")
-    if used.memory + record.memory > most.memory:
+    if used.memory + record.memory > quota.memory:
         raise OverQuota("memory")
-    rows.run(
-        f"INSERT INTO containers (tenant, key_id, {_COLUMNS})"  # noqa: S608 — the names of our own fields
+    rows.execute(
+        f"INSERT INTO containers (tenant, key_id, {_COLUMNS})"  # noqa: S608 - constant field names
         f" VALUES (:tenant, :key_id, {', '.join(':' + name for name in _FIELDS)})",
         **msgspec.structs.asdict(record),
     )
 
 
-def get(rows: Rows, container_id: str, now: float) -> ContainerRecord | None:
-    """One of them."""
-    found = rows.one(f"SELECT {_COLUMNS} FROM containers WHERE {_MINE}", id=container_id)  # noqa: S608 — our own constants
+def get(rows: TenantRows, container_id: str, now: float) -> ContainerRecord | None:
+    """One container."""
+    found = rows.fetchone(f"SELECT {_COLUMNS} FROM containers WHERE {_BY_ID}", id=container_id)  # noqa: S608 - only constant names
     return None if found is None else _record(found, now)
 
 
-def find(rows: Rows, ids: Sequence[str], now: float) -> dict[str, ContainerRecord]:
-    """Some of them."""
-    found = rows.run(
-        f"SELECT {_COLUMNS} FROM containers"  # noqa: S608 — our own constants
+def find(rows: TenantRows, ids: Sequence[str], now: float) -> dict[str, ContainerRecord]:
+    """The containers with these ids."""
+    found = rows.execute(
+        f"SELECT {_COLUMNS} FROM containers"  # noqa: S608 - only constant names
         " WHERE tenant = :tenant AND id IN (SELECT value FROM json_each(:ids))",
         ids=msgspec.json.encode(list(ids)).decode(),
     )
     return {record.id: record for record in (_record(row, now) for row in found)}
 
 
-def container_page(rows: Rows, query: PageQuery, name: str | None, now: float) -> Page:
-    """A page of them, by the order of arrival."""
+def container_page(rows: TenantRows, query: PageQuery, name: str | None, now: float) -> Page:
+    """A page of containers, in order of creation."""
     listing = Listing("containers", "(:name IS NULL OR name = :name)", {"name": name})
-    found, more = page_of_rows(rows, listing, _COLUMNS, query)
+    found, more = page_rows(rows, listing, _COLUMNS, query)
     return Page([_record(row, now) for row in found], more)
 
 
-def touch(rows: Rows, container_id: str, now: float) -> ContainerRecord | None:
-    """Used now; a clock that goes back takes nothing away."""
-    rows.run(
-        "UPDATE containers SET last_active_at = max(last_active_at, :now)"  # noqa: S608 — our own constants
-        f" WHERE {_MINE} AND {_LIVING}",
+def touch(rows: TenantRows, container_id: str, now: float) -> ContainerRecord | None:
+    """Record a use at `now`. A clock that jumps back does not shorten the lifetime."""
+    rows.execute(
+        "UPDATE containers SET last_active_at = max(last_active_at, :now)"  # noqa: S608 - only constant names
+        f" WHERE {_BY_ID} AND {_IS_LIVE}",
         id=container_id,
         now=now,
     )
     return get(rows, container_id, now)
 
 
-def give_sandbox(rows: Rows, container_id: str, sandbox: str) -> bool:
-    """A fresh sandbox, so there are no files."""
-    key = _running(rows, container_id)
+def give_sandbox(rows: TenantRows, container_id: str, sandbox: str) -> bool:
+    """Assign a new sandbox; it has no files."""
+    key = _running_key(rows, container_id)
     if key is None:
         return False
-    rows.run("UPDATE containers SET sandbox = :sandbox WHERE tenant = :tenant AND key = :key", key=key, sandbox=sandbox)
-    _empty(rows, key)
+    rows.execute(
+        "UPDATE containers SET sandbox = :sandbox WHERE tenant = :tenant AND key = :key", key=key, sandbox=sandbox
+    )
+    _delete_files(rows, key)
     return True
 
 
-def lose_sandbox(rows: Rows, container_id: str, why: str) -> None:
-    """Without a sandbox, and without files."""
-    key = _running(rows, container_id)
+def lose_sandbox(rows: TenantRows, container_id: str, why: str) -> None:
+    """Record the loss of the sandbox and its files."""
+    key = _running_key(rows, container_id)
     if key is None:
         return
-    rows.run(
+    rows.execute(
         "UPDATE containers SET sandbox = NULL, lost = :why WHERE tenant = :tenant AND key = :key", key=key, why=why
     )
-    _empty(rows, key)
+    _delete_files(rows, key)
 
 
 def lose_sandboxes(connection: sqlite3.Connection, why: str) -> list[tuple[Owner, ContainerRecord]]:
-    """Everybody's at once."""
+    """The same for the containers of all tenants."""
     having = "status = 'running' AND sandbox IS NOT NULL"
-    connection.execute(f"DELETE FROM container_files WHERE container IN (SELECT key FROM containers WHERE {having})")  # noqa: S608 — a constant
-    return _changed(connection, f"SET sandbox = NULL, lost = :why, disk = 0 WHERE {having}", why=why)
+    connection.execute(f"DELETE FROM container_files WHERE container IN (SELECT key FROM containers WHERE {having})")  # noqa: S608 - a constant condition
+    return _update_all_tenants(connection, f"SET sandbox = NULL, lost = :why, disk = 0 WHERE {having}", why=why)
 
 
-def delete(rows: Rows, container_id: str) -> bool:
-    """The records of its files go with it: they refer to it."""
-    return rows.run(f"DELETE FROM containers WHERE {_MINE}", id=container_id).rowcount > 0  # noqa: S608 — a constant
+def delete(rows: TenantRows, container_id: str) -> bool:
+    """Delete a container. Foreign keys delete its file records."""
+    return rows.execute(f"DELETE FROM containers WHERE {_BY_ID}", id=container_id).rowcount > 0  # noqa: S608 - a constant condition
 
 
-def use(rows: Rows, now: float) -> ContainerUse:
-    """What the owner's running containers take."""
-    count, memory, disk = rows.run(
-        "SELECT count(*), coalesce(sum(memory), 0), coalesce(sum(disk), 0)"  # noqa: S608 — our own constants
-        f" FROM containers WHERE tenant = :tenant AND {_LIVING}",
+def use(rows: TenantRows, now: float) -> ContainerUse:
+    """The resource use of the tenant's running containers."""
+    count, memory, disk = rows.execute(
+        "SELECT count(*), coalesce(sum(memory), 0), coalesce(sum(disk), 0)"  # noqa: S608 - only constant names
+        f" FROM containers WHERE tenant = :tenant AND {_IS_LIVE}",
         now=now,
     ).fetchone()
     return ContainerUse(count, memory, disk)
 
 
 def expire(connection: sqlite3.Connection, now: float) -> list[tuple[Owner, ContainerRecord]]:
-    """Everybody's that are due. Their sandboxes are nobody's any more."""
-    return _changed(connection, f"SET status = 'expired', sandbox = NULL WHERE {_DUE}", now=now)
+    """Mark idle containers of all tenants as expired, and detach their sandboxes."""
+    return _update_all_tenants(connection, f"SET status = 'expired', sandbox = NULL WHERE {_IS_EXPIRED}", now=now)
 
 
-def expire_idlest(rows: Rows, name: str, now: float, spared: Sequence[str]) -> ContainerRecord | None:
-    """One of the owner's, before it is due. Not one that was used since `now`: then the caller could not know."""
-    found = rows.one(
-        "UPDATE containers SET status = 'expired', sandbox = NULL WHERE tenant = :tenant AND key ="  # noqa: S608 — our own constants
+def expire_idlest(rows: TenantRows, name: str, now: float, excluded: Sequence[str]) -> ContainerRecord | None:
+    """Expire the least recently used container of the tenant early. One used since `now` is not a candidate."""
+    found = rows.fetchone(
+        "UPDATE containers SET status = 'expired', sandbox = NULL WHERE tenant = :tenant AND key ="  # noqa: S608 - only constant names
         " (SELECT key FROM containers"
-        f" WHERE tenant = :tenant AND name = :name AND {_LIVING} AND last_active_at <= :now"
+        f" WHERE tenant = :tenant AND name = :name AND {_IS_LIVE} AND last_active_at <= :now"
         " AND id NOT IN (SELECT value FROM json_each(:spared))"
         f" ORDER BY last_active_at, key LIMIT 1) RETURNING {_COLUMNS}",
         name=name,
         now=now,
-        spared=msgspec.json.encode(list(spared)).decode(),
+        spared=msgspec.json.encode(list(excluded)).decode(),
     )
-    return None if found is None else _as_written(found)
+    return None if found is None else _decode(found)
 
 
-def _changed(connection: sqlite3.Connection, change: str, **values: object) -> list[tuple[Owner, ContainerRecord]]:
-    """Change everybody's, and say whose and which they were."""
+def _update_all_tenants(
+    connection: sqlite3.Connection, change: str, **values: object
+) -> list[tuple[Owner, ContainerRecord]]:
+    """Update containers of all tenants; returns the changed ones with their owners."""
     changed = connection.execute(f"UPDATE containers {change} RETURNING tenant, key_id, {_COLUMNS}", values)
-    return [(Owner(tenant, key_id), _as_written(row)) for tenant, key_id, *row in changed.fetchall()]
+    return [(Owner(tenant, key_id), _decode(row)) for tenant, key_id, *row in changed.fetchall()]
 
 
-def forget(connection: sqlite3.Connection, before: float) -> int:
-    """Everybody's that expired before."""
+def delete_expired(connection: sqlite3.Connection, before: float) -> int:
+    """Delete the records of containers of all tenants that expired before a time."""
     return connection.execute(
         "DELETE FROM containers WHERE status = 'expired' AND last_active_at + expires_after < :before",
         {"before": before},
@@ -158,25 +162,27 @@ def forget(connection: sqlite3.Connection, before: float) -> int:
 # ── files ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def change_files(rows: Rows, container_id: str, put: Sequence[ContainerFileRecord], dropped: Sequence[str]) -> bool:
-    """Drop, replace and add."""
-    key = _running(rows, container_id)
+def change_files(
+    rows: TenantRows, container_id: str, put: Sequence[ContainerFileRecord], dropped: Sequence[str]
+) -> bool:
+    """Delete, replace and insert file records, and update the disk use."""
+    key = _running_key(rows, container_id)
     if key is None:
         return False
-    rows.run_each(
+    rows.executemany(
         "DELETE FROM container_files WHERE tenant = :tenant AND container = :container AND id = :id",
         ({"container": key, "id": identifier} for identifier in dropped),
     )
-    rows.run_each(
+    rows.executemany(
         "DELETE FROM container_files WHERE tenant = :tenant AND container = :container AND path = :path",
         ({"container": key, "path": record.path} for record in put),
     )
-    rows.run_each(
-        f"INSERT INTO container_files (tenant, container, {_FILE_COLUMNS})"  # noqa: S608 — the names of our own fields
+    rows.executemany(
+        f"INSERT INTO container_files (tenant, container, {_FILE_COLUMNS})"  # noqa: S608 - constant field names
         f" VALUES (:tenant, :container, {', '.join(':' + name for name in _FILE_FIELDS)})",
         ({**msgspec.structs.asdict(record), "container": key} for record in put),
     )
-    rows.run(
+    rows.execute(
         "UPDATE containers SET disk ="
         " (SELECT coalesce(sum(bytes), 0) FROM container_files WHERE tenant = :tenant AND container = :key)"
         " WHERE tenant = :tenant AND key = :key",
@@ -185,20 +191,20 @@ def change_files(rows: Rows, container_id: str, put: Sequence[ContainerFileRecor
     return True
 
 
-def file_page(rows: Rows, container_id: str, query: PageQuery) -> Page | None:
-    """A page of the files of one container, by the order in which they came or were changed."""
+def file_page(rows: TenantRows, container_id: str, query: PageQuery) -> Page | None:
+    """A page of the files of one container, in order of their last change."""
     key = _key(rows, container_id)
     if key is None:
         return None
     listing = Listing("container_files", "container = :container", {"container": key})
-    found, more = page_of_rows(rows, listing, _FILE_COLUMNS, query)
+    found, more = page_rows(rows, listing, _FILE_COLUMNS, query)
     return Page([_file(row, container_id) for row in found], more)
 
 
-def get_file(rows: Rows, container_id: str, file_id: str) -> ContainerFileRecord | None:
+def get_file(rows: TenantRows, container_id: str, file_id: str) -> ContainerFileRecord | None:
     """One file of one container."""
-    found = rows.one(
-        f"SELECT {_FILE_COLUMNS} FROM container_files"  # noqa: S608 — the names of our own fields
+    found = rows.fetchone(
+        f"SELECT {_FILE_COLUMNS} FROM container_files"  # noqa: S608 - constant field names
         " WHERE tenant = :tenant AND container = :key AND id = :id",
         key=_key(rows, container_id),
         id=file_id,
@@ -210,27 +216,27 @@ def _file(row: tuple[Any, ...], container_id: str) -> ContainerFileRecord:
     return ContainerFileRecord(container_id=container_id, **dict(zip(_FILE_FIELDS, row, strict=True)))
 
 
-def _as_written(row: Sequence[Any]) -> ContainerRecord:
+def _decode(row: Sequence[Any]) -> ContainerRecord:
     return ContainerRecord(**dict(zip(_FIELDS, row, strict=True)))
 
 
 def _record(row: tuple[Any, ...], now: float) -> ContainerRecord:
-    record = _as_written(row)
+    record = _decode(row)
     if record.status == "running" and record.last_active_at + record.expires_after <= now:
         return msgspec.structs.replace(record, status="expired", sandbox=None)
     return record
 
 
-def _empty(rows: Rows, key: int) -> None:
-    rows.run("DELETE FROM container_files WHERE tenant = :tenant AND container = :key", key=key)
-    rows.run("UPDATE containers SET disk = 0 WHERE tenant = :tenant AND key = :key", key=key)
+def _delete_files(rows: TenantRows, key: int) -> None:
+    rows.execute("DELETE FROM container_files WHERE tenant = :tenant AND container = :key", key=key)
+    rows.execute("UPDATE containers SET disk = 0 WHERE tenant = :tenant AND key = :key", key=key)
 
 
-def _key(rows: Rows, container_id: str) -> int | None:
-    found = rows.one(f"SELECT key FROM containers WHERE {_MINE}", id=container_id)  # noqa: S608 — a constant
+def _key(rows: TenantRows, container_id: str) -> int | None:
+    found = rows.fetchone(f"SELECT key FROM containers WHERE {_BY_ID}", id=container_id)  # noqa: S608 - a constant condition
     return None if found is None else int(found[0])
 
 
-def _running(rows: Rows, container_id: str) -> int | None:
-    found = rows.one(f"SELECT key FROM containers WHERE {_MINE} AND status = 'running'", id=container_id)  # noqa: S608 — a constant
+def _running_key(rows: TenantRows, container_id: str) -> int | None:
+    found = rows.fetchone(f"SELECT key FROM containers WHERE {_BY_ID} AND status = 'running'", id=container_id)  # noqa: S608 - a constant condition
     return None if found is None else int(found[0])

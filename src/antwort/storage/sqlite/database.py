@@ -1,8 +1,8 @@
-"""An SQLite database that tasks can use: one thread that writes, some that read, and the rows of one tenant.
+"""SQLite database for asyncio: one writer thread, a pool of reader threads, and statements scoped to one tenant.
 
-WAL, so that readers and the writer do not wait for each other. `synchronous` is FULL and not NORMAL: NORMAL is
-sound too but may forget the last commits when the power fails, and we promise that what is visible is durable.
-The price is one wait for the disk per commit, which the group commit divides by those who share it.
+WAL mode, so that readers and the writer do not block each other. `synchronous` is FULL: with NORMAL a power failure
+may lose the last commits, and the store promises that visible data is durable. The price is one fsync per commit,
+which group commit shares among concurrent writes.
 """
 
 from __future__ import annotations
@@ -15,124 +15,126 @@ from pathlib import Path
 from threading import local
 from typing import Any, TypeVar
 
-from antwort.engine.ports import Owner, StoreFault
-from antwort.storage.errors import UnusableStore, faults_told
+from antwort.engine.stores import Owner, StoreFault
+from antwort.storage.errors import UnusableStore, translate_errors
 from antwort.storage.sqlite.writer import WriterThread
 
 T = TypeVar("T")
 
-READERS = 4
-_WAL_KEPT = 64 * 1024 * 1024  # a WAL that had to grow is cut back to this
+READER_THREADS = 4
+_WAL_SIZE_LIMIT = 64 * 1024 * 1024  # a larger WAL is truncated to this after a checkpoint
 
 
-class Rows:
-    """The rows of one tenant: the only way to the tables for what is done in somebody's name.
+class TenantRows:
+    """A connection scoped to one tenant: all statements on behalf of a caller run through it.
 
-    The tenant is bound here, and a statement that does not ask for it is refused.
+    It binds the tenant, and rejects a statement without a `:tenant` parameter.
     """
 
     def __init__(self, connection: sqlite3.Connection, owner: Owner) -> None:
         self._connection = connection
         self._owner = owner
 
-    def run(self, sql: str, **values: object) -> sqlite3.Cursor:
-        """Run a statement, with `:tenant` and `:key_id` bound to the owner's."""
-        return self._connection.execute(_scoped(sql), self._bound(values))
+    def execute(self, sql: str, **values: object) -> sqlite3.Cursor:
+        """Execute a statement with `:tenant` and `:key_id` bound to the owner."""
+        return self._connection.execute(_require_tenant(sql), self._bind(values))
 
-    def run_each(self, sql: str, values: Iterable[Mapping[str, object]]) -> None:
-        """Run a statement once for each of these values."""
-        self._connection.executemany(_scoped(sql), map(self._bound, values))
+    def executemany(self, sql: str, values: Iterable[Mapping[str, object]]) -> None:
+        """Execute a statement once for each mapping of values."""
+        self._connection.executemany(_require_tenant(sql), map(self._bind, values))
 
-    def one(self, sql: str, **values: object) -> tuple[Any, ...] | None:
+    def fetchone(self, sql: str, **values: object) -> tuple[Any, ...] | None:
         """The first row, or None."""
-        return self.run(sql, **values).fetchone()
+        return self.execute(sql, **values).fetchone()
 
-    def _bound(self, values: Mapping[str, object]) -> dict[str, object]:
+    def _bind(self, values: Mapping[str, object]) -> dict[str, object]:
         return {**values, "tenant": self._owner.tenant, "key_id": self._owner.key_id}
 
 
-def _scoped(sql: str) -> str:
+def _require_tenant(sql: str) -> str:
     if ":tenant" not in sql:
-        raise AssertionError(f"a statement must say whose rows it means: {sql}")
+        raise AssertionError(f"a statement needs a :tenant parameter: {sql}")
     return sql
 
 
 class Database:
-    """Open a file, made and brought up to date where needed. To be made and closed in a thread: both wait for disk."""
+    """An open database file. Opening and closing block on the disk."""
 
-    def __init__(self, path: Path, *, patience: float) -> None:
+    def __init__(self, path: Path, *, lock_timeout: float) -> None:
         self._path = path
-        self._patience = patience
-        self._here = local()
-        self._opened: list[sqlite3.Connection] = []
-        self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="antwort-store-reader")
-        self._writer = WriterThread(connect(path, patience))
+        self._lock_timeout = lock_timeout
+        self._thread_local = local()
+        self._reader_connections: list[sqlite3.Connection] = []
+        self._readers = ThreadPoolExecutor(READER_THREADS, thread_name_prefix="antwort-store-reader")
+        self._writer = WriterThread(connect(path, lock_timeout))
         self._closed = False
 
     async def write(
-        self, owner: Owner, change: Callable[[Rows], T], settled: Callable[[bool], None] = lambda _: None
+        self, owner: Owner, change: Callable[[TenantRows], T], on_done: Callable[[bool], None] = lambda _: None
     ) -> T:
-        """Change rows of the owner's; durable when this returns. `settled` is always told whether it was done."""
-        return await self._writer.write(lambda connection: change(Rows(connection, owner)), settled)
+        """Run a change of the owner's rows; durable when this returns. `on_done` is always called with the outcome."""
+        return await self._writer.write(lambda connection: change(TenantRows(connection, owner)), on_done)
 
-    async def write_everybodys(
-        self, change: Callable[[sqlite3.Connection], T], settled: Callable[[bool], None] = lambda _: None
+    async def write_all_tenants(
+        self, change: Callable[[sqlite3.Connection], T], on_done: Callable[[bool], None] = lambda _: None
     ) -> T:
-        """Change rows of all tenants: for what the server does in its own name."""
-        return await self._writer.write(change, settled)
+        """Run a change across all tenants, for maintenance by the server itself."""
+        return await self._writer.write(change, on_done)
 
-    async def read(self, owner: Owner, question: Callable[[Rows], T]) -> T:
-        """Ask for rows of the owner's, all as of one moment."""
-        return await self.read_everybodys(lambda connection: question(Rows(connection, owner)))
+    async def read(self, owner: Owner, query: Callable[[TenantRows], T]) -> T:
+        """Run a query on the owner's rows, in one snapshot."""
+        return await self.read_all_tenants(lambda connection: query(TenantRows(connection, owner)))
 
-    async def read_everybodys(self, question: Callable[[sqlite3.Connection], T]) -> T:
-        """Ask for rows of all tenants: for what the server does in its own name."""
+    async def read_all_tenants(self, query: Callable[[sqlite3.Connection], T]) -> T:
+        """Run a query across all tenants, for maintenance by the server itself."""
         if self._closed:
             raise StoreFault("The store is closed.")
-        return await asyncio.get_running_loop().run_in_executor(self._readers, self._ask, question)
+        return await asyncio.get_running_loop().run_in_executor(self._readers, self._run_query, query)
 
     def close(self) -> None:
-        """Finish what is under way, and let go of the file."""
+        """Wait for running operations and close all connections."""
         self._closed = True
         self._readers.shutdown()
-        for connection in self._opened:
+        for connection in self._reader_connections:
             connection.close()
-        self._writer.close()  # last, so that SQLite folds the WAL into the database
+        self._writer.close()  # last, so that SQLite checkpoints the WAL into the database
 
-    def _ask(self, question: Callable[[sqlite3.Connection], T]) -> T:
-        with faults_told():
-            connection = self._reader()
+    def _run_query(self, query: Callable[[sqlite3.Connection], T]) -> T:
+        with translate_errors():
+            connection = self._reader_connection()
             connection.execute("BEGIN")
             try:
-                return question(connection)
+                return query(connection)
             finally:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
 
-    def _reader(self) -> sqlite3.Connection:
-        """The connection of the thread that asks."""
-        if not hasattr(self._here, "connection"):
-            self._here.connection = connect(self._path, self._patience)
-            self._here.connection.execute("PRAGMA query_only = ON")
-            self._opened.append(self._here.connection)
-        return self._here.connection
+    def _reader_connection(self) -> sqlite3.Connection:
+        """The connection of the current reader thread."""
+        if not hasattr(self._thread_local, "connection"):
+            self._thread_local.connection = connect(self._path, self._lock_timeout)
+            self._thread_local.connection.execute("PRAGMA query_only = ON")
+            self._reader_connections.append(self._thread_local.connection)
+        return self._thread_local.connection
 
 
-def connect(path: Path, patience: float) -> sqlite3.Connection:
-    """A connection as all of ours are; it waits so many seconds for a lock. Transactions are begun explicitly."""
+def connect(path: Path, lock_timeout: float) -> sqlite3.Connection:
+    """Open a connection that waits `lock_timeout` seconds for a lock. Transactions are begun explicitly."""
     connection = sqlite3.connect(
-        path, timeout=patience, isolation_level=None, check_same_thread=False, cached_statements=256
+        path, timeout=lock_timeout, isolation_level=None, check_same_thread=False, cached_statements=256
     )
     try:
         mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA foreign_keys = ON")
-        connection.execute("PRAGMA secure_delete = ON")  # what is deleted is overwritten, not only unlinked
-        connection.execute(f"PRAGMA journal_size_limit = {_WAL_KEPT}")
+        connection.execute("PRAGMA secure_delete = ON")  # deleted data is overwritten
+        connection.execute(f"PRAGMA journal_size_limit = {_WAL_SIZE_LIMIT}")
     except BaseException:
         connection.close()
         raise
     if mode != "wal":
         connection.close()
-        raise UnusableStore("SQLite cannot work here. Name a file on a disk of this machine in `storage.url`.")
+        raise UnusableStore(
+            "SQLite's WAL mode does not work on this file system. Set `storage.url` to a file on a local disk."
+        )
     return connection

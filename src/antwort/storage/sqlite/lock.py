@@ -1,7 +1,7 @@
-"""One store, one server: a lock that the kernel lets go of when its process ends, however that ends.
+"""Lock of a store (flock): one server process per store. The kernel releases it when the process ends in any way.
 
-Two servers on one store would each take the other's responses for those of a process that
-is gone, and the other's uploads for leftovers.
+Without it, two servers on one store would each recover the other's running responses as if its process had died, and
+delete the other's unfinished uploads as orphans.
 """
 
 from __future__ import annotations
@@ -13,53 +13,53 @@ from pathlib import Path
 
 from antwort.storage.errors import UnusableStore
 
-_LONGEST = 32
+_MAX_PID_LENGTH = 32
 
 
 class StoreLock:
-    """Held from when it is made until `release`. To be made in a thread: it waits for the disk."""
+    """Acquired by the constructor, which blocks on the disk, and held until `release`."""
 
     def __init__(self, database: Path, blobs: Path) -> None:
-        self._held: list[int] = []
+        self._fds: list[int] = []
         try:
-            self._hold(lock_file(database), database, "storage.url")
-            self._hold(blobs, blobs, "storage.blobs")
+            self._acquire(lock_file(database), database, "storage.url")
+            self._acquire(blobs, blobs, "storage.blobs")
         except BaseException:
             self.release()
             raise
 
     def release(self) -> None:
-        """Let another have it."""
-        while self._held:
-            os.close(self._held.pop())
+        """Release the lock."""
+        while self._fds:
+            os.close(self._fds.pop())
 
-    def _hold(self, path: Path, what: Path, setting: str) -> None:
+    def _acquire(self, path: Path, locked: Path, setting: str) -> None:
         file = _open(path)
-        self._held.append(file)
+        self._fds.append(file)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise UnusableStore(
-                f"{what} is in use by another antwort{_by_whom(file)}. Stop that one first, "
-                f"or give this one a store of its own: set `{setting}`."
+                f"{locked} is in use by another antwort{_holder_pid(file)}. Stop that process first, "
+                f"or set `{setting}` to another path."
             ) from error
         except OSError as error:
             raise UnusableStore(
-                f"{what} cannot be locked: {error.strerror}. Name a place on a disk of this machine in `{setting}`."
+                f"{locked} cannot be locked: {error.strerror}. Set `{setting}` to a path on a local disk."
             ) from error
-        with suppress(OSError):  # a directory has no room for it, and nobody relies on it
+        with suppress(OSError):  # not possible for a directory; the PID is for error messages only
             os.ftruncate(file, 0)
             os.pwrite(file, f"{os.getpid()}\n".encode(), 0)
 
 
 def lock_file(database: Path) -> Path:
-    """Beside the database: SQLite's own locks are on the database itself, and end with any of its descriptors."""
+    """The lock file. Not the database itself: closing any descriptor of it would release SQLite's own locks."""
     real = database.resolve()
     return real.with_name(f"{real.name}.lock")
 
 
-def holder(database: Path) -> str | None:
-    """Who has a store open now, as far as that is known; None where nobody has. Changes nothing."""
+def lock_holder(database: Path) -> str | None:
+    """The process that has the store open, or None. Changes nothing."""
     try:
         file = os.open(lock_file(database), os.O_RDONLY)
     except OSError:
@@ -67,7 +67,7 @@ def holder(database: Path) -> str | None:
     try:
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
-        return f"another antwort{_by_whom(file)}"
+        return f"another antwort{_holder_pid(file)}"
     finally:
         os.close(file)
     return None
@@ -79,9 +79,9 @@ def _open(path: Path) -> int:
     return os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
 
 
-def _by_whom(file: int) -> str:
+def _holder_pid(file: int) -> str:
     try:
-        written = os.pread(file, _LONGEST, 0).decode().strip()
-    except (OSError, UnicodeError):  # a directory, or not our doing
+        pid = os.pread(file, _MAX_PID_LENGTH, 0).decode().strip()
+    except (OSError, UnicodeError):  # a directory, or not written by antwort
         return ""
-    return f" (process {written})" if written.isdecimal() else ""
+    return f" (process {pid})" if pid.isdecimal() else ""

@@ -1,6 +1,6 @@
-"""How the database came to be what it is: numbered steps, each in one transaction, never changed once released.
+"""Database migrations: numbered steps, each in one transaction, never changed once released.
 
-The file says in `user_version` how many of them it has seen, and in `application_id` that it is ours.
+`user_version` counts the steps that a file has had; `application_id` marks it as a database of antwort.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from antwort.storage.errors import UnusableStore
 APPLICATION_ID = 0x616E7477  # "antw"
 
 _RESPONSES = (
-    # `body` is the response without its output. Ids are unique within a tenant only, so that an id of somebody
-    # else's is like one that never was, for writing too.
+    # `body` is the response without its output. Ids are unique per tenant only, so that a write does not reveal
+    # whether another tenant uses an id.
     """
     CREATE TABLE responses (
         key INTEGER PRIMARY KEY,
@@ -141,21 +141,21 @@ _CONTAINERS = (
 )
 
 MIGRATIONS: tuple[Sequence[str], ...] = ((*_RESPONSES, *_CONVERSATIONS, *_FILES), _CONTAINERS)
-"""The statements of each step. The first makes version 1 of an empty file."""
+"""The statements of each step. The first step creates version 1 in an empty file."""
 
 
 def migrate(connection: sqlite3.Connection, steps: Sequence[Sequence[str]] = MIGRATIONS) -> None:
-    """Bring a database to the newest version. One that is newer than that, or not ours, is left as it is."""
-    refuse_strangers(connection, len(steps))
+    """Migrate a database to the newest version; `UnusableStore` if it is newer, or of another program."""
+    check_compatible(connection, len(steps))
     while _migrate_once(connection, steps):
         pass
 
 
 def _migrate_once(connection: sqlite3.Connection, steps: Sequence[Sequence[str]]) -> bool:
-    """Take the next step; whether there was one. The version is read under the lock: others may migrate too."""
+    """Run the next step; returns whether more follow. The version is read under the lock of the transaction."""
     connection.execute("BEGIN IMMEDIATE")
     try:
-        version = _number(connection, "user_version")
+        version = _pragma(connection, "user_version")
         if version < len(steps):
             for statement in steps[version]:
                 connection.execute(statement)
@@ -169,23 +169,23 @@ def _migrate_once(connection: sqlite3.Connection, steps: Sequence[Sequence[str]]
     return version + 1 < len(steps)
 
 
-def refuse_strangers(connection: sqlite3.Connection, newest: int = len(MIGRATIONS)) -> None:
-    """Raise where a database is not one of ours, or not yet known to us. Changes nothing in it."""
-    version, application = _number(connection, "user_version"), _number(connection, "application_id")
+def check_compatible(connection: sqlite3.Connection, newest: int = len(MIGRATIONS)) -> None:
+    """Raise `UnusableStore` for a database of another program or of a newer version. Changes nothing."""
+    version, application = _pragma(connection, "user_version"), _pragma(connection, "application_id")
     tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
     if application != APPLICATION_ID and (application or version or tables):
-        raise UnusableStore("This database belongs to another program. Name another file in `storage.url`.")
+        raise UnusableStore("This database belongs to another program. Set `storage.url` to another file.")
     if version > newest:
         raise UnusableStore(
-            f"This database has version {version}, and this antwort knows versions up to {newest}. "
-            "Start the antwort that wrote it, or a newer one; or name another file in `storage.url`."
+            f"This database has version {version}, and this antwort supports versions up to {newest}. "
+            "Install the version that wrote it, or a newer one; or set `storage.url` to another file."
         )
 
 
-def write_again(connection: sqlite3.Connection) -> None:
-    """Write the version that is there. SQLite does not look whether it is the same, so this has to reach the disk."""
-    connection.execute(f"PRAGMA user_version = {_number(connection, 'user_version')}")
+def check_writable(connection: sqlite3.Connection) -> None:
+    """Write `user_version` with its current value. SQLite does not compare, so this reaches the disk."""
+    connection.execute(f"PRAGMA user_version = {_pragma(connection, 'user_version')}")
 
 
-def _number(connection: sqlite3.Connection, pragma: str) -> int:
+def _pragma(connection: sqlite3.Connection, pragma: str) -> int:
     return int(connection.execute(f"PRAGMA {pragma}").fetchone()[0])

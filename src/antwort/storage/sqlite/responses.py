@@ -1,4 +1,4 @@
-"""Responses, their items and events, as statements about one tenant's rows. No threads, no asyncio."""
+"""SQL statements for responses, their items and events, scoped to one tenant. No threads, no asyncio."""
 
 from __future__ import annotations
 
@@ -10,93 +10,107 @@ import msgspec
 
 from antwort.api.items import Raw
 from antwort.api.responses import Response
-from antwort.engine.ports import EVENTS_AT_ONCE, Owner, Page, PageQuery, StoredResponse
-from antwort.storage.sqlite.columns import Column, item_columns, read_items
+from antwort.engine.stores import (
+    EVENTS_AT_ONCE,
+    Owner,
+    Page,
+    PageQuery,
+    StoredResponse,
+)
+from antwort.storage.sqlite.columns import RowValues, decode_items, item_rows
 from antwort.storage.sqlite.conversations import append
-from antwort.storage.sqlite.database import Rows
-from antwort.storage.sqlite.paging import Listing, page
+from antwort.storage.sqlite.database import TenantRows
+from antwort.storage.sqlite.paging import Listing, page_column
 
 _INPUT, _OUTPUT = 0, 1
+
+# Keys of the `request` column that hold fields of `StoredResponse`, beside those of the request itself.
+_HAD_SECRETS, _RESUMED = "antwort:had_secrets", "antwort:resumed"
 
 _response = msgspec.json.Decoder(Response).decode
 _request = msgspec.json.Decoder(dict[str, Any]).decode
 
 
-def beginning(stored: StoredResponse) -> Callable[[Rows], None]:
-    """The change that writes a response which has just begun. Taken down now: the caller may go on changing it."""
-    row = _columns(stored.response) | {
+def begin_change(stored: StoredResponse) -> Callable[[TenantRows], None]:
+    """The change that inserts a new response. Encodes it now, because the caller may modify it later."""
+    row = _row_values(stored.response) | {
         "previous": stored.response.previous_response_id,
-        "request": msgspec.json.encode(stored.request),
+        "request": msgspec.json.encode(
+            stored.request
+            | ({_HAD_SECRETS: True} if stored.had_secrets else {})
+            | ({_RESUMED: stored.resumed} if stored.resumed else {})
+        ),
     }
-    given, made = item_columns(stored.input), item_columns(stored.response.output)
+    input_rows, output_rows = item_rows(stored.input), item_rows(stored.response.output)
 
-    def begin(rows: Rows) -> None:
+    def begin(rows: TenantRows) -> None:
         key = _key(rows, stored.response.id)
         if key is None:
-            key = rows.run(
+            key = rows.execute(
                 "INSERT INTO responses (tenant, key_id, id, previous, status, body, request)"
                 " VALUES (:tenant, :key_id, :id, :previous, :status, :body, :request)",
                 **row,
             ).lastrowid
         else:
-            rows.run(
+            rows.execute(
                 "UPDATE responses SET previous = :previous, status = :status, body = :body, request = :request"
                 " WHERE tenant = :tenant AND id = :id",
                 **row,
             )
             for table in ("response_items", "events"):
-                rows.run(
-                    f"DELETE FROM {table} WHERE tenant = :tenant AND response = :key",  # noqa: S608 — one of the two above
+                rows.execute(
+                    f"DELETE FROM {table} WHERE tenant = :tenant AND response = :key",  # noqa: S608 - one of two constants
                     key=key,
                 )
-        _insert(rows, key, _INPUT, given)
-        _insert(rows, key, _OUTPUT, made)
+        _insert(rows, key, _INPUT, input_rows)
+        _insert(rows, key, _OUTPUT, output_rows)
 
     return begin
 
 
-def finishing(
+def finish_change(
     response: Response, appended: Sequence[Raw], events: Sequence[tuple[int, bytes]]
-) -> Callable[[Rows], None]:
-    """The change that writes how a response stands, and adds to its conversation and events. Taken down now."""
-    row, made, said = _columns(response), item_columns(response.output), item_columns(appended)
+) -> Callable[[TenantRows], None]:
+    """The change that stores the state of a response, its conversation items and events. Encodes them now."""
+    row = _row_values(response)
+    output_rows, conversation_rows = item_rows(response.output), item_rows(appended)
     conversation = response.conversation.id if response.conversation else None
 
-    def finish(rows: Rows) -> None:
+    def finish(rows: TenantRows) -> None:
         key = _key(rows, response.id)
         if key is None:
             return
-        rows.run("UPDATE responses SET status = :status, body = :body WHERE tenant = :tenant AND id = :id", **row)
-        rows.run(
+        rows.execute("UPDATE responses SET status = :status, body = :body WHERE tenant = :tenant AND id = :id", **row)
+        rows.execute(
             "DELETE FROM response_items WHERE tenant = :tenant AND response = :key AND part = :part",
             key=key,
             part=_OUTPUT,
         )
-        _insert(rows, key, _OUTPUT, made)
+        _insert(rows, key, _OUTPUT, output_rows)
         _insert_events(rows, key, events)
         if conversation is not None:
-            append(rows, conversation, said)
+            append(rows, conversation, conversation_rows)
 
     return finish
 
 
-def get(rows: Rows, response_id: str) -> StoredResponse | None:
+def get(rows: TenantRows, response_id: str) -> StoredResponse | None:
     """A response with its items."""
-    found = rows.one(
+    found = rows.fetchone(
         "SELECT key, body, request FROM responses WHERE tenant = :tenant AND id = :id",
         id=response_id,
     )
     return None if found is None else _stored(rows, *found)
 
 
-def delete(rows: Rows, response_id: str) -> bool:
-    """Items and events go with it: they refer to it."""
-    return rows.run("DELETE FROM responses WHERE tenant = :tenant AND id = :id", id=response_id).rowcount > 0
+def delete(rows: TenantRows, response_id: str) -> bool:
+    """Delete a response. Foreign keys delete its items and events."""
+    return rows.execute("DELETE FROM responses WHERE tenant = :tenant AND id = :id", id=response_id).rowcount > 0
 
 
-def history(rows: Rows, response_id: str) -> list[Raw] | None:
-    """All items of a chain, in one query. What a response follows was there before it, so the chain has an end."""
-    found = rows.run(
+def history(rows: TenantRows, response_id: str) -> list[Raw] | None:
+    """All items of the `previous_response_id` chain, in one query. Keys decrease along it, so it is finite."""
+    found = rows.execute(
         """
         WITH RECURSIVE chain (key, previous) AS (
             SELECT key, previous FROM responses WHERE tenant = :tenant AND id = :id
@@ -111,55 +125,55 @@ def history(rows: Rows, response_id: str) -> list[Raw] | None:
         """,
         id=response_id,
     ).fetchall()
-    return read_items(body for (body,) in found if body is not None) if found else None
+    return decode_items(body for (body,) in found if body is not None) if found else None
 
 
-def input_page(rows: Rows, response_id: str, query: PageQuery) -> Page | None:
-    """A page of what a response was asked with."""
+def input_page(rows: TenantRows, response_id: str, query: PageQuery) -> Page | None:
+    """A page of the input items of a response."""
     key = _key(rows, response_id)
     if key is None:
         return None
     listing = Listing("response_items", "response = :response AND part = :part", {"response": key, "part": _INPUT})
-    bodies, more = page(rows, listing, "body", query)
-    return Page(read_items(bodies), more)
+    bodies, more = page_column(rows, listing, "body", query)
+    return Page(decode_items(bodies), more)
 
 
-def find_items(rows: Rows, ids: Sequence[str]) -> dict[str, Raw]:
-    """Items by id. A conversation's own win over those of responses: they are what a client sees last."""
-    wanted = msgspec.json.encode(ids).decode()
+def find_items(rows: TenantRows, ids: Sequence[str]) -> dict[str, Raw]:
+    """Items by id. Items of conversations take precedence over those of responses: clients see them last."""
+    encoded_ids = msgspec.json.encode(ids).decode()
     bodies: dict[str, bytes] = {}
     for table in ("response_items", "conversation_items"):
-        bodies |= rows.run(
+        bodies |= rows.execute(
             f"""
             SELECT id, body FROM {table} WHERE key IN (
                 SELECT max(key) FROM {table}
                 WHERE tenant = :tenant AND id IN (SELECT value FROM json_each(:ids)) AND NOT is_reference
                 GROUP BY id
             )
-            """,  # noqa: S608 — one of the two above
-            ids=wanted,
+            """,  # noqa: S608 - one of two constants
+            ids=encoded_ids,
         )
-    return dict(zip(bodies, read_items(bodies.values()), strict=True))
+    return dict(zip(bodies, decode_items(bodies.values()), strict=True))
 
 
-def append_events(rows: Rows, response_id: str, events: Sequence[tuple[int, bytes]]) -> None:
-    """Keep events, where there is still a response that they are of."""
+def append_events(rows: TenantRows, response_id: str, events: Sequence[tuple[int, bytes]]) -> None:
+    """Append events, if the response still exists."""
     key = _key(rows, response_id)
     if key is not None:
         _insert_events(rows, key, events)
 
 
-def _insert_events(rows: Rows, key: int, events: Sequence[tuple[int, bytes]]) -> None:
-    rows.run_each(
+def _insert_events(rows: TenantRows, key: int, events: Sequence[tuple[int, bytes]]) -> None:
+    rows.executemany(
         "INSERT OR REPLACE INTO events (tenant, response, sequence, frame)"
         " VALUES (:tenant, :response, :sequence, :frame)",
         ({"response": key, "sequence": sequence, "frame": frame} for sequence, frame in events),
     )
 
 
-def read_events(rows: Rows, response_id: str, after: int) -> list[tuple[int, bytes]]:
-    """Events behind a sequence number, as many as are read at a time."""
-    found = rows.run(
+def read_events(rows: TenantRows, response_id: str, after: int) -> list[tuple[int, bytes]]:
+    """Events after a sequence number, at most about `EVENTS_AT_ONCE` bytes."""
+    found = rows.execute(
         """
         SELECT sequence, frame FROM events
         WHERE tenant = :tenant AND sequence > :after
@@ -181,42 +195,49 @@ def read_events(rows: Rows, response_id: str, after: int) -> list[tuple[int, byt
 
 
 def unfinished(connection: sqlite3.Connection) -> list[tuple[Owner, StoredResponse]]:
-    """Everybody's responses that have not ended, oldest first."""
+    """Unfinished responses of all tenants, oldest first."""
     found = connection.execute(
         "SELECT tenant, key_id, key, body, request FROM responses"
         " WHERE status IN ('queued', 'in_progress') ORDER BY key"
     ).fetchall()
     owned = ((Owner(tenant, key_id), columns) for tenant, key_id, *columns in found)
-    return [(owner, _stored(Rows(connection, owner), *columns)) for owner, columns in owned]
+    return [(owner, _stored(TenantRows(connection, owner), *columns)) for owner, columns in owned]
 
 
-def _columns(response: Response) -> Column:
+def _row_values(response: Response) -> RowValues:
     body = msgspec.json.encode(msgspec.structs.replace(response, output=[]))
     return {"id": response.id, "status": response.status, "body": body}
 
 
-def _stored(rows: Rows, key: int, body: bytes, request: bytes) -> StoredResponse:
-    given: list[bytes] = []
-    made: list[bytes] = []
-    found = rows.run(
+def _stored(rows: TenantRows, key: int, body: bytes, request: bytes) -> StoredResponse:
+    input_items: list[bytes] = []
+    output_items: list[bytes] = []
+    found = rows.execute(
         "SELECT part, body FROM response_items WHERE tenant = :tenant AND response = :key ORDER BY part, key",
         key=key,
     )
     for part, item in found:
-        (made if part == _OUTPUT else given).append(item)
+        (output_items if part == _OUTPUT else input_items).append(item)
     response = _response(body)
-    response.output = read_items(made)
-    return StoredResponse(response=response, input=read_items(given), request=_request(request))
+    response.output = decode_items(output_items)
+    asked = _request(request)
+    return StoredResponse(
+        response=response,
+        input=decode_items(input_items),
+        had_secrets=asked.pop(_HAD_SECRETS, False),
+        resumed=asked.pop(_RESUMED, 0),
+        request=asked,
+    )
 
 
-def _key(rows: Rows, response_id: str) -> int | None:
-    found = rows.one("SELECT key FROM responses WHERE tenant = :tenant AND id = :id", id=response_id)
+def _key(rows: TenantRows, response_id: str) -> int | None:
+    found = rows.fetchone("SELECT key FROM responses WHERE tenant = :tenant AND id = :id", id=response_id)
     return None if found is None else int(found[0])
 
 
-def _insert(rows: Rows, key: int | None, part: int, items: Sequence[Column]) -> None:
+def _insert(rows: TenantRows, key: int | None, part: int, items: Sequence[RowValues]) -> None:
     if items:
-        rows.run_each(
+        rows.executemany(
             "INSERT INTO response_items (tenant, response, part, id, is_reference, body)"
             " VALUES (:tenant, :response, :part, :id, :is_reference, :body)",
             ({**item, "response": key, "part": part} for item in items),

@@ -1,4 +1,4 @@
-"""The store on one machine: an SQLite database, and contents of files beside it."""
+"""SqliteStore: a `Store` of one SQLite database, and a directory of blobs for file contents."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from antwort.api.responses import Response
-from antwort.engine.ports import (
+from antwort.engine.stores import (
     ContainerFileRecord,
     ContainerRecord,
     ContainerUse,
@@ -26,63 +26,65 @@ from antwort.engine.ports import (
     StoredResponse,
     StoreFault,
 )
-from antwort.storage.blobs import Blobs
-from antwort.storage.errors import UnusableStore, faults_told
+from antwort.storage.blobs import BlobStore
+from antwort.storage.errors import UnusableStore, translate_errors
 from antwort.storage.sqlite import containers, conversations, files, responses
-from antwort.storage.sqlite.columns import item_columns
+from antwort.storage.sqlite.columns import item_rows
 from antwort.storage.sqlite.database import Database, connect
 from antwort.storage.sqlite.lock import StoreLock
-from antwort.storage.sqlite.migrations import migrate, refuse_strangers, write_again
+from antwort.storage.sqlite.migrations import check_compatible, check_writable, migrate
 
-PATIENCE = 5.0
-"""Seconds to wait for a database that another process has locked."""
+LOCK_TIMEOUT = 5.0
+"""Seconds to wait for a database lock of another process."""
 
 
 class SqliteStore:
-    """A `Store`. Made by `opened`, which waits for the disk."""
+    """A `Store`, created by `open`."""
 
-    def __init__(self, database: Database, blobs: Blobs, lock: StoreLock, clock: Callable[[], float]) -> None:
+    def __init__(self, database: Database, blobs: BlobStore, lock: StoreLock, clock: Callable[[], float]) -> None:
         self._database = database
         self._blobs = blobs
         self._lock = lock
         self._clock = clock
 
     @classmethod
-    async def opened(
-        cls, path: Path, blobs: Path, *, patience: float = PATIENCE, clock: Callable[[], float] = time.time
+    async def open(
+        cls, path: Path, blobs: Path, *, lock_timeout: float = LOCK_TIMEOUT, clock: Callable[[], float] = time.time
     ) -> SqliteStore:
-        """Open what is there, or make it; bring it up to date, and sweep up after a process that was killed.
+        """Open or create the database, run migrations, and delete orphaned blobs of a killed process.
 
-        `UnusableStore` where another process has it open.
+        Raises `UnusableStore` if another process has the store open.
         """
-        return await asyncio.to_thread(cls._open, path, blobs, patience, clock)
+        return await asyncio.to_thread(cls._open_blocking, path, blobs, lock_timeout, clock)
 
     @classmethod
-    def _open(cls, path: Path, folder: Path, patience: float, clock: Callable[[], float]) -> SqliteStore:
+    def _open_blocking(
+        cls, path: Path, blob_directory: Path, lock_timeout: float, clock: Callable[[], float]
+    ) -> SqliteStore:
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))  # SQLite's own files get the same permissions
-            blobs = Blobs(folder)
-            with faults_told(), closing(sqlite3.connect(path, timeout=patience)) as connection:
-                refuse_strangers(connection)  # before anything is written beside it
-            lock = StoreLock(path, folder)
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))  # SQLite gives its other files the same permissions
+            blobs = BlobStore(blob_directory)
+            with translate_errors(), closing(sqlite3.connect(path, timeout=lock_timeout)) as connection:
+                check_compatible(connection)  # before creating any file beside it
+            lock = StoreLock(path, blob_directory)
         except OSError as error:
-            raise UnusableStore(f"The store cannot be opened: {error}. Mend that, or change `storage`.") from error
+            raise UnusableStore(f"The store cannot be opened: {error}. Fix that, or change `storage`.") from error
         try:
-            with faults_told():
-                with closing(connect(path, patience)) as connection:
+            with translate_errors():
+                with closing(connect(path, lock_timeout)) as connection:
                     migrate(connection)
-                    blobs.sweep(lambda name: files.is_needed(connection, name))
-                return cls(Database(path, patience=patience), blobs, lock, clock)
+                    blobs.remove_orphans(lambda name: files.is_referenced(connection, name))
+                return cls(Database(path, lock_timeout=lock_timeout), blobs, lock, clock)
         except BaseException:
             lock.release()
             raise
 
     async def try_to_write(self) -> None:
-        await self._database.write_everybodys(write_again)
+        await self._database.write_all_tenants(check_writable)
 
     async def aclose(self) -> None:
-        """Finish what is under way and let go."""
+        """Wait for running operations and close the files."""
         await asyncio.to_thread(self._blobs.close)
         await asyncio.to_thread(self._database.close)
         self._lock.release()
@@ -90,7 +92,7 @@ class SqliteStore:
     # ── responses ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def begin_response(self, owner: Owner, stored: StoredResponse) -> None:
-        await self._database.write(owner, responses.beginning(stored))
+        await self._database.write(owner, responses.begin_change(stored))
 
     async def finish_response(
         self,
@@ -100,7 +102,7 @@ class SqliteStore:
         appended: Sequence[dict[str, Any]] = (),
         events: Sequence[tuple[int, bytes]] = (),
     ) -> None:
-        await self._database.write(owner, responses.finishing(response, appended, list(events)))
+        await self._database.write(owner, responses.finish_change(response, appended, list(events)))
 
     async def get_response(self, owner: Owner, response_id: str) -> StoredResponse | None:
         return await self._database.read(owner, lambda rows: responses.get(rows, response_id))
@@ -118,21 +120,21 @@ class SqliteStore:
         return await self._database.read(owner, lambda rows: responses.find_items(rows, ids))
 
     async def append_events(self, owner: Owner, response_id: str, events: Sequence[tuple[int, bytes]]) -> None:
-        kept = list(events)
-        await self._database.write(owner, lambda rows: responses.append_events(rows, response_id, kept))
+        frames = list(events)
+        await self._database.write(owner, lambda rows: responses.append_events(rows, response_id, frames))
 
     async def read_events(self, owner: Owner, response_id: str, after: int) -> list[tuple[int, bytes]]:
         return await self._database.read(owner, lambda rows: responses.read_events(rows, response_id, after))
 
     async def unfinished(self) -> list[tuple[Owner, StoredResponse]]:
-        return await self._database.read_everybodys(responses.unfinished)
+        return await self._database.read_all_tenants(responses.unfinished)
 
     # ── conversations ────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def create_conversation(
         self, owner: Owner, record: ConversationRecord, items: Sequence[dict[str, Any]]
     ) -> None:
-        await self._database.write(owner, conversations.creating(record, items))
+        await self._database.write(owner, conversations.create_change(record, items))
 
     async def get_conversation(self, owner: Owner, conversation_id: str) -> ConversationRecord | None:
         return await self._database.read(owner, lambda rows: conversations.get(rows, conversation_id))
@@ -147,7 +149,7 @@ class SqliteStore:
         return await self._database.write(owner, lambda rows: conversations.delete(rows, conversation_id))
 
     async def add_items(self, owner: Owner, conversation_id: str, items: Sequence[dict[str, Any]]) -> bool:
-        added = item_columns(items)
+        added = item_rows(items)
         return await self._database.write(owner, lambda rows: conversations.append(rows, conversation_id, added))
 
     async def list_items(self, owner: Owner, conversation_id: str, query: PageQuery) -> Page | None:
@@ -165,9 +167,9 @@ class SqliteStore:
     # ── files ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def create_file(self, owner: Owner, record: FileRecord, content: AsyncIterator[bytes]) -> FileRecord:
-        upload = await self._blobs.receive(content)
+        upload = await self._blobs.write(content)
         stored = msgspec.structs.replace(record, bytes=upload.size)
-        await self._database.write(owner, lambda rows: files.insert(rows, stored, upload.name), upload.settle)
+        await self._database.write(owner, lambda rows: files.insert(rows, stored, upload.name), upload.close)
         return stored
 
     async def get_file(self, owner: Owner, file_id: str) -> FileRecord | None:
@@ -188,15 +190,18 @@ class SqliteStore:
         return content
 
     async def delete_file(self, owner: Owner, file_id: str) -> bool:
-        now, doomed = self._now(), _Doomed(self._blobs)
+        now, deletion = self._now(), _BlobDeletion(self._blobs)
         return (
-            await self._database.write(owner, lambda rows: doomed.are(files.delete(rows, file_id, now)), doomed.go) > 0
+            await self._database.write(
+                owner, lambda rows: deletion.collect(files.delete(rows, file_id, now)), deletion.on_done
+            )
+            > 0
         )
 
     async def sweep_files(self) -> int:
-        now, doomed = self._now(), _Doomed(self._blobs)
-        return await self._database.write_everybodys(
-            lambda connection: doomed.are(files.delete_expired(connection, now)), doomed.go
+        now, deletion = self._now(), _BlobDeletion(self._blobs)
+        return await self._database.write_all_tenants(
+            lambda connection: deletion.collect(files.delete_expired(connection, now)), deletion.on_done
         )
 
     async def _file(self, owner: Owner, file_id: str) -> tuple[FileRecord, str] | None:
@@ -230,7 +235,7 @@ class SqliteStore:
         await self._database.write(owner, lambda rows: containers.lose_sandbox(rows, container_id, why))
 
     async def lose_sandboxes(self, why: str) -> list[tuple[Owner, ContainerRecord]]:
-        return await self._database.write_everybodys(lambda connection: containers.lose_sandboxes(connection, why))
+        return await self._database.write_all_tenants(lambda connection: containers.lose_sandboxes(connection, why))
 
     async def delete_container(self, owner: Owner, container_id: str) -> bool:
         return await self._database.write(owner, lambda rows: containers.delete(rows, container_id))
@@ -239,22 +244,24 @@ class SqliteStore:
         return await self._database.read(owner, lambda rows: containers.use(rows, now))
 
     async def expire_containers(self, now: float) -> list[tuple[Owner, ContainerRecord]]:
-        return await self._database.write_everybodys(lambda connection: containers.expire(connection, now))
+        return await self._database.write_all_tenants(lambda connection: containers.expire(connection, now))
 
     async def expire_idlest(
         self, owner: Owner, name: str, now: float, spared: Sequence[str] = ()
     ) -> ContainerRecord | None:
-        kept = list(spared)
-        return await self._database.write(owner, lambda rows: containers.expire_idlest(rows, name, now, kept))
+        excluded = list(spared)
+        return await self._database.write(owner, lambda rows: containers.expire_idlest(rows, name, now, excluded))
 
     async def forget_containers(self, before: float) -> int:
-        return await self._database.write_everybodys(lambda connection: containers.forget(connection, before))
+        return await self._database.write_all_tenants(lambda connection: containers.delete_expired(connection, before))
 
     async def change_container_files(
         self, owner: Owner, container_id: str, *, put: Sequence[ContainerFileRecord], dropped: Sequence[str] = ()
     ) -> bool:
-        added, gone = list(put), list(dropped)
-        return await self._database.write(owner, lambda rows: containers.change_files(rows, container_id, added, gone))
+        added, removed = list(put), list(dropped)
+        return await self._database.write(
+            owner, lambda rows: containers.change_files(rows, container_id, added, removed)
+        )
 
     async def list_container_files(self, owner: Owner, container_id: str, query: PageQuery) -> Page | None:
         return await self._database.read(owner, lambda rows: containers.file_page(rows, container_id, query))
@@ -263,17 +270,17 @@ class SqliteStore:
         return await self._database.read(owner, lambda rows: containers.get_file(rows, container_id, file_id))
 
 
-class _Doomed:
-    """Contents that go when the change that lets go of them is durable, whether or not somebody still waits for it."""
+class _BlobDeletion:
+    """Deletes blobs once the change that deleted their records is committed, even if its caller was cancelled."""
 
-    def __init__(self, blobs: Blobs) -> None:
+    def __init__(self, blobs: BlobStore) -> None:
         self._blobs = blobs
         self._names: list[str] = []
 
-    def are(self, names: list[str]) -> int:
+    def collect(self, names: list[str]) -> int:
         self._names = names
         return len(names)
 
-    def go(self, done: bool) -> None:  # noqa: FBT001 — there is nothing else that it could be
-        if done:
+    def on_done(self, committed: bool) -> None:  # noqa: FBT001 - the writer thread calls it with the outcome
+        if committed:
             self._blobs.remove(self._names)

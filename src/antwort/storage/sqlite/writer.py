@@ -1,8 +1,8 @@
-"""The one thread that writes, and commits for everybody who waits.
+"""Writer thread with group commit: changes that arrive during a commit share the next transaction and its fsync.
 
-Whoever comes while a transaction is being committed shares the next one, so the
-disk is waited for once per group and not once per change. Each change stands or
-falls alone (a savepoint), and is answered when the whole group is durable.
+Without group commit every change waits for an fsync of its own, and throughput drops to one write per disk flush.
+Each change runs in a savepoint, so a failing change does not affect the others; its caller gets the result when the
+group is durable. If the transaction of a group fails, each of its changes is retried once in a transaction of its own.
 """
 
 from __future__ import annotations
@@ -16,86 +16,86 @@ from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import Any, TypeVar
 
-from antwort.engine.ports import StoreFault
-from antwort.storage.errors import fault_of
+from antwort.engine.stores import StoreFault
+from antwort.storage.errors import translate_error
 
 T = TypeVar("T")
 
-LARGEST_GROUP = 256
-"""Bounds how long the first of a group waits for the last."""
+MAX_GROUP_SIZE = 256
+"""Bounds how long the first change of a group waits for the last."""
 
 
 class _Job:
-    """A change, who waits for it, and what became of it."""
+    """A queued change, the future of its caller, and its outcome."""
 
     def __init__(
-        self, change: Callable[[sqlite3.Connection], Any], answer: asyncio.Future[Any], settled: Callable[[bool], None]
+        self, change: Callable[[sqlite3.Connection], Any], future: asyncio.Future[Any], on_done: Callable[[bool], None]
     ) -> None:
         self.change = change
-        self.answer = answer
-        self.settled = settled
+        self.future = future
+        self.on_done = on_done
         self.value: Any = None
         self.error: Exception | None = None
 
-    def reply(self) -> None:
-        """On the loop of the one who waits, unless that one has gone."""
-        if self.answer.done():
+    def resolve(self) -> None:
+        """Set the result of the future, unless it was cancelled. Runs on the event loop of the caller."""
+        if self.future.done():
             return
         if self.error is None:
-            self.answer.set_result(self.value)
+            self.future.set_result(self.value)
         else:
-            self.answer.set_exception(self.error)
+            self.future.set_exception(self.error)
 
 
 class WriterThread:
-    """Takes changes from any number of tasks and makes them durable, in the order of arrival."""
+    """Commits changes of any number of tasks, in order of arrival."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
-        self._waiting: SimpleQueue[_Job | None] = SimpleQueue()
+        self._queue: SimpleQueue[_Job | None] = SimpleQueue()
         self._closed = False
-        # A daemon: a program that forgets to close the store can still end. What is durable stays so.
-        self._thread = Thread(target=self._serve, name="antwort-store-writer", daemon=True)
+        # A daemon, so that a program that does not close the store can exit. Committed changes are durable.
+        self._thread = Thread(target=self._run, name="antwort-store-writer", daemon=True)
         self._thread.start()
 
     async def write(
-        self, change: Callable[[sqlite3.Connection], T], settled: Callable[[bool], None] = lambda _: None
+        self, change: Callable[[sqlite3.Connection], T], on_done: Callable[[bool], None] = lambda _: None
     ) -> T:
-        """Make a change; what it returns is returned once it is durable.
+        """Run a change and return its result once it is durable.
 
-        A change that was handed over is made, also when the caller is cancelled meanwhile. So `settled` is told in
-        the writer's thread, and always, whether it was. A change may be run twice and only the last run counts.
+        A queued change is committed even if the caller is cancelled. `on_done` is always called, in the writer
+        thread, with whether it was committed. A change may run twice (see the retry above); only the last run counts.
         """
         if self._closed:
-            await asyncio.to_thread(settled, False)  # noqa: FBT003 — there is nothing else that it could be
+            await asyncio.to_thread(on_done, False)  # noqa: FBT003 - a callback with the outcome
             raise StoreFault("The store is closed.")
-        answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._waiting.put(_Job(change, answer, settled))
-        return await answer
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._queue.put(_Job(change, future, on_done))
+        return await future
 
     def close(self) -> None:
-        """Finish what was handed over, and end. Waits for the disk."""
+        """Commit the queued changes and stop the thread. Blocks on the disk."""
         if not self._closed:
             self._closed = True
-            self._waiting.put(None)
+            self._queue.put(None)
         self._thread.join()
 
-    def _serve(self) -> None:
-        open_for_more = True
-        while open_for_more:
-            group = [self._waiting.get()]
+    def _run(self) -> None:
+        stopping = False
+        while not stopping:
+            group = [self._queue.get()]
             with suppress(Empty):
-                while len(group) < LARGEST_GROUP:
-                    group.append(self._waiting.get_nowait())
-            open_for_more = None not in group
+                while len(group) < MAX_GROUP_SIZE:
+                    group.append(self._queue.get_nowait())
+            stopping = None in group
             jobs = [job for job in group if job is not None]
             if jobs:
                 self._commit(jobs)
-                _answer(jobs)
+                _notify(jobs)
         self._connection.close()
 
     def _commit(self, jobs: Sequence[_Job]) -> None:
-        """Make the changes durable together; where that fails each alone, so that one too large hurts no other."""
+        """Commit the changes together; if that fails, retry each alone, so that one oversized change fails alone."""
         try:
             self._connection.execute("BEGIN IMMEDIATE")
         except sqlite3.Error as error:
@@ -103,7 +103,7 @@ class WriterThread:
             return
         try:
             for job in jobs:
-                self._run(job)
+                self._apply(job)
             self._connection.execute("COMMIT")
         except sqlite3.Error as error:
             if self._connection.in_transaction:
@@ -115,34 +115,34 @@ class WriterThread:
             for job in jobs:
                 self._commit([job])
 
-    def _run(self, job: _Job) -> None:
+    def _apply(self, job: _Job) -> None:
         self._connection.execute("SAVEPOINT change")
         try:
             job.value, job.error = job.change(self._connection), None
-        except Exception as error:  # the outermost loop: the error is for the one who waits
+        except Exception as error:  # the outermost loop: the error belongs to the caller
             if not self._connection.in_transaction and isinstance(error, sqlite3.Error):
-                raise  # SQLite gave up the transaction, and with it the changes of others
-            job.error = fault_of(error)
+                raise  # SQLite rolled back the transaction with all changes of the group
+            job.error = translate_error(error)
             self._connection.execute("ROLLBACK TO change")
         self._connection.execute("RELEASE change")
 
 
 def _fail(jobs: Sequence[_Job], error: Exception) -> None:
     for job in jobs:
-        job.error = fault_of(error)
+        job.error = translate_error(error)
 
 
-def _answer(jobs: Sequence[_Job]) -> None:
-    """Wake each loop once, however many wait there."""
-    waiting: defaultdict[asyncio.AbstractEventLoop, list[_Job]] = defaultdict(list)
+def _notify(jobs: Sequence[_Job]) -> None:
+    """Call `on_done`, and wake each event loop once for all its futures."""
+    by_loop: defaultdict[asyncio.AbstractEventLoop, list[_Job]] = defaultdict(list)
     for job in jobs:
-        job.settled(job.error is None)
-        waiting[job.answer.get_loop()].append(job)
-    for loop, theirs in waiting.items():
-        with suppress(RuntimeError):  # the loop has ended, and with it all who waited
-            loop.call_soon_threadsafe(_reply, theirs)
+        job.on_done(job.error is None)
+        by_loop[job.future.get_loop()].append(job)
+    for loop, finished in by_loop.items():
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(_resolve_all, finished)
 
 
-def _reply(jobs: Sequence[_Job]) -> None:
+def _resolve_all(jobs: Sequence[_Job]) -> None:
     for job in jobs:
-        job.reply()
+        job.resolve()

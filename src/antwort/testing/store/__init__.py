@@ -1,4 +1,4 @@
-"""What every `Store` must do, as tests that any implementation can run.
+"""Conformance tests for implementations of `Store`.
 
 pytest with anyio's plugin collects them from a subclass that opens the store under test:
 
@@ -7,12 +7,12 @@ pytest with anyio's plugin collects them from a subclass that opens the store un
 
     @pytest.mark.anyio
     class TestMyStore(StoreConformance):
-        async def open(self, place):
-            return await MyStore.opened(place / "my.db")
+        async def open(self, directory):
+            return await MyStore.open(directory / "my.db")
 
-`place` is pytest's `tmp_path`: a directory, new for each test. The same place opened again is the same store, with
-all that was written to it; another place is another store. The assertions are plain `AssertionError`s with both
-sides in the message.
+`directory` is pytest's `tmp_path`, new for each test. Opening the same directory again must open the same store with
+all its data; another directory is another store. Assertions are plain `AssertionError`s with both values in the
+message.
 """
 
 from __future__ import annotations
@@ -32,4 +32,4 @@ __all__ = [
 
 
 class StoreConformance(ResponseConformance, ConversationConformance, FileConformance, ContainerConformance):
-    """Subclass it, and let `open` open the store at a place."""
+    """All conformance tests. Subclass it and implement `open`."""

@@ -1,4 +1,4 @@
-"""What the tests of all ports start from: a store at a place, two tenants, and assertions that show both sides."""
+"""Base of the conformance tests: opening a store, two tenants, and assertions with both values in the message."""
 
 from __future__ import annotations
 
@@ -7,99 +7,105 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from antwort.engine.ports import Owner, Page, PageQuery, Store, UnknownCursor
+from antwort.engine.stores import (
+    Owner,
+    Page,
+    PageQuery,
+    Store,
+    UnknownCursor,
+)
 
 T = TypeVar("T")
 
-OURS = Owner("tenant-a", "key-1")
-OURS_BY_ANOTHER_KEY = Owner("tenant-a", "key-2")
-THEIRS = Owner("tenant-b", "key-3")
+OWNER = Owner("tenant-a", "key-1")
+OWNER_WITH_OTHER_KEY = Owner("tenant-a", "key-2")
+OTHER_TENANT = Owner("tenant-b", "key-3")
 
-LISTED = [f"id_{number}" for number in range(5)]
-"""Ids for `pages`, in the order of arrival."""
+LISTED_IDS = [f"id_{number}" for number in range(5)]
+"""Ids for `check_pages`, in order of creation."""
 
 
 class Conformance:
-    """A store is opened for each test, and closed."""
+    """Opens and closes a store in each test."""
 
-    async def open(self, place: Path) -> Store:
-        """The store at a place: empty when the place is new."""
-        raise NotImplementedError("define open(place) so that it returns an open Store")
+    async def open(self, directory: Path) -> Store:
+        """Open the store in a directory: empty if the directory is new."""
+        raise NotImplementedError("define open(directory) so that it returns an open Store")
 
     @asynccontextmanager
-    async def store(self, place: Path) -> AsyncGenerator[Store]:
-        """The store at a place, for a while."""
-        store = await self.open(place)
+    async def opened_store(self, directory: Path) -> AsyncGenerator[Store]:
+        """Context manager: the open store."""
+        store = await self.open(directory)
         try:
             yield store
         finally:
             await store.aclose()
 
 
-def check(condition: bool, message: str) -> None:  # noqa: FBT001 — there is nothing else that it could be
-    """Assert, also under `python -O`."""
+def check(condition: bool, message: str) -> None:  # noqa: FBT001 - an assertion
+    """Assert, even with `python -O`."""
     if not condition:
         raise AssertionError(message)
 
 
-def equal(actual: object, expected: object) -> None:
-    """Both are the same."""
+def check_equal(actual: object, expected: object) -> None:
+    """Assert equality."""
     check(actual == expected, f"\n  got      {actual!r}\n  expected {expected!r}")
 
 
-def there(value: T | None) -> T:
-    """It is not None."""
+def not_none(value: T | None) -> T:
+    """Assert that a value is not None."""
     if value is None:
-        raise AssertionError("got None for what should be there")
+        raise AssertionError("got None, expected a value")
     return value
 
 
 def message(identifier: str, text: str = "…") -> dict[str, Any]:
-    """An item, with fields that nobody knows."""
+    """A message item with unknown fields."""
     content = [{"type": "input_text", "text": text, "x-unknown": {"deep": [1, None, 2.5]}}]
     return {"id": identifier, "type": "message", "role": "user", "content": content}
 
 
 async def chunks(*pieces: bytes) -> AsyncIterator[bytes]:
-    """A content."""
+    """File content, in chunks."""
     for piece in pieces:
         yield piece
 
 
-async def pages(ask: Callable[[PageQuery], Awaitable[Page | None]], name: Callable[[Any], str]) -> None:
-    """A list of `LISTED`, asked for in every way. `name` tells the id of what is listed."""
+async def check_pages(list_page: Callable[[PageQuery], Awaitable[Page | None]], get_id: Callable[[Any], str]) -> None:
+    """Check all combinations of paging parameters on a list of `LISTED_IDS`."""
 
-    async def answer(query: PageQuery) -> tuple[list[str], bool]:
-        page = there(await ask(query))
-        return [name(entry) for entry in page.data], page.has_more
+    async def ids(query: PageQuery) -> tuple[list[str], bool]:
+        page = not_none(await list_page(query))
+        return [get_id(entry) for entry in page.data], page.has_more
 
-    one, two, three, four, five = LISTED
+    one, two, three, four, five = LISTED_IDS
     nothing: list[str] = []
-    equal(await answer(PageQuery()), ([five, four, three, two, one], False))
-    equal(await answer(PageQuery(order="asc")), (LISTED, False))
-    equal(await answer(PageQuery(order="asc", limit=5)), (LISTED, False))
-    equal(await answer(PageQuery(order="asc", limit=2)), ([one, two], True))
-    equal(await answer(PageQuery(order="asc", limit=2, after=two)), ([three, four], True))
-    equal(await answer(PageQuery(order="asc", limit=2, after=three)), ([four, five], False))
-    equal(await answer(PageQuery(order="asc", after=five)), (nothing, False))
-    equal(await answer(PageQuery(limit=2)), ([five, four], True))
-    equal(await answer(PageQuery(limit=2, after=four)), ([three, two], True))
-    equal(await answer(PageQuery(limit=3, after=four)), ([three, two, one], False))
-    equal(await answer(PageQuery(order="asc", limit=2, before=four)), ([two, three], True))
-    equal(await answer(PageQuery(order="asc", limit=3, before=four)), ([one, two, three], False))
-    equal(await answer(PageQuery(limit=2, before=two)), ([four, three], True))
-    equal(await answer(PageQuery(before=five)), (nothing, False))
-    equal(await answer(PageQuery(order="asc", after=one, before=five, limit=2)), ([two, three], True))
-    equal(await answer(PageQuery(after=five, before=one)), ([four, three, two], False))
-    await refuses_cursor(ask, PageQuery(after="id_unknown"))
-    await refuses_cursor(ask, PageQuery(before="id_unknown"))
+    check_equal(await ids(PageQuery()), ([five, four, three, two, one], False))
+    check_equal(await ids(PageQuery(order="asc")), (LISTED_IDS, False))
+    check_equal(await ids(PageQuery(order="asc", limit=5)), (LISTED_IDS, False))
+    check_equal(await ids(PageQuery(order="asc", limit=2)), ([one, two], True))
+    check_equal(await ids(PageQuery(order="asc", limit=2, after=two)), ([three, four], True))
+    check_equal(await ids(PageQuery(order="asc", limit=2, after=three)), ([four, five], False))
+    check_equal(await ids(PageQuery(order="asc", after=five)), (nothing, False))
+    check_equal(await ids(PageQuery(limit=2)), ([five, four], True))
+    check_equal(await ids(PageQuery(limit=2, after=four)), ([three, two], True))
+    check_equal(await ids(PageQuery(limit=3, after=four)), ([three, two, one], False))
+    check_equal(await ids(PageQuery(order="asc", limit=2, before=four)), ([two, three], True))
+    check_equal(await ids(PageQuery(order="asc", limit=3, before=four)), ([one, two, three], False))
+    check_equal(await ids(PageQuery(limit=2, before=two)), ([four, three], True))
+    check_equal(await ids(PageQuery(before=five)), (nothing, False))
+    check_equal(await ids(PageQuery(order="asc", after=one, before=five, limit=2)), ([two, three], True))
+    check_equal(await ids(PageQuery(after=five, before=one)), ([four, three, two], False))
+    await check_unknown_cursor(list_page, PageQuery(after="id_unknown"))
+    await check_unknown_cursor(list_page, PageQuery(before="id_unknown"))
 
 
-async def refuses_cursor(ask: Callable[[PageQuery], Awaitable[object]], query: PageQuery) -> None:
-    """`UnknownCursor`, which names the field and what was in it."""
+async def check_unknown_cursor(list_page: Callable[[PageQuery], Awaitable[object]], query: PageQuery) -> None:
+    """Check that a query raises `UnknownCursor` with the parameter and its value."""
     try:
-        page = await ask(query)
+        page = await list_page(query)
     except UnknownCursor as error:
-        equal(error.value, query.after if error.param == "after" else query.before)
+        check_equal(error.value, query.after if error.param == "after" else query.before)
     else:
-        raise AssertionError(f"returned {page!r} and should have raised UnknownCursor")
+        raise AssertionError(f"returned {page!r}, expected UnknownCursor")

@@ -1,134 +1,144 @@
-"""What every `ConversationStore` must do."""
+"""Conformance tests for `ConversationStore`."""
 
 from __future__ import annotations
 
 import asyncio
 from pathlib import Path
 
-from antwort.engine.ports import ConversationRecord, PageQuery
+from antwort.engine.stores import ConversationRecord, PageQuery
 from antwort.testing.store.base import (
-    LISTED,
-    OURS,
-    THEIRS,
+    LISTED_IDS,
+    OTHER_TENANT,
+    OWNER,
     Conformance,
     check,
-    equal,
+    check_equal,
+    check_pages,
+    check_unknown_cursor,
     message,
-    pages,
-    refuses_cursor,
-    there,
+    not_none,
 )
 
 RECORD = ConversationRecord("conv_1", 12, {"topic": "grüße"})
 
 
 class ConversationConformance(Conformance):
-    """Conversations and their items."""
+    """Tests of conversations and their items."""
 
-    async def test_a_conversation_is_there_as_it_was_made(self, tmp_path: Path) -> None:
-        async with self.store(tmp_path) as store:
-            await store.create_conversation(OURS, RECORD, [message("msg_1"), message("msg_2")])
-        async with self.store(tmp_path) as store:
-            equal(await store.get_conversation(OURS, "conv_1"), RECORD)
-            equal(await store.all_items(OURS, "conv_1"), [message("msg_1"), message("msg_2")])
-            equal(await store.get_conversation(OURS, "unknown"), None)
-            equal(await store.all_items(OURS, "unknown"), None)
+    async def test_a_created_conversation_can_be_read_after_reopening(self, tmp_path: Path) -> None:
+        async with self.opened_store(tmp_path) as store:
+            await store.create_conversation(OWNER, RECORD, [message("msg_1"), message("msg_2")])
+        async with self.opened_store(tmp_path) as store:
+            check_equal(await store.get_conversation(OWNER, "conv_1"), RECORD)
+            check_equal(await store.all_items(OWNER, "conv_1"), [message("msg_1"), message("msg_2")])
+            check_equal(await store.get_conversation(OWNER, "unknown"), None)
+            check_equal(await store.all_items(OWNER, "unknown"), None)
 
     async def test_metadata_is_replaced(self, tmp_path: Path) -> None:
-        async with self.store(tmp_path) as store:
-            await store.create_conversation(OURS, RECORD, [message("msg_1")])
+        async with self.opened_store(tmp_path) as store:
+            await store.create_conversation(OWNER, RECORD, [message("msg_1")])
             changed = ConversationRecord("conv_1", 12, {"a": "b"})
-            equal(await store.update_conversation(OURS, "conv_1", {"a": "b"}), changed)
-            equal(await store.get_conversation(OURS, "conv_1"), changed)
-            equal(await store.all_items(OURS, "conv_1"), [message("msg_1")])
-            equal(await store.update_conversation(OURS, "unknown", {}), None)
+            check_equal(await store.update_conversation(OWNER, "conv_1", {"a": "b"}), changed)
+            check_equal(await store.get_conversation(OWNER, "conv_1"), changed)
+            check_equal(await store.all_items(OWNER, "conv_1"), [message("msg_1")])
+            check_equal(await store.update_conversation(OWNER, "unknown", {}), None)
 
-    async def test_a_deleted_conversation_is_gone_with_its_items(self, tmp_path: Path) -> None:
-        async with self.store(tmp_path) as store:
-            await store.create_conversation(OURS, RECORD, [message("msg_1")])
-            check(await store.delete_conversation(OURS, "conv_1"), "it was there")
-            check(not await store.delete_conversation(OURS, "conv_1"), "it was not there any more")
-            equal(await store.get_conversation(OURS, "conv_1"), None)
-            equal(await store.all_items(OURS, "conv_1"), None)
-            equal(await store.list_items(OURS, "conv_1", PageQuery(after="msg_1")), None)
-            equal(await store.get_item(OURS, "conv_1", "msg_1"), None)
-            equal(await store.find_items(OURS, ["msg_1"]), {})
-            check(not await store.add_items(OURS, "conv_1", [message("msg_2")]), "there is nothing to add to")
-            equal(await store.find_items(OURS, ["msg_2"]), {})
+    async def test_deleting_a_conversation_deletes_its_items(self, tmp_path: Path) -> None:
+        async with self.opened_store(tmp_path) as store:
+            await store.create_conversation(OWNER, RECORD, [message("msg_1")])
+            check(await store.delete_conversation(OWNER, "conv_1"), "the object existed")
+            check(not await store.delete_conversation(OWNER, "conv_1"), "the object was already deleted")
+            check_equal(await store.get_conversation(OWNER, "conv_1"), None)
+            check_equal(await store.all_items(OWNER, "conv_1"), None)
+            check_equal(await store.list_items(OWNER, "conv_1", PageQuery(after="msg_1")), None)
+            check_equal(await store.get_item(OWNER, "conv_1", "msg_1"), None)
+            check_equal(await store.find_items(OWNER, ["msg_1"]), {})
+            check(not await store.add_items(OWNER, "conv_1", [message("msg_2")]), "the conversation is deleted")
+            check_equal(await store.find_items(OWNER, ["msg_2"]), {})
 
-    async def test_items_are_added_at_the_end(self, tmp_path: Path) -> None:
-        async with self.store(tmp_path) as store:
-            await store.create_conversation(OURS, RECORD, [])
-            equal(await store.all_items(OURS, "conv_1"), [])
-            check(await store.add_items(OURS, "conv_1", [message("msg_2"), message("msg_1")]), "it is there")
-            check(await store.add_items(OURS, "conv_1", []), "it is there")
-            check(await store.add_items(OURS, "conv_1", [message("msg_0")]), "it is there")
-            equal(await store.all_items(OURS, "conv_1"), [message("msg_2"), message("msg_1"), message("msg_0")])
+    async def test_items_are_appended(self, tmp_path: Path) -> None:
+        async with self.opened_store(tmp_path) as store:
+            await store.create_conversation(OWNER, RECORD, [])
+            check_equal(await store.all_items(OWNER, "conv_1"), [])
+            check(
+                await store.add_items(OWNER, "conv_1", [message("msg_2"), message("msg_1")]), "the conversation exists"
+            )
+            check(await store.add_items(OWNER, "conv_1", []), "the conversation exists")
+            check(await store.add_items(OWNER, "conv_1", [message("msg_0")]), "the conversation exists")
+            check_equal(await store.all_items(OWNER, "conv_1"), [message("msg_2"), message("msg_1"), message("msg_0")])
 
-    async def test_an_item_that_is_there_already_stays_as_it_is(self, tmp_path: Path) -> None:
-        async with self.store(tmp_path) as store:
-            await store.create_conversation(OURS, RECORD, [message("msg_1")])
-            check(await store.add_items(OURS, "conv_1", [message("msg_1", "other"), message("msg_2")]), "it is there")
-            equal(await store.all_items(OURS, "conv_1"), [message("msg_1"), message("msg_2")])
+    async def test_an_existing_item_is_not_replaced(self, tmp_path: Path) -> None:
+        async with self.opened_store(tmp_path) as store:
+            await store.create_conversation(OWNER, RECORD, [message("msg_1")])
+            check(
+                await store.add_items(OWNER, "conv_1", [message("msg_1", "other"), message("msg_2")]),
+                "the conversation exists",
+            )
+            check_equal(await store.all_items(OWNER, "conv_1"), [message("msg_1"), message("msg_2")])
 
-    async def test_many_add_at_once_and_no_group_is_torn(self, tmp_path: Path) -> None:
-        async with self.store(tmp_path) as store:
-            await store.create_conversation(OURS, RECORD, [])
+    async def test_concurrent_appends_keep_their_groups_together(self, tmp_path: Path) -> None:
+        async with self.opened_store(tmp_path) as store:
+            await store.create_conversation(OWNER, RECORD, [])
             groups = [[message(f"{group}_{n}") for n in range(3)] for group in range(30)]
-            await asyncio.gather(*(store.add_items(OURS, "conv_1", group) for group in groups))
-            items = there(await store.all_items(OURS, "conv_1"))
+            await asyncio.gather(*(store.add_items(OWNER, "conv_1", group) for group in groups))
+            items = not_none(await store.all_items(OWNER, "conv_1"))
             found = [items[start : start + 3] for start in range(0, len(items), 3)]
-            equal(sorted(found, key=str), sorted(groups, key=str))
+            check_equal(sorted(found, key=str), sorted(groups, key=str))
 
-    async def test_items_come_in_pages(self, tmp_path: Path) -> None:
-        async with self.store(tmp_path) as store:
-            await store.create_conversation(OURS, RECORD, [message(name) for name in LISTED])
-            await store.create_conversation(OURS, ConversationRecord("conv_2", 1, {}), [message("elsewhere")])
-            await pages(lambda query: store.list_items(OURS, "conv_1", query), lambda item: item["id"])
-            await refuses_cursor(lambda query: store.list_items(OURS, "conv_1", query), PageQuery(after="elsewhere"))
-            equal(await store.list_items(OURS, "unknown", PageQuery()), None)
+    async def test_items_are_paged(self, tmp_path: Path) -> None:
+        async with self.opened_store(tmp_path) as store:
+            await store.create_conversation(OWNER, RECORD, [message(name) for name in LISTED_IDS])
+            await store.create_conversation(OWNER, ConversationRecord("conv_2", 1, {}), [message("other_conversation")])
+            await check_pages(lambda query: store.list_items(OWNER, "conv_1", query), lambda item: item["id"])
+            await check_unknown_cursor(
+                lambda query: store.list_items(OWNER, "conv_1", query), PageQuery(after="other_conversation")
+            )
+            check_equal(await store.list_items(OWNER, "unknown", PageQuery()), None)
 
-    async def test_one_item(self, tmp_path: Path) -> None:
-        async with self.store(tmp_path) as store:
-            await store.create_conversation(OURS, RECORD, [message("msg_1"), message("msg_2")])
-            await store.create_conversation(OURS, ConversationRecord("conv_2", 1, {}), [message("msg_3")])
-            equal(await store.get_item(OURS, "conv_1", "msg_2"), message("msg_2"))
+    async def test_get_and_delete_an_item(self, tmp_path: Path) -> None:
+        async with self.opened_store(tmp_path) as store:
+            await store.create_conversation(OWNER, RECORD, [message("msg_1"), message("msg_2")])
+            await store.create_conversation(OWNER, ConversationRecord("conv_2", 1, {}), [message("msg_3")])
+            check_equal(await store.get_item(OWNER, "conv_1", "msg_2"), message("msg_2"))
             for conversation, item in (("conv_1", "msg_3"), ("conv_1", "unknown"), ("unknown", "msg_1")):
-                equal(await store.get_item(OURS, conversation, item), None)
-                check(not await store.delete_item(OURS, conversation, item), "it is not there")
-            check(await store.delete_item(OURS, "conv_1", "msg_1"), "it was there")
-            check(not await store.delete_item(OURS, "conv_1", "msg_1"), "it was not there any more")
-            equal(await store.all_items(OURS, "conv_1"), [message("msg_2")])
-            equal(await store.find_items(OURS, ["msg_1"]), {})
+                check_equal(await store.get_item(OWNER, conversation, item), None)
+                check(not await store.delete_item(OWNER, conversation, item), "the item does not exist")
+            check(await store.delete_item(OWNER, "conv_1", "msg_1"), "the object existed")
+            check(not await store.delete_item(OWNER, "conv_1", "msg_1"), "the object was already deleted")
+            check_equal(await store.all_items(OWNER, "conv_1"), [message("msg_2")])
+            check_equal(await store.find_items(OWNER, ["msg_1"]), {})
 
-    async def test_another_tenant_sees_and_changes_no_conversation(self, tmp_path: Path) -> None:
-        async with self.store(tmp_path) as store:
-            await store.create_conversation(OURS, RECORD, [message("msg_1")])
+    async def test_another_tenant_cannot_read_or_change_a_conversation(self, tmp_path: Path) -> None:
+        async with self.opened_store(tmp_path) as store:
+            await store.create_conversation(OWNER, RECORD, [message("msg_1")])
 
-            equal(await store.get_conversation(THEIRS, "conv_1"), None)
-            equal(await store.update_conversation(THEIRS, "conv_1", {}), None)
-            equal(await store.list_items(THEIRS, "conv_1", PageQuery()), None)
-            equal(await store.all_items(THEIRS, "conv_1"), None)
-            equal(await store.get_item(THEIRS, "conv_1", "msg_1"), None)
-            equal(await store.find_items(THEIRS, ["msg_1"]), {})
-            check(not await store.add_items(THEIRS, "conv_1", [message("forged")]), "it is not theirs to add to")
-            check(not await store.delete_item(THEIRS, "conv_1", "msg_1"), "it is not theirs to delete")
-            check(not await store.delete_conversation(THEIRS, "conv_1"), "it is not theirs to delete")
+            check_equal(await store.get_conversation(OTHER_TENANT, "conv_1"), None)
+            check_equal(await store.update_conversation(OTHER_TENANT, "conv_1", {}), None)
+            check_equal(await store.list_items(OTHER_TENANT, "conv_1", PageQuery()), None)
+            check_equal(await store.all_items(OTHER_TENANT, "conv_1"), None)
+            check_equal(await store.get_item(OTHER_TENANT, "conv_1", "msg_1"), None)
+            check_equal(await store.find_items(OTHER_TENANT, ["msg_1"]), {})
+            check(
+                not await store.add_items(OTHER_TENANT, "conv_1", [message("forged")]),
+                "another tenant must not add items",
+            )
+            check(not await store.delete_item(OTHER_TENANT, "conv_1", "msg_1"), "another tenant must not delete")
+            check(not await store.delete_conversation(OTHER_TENANT, "conv_1"), "another tenant must not delete")
 
-            equal(await store.get_conversation(OURS, "conv_1"), RECORD)
-            equal(await store.all_items(OURS, "conv_1"), [message("msg_1")])
+            check_equal(await store.get_conversation(OWNER, "conv_1"), RECORD)
+            check_equal(await store.all_items(OWNER, "conv_1"), [message("msg_1")])
 
-    async def test_two_tenants_may_have_conversations_with_the_same_id(self, tmp_path: Path) -> None:
-        async with self.store(tmp_path) as store:
-            await store.create_conversation(OURS, RECORD, [message("msg_1")])
-            await store.create_conversation(THEIRS, RECORD, [message("msg_1", "theirs")])
-            check(await store.delete_conversation(THEIRS, "conv_1"), "theirs is there")
-            equal(await store.all_items(OURS, "conv_1"), [message("msg_1")])
+    async def test_two_tenants_can_use_the_same_conversation_id(self, tmp_path: Path) -> None:
+        async with self.opened_store(tmp_path) as store:
+            await store.create_conversation(OWNER, RECORD, [message("msg_1")])
+            await store.create_conversation(OTHER_TENANT, RECORD, [message("msg_1", "other tenant")])
+            check(await store.delete_conversation(OTHER_TENANT, "conv_1"), "the other tenant's conversation exists")
+            check_equal(await store.all_items(OWNER, "conv_1"), [message("msg_1")])
 
-    async def test_a_trial_changes_nothing(self, tmp_path: Path) -> None:
-        async with self.store(tmp_path) as store:
-            await store.create_conversation(OURS, RECORD, [message("msg_1")])
+    async def test_the_write_check_changes_nothing(self, tmp_path: Path) -> None:
+        async with self.opened_store(tmp_path) as store:
+            await store.create_conversation(OWNER, RECORD, [message("msg_1")])
             await store.try_to_write()
-            equal(await store.all_items(OURS, "conv_1"), [message("msg_1")])
-        async with self.store(tmp_path) as store:
-            equal(await store.get_conversation(OURS, "conv_1"), RECORD)
+            check_equal(await store.all_items(OWNER, "conv_1"), [message("msg_1")])
+        async with self.opened_store(tmp_path) as store:
+            check_equal(await store.get_conversation(OWNER, "conv_1"), RECORD)

@@ -30,7 +30,7 @@ async def test_without_a_word_it_is_the_jail_of_this_machine(tmp_path):
     place = await open_backend(CodeInterpreterSettings(), tmp_path, os.environ)
 
     assert isinstance(place.sandboxes, LocalSandboxes)
-    assert place.told == "in the jail of this machine"
+    assert place.description == "in the jail of this machine"
     await place.sandboxes.aclose()
 
 
@@ -39,7 +39,7 @@ async def test_without_a_jail_it_is_off_and_says_why_and_how_to_turn_it_on(tmp_p
 
     assert place.sandboxes is None
     for words in ("off: SANDBOX_MODE=node", "antwort doctor", "sandbox_url", "extra `sandbox`"):
-        assert words in place.told
+        assert words in place.description
 
 
 async def test_without_a_jail_whoever_insists_is_told_at_once(tmp_path):
@@ -52,7 +52,7 @@ async def test_without_a_jail_whoever_insists_is_told_at_once(tmp_path):
 async def test_it_can_be_off(tmp_path):
     place = await open_backend(CodeInterpreterSettings(enabled=False), tmp_path, NO_JAIL)
 
-    assert (place.sandboxes, place.told) == (None, "off, as the configuration says")
+    assert (place.sandboxes, place.description) == (None, "off, as the configuration says")
 
 
 async def test_a_server_elsewhere(tmp_path, running):
@@ -60,7 +60,7 @@ async def test_a_server_elsewhere(tmp_path, running):
     place = await open_backend(settings, tmp_path, {"KEY": running.token})
 
     assert isinstance(place.sandboxes, RemoteSandboxes)
-    assert place.told == f"at {running.url}"
+    assert place.description == f"at {running.url}"
     await place.sandboxes.aclose()
 
 
@@ -68,14 +68,13 @@ async def test_a_server_that_does_not_answer_yet_is_no_reason_not_to_start(tmp_p
     place = await open_backend(CodeInterpreterSettings(sandbox_url="http://127.0.0.1:9"), tmp_path, {})
 
     assert isinstance(place.sandboxes, RemoteSandboxes)
-    assert "does not answer yet" in place.told
+    assert "does not answer yet" in place.description
     await place.sandboxes.aclose()
 
 
 @pytest.mark.parametrize(
     "settings, variables, says",
     [
-        ({"sandbox_template": "python"}, {}, "sandbox_template: claims of Kubernetes are not part"),
         ({"sandbox_token_env": "KEY"}, {"KEY": "x"}, "sandbox_token_env: there is no `sandbox_url`"),
         ({"sandbox_url": "http://127.0.0.1:9", "sandbox_token_env": "KEY"}, {}, "the variable KEY is not set"),
         ({"sandbox_url": "http://127.0.0.1:9", "sandbox_token_env": "KEY"}, {"KEY": ""}, "the variable KEY is not set"),
@@ -88,5 +87,5 @@ async def test_what_cannot_be_is_an_error_at_start(tmp_path, settings, variables
 
 async def test_a_wrong_token_is_an_error_at_start(tmp_path, running):
     settings = CodeInterpreterSettings(sandbox_url=running.url, sandbox_token_env="KEY")
-    with pytest.raises(ConfigError, match="sandbox_token_env: The sandbox server does not let us in"):
+    with pytest.raises(ConfigError, match="sandbox_token_env: The sandbox server rejects the token"):
         await open_backend(settings, tmp_path, {"KEY": "wrong"})

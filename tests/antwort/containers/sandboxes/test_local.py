@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from antwort.containers.sandboxes.local import JailUnavailable, LocalSandboxes
-from antwort.containers.sandboxes.port import Outcome, Sandbox, SandboxFault, SandboxLost
+from antwort.containers.sandboxes.local import LocalSandboxes
+from antwort.containers.sandboxes.port import ExecutionResult, JailUnavailable, Sandbox, SandboxLost, SandboxUnavailable
 
 pytestmark = pytest.mark.anyio
 
@@ -62,7 +62,7 @@ async def acquired(local: LocalSandboxes) -> Sandbox:
 async def echo(sandbox: Sandbox, code: str) -> str | None:
     async with aclosing(sandbox.run(code, timeout=30)) as steps:
         *_, last = [step async for step in steps]
-    assert isinstance(last, Outcome)
+    assert isinstance(last, ExecutionResult)
     return last.echo
 
 
@@ -141,14 +141,14 @@ async def test_output_is_limited_as_it_was_told(local):
     sandbox = await acquired(local)
     async with aclosing(sandbox.run("print('x' * 50_000)", timeout=30)) as steps:
         *_, last = [step async for step in steps]
-    assert isinstance(last, Outcome)
+    assert isinstance(last, ExecutionResult)
     assert last.cut_bytes > 40_000
 
 
 async def test_once_it_is_closed_nothing_is_started_any_more(tmp_path):
     sandboxes = LocalSandboxes(tmp_path, max_output=2000)
     await sandboxes.aclose()
-    with pytest.raises(SandboxFault):
+    with pytest.raises(SandboxUnavailable):
         await acquired(sandboxes)
 
 
@@ -158,7 +158,7 @@ async def test_a_state_that_lies_deep_is_no_hindrance(tmp_path, monkeypatch):
     sandboxes = LocalSandboxes(deep / "state", max_output=2000)
     sandbox = await acquired(sandboxes)
     assert await echo(sandbox, "1 + 1") == "2"
-    socket = sandboxes._socket()
+    socket = sandboxes._socket_path()
     assert await asyncio.to_thread(socket.exists)
     await sandboxes.aclose()
     assert children() == []

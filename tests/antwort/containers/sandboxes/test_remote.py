@@ -1,14 +1,14 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+from contextlib import aclosing, asynccontextmanager
 
 import pytest
 from fixtures_sandbox_server import sandbox_server
 
-from antwort.containers.sandboxes import remote
-from antwort.containers.sandboxes.client import SandboxServer
-from antwort.containers.sandboxes.port import SandboxFault
-from antwort.containers.sandboxes.remote import RemoteSandboxes
+from antwort.containers.sandboxes.port import ExecutionResult, SandboxLost, SandboxRefused, SandboxUnavailable
+from antwort.containers.sandboxes.remote import LEASE_SECONDS, RENEW_INTERVAL_SECONDS, RemoteSandbox, RemoteSandboxes
 
 pytestmark = pytest.mark.anyio
 
@@ -20,53 +20,228 @@ def anyio_backend():
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory):
-    with sandbox_server(tmp_path_factory.mktemp("sandbox")) as server:
+    with sandbox_server(tmp_path_factory.mktemp("sandbox"), max_sessions="2", queue_seconds="0.1") as server:
         yield server
 
 
-def place(running, **options) -> RemoteSandboxes:
-    return RemoteSandboxes(SandboxServer(running.url, token=running.token), **options)
+@pytest.fixture
+async def server(running):
+    server = RemoteSandboxes(running.url, token=running.token)
+    yield server
+    await server.aclose()
 
 
-async def acquired(sandboxes: RemoteSandboxes):
-    return await sandboxes.acquire(tenant="t", memory_limit="1g", timeout=30)
+async def session(server: RemoteSandboxes, seconds: float = 30) -> RemoteSandbox:
+    return await server.acquire(tenant="t", memory_limit="1g", timeout=seconds)
 
 
-async def test_closing_ends_what_is_held(running):
-    sandboxes = place(running)
-    for _ in range(3):
-        await acquired(sandboxes)
-    assert len(await asyncio.to_thread(running.sessions)) == 3
+async def run(
+    session: RemoteSandbox, code: str, seconds: float = 30, requirements: tuple[str, ...] = ()
+) -> ExecutionResult:
+    async with aclosing(session.run(code, timeout=seconds, requirements=requirements)) as steps:
+        *_, last = [step async for step in steps]
+    assert isinstance(last, ExecutionResult)
+    return last
+
+
+@asynccontextmanager
+async def static_server(reply: bytes):
+    """A server that sends this reply to every connection, and closes it."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readline()
+        writer.write(reply)
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as listening:
+        yield f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+
+
+# ── the server ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_check_passes_where_the_server_answers(server):
+    await server.check()
+
+
+async def test_a_wrong_token_is_an_auth_error(running):
+    async with aclosing(RemoteSandboxes(running.url, token="wrong")) as server:
+        with pytest.raises(SandboxUnavailable, match="token"):
+            await server.check()
+        with pytest.raises(SandboxUnavailable, match="token"):
+            await session(server)
+
+
+async def test_a_closed_port_is_a_connect_error(unused_port):
+    async with aclosing(RemoteSandboxes(f"http://127.0.0.1:{unused_port}")) as server:
+        with pytest.raises(SandboxUnavailable, match="cannot be reached"):
+            await session(server)
+
+
+@pytest.fixture
+def unused_port():
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        return listening.getsockname()[1]
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        b"",
+        b"not HTTP at all\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\n{} ",
+        b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{",
+        b"HTTP/1.1 500 Oh\r\ncontent-length: 0\r\n\r\n",
+        b"HTTP/1.1 301 Moved\r\nlocation: http://127.0.0.1:1/\r\ncontent-length: 0\r\n\r\n",
+    ],
+    ids=["silence", "no HTTP", "no session", "half an answer", "an error", "a redirect"],
+)
+async def test_a_malformed_reply_is_unavailable(reply):
+    async with static_server(reply) as url, aclosing(RemoteSandboxes(url)) as server:
+        with pytest.raises(SandboxUnavailable):
+            await session(server)
+
+
+async def test_acquire_waits_for_capacity_until_its_timeout(server):
+    held = [await session(server) for _ in range(2)]
+    with pytest.raises(SandboxUnavailable, match="in use"):
+        await session(server, seconds=0.5)
+    waiting = asyncio.create_task(session(server))
+    await asyncio.sleep(0.2)
+    assert not waiting.done()
+    await held.pop().end()
+    held.append(await waiting)
+    for one in held:
+        await one.end()
+
+
+async def test_a_cancelled_acquire_leaves_no_session(server, running):
+    waiting = asyncio.create_task(session(server))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    async with asyncio.timeout(20):
+        while await asyncio.to_thread(running.sessions):  # noqa: ASYNC110 - another process, without notifications
+            await asyncio.sleep(0.02)
+
+
+async def test_a_closed_client_sends_nothing(running):
+    server = RemoteSandboxes(running.url, token=running.token)
+    await server.aclose()
+    with pytest.raises(SandboxUnavailable):
+        await session(server)
+
+
+# ── sessions ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_the_id_for_logs_does_not_grant_access(server, running):
+    one = await session(server)
+    (listed,) = await asyncio.to_thread(running.sessions)
+
+    assert listed["id"].startswith(one.id)
+    assert len(one.id) < len(listed["id"]) / 2
+    await one.end()
+
+
+async def test_ending_twice_is_no_error(server):
+    one = await session(server)
+    await one.end()
+    await one.end()
+
+
+async def test_a_session_ended_elsewhere_is_lost_before_the_code_began(server, running):
+    one = await session(server)
+    await asyncio.to_thread(running.end_all)
+    with pytest.raises(SandboxLost) as caught:
+        await run(one, "1")
+    assert caught.value.begun is False
+
+
+async def test_a_session_whose_interpreter_ended_is_lost_with_the_reason(server):
+    one = await session(server)
+    assert (await run(one, "import os; os._exit(3)")).reason is not None
+    with pytest.raises(SandboxLost, match="code 3"):
+        await run(one, "1")
+
+
+async def test_invalid_requirements_are_refused_and_nothing_runs(server):
+    one = await session(server)
+    with pytest.raises(SandboxRefused):
+        await run(one, "x = 1", requirements=("--index-url=http://127.0.0.1:1",))
+    assert (await run(one, "x")).status == "error"
+    await one.end()
+
+
+async def test_renewing_the_lease_of_an_ended_session_raises_sandbox_lost(server):
+    one = await session(server)
+    await one.renew_lease()
+    await one.end()
+    with pytest.raises(SandboxLost):
+        await one.renew_lease()
+
+
+async def test_a_server_killed_during_a_run(tmp_path):
+    with sandbox_server(tmp_path) as short_lived:
+        remote = RemoteSandboxes(short_lived.url, token=short_lived.token)
+        child = RemoteSandboxes(short_lived.url, token=short_lived.token, is_child=True)
+        one, other = await session(remote), await session(child)
+        runs = [sandbox.run("print('begun', flush=True)\nwhile True: pass", timeout=60) for sandbox in (one, other)]
+        for started in runs:
+            await anext(started)
+        await asyncio.to_thread(short_lived.kill)
+        with pytest.raises(SandboxUnavailable):  # the network may be broken
+            await anext(runs[0])
+        with pytest.raises(SandboxLost) as caught:  # a child process that does not answer has died
+            await anext(runs[1])
+        assert caught.value.begun is True
+        with pytest.raises(SandboxLost) as caught:
+            await run(other, "1")
+        assert caught.value.begun is False
+        await one.end()
+        await remote.aclose()
+        await child.aclose()
+
+
+# ── leases ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_aclose_ends_the_held_sessions(running):
+    sandboxes = RemoteSandboxes(running.url, token=running.token)
+    for _ in range(2):
+        await session(sandboxes)
+    assert len(await asyncio.to_thread(running.sessions)) == 2
     await sandboxes.aclose()
     assert await asyncio.to_thread(running.sessions) == []
 
 
-async def test_a_lease_that_nobody_renews_ends_the_session(running):
-    """As of a process that was killed: it asks for nothing more."""
-    forgetful = place(running, lease=1, beat=60)
-    await acquired(forgetful)
+async def test_a_session_whose_lease_is_not_renewed_ends(running):
+    """As after a kill of this process."""
+    sandboxes = RemoteSandboxes(running.url, token=running.token, lease_seconds=1, renew_interval=60)
+    await session(sandboxes)
     async with asyncio.timeout(20):
-        while await asyncio.to_thread(running.sessions):  # noqa: ASYNC110 - another process, which tells nobody
+        while await asyncio.to_thread(running.sessions):  # noqa: ASYNC110 - another process, without notifications
             await asyncio.sleep(0.1)
-    await forgetful.aclose()
+    await sandboxes.aclose()
 
 
-async def test_a_lease_is_renewed_while_it_is_held(running):
-    sandboxes = place(running, lease=1, beat=0.2)
-    held = await acquired(sandboxes)
+async def test_the_lease_of_a_held_session_is_renewed(running):
+    sandboxes = RemoteSandboxes(running.url, token=running.token, lease_seconds=1, renew_interval=0.2)
+    held = await session(sandboxes)
     await asyncio.sleep(3)
     assert len(await asyncio.to_thread(running.sessions)) == 1
     await sandboxes.release(held)
     await sandboxes.aclose()
 
 
-async def test_the_usual_lease_outlives_several_renewals_that_are_missed():
-    assert remote.BEAT * 5 < remote.LEASE
+async def test_the_default_lease_outlives_several_failed_renewals():
+    assert RENEW_INTERVAL_SECONDS * 5 < LEASE_SECONDS
 
 
-async def test_the_check_says_what_is_wrong(running):
-    sandboxes = place(running)
+async def test_check_raises_after_aclose(running):
+    sandboxes = RemoteSandboxes(running.url, token=running.token)
     await sandboxes.check()
     await sandboxes.aclose()
-    with pytest.raises(SandboxFault):
+    with pytest.raises(SandboxUnavailable):
         await sandboxes.check()

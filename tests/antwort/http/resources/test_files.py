@@ -4,7 +4,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from fixtures_in_process_server import form, served
+from fixtures_in_process_server import multipart_body, run_in_process_server
 
 pytestmark = pytest.mark.anyio
 
@@ -12,30 +12,30 @@ FORM = {"content-type": "multipart/form-data; boundary=b"}
 
 
 async def upload(http, *parts):
-    return await http.post("/v1/files", content=form(*parts), headers=FORM)
+    return await http.post("/v1/files", content=multipart_body(*parts), headers=FORM)
 
 
-def left(stage) -> list[Path]:
-    return list(Path(stage.services.config.storage.blobs).iterdir())
+def stored_blobs(server) -> list[Path]:
+    return list(Path(server.services.config.storage.blobs).iterdir())
 
 
-async def test_a_file_comes_back_as_it_was_and_as_nothing_that_a_browser_would_run(stage):
+async def test_a_download_has_the_uploaded_content_as_an_attachment(server):
     content = bytes(range(256)) * 5000
-    made = await upload(stage.http, ("purpose", b"user_data"), ("file", content, "dir/<script>.html"))
-    answer = await stage.http.get(f"/v1/files/{made.json()['id']}/content")
+    created = await upload(server.http, ("purpose", b"user_data"), ("file", content, "dir/<script>.html"))
+    answer = await server.http.get(f"/v1/files/{created.json()['id']}/content")
 
-    assert made.json()["bytes"] == len(content)
+    assert created.json()["bytes"] == len(content)
     assert answer.content == content
     assert answer.headers["content-type"] == "application/octet-stream"
     assert answer.headers["content-disposition"] == "attachment; filename*=UTF-8''dir%2F%3Cscript%3E.html"
     assert answer.headers["content-security-policy"] == "sandbox; default-src 'none'"
 
 
-@pytest.mark.parametrize("name, kept", [("näme.txt", "näme.txt"), ("a\tb\x00c", "abc"), ("x" * 255, "x" * 255)])
-async def test_a_name_is_kept_without_what_cannot_be_seen(stage, name, kept):
-    made = await upload(stage.http, ("purpose", b"user_data"), ("file", b"x", name))
+@pytest.mark.parametrize("name, stored_name", [("näme.txt", "näme.txt"), ("a\tb\x00c", "abc"), ("x" * 255, "x" * 255)])
+async def test_unprintable_characters_are_removed_from_the_filename(server, name, stored_name):
+    created = await upload(server.http, ("purpose", b"user_data"), ("file", b"x", name))
 
-    assert made.json()["filename"] == kept
+    assert created.json()["filename"] == stored_name
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ async def test_a_name_is_kept_without_what_cannot_be_seen(stage, name, kept):
     [
         ([("file", b"x", "a")], "purpose"),
         ([("purpose", b"user_data")], "file"),
-        ([("purpose", b"world domination"), ("file", b"x", "a")], "purpose"),
+        ([("purpose", b"unknown_purpose"), ("file", b"x", "a")], "purpose"),
         ([("purpose", b"user_data"), ("file", b"x", "")], "file"),
         ([("purpose", b"user_data"), ("file", b"x", "\x00")], "file"),
         ([("purpose", b"user_data"), ("file", b"x", "x" * 256)], "file"),
@@ -57,41 +57,41 @@ async def test_a_name_is_kept_without_what_cannot_be_seen(stage, name, kept):
         ),
     ],
 )
-async def test_what_is_wrong_or_missing_is_named_and_nothing_is_left(stage, fields, param):
-    answer = await upload(stage.http, *fields)
+async def test_an_invalid_form_names_the_parameter_and_stores_nothing(server, fields, param):
+    answer = await upload(server.http, *fields)
 
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
-    assert left(stage) == []
+    assert stored_blobs(server) == []
 
 
 @pytest.mark.parametrize(
     "seconds, status", [(3599, 400), (3600, 200), (2_592_000, 200), (2_592_001, 400), ("1e4", 400)]
 )
-async def test_a_file_may_expire_within_bounds(stage, seconds, status):
+async def test_expires_after_is_limited_to_an_hour_and_30_days(server, seconds, status):
     expiry = [("expires_after[anchor]", b"created_at"), ("expires_after[seconds]", str(seconds).encode())]
-    answer = await upload(stage.http, ("purpose", b"user_data"), *expiry, ("file", b"x", "a"))
+    answer = await upload(server.http, ("purpose", b"user_data"), *expiry, ("file", b"x", "a"))
 
     assert answer.status_code == status
     if status == 200:
         assert answer.json()["expires_at"] == answer.json()["created_at"] + seconds
 
 
-async def test_fields_behind_the_file_are_as_good_as_those_before(stage):
-    small = await upload(stage.http, ("file", b"small", "a"), ("purpose", b"user_data"))
-    large = await upload(stage.http, ("file", b"x" * 3_000_000, "b"), ("purpose", b"evals"))
-    wrong = await upload(stage.http, ("file", b"x" * 3_000_000, "c"), ("purpose", b"nope"))
+async def test_form_fields_may_follow_the_file(server):
+    small = await upload(server.http, ("file", b"small", "a"), ("purpose", b"user_data"))
+    large = await upload(server.http, ("file", b"x" * 3_000_000, "b"), ("purpose", b"evals"))
+    wrong = await upload(server.http, ("file", b"x" * 3_000_000, "c"), ("purpose", b"nope"))
 
     assert [small.json()["bytes"], large.json()["bytes"], wrong.status_code] == [5, 3_000_000, 400]
-    assert len(left(stage)) == 2
+    assert len(stored_blobs(server)) == 2
 
 
-async def test_files_are_listed_by_purpose_and_in_pages(stage):
+async def test_files_are_listed_by_purpose_and_in_pages(server):
     for number in range(5):
         purpose = b"evals" if number % 2 else b"user_data"
-        await upload(stage.http, ("purpose", purpose), ("file", b"x", f"{number}.txt"))
-    page = (await stage.http.get("/v1/files", params={"limit": 2, "order": "asc"})).json()
-    rest = (await stage.http.get("/v1/files", params={"after": page["last_id"], "order": "asc"})).json()
-    evals = (await stage.http.get("/v1/files", params={"purpose": "evals", "order": "asc"})).json()
+        await upload(server.http, ("purpose", purpose), ("file", b"x", f"{number}.txt"))
+    page = (await server.http.get("/v1/files", params={"limit": 2, "order": "asc"})).json()
+    rest = (await server.http.get("/v1/files", params={"after": page["last_id"], "order": "asc"})).json()
+    evals = (await server.http.get("/v1/files", params={"purpose": "evals", "order": "asc"})).json()
 
     assert [file["filename"] for file in page["data"]] == ["0.txt", "1.txt"]
     assert (page["has_more"], rest["has_more"]) == (True, False)
@@ -99,53 +99,53 @@ async def test_files_are_listed_by_purpose_and_in_pages(stage):
     assert [file["filename"] for file in evals["data"]] == ["1.txt", "3.txt"]
 
 
-async def test_a_deleted_file_leaves_nothing(stage):
-    made = (await upload(stage.http, ("purpose", b"user_data"), ("file", b"x", "a"))).json()
-    gone = await stage.http.delete(f"/v1/files/{made['id']}")
+async def test_deleting_a_file_deletes_its_blob(server):
+    created = (await upload(server.http, ("purpose", b"user_data"), ("file", b"x", "a"))).json()
+    deleted = await server.http.delete(f"/v1/files/{created['id']}")
 
-    assert gone.json() == {"id": made["id"], "object": "file", "deleted": True}
-    assert (await stage.http.get(f"/v1/files/{made['id']}/content")).status_code == 404
-    assert (await stage.http.delete(f"/v1/files/{made['id']}")).status_code == 404
-    assert left(stage) == []
+    assert deleted.json() == {"id": created["id"], "object": "file", "deleted": True}
+    assert (await server.http.get(f"/v1/files/{created['id']}/content")).status_code == 404
+    assert (await server.http.delete(f"/v1/files/{created['id']}")).status_code == 404
+    assert stored_blobs(server) == []
 
 
-@pytest.mark.parametrize("behind", [False, True])
-async def test_an_upload_that_breaks_off_leaves_nothing(stage, behind):
+@pytest.mark.parametrize("fields_last", [False, True])
+async def test_an_aborted_upload_stores_nothing(server, fields_last):
     parts = [("purpose", b"user_data"), ("file", b"x" * 2_000_000, "a")]
-    body = form(*(reversed(parts) if behind else parts))
-    _, writer = await asyncio.open_connection("127.0.0.1", stage.http.base_url.port)
+    body = multipart_body(*(reversed(parts) if fields_last else parts))
+    _, writer = await asyncio.open_connection("127.0.0.1", server.http.base_url.port)
     head = f"POST /v1/files HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n"
     writer.write(head.encode() + b"content-type: multipart/form-data; boundary=b\r\n\r\n" + body[:1_500_000])
     await writer.drain()
     writer.close()
     await writer.wait_closed()
     async with asyncio.timeout(10):
-        while b'route="files.create",status="499"' not in stage.services.metrics.page()[0]:  # noqa: ASYNC110 - nobody calls
+        while b'route="files.create",status="499"' not in server.services.metrics.render()[0]:  # noqa: ASYNC110 - no event to wait for
             await asyncio.sleep(0.01)
 
-    assert left(stage) == []
-    assert (await stage.http.get("/v1/files")).json()["data"] == []
+    assert stored_blobs(server) == []
+    assert (await server.http.get("/v1/files")).json()["data"] == []
 
 
-async def test_a_file_that_is_too_large_is_refused_and_leaves_nothing(tmp_path):
-    async with served(tmp_path, {"server": {"max_file": 1000}}) as stage:
-        exact = await upload(stage.http, ("purpose", b"user_data"), ("file", b"x" * 1000, "a"))
-        more = await upload(stage.http, ("purpose", b"user_data"), ("file", b"x" * 1001, "a"))
+async def test_an_oversized_upload_is_rejected_with_413_and_stores_nothing(tmp_path):
+    async with run_in_process_server(tmp_path, {"server": {"max_file": 1000}}) as server:
+        exact = await upload(server.http, ("purpose", b"user_data"), ("file", b"x" * 1000, "a"))
+        more = await upload(server.http, ("purpose", b"user_data"), ("file", b"x" * 1001, "a"))
 
         assert (exact.status_code, more.status_code) == (200, 413)
-        assert len(left(stage)) == 1
+        assert len(stored_blobs(server)) == 1
 
 
-async def test_a_reader_who_takes_nothing_is_not_waited_for(tmp_path):
-    async with served(tmp_path, {"server": {"stall_timeout": 0.2}}) as (_, http):
-        made = await upload(http, ("purpose", b"user_data"), ("file", bytes(30_000_000), "a.bin"))
+async def test_a_stalled_download_is_aborted(tmp_path):
+    async with run_in_process_server(tmp_path, {"server": {"stall_timeout": 0.2}}) as (_, http):
+        created = await upload(http, ("purpose", b"user_data"), ("file", bytes(30_000_000), "a.bin"))
         reader, writer = await asyncio.open_connection(http.base_url.host, http.base_url.port, limit=1024)
         try:
-            writer.write(f"GET /v1/files/{made.json()['id']}/content HTTP/1.1\r\nhost: localhost\r\n\r\n".encode())
+            writer.write(f"GET /v1/files/{created.json()['id']}/content HTTP/1.1\r\nhost: localhost\r\n\r\n".encode())
             await writer.drain()
             assert b"content-length: 30000000" in (await reader.readuntil(b"\r\n\r\n")).lower()
             async with asyncio.timeout(20):
-                while 'route="files.content"' not in (await http.get("/metrics")).text:  # noqa: ASYNC110 - counted when it is over
+                while 'route="files.content"' not in (await http.get("/metrics")).text:  # noqa: ASYNC110 - counted when the request ends
                     await asyncio.sleep(0.1)
         finally:
             writer.close()

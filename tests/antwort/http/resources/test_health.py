@@ -1,32 +1,32 @@
 from __future__ import annotations
 
 import pytest
-from fixtures_in_process_server import locked
+from fixtures_in_process_server import locked_database
 
-from antwort.http.services import Trial
+from antwort.http.services import WriteProbe
 
 pytestmark = pytest.mark.anyio
 
 
-async def test_a_server_that_cannot_write_is_not_ready(stage, tmp_path):
-    stage.services.trial.every = 0
-    async with locked(tmp_path):
-        while_locked = await stage.http.get("/readyz")
-        alive = await stage.http.get("/healthz")
-    afterwards = await stage.http.get("/readyz")
+async def test_readyz_is_503_while_the_store_is_not_writable(server, tmp_path):
+    server.services.write_probe.interval = 0
+    async with locked_database(tmp_path):
+        while_locked = await server.http.get("/readyz")
+        liveness = await server.http.get("/healthz")
+    afterwards = await server.http.get("/readyz")
 
-    assert (while_locked.status_code, alive.status_code, afterwards.status_code) == (503, 200, 200)
+    assert (while_locked.status_code, liveness.status_code, afterwards.status_code) == (503, 200, 200)
     assert afterwards.json() == {"status": "ready"}
 
 
-async def test_however_many_ask_the_store_is_tried_now_and_then(stage):
-    trial, tried = Trial(every=3600), []
+async def test_the_write_probe_writes_once_per_interval(server):
+    probe, writes = WriteProbe(interval=3600), []
 
     async def write() -> None:
-        tried.append(1)
-        await stage.services.store.try_to_write()
+        writes.append(1)
+        await server.services.store.try_to_write()
 
     for _ in range(3):
-        await trial.of(write)
+        await probe.check(write)
 
-    assert tried == [1]
+    assert writes == [1]

@@ -1,4 +1,4 @@
-"""What a caller is told when the store fails under a response."""
+"""Errors of POST /v1/responses when the store fails."""
 
 from __future__ import annotations
 
@@ -6,29 +6,29 @@ import asyncio
 import json
 
 import pytest
-from fixtures_in_process_server import locked
+from fixtures_in_process_server import locked_database
 
 pytestmark = pytest.mark.anyio
 
 
-def told(stream: str) -> list[dict]:
+def parse_events(stream: str) -> list[dict]:
     return [json.loads(line.removeprefix("data: ")) for line in stream.splitlines() if line.startswith("data: ")]
 
 
-async def test_work_whose_end_cannot_be_stored_is_not_to_be_done_twice(stage, tmp_path):
-    begun = (await stage.http.post("/v1/conversations", json={})).json()
-    # Without `store` there is nothing to write before the work is done, and then the conversation.
-    asked = {"input": "hello", "store": False, "conversation": begun["id"]}
-    async with locked(tmp_path):
-        whole, streamed = await asyncio.gather(
-            stage.http.post("/v1/responses", json=asked),
-            stage.http.post("/v1/responses", json={**asked, "stream": True}),
+async def test_a_completed_response_that_cannot_be_stored_must_not_be_retried(server, tmp_path):
+    conversation = (await server.http.post("/v1/conversations", json={})).json()
+    # With `store: false` the first write is the conversation, after the response has completed.
+    body = {"input": "hello", "store": False, "conversation": conversation["id"]}
+    async with locked_database(tmp_path):
+        blocking, streamed = await asyncio.gather(
+            server.http.post("/v1/responses", json=body),
+            server.http.post("/v1/responses", json={**body, "stream": True}),
         )
 
-    assert (whole.status_code, whole.headers["x-should-retry"]) == (503, "false")
-    assert "before you ask again" in whole.json()["error"]["message"]
+    assert (blocking.status_code, blocking.headers["x-should-retry"]) == (503, "false")
+    assert "before you ask again" in blocking.json()["error"]["message"]
 
-    *before, error, last = told(streamed.text)
+    *before, error, last = parse_events(streamed.text)
     assert [event["sequence_number"] for event in (*before, error, last)] == list(range(len(before) + 2))
     assert (error["type"], error["error"]["code"]) == ("error", "unavailable")
     assert (last["type"], last["response"]["status"]) == ("response.failed", "failed")
@@ -36,9 +36,9 @@ async def test_work_whose_end_cannot_be_stored_is_not_to_be_done_twice(stage, tm
     assert last["response"]["id"] == before[0]["response"]["id"]
 
 
-async def test_what_cannot_be_begun_may_be_asked_again(stage, tmp_path):
-    async with locked(tmp_path):
-        answer = await stage.http.post("/v1/responses", json={"input": "hello"})
+async def test_a_response_that_cannot_be_created_may_be_retried(server, tmp_path):
+    async with locked_database(tmp_path):
+        answer = await server.http.post("/v1/responses", json={"input": "hello"})
 
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "2")
     assert "x-should-retry" not in answer.headers

@@ -8,14 +8,14 @@ import pytest
 
 from antwort.api.items import read
 from antwort.engine.ports import FunctionSpec, ModelFault, ModelRequest, TextPiece
-from antwort.models import ChatCompletions, ChatDialect, Resilient, Timeouts
-from antwort.models.tokens import estimate
-from antwort.testing.model import LONG, Called, WholeAnswer, asking, collect, fold
+from antwort.models import ChatCompletions, ChatDialect, RetryingModel, Timeouts
+from antwort.models.tokens import estimate_request
+from antwort.testing.model import LONG_TEXT, AnswerCall, ModelAnswer, collect, fold, make_request
 
 pytestmark = pytest.mark.anyio
 
 KEY = "sk-very-secret"
-HELLO = WholeAnswer(text="Hello")
+HELLO = ModelAnswer(text="Hello")
 
 
 @pytest.fixture
@@ -23,9 +23,9 @@ def model(upstream):
     return ChatCompletions(upstream.url + "/", model="theirs", api_key=KEY, timeouts=Timeouts(read=1.0))
 
 
-async def ask(model, request=None) -> WholeAnswer:
+async def ask(model, request=None) -> ModelAnswer:
     try:
-        return fold(await collect(model, request or asking()))
+        return fold(await collect(model, request or make_request()))
     finally:
         await model.aclose()
 
@@ -37,11 +37,11 @@ async def fault_of(model) -> ModelFault:
 
 
 async def test_what_is_sent(upstream, model):
-    upstream.plays(upstream.chat(HELLO))
+    upstream.set_replies(upstream.chat(HELLO))
 
     assert (await ask(model)).text == "Hello"
 
-    [asked] = upstream.asked
+    [asked] = upstream.requests
     assert asked.path == "v1/chat/completions"
     assert asked.headers["authorization"] == f"Bearer {KEY}"
     assert asked.headers["accept-encoding"] == "identity"
@@ -51,22 +51,22 @@ async def test_what_is_sent(upstream, model):
 async def test_logprobs_are_asked_for_and_come_back(upstream, model):
     told = {"token": "Hi", "logprob": -0.25, "top_logprobs": [{"token": "Hi", "logprob": -0.25}] * 20}
     choice = {"index": 0, "delta": {"content": "Hi"}, "logprobs": {"content": [told]}, "finish_reason": "stop"}
-    upstream.plays(upstream.sse({"choices": [choice]}, "[DONE]"))
+    upstream.set_replies(upstream.sse({"choices": [choice]}, "[DONE]"))
     pieces = await collect(model, ModelRequest(model="m", items=[], top_logprobs=2))
     await model.aclose()
 
-    assert (upstream.asked[0].body["logprobs"], upstream.asked[0].body["top_logprobs"]) == (True, 2)
+    assert (upstream.requests[0].body["logprobs"], upstream.requests[0].body["top_logprobs"]) == (True, 2)
     likely = {"token": "Hi", "bytes": [72, 105], "logprob": -0.25}
     assert pieces[0] == TextPiece("Hi", ({**likely, "top_logprobs": [likely, likely]},))
 
 
 async def test_without_a_name_of_its_own_the_clients_is_used(upstream):
-    upstream.plays(upstream.chat(HELLO))
+    upstream.set_replies(upstream.chat(HELLO))
     await ask(ChatCompletions(upstream.url, headers={"x-team": "a"}))
 
-    assert upstream.asked[0].body["model"] == "any"
-    assert upstream.asked[0].headers["x-team"] == "a"
-    assert "authorization" not in upstream.asked[0].headers
+    assert upstream.requests[0].body["model"] == "any"
+    assert upstream.requests[0].headers["x-team"] == "a"
+    assert "authorization" not in upstream.requests[0].headers
 
 
 # ── oddities ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -75,19 +75,19 @@ async def test_without_a_name_of_its_own_the_clients_is_used(upstream):
 async def test_a_server_that_takes_no_stream_options_is_asked_without_from_then_on(upstream, model):
     refusal = upstream.json({"error": {"message": "Unrecognized request argument: stream_options"}}, 400)
     plain = upstream.sse({"choices": [{"delta": {"content": "Hello"}, "finish_reason": "stop"}]}, "[DONE]")
-    upstream.plays(refusal, plain)
+    upstream.set_replies(refusal, plain)
 
-    first = fold(await collect(model, asking()))
+    first = fold(await collect(model, make_request()))
     await ask(model)
 
-    assert ["stream_options" in asked.body for asked in upstream.asked] == [True, False, False]
+    assert ["stream_options" in asked.body for asked in upstream.requests] == [True, False, False]
     assert first.text == "Hello"
     assert first.usage.output_tokens > 0  # estimated
 
 
 async def test_a_server_that_does_not_stream(upstream, model):
     message = {"role": "assistant", "content": "Hello"}
-    upstream.plays(upstream.json({"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}))
+    upstream.set_replies(upstream.json({"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}))
 
     assert (await ask(model)).text == "Hello"
 
@@ -97,15 +97,17 @@ async def test_calls_as_ollama_sends_them(upstream, model):
     chunks = [
         {"choices": [{"index": 0, "delta": {"role": "assistant", "content": "", "tool_calls": [one]}}]} for one in calls
     ]
-    upstream.plays(upstream.sse(*chunks, {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}, "[DONE]"))
+    upstream.set_replies(
+        upstream.sse(*chunks, {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}, "[DONE]")
+    )
     answer = await ask(model)
 
-    assert answer.calls == (Called("f", '{"a":1}', "call_1"), Called("f", '{"a":2}', "call_2"))
+    assert answer.calls == (AnswerCall("f", '{"a":1}', "call_1"), AnswerCall("f", '{"a":2}', "call_2"))
     assert answer.reason == "calls"
 
 
 async def test_an_id_of_the_history_is_not_given_again(upstream, model):
-    upstream.plays(upstream.chat(WholeAnswer(calls=(Called("f", "{}"),), reason="calls")))
+    upstream.set_replies(upstream.chat(ModelAnswer(calls=(AnswerCall("f", "{}"),), reason="calls")))
     history = [
         read({"type": "function_call", "call_id": "call_0", "name": "f", "arguments": "{}"}),
         read({"type": "function_call_output", "call_id": "call_0", "output": "x"}),
@@ -118,10 +120,10 @@ async def test_an_id_of_the_history_is_not_given_again(upstream, model):
 @pytest.mark.parametrize("size", [1, 3, 1000])
 async def test_bytes_in_any_chunks(upstream, model, size):
     whole = upstream.chat(
-        WholeAnswer(reasoning="Hm…", text="Grüße 🎈", calls=(Called("f", '{"a": "ß"}'),), reason="calls")
+        ModelAnswer(reasoning="Hm…", text="Grüße 🎈", calls=(AnswerCall("f", '{"a": "ß"}'),), reason="calls")
     )
     source = b": hello\r\n\r\n" + b"".join(whole.chunks).replace(b"\n\n", b"\r\n\r\n")
-    upstream.plays(type(whole)([source[at : at + size] for at in range(0, len(source), size)]))
+    upstream.set_replies(type(whole)([source[at : at + size] for at in range(0, len(source), size)]))
     answer = await ask(model)
 
     assert (answer.reasoning, answer.text, answer.calls[0].arguments) == ("Hm…", "Grüße 🎈", '{"a": "ß"}')
@@ -129,8 +131,8 @@ async def test_bytes_in_any_chunks(upstream, model, size):
 
 async def test_an_answer_whose_numbers_never_come_is_whole(upstream, model):
     play = upstream.chat(HELLO)
-    play.chunks, play.hang_up = play.chunks[:-2], True
-    upstream.plays(play)
+    play.chunks, play.disconnect = play.chunks[:-2], True
+    upstream.set_replies(play)
 
     assert (await ask(model)).text == "Hello"
 
@@ -150,7 +152,7 @@ async def test_an_answer_whose_numbers_never_come_is_whole(upstream, model):
     ],
 )
 async def test_refusals_are_mapped_and_not_leaked(upstream, model, status, body, code, ours):
-    upstream.plays(upstream.json(body, status, {"retry-after": "3"}))
+    upstream.set_replies(upstream.json(body, status, {"retry-after": "3"}))
     fault = await fault_of(model)
 
     assert (fault.code, fault.status) == (code, ours)
@@ -160,7 +162,7 @@ async def test_refusals_are_mapped_and_not_leaked(upstream, model, status, body,
 async def test_a_huge_refusal_is_not_read_to_its_end(upstream, model):
     play = upstream.json(b"x", 500)
     play.chunks = [b"x" * 65536] * 2000
-    upstream.plays(play)
+    upstream.set_replies(play)
 
     assert (await fault_of(model)).status == 502
     assert upstream.sent_chunks < 2000
@@ -181,15 +183,15 @@ async def test_an_address_that_is_none():
 
 
 async def test_too_slow(upstream):
-    upstream.plays(upstream.sse({"choices": []}, {"choices": []}, pause=5.0))
+    upstream.set_replies(upstream.sse({"choices": []}, {"choices": []}, pause=5.0))
 
     assert (await fault_of(ChatCompletions(upstream.url, timeouts=Timeouts(read=0.1)))).status == 504
 
 
 async def test_a_connection_that_breaks(upstream, model):
     play = upstream.chat(HELLO)
-    play.chunks, play.hang_up = play.chunks[:2], True
-    upstream.plays(play)
+    play.chunks, play.disconnect = play.chunks[:2], True
+    upstream.set_replies(play)
 
     assert (await fault_of(model)).retryable
 
@@ -197,14 +199,14 @@ async def test_a_connection_that_breaks(upstream, model):
 async def test_an_answer_that_just_ends(upstream, model):
     play = upstream.chat(HELLO)
     play.chunks = play.chunks[:2]
-    upstream.plays(play)
+    upstream.set_replies(play)
 
     assert "ended before" in (await fault_of(model)).message
 
 
 @pytest.mark.parametrize("garbage", ["<html>", "{", '{"choices": 7}', '"hello"'])
 async def test_garbage(upstream, model, garbage):
-    upstream.plays(upstream.sse(garbage))
+    upstream.set_replies(upstream.sse(garbage))
 
     assert "could not be read" in (await fault_of(model)).message
 
@@ -212,13 +214,15 @@ async def test_garbage(upstream, model, garbage):
 async def test_a_page_instead_of_an_answer(upstream, model):
     page = upstream.json(b"<html>Welcome to the router</html>")
     page.content_type = "text/html"
-    upstream.plays(page)
+    upstream.set_replies(page)
 
     assert "could not be read" in (await fault_of(model)).message
 
 
 async def test_an_error_in_the_middle(upstream, model):
-    upstream.plays(upstream.sse({"choices": [{"delta": {"content": "So"}}]}, {"error": {"message": KEY, "code": 500}}))
+    upstream.set_replies(
+        upstream.sse({"choices": [{"delta": {"content": "So"}}]}, {"error": {"message": KEY, "code": 500}})
+    )
     fault = await fault_of(model)
 
     assert KEY not in fault.message
@@ -228,7 +232,7 @@ async def test_an_error_in_the_middle(upstream, model):
 async def test_a_line_without_end_fills_no_memory(upstream, content_type):
     play = upstream.sse()
     play.chunks, play.content_type = [b"data: " + b"x" * 65530] * 3000, content_type
-    upstream.plays(play)
+    upstream.set_replies(play)
     model = ChatCompletions(upstream.url, max_event=1_000_000)
 
     tracemalloc.start()
@@ -244,9 +248,9 @@ async def test_a_line_without_end_fills_no_memory(upstream, content_type):
 
 async def test_a_slow_reader_holds_the_upstream_back(upstream, model):
     chunk = {"choices": [{"delta": {"content": "x" * 10_000}}]}
-    upstream.plays(upstream.sse(*[chunk] * 5000))
+    upstream.set_replies(upstream.sse(*[chunk] * 5000))
 
-    async with aclosing(model.generate(asking())) as pieces:
+    async with aclosing(model.generate(make_request())) as pieces:
         await anext(pieces)
         await asyncio.sleep(0.5)
         assert upstream.sent_chunks < 4000
@@ -254,34 +258,34 @@ async def test_a_slow_reader_holds_the_upstream_back(upstream, model):
 
 
 async def test_leaving_stops_the_upstream(upstream, model):
-    upstream.plays(upstream.sse(*[{"choices": [{"delta": {"content": "x"}}]}] * 500, pause=0.02))
+    upstream.set_replies(upstream.sse(*[{"choices": [{"delta": {"content": "x"}}]}] * 500, pause=0.02))
 
-    async with aclosing(model.generate(asking())) as pieces:
+    async with aclosing(model.generate(make_request())) as pieces:
         assert await anext(pieces) == TextPiece("x")
     await model.aclose()
 
-    assert await asyncio.to_thread(upstream.left_early.wait, 5)
+    assert await asyncio.to_thread(upstream.client_disconnected.wait, 5)
 
 
-async def test_busy_and_then_not(upstream, model):
-    upstream.plays(upstream.json({}, 429, {"retry-after": "1"}), upstream.json({}, 503), upstream.chat(HELLO))
+async def test_retries_429_and_503_until_success(upstream, model, instrumentation):
+    upstream.set_replies(upstream.json({}, 429, {"retry-after": "1"}), upstream.json({}, 503), upstream.chat(HELLO))
     slept = []
 
     async def sleep(seconds):
         slept.append(seconds)
 
-    assert (await ask(Resilient(model, sleep=sleep))).text == "Hello"
+    assert (await ask(RetryingModel(model, instrumentation=instrumentation, sleep=sleep))).text == "Hello"
     assert slept[0] == 1.0
-    assert len(upstream.asked) == 3
+    assert len(upstream.requests) == 3
 
 
 async def test_many_answers_at_once(upstream):
-    upstream.plays(upstream.chat(WholeAnswer(text=LONG[:500])))
+    upstream.set_replies(upstream.chat(ModelAnswer(text=LONG_TEXT[:500])))
     model = ChatCompletions(upstream.url)
-    answers = await asyncio.gather(*(collect(model, asking()) for _ in range(150)))
+    answers = await asyncio.gather(*(collect(model, make_request()) for _ in range(150)))
     await model.aclose()
 
-    assert {fold(pieces).text for pieces in answers} == {LONG[:500]}
+    assert {fold(pieces).text for pieces in answers} == {LONG_TEXT[:500]}
 
 
 # ── counting ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -290,21 +294,21 @@ TOOL = FunctionSpec("f", None, None)
 
 
 async def test_vllm_counts(upstream, model):
-    upstream.plays(upstream.json({"count": 42, "max_model_len": 4096, "tokens": [1]}), path="tokenize")
+    upstream.set_replies(upstream.json({"count": 42, "max_model_len": 4096, "tokens": [1]}), path="tokenize")
 
-    assert await model.count_tokens(asking("Hello", TOOL)) == 42
-    assert upstream.asked[0].body["messages"] == [{"role": "user", "content": "Hello"}]
-    assert len(upstream.asked[0].body["tools"]) == 1
+    assert await model.count_tokens(make_request("Hello", TOOL)) == 42
+    assert upstream.requests[0].body["messages"] == [{"role": "user", "content": "Hello"}]
+    assert len(upstream.requests[0].body["tools"]) == 1
     await model.aclose()
 
 
 async def test_llama_cpp_counts(upstream, model):
-    upstream.plays(upstream.json({"tokens": []}), upstream.json({"tokens": [1, 2, 3]}), path="tokenize")
-    upstream.plays(upstream.json({"prompt": "<|user|>Hello"}), path="apply-template")
+    upstream.set_replies(upstream.json({"tokens": []}), upstream.json({"tokens": [1, 2, 3]}), path="tokenize")
+    upstream.set_replies(upstream.json({"prompt": "<|user|>Hello"}), path="apply-template")
 
-    assert await model.count_tokens(asking("Hello", TOOL)) == 3
-    assert await model.count_tokens(asking()) == 3
-    assert [asked.path for asked in upstream.asked] == [
+    assert await model.count_tokens(make_request("Hello", TOOL)) == 3
+    assert await model.count_tokens(make_request()) == 3
+    assert [asked.path for asked in upstream.requests] == [
         "tokenize",
         "apply-template",
         "tokenize",
@@ -315,23 +319,23 @@ async def test_llama_cpp_counts(upstream, model):
 
 
 async def test_a_server_that_cannot_count_is_asked_once(upstream, model):
-    assert await model.count_tokens(asking()) == estimate(asking())
-    assert await model.count_tokens(asking()) == estimate(asking())
-    assert len(upstream.asked) == 1
+    assert await model.count_tokens(make_request()) == estimate_request(make_request())
+    assert await model.count_tokens(make_request()) == estimate_request(make_request())
+    assert len(upstream.requests) == 1
     await model.aclose()
 
 
 @pytest.mark.parametrize("answer", [{"odd": 1}, 7])
 async def test_a_count_that_makes_no_sense_is_not_believed(upstream, model, answer):
-    upstream.plays(upstream.json(answer), path="tokenize")
-    assert await model.count_tokens(asking()) == estimate(asking())
-    upstream.plays(upstream.json({"error": {}}, 500), path="tokenize")
-    assert await model.count_tokens(asking()) == estimate(asking())
+    upstream.set_replies(upstream.json(answer), path="tokenize")
+    assert await model.count_tokens(make_request()) == estimate_request(make_request())
+    upstream.set_replies(upstream.json({"error": {}}, 500), path="tokenize")
+    assert await model.count_tokens(make_request()) == estimate_request(make_request())
     await model.aclose()
 
 
 async def test_nobody_is_asked_where_an_estimate_will_do(upstream):
     model = ChatCompletions(upstream.url, tokenizer="estimate", dialect=ChatDialect(images=False))
-    assert await model.count_tokens(asking()) == estimate(asking())
-    assert upstream.asked == []
+    assert await model.count_tokens(make_request()) == estimate_request(make_request())
+    assert upstream.requests == []
     await model.aclose()

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from antwort.api.items import read
 from antwort.models.chat.messages import ChatDialect, to_messages
-from antwort.models.replay_hosted_calls import NOT_KEPT
+from antwort.models.replay_hosted_calls import OUTPUT_NOT_STORED
 
 PIXEL = "data:image/png;base64,AA=="
 
@@ -86,7 +86,7 @@ def test_a_result_follows_its_call_wherever_it_stands():
 
 
 def test_a_call_without_a_result_and_a_result_without_a_call():
-    assert messages(call("a"), user("Well?"))[1] == tool("a", NOT_KEPT)
+    assert messages(call("a"), user("Well?"))[1] == tool("a", OUTPUT_NOT_STORED)
     assert messages(output("gone", "42")) == [{"role": "user", "content": "Result of an earlier tool call:\n42"}]
 
 

@@ -11,11 +11,11 @@ from antwort.api.responses import Usage
 from antwort.engine.ports import ModelFault, ReasoningPiece, TextPiece
 from antwort.models.chat.stream import ChatStream
 from antwort.net.sse import EventReader, ServerEvent
-from antwort.testing.model import Called, WholeAnswer, fold
+from antwort.testing.model import AnswerCall, ModelAnswer, fold
 
 
 def read(*payloads, mint=lambda: "minted", name="", logprobs=None):
-    stream = ChatStream(model="mine", mint=mint, logprobs=logprobs)
+    stream = ChatStream(model="mine", new_call_id=mint, top_logprobs=logprobs)
     pieces = []
     for payload in payloads:
         data = payload if isinstance(payload, bytes) else json.dumps(payload).encode()
@@ -50,8 +50,8 @@ def test_a_server_that_does_not_stream():
     body = {"choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}], "usage": {"prompt_tokens": 3}}
     answer = fold(read(body))
 
-    assert answer == WholeAnswer(
-        text="Hi", calls=(Called("f", "{}", "a"),), reason="calls", usage=Usage(input_tokens=3, total_tokens=3)
+    assert answer == ModelAnswer(
+        text="Hi", calls=(AnswerCall("f", "{}", "a"),), reason="calls", usage=Usage(input_tokens=3, total_tokens=3)
     )
 
 
@@ -63,7 +63,7 @@ def test_the_call_of_old_servers():
         )
     )
 
-    assert answer.calls == (Called("f", "{}", "minted"),)
+    assert answer.calls == (AnswerCall("f", "{}", "minted"),)
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_the_last_numbers_count():
 
 def test_done_alone_is_an_end_and_silence_is_none():
     assert fold(read(chunk({"content": "x"}), b" [DONE] ")).reason == "stop"
-    with pytest.raises(ModelFault, match="ended before it was whole"):
+    with pytest.raises(ModelFault, match="ended before it was complete"):
         read(chunk({"content": "x"}))
 
 

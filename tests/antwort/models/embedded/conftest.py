@@ -1,19 +1,19 @@
-"""What the tests of weights share: a source of tiny ones, and a folder to keep them in."""
+"""Fixtures of the weights tests: a fake hub with a tiny weights file, and an empty cache."""
 
 from __future__ import annotations
 
 import pytest
-from fake_weights_hub import sourcing
+from fake_weights_hub import running_hub
 
-from antwort.models.embedded.weights import Cache
+from antwort.models.embedded.weights import WeightsCache
 
 
 @pytest.fixture
-def source():
-    with sourcing() as source:
-        yield source
+def hub():
+    with running_hub() as hub:
+        yield hub
 
 
 @pytest.fixture
 def cache(tmp_path):
-    return Cache(tmp_path / "models")
+    return WeightsCache(tmp_path / "models")

@@ -8,8 +8,8 @@ import pytest
 from antwort.api.items import read
 from antwort.api.requests import JsonObjectFormat, JsonSchemaFormat
 from antwort.engine.ports import CallPiece, Finished, FunctionSpec, ModelRequest, Must, TextPiece
-from antwort.models.embedded.generation import Ended, Turn, bounded
-from antwort.models.embedded.prompt import SHOWN
+from antwort.models.embedded.generation import CompletionEnd, Generation, bound_integers
+from antwort.models.embedded.prompt import FEW_SHOTS
 from antwort.testing.model import fold
 
 CODE = FunctionSpec("code_interpreter", "Run Python.", {"type": "object", "properties": {"code": {"type": "string"}}})
@@ -18,7 +18,9 @@ SCHEMA = {"type": "object", "properties": {"total": {"type": "integer"}}}
 FORMAT = JsonSchemaFormat(name="total", schema=SCHEMA)
 
 
-def turn(*tools: FunctionSpec, failed: int = 0, called: bool = False, user: str = "Hi", **more) -> Turn:
+def make_generation(
+    *tools: FunctionSpec, failed: int = 0, called: bool = False, user: str = "Hi", **more
+) -> Generation:
     history = [{"role": "user", "content": user}]
     if called:
         history += [{"type": "function_call", "call_id": "c", "name": "code_interpreter", "arguments": '{"code": "1"}'}]
@@ -29,45 +31,49 @@ def turn(*tools: FunctionSpec, failed: int = 0, called: bool = False, user: str 
         history += [{"type": "function_call", **call}]
         history += [{"type": "function_call_output", "call_id": f"c{number}", "output": error}]
     request = ModelRequest(model="m", items=[read(item) for item in history], tools=tools, **more)
-    return Turn(request, "<prompt>", mint=lambda: "call_1")
+    return Generation(request, "<prompt>", new_call_id=lambda: "call_1")
 
 
-def begun(turn: Turn) -> list[str]:
-    """The tools that are called whatever the model says."""
-    return [piece.name for piece in turn.opening() if isinstance(piece, CallPiece) and piece.name]
+def forced_calls(generation: Generation) -> list[str]:
+    """The tools whose call starts before the first completion."""
+    return [piece.name for piece in generation.initial_pieces() if isinstance(piece, CallPiece) and piece.name]
 
 
-def play(turn: Turn, *says: tuple[list[str], Ended]):
-    """The whole answer of a model that says these words, and what it was asked for them."""
-    pieces, asks = [*turn.opening()], []
-    for words, ended in says:
-        ask = turn.next()
-        assert ask is not None
-        asks.append(ask)
-        for word in words:
-            pieces += turn.read(word)
-        pieces += turn.end(ended)
-    assert turn.next() is None
-    return fold([*pieces, turn.finished()]), asks
+def run(generation: Generation, *replies: tuple[list[str], CompletionEnd]):
+    """The complete answer for these completions, and the requests for them."""
+    pieces, completions = [*generation.initial_pieces()], []
+    for fragments, end in replies:
+        completion = generation.next_request()
+        assert completion is not None
+        completions.append(completion)
+        for fragment in fragments:
+            pieces += generation.read(fragment)
+        pieces += generation.end(end)
+    assert generation.next_request() is None
+    return fold([*pieces, generation.finished()]), completions
 
 
-def test_words_are_text():
-    answer, (ask,) = play(turn(), (["Hello ", "", "there."], Ended(read=10, cached=4, written=3)))
+def test_plain_text():
+    answer, (completion,) = run(
+        make_generation(), (["Hello ", "", "there."], CompletionEnd(input_tokens=10, cached_tokens=4, output_tokens=3))
+    )
 
     assert (answer.text, answer.reason) == ("Hello there.", "stop")
-    assert (ask.prompt, ask.stop, ask.schema, ask.grammar) == ("<prompt>", (), None, None)
+    assert (completion.prompt, completion.stop, completion.schema, completion.grammar) == ("<prompt>", (), None, None)
     assert (answer.usage.input_tokens, answer.usage.output_tokens, answer.usage.total_tokens) == (10, 3, 13)
     assert answer.usage.input_tokens_details.cached_tokens == 4
 
 
-def test_a_fence_of_python_is_a_call_with_the_code_as_json():
+def test_a_python_fence_becomes_a_call_with_json_arguments():
     code = ['print("a\\', 'n", {1: 2})\n', "# ü 🎈\tend"]
-    opened = Ended(word="```python\n", read=10, written=2)
-    answer, (speak, inside) = play(turn(CODE), (["I compute."], opened), (code, Ended(word="\n```", written=9)))
+    opened = CompletionEnd(stop_word="```python\n", input_tokens=10, output_tokens=2)
+    answer, (text, block) = run(
+        make_generation(CODE), (["I compute."], opened), (code, CompletionEnd(stop_word="\n```", output_tokens=9))
+    )
 
-    assert speak.stop == ("```python\n",)
-    assert inside.prompt == "<prompt>I compute.```python\n"
-    assert inside.stop[0] == "\n```"
+    assert text.stop == ("```python\n",)
+    assert block.prompt == "<prompt>I compute.```python\n"
+    assert block.stop[0] == "\n```"
     assert (answer.text, answer.reason) == ("I compute.", "calls")
     assert [(call.name, json.loads(call.arguments)) for call in answer.calls] == [
         ("code_interpreter", {"code": "".join(code)})
@@ -75,30 +81,32 @@ def test_a_fence_of_python_is_a_call_with_the_code_as_json():
     assert (answer.usage.input_tokens, answer.usage.output_tokens) == (10, 11)
 
 
-def test_a_fence_with_a_tools_name_is_a_call_held_to_its_schema():
-    opened = Ended(word="```get_weather\n")
-    answer, (speak, inside) = play(turn(CODE, WEATHER), ([], opened), (['{"city": ', '"Rome"}'], Ended()))
+def test_a_tool_fence_becomes_a_call_constrained_by_its_schema():
+    opened = CompletionEnd(stop_word="```get_weather\n")
+    answer, (text, block) = run(
+        make_generation(CODE, WEATHER), ([], opened), (['{"city": ', '"Rome"}'], CompletionEnd())
+    )
 
-    assert speak.stop == ("```python\n", "```get_weather\n")
-    assert inside.schema == WEATHER.parameters
+    assert text.stop == ("```python\n", "```get_weather\n")
+    assert block.schema == WEATHER.parameters
     assert [(call.name, call.arguments) for call in answer.calls] == [("get_weather", '{"city": "Rome"}')]
     assert answer.reason == "calls"
 
 
-def test_an_answer_that_must_be_json_is_held_to_its_schema():
+def test_a_json_answer_is_constrained_by_its_schema():
     wanted = JsonSchemaFormat(name="sum", schema=SCHEMA)
-    answer, (ask,) = play(turn(format=wanted), (['{"total": 1}'], Ended()))
+    answer, (completion,) = run(make_generation(format=wanted), (['{"total": 1}'], CompletionEnd()))
 
-    assert (ask.prompt, ask.schema) == ("<prompt>```json\n", bounded(SCHEMA))
+    assert (completion.prompt, completion.schema) == ("<prompt>```json\n", bound_integers(SCHEMA))
     assert (answer.text, answer.reason) == ('{"total": 1}', "stop")
-    _, (ask,) = play(turn(format=JsonObjectFormat()), (["{}"], Ended()))
-    assert ask.schema == {"type": "object"}
+    _, (completion,) = run(make_generation(format=JsonObjectFormat()), (["{}"], CompletionEnd()))
+    assert completion.schema == {"type": "object"}
 
 
-def test_a_number_cannot_be_written_for_ever():
+def test_integers_are_bounded():
     schema = {"anyOf": [{"type": "integer"}, {"type": "integer", "maximum": 9}], "type": "integer"}
 
-    assert bounded(schema) == {
+    assert bound_integers(schema) == {
         "minimum": 1 - 2**53,
         "maximum": 2**53 - 1,
         "anyOf": [
@@ -109,118 +117,133 @@ def test_a_number_cannot_be_written_for_ever():
     }
 
 
-def test_before_a_typed_answer_something_must_be_called_where_code_can_run():
-    assert [type(piece) for piece in turn(CODE, format=FORMAT).opening()] == [CallPiece]
-    assert [*turn(WEATHER, format=FORMAT).opening()] == []
+def test_before_a_json_answer_a_call_is_forced_if_there_is_a_code_tool():
+    assert [type(piece) for piece in make_generation(CODE, format=FORMAT).initial_pieces()] == [CallPiece]
+    assert [*make_generation(WEATHER, format=FORMAT).initial_pieces()] == []
     named = "Use get_weather."
-    assert begun(turn(CODE, WEATHER, format=FORMAT)) == []  # nobody said so
-    assert begun(turn(CODE, WEATHER, format=FORMAT, user=named)) == ["get_weather"]  # no files: no data
+    assert forced_calls(make_generation(CODE, WEATHER, format=FORMAT)) == []  # not named by the user
+    assert forced_calls(make_generation(CODE, WEATHER, format=FORMAT, user=named)) == [
+        "get_weather"
+    ]  # named, and there are no files
 
     files = msgspec.structs.replace(CODE, now="In /mnt/data now: a.csv.")
     other = msgspec.structs.replace(WEATHER, name="get_time")
-    ask = turn(CODE, WEATHER, other, format=FORMAT, user=f"{named} And get_time.").next()
-    assert ask is not None
-    assert ask.grammar == 'root ::= "```get_weather\\n" | "```get_time\\n"'
-    assert begun(turn(files, WEATHER, format=FORMAT, user=named)) == ["code_interpreter"]
+    completion = make_generation(CODE, WEATHER, other, format=FORMAT, user=f"{named} And get_time.").next_request()
+    assert completion is not None
+    assert completion.grammar == 'root ::= "```get_weather\\n" | "```get_time\\n"'
+    assert forced_calls(make_generation(files, WEATHER, format=FORMAT, user=named)) == ["code_interpreter"]
 
 
-def test_with_tools_and_a_schema_the_model_chooses_between_them():
+def test_with_tools_and_a_schema_the_model_chooses_by_grammar():
     wanted = JsonSchemaFormat(name="sum", schema=SCHEMA)
-    answer, (choose, inside) = play(
-        turn(CODE, called=True, format=wanted), (["```json\n"], Ended(written=2)), (['{"total": 1}'], Ended(written=5))
+    answer, (choice, block) = run(
+        make_generation(CODE, called=True, format=wanted),
+        (["```json\n"], CompletionEnd(output_tokens=2)),
+        (['{"total": 1}'], CompletionEnd(output_tokens=5)),
     )
-    assert choose.grammar == 'root ::= "```python\\n" | "```json\\n"'
-    assert inside.prompt == "<prompt>```json\n"
+    assert choice.grammar == 'root ::= "```python\\n" | "```json\\n"'
+    assert block.prompt == "<prompt>```json\n"
     assert (answer.text, answer.calls) == ('{"total": 1}', ())
 
-    answer, (_, inside) = play(
-        turn(CODE, called=True, format=wanted), (["```pyth", "on\n"], Ended()), (["1 + 1"], Ended(word="```"))
+    answer, (_, block) = run(
+        make_generation(CODE, called=True, format=wanted),
+        (["```pyth", "on\n"], CompletionEnd()),
+        (["1 + 1"], CompletionEnd(stop_word="```")),
     )
-    assert inside.prompt == "<prompt>```python\n"
+    assert block.prompt == "<prompt>```python\n"
     assert (answer.text, [call.arguments for call in answer.calls]) == ("", ['{"code": "1 + 1"}'])
 
 
-def test_a_call_that_is_required_is_made():
-    answer, (ask,) = play(turn(CODE, choice="required"), (["1"], Ended(word="```")))
-    assert (ask.prompt, [call.name for call in answer.calls]) == ("<prompt>```python\n", ["code_interpreter"])
+def test_required_and_named_tool_choice_force_a_call():
+    answer, (completion,) = run(make_generation(CODE, choice="required"), (["1"], CompletionEnd(stop_word="```")))
+    assert (completion.prompt, [call.name for call in answer.calls]) == ("<prompt>```python\n", ["code_interpreter"])
 
-    answer, (choose, _) = play(
-        turn(CODE, WEATHER, choice="required"), (["```get_weather\n"], Ended()), (["{}"], Ended())
+    answer, (choice, _) = run(
+        make_generation(CODE, WEATHER, choice="required"),
+        (["```get_weather\n"], CompletionEnd()),
+        (["{}"], CompletionEnd()),
     )
-    assert choose.grammar == 'root ::= "```python\\n" | "```get_weather\\n"'
+    assert choice.grammar == 'root ::= "```python\\n" | "```get_weather\\n"'
     assert [call.name for call in answer.calls] == ["get_weather"]
 
-    answer, (ask,) = play(turn(CODE, WEATHER, choice=Must("get_weather")), (["{}"], Ended()))
-    assert (ask.prompt, [call.name for call in answer.calls]) == ("<prompt>```get_weather\n", ["get_weather"])
+    answer, (completion,) = run(make_generation(CODE, WEATHER, choice=Must("get_weather")), (["{}"], CompletionEnd()))
+    assert (completion.prompt, [call.name for call in answer.calls]) == ("<prompt>```get_weather\n", ["get_weather"])
 
 
-def test_a_block_that_failed_is_written_anew_with_a_hint_but_not_for_ever():
-    answer, (ask,) = play(turn(CODE, failed=1), (["1 / 1"], Ended(word="\n```")))
+def test_a_failed_block_is_repaired_a_limited_number_of_times():
+    answer, (completion,) = run(make_generation(CODE, failed=1), (["1 / 1"], CompletionEnd(stop_word="\n```")))
 
-    assert ask.prompt == "<prompt>```python\n# Done in another way.\n"
+    assert completion.prompt == "<prompt>```python\n# Done in another way.\n"
     assert json.loads(answer.calls[0].arguments) == {"code": "# Done in another way.\n1 / 1"}
-    for failed, begins in ((0, []), (3, [CallPiece])):
-        assert [type(piece) for piece in turn(CODE, failed=failed).opening()] == begins
-    assert [*turn(WEATHER, failed=1).opening()] == []
-    assert [*turn(CODE, failed=1, choice="none").opening()] == []
+    for failed, forced in ((0, []), (3, [CallPiece])):
+        assert [type(piece) for piece in make_generation(CODE, failed=failed).initial_pieces()] == forced
+    assert [*make_generation(WEATHER, failed=1).initial_pieces()] == []
+    assert [*make_generation(CODE, failed=1, choice="none").initial_pieces()] == []
 
 
-def test_a_model_that_is_stuck_has_to_answer():
-    answer, (ask,) = play(turn(CODE, failed=4), ([" not known."], Ended()))
-    assert (ask.prompt, ask.stop) == ("<prompt>The answer is", ())
+def test_after_too_many_errors_an_answer_is_forced():
+    answer, (completion,) = run(make_generation(CODE, failed=4), ([" not known."], CompletionEnd()))
+    assert (completion.prompt, completion.stop) == ("<prompt>The answer is", ())
     assert (answer.text, answer.reason, answer.calls) == ("The answer is not known.", "stop", ())
 
-    answer, (ask,) = play(turn(CODE, failed=4, format=FORMAT), (['{"total": 1}'], Ended()))
-    assert (ask.schema, answer.text) == (bounded(SCHEMA), '{"total": 1}')
+    answer, (completion,) = run(make_generation(CODE, failed=4, format=FORMAT), (['{"total": 1}'], CompletionEnd()))
+    assert (completion.schema, answer.text) == (bound_integers(SCHEMA), '{"total": 1}')
 
 
-def test_files_are_looked_at_first_and_then_there_must_be_code():
+def test_the_file_listing_is_forced_first_and_then_code():
     files = msgspec.structs.replace(CODE, now="In /mnt/data now: a.csv.")
-    answer, asks = play(turn(files))
-    assert asks == []
+    answer, completions = run(make_generation(files))
+    assert completions == []
     assert answer.reason == "calls"
-    assert json.loads(answer.calls[0].arguments) == {"code": SHOWN.look}
+    assert json.loads(answer.calls[0].arguments) == {"code": FEW_SHOTS.listing_code}
 
     call = {"type": "function_call", "call_id": "c", "name": files.name, "arguments": answer.calls[0].arguments}
     items = [{"role": "user", "content": "Hi"}, call, {"type": "function_call_output", "call_id": "c", "output": "a"}]
     request = ModelRequest(model="m", items=[read(item) for item in items], tools=(files,))
-    assert play(Turn(request, "<prompt>"), (["1"], Ended(word="```")))[1][0].prompt == "<prompt>```python\n"
-    assert [*turn(files, choice="none").opening()] == []
+    assert (
+        run(Generation(request, "<prompt>"), (["1"], CompletionEnd(stop_word="```")))[1][0].prompt
+        == "<prompt>```python\n"
+    )
+    assert [*make_generation(files, choice="none").initial_pieces()] == []
 
 
-def test_a_space_behind_the_fence_is_no_indentation():
-    opened = Ended(word="```python\n")
-    answer, _ = play(turn(CODE), ([], opened), ([" ", "x = 1", " + 1"], Ended(word="\n```")))
+def test_a_space_after_the_fence_is_removed():
+    opened = CompletionEnd(stop_word="```python\n")
+    answer, _ = run(make_generation(CODE), ([], opened), ([" ", "x = 1", " + 1"], CompletionEnd(stop_word="\n```")))
 
     assert json.loads(answer.calls[0].arguments) == {"code": "x = 1 + 1"}
 
 
-def test_where_no_call_is_allowed_none_is_made():
-    answer, (ask,) = play(turn(CODE, choice="none"), (["```python\n1\n```"], Ended()))
+def test_tool_choice_none_makes_no_call():
+    answer, (completion,) = run(make_generation(CODE, choice="none"), (["```python\n1\n```"], CompletionEnd()))
 
-    assert ask.stop == ()
+    assert completion.stop == ()
     assert (answer.calls, answer.text) == ((), "```python\n1\n```")
 
 
-@pytest.mark.parametrize("written", [0, 3, 30])
-def test_the_limit_on_tokens_holds_over_all_of_an_answer(written):
-    answering = turn(CODE, max_output_tokens=10)
-    first = answering.next()
+@pytest.mark.parametrize("output_tokens", [0, 3, 30])
+def test_max_output_tokens_covers_all_completions(output_tokens):
+    generation = make_generation(CODE, max_output_tokens=10)
+    first = generation.next_request()
     assert first is not None
-    assert first.limit == 10
-    list(answering.end(Ended(word="```python\n", written=written)))
-    second = answering.next()
+    assert first.max_tokens == 10
+    list(generation.end(CompletionEnd(stop_word="```python\n", output_tokens=output_tokens)))
+    second = generation.next_request()
     assert second is not None
-    assert second.limit == max(1, 10 - written)
+    assert second.max_tokens == max(1, 10 - output_tokens)
 
 
-def test_what_is_cut_off_says_so_and_makes_no_call_whole():
-    answer, _ = play(turn(), (["Once"], Ended(cut=True)))
+def test_a_truncated_completion_ends_with_length_and_an_incomplete_call():
+    answer, _ = run(make_generation(), (["Once"], CompletionEnd(is_truncated=True)))
     assert (answer.text, answer.reason) == ("Once", "length")
 
-    answering = turn(CODE)
-    pieces = [*answering.opening(), *answering.end(Ended(word="```python\n")), *answering.read("print(")]
-    pieces += [*answering.end(Ended(cut=True)), answering.finished()]
+    generation = make_generation(CODE)
+    pieces = [
+        *generation.initial_pieces(),
+        *generation.end(CompletionEnd(stop_word="```python\n")),
+        *generation.read("print("),
+    ]
+    pieces += [*generation.end(CompletionEnd(is_truncated=True)), generation.finished()]
     assert [piece.reason for piece in pieces if isinstance(piece, Finished)] == ["length"]
     assert not any(isinstance(piece, TextPiece) for piece in pieces)
     assert [piece.arguments for piece in pieces if isinstance(piece, CallPiece)] == ['{"code": "', "print("]

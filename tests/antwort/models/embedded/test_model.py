@@ -1,86 +1,89 @@
 from __future__ import annotations
 
 import pytest
-from fake_llama_server import COMMAND, Reply, asked
+from fake_llama_server import FAKE_SERVER_COMMAND, LlamaReply, received_requests
 
 from antwort.api.items import read
 from antwort.api.requests import JsonSchemaFormat
 from antwort.engine.ports import FunctionSpec, ModelFault, ModelRequest, TextPiece
 from antwort.models.embedded import Embedded, Supervisor
-from antwort.models.embedded.generation import bounded
-from antwort.testing.model import FREE, WEATHER, ModelConformance, asking, collect, fold
+from antwort.models.embedded.generation import bound_integers
+from antwort.testing.model import FREE_TEXT_TOOL, WEATHER_TOOL, ModelConformance, collect, fold, make_request
 
 pytestmark = pytest.mark.anyio
 
 
 class TestEmbedded(ModelConformance):
-    """Against a process that listens as llama.cpp does."""
+    """Uses the fake llama.cpp server process."""
 
     has_usage = False
-    plain = True
+    is_minimal = True
 
     @pytest.fixture(autouse=True)
-    def _place(self, tmp_path):
+    def _script(self, tmp_path):
         self.script = tmp_path / "reply.json"
 
     def make(self, reply):
         call = reply.calls[0] if reply.calls else None
-        Reply(
+        LlamaReply(
             text=reply.text,
-            opens=f"```{call.name}\n" if call else "",
-            inside=call.arguments if call else "",
-            cut=reply.reason == "length",
+            opening=f"```{call.name}\n" if call else "",
+            block=call.arguments if call else "",
+            is_truncated=reply.reason == "length",
         ).write(self.script)
-        return Embedded(Supervisor(self.script, command=COMMAND))
+        return Embedded(Supervisor(self.script, command=FAKE_SERVER_COMMAND))
 
     def make_failing(self, text):
-        Reply(text=text, die=True).write(self.script)
-        return Embedded(Supervisor(self.script, command=COMMAND))
+        LlamaReply(text=text, exits=True).write(self.script)
+        return Embedded(Supervisor(self.script, command=FAKE_SERVER_COMMAND))
 
 
 @pytest.fixture
-async def stage(tmp_path):
+async def model_and_script(tmp_path):
     script = tmp_path / "reply.json"
-    model = Embedded(Supervisor(script, command=COMMAND))
+    model = Embedded(Supervisor(script, command=FAKE_SERVER_COMMAND))
     try:
         yield model, script
     finally:
         await model.aclose()
 
 
-async def test_it_is_the_likeliest_words_with_a_fixed_seed_unless_a_request_says_otherwise(stage):
-    model, script = stage
-    Reply(text="Hello").write(script)
-    await collect(model, asking())
+async def test_sampling_defaults_and_options_of_the_request(model_and_script):
+    model, script = model_and_script
+    LlamaReply(text="Hello").write(script)
+    await collect(model, make_request())
     items = [read({"role": "user", "content": "Hi"})]
     await collect(model, ModelRequest(model="m", items=items, temperature=0.7, top_p=0.5, max_output_tokens=9))
-    plain, told = asked(script)
+    default, custom = received_requests(script)
 
-    assert (plain["temperature"], plain["seed"], plain["stream"]) == (0.0, 1, True)
-    assert "top_p" not in plain
-    assert (told["temperature"], told["top_p"], told["n_predict"]) == (0.7, 0.5, 9)
+    assert (default["temperature"], default["seed"], default["stream"]) == (0.0, 1, True)
+    assert "top_p" not in default
+    assert (custom["temperature"], custom["top_p"], custom["n_predict"]) == (0.7, 0.5, 9)
 
 
-async def test_an_answer_with_a_schema_and_tools_is_chosen_by_grammar_and_held_to_the_schema(stage):
-    model, script = stage
-    Reply(opens="```json\n", inside='{"a": 1}').write(script)
+async def test_with_schema_and_tools_a_grammar_offers_the_choice_and_the_schema_constrains_the_answer(model_and_script):
+    model, script = model_and_script
+    LlamaReply(opening="```json\n", block='{"a": 1}').write(script)
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
     request = ModelRequest(
-        model="m", items=asking().items, tools=(WEATHER, FREE), format=JsonSchemaFormat(name="a", schema=schema)
+        model="m",
+        items=make_request().items,
+        tools=(WEATHER_TOOL, FREE_TEXT_TOOL),
+        format=JsonSchemaFormat(name="a", schema=schema),
     )
     answer = fold(await collect(model, request))
-    choose, inside = asked(script)
+    choice, answered = received_requests(script)
 
     assert answer.text == '{"a": 1}'
-    assert "grammar" in choose
-    assert inside["json_schema"] == bounded(schema)
+    assert "grammar" in choice
+    assert answered["json_schema"] == bound_integers(schema)
 
 
-async def test_code_comes_as_it_is_written(stage):
-    model, script = stage
-    Reply(text="Let me see.\n", opens="```python\n", inside='print("ü")\nx = {}').write(script)
+async def test_code_is_streamed_as_call_arguments(model_and_script):
+    model, script = model_and_script
+    LlamaReply(text="Let me see.\n", opening="```python\n", block='print("ü")\nx = {}').write(script)
     code = FunctionSpec("python", None, {"type": "object", "properties": {"code": {"type": "string"}}})
-    pieces = await collect(model, asking("Hello", code))
+    pieces = await collect(model, make_request("Hello", code))
     answer = fold(pieces)
 
     assert len(pieces) > 6
@@ -90,23 +93,23 @@ async def test_code_comes_as_it_is_written(stage):
     assert answer.usage.output_tokens == 10
 
 
-@pytest.mark.parametrize("asked_for, shown", [(None, None), (0, 0), (3, 3)])
-async def test_how_likely_the_words_were_is_told_to_those_who_ask(stage, asked_for, shown):
-    model, script = stage
-    Reply(text="Hello").write(script)
-    request = ModelRequest(model="m", items=asking().items, top_logprobs=asked_for)
-    told = [
+@pytest.mark.parametrize("top_logprobs, entries", [(None, None), (0, 0), (3, 3)])
+async def test_logprobs_are_sent_if_requested(model_and_script, top_logprobs, entries):
+    model, script = model_and_script
+    LlamaReply(text="Hello").write(script)
+    request = ModelRequest(model="m", items=make_request().items, top_logprobs=top_logprobs)
+    logprobs = [
         entry for piece in await collect(model, request) if isinstance(piece, TextPiece) for entry in piece.logprobs
     ]
 
-    assert [len(entry["top_logprobs"]) for entry in told] == ([] if shown is None else [shown])
-    assert "".join(entry["token"] for entry in told) == ("" if shown is None else "Hello")
+    assert [len(entry["top_logprobs"]) for entry in logprobs] == ([] if entries is None else [entries])
+    assert "".join(entry["token"] for entry in logprobs) == ("" if entries is None else "Hello")
 
 
-async def test_a_prompt_that_is_too_long_is_the_callers_fault(stage):
-    model, script = stage
-    Reply(refuse=400).write(script)
+async def test_a_prompt_that_is_too_long_is_a_400_fault(model_and_script):
+    model, script = model_and_script
+    LlamaReply(error_status=400).write(script)
 
     with pytest.raises(ModelFault) as caught:
-        await collect(model, asking())
+        await collect(model, make_request())
     assert (caught.value.code, caught.value.status) == ("context_length_exceeded", 400)

@@ -9,7 +9,16 @@ import pytest
 from antwort.api.items import read
 from antwort.api.requests import JsonSchemaFormat
 from antwort.engine.ports import FunctionSpec, ModelRequest
-from antwort.models.embedded.prompt import SHOWN, failures, fences, is_stuck, looking, messages, repair_of, shape
+from antwort.models.embedded.prompt import (
+    FEW_SHOTS,
+    consecutive_errors,
+    fenced_tools,
+    file_listing_step,
+    is_repeating,
+    repair_comment,
+    schema_hint,
+    to_prompt_messages,
+)
 
 PARAMETERS = {"type": "object", "properties": {"code": {"type": "string"}}}
 CODE = FunctionSpec("code_interpreter", "Run Python.", PARAMETERS, now="In /mnt/data now: sales.csv.")
@@ -17,8 +26,8 @@ NO_FILES = FunctionSpec("code_interpreter", "Run Python.", PARAMETERS)
 WEATHER = FunctionSpec("get_weather", "The weather.", {"type": "object", "properties": {"city": {"type": "string"}}})
 
 
-def told(items: list[dict], *tools: FunctionSpec, **more) -> list[dict]:
-    return messages(ModelRequest(model="m", items=[read(item) for item in items], tools=tools, **more))
+def prompt(items: list[dict], *tools: FunctionSpec, **more) -> list[dict]:
+    return to_prompt_messages(ModelRequest(model="m", items=[read(item) for item in items], tools=tools, **more))
 
 
 USER = {"role": "user", "content": "How many rows?"}
@@ -32,65 +41,65 @@ FAILED = "Traceback (most recent call last):\n  File \"<cell 1>\", line 1, in <m
 OUTPUT = {"type": "function_call_output", "call_id": "c1", "output": "1\n2"}
 
 
-def test_the_first_tool_that_takes_code_is_called_by_python():
+def test_the_first_tool_with_a_code_parameter_uses_a_python_fence():
     other = FunctionSpec("run", "Run something else.", PARAMETERS)
 
-    assert [(fence.word, fence.code) for fence in fences([WEATHER, CODE, other])] == [
+    assert [(tool.word, tool.is_code) for tool in fenced_tools([WEATHER, CODE, other])] == [
         ("get_weather", False),
         ("python", True),
         ("run", False),
     ]
 
 
-def test_tools_cannot_take_the_words_that_mean_something_else():
+def test_tools_named_json_or_python_get_another_fence_word():
     tools = [FunctionSpec(name, None, None) for name in ("json", "python")]
 
-    assert [fence.word for fence in fences(tools)] == ["json_tool", "python_tool"]
+    assert [tool.word for tool in fenced_tools(tools)] == ["json_tool", "python_tool"]
 
 
-def test_without_tools_nothing_is_said_of_them():
-    assert told([USER]) == [{"role": "system", "content": "You are a helpful assistant."}, USER]
-    assert told([USER], instructions="Be brief.")[0]["content"] == "Be brief."
+def test_without_tools_the_prompt_has_no_tool_instructions():
+    assert prompt([USER]) == [{"role": "system", "content": "You are a helpful assistant."}, USER]
+    assert prompt([USER], instructions="Be brief.")[0]["content"] == "Be brief."
 
 
-def test_with_code_the_examples_come_between_the_instructions_and_the_question():
-    system, *shown, question = told([USER], CODE)
+def test_examples_are_between_instructions_and_question():
+    system, *examples, question = prompt([USER], CODE)
 
     assert "```python" in system["content"]
-    steps = sum(len(example.steps) + (example.look is not None) for example in SHOWN.examples)
-    assert len(shown) == 2 * steps + 2 * len(SHOWN.examples)
-    assert shown[1]["content"].startswith("```python\n")
+    steps = sum(len(example.steps) + (example.listing_output is not None) for example in FEW_SHOTS.examples)
+    assert len(examples) == 2 * steps + 2 * len(FEW_SHOTS.examples)
+    assert examples[1]["content"].startswith("```python\n")
     assert question["role"] == "user"
 
 
-def test_examples_of_files_are_shown_where_there_are_files():
-    assert len(told([USER], NO_FILES)) == len(told([USER], NO_FILES, WEATHER)) < len(told([USER], CODE, WEATHER))
-    assert "look()" not in json.dumps(told([USER], NO_FILES))
+def test_file_examples_are_included_only_if_there_are_files():
+    assert len(prompt([USER], NO_FILES)) == len(prompt([USER], NO_FILES, WEATHER)) < len(prompt([USER], CODE, WEATHER))
+    assert "look()" not in json.dumps(prompt([USER], NO_FILES))
 
 
-def test_what_changes_comes_last():
-    one, other = told([USER], CODE), told([{**USER, "content": "Why?"}], CODE)
+def test_the_prefix_is_constant_for_the_prompt_cache():
+    one, other = prompt([USER], CODE), prompt([{**USER, "content": "Why?"}], CODE)
 
     assert one[:-1] == other[:-1]
     assert one[-1]["content"] == "How many rows?\nIn /mnt/data now: sales.csv."
 
 
-def test_calls_are_shown_as_they_are_written_and_results_as_if_the_user_said_them():
-    *_, question, call, output = told([USER, CALL, OUTPUT], CODE)
+def test_calls_are_fenced_blocks_and_outputs_are_user_messages():
+    *_, question, call, output = prompt([USER, CALL, OUTPUT], CODE)
 
     assert question["content"].startswith("How many rows?\nIn /mnt/data")
     assert call == {"role": "assistant", "content": '```python\nprint("1")\nprint(2)\n```'}
     assert output == {"role": "user", "content": "Output:\n1\n2"}
 
 
-def test_a_failure_is_shown_with_what_to_do_about_it():
+def test_an_error_output_is_followed_by_the_retry_prompt():
     failed = {**OUTPUT, "output": FAILED}
     request = ModelRequest(model="m", items=[read(item) for item in (USER, CALL, failed)], tools=(CODE,))
 
-    assert messages(request)[-1]["content"].startswith("Output:\nTraceback")
-    assert messages(request)[-1]["content"].endswith("corrected.")
-    assert failures(request) == ["KeyError: 'city'"]
-    assert failures(ModelRequest(model="m", items=[read(item) for item in (USER, CALL, OUTPUT)])) == []
+    assert to_prompt_messages(request)[-1]["content"].startswith("Output:\nTraceback")
+    assert to_prompt_messages(request)[-1]["content"].endswith("corrected.")
+    assert consecutive_errors(request) == ["KeyError: 'city'"]
+    assert consecutive_errors(ModelRequest(model="m", items=[read(item) for item in (USER, CALL, OUTPUT)])) == []
 
 
 @pytest.mark.parametrize(
@@ -103,40 +112,40 @@ def test_a_failure_is_shown_with_what_to_do_about_it():
         ("", None),
     ],
 )
-def test_only_what_a_block_ended_with_is_a_failure(output, error):
+def test_only_tracebacks_of_the_block_are_errors(output, error):
     request = ModelRequest(model="m", items=[read(item) for item in (USER, CALL, {**OUTPUT, "output": output})])
 
-    assert failures(request) == ([] if error is None else [error])
+    assert consecutive_errors(request) == ([] if error is None else [error])
 
 
-def test_what_other_tools_failed_with_is_not_mended_by_python():
+def test_errors_of_other_tools_are_not_repaired():
     call = {"type": "function_call", "call_id": "c1", "name": "get_weather", "arguments": "{}"}
     items = [read(item) for item in (USER, call, {**OUTPUT, "output": FAILED})]
 
-    assert failures(ModelRequest(model="m", items=items, tools=(CODE, WEATHER))) == []
+    assert consecutive_errors(ModelRequest(model="m", items=items, tools=(CODE, WEATHER))) == []
 
 
-def test_other_tools_are_described_with_their_arguments_and_called_by_json():
+def test_other_tools_are_described_and_called_with_json():
     call = {"type": "function_call", "call_id": "c2", "name": "get_weather", "arguments": '{"city": "Rome"}'}
     output = {"type": "function_call_output", "call_id": "c2", "output": "21 degrees"}
-    system, *_, shown, last = told([USER, call, output], WEATHER)
+    system, *_, block, last = prompt([USER, call, output], WEATHER)
 
     assert "get_weather" in system["content"]
     assert '```get_weather\n{"city":"…"}\n```' in system["content"]
-    assert shown["content"] == '```get_weather\n{"city": "Rome"}\n```'
+    assert block["content"] == '```get_weather\n{"city": "Rome"}\n```'
     assert last["content"] == "Output:\n21 degrees"
 
 
-def test_arguments_that_are_no_json_are_shown_as_they_are():
-    *_, call, _ = told([USER, {**CALL, "arguments": "print(1)"}, OUTPUT], CODE)
+def test_invalid_json_arguments_are_shown_verbatim():
+    *_, call, _ = prompt([USER, {**CALL, "arguments": "print(1)"}, OUTPUT], CODE)
 
     assert call["content"] == "```python\nprint(1)\n```"
 
 
-def test_neighbours_of_one_role_are_one_turn_and_instructions_come_first():
+def test_adjacent_messages_of_one_role_are_merged_and_instructions_come_first():
     items = [{"role": "developer", "content": "Be kind."}, USER, {"role": "user", "content": "And why?"}]
 
-    assert told(items, instructions="Be brief.") == [
+    assert prompt(items, instructions="Be brief.") == [
         {"role": "system", "content": "Be brief.\n\nBe kind."},
         {"role": "user", "content": "How many rows?\n\nAnd why?"},
     ]
@@ -146,23 +155,23 @@ SCHEMA = {"type": "object", "properties": {"rows": {"type": "integer", "descript
 FORMAT = JsonSchemaFormat(name="rows", schema=SCHEMA)
 
 
-def test_the_shape_of_the_answer_is_told_because_a_grammar_only_forbids():
-    system, last = told([USER], format=FORMAT)
+def test_the_last_message_describes_the_json_format():
+    system, last = prompt([USER], format=FORMAT)
 
     assert last["content"].endswith('like this:\n```json\n{\n  "rows": integer (How many.)\n}\n```')
-    assert system["content"] == "You are a helpful assistant."  # what differs comes last, so that the rest is kept
+    assert system["content"] == "You are a helpful assistant."  # the prefix stays constant for the cache
 
 
-def test_the_shape_is_told_where_an_answer_may_come_and_not_before():
+def test_the_json_format_is_described_only_when_an_answer_may_come_next():
     failed = {**OUTPUT, "output": FAILED}
 
-    assert "```json" in told([USER, CALL, OUTPUT], CODE, format=FORMAT)[-1]["content"]
-    assert "```json" not in told([USER], CODE, format=FORMAT)[-1]["content"]
-    assert "```json" not in told([USER, CALL, failed], CODE, format=FORMAT)[-1]["content"]
+    assert "```json" in prompt([USER, CALL, OUTPUT], CODE, format=FORMAT)[-1]["content"]
+    assert "```json" not in prompt([USER], CODE, format=FORMAT)[-1]["content"]
+    assert "```json" not in prompt([USER, CALL, failed], CODE, format=FORMAT)[-1]["content"]
 
 
 @pytest.mark.parametrize(
-    "schema, said",
+    "schema, hint",
     [
         ({"type": "string"}, "string"),
         ({"enum": ["a", 1, None]}, '"a" or 1 or null'),
@@ -176,13 +185,13 @@ def test_the_shape_is_told_where_an_answer_may_come_and_not_before():
         ({"type": ["string", "null"]}, '{"type":["string","null"]}'),
     ],
 )
-def test_a_schema_is_said_in_few_words(schema, said):
-    assert shape(schema) == said
+def test_schema_hint(schema, hint):
+    assert schema_hint(schema) == hint
 
 
-def test_the_examples_are_whole():
-    compile(SHOWN.look, "look", "exec")
-    for example in SHOWN.examples:
+def test_the_examples_are_complete_and_compile():
+    compile(FEW_SHOTS.listing_code, "look", "exec")
+    for example in FEW_SHOTS.examples:
         for step in example.steps:
             compile(step.code, "example", "exec")
             assert step.output
@@ -190,12 +199,12 @@ def test_the_examples_are_whole():
         assert example.answer
 
 
-def test_the_look_prints_how_each_file_begins_and_which_variables_there_are(tmp_path):
+def test_the_file_listing_prints_file_heads_and_variables(tmp_path):
     (tmp_path / "a.csv").write_text("x,y\n1,2\n3,4\n5,6\n7,8\n")
     (tmp_path / "b.bin").write_bytes(b"\x00\x01")
     before = "import os\nkept = [1, 2]\ncount = 7\n_hidden = 3\n"
-    look = before + SHOWN.look.replace("/mnt/data", str(tmp_path))
-    printed = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True).stdout
+    code = before + FEW_SHOTS.listing_code.replace("/mnt/data", str(tmp_path))
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
 
     assert (
         printed
@@ -203,27 +212,27 @@ def test_the_look_prints_how_each_file_begins_and_which_variables_there_are(tmp_
     )
 
 
-LOOK = {**CALL, "arguments": json.dumps({"code": SHOWN.look})}
+LISTING = {**CALL, "arguments": json.dumps({"code": FEW_SHOTS.listing_code})}
 
 
 @pytest.mark.parametrize(
-    "items, tool, when",
+    "items, tool, step",
     [
-        ([USER], CODE, "now"),
-        ([USER], NO_FILES, "no"),
-        ([USER], WEATHER, "no"),
-        ([], CODE, "no"),
-        ([USER, LOOK, OUTPUT], CODE, "just"),
-        ([USER, LOOK, OUTPUT, USER], CODE, "no"),
-        ([USER, CALL, OUTPUT], CODE, "no"),
+        ([USER], CODE, "due"),
+        ([USER], NO_FILES, "none"),
+        ([USER], WEATHER, "none"),
+        ([], CODE, "none"),
+        ([USER, LISTING, OUTPUT], CODE, "just_done"),
+        ([USER, LISTING, OUTPUT, USER], CODE, "none"),
+        ([USER, CALL, OUTPUT], CODE, "none"),
     ],
 )
-def test_files_are_looked_at_once_before_anything_else(items, tool, when):
-    assert looking(ModelRequest(model="m", items=[read(item) for item in items], tools=(tool,))) == when
+def test_the_file_listing_is_due_once_before_other_calls(items, tool, step):
+    assert file_listing_step(ModelRequest(model="m", items=[read(item) for item in items], tools=(tool,))) == step
 
 
 @pytest.mark.parametrize(
-    "items, stuck",
+    "items, repeating",
     [
         ([USER], False),
         ([USER, CALL, OUTPUT], False),
@@ -232,12 +241,12 @@ def test_files_are_looked_at_once_before_anything_else(items, tool, when):
         ([USER, *(part for n in range(8) for part in ({**CALL, "arguments": f'{{"code": "{n}"}}'}, OUTPUT))], True),
     ],
 )
-def test_a_model_that_makes_the_same_call_again_is_stuck(items, stuck):
-    assert is_stuck(ModelRequest(model="m", items=[read(item) for item in items], tools=(CODE,))) is stuck
+def test_a_repeated_call_or_too_many_calls_are_repeating(items, repeating):
+    assert is_repeating(ModelRequest(model="m", items=[read(item) for item in items], tools=(CODE,))) is repeating
 
 
 @pytest.mark.parametrize(
-    "error, begin",
+    "error, comment",
     [
         ("UnicodeDecodeError: 'utf-8' codec can't decode byte", "latin-1"),
         ("json.decoder.JSONDecodeError: Extra data", "one by one"),
@@ -249,11 +258,11 @@ def test_a_model_that_makes_the_same_call_again_is_stuck(items, stuck):
         ("ValueError: whatever", "another way"),
     ],
 )
-def test_an_error_has_its_repair(error, begin):
-    assert begin in repair_of(error)
+def test_repair_comment_by_error(error, comment):
+    assert comment in repair_comment(error)
 
 
-def test_the_frames_of_libraries_are_not_told():
+def test_library_frames_are_removed_from_tracebacks():
     traceback = """rows: 3
 Traceback (most recent call last):
   File "<cell 2>", line 1, in <module>
@@ -264,7 +273,7 @@ Traceback (most recent call last):
              ^^^^^^^^^^^^^^^^^^^^^^^^^
 FileNotFoundError: [Errno 2] No such file or directory: '*.csv'
 """
-    last = told([USER, CALL, {**OUTPUT, "output": traceback}], CODE)[-1]["content"]
+    last = prompt([USER, CALL, {**OUTPUT, "output": traceback}], CODE)[-1]["content"]
 
     assert "/opt/stack" not in last
     assert "ioargs" not in last

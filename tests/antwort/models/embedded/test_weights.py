@@ -7,111 +7,111 @@ import pytest
 from fake_weights_hub import DATA, TINY
 
 from antwort.models.embedded.weights import (
+    CACHE_VARIABLE,
     CATALOGUE,
-    DEFAULT,
-    PLACE,
-    Cache,
-    Missing,
+    DEFAULT_MODEL,
+    WeightsCache,
     WeightsError,
+    WeightsMissing,
     WrongHash,
-    find,
-    known,
+    find_weights,
+    format_size,
+    get_weights,
     sha256_of,
-    shown,
 )
 
 
-def put(cache: Cache, content: bytes, what: str = "part") -> Path:
+def write_partial(cache: WeightsCache, content: bytes, suffix: str = "part") -> Path:
     cache.folder.mkdir(parents=True, exist_ok=True)
-    path = cache.beside(TINY, what)
+    path = cache.partial_path(TINY, suffix)
     path.write_bytes(content)
     return path
 
 
-def test_what_is_whole_and_right_is_kept_and_what_was_left_beside_it_is_not(cache):
-    part, other = put(cache, DATA), put(cache, b"half", "joined")
-    cache.beside(TINY, "wheel").mkdir()
-    seen: list[int] = []
+def test_a_verified_file_is_stored_and_partial_files_are_removed(cache):
+    part, other = write_partial(cache, DATA), write_partial(cache, b"half", "joined")
+    cache.partial_path(TINY, "wheel").mkdir()
+    hashed: list[int] = []
 
-    assert cache.keep(TINY, part, seen.append) == cache.path(TINY)
+    assert cache.verify_and_store(TINY, part, hashed.append) == cache.path(TINY)
     assert cache.path(TINY).read_bytes() == DATA
-    assert sum(seen) == len(DATA)
+    assert sum(hashed) == len(DATA)
     assert not part.exists()
     assert not other.exists()
-    assert not cache.beside(TINY, "wheel").exists()
+    assert not cache.partial_path(TINY, "wheel").exists()
     assert cache.has(TINY)
 
 
-def test_a_wrong_hash_is_refused_and_the_file_removed(cache):
-    part = put(cache, DATA[:-1] + b"!")
+def test_a_file_with_a_wrong_hash_is_deleted(cache):
+    part = write_partial(cache, DATA[:-1] + b"!")
 
     with pytest.raises(WrongHash, match="SHA-256"):
-        cache.keep(TINY, part)
+        cache.verify_and_store(TINY, part)
     assert not part.exists()
     assert not cache.has(TINY)
 
 
-def test_a_file_that_is_too_short_is_not_here(cache):
-    put(cache, b"")
+def test_a_truncated_file_is_not_installed(cache):
+    write_partial(cache, b"")
     cache.path(TINY).write_bytes(DATA[:-1])
 
     assert not cache.has(TINY)
 
 
-def test_removing_takes_what_broken_downloads_have_left_and_no_lock(cache):
-    put(cache, b"abc")
-    cache.beside(TINY, "wheel").mkdir()
+def test_remove_deletes_partial_downloads_but_not_the_lock(cache):
+    write_partial(cache, b"abc")
+    cache.partial_path(TINY, "wheel").mkdir()
 
-    assert cache.begun(TINY) == 3
-    with cache.locked(TINY):
+    assert cache.partial_size(TINY) == 3
+    with cache.lock(TINY):
         assert cache.remove(TINY)
         assert [path.name for path in cache.folder.iterdir()] == ["tiny.gguf.lock"]
         assert not cache.remove(TINY)
-        with cache.beside(TINY, "lock").open() as other, pytest.raises(BlockingIOError):
+        with cache.partial_path(TINY, "lock").open() as other, pytest.raises(BlockingIOError):
             fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-def test_a_folder_that_cannot_be_made_is_an_error_that_names_the_variable(tmp_path):
+def test_an_unwritable_folder_is_an_error_that_names_the_variable(tmp_path):
     (tmp_path / "file").write_text("")
 
-    with pytest.raises(WeightsError, match=PLACE), Cache(tmp_path / "file" / "models").locked(TINY):
+    with pytest.raises(WeightsError, match=CACHE_VARIABLE), WeightsCache(tmp_path / "file" / "models").lock(TINY):
         pass
 
 
-def test_the_cache_is_the_users_unless_a_variable_names_another(tmp_path):
-    assert Cache(environment={PLACE: str(tmp_path)}).folder == tmp_path
-    assert Cache(environment={}).folder.parts[-2:] == ("antwort", "models")
+def test_the_folder_is_in_the_user_cache_or_from_the_variable(tmp_path):
+    assert WeightsCache(environment={CACHE_VARIABLE: str(tmp_path)}).folder == tmp_path
+    assert WeightsCache(environment={}).folder.parts[-2:] == ("antwort", "models")
 
 
-def test_a_model_is_found_by_its_name_or_its_file(cache, tmp_path):
+def test_find_weights_accepts_a_path_or_a_name(cache, tmp_path):
     file = tmp_path / "mine.gguf"
     file.write_bytes(b"")
 
-    assert find(str(file), cache) == file
-    with pytest.raises(Missing, match="no file"):
-        find(str(tmp_path / "none.gguf"), cache)
+    assert find_weights(str(file), cache) == file
+    with pytest.raises(WeightsMissing, match="does not exist"):
+        find_weights(str(tmp_path / "none.gguf"), cache)
     with pytest.raises(WeightsError, match="Known: qwen"):
-        find("gpt-6", cache)
+        find_weights("gpt-6", cache)
 
 
-def test_without_weights_the_error_names_three_ways_to_go_on(cache):
-    with pytest.raises(Missing) as caught:
-        find(None, cache)
+def test_missing_weights_are_an_error_that_lists_the_options(cache):
+    with pytest.raises(WeightsMissing) as caught:
+        find_weights(None, cache)
 
-    for way in (f"`antwort model pull {DEFAULT}`", "--file FILE", "kind: chat_completions"):
-        assert way in str(caught.value)
+    for option in (f"`antwort model pull {DEFAULT_MODEL}`", "--file FILE", "kind: chat_completions"):
+        assert option in str(caught.value)
 
 
 def test_the_catalogue_is_complete():
-    assert DEFAULT in CATALOGUE
+    assert DEFAULT_MODEL in CATALOGUE
     for name, weights in CATALOGUE.items():
-        assert known(name) == weights
+        assert get_weights(name) == weights
         assert len(bytes.fromhex(weights.sha256)) == 32
-        assert weights.pieces.project.format(1) != weights.pieces.project
+        assert weights.packages.project.format(1) != weights.packages.project
 
 
 def test_sizes_and_hashes(tmp_path):
     (tmp_path / "x").write_bytes(DATA)
 
     assert sha256_of(tmp_path / "x") == TINY.sha256
-    assert (shown(1_117_320_768), shown(491_400_064)) == ("1.1 GB", "491 MB")
+    assert (format_size(1_117_320_768), format_size(491_400_064)) == ("1.1 GB", "491 MB")

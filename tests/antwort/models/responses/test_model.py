@@ -4,8 +4,8 @@ import pytest
 
 from antwort.engine.ports import ModelFault
 from antwort.models import Responses, Timeouts
-from antwort.models.tokens import estimate
-from antwort.testing.model import WholeAnswer, asking, collect, fold
+from antwort.models.tokens import estimate_request
+from antwort.testing.model import ModelAnswer, collect, fold, make_request
 
 pytestmark = pytest.mark.anyio
 
@@ -19,22 +19,22 @@ def model(upstream):
 
 async def ask(model):
     try:
-        return fold(await collect(model, asking()))
+        return fold(await collect(model, make_request()))
     finally:
         await model.aclose()
 
 
 async def test_what_is_sent(upstream, model):
-    upstream.plays(upstream.responses(WholeAnswer(reasoning="Hm.", text="Hello")))
+    upstream.set_replies(upstream.responses(ModelAnswer(reasoning="Hm.", text="Hello")))
     answer = await ask(model)
 
-    [asked] = upstream.asked
+    [asked] = upstream.requests
     assert (asked.path, asked.headers["authorization"], asked.body["store"]) == ("v1/responses", f"Bearer {KEY}", False)
     assert (answer.text, answer.sealed) == ("Hello", ("gAAAA-sealed",))
 
 
 async def test_refusals_are_mapped_and_not_leaked(upstream, model):
-    upstream.plays(upstream.json({"error": {"message": f"Incorrect key {KEY}", "code": "invalid_api_key"}}, 401))
+    upstream.set_replies(upstream.json({"error": {"message": f"Incorrect key {KEY}", "code": "invalid_api_key"}}, 401))
 
     with pytest.raises(ModelFault) as caught:
         await ask(model)
@@ -43,9 +43,9 @@ async def test_refusals_are_mapped_and_not_leaked(upstream, model):
 
 
 async def test_a_connection_that_breaks(upstream, model):
-    play = upstream.responses(WholeAnswer(text="Hello"))
-    play.chunks, play.hang_up = play.chunks[:-1], True
-    upstream.plays(play)
+    play = upstream.responses(ModelAnswer(text="Hello"))
+    play.chunks, play.disconnect = play.chunks[:-1], True
+    upstream.set_replies(play)
 
     with pytest.raises(ModelFault, match="ended before"):
         await ask(model)
@@ -53,17 +53,17 @@ async def test_a_connection_that_breaks(upstream, model):
 
 async def test_counting(upstream, model):
     counted = upstream.json({"object": "response.input_tokens", "input_tokens": 11})
-    upstream.plays(counted, path="v1/responses/input_tokens")
-    assert await model.count_tokens(asking()) == 11
+    upstream.set_replies(counted, path="v1/responses/input_tokens")
+    assert await model.count_tokens(make_request()) == 11
 
     for odd in (upstream.json({"odd": 1}), upstream.json(b"<html>"), upstream.json({}, 500)):
-        upstream.plays(odd, path="v1/responses/input_tokens")
-        assert await model.count_tokens(asking()) == estimate(asking())
+        upstream.set_replies(odd, path="v1/responses/input_tokens")
+        assert await model.count_tokens(make_request()) == estimate_request(make_request())
     await model.aclose()
 
 
 async def test_a_server_that_cannot_count_is_asked_once(upstream, model):
     for _ in range(2):
-        assert await model.count_tokens(asking()) == estimate(asking())
-    assert len(upstream.asked) == 1
+        assert await model.count_tokens(make_request()) == estimate_request(make_request())
+    assert len(upstream.requests) == 1
     await model.aclose()

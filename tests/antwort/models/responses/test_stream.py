@@ -10,11 +10,11 @@ from antwort.api.responses import InputDetails, OutputDetails, Usage
 from antwort.engine.ports import Finished, ModelFault, TextPiece
 from antwort.models.responses.stream import ResponsesStream
 from antwort.net.sse import ServerEvent
-from antwort.testing.model import Called, fold
+from antwort.testing.model import AnswerCall, fold
 
 
 def read(*payloads, name="", logprobs=None):
-    stream, pieces = ResponsesStream(model="mine", mint=lambda: "minted", logprobs=logprobs), []
+    stream, pieces = ResponsesStream(model="mine", new_call_id=lambda: "minted", top_logprobs=logprobs), []
     for payload in payloads:
         data = payload if isinstance(payload, bytes) else json.dumps(payload).encode()
         pieces += stream.read(ServerEvent(name, data))
@@ -47,7 +47,7 @@ def test_what_deltas_left_out_is_made_up_for_by_the_whole():
     assert fold(read(delta("output_text", "Hel", content_index=0), whole, done(message), COMPLETED)).text == "Hello"
     answer = fold(read(done(message), COMPLETED))
     assert (answer.text, answer.refusal) == ("Hello", "No")
-    assert fold(read(done({**CALL, "arguments": "{}"}), COMPLETED)).calls == (Called("f", "{}", "a"),)
+    assert fold(read(done({**CALL, "arguments": "{}"}), COMPLETED)).calls == (AnswerCall("f", "{}", "a"),)
 
 
 def test_reasoning_of_all_kinds():

@@ -5,8 +5,8 @@ import pytest
 from antwort.api.items import read
 from antwort.engine.ports import CallPiece, Finished, FunctionSpec, ModelFault, ModelRequest, TextPiece
 from antwort.models import Scripted, parse_script
-from antwort.models.scripted.model import look
-from antwort.testing.model import asking, collect, fold
+from antwort.models.scripted.model import summarize
+from antwort.testing.model import collect, fold, make_request
 
 pytestmark = pytest.mark.anyio
 
@@ -33,11 +33,11 @@ def user(text):
     return {"role": "user", "content": [{"type": "input_text", "text": text}]}
 
 
-async def said(model, asked):
-    return fold(await collect(model, asked)).text
+async def answer_text(model, request):
+    return fold(await collect(model, request)).text
 
 
-async def test_the_first_answer_that_fits():
+async def test_the_first_matching_answer_is_given():
     model = scripted(
         """
         answers:
@@ -49,11 +49,13 @@ async def test_the_first_answer_that_fits():
         """
     )
 
-    assert await said(model, request(user("The WEATHER?"))) == "which city"
-    assert await said(model, request(user("weather"), CALL, OUTPUT)) == "it is 21"
-    assert await said(model, request(user("news"), tools=[FunctionSpec("search", None, None)])) == "I could search"
-    assert await said(model, request(user("news"), CODE)) == "code"
-    assert await said(model, request(user("news"))) == "you said: news"
+    assert await answer_text(model, request(user("The WEATHER?"))) == "which city"
+    assert await answer_text(model, request(user("weather"), CALL, OUTPUT)) == "it is 21"
+    assert (
+        await answer_text(model, request(user("news"), tools=[FunctionSpec("search", None, None)])) == "I could search"
+    )
+    assert await answer_text(model, request(user("news"), CODE)) == "code"
+    assert await answer_text(model, request(user("news"))) == "you said: news"
     assert len(model.requests) == 5
 
 
@@ -70,10 +72,10 @@ async def test_the_first_answer_that_fits():
     ],
 )
 def test_turns_are_rounds_of_calls(raws, turn):
-    assert look(request(*raws)).turn == turn
+    assert summarize(request(*raws)).turn == turn
 
 
-async def test_everything_a_model_can_do():
+async def test_all_kinds_of_steps():
     slept = []
 
     async def sleep(seconds):
@@ -92,7 +94,7 @@ async def test_everything_a_model_can_do():
               - call: {name: g, arguments: '{"broken'}
               - call: {name: h}
     """
-    answer = fold(await collect(Scripted(parse_script(source), sleep=sleep), asking("Hi")))
+    answer = fold(await collect(Scripted(parse_script(source), sleep=sleep), make_request("Hi")))
 
     assert (answer.reasoning, answer.summary, answer.sealed) == ("hm", "in short", ("gAAAA",))
     assert (answer.text, answer.refusal, answer.reason, slept) == ("hello", "no", "calls", [0.5])
@@ -108,27 +110,27 @@ async def test_everything_a_model_can_do():
 async def test_fragments():
     model = scripted("{fragment: 2, answers: [{reply: [{text: hello}, {call: {name: f, arguments: abc, id: x}}]}]}")
 
-    assert (await collect(model, asking()))[:-1] == [
+    assert (await collect(model, make_request()))[:-1] == [
         TextPiece("he"),
         TextPiece("ll"),
         TextPiece("o"),
         CallPiece(0, "f", "x", "ab"),
         CallPiece(0, arguments="c"),
     ]
-    whole = scripted("{fragment: 2, answers: [{fragment: 0, reply: [{text: hello}]}]}")
-    assert (await collect(whole, asking()))[0] == TextPiece("hello")
+    unsplit = scripted("{fragment: 2, answers: [{fragment: 0, reply: [{text: hello}]}]}")
+    assert (await collect(unsplit, make_request()))[0] == TextPiece("hello")
 
 
-async def test_a_script_is_certain_of_its_words():
+async def test_logprobs_have_probability_1():
     model = scripted("{fragment: 3, answers: [{reply: [{text: hello}]}]}")
-    sure = {"token": "hel", "bytes": [104, 101, 108], "logprob": 0.0}
-    asked = ModelRequest(model="m", items=[read(user("hi"))], top_logprobs=1)
+    token = {"token": "hel", "bytes": [104, 101, 108], "logprob": 0.0}
+    with_logprobs = ModelRequest(model="m", items=[read(user("hi"))], top_logprobs=1)
 
-    assert (await collect(model, asked))[0] == TextPiece("hel", ({**sure, "top_logprobs": [sure]},))
+    assert (await collect(model, with_logprobs))[0] == TextPiece("hel", ({**token, "top_logprobs": [token]},))
     assert (await collect(model, request(user("hi"))))[0] == TextPiece("hel")
 
 
-async def test_faults_and_answers_that_are_used_up():
+async def test_faults_and_times():
     model = scripted(
         """
         answers:
@@ -137,19 +139,19 @@ async def test_faults_and_answers_that_are_used_up():
         """
     )
     with pytest.raises(ModelFault) as caught:
-        await collect(model, asking())
+        await collect(model, make_request())
     assert (caught.value.status, caught.value.retry_after, caught.value.retryable) == (429, 3, True)
 
-    end = (await collect(model, asking()))[-1]
+    end = (await collect(model, make_request()))[-1]
     assert isinstance(end, Finished)
     assert (end.reason, end.usage.total_tokens) == ("length", 7)
 
     with pytest.raises(ModelFault, match="no answer"):
-        await collect(model, asking())
+        await collect(model, make_request())
 
 
-async def test_what_it_was_asked_is_kept_only_where_somebody_looks():
-    model = Scripted(parse_script("answers: [{reply: [{text: x}]}]"), remembered=0)
-    await collect(model, asking("Hi"))
+async def test_max_requests_0_keeps_no_requests():
+    model = Scripted(parse_script("answers: [{reply: [{text: x}]}]"), max_requests=0)
+    await collect(model, make_request("Hi"))
 
     assert not model.requests

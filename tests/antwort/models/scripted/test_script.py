@@ -2,19 +2,19 @@ from __future__ import annotations
 
 import pytest
 
-from antwort.models.scripted import script as the_format
-from antwort.models.scripted.script import ScriptError, contains, load_script, parse_script
+from antwort.models.scripted import script as script_module
+from antwort.models.scripted.script import ScriptError, load_script, parse_script, pattern_matches
 
 
-def test_the_example_of_the_documentation_is_a_script():
-    lines = (the_format.__doc__ or "").splitlines()[2:]
-    end = lines.index("The first answer that fits is given. `when` knows:")
+def test_the_example_of_the_docstring_is_valid():
+    lines = (script_module.__doc__ or "").splitlines()[2:]
+    end = lines.index("The first answer that matches is given. Keys of `when`:")
     script = parse_script("\n".join(line[4:] for line in lines[:end]))
 
     assert (script.fragment, len(script.answers), script.answers[2].times) == (8, 4, 1)
 
 
-def test_a_script_from_a_file(tmp_path):
+def test_load_script(tmp_path):
     path = tmp_path / "answers.yaml"
     path.write_text("answers: [{reply: [{text: grüße}]}]", encoding="utf-8")
 
@@ -22,9 +22,9 @@ def test_a_script_from_a_file(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "source, where",
+    "source, message",
     [
-        ("answers: [", "no YAML"),
+        ("answers: [", "not valid YAML"),
         ("", "script"),
         ("answers: [{reply: [{text: a}], odd: 1}]", "odd"),
         ("answers: [{reply: [{text: 7}]}]", r"answers\[0\].reply\[0\].text|\$\.answers\[\.\.\.\]"),
@@ -34,13 +34,13 @@ def test_a_script_from_a_file(tmp_path):
         ("answers: [{reply: [{delay: -1}]}]", "delay"),
     ],
 )
-def test_what_is_wrong_is_said_with_its_place(source, where):
-    with pytest.raises(ScriptError, match=where):
+def test_errors_contain_the_position(source, message):
+    with pytest.raises(ScriptError, match=message):
         parse_script(source)
 
 
-def test_patterns():
-    assert contains("WORLD", "hello world")
-    assert contains("/^h.*d$/", "Hello World")
-    assert not contains("/^w/", "hello world")
-    assert contains("/", "a/b")
+def test_pattern_matches():
+    assert pattern_matches("WORLD", "hello world")
+    assert pattern_matches("/^h.*d$/", "Hello World")
+    assert not pattern_matches("/^w/", "hello world")
+    assert pattern_matches("/", "a/b")

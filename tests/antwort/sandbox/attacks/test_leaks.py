@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from waiting import until
+from waiting import wait_until
 
 from antwort.sandbox.host.process import descendants
 
@@ -67,5 +67,5 @@ def test_the_least_that_is_left_is_seen_and_a_warm_zygote_is_not_taken_for_it(se
         assert running.left_over() == {}
         address = urlsplit(running.client.url)
         with socket.create_connection((address.hostname, address.port)):
-            until(lambda: running.left_over(seconds=0.5) == {"descriptors": 1})  # once it has been taken
+            wait_until(lambda: running.left_over(seconds=0.5) == {"descriptors": 1})  # once it has been taken
         assert running.left_over() == {}

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from waiting import until
+from waiting import wait_until
 
 FLOOD = """
 import os
@@ -116,7 +116,7 @@ def test_descriptors_sent_over_the_channel_do_not_pile_up_in_the_server(arena):
             most = max(most, arena.server.traces()["descriptors"])
     assert running.result()["stdout"] == "50"
     assert 0 < most <= before + 8  # even while they come; connections come and go as well
-    until(lambda: arena.server.traces()["descriptors"] - before <= 4)
+    wait_until(lambda: arena.server.traces()["descriptors"] - before <= 4)
 
 
 def test_closed_and_replaced_descriptors(arena):

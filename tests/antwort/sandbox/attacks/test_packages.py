@@ -17,7 +17,7 @@ from typing import Any
 
 import fake_package_index
 import pytest
-from waiting import until
+from waiting import wait_until
 
 from antwort.sandbox.errors import TooLarge
 from antwort.sandbox.files import quota
@@ -174,13 +174,13 @@ def test_a_server_killed_in_the_middle_of_an_installation(serve, identity, packa
         running.client.run(session, "1", requirements=["tiny-thing<2"])
         kept = taken(state)
         lost = threads.submit(running.client.post, "/execute", {"code": "1", "requirements": ["large"]})
-        until(lambda: taken(state) > kept + 20 * MEGABYTE)
+        wait_until(lambda: taken(state) > kept + 20 * MEGABYTE)
         family = descendants(running.process.pid)
         running.process.send_signal(signal.SIGKILL)
         running.process.wait()
         with pytest.raises(OSError):  # noqa: PT011 - whatever the connection dies of
             lost.result()
-        until(lambda: not any(Path(f"/proc/{pid}/fd/0").exists() for pid in family))
+        wait_until(lambda: not any(Path(f"/proc/{pid}/fd/0").exists() for pid in family))
         assert list((state / "packages").glob(".*"))
     with serve(identity, **settings) as running:
         assert [path.name for path in (state / "packages").glob(".[!a]*")] == []

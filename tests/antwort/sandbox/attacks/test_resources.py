@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from waiting import until
+from waiting import wait_until
 
 from antwort.sandbox import probe
 from antwort.sandbox.host.process import descendants
@@ -219,21 +219,21 @@ def test_daemons_that_outlive_a_timeout_die_with_the_container(arena):
     assert (seen["status"], seen["stdout"]) == ("timeout", "it runs")
     assert len(marked(mark)) == 1
     arena.client.destroy(session)
-    until(lambda: marked(mark) == [])
+    wait_until(lambda: marked(mark) == [])
 
 
 def test_a_timeout_that_is_ignored_takes_the_daemons_along(arena):
     code, mark = daemon("signal.signal(2, signal.SIG_IGN)\nwhile True: pass")
     seen = arena.run(code, timeout_seconds=5)
     assert (seen["status"], seen["stdout"]) == ("timeout", "it runs")
-    until(lambda: marked(mark) == [])
+    wait_until(lambda: marked(mark) == [])
 
 
 @pytest.mark.parametrize("then", ["time.sleep(0.5)", "while True: pass", "time.sleep(0.5); os._exit(3)", "os.abort()"])
 def test_a_daemon_does_not_outlive_its_run(arena, then):
     code, mark = daemon(then)
     assert arena.client.execute(code, timeout_seconds=5)["stdout"] == "it runs"
-    until(lambda: marked(mark) == [])
+    wait_until(lambda: marked(mark) == [])
 
 
 def test_a_daemon_does_not_outlive_its_session(arena):
@@ -242,7 +242,7 @@ def test_a_daemon_does_not_outlive_its_session(arena):
     assert arena.client.run(session, code)["stdout"] == "it runs"
     assert len(marked(mark)) == 1
     arena.client.destroy(session)
-    until(lambda: marked(mark) == [])
+    wait_until(lambda: marked(mark) == [])
 
 
 def test_ten_thousand_creations(serve, arena_on, identity):

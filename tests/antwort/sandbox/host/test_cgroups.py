@@ -23,7 +23,7 @@ FILES = ("memory.max", "memory.swap.max", "memory.oom.group", "pids.max", "cpu.m
 PRELUDE = """
 import os, subprocess, sys
 from pathlib import Path
-from antwort.sandbox import cgroups
+from antwort.sandbox.host import cgroups
 
 root = Path("/sys/fs/cgroup")
 own = root / Path("/proc/self/cgroup").read_text().rpartition("0::/")[2].strip()
@@ -156,12 +156,12 @@ def test_memory_is_counted_where_version_2_has_it():
             sys.exit()
         import asyncio
         from dataclasses import replace
-        from antwort.sandbox import Limits, Pool, probe
+        from antwort.sandbox import ContainerLimits, Pool, probe
 
         async def main():
             host = replace(probe(), groups=cgroups.here())
             async with Pool(host, modules=(), spares=False) as pool:
-                container = await pool.create(Limits(memory_bytes=128 << 20))
+                container = await pool.create(ContainerLimits(memory_bytes=128 << 20))
                 outcome = await container.execute("x = bytearray(b'x') * (300 << 20)", timeout=30)
                 print(outcome.reason)
                 await container.end("over")
@@ -260,7 +260,9 @@ def test_a_host_without_any_says_so(tmp_path):
 def test_version_1_is_not_taken_where_it_cannot_be_written():
     if not Path("/sys/fs/cgroup/memory/cgroup.procs").exists():
         pytest.skip("this host does not have version 1")
-    code = "from antwort.sandbox import cgroups\ntry: cgroups.here()\nexcept cgroups.NoGroups as error: print(error)"
+    code = (
+        "from antwort.sandbox.host import cgroups\ntry: cgroups.here()\nexcept cgroups.NoGroups as error: print(error)"
+    )
     command = [sys.executable, "-c", code]
     if os.geteuid() == 0:
         shown = [str(path) for path in {Path(sys.base_prefix), Path(sys.prefix), ROOT}]

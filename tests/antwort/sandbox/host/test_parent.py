@@ -25,7 +25,9 @@ from antwort.sandbox.host.process import descendants
 ROOT = Path(__file__).parents[4]
 USER = 54321
 
-WATCHER = "from antwort.sandbox import parent; import time; parent.watch(); print('here', flush=True); time.sleep(600)"
+WATCHER = (
+    "from antwort.sandbox.host import parent; import time; parent.watch(); print('here', flush=True); time.sleep(600)"
+)
 STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + WATCHER
 SERVER = "import sys; sys.argv[1:] = ['sandbox', *{arguments!r}]; from antwort.cli import main; main()"
 

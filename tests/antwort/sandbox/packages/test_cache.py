@@ -133,10 +133,10 @@ def test_a_killed_server_holds_nothing_and_its_half_done_work_is_removed(tmp_pat
     put(PackageCache(tmp_path, 1 << 20), A)
     code = f"""
 import os, pathlib, signal
-from antwort.sandbox.shelf import Shelf
-shelf = Shelf(pathlib.Path({str(tmp_path)!r}), 1 << 20)
-lease = shelf.lease({A!r})
-with shelf.workshop() as place:
+from antwort.sandbox.packages.cache import PackageCache
+cache = PackageCache(pathlib.Path({str(tmp_path)!r}), 1 << 20)
+lease = cache.lease({A!r})
+with cache.workshop() as place:
     directory = place / "out"
     for _ in range(40): directory.mkdir(mode=0o700); directory = directory / "deeper"
     print(place.name, flush=True)

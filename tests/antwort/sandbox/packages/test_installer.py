@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from fake_package_index import installers
-from waiting import soon
+from waiting import wait_until_async
 
 from antwort.sandbox import probe
 from antwort.sandbox.files.quota import Quota
@@ -63,7 +63,7 @@ async def test_it_runs_behind_the_server_and_is_counted(host, package_index, tmp
     package_index.add("thing", {"thing.py": ""})
     out = tmp_path_factory.mktemp("place") / "out"
     filling = asyncio.create_task(installer(host, package_index.held).fill(out, ["thing"]))
-    await soon(lambda: package_index.asked)
+    await wait_until_async(lambda: package_index.asked)
     (uv,) = installers(os.getpid())
     assert os.getpriority(os.PRIO_PROCESS, uv) > os.getpriority(os.PRIO_PROCESS, 0)
     assert is_counted(uv) == (host.groups is not None)

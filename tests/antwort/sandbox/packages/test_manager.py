@@ -11,10 +11,11 @@ from dataclasses import replace
 
 import pytest
 from fake_package_index import installers
-from waiting import soon
+from waiting import wait_until_async
 
+from antwort.net.errors import AtCapacity
 from antwort.sandbox import Pool, probe
-from antwort.sandbox.errors import AtCapacity, BadRequirement
+from antwort.sandbox.errors import BadRequirement
 from antwort.sandbox.files.quota import Quota
 from antwort.sandbox.packages import cache as shelf
 from antwort.sandbox.packages import manager as packages
@@ -140,7 +141,7 @@ async def until_asked(index, pages: int) -> list[str]:
     def asked() -> list[str]:
         return [path for path in index.asked if path.endswith("/")]
 
-    await soon(lambda: len(asked()) >= pages)
+    await wait_until_async(lambda: len(asked()) >= pages)
     await asyncio.sleep(0.5)
     return asked()
 
@@ -170,7 +171,7 @@ async def test_what_nobody_waits_for_any_more_is_ended(index, shelf_directory):
         assert len(installers(os.getpid())) == 1  # the other still waits
         waiting[1].cancel()
         await asyncio.gather(*waiting, return_exceptions=True)
-        await soon(lambda: installers(os.getpid()) == [])
+        await wait_until_async(lambda: installers(os.getpid()) == [])
         index.going_on.set()
         await found.install(["tiny-thing"], seconds=60)  # its place is free again
 

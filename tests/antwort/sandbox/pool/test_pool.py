@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from waiting import soon
+from waiting import wait_until_async
 
 from antwort.sandbox import ContainerLimits, Pool, probe
 from antwort.sandbox.errors import AtCapacity, CannotStart
@@ -86,7 +86,7 @@ async def test_the_recycled_zygote_goes_with_the_last_of_its_containers(monkeypa
         assert (await second.execute("1 + 1", timeout=5)).echo == "2"
         assert worn.pid in children()
         await second.end("over")
-        await soon(lambda: worn.pid not in children())
+        await wait_until_async(lambda: worn.pid not in children())
         assert (pool._retired, (await third.execute("1 + 1", timeout=5)).echo) == ([], "2")
 
 
@@ -174,7 +174,7 @@ async def test_on_a_system_unlike_linux_code_runs_is_interrupted_and_ends(monkey
         assert (seen.status, container.alive) == ("timeout", True), seen
         assert (await container.execute("kept", timeout=5)).echo == "1"
         running = asyncio.create_task(container.execute("while True: pass", timeout=60))
-        await soon(lambda: container.busy)
+        await wait_until_async(lambda: container.busy)
         await asyncio.sleep(0.2)
         assert container.interrupt()
         assert (await running).status == "interrupted"

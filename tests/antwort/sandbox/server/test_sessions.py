@@ -10,13 +10,13 @@ import time
 
 import fake_package_index
 import pytest
-from waiting import soon, until
+from waiting import wait_until, wait_until_async
 
 from antwort.sandbox import ContainerLimits, Pool, probe
 from antwort.sandbox.packages.manager import Packages
 from antwort.sandbox.pool.preload import here
 from antwort.sandbox.server import stream
-from antwort.sandbox.server.sessions import Order, Sessions
+from antwort.sandbox.server.sessions import SessionExecRequest, Sessions
 from antwort.sandbox.server.settings import SandboxSettings
 
 
@@ -62,7 +62,7 @@ def test_when_the_session_ends_its_annex_goes_and_the_packages_stay(running):
     running.client.run(session, "1", requirements=["tiny-thing"])
     running.client.destroy(session)
     packages = running.state / "packages"
-    until(lambda: not list(packages.glob(".annexes-*/*")))
+    wait_until(lambda: not list(packages.glob(".annexes-*/*")))
     assert len(list(packages.glob("[!.]*"))) == 1
 
 
@@ -110,7 +110,7 @@ def test_a_session_is_not_made_if_its_packages_take_longer_than_the_caller_waits
         answer = running.client.post("/sessions", wanted)
         assert answer.status == 400
         assert answer.json["error"].startswith("package installation failed: it took longer than the ")
-        until(lambda: fake_package_index.installers(running.process.pid) == [])
+        wait_until(lambda: fake_package_index.installers(running.process.pid) == [])
         assert running.client.call("GET", "/sessions").json == {"sessions": []}
         assert running.client.post("/sessions", {**wanted, "timeout_seconds": "1"}).status == 400
         index.going_on.set()
@@ -143,7 +143,7 @@ async def test_a_session_deleted_while_another_is_swept_does_not_end_the_sweepin
         deleting = []
         first.container.when_gone(lambda: deleting.append(asyncio.create_task(sessions.destroy(second.id))))
         sweeper = asyncio.create_task(sessions.sweep())
-        await soon(lambda: sweeper.done() or not sessions.count)
+        await wait_until_async(lambda: sweeper.done() or not sessions.count)
         assert (sessions.count, sweeper.done()) == (0, False)
         await asyncio.gather(*deleting)
         sweeper.cancel()
@@ -153,13 +153,15 @@ async def test_a_session_deleted_while_another_is_swept_does_not_end_the_sweepin
 @pytest.mark.anyio
 @pytest.mark.parametrize("streamed", [False, True], ids=["json", "events"])
 async def test_a_session_that_ends_in_a_call_frees_its_place_at_once(tmp_path, streamed):
-    order = Order(code="import os; os._exit(3)", seconds=10, echo=True, requirements=[])
+    request = SessionExecRequest(code="import os; os._exit(3)", seconds=10, echo=True, requirements=[])
     async with opened(tmp_path, max_sessions=1, queue_seconds=0.0) as sessions:
         for _ in range(2):
             session = await create(sessions)
             if streamed:
-                seen = [str(event) async for event in stream.events(sessions, session.id, order).body_iterator]
+                seen = [
+                    str(event) async for event in stream.stream_execution(sessions, session.id, request).body_iterator
+                ]
                 assert "event: result" in seen[-1]
             else:
-                assert (await sessions.execute(session, order)).exit_code == 3
+                assert (await sessions.execute(session, request)).exit_code == 3
             assert sessions.count == 0

@@ -7,12 +7,12 @@ import sys
 import pytest
 
 from antwort.storage.errors import UnusableStore
-from antwort.storage.sqlite.lock import StoreLock, holder
+from antwort.storage.sqlite.lock import StoreLock, lock_holder
 
-HOLDS = """
+HOLDER_PROGRAM = """
 import sys, time
 from pathlib import Path
-from antwort.storage.lock import StoreLock
+from antwort.storage.sqlite.lock import StoreLock
 lock = StoreLock(Path(sys.argv[1]), Path(sys.argv[2]))
 print("held", flush=True)
 time.sleep(600)
@@ -20,15 +20,15 @@ time.sleep(600)
 
 
 @pytest.fixture
-def place(tmp_path):
+def directory(tmp_path):
     (tmp_path / "blobs").mkdir()
     return tmp_path
 
 
 @pytest.fixture
-def other(place):
+def other(directory):
     """A process that holds the lock."""
-    command = [sys.executable, "-c", HOLDS, str(place / "antwort.db"), str(place / "blobs")]
+    command = [sys.executable, "-c", HOLDER_PROGRAM, str(directory / "antwort.db"), str(directory / "blobs")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
         assert process.stdout is not None
@@ -37,43 +37,43 @@ def other(place):
         process.kill()
 
 
-def test_the_second_is_told_who_has_it_and_what_to_do(place, other):
+def test_a_second_lock_fails_with_the_holders_pid_and_a_remedy(directory, other):
     with pytest.raises(UnusableStore) as caught:
-        StoreLock(place / "antwort.db", place / "blobs")
+        StoreLock(directory / "antwort.db", directory / "blobs")
 
-    assert str(place / "antwort.db") in str(caught.value)
+    assert str(directory / "antwort.db") in str(caught.value)
     assert f"process {other.pid}" in str(caught.value)
-    assert "Stop that one" in str(caught.value)
+    assert "Stop that process" in str(caught.value)
     assert "storage.url" in str(caught.value)
-    assert holder(place / "antwort.db") == f"another antwort (process {other.pid})"
+    assert lock_holder(directory / "antwort.db") == f"another antwort (process {other.pid})"
 
 
-def test_a_killed_process_leaves_no_lock(place, other):
+def test_a_killed_process_leaves_no_lock(directory, other):
     other.kill()
     other.wait()
 
-    assert holder(place / "antwort.db") is None
-    StoreLock(place / "antwort.db", place / "blobs").release()
+    assert lock_holder(directory / "antwort.db") is None
+    StoreLock(directory / "antwort.db", directory / "blobs").release()
 
 
-def test_another_way_to_the_same_file_is_the_same_store(place, other):
-    (place / "link.db").symlink_to(place / "antwort.db")
-    (place / "more").mkdir()
+def test_a_symlink_to_the_database_shares_its_lock(directory, other):
+    (directory / "link.db").symlink_to(directory / "antwort.db")
+    (directory / "more").mkdir()
 
     with pytest.raises(UnusableStore, match="in use"):
-        StoreLock(place / "link.db", place / "more")
+        StoreLock(directory / "link.db", directory / "more")
 
 
-def test_the_contents_of_files_are_not_shared_either(place, other):
+def test_the_blob_directory_is_locked_too(directory, other):
     with pytest.raises(UnusableStore, match=r"blobs is in use .*storage\.blobs"):
-        StoreLock(place / "other.db", place / "blobs")
-    assert holder(place / "other.db") is None
+        StoreLock(directory / "other.db", directory / "blobs")
+    assert lock_holder(directory / "other.db") is None
 
 
-def test_released_it_is_free_and_can_be_taken_again(place):
+def test_a_released_lock_can_be_acquired_again(directory):
     for _ in range(2):
-        lock = StoreLock(place / "antwort.db", place / "blobs")
-        assert holder(place / "antwort.db") == f"another antwort (process {os.getpid()})"
+        lock = StoreLock(directory / "antwort.db", directory / "blobs")
+        assert lock_holder(directory / "antwort.db") == f"another antwort (process {os.getpid()})"
         lock.release()
         lock.release()
-        assert holder(place / "antwort.db") is None
+        assert lock_holder(directory / "antwort.db") is None

@@ -25,7 +25,7 @@ def tables(connection):
     return {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
 
 
-def test_an_empty_file_becomes_the_newest_version(connection):
+def test_an_empty_file_is_migrated_to_the_newest_version(connection):
     migrate(connection)
 
     assert version(connection) == len(MIGRATIONS)
@@ -40,7 +40,7 @@ def test_an_empty_file_becomes_the_newest_version(connection):
     }
 
 
-def test_a_database_from_before_there_were_containers_keeps_what_it_has(connection):
+def test_version_1_data_survives_the_migration(connection):
     migrate(connection, MIGRATIONS[:1])
     connection.execute(
         "INSERT INTO conversations (tenant, key_id, id, created_at, metadata) VALUES ('t', 'k', 'c', 1, '{}')"
@@ -51,14 +51,14 @@ def test_a_database_from_before_there_were_containers_keeps_what_it_has(connecti
     assert connection.execute("SELECT * FROM containers").fetchall() == []
 
 
-def test_every_table_says_whose_its_rows_are(connection):
+def test_every_table_has_a_tenant_column(connection):
     migrate(connection)
 
     columns = {table: connection.execute(f"PRAGMA table_info({table})").fetchall() for table in tables(connection)}
     assert [table for table, rows in columns.items() if "tenant" not in {row[1] for row in rows}] == []
 
 
-def test_each_step_is_taken_once_and_in_order(connection):
+def test_each_migration_runs_once_and_in_order(connection):
     steps = [["CREATE TABLE a (x)"], ["ALTER TABLE a RENAME TO b", "CREATE TABLE c (x)"]]
     migrate(connection, steps[:1])
     connection.execute("INSERT INTO a VALUES (1)")
@@ -70,8 +70,8 @@ def test_each_step_is_taken_once_and_in_order(connection):
     assert connection.execute("SELECT x FROM b").fetchall() == [(1,)]
 
 
-def test_a_step_that_fails_leaves_the_version_before_it(connection):
-    steps = [["CREATE TABLE a (x)"], ["DROP TABLE a", "CREATE TABLE b (x)", "no SQL at all"]]
+def test_a_failed_migration_is_rolled_back(connection):
+    steps = [["CREATE TABLE a (x)"], ["DROP TABLE a", "CREATE TABLE b (x)", "invalid SQL"]]
     with pytest.raises(sqlite3.OperationalError):
         migrate(connection, steps)
 
@@ -80,23 +80,23 @@ def test_a_step_that_fails_leaves_the_version_before_it(connection):
     assert not connection.in_transaction
 
 
-def test_a_newer_database_is_refused_and_left_as_it_is(connection):
+def test_a_newer_database_is_rejected_and_unchanged(connection):
     migrate(connection, [["CREATE TABLE a (x)"], ["CREATE TABLE b (x)"]])
-    with pytest.raises(UnusableStore, match=r"has version 2, and this antwort knows versions up to 1.*newer"):
+    with pytest.raises(UnusableStore, match=r"has version 2, and this antwort supports versions up to 1.*newer"):
         migrate(connection, [["CREATE TABLE a (x)"]])
 
     assert version(connection) == 2
 
 
 @pytest.mark.anyio
-async def test_a_database_of_another_program_is_refused_and_left_as_it_is(tmp_path):
-    path = tmp_path / "theirs.db"
-    theirs = sqlite3.connect(path)
-    theirs.execute("CREATE TABLE responses (x)")
-    theirs.close()
+async def test_a_database_of_another_program_is_rejected_and_unchanged(tmp_path):
+    path = tmp_path / "foreign.db"
+    foreign = sqlite3.connect(path)
+    foreign.execute("CREATE TABLE responses (x)")
+    foreign.close()
     before = path.read_bytes()
     with pytest.raises(UnusableStore, match="another program"):
         await open_store(f"sqlite:///{path}", tmp_path / "blobs")
 
     assert path.read_bytes() == before
-    assert [file.name for file in tmp_path.iterdir() if file.name.startswith("theirs")] == ["theirs.db"]
+    assert [file.name for file in tmp_path.iterdir() if file.name.startswith("foreign")] == ["foreign.db"]

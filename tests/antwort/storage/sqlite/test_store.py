@@ -1,4 +1,4 @@
-"""What the world does to a store: kills, full disks, locks. What a store must do otherwise is in its conformance."""
+"""SqliteStore under failures: SIGKILL, full disks, locks. `antwort.testing.store` tests its regular behaviour."""
 
 from __future__ import annotations
 
@@ -15,38 +15,38 @@ import time
 
 import pytest
 
-from antwort.engine.ports import FileRecord, StoreFault
+from antwort.engine.stores import FileRecord, StoreFault
 from antwort.storage.errors import UnusableStore
 from antwort.storage.sqlite.store import SqliteStore
-from antwort.testing.store.base import OURS, chunks, message, there
-from antwort.testing.store.files import record
-from antwort.testing.store.responses import asked, done
+from antwort.testing.store.base import OWNER, chunks, message, not_none
+from antwort.testing.store.files import file_record
+from antwort.testing.store.responses import completed, new_response
 
 pytestmark = pytest.mark.anyio
 
 
 @contextlib.asynccontextmanager
-async def opened(place, **options):
-    store = await SqliteStore.opened(place / "antwort.db", place / "blobs", **options)
+async def opened(directory, **options):
+    store = await SqliteStore.open(directory / "antwort.db", directory / "blobs", **options)
     try:
         yield store
     finally:
         await store.aclose()
 
 
-def ask_sqlite(place, question):
-    connection = sqlite3.connect(place / "antwort.db")
+def query_sqlite(directory, sql):
+    connection = sqlite3.connect(directory / "antwort.db")
     try:
-        return connection.execute(question).fetchall()
+        return connection.execute(sql).fetchall()
     finally:
         connection.close()
 
 
-async def whole(store, name):
-    return b"".join([chunk async for chunk in there(await store.read_file(OURS, name))])
+async def read_content(store, name):
+    return b"".join([chunk async for chunk in not_none(await store.read_file(OWNER, name))])
 
 
-# ── Killed ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── SIGKILL ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 ROUNDS = 8
 
@@ -54,134 +54,134 @@ WORKER = """
 import asyncio, itertools, os, sys
 from pathlib import Path
 from antwort.api.responses import Conversation
-from antwort.engine.ports import ConversationRecord
-from antwort.storage.conformance.base import OURS, chunks, message
-from antwort.storage.conformance.files import record
-from antwort.storage.conformance.responses import asked, done
-from antwort.storage.sqlite import SqliteStore
+from antwort.engine.stores import ConversationRecord
+from antwort.testing.store.base import OWNER, chunks, message
+from antwort.testing.store.files import file_record
+from antwort.testing.store.responses import completed, new_response
+from antwort.storage.sqlite.store import SqliteStore
 
-place, lap = Path(sys.argv[1]), sys.argv[2]
+directory, run = Path(sys.argv[1]), sys.argv[2]
 
-def told(*words):  # what was acknowledged, in one write
+def report(*words):  # an acknowledged operation, in one write
     os.write(1, (" ".join(words) + "\\n").encode())
 
-async def talk(store, worker):
-    conversation = f"conv_{lap}_{worker}"
-    await store.create_conversation(OURS, ConversationRecord(conversation, 1, {}), [])
+async def write_responses(store, worker):
+    conversation = f"conv_{run}_{worker}"
+    await store.create_conversation(OWNER, ConversationRecord(conversation, 1, {}), [])
     for n in itertools.count():
-        name = f"{lap}_{worker}_{n}"
-        stored = asked(f"resp_{name}", message(f"in_{name}"), conversation=Conversation(conversation))
-        await store.begin_response(OURS, stored)
-        told("begun", name)
-        ended = done(stored, message(f"out_{name}"))
-        await store.finish_response(OURS, ended, appended=[*stored.input, *ended.output])
-        told("ended", name, conversation)
+        name = f"{run}_{worker}_{n}"
+        stored = new_response(f"resp_{name}", message(f"in_{name}"), conversation=Conversation(conversation))
+        await store.begin_response(OWNER, stored)
+        report("begun", name)
+        ended = completed(stored, message(f"out_{name}"))
+        await store.finish_response(OWNER, ended, appended=[*stored.input, *ended.output])
+        report("ended", name, conversation)
         if n % 3 == 0:
-            await store.delete_response(OURS, f"resp_{name}")
-            told("deleted", name)
+            await store.delete_response(OWNER, f"resp_{name}")
+            report("deleted", name)
 
-async def upload(store, worker):
+async def write_files(store, worker):
     for n in itertools.count():
-        name = f"{lap}_{worker}_{n}"
-        await store.create_file(OURS, record(f"file-{name}"), chunks(name.encode() * 50_000))
-        told("uploaded", name)
+        name = f"{run}_{worker}_{n}"
+        await store.create_file(OWNER, file_record(f"file-{name}"), chunks(name.encode() * 50_000))
+        report("uploaded", name)
         if n % 3 == 0:
-            await store.delete_file(OURS, f"file-{name}")
-            told("removed", name)
+            await store.delete_file(OWNER, f"file-{name}")
+            report("removed", name)
 
 async def main():
-    store = await SqliteStore.opened(place / "antwort.db", place / "blobs")
-    told("ready")
-    await asyncio.gather(*(talk(store, w) for w in range(6)), *(upload(store, w) for w in range(3)))
+    store = await SqliteStore.open(directory / "antwort.db", directory / "blobs")
+    report("ready")
+    await asyncio.gather(*(write_responses(store, w) for w in range(6)), *(write_files(store, w) for w in range(3)))
 
 asyncio.run(main())
 """
 
 
-def killed_in_the_middle(place, lap):
-    """What a process acknowledged before it was killed, at some moment."""
-    worker = subprocess.Popen([sys.executable, "-c", WORKER, str(place), str(lap)], stdout=subprocess.PIPE)
+def run_and_kill(directory, run):
+    """The operations that a process acknowledged before it was killed at a random moment."""
+    worker = subprocess.Popen([sys.executable, "-c", WORKER, str(directory), str(run)], stdout=subprocess.PIPE)
     with worker:
-        stdout = there(worker.stdout)
+        stdout = not_none(worker.stdout)
         assert stdout.readline() == b"ready\n"
-        time.sleep(random.uniform(0, 0.25))  # noqa: S311 — any moment will do
+        time.sleep(random.uniform(0, 0.25))  # noqa: S311 - not cryptographic
         worker.kill()
-        said = stdout.read().decode().splitlines()
-    return [tuple(line.split()) for line in said]
+        lines = stdout.read().decode().splitlines()
+    return [tuple(line.split()) for line in lines]
 
 
-async def test_a_killed_process_loses_nothing_that_it_acknowledged(tmp_path):
-    said = []
-    for lap in range(ROUNDS):
-        said += await asyncio.to_thread(killed_in_the_middle, tmp_path, lap)
+async def test_a_killed_process_loses_no_acknowledged_write(tmp_path):
+    operations = []
+    for run in range(ROUNDS):
+        operations += await asyncio.to_thread(run_and_kill, tmp_path, run)
         async with opened(tmp_path) as store:
-            await check_all_is_there(store, said)
+            await check_operations(store, operations)
             unfinished = {stored.response.id for _, stored in await store.unfinished()}
-        await asyncio.to_thread(check_all_is_sound, tmp_path)
-        ended = {f"resp_{name}" for what, name, *_ in said if what == "ended"}
+        await asyncio.to_thread(check_integrity, tmp_path)
+        ended = {f"resp_{name}" for what, name, *_ in operations if what == "ended"}
         assert not unfinished & ended
-    assert {what for what, *_ in said} == {"begun", "ended", "deleted", "uploaded", "removed"}
+    assert {what for what, *_ in operations} == {"begun", "ended", "deleted", "uploaded", "removed"}
 
 
-async def check_all_is_there(store, said):
-    deleted = {name for what, name, *_ in said if what == "deleted"}
-    removed = {name for what, name, *_ in said if what == "removed"}
-    for what, name, *rest in said:
-        # The last delete of each worker may have happened without being acknowledged.
-        maybe_gone = int(name.rpartition("_")[2]) % 3 == 0
+async def check_operations(store, operations):
+    deleted = {name for what, name, *_ in operations if what == "deleted"}
+    removed = {name for what, name, *_ in operations if what == "removed"}
+    for what, name, *rest in operations:
+        # The last delete of each worker may have been committed without being acknowledged.
+        may_be_deleted = int(name.rpartition("_")[2]) % 3 == 0
         if what in {"begun", "ended"}:
-            found = await store.get_response(OURS, f"resp_{name}")
-            assert found is None if name in deleted else (found is not None or maybe_gone)
+            found = await store.get_response(OWNER, f"resp_{name}")
+            assert found is None if name in deleted else (found is not None or may_be_deleted)
             if found is not None:
                 assert found.input == [message(f"in_{name}")]
             if found is not None and what == "ended":
                 assert found.response.output == [message(f"out_{name}")]
         if what == "ended":
-            assert await store.get_item(OURS, rest[0], f"in_{name}") == message(f"in_{name}")
-            assert await store.get_item(OURS, rest[0], f"out_{name}") == message(f"out_{name}")
+            assert await store.get_item(OWNER, rest[0], f"in_{name}") == message(f"in_{name}")
+            assert await store.get_item(OWNER, rest[0], f"out_{name}") == message(f"out_{name}")
         if what == "uploaded":
-            found = await store.get_file(OURS, f"file-{name}")
-            assert found is None if name in removed else (found is not None or maybe_gone)
+            found = await store.get_file(OWNER, f"file-{name}")
+            assert found is None if name in removed else (found is not None or may_be_deleted)
             if found is not None:
-                assert await whole(store, f"file-{name}") == name.encode() * 50_000
+                assert await read_content(store, f"file-{name}") == name.encode() * 50_000
 
 
-def check_all_is_sound(place):
-    assert ask_sqlite(place, "PRAGMA integrity_check") == [("ok",)]
-    assert ask_sqlite(place, "PRAGMA foreign_key_check") == []
-    blobs = {file.name for file in (place / "blobs").iterdir()}
-    assert blobs == {name for (name,) in ask_sqlite(place, "SELECT blob FROM files")}
-    # A response that has ended and what its conversation gained are one change.
-    halves = """
-        SELECT count(*) FROM response_items AS made JOIN responses ON responses.key = made.response
+def check_integrity(directory):
+    assert query_sqlite(directory, "PRAGMA integrity_check") == [("ok",)]
+    assert query_sqlite(directory, "PRAGMA foreign_key_check") == []
+    blobs = {file.name for file in (directory / "blobs").iterdir()}
+    assert blobs == {name for (name,) in query_sqlite(directory, "SELECT blob FROM files")}
+    # A completed response and its conversation items are committed in one transaction.
+    inconsistent = """
+        SELECT count(*) FROM response_items AS item JOIN responses ON responses.key = item.response
         WHERE responses.status = 'completed'
-        AND NOT EXISTS (SELECT 1 FROM conversation_items AS gained WHERE gained.id = made.id)
+        AND NOT EXISTS (SELECT 1 FROM conversation_items AS stored WHERE stored.id = item.id)
     """
-    assert ask_sqlite(place, halves) == [(0,)]
+    assert query_sqlite(directory, inconsistent) == [(0,)]
 
 
-# ── A full disk ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Full disk ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 SMALL = 2 * 1024 * 1024
 
 
 @contextlib.contextmanager
-def small_disk(place):
-    """A disk of its own, that a file can fill. Only root may make one."""
+def small_disk(directory):
+    """A small tmpfs. Mounting it requires root."""
     mount = shutil.which("mount")
-    made = os.geteuid() == 0 and mount
-    command = [mount or "", "-t", "tmpfs", "-o", f"size={SMALL}", "tmpfs", str(place)]
-    if not made or subprocess.run(command, capture_output=True, check=False).returncode:
-        pytest.skip("only root can mount a small disk, and not everywhere")
+    may_mount = os.geteuid() == 0 and mount
+    command = [mount or "", "-t", "tmpfs", "-o", f"size={SMALL}", "tmpfs", str(directory)]
+    if not may_mount or subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("mounting a tmpfs requires root and a permissive kernel")
     try:
-        yield place / "filler"
+        yield directory / "filler"
     finally:
-        subprocess.run(["umount", str(place)], check=True)
+        subprocess.run(["umount", str(directory)], check=True)
 
 
 @contextlib.contextmanager
-def files_no_larger_than(size):
-    """For who is not root: the kernel refuses what would make a file larger."""
+def file_size_limit(size):
+    """RLIMIT_FSIZE, which needs no root: the kernel rejects writes past this size."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:
@@ -191,107 +191,107 @@ def files_no_larger_than(size):
 
 
 async def write_until_it_fails(store, prefix):
-    """The responses that were acknowledged before the fault."""
+    """The responses that were acknowledged before the first StoreFault."""
     written = []
     for number in range(1000):
-        stored = asked(f"{prefix}_{number}", message(f"in_{prefix}_{number}", "x" * 20_000))
+        stored = new_response(f"{prefix}_{number}", message(f"in_{prefix}_{number}", "x" * 20_000))
         try:
-            await store.begin_response(OURS, stored)
+            await store.begin_response(OWNER, stored)
         except StoreFault:
             return written
         written.append(stored)
-    raise AssertionError("the disk never got full")
+    raise AssertionError("no write failed")
 
 
-async def check_it_has_recovered(store, written):
-    """All that was acknowledged is there, and there can be more."""
+async def check_recovered(store, written):
+    """Acknowledged responses can be read, and new ones written."""
     for stored in written:
-        assert await store.get_response(OURS, stored.response.id) == stored
-    later = asked("later", message("in_later"))
-    await store.begin_response(OURS, later)
-    assert await store.get_response(OURS, "later") == later
-    await store.create_file(OURS, record("file-later"), chunks(b"content"))
-    assert await whole(store, "file-later") == b"content"
+        assert await store.get_response(OWNER, stored.response.id) == stored
+    later = new_response("later", message("in_later"))
+    await store.begin_response(OWNER, later)
+    assert await store.get_response(OWNER, "later") == later
+    await store.create_file(OWNER, file_record("file-later"), chunks(b"content"))
+    assert await read_content(store, "file-later") == b"content"
 
 
-async def test_a_full_disk_is_a_fault_and_passes(tmp_path):
+async def test_a_full_disk_is_a_store_fault_until_space_is_free(tmp_path):
     with small_disk(tmp_path) as filler:
         async with opened(tmp_path) as store:
             await asyncio.to_thread(filler.write_bytes, bytes(SMALL // 2))
             written = await write_until_it_fails(store, "resp")
             assert written
             with pytest.raises(StoreFault):
-                await store.create_file(OURS, record("file-1"), chunks(bytes(SMALL)))
-            for stored in written:  # reading goes on
-                assert await store.get_response(OURS, stored.response.id) == stored
+                await store.create_file(OWNER, file_record("file-1"), chunks(bytes(SMALL)))
+            for stored in written:  # reads still work
+                assert await store.get_response(OWNER, stored.response.id) == stored
 
             await asyncio.to_thread(filler.unlink)
-            await check_it_has_recovered(store, written)
-            assert await store.get_file(OURS, "file-1") is None
-        await asyncio.to_thread(check_all_is_sound, tmp_path)
+            await check_recovered(store, written)
+            assert await store.get_file(OWNER, "file-1") is None
+        await asyncio.to_thread(check_integrity, tmp_path)
 
 
-async def test_a_disk_that_refuses_to_grow_is_a_fault_and_passes(tmp_path):
+async def test_a_file_size_limit_is_a_store_fault_until_it_is_lifted(tmp_path):
     async with opened(tmp_path) as store:
-        with files_no_larger_than(600_000):
+        with file_size_limit(600_000):
             written = await write_until_it_fails(store, "resp")
             assert written
             with pytest.raises(StoreFault):
-                await store.create_file(OURS, record("file-1"), chunks(bytes(1_000_000)))
-        await check_it_has_recovered(store, written)
-    await asyncio.to_thread(check_all_is_sound, tmp_path)
+                await store.create_file(OWNER, file_record("file-1"), chunks(bytes(1_000_000)))
+        await check_recovered(store, written)
+    await asyncio.to_thread(check_integrity, tmp_path)
 
 
-async def test_a_trial_has_to_reach_the_disk(tmp_path):
+async def test_the_write_probe_writes_to_disk(tmp_path):
     async with opened(tmp_path) as store:
-        await store.begin_response(OURS, asked("resp_1"))
+        await store.begin_response(OWNER, new_response("resp_1"))
         size = await asyncio.to_thread(lambda: (tmp_path / "antwort.db-wal").stat().st_size)
-        with files_no_larger_than(size), pytest.raises(StoreFault):
+        with file_size_limit(size), pytest.raises(StoreFault):
             await store.try_to_write()
         await store.try_to_write()
 
 
-async def test_one_write_that_is_too_large_for_the_disk_hurts_no_other(tmp_path):
+async def test_one_write_too_large_for_the_disk_does_not_fail_the_others(tmp_path):
     async with opened(tmp_path) as store:
-        small = [asked(f"resp_{number}", message(f"in_{number}")) for number in range(20)]
-        large = asked("resp_large", message("in_large", "x" * 2_000_000))
-        with files_no_larger_than(1_000_000):
+        small = [new_response(f"resp_{number}", message(f"in_{number}")) for number in range(20)]
+        large = new_response("resp_large", message("in_large", "x" * 2_000_000))
+        with file_size_limit(1_000_000):
             answers = await asyncio.gather(
-                *(store.begin_response(OURS, stored) for stored in [*small[:10], large, *small[10:]]),
+                *(store.begin_response(OWNER, stored) for stored in [*small[:10], large, *small[10:]]),
                 return_exceptions=True,
             )
         assert [type(answer) for answer in answers] == [type(None)] * 10 + [StoreFault] + [type(None)] * 10
-        await check_it_has_recovered(store, small)
+        await check_recovered(store, small)
 
 
-# ── Locked ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Locks ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_locked_database_is_a_fault_for_writers_and_passes(tmp_path):
-    async with opened(tmp_path, patience=0.1) as store:
-        first = asked("resp_1")
-        await store.begin_response(OURS, first)
+async def test_a_locked_database_is_a_store_fault_for_writes_until_released(tmp_path):
+    async with opened(tmp_path, lock_timeout=0.1) as store:
+        first = new_response("resp_1")
+        await store.begin_response(OWNER, first)
         other = sqlite3.connect(tmp_path / "antwort.db", isolation_level=None)
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(StoreFault, match="locked"):
-            await store.finish_response(OURS, done(first))
+            await store.finish_response(OWNER, completed(first))
         with pytest.raises(StoreFault, match="locked"):
-            await store.create_file(OURS, record("file-1"), chunks(b"content"))
+            await store.create_file(OWNER, file_record("file-1"), chunks(b"content"))
         with pytest.raises(StoreFault, match="locked"):
             await store.try_to_write()
-        assert await store.get_response(OURS, "resp_1") == first
+        assert await store.get_response(OWNER, "resp_1") == first
         other.execute("ROLLBACK")
         other.close()
 
         assert await asyncio.to_thread(lambda: [*(tmp_path / "blobs").iterdir()]) == []
-        await check_it_has_recovered(store, [first])
+        await check_recovered(store, [first])
 
 
-async def test_who_waits_long_enough_gets_a_lock_that_is_let_go(tmp_path):
-    async with opened(tmp_path, patience=5) as store:
+async def test_a_write_waits_for_a_lock_within_the_timeout(tmp_path):
+    async with opened(tmp_path, lock_timeout=5) as store:
         other = sqlite3.connect(tmp_path / "antwort.db", isolation_level=None)
         other.execute("BEGIN IMMEDIATE")
-        writing = asyncio.ensure_future(store.begin_response(OURS, asked("resp_1")))
+        writing = asyncio.ensure_future(store.begin_response(OWNER, new_response("resp_1")))
         await asyncio.sleep(0.2)
         assert not writing.done()
         other.execute("ROLLBACK")
@@ -299,105 +299,105 @@ async def test_who_waits_long_enough_gets_a_lock_that_is_let_go(tmp_path):
         await writing
 
 
-async def test_a_damaged_file_is_a_fault(tmp_path):
-    (tmp_path / "antwort.db").write_bytes(b"no database at all" * 100)
+async def test_a_damaged_file_is_a_store_fault(tmp_path):
+    (tmp_path / "antwort.db").write_bytes(b"not a database" * 100)
     with pytest.raises(StoreFault, match="damaged"):
-        await SqliteStore.opened(tmp_path / "antwort.db", tmp_path / "blobs")
+        await SqliteStore.open(tmp_path / "antwort.db", tmp_path / "blobs")
 
 
-# ── Deleted, expired, lost ───────────────────────────────────────────────────────────────────────────────────────────
+# ── Deletion and expiry ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_of_what_is_deleted_not_a_byte_is_left_on_disk(tmp_path):
+async def test_deleted_data_is_erased_from_disk(tmp_path):
     async with opened(tmp_path) as store:
-        await store.begin_response(OURS, asked("resp_1", message("msg_1", "a secret " * 2000)))
-        await store.append_events(OURS, "resp_1", [(0, b"a secret in an event")])
-        await store.create_file(OURS, record("file-1"), chunks(b"a secret in a file"))
-        await store.delete_response(OURS, "resp_1")
-        await store.delete_file(OURS, "file-1")
+        await store.begin_response(OWNER, new_response("resp_1", message("msg_1", "a secret " * 2000)))
+        await store.append_events(OWNER, "resp_1", [(0, b"a secret in an event")])
+        await store.create_file(OWNER, file_record("file-1"), chunks(b"a secret in a file"))
+        await store.delete_response(OWNER, "resp_1")
+        await store.delete_file(OWNER, "file-1")
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
 
     assert [path.name for path in files if b"a secret" in path.read_bytes()] == []
     assert "antwort.db" in {path.name for path in files}
 
 
-async def test_a_file_expires_on_the_second(tmp_path):
+async def test_a_file_expires_at_expires_at(tmp_path):
     now = 1000.0
     async with opened(tmp_path, clock=lambda: now) as store:
-        await store.create_file(OURS, record("file-1", expires_at=1010), chunks(b"content"))
+        await store.create_file(OWNER, file_record("file-1", expires_at=1010), chunks(b"content"))
         now = 1009.9
-        assert isinstance(await store.get_file(OURS, "file-1"), FileRecord)
+        assert isinstance(await store.get_file(OWNER, "file-1"), FileRecord)
         assert await store.sweep_files() == 0
         now = 1010.0
-        assert await store.get_file(OURS, "file-1") is None
+        assert await store.get_file(OWNER, "file-1") is None
         assert await store.sweep_files() == 1
         assert await asyncio.to_thread(lambda: [*(tmp_path / "blobs").iterdir()]) == []
 
 
-async def test_a_content_that_somebody_took_away_is_a_fault(tmp_path):
+async def test_a_missing_blob_is_a_store_fault(tmp_path):
     async with opened(tmp_path) as store:
-        await store.create_file(OURS, record("file-1"), chunks(b"content"))
+        await store.create_file(OWNER, file_record("file-1"), chunks(b"content"))
         await asyncio.to_thread(lambda: [file.unlink() for file in (tmp_path / "blobs").iterdir()])
         with pytest.raises(StoreFault, match="missing"):
-            await store.read_file(OURS, "file-1")
+            await store.read_file(OWNER, "file-1")
 
 
-async def test_a_second_one_is_refused_while_the_first_works_and_harms_nothing(tmp_path):
+async def test_a_second_store_on_the_same_files_is_rejected_without_side_effects(tmp_path):
     async with opened(tmp_path) as first:
 
-        async def slowly():
+        async def content():
             yield b"first half, "
             with pytest.raises(UnusableStore, match="in use by another antwort"):
-                await SqliteStore.opened(tmp_path / "antwort.db", tmp_path / "blobs")
+                await SqliteStore.open(tmp_path / "antwort.db", tmp_path / "blobs")
             yield b"second half"
 
-        await first.create_file(OURS, record("file-1"), slowly())
-        assert await whole(first, "file-1") == b"first half, second half"
+        await first.create_file(OWNER, file_record("file-1"), content())
+        assert await read_content(first, "file-1") == b"first half, second half"
     async with opened(tmp_path) as second:
-        assert await whole(second, "file-1") == b"first half, second half"
+        assert await read_content(second, "file-1") == b"first half, second half"
 
 
 # ── Speed ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_history_takes_work_in_proportion_to_its_depth(tmp_path):
+async def test_reading_a_history_is_linear_in_its_length(tmp_path):
     async with opened(tmp_path) as store:
-        begun = [asked(f"{n}", message(f"in_{n}"), previous_response_id=f"{n - 1}") for n in range(4000)]
-        await asyncio.gather(*(store.begin_response(OURS, stored) for stored in begun))
-        done = 0
+        begun = [new_response(f"{n}", message(f"in_{n}"), previous_response_id=f"{n - 1}") for n in range(4000)]
+        await asyncio.gather(*(store.begin_response(OWNER, stored) for stored in begun))
+        steps = 0
 
         def step():
-            nonlocal done
-            done += 1
+            nonlocal steps
+            steps += 1
 
         async def work(depth):
-            """How much of its machine's code SQLite runs for one history, in hundreds."""
-            nonlocal done
-            for _ in range(10):  # whichever of its threads answers
-                await store._database.read_everybodys(lambda connection: connection.set_progress_handler(step, 100))
-            done = 0
-            assert len(there(await store.history(OURS, f"{depth - 1}"))) == depth
-            return done
+            """Hundreds of SQLite VM instructions for one history."""
+            nonlocal steps
+            for _ in range(10):  # any of the reader threads may answer
+                await store._database.read_all_tenants(lambda connection: connection.set_progress_handler(step, 100))
+            steps = 0
+            assert len(not_none(await store.history(OWNER, f"{depth - 1}"))) == depth
+            return steps
 
         assert 0 < await work(4000) < 4 * 1.5 * await work(1000)
 
 
-async def test_no_question_reads_a_whole_table(tmp_path):
+async def test_no_query_scans_a_whole_table(tmp_path):
     async with opened(tmp_path) as store:
-        asked_for = []
-        connection = await store._database.read_everybodys(lambda connection: connection)
-        connection.set_trace_callback(asked_for.append)
-        for _ in range(10):  # until this connection's thread has answered each
-            await store.history(OURS, "resp_1")
-            await store.get_response(OURS, "resp_1")
-            await store.find_items(OURS, ["msg_1"])
-            await store.read_events(OURS, "resp_1", 1)
-            await store.get_item(OURS, "conv_1", "msg_1")
+        statements = []
+        connection = await store._database.read_all_tenants(lambda connection: connection)
+        connection.set_trace_callback(statements.append)
+        for _ in range(10):  # until this connection's thread has run each query
+            await store.history(OWNER, "resp_1")
+            await store.get_response(OWNER, "resp_1")
+            await store.find_items(OWNER, ["msg_1"])
+            await store.read_events(OWNER, "resp_1", 1)
+            await store.get_item(OWNER, "conv_1", "msg_1")
             await store.unfinished()
         connection.set_trace_callback(None)
-    questions = {sql for sql in asked_for if sql.lstrip().startswith(("SELECT", "WITH"))}
+    queries = {sql for sql in statements if sql.lstrip().startswith(("SELECT", "WITH"))}
 
-    assert questions
-    plans = [row[3] for sql in questions for row in ask_sqlite(tmp_path, f"EXPLAIN QUERY PLAN {sql}")]
+    assert queries
+    plans = [row[3] for sql in queries for row in query_sqlite(tmp_path, f"EXPLAIN QUERY PLAN {sql}")]
     scanned = [step for step in plans if step.startswith("SCAN")]
     assert [step for step in scanned if step not in {"SCAN chain", "SCAN json_each VIRTUAL TABLE INDEX 1:"}] == []

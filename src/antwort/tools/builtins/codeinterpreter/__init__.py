@@ -1,13 +1,14 @@
-"""The code interpreter: Python that the model writes, run in a container of the caller's.
+"""Code interpreter: runs the Python code of the model in a container.
 
-    types        the function that a model sees, and its arguments
-    provider     makes it ready for a response: which container, which files
+    types        the function that the model sees, and its arguments
+    provider     prepares it for a response: validation, container, names of the files
+    prepared     the state of one response: container, files, executions
     call         one call, from the first character of its code to its item
-    results      what a run came to: outputs for the caller, a text for the model
-    citations    where an answer speaks of a file
+    results      the item of a call, and the text that the model reads
+    citations    annotations of files in the model's text
 
-The client of the sandboxes is `antwort.containers.sandboxes.client`: what runs code belongs
-to containers, which outlive a response, and not to this tool, which does not.
+The client of the sandboxes is `antwort.containers.sandboxes`: containers outlive a
+response, and this tool does not.
 """
 
 from __future__ import annotations

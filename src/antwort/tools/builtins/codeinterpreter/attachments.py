@@ -10,7 +10,7 @@ from typing import cast
 from msgspec import Struct
 
 from antwort.api.items import GivenCodeCall, InputFile, Item, Raw
-from antwort.engine.attachments import Place, places
+from antwort.engine.attachments import PartLocation, attached_parts
 
 _LONGEST_NAME = 200
 
@@ -19,13 +19,13 @@ class Attachment(Struct, frozen=True):
     """A file of a message, and where in the input it was."""
 
     file: InputFile
-    place: Place
+    place: PartLocation
 
 
 def attached(items: Iterable[Item]) -> Iterator[Attachment]:
     """All of them, in order; also those that a function of the caller's has answered with."""
     for at, item in enumerate(items):
-        for place, part in places(item, f"input[{at}]"):
+        for place, part in attached_parts(item, f"input[{at}]"):
             if isinstance(part, InputFile):
                 yield Attachment(part, place)
 

@@ -15,7 +15,7 @@ from urllib.parse import quote
 from msgspec import Struct
 
 from antwort.api.items import ContainerFileCitation
-from antwort.engine.ports import ContainerFileRecord
+from antwort.engine.stores import ContainerFileRecord
 
 _DATA: Final = "/mnt/data/"
 _LINK: Final = re.compile(re.escape(f"sandbox:{_DATA}"))

@@ -1,8 +1,8 @@
-"""What a run came to: outputs for the caller, and a text that the model can go on from. Pure.
+"""Converts an execution result to the item of a code interpreter call and the text that the model reads. Pure.
 
-An exception is a result like any other: the call is completed, and the traceback is in its
-logs. A call has failed where the code did not come to its own end; the reason then says
-what is left, and what to do differently.
+An exception of the code is a completed call with the traceback in its logs. A call has
+failed where the code did not end by itself; the reason then says what state is left, and
+what to do differently.
 """
 
 from __future__ import annotations
@@ -11,91 +11,90 @@ import base64
 from collections.abc import Sequence
 from typing import Final, Literal
 
-from msgspec import Struct
+import msgspec
 
-from antwort.api.items import Image, Logs
-from antwort.containers.sandboxes.port import Figure, Outcome
-from antwort.engine.ports import ContainerFileRecord
-from antwort.engine.truncate import excerpt, fitting
+from antwort.api.items import CodeInterpreterCall, Image, Logs
+from antwort.containers.sandboxes.port import ExecutionResult, Figure
+from antwort.engine.ports import ToolDone
+from antwort.engine.stores import ContainerFileRecord
+from antwort.engine.truncate import truncate_bytes, truncate_chars
 
 _NO_OUTPUT: Final = "(no output)"
-_NAMED: Final = 20
+_MAX_LISTED_FILES: Final = 20
 
-RESTARTED: Final = (
+SANDBOX_RESTARTED: Final = (
     "[The sandbox was started anew since the last call: variables and files from before are gone. "
     "The user's own files are copied there again; define again what else you need.]"
 )
-_LOST: Final = "Its variables and files are gone; the next call starts in an empty sandbox."
+STATE_LOST: Final = "Its variables and files are gone; the next call starts in an empty sandbox."
 
 
-class Result(Struct, frozen=True):
-    """How a call ended."""
-
-    status: Literal["completed", "failed"]
-    outputs: tuple[Logs | Image, ...]
-    text: str
-
-
-def came_to(
-    outcome: Outcome, files: Sequence[ContainerFileRecord], *, seconds: float, tier: str, most: int, restarted: bool
-) -> Result:
-    """The result of a run that ended in whichever way. `most` is how many bytes the outputs may have."""
-    reason = _reason(outcome, seconds=seconds, tier=tier)
-    logs = _logs(outcome, reason)
-    told = [
-        RESTARTED if restarted else "",
-        excerpt(logs) or _NO_OUTPUT,
-        _figures(len(outcome.figures)),
-        _files(files),
+def from_result(
+    call: CodeInterpreterCall,
+    result: ExecutionResult,
+    *,
+    timeout: float,
+    tier: str,
+    max_bytes: int,
+    sandbox_restarted: bool,
+) -> ToolDone:
+    """The end of a call whose code ran. The outputs of the item are truncated to `max_bytes`."""
+    reason = _failure_reason(result, timeout=timeout, tier=tier)
+    printed = "".join(one.text for one in result.output)
+    logs = _join_lines(printed, result.echo or "", reason)
+    text = [
+        SANDBOX_RESTARTED if sandbox_restarted else "",
+        truncate_chars(logs) or _NO_OUTPUT,
+        _figures_note(len(result.figures)),
+        _files_note(result.files),
     ]
-    return Result(
-        "failed" if reason else "completed",
-        _outputs(logs, outcome.figures, most),
-        "\n".join(filter(None, told)),
-    )
+    outputs = _outputs(logs, result.figures, max_bytes)
+    return _done(call, "failed" if reason else "completed", outputs, "\n".join(filter(None, text)))
 
 
-def broke_off(printed: str, reason: str, most: int) -> Result:
-    """The result of a call that nobody could see the end of."""
-    logs = _joined(printed, reason)
-    return Result("failed", _outputs(logs, (), most), excerpt(logs))
+def interrupted(call: CodeInterpreterCall, printed: str, reason: str, max_bytes: int) -> ToolDone:
+    """The end of a call whose result is unknown: the sandbox, or the connection to it, was lost."""
+    logs = _join_lines(printed, reason)
+    return _done(call, "failed", _outputs(logs, (), max_bytes), truncate_chars(logs))
 
 
-def could_not_run(reason: str) -> Result:
-    """The result of a call of which nothing was run."""
-    return Result("failed", (Logs(reason),), reason)
+def not_run(call: CodeInterpreterCall, reason: str) -> ToolDone:
+    """The end of a call whose code was not run."""
+    return _done(call, "failed", [Logs(reason)], reason)
 
 
-def _reason(outcome: Outcome, *, seconds: float, tier: str) -> str:
-    """Why the code did not come to its own end; empty where it did."""
-    left = "Variables and files are as they were when it was stopped." if outcome.alive else _LOST
-    match outcome.status:
+def _done(
+    call: CodeInterpreterCall, status: Literal["completed", "failed"], outputs: list[Logs | Image], text: str
+) -> ToolDone:
+    return ToolDone(msgspec.to_builtins(msgspec.structs.replace(call, status=status, outputs=outputs)), text)
+
+
+def _failure_reason(result: ExecutionResult, *, timeout: float, tier: str) -> str:
+    """Why the code did not end by itself; empty where it did."""
+    left = "Variables and files are as they were when it was stopped." if result.sandbox_alive else STATE_LOST
+    match result.status:
         case "timeout":
-            return f"The code was stopped: it ran for more than {seconds:g} s. {left} Do less at a time."
+            return f"The code was stopped: it ran for more than {timeout:g} s. {left} Do less at a time."
         case "oom":
             return f"The code was ended: it needed more memory than there is ({tier}). {left} Use less at a time."
         case "ended":
-            return f"The interpreter has ended: {outcome.reason or 'for a reason that is not known'}. {left}"
+            return f"The interpreter has ended: {result.reason or 'for a reason that is not known'}. {left}"
         case _:
             return ""
 
 
-def _logs(outcome: Outcome, reason: str) -> str:
-    """All that was printed and the value of the last expression, as a notebook shows them."""
-    return _joined("".join(one.text for one in outcome.output), outcome.echo or "", reason)
-
-
-def _joined(*parts: str) -> str:
+def _join_lines(*parts: str) -> str:
+    """The parts, each on a line of its own, as a notebook shows output and the value of the last expression."""
     logs = ""
     for part in filter(None, parts):
         logs += part if not logs or logs.endswith("\n") else f"\n{part}"
     return logs
 
 
-def _outputs(logs: str, figures: Sequence[Figure], most: int) -> tuple[Logs | Image, ...]:
-    """Cut to fit: pictures that would be too much are left out, and logs say so."""
+def _outputs(logs: str, figures: Sequence[Figure], max_bytes: int) -> list[Logs | Image]:
+    """The logs and the figures. Figures that do not fit are left out, and the logs say so."""
     images: list[Image] = []
-    left = most
+    left = max_bytes
     for figure in figures:
         url = f"data:{figure.mime};base64,{base64.b64encode(figure.data).decode()}"
         if len(url) <= left:
@@ -103,19 +102,17 @@ def _outputs(logs: str, figures: Sequence[Figure], most: int) -> tuple[Logs | Im
             images.append(Image(url))
     if missing := len(figures) - len(images):
         logs += f"\n[{missing} figures were left out: too large]"
-    shown = fitting(logs, left)
-    return (*((Logs(shown),) if shown else ()), *images)
+    shown = truncate_bytes(logs, left)
+    return [*([Logs(shown)] if shown else []), *images]
 
 
-def _figures(count: int) -> str:
-    if not count:
-        return ""
-    return f"[{count} figure{'s' if count > 1 else ''} shown to the user]"
+def _figures_note(count: int) -> str:
+    return f"[{count} figure{'s' if count > 1 else ''} shown to the user]" if count else ""
 
 
-def _files(files: Sequence[ContainerFileRecord]) -> str:
+def _files_note(files: Sequence[ContainerFileRecord]) -> str:
     if not files:
         return ""
-    names = [f"/mnt/data/{file.path}" for file in files[:_NAMED]]
-    more = f" and {len(files) - _NAMED} more" if len(files) > _NAMED else ""
+    names = [f"/mnt/data/{file.path}" for file in files[:_MAX_LISTED_FILES]]
+    more = f" and {len(files) - _MAX_LISTED_FILES} more" if len(files) > _MAX_LISTED_FILES else ""
     return f"[files written: {', '.join(names)}{more}]"

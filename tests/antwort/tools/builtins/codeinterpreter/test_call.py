@@ -5,11 +5,11 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
-from antwort.api.items import Image, Logs
-from antwort.containers.sandboxes.port import Output
+from antwort.api.items import CodeInterpreterCall
+from antwort.containers.sandboxes.port import ExecutionResult, Figure, Output, SandboxLost
 from antwort.engine.ports import Progress, ToolDone
 from antwort.tools.builtins.codeinterpreter.call import CodeCall
-from antwort.tools.builtins.codeinterpreter.results import Result
+from antwort.tools.builtins.codeinterpreter.results import from_result, interrupted
 from antwort.tools.builtins.codeinterpreter.types import Arguments
 
 pytestmark = pytest.mark.anyio
@@ -20,25 +20,37 @@ def anyio_backend():
     return "asyncio"
 
 
-class Bench:
-    """Runs nothing; says what it is given to say."""
+class FakeRunner:
+    """Runs nothing; yields the given steps, or raises the given error after them."""
 
-    def __init__(self, *steps: Output | Result) -> None:
+    def __init__(self, *steps: Output | ExecutionResult, error: Exception | None = None) -> None:
         self.steps = steps
+        self.error = error
         self.ran: list[Arguments] = []
 
-    async def run(self, container_id: str, arguments: Arguments) -> AsyncGenerator[Output | Result, None]:
+    async def start(self, container_id: str, arguments: Arguments) -> AsyncGenerator[Output | ExecutionResult, None]:
         self.ran.append(arguments)
+        return self._steps()
+
+    async def _steps(self) -> AsyncGenerator[Output | ExecutionResult, None]:
         for step in self.steps:
             yield step
+        if self.error is not None:
+            raise self.error
+
+    def succeeded(self, call: CodeInterpreterCall, result: ExecutionResult) -> ToolDone:
+        return from_result(call, result, timeout=60, tier="1g", max_bytes=1000, sandbox_restarted=False)
+
+    def failed(self, call: CodeInterpreterCall, error: Exception, printed: str) -> ToolDone:
+        return interrupted(call, printed, str(error), 1000)
 
 
-OK = Result("completed", (Logs("3"), Image("data:image/png;base64,")), "3")
+OK = ExecutionResult(status="ok", echo="3", figures=(Figure("image/png", b""),))
 
 
-async def play(call: CodeCall, written: str, size: int = 3) -> tuple[list[Progress], ToolDone]:
-    """All that comes of a call whose arguments come in pieces."""
-    steps: list[Progress] = [*call.opening()]
+async def run_call(call: CodeCall, written: str, size: int = 3) -> tuple[list[Progress], ToolDone]:
+    """The progress events and the end of a call whose arguments arrive in pieces."""
+    steps: list[Progress] = [*call.started_events()]
     for start in range(0, len(written), size):
         steps += call.write(written[start : start + size])
     *rest, done = [step async for step in call.run()]
@@ -51,29 +63,31 @@ def kinds(steps: list[Progress]) -> list[str]:
     return [name for at, name in enumerate(names) if name not in names[:at]]
 
 
-async def test_the_events_come_in_the_order_of_the_recording():
-    steps, done = await play(CodeCall(Bench(OK), "cntr_1"), '{"code": "1 + 2"}')
+async def test_events_have_the_order_of_the_wire():
+    steps, done = await run_call(CodeCall(FakeRunner(OK), "cntr_1"), '{"code": "1 + 2"}')
 
     assert kinds(steps) == [".in_progress", "_code.delta", "_code.done", ".interpreting", ".completed"]
-    assert done.text == "3"
+    assert done.text.startswith("3\n")
 
 
-async def test_the_client_sees_code_where_the_model_writes_json():
+async def test_code_is_extracted_from_incomplete_json():
     code = "print(\"grüße 🎈\\n\", '\\\\')\n"
-    bench = Bench(OK)
+    runner = FakeRunner(OK)
     for size in (1, 2, 7, 1000):
-        steps, done = await play(CodeCall(bench, "cntr_1"), json.dumps({"requirements": ["x"], "code": code}), size)
+        steps, done = await run_call(
+            CodeCall(runner, "cntr_1"), json.dumps({"requirements": ["x"], "code": code}), size
+        )
 
         assert "".join(step.fields["delta"] for step in steps if step.type.endswith(".delta")) == code
         assert [step.fields for step in steps if step.type.endswith("_code.done")] == [{"code": code}]
         assert done.item["code"] == code
-    assert bench.ran == [Arguments(code, ("x",))] * 4
+    assert runner.ran == [Arguments(code, ("x",))] * 4
 
 
-async def test_the_item_begins_empty_and_keeps_its_id():
-    call = CodeCall(Bench(OK), "cntr_1")
+async def test_the_item_starts_empty_and_keeps_its_id():
+    call = CodeCall(FakeRunner(OK), "cntr_1")
     begun = call.item
-    _, done = await play(call, '{"code": "1"}')
+    _, done = await run_call(call, '{"code": "1"}')
 
     assert begun.pop("id").startswith("ci_")
     assert begun == {
@@ -93,35 +107,37 @@ async def test_the_item_begins_empty_and_keeps_its_id():
     }
 
 
-async def test_a_failure_has_no_event_of_its_own():
-    steps, done = await play(CodeCall(Bench(Result("failed", (), "No.")), "cntr_1"), '{"code": "1"}')
+async def test_a_failed_call_has_no_completed_event():
+    steps, done = await run_call(
+        CodeCall(FakeRunner(Output("stdout", "so far"), error=SandboxLost("No.")), "cntr_1"), '{"code": "1"}'
+    )
 
     assert kinds(steps) == [".in_progress", "_code.delta", "_code.done", ".interpreting"]
-    assert (done.item["status"], done.text) == ("failed", "No.")
+    assert (done.item["status"], done.text) == ("failed", "so far\nNo.")
 
 
-async def test_broken_arguments_are_not_run_and_the_model_learns_why():
-    bench = Bench(OK)
-    steps, done = await play(CodeCall(bench, "cntr_1"), '{"code": "print(1)')
+async def test_invalid_arguments_are_not_run():
+    runner = FakeRunner(OK)
+    steps, done = await run_call(CodeCall(runner, "cntr_1"), '{"code": "print(1)')
 
     assert kinds(steps) == [".in_progress", "_code.delta", "_code.done"]
     assert (done.item["status"], done.item["code"]) == ("failed", "print(1)")
     assert "not valid JSON" in done.text
-    assert bench.ran == []
+    assert runner.ran == []
 
 
-async def test_trouble_that_is_known_before_is_told_when_it_is_run():
-    bench = Bench(OK)
-    _, done = await play(CodeCall(bench, "", trouble="No container."), '{"code": "1"}')
+async def test_an_unavailable_call_fails_when_it_is_run():
+    runner = FakeRunner(OK)
+    _, done = await run_call(CodeCall(runner, "", unavailable="No container."), '{"code": "1"}')
 
     assert (done.item["status"], done.text) == ("failed", "No container.")
-    assert bench.ran == []
+    assert runner.ran == []
 
 
-async def test_live_output_is_only_for_who_asks():
-    bench = Bench(Output("stdout", "a"), Output("stderr", "b"), OK)
-    quiet, _ = await play(CodeCall(bench, "cntr_1"), '{"code": "1"}')
-    live, _ = await play(CodeCall(bench, "cntr_1", live=True), '{"code": "1"}')
+async def test_live_output_events_are_sent_only_if_included():
+    runner = FakeRunner(Output("stdout", "a"), Output("stderr", "b"), OK)
+    quiet, _ = await run_call(CodeCall(runner, "cntr_1"), '{"code": "1"}')
+    live, _ = await run_call(CodeCall(runner, "cntr_1", live_output=True), '{"code": "1"}')
 
     assert [step for step in quiet if step.type.startswith("antwort:")] == []
     assert [(step.type, step.fields) for step in live if step.type.startswith("antwort:")] == [
@@ -130,8 +146,8 @@ async def test_live_output_is_only_for_who_asks():
     ]
 
 
-async def test_a_call_that_could_not_be_run_says_so_in_its_item():
-    call = CodeCall(Bench(), "cntr_1")
+async def test_failed_keeps_the_partial_code():
+    call = CodeCall(FakeRunner(), "cntr_1")
     call.write('{"code": "whi')
 
     assert call.failed("Cut off.").item["status"] == "failed"
@@ -139,11 +155,11 @@ async def test_a_call_that_could_not_be_run_says_so_in_its_item():
     assert call.failed("Cut off.").item["outputs"] == [{"type": "logs", "logs": "Cut off."}]
 
 
-async def test_five_megabytes_of_code_are_a_call_like_any_other():
+async def test_five_megabytes_of_code():
     code = "x = 'grüße'\n" * 400_000
-    bench = Bench(OK)
-    steps, _ = await play(CodeCall(bench, "cntr_1"), json.dumps({"code": code}), 65536)
+    runner = FakeRunner(OK)
+    steps, _ = await run_call(CodeCall(runner, "cntr_1"), json.dumps({"code": code}), 65536)
 
     assert len(code) > 4_500_000
     assert "".join(step.fields["delta"] for step in steps if step.type.endswith(".delta")) == code
-    assert bench.ran == [Arguments(code)]
+    assert runner.ran == [Arguments(code)]

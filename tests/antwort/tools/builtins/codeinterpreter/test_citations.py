@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from antwort.engine.ports import ContainerFileRecord
+from antwort.engine.stores import ContainerFileRecord
 from antwort.tools.builtins.codeinterpreter.citations import cite
 
 REFERENCE = Path(__file__).parents[5].parent / "shared" / "reference"

@@ -1,23 +1,24 @@
-"""What a response is given before its first call, and what becomes of files when a sandbox is lost."""
+"""Preparation of the code interpreter, its container, and its files after the loss of a sandbox."""
 
 from __future__ import annotations
 
 import base64
-from contextlib import aclosing
+import json
 from typing import Any
 
 import pytest
-from fixtures_containers import THEM, US, Place
+from fixtures_containers import THEM, US, ContainerEnv
 
 from antwort.api.errors import ApiError
 from antwort.api.items import Item, read
-from antwort.api.tools import AutoContainer, CodeInterpreterTool, FunctionTool, NetworkPolicy
+from antwort.api.tools import AutoContainer, CodeInterpreterTool, NetworkPolicy
 from antwort.config import CodeInterpreterSettings
-from antwort.containers.sandboxes import LocalSandboxes, Output
-from antwort.engine.ports import Owner, PageQuery, ToolContext
-from antwort.tools.builtins.codeinterpreter.provider import CodeBench, CodeInterpreter
-from antwort.tools.builtins.codeinterpreter.results import Result
-from antwort.tools.builtins.codeinterpreter.types import SPEC, Arguments
+from antwort.containers.sandboxes import LocalSandboxes
+from antwort.engine.ports import HostedCall, ToolContext, ToolDone
+from antwort.engine.stores import Owner, PageQuery
+from antwort.tools.builtins.codeinterpreter.prepared import PreparedCodeInterpreter
+from antwort.tools.builtins.codeinterpreter.provider import CodeInterpreter
+from antwort.tools.builtins.codeinterpreter.types import SPEC
 
 pytestmark = pytest.mark.anyio
 
@@ -37,32 +38,40 @@ async def sandboxes(tmp_path_factory):
 
 
 @pytest.fixture
-async def place(sandboxes, tmp_path):
-    async with Place.opened(sandboxes, tmp_path) as place:
-        yield place
+async def env(sandboxes, tmp_path):
+    async with ContainerEnv.opened(sandboxes, tmp_path) as env:
+        yield env
 
 
-def provider(place: Place, tiers: tuple[str, ...] = ("1g", "4g"), **settings) -> CodeInterpreter:
+def provider(env: ContainerEnv, tiers: tuple[str, ...] = ("1g", "4g"), **settings) -> CodeInterpreter:
     if settings:
-        place.containers = place.made(**settings)
-    return CodeInterpreter(place.containers, place.store, CodeInterpreterSettings(), tiers)
+        env.containers = env.restart(**settings)
+    return CodeInterpreter(env.containers, env.store, CodeInterpreterSettings(), tiers)
 
 
 async def prepared(
-    place: Place, *given: Item, tool=AUTO, history: tuple[Item, ...] = (), owner: Owner = US
-) -> CodeBench:
+    env: ContainerEnv, *given: Item, tool=AUTO, history: tuple[Item, ...] = (), owner: Owner = US
+) -> PreparedCodeInterpreter:
     context = ToolContext(
         owner=owner, response_id="resp_1", history=[*history, *given], given=given, include=frozenset()
     )
-    return await provider(place).prepare(tool, "tools[0]", context)
+    return await provider(env).prepare(tool, "tools[0]", context)
 
 
-async def ran(bench: CodeBench, code: str) -> Result:
-    call = await bench.open("code_interpreter", "call_1")
-    async with aclosing(bench.run(call.item["container_id"], Arguments(code))) as steps:
-        *_, last = [step async for step in steps]
-    assert not isinstance(last, Output)
+async def run_call(call: HostedCall, code: str, *requirements: str) -> ToolDone:
+    call.write(json.dumps({"code": code, "requirements": requirements}))
+    *_, last = [step async for step in call.run()]
+    assert isinstance(last, ToolDone)
     return last
+
+
+async def run_code(tool: PreparedCodeInterpreter, code: str) -> ToolDone:
+    return await run_call(await tool.open("code_interpreter", "call_1"), code)
+
+
+def description(tool: PreparedCodeInterpreter) -> str:
+    (spec,) = tool.specs
+    return spec.told
 
 
 def message(*parts: dict) -> Item:
@@ -79,56 +88,51 @@ def earlier(container: str) -> Item:
     )
 
 
-async def test_only_the_code_interpreter_is_offered(place):
-    assert provider(place).offer(AUTO) == (SPEC,)
-    assert provider(place).offer(FunctionTool("f")) is None
+async def test_a_response_without_calls_creates_neither_container_nor_sandbox(env):
+    tool = await prepared(env, message())
+
+    assert tool.specs == (SPEC,)
+    assert (await env.containers.page(US, PageQuery())).data == []
+    assert not env.sandboxes.acquiring.is_set()
 
 
-async def test_a_response_that_never_calls_costs_nothing(place):
-    bench = await prepared(place, message())
-
-    assert bench.describe(SPEC) == SPEC
-    assert (await place.containers.page(US, PageQuery())).data == []
-    assert not place.sandboxes.asked.is_set()
-
-
-async def test_the_model_is_told_which_files_there_will_be_and_are(place):
-    declared, attached = await place.upload("a.csv", b"1"), await place.upload("b.csv", b"22")
-    tool = CodeInterpreterTool(AutoContainer(file_ids=[declared]))
+async def test_the_description_lists_expected_and_existing_files(env):
+    declared, attached = await env.upload("a.csv", b"1"), await env.upload("b.csv", b"22")
+    declaration = CodeInterpreterTool(AutoContainer(file_ids=[declared]))
     given = message({"type": "input_file", "file_id": attached}, inline("c.csv", b"3"))
-    bench = await prepared(place, given, tool=tool)
-    assert bench.describe(SPEC).told.endswith("In /mnt/data now: a.csv, b.csv, c.csv.")
+    tool = await prepared(env, given, tool=declaration)
+    assert description(tool).endswith("In /mnt/data now: a.csv, b.csv, c.csv.")
 
-    await ran(bench, "open('made.txt', 'w').write('x')")
-    container = (await bench.open("", "")).item["container_id"]
-    again = await prepared(place, history=(given, earlier(container)))
-    assert "made.txt" in again.describe(SPEC).told
+    await run_code(tool, "open('made.txt', 'w').write('x')")
+    container = (await tool.open("", "")).item["container_id"]
+    again = await prepared(env, history=(given, earlier(container)))
+    assert "made.txt" in description(again)
 
 
-async def test_the_model_is_told_the_names_that_files_really_get(place):
+async def test_the_description_lists_the_names_that_the_files_get(env):
     uploads = [
-        await place.upload("a.csv", b"1"),
-        await place.upload("a.csv", b"22"),
-        await place.upload("../b", b"333"),
+        await env.upload("a.csv", b"1"),
+        await env.upload("a.csv", b"22"),
+        await env.upload("../b", b"333"),
     ]
     earlier_one = message(*({"type": "input_file", "file_id": one} for one in uploads[:2]), inline("a.csv", b"old"))
     given = message({"type": "input_file", "file_id": uploads[2]}, inline("a.csv", b"x"), inline("a.csv", b"y"))
-    bench = await prepared(place, given, history=(earlier_one,))
-    told = (bench.describe(SPEC).now or "").rpartition("now: ")[2].removesuffix(".").split(", ")
-    listed = await ran(bench, "import os\nprint(*sorted(os.listdir()), sep='\\n')")
+    tool = await prepared(env, given, history=(earlier_one,))
+    names = description(tool).rpartition("now: ")[2].removesuffix(".").split(", ")
+    listed = await run_code(tool, "import os\nprint(*sorted(os.listdir()), sep='\\n')")
 
-    assert listed.text.split() == sorted(told)
-    assert set(told) == {"a.csv", f"{uploads[1]}-a.csv", "b", "2-a.csv", "3-a.csv"}
-    assert (await ran(bench, "open('2-a.csv').read(), open('3-a.csv').read()")).text == "('x', 'y')"
+    assert listed.text.split() == sorted(names)
+    assert set(names) == {"a.csv", f"{uploads[1]}-a.csv", "b", "2-a.csv", "3-a.csv"}
+    assert (await run_code(tool, "open('2-a.csv').read(), open('3-a.csv').read()")).text == "('x', 'y')"
 
 
-async def test_links_cite_the_users_own_files_too_and_names_only_what_was_made(place):
-    uploaded = await place.upload("a.csv", b"1")
-    bench = await prepared(place, message({"type": "input_file", "file_id": uploaded}, inline("b.csv", b"2")))
-    await ran(bench, "open('c.csv', 'w').write('3')")
+async def test_links_cite_every_file_and_names_only_created_files(env):
+    uploaded = await env.upload("a.csv", b"1")
+    tool = await prepared(env, message({"type": "input_file", "file_id": uploaded}, inline("b.csv", b"2")))
+    await run_code(tool, "open('c.csv', 'w').write('3')")
     text = "sandbox:/mnt/data/a.csv, sandbox:/mnt/data/b.csv, a.csv, c.csv"
 
-    found: list[Any] = [*bench.annotate(text)]
+    found: list[Any] = [*tool.annotate(text)]
     cited = [(one.filename, text[one.start_index : one.end_index]) for one in found]
     assert cited == [
         ("a.csv", "sandbox:/mnt/data/a.csv"),
@@ -137,130 +141,124 @@ async def test_links_cite_the_users_own_files_too_and_names_only_what_was_made(p
     ]
 
 
-async def test_many_files_are_not_all_told(place):
+async def test_the_description_lists_at_most_30_files(env):
     given = [message(inline(f"{number}.csv", b"1")) for number in range(40)]
-    bench = await prepared(place, *given)
+    tool = await prepared(env, *given)
 
-    assert bench.describe(SPEC).told.endswith("29.csv and 10 more.")
+    assert description(tool).endswith("29.csv and 10 more.")
 
 
 @pytest.mark.parametrize(
-    "wish, param",
+    "container, param",
     [
         (AutoContainer(memory_limit="16g"), "memory_limit"),
         (AutoContainer(file_ids=["file-none"]), "file_ids"),
         (AutoContainer(network_policy=NetworkPolicy("allowlist", ["a.example"])), "network_policy"),
     ],
 )
-async def test_a_wish_that_cannot_be_is_refused_by_its_field(place, wish, param):
+async def test_an_invalid_container_field_is_refused_by_name(env, container, param):
     with pytest.raises(ApiError) as caught:
-        await prepared(place, message(), tool=CodeInterpreterTool(wish))
+        await prepared(env, message(), tool=CodeInterpreterTool(container))
     assert (caught.value.status, caught.value.param) == (400, f"tools[0].container.{param}")
 
 
-async def test_a_container_by_its_id_must_be_there_ours_and_alive(place):
-    container = await place.create()
-    await prepared(place, message(), tool=CodeInterpreterTool(container))
+async def test_a_named_container_must_exist_and_be_running_and_the_owners(env):
+    container = await env.create()
+    await prepared(env, message(), tool=CodeInterpreterTool(container))
     with pytest.raises(ApiError, match="not found"):
-        await prepared(place, message(), tool=CodeInterpreterTool(container), owner=THEM)
-    place.now += 3600
+        await prepared(env, message(), tool=CodeInterpreterTool(container), owner=THEM)
+    env.now += 3600
     with pytest.raises(ApiError, match=r"Container is expired\."):
-        await prepared(place, message(), tool=CodeInterpreterTool(container))
+        await prepared(env, message(), tool=CodeInterpreterTool(container))
 
 
-async def test_files_are_copied_once_and_anew_where_the_sandbox_was_lost(place):
-    uploaded = await place.upload("a.txt", b"old")
+async def test_files_are_copied_once_and_again_after_the_loss_of_the_sandbox(env):
+    uploaded = await env.upload("a.txt", b"old")
     given = message({"type": "input_file", "file_id": uploaded}, inline("b.txt", b"old"))
-    bench = await prepared(place, given)
-    await ran(bench, "for name in ('a.txt', 'b.txt'): open(name, 'w').write('new')")
+    tool = await prepared(env, given)
+    await run_code(tool, "for name in ('a.txt', 'b.txt'): open(name, 'w').write('new')")
     reads = "open('a.txt').read(), open('b.txt').read()"
-    assert (await ran(bench, reads)).text == "('new', 'new')"
+    assert (await run_code(tool, reads)).text == "('new', 'new')"
 
-    assert "gone" in (await ran(bench, "import os; os._exit(1)")).text
-    assert (await ran(bench, reads)).text.endswith("('old', 'old')")
+    assert "gone" in (await run_code(tool, "import os; os._exit(1)")).text
+    assert (await run_code(tool, reads)).text.endswith("('old', 'old')")
 
 
-async def test_a_later_response_finds_its_files_in_a_container_that_was_lost_meanwhile(place):
+async def test_a_later_response_copies_files_again_after_the_loss_of_the_sandbox(env):
     given = message(inline("b.txt", b"old"))
-    bench = await prepared(place, given)
-    await ran(bench, "x = 1")
-    container = (await bench.open("", "")).item["container_id"]
-    await place.sandboxes.die()
-    later = await prepared(place, message(), history=(given, earlier(container)))
-    assert "started anew" in (await ran(later, "'x' in globals()")).text  # found out over this very call
-    assert (await ran(later, "open('b.txt').read()")).text == "'old'"
+    tool = await prepared(env, given)
+    await run_code(tool, "x = 1")
+    container = (await tool.open("", "")).item["container_id"]
+    await env.sandboxes.kill_all()
+    later = await prepared(env, message(), history=(given, earlier(container)))
+    assert "started anew" in (await run_code(later, "'x' in globals()")).text  # this call detects the loss
+    assert (await run_code(later, "open('b.txt').read()")).text == "'old'"
 
 
-async def test_a_file_that_was_deleted_since_is_no_reason_to_run_nothing(place):
-    uploaded = await place.upload("a.txt", b"old")
+async def test_a_deleted_upload_is_skipped(env):
+    uploaded = await env.upload("a.txt", b"old")
     history = (message({"type": "input_file", "file_id": uploaded}),)
-    await place.store.delete_file(US, uploaded)
-    bench = await prepared(place, message(), history=history)
+    await env.store.delete_file(US, uploaded)
+    tool = await prepared(env, message(), history=history)
 
-    assert (await ran(bench, "1 + 1")).text == "2"
+    assert (await run_code(tool, "1 + 1")).text == "2"
 
 
-async def test_a_container_that_is_gone_is_replaced_by_the_next_call_and_the_model_is_told(place):
+async def test_a_deleted_auto_container_is_replaced_by_the_next_call(env):
     given = message(inline("a.txt", b"given"))
-    bench = await prepared(place, given)
-    assert (await ran(bench, "x = 1")).status == "completed"
-    late = await bench.open("code_interpreter", "call_2")
-    await place.containers.delete(US, late.item["container_id"])
-    next_one = await bench.open("code_interpreter", "call_3")
+    tool = await prepared(env, given)
+    assert (await run_code(tool, "x = 1")).item["status"] == "completed"
+    late = await tool.open("code_interpreter", "call_2")
+    await env.containers.delete(US, late.item["container_id"])
+    next_one = await tool.open("code_interpreter", "call_3")
     assert next_one.item["container_id"] != late.item["container_id"]
 
-    late.write('{"code": "1"}')
-    done = [step async for step in late.run()][-1]
-    assert "not found" in getattr(done, "text", "")
-    result = await ran(bench, "'x' in globals(), open('a.txt').read()")
+    assert "not found" in (await run_call(late, "1")).text
+    result = await run_code(tool, "'x' in globals(), open('a.txt').read()")
     assert "(False, 'given')" in result.text
     assert "started anew" in result.text
-    assert "started anew" not in (await ran(bench, "1")).text
+    assert "started anew" not in (await run_code(tool, "1")).text
 
 
-async def test_a_container_that_was_asked_for_by_its_id_is_not_replaced(place):
-    container_id = await place.create()
-    bench = await prepared(place, tool=CodeInterpreterTool(container_id))
-    await place.containers.delete(US, container_id)
+async def test_a_deleted_named_container_is_not_replaced(env):
+    container_id = await env.create()
+    tool = await prepared(env, tool=CodeInterpreterTool(container_id))
+    await env.containers.delete(US, container_id)
 
-    assert (await ran(bench, "1")).status == "failed"
-    page = await place.containers.page(US, PageQuery())
+    assert (await run_code(tool, "1")).item["status"] == "failed"
+    page = await env.containers.page(US, PageQuery())
     assert page.data == []
 
 
-async def test_at_work_a_container_does_not_expire_however_long_the_model_thinks(place):
-    container_id = await place.create()
-    named = await prepared(place, tool=CodeInterpreterTool(container_id))
-    auto = await prepared(place)
-    with named.at_work(), auto.at_work():
+async def test_a_leased_container_does_not_expire(env):
+    container_id = await env.create()
+    named = await prepared(env, tool=CodeInterpreterTool(container_id))
+    auto = await prepared(env)
+    with named.lease(), auto.lease():
         call = await auto.open("code_interpreter", "call_1")
         for _ in range(4):
-            place.now += 15 * 60
-            await place.containers.sweep()
-        assert (await ran(named, "1")).text == "1"
-        assert (await ran(auto, "2")).text == "2"
-    place.now += 20 * 60
-    await place.containers.sweep()
+            env.now += 15 * 60
+            await env.containers.expire_idle()
+        assert (await run_code(named, "1")).text == "1"
+        assert (await run_code(auto, "2")).text == "2"
+    env.now += 20 * 60
+    await env.containers.expire_idle()
     for one in (container_id, call.item["container_id"]):
-        assert (await place.containers.get(US, one)).status == "expired"
+        assert (await env.containers.get(US, one)).status == "expired"
 
 
-async def test_where_no_container_can_be_made_the_call_fails_and_says_why(place):
+async def test_a_call_without_a_container_fails_with_the_reason(env):
     context = ToolContext(owner=US, response_id="resp_1", history=[], given=[], include=frozenset())
-    bench = await provider(place, max_memory=1).prepare(AUTO, "tools[0]", context)
-    call = await bench.open("code_interpreter", "call_1")
-    call.write('{"code": "1"}')
-    steps = [step async for step in call.run()]
+    tool = await provider(env, max_memory=1).prepare(AUTO, "tools[0]", context)
+    call = await tool.open("code_interpreter", "call_1")
 
-    assert "quota of memory" in getattr(steps[-1], "text", "")
+    assert "quota of memory" in (await run_call(call, "1")).text
 
 
-async def test_names_of_packages_that_are_none_are_refused_and_nothing_is_run(place):
-    bench = await prepared(place, message())
-    call = await bench.open("code_interpreter", "call_1")
-    async with aclosing(bench.run(call.item["container_id"], Arguments("x = 1", ("--index-url=x",)))) as steps:
-        (refused,) = [step async for step in steps]
+async def test_invalid_requirements_are_refused_and_nothing_runs(env):
+    tool = await prepared(env, message())
+    call = await tool.open("code_interpreter", "call_1")
+    done = await run_call(call, "x = 1", "--index-url=x")
 
-    assert isinstance(refused, Result)
-    assert refused.status == "failed"
-    assert "was not run" in refused.text
+    assert done.item["status"] == "failed"
+    assert "was not run" in done.text

@@ -2,13 +2,17 @@ from __future__ import annotations
 
 import base64
 
+import msgspec
 import pytest
 
-from antwort.api.items import Image, Logs
-from antwort.containers.sandboxes.port import Figure, Outcome, Output
-from antwort.engine.ports import ContainerFileRecord
-from antwort.engine.truncate import MODEL_READS
-from antwort.tools.builtins.codeinterpreter.results import Result, broke_off, came_to, could_not_run
+from antwort.api.items import CodeInterpreterCall
+from antwort.containers.sandboxes.port import ExecutionResult, Figure, Output
+from antwort.engine.ports import ToolDone
+from antwort.engine.stores import ContainerFileRecord
+from antwort.engine.truncate import MAX_MODEL_CHARS
+from antwort.tools.builtins.codeinterpreter.results import from_result, interrupted, not_run
+
+CALL = CodeInterpreterCall("ci_1", "cntr_1", code="1")
 
 
 def file(path: str) -> ContainerFileRecord:
@@ -17,117 +21,130 @@ def file(path: str) -> ContainerFileRecord:
     )
 
 
-def result(outcome: Outcome, *files: str, most: int = 1000, restarted: bool = False) -> Result:
-    records = [file(path) for path in files]
-    return came_to(outcome, records, seconds=60, tier="1g", most=most, restarted=restarted)
+def logs(text: str) -> dict:
+    return {"type": "logs", "logs": text}
 
 
-def printed(*texts: str, **more) -> Outcome:
-    return Outcome(output=tuple(Output("stdout", text) for text in texts), **{"status": "ok", **more})
+def done_of(result: ExecutionResult, *files: str, max_bytes: int = 1000, restarted: bool = False) -> ToolDone:
+    result = msgspec.structs.replace(result, files=tuple(file(path) for path in files))
+    return from_result(CALL, result, timeout=60, tier="1g", max_bytes=max_bytes, sandbox_restarted=restarted)
 
 
-def test_an_echo_alone_is_the_logs_as_the_recording_has_it():
-    assert result(printed(echo="(10000, 70024)")) == Result("completed", (Logs("(10000, 70024)"),), "(10000, 70024)")
+def ended(status: str, outputs: list[dict], text: str) -> ToolDone:
+    item = {
+        "id": "ci_1",
+        "type": "code_interpreter_call",
+        "status": status,
+        "code": "1",
+        "container_id": "cntr_1",
+        "outputs": outputs,
+    }
+    return ToolDone(item, text)
 
 
-def test_what_was_printed_comes_before_the_echo():
-    assert result(printed("a\n", "b\n", echo="3")).outputs == (Logs("a\nb\n3"),)
-    assert result(printed("a", echo="3")).outputs == (Logs("a\n3"),)
-    assert result(printed("a\n")).outputs == (Logs("a\n"),)
+def printed(*texts: str, **more) -> ExecutionResult:
+    return ExecutionResult(output=tuple(Output("stdout", text) for text in texts), **{"status": "ok", **more})
 
 
-def test_nothing_is_no_output_and_the_model_is_told_so():
-    assert result(printed()) == Result("completed", (), "(no output)")
+def test_the_echo_alone_is_the_logs_and_the_text():
+    assert done_of(printed(echo="(10000, 70024)")) == ended("completed", [logs("(10000, 70024)")], "(10000, 70024)")
+
+
+def test_output_comes_before_the_echo():
+    assert done_of(printed("a\n", "b\n", echo="3")).item["outputs"] == [logs("a\nb\n3")]
+    assert done_of(printed("a", echo="3")).item["outputs"] == [logs("a\n3")]
+    assert done_of(printed("a\n")).item["outputs"] == [logs("a\n")]
+
+
+def test_without_output_the_text_says_so():
+    assert done_of(printed()) == ended("completed", [], "(no output)")
 
 
 def test_an_exception_is_a_completed_call_with_its_traceback():
-    outcome = Outcome(status="error", output=(Output("stderr", "Traceback…\nZeroDivisionError\n"),))
+    done = done_of(ExecutionResult(status="error", output=(Output("stderr", "Traceback…\nZeroDivisionError\n"),)))
 
-    assert result(outcome).status == "completed"
-    assert result(outcome).outputs == (Logs("Traceback…\nZeroDivisionError\n"),)
-    assert "ZeroDivisionError" in result(outcome).text
+    assert done.item["status"] == "completed"
+    assert done.item["outputs"] == [logs("Traceback…\nZeroDivisionError\n")]
+    assert "ZeroDivisionError" in done.text
 
 
 @pytest.mark.parametrize("status", ["exit", "interrupted"])
-def test_code_that_leaves_by_itself_has_not_failed(status):
-    assert result(printed("bye\n", status=status)).status == "completed"
+def test_code_that_exits_by_itself_has_not_failed(status):
+    assert done_of(printed("bye\n", status=status)).item["status"] == "completed"
 
 
 @pytest.mark.parametrize(
-    "outcome, says",
+    "result, expected",
     [
         (printed("so far\n", status="timeout"), ["60 s", "are as they were", "less at a time"]),
-        (printed("so far\n", status="timeout", alive=False), ["60 s", "are gone"]),
-        (printed("so far\n", status="oom", alive=False), ["more memory", "1g", "are gone"]),
-        (printed("so far\n", status="ended", alive=False, reason="it exited with code 3"), ["code 3", "are gone"]),
+        (printed("so far\n", status="timeout", sandbox_alive=False), ["60 s", "are gone"]),
+        (printed("so far\n", status="oom", sandbox_alive=False), ["more memory", "1g", "are gone"]),
+        (
+            printed("so far\n", status="ended", sandbox_alive=False, reason="it exited with code 3"),
+            ["code 3", "are gone"],
+        ),
     ],
 )
-def test_a_failure_keeps_what_was_printed_and_says_what_to_do(outcome, says):
-    failed = result(outcome)
+def test_a_failure_keeps_the_output_and_says_what_to_do(result, expected):
+    done = done_of(result)
 
-    assert failed.status == "failed"
-    (logs,) = failed.outputs
-    assert isinstance(logs, Logs)
-    assert logs.logs.startswith("so far\n")
-    for words in says:
-        assert words in failed.text
-        assert words in logs.logs
+    assert done.item["status"] == "failed"
+    (output,) = done.item["outputs"]
+    assert output["logs"].startswith("so far\n")
+    for words in expected:
+        assert words in done.text
+        assert words in output["logs"]
 
 
-def test_figures_are_pictures_for_the_caller_and_a_note_for_the_model():
-    drawn = result(printed("x\n", figures=(Figure("image/png", b"\x89PNG"), Figure("image/png", b"2"))))
+def test_figures_are_images_in_the_item_and_a_note_in_the_text():
+    done = done_of(printed("x\n", figures=(Figure("image/png", b"\x89PNG"), Figure("image/png", b"2"))))
 
     url = "data:image/png;base64," + base64.b64encode(b"\x89PNG").decode()
-    assert drawn.outputs[:2] == (Logs("x\n"), Image(url))
-    assert "2 figures shown" in drawn.text
-    assert "base64" not in drawn.text
+    assert done.item["outputs"][:2] == [logs("x\n"), {"type": "image", "url": url}]
+    assert "2 figures shown" in done.text
+    assert "base64" not in done.text
 
 
-def test_the_model_is_told_which_files_were_written():
-    assert "[files written: /mnt/data/a.csv, /mnt/data/b/c.png]" in result(printed(), "a.csv", "b/c.png").text
-    many = result(printed(), *(f"{number}.csv" for number in range(50)))
+def test_the_text_lists_the_files_that_were_written():
+    assert "[files written: /mnt/data/a.csv, /mnt/data/b/c.png]" in done_of(printed(), "a.csv", "b/c.png").text
+    many = done_of(printed(), *(f"{number}.csv" for number in range(50)))
     assert many.text.endswith("/mnt/data/19.csv and 30 more]")
 
 
-def test_the_model_is_told_that_the_sandbox_is_a_new_one():
-    told = result(printed("x\n"), restarted=True)
+def test_the_text_says_that_the_sandbox_was_restarted():
+    done = done_of(printed("x\n"), restarted=True)
 
-    assert told.text.startswith("[The sandbox was started anew")
-    assert told.outputs == (Logs("x\n"),)
-
-
-def test_outputs_are_cut_to_their_size_and_never_refused():
-    long = result(printed("ä" * 5000), most=1000)
-
-    (logs,) = long.outputs
-    assert isinstance(logs, Logs)
-    assert len(logs.logs.encode()) < 1100
-    assert "9000 bytes cut" in logs.logs
+    assert done.text.startswith("[The sandbox was started anew")
+    assert done.item["outputs"] == [logs("x\n")]
 
 
-def test_a_picture_that_is_too_large_is_left_out_and_the_logs_say_so():
-    outcome = printed(
-        "x\n", figures=(Figure("image/png", bytes(600)), Figure("image/png", bytes(9000)), Figure("image/png", b"3"))
-    )
-    kept = result(outcome, most=1000)
+def test_outputs_are_truncated_to_max_bytes():
+    (output,) = done_of(printed("ä" * 5000), max_bytes=1000).item["outputs"]
 
-    assert [type(one) for one in kept.outputs] == [Logs, Image, Image]
-    assert kept.outputs[0] == Logs("x\n\n[1 figures were left out: too large]")
+    assert len(output["logs"].encode()) < 1100
+    assert "9000 bytes cut" in output["logs"]
 
 
-def test_a_model_reads_no_more_than_an_excerpt():
-    assert len(result(printed("x" * 10 * MODEL_READS), most=10**9).text) < MODEL_READS + 100
+def test_a_figure_that_is_too_large_is_left_out_and_the_logs_say_so():
+    figures = (Figure("image/png", bytes(600)), Figure("image/png", bytes(9000)), Figure("image/png", b"3"))
+    outputs = done_of(printed("x\n", figures=figures), max_bytes=1000).item["outputs"]
+
+    assert [output["type"] for output in outputs] == ["logs", "image", "image"]
+    assert outputs[0] == logs("x\n\n[1 figures were left out: too large]")
 
 
-def test_a_call_that_broke_off_keeps_what_was_printed_and_says_why():
-    result = broke_off("half way", "The sandbox was lost.", 10_000)
-
-    assert result == Result("failed", (Logs("half way\nThe sandbox was lost."),), "half way\nThe sandbox was lost.")
-    assert broke_off("", "Lost.", 10_000).text == "Lost."
-    (cut,) = broke_off("x" * 1_000_000, "Lost.", 10_000).outputs
-    assert isinstance(cut, Logs)
-    assert len(cut.logs) < 10_100
+def test_the_text_is_truncated_for_the_model():
+    assert len(done_of(printed("x" * 10 * MAX_MODEL_CHARS), max_bytes=10**9).text) < MAX_MODEL_CHARS + 100
 
 
-def test_a_call_that_was_not_run_says_why():
-    assert could_not_run("No.") == Result("failed", (Logs("No."),), "No.")
+def test_an_interrupted_call_keeps_the_output_and_the_reason():
+    text = "half way\nThe sandbox was lost."
+
+    assert interrupted(CALL, "half way", "The sandbox was lost.", 10_000) == ended("failed", [logs(text)], text)
+    assert interrupted(CALL, "", "Lost.", 10_000).text == "Lost."
+    (cut,) = interrupted(CALL, "x" * 1_000_000, "Lost.", 10_000).item["outputs"]
+    assert len(cut["logs"]) < 10_100
+
+
+def test_a_call_that_was_not_run_has_the_reason_as_logs_and_text():
+    assert not_run(CALL, "No.") == ended("failed", [logs("No.")], "No.")

@@ -43,8 +43,8 @@ PROGRAM = """
     from weakincentives.adapters.openai import OpenAIHostedToolsConfig
     from weakincentives.adapters.openai.native_tools.registry import capabilities, by_item
     from weakincentives.adapters.openai.native_tools.telepathy_section import TelepathyConfig
-    from weakincentives.adapters.openai.offer import make_offer
-    from weakincentives.adapters.openai.reading import read_reply
+    from weakincentives.adapters.openai.responses.tool_params import make_offer
+    from weakincentives.adapters.openai.responses.parsing import read_reply
     from weakincentives.prompt import MarkdownSection, Prompt
     from weakincentives.testing import ScriptedAdapter
     from weakincentives.runtime import Session

@@ -1,4 +1,4 @@
-"""From events back to the response: what a blocking caller gets, and what is stored. Pure."""
+"""Test oracle: folds a stream of events back into the response. Written independently of the turn. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from antwort.api.responses import Response
 
 
 def fold(events: Iterable[AnyEvent]) -> Response:
-    """The response that these events tell of. Items come from their own events, the rest from the last word on it."""
+    """The response of these events: items from the item events, the rest from the last response event."""
     response: Response | None = None
     output: dict[int, dict[str, Any]] = {}
     for event in events:
@@ -24,7 +24,7 @@ def fold(events: Iterable[AnyEvent]) -> Response:
             case _:
                 pass
     if response is None:
-        raise ValueError("no event tells of a response")
+        raise ValueError("no event carries a response")
     folded = copy.copy(response)
     folded.output = [output[index] for index in sorted(output)]
     if folded.ended:

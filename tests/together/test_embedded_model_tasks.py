@@ -1,7 +1,7 @@
-"""The examples and some of the tasks with the embedded model, through everything: `make test-model`.
+"""The examples and some evaluation tasks with the embedded model, through client, server and jail: `make test-model`.
 
-The model is deterministic (temperature 0, a fixed seed), so a wrong answer is a change of ours: in a
-prompt, in the text of a tool, in what the model is shown.
+The model is deterministic (temperature 0, fixed seed), so a wrong answer means that a prompt or the text of a tool
+changed.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from antwort.models.embedded.prompt import SHOWN
-from antwort.models.embedded.weights import CATALOGUE, DEFAULT, Cache
+from antwort.models.embedded.prompt import FEW_SHOTS
+from antwort.models.embedded.weights import CATALOGUE, DEFAULT_MODEL, WeightsCache
 
 ROOT = Path(__file__).parents[2]
 TASKS = ["squares", "weekday", "interest", "total", "best-city", "bars", "keep", "typed-best", "typed-number", "lines"]
@@ -25,33 +25,33 @@ pytestmark = pytest.mark.model
 
 
 @pytest.fixture(scope="module", autouse=True)
-def bench():
-    """What is not installed: `bench` and `examples`."""
-    places = [str(ROOT / "bench"), str(ROOT / "examples")]
-    sys.path[:0] = places
+def import_paths():
+    """Import paths of `bench` and `examples`, which are not installed."""
+    paths = [str(ROOT / "bench"), str(ROOT / "examples")]
+    sys.path[:0] = paths
     yield
-    for place in places:
-        sys.path.remove(place)
+    for path in paths:
+        sys.path.remove(path)
 
 
 @pytest.fixture(scope="module")
-def evaluate(bench):
+def evaluate(import_paths):
     return importlib.import_module("evaluate")
 
 
 @pytest.fixture(scope="module")
-def served(evaluate):
-    """A server with the default model, and a client of it."""
-    if not Cache().has(CATALOGUE[DEFAULT]):
-        pytest.skip(f"the weights of {DEFAULT} are not here: `make model` fetches them")
-    with evaluate.antwort(DEFAULT) as (client, model):
+def client_and_model(evaluate):
+    """A client of a server with the default model, and the name of the model."""
+    if not WeightsCache().has(CATALOGUE[DEFAULT_MODEL]):
+        pytest.skip(f"the weights of {DEFAULT_MODEL} are not installed: `make model` downloads them")
+    with evaluate.running_server(DEFAULT_MODEL) as (client, model):
         yield client, model
 
 
 @pytest.fixture
-def model(served, monkeypatch):
-    """The name of the model; the environment says where it is, as an example expects it."""
-    client, model = served
+def model(client_and_model, monkeypatch):
+    """The name of the model; the environment variables point to its server, as the examples expect."""
+    client, model = client_and_model
     monkeypatch.setenv("OPENAI_BASE_URL", str(client.base_url))
     monkeypatch.setenv("OPENAI_API_KEY", "none")
     monkeypatch.setenv("OPENAI_MODEL", model)
@@ -59,16 +59,18 @@ def model(served, monkeypatch):
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_a_task(name, served, evaluate):
+def test_task(name, client_and_model, evaluate):
     (task,) = [task for task in evaluate.TASKS if task.name == name]
-    outcome = evaluate.attempt(task, *served, seconds=600)
+    outcome = evaluate.run_task(task, *client_and_model, seconds=600)
 
-    assert outcome.wrong == []
-    assert sum(code != SHOWN.look for code in outcome.code) >= len(task.asks), "it has run code of its own each time"
+    assert outcome.errors == []
+    assert sum(code != FEW_SHOTS.listing_code for code in outcome.code) >= len(task.questions), (
+        "the model must run its own code for each question"
+    )
 
 
-def test_the_demo(tmp_path):
-    environment = {**os.environ, "MODEL": DEFAULT}
+def test_demo(tmp_path):
+    environment = {**os.environ, "MODEL": DEFAULT_MODEL}
     command = [sys.executable, ROOT / "examples" / "demo.py"]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
 
@@ -77,17 +79,17 @@ def test_the_demo(tmp_path):
     assert (tmp_path / "sales_report" / "chart.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_story_of_a_code_review(model, tmp_path):
+def test_code_review_example(model, tmp_path):
     example = importlib.import_module("code_review")
     example.make_project(tmp_path)
     result = example.review(model, tmp_path)
 
-    said = " ".join([result.summary, *result.issues, *result.suggestions]).lower()
+    text = " ".join([result.summary, *result.issues, *result.suggestions]).lower()
     assert result.issues
-    assert re.search(r"\beval\b|injection|f-string", said), said
+    assert re.search(r"\beval\b|injection|f-string", text), text
 
 
-def test_the_story_of_an_analysis(model, tmp_path):
+def test_analysis_example(model, tmp_path):
     example = importlib.import_module("analysis")
     data, results = tmp_path / "data", tmp_path / "results"
     data.mkdir()
@@ -100,7 +102,7 @@ def test_the_story_of_an_analysis(model, tmp_path):
     assert (results / "ranking.csv").read_text(encoding="utf-8") == f"city,sold\n{ranking}"
 
 
-def test_the_story_of_sql_beside_python(model, capsys):
+def test_hybrid_example(model, capsys):
     result = importlib.import_module("hybrid").report(model)
 
     printed = capsys.readouterr().out

@@ -1,0 +1,157 @@
+"""Sandbox protocol, client side: decodes the replies and events of the sandbox server, and maps its errors."""
+
+from __future__ import annotations
+
+import logging
+from http import HTTPStatus
+from typing import Any, Final, TypeVar
+
+import httpx2
+import msgspec
+from msgspec import Struct
+
+from antwort.containers.sandboxes.port import (
+    ExecutionResult,
+    ExecutionStatus,
+    Output,
+    RefusalReason,
+    SandboxAuthError,
+    SandboxError,
+    SandboxFile,
+    SandboxProtocolError,
+    SandboxRefused,
+    SandboxUnavailable,
+)
+from antwort.net.errors import EventTooLong
+from antwort.net.sse import ServerEvent
+
+_logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_MAX_ERROR_BYTES: Final = 64 * 1024
+_MAX_BODY_BYTES: Final = 64 << 20
+_ALIVE_STATUSES: Final[dict[str, ExecutionStatus]] = {
+    "success": "ok",
+    "error": "error",
+    "exit": "exit",
+    "interrupted": "interrupted",
+    "timeout": "timeout",
+}
+
+
+class FileEntry(Struct):
+    """An entry of a directory listing."""
+
+    path: str
+    kind: str
+    size: int
+    modified: float
+
+    def as_file(self) -> SandboxFile:
+        return SandboxFile(self.path, self.size, round(self.modified * 1e9))
+
+
+class FileListing(Struct):
+    """Reply to `GET /files`."""
+
+    files: list[FileEntry]
+    has_more: bool = False
+
+
+class SessionCreated(Struct):
+    """Reply to `POST /sessions`."""
+
+    id: str
+
+
+class FileWritten(Struct):
+    """Reply to `PUT /files`."""
+
+    size: int
+
+
+class ErrorBody(Struct):
+    """The body of an error, and the data of an `error` event."""
+
+    error: str = ""
+
+
+class ErrorReply(Exception):
+    """A reply with an error status."""
+
+    def __init__(self, status: int, message: str, retry_after: float) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.retry_after = retry_after
+
+    def as_sandbox_error(self, why: RefusalReason) -> SandboxError:
+        """The error for the caller, where the session itself exists."""
+        match self.status:
+            case HTTPStatus.NOT_FOUND:
+                return SandboxRefused(self.message, "missing")
+            case HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
+                return SandboxRefused(self.message, "size")
+            case HTTPStatus.BAD_REQUEST | HTTPStatus.UNPROCESSABLE_ENTITY:
+                return SandboxRefused(self.message, why)
+            case HTTPStatus.UNAUTHORIZED | HTTPStatus.FORBIDDEN:
+                _logger.error("the sandbox server rejects the token")
+                return SandboxAuthError("The sandbox server rejects the token.")
+            case _:
+                _logger.warning("the sandbox server answered %d", self.status)
+                return SandboxUnavailable(self.message)
+
+
+def decode(body: bytes, kind: type[T]) -> T:
+    """A reply of the sandbox server; `SandboxProtocolError` for a malformed one."""
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (msgspec.MsgspecError, UnicodeError) as error:
+        raise SandboxProtocolError("The sandbox server sent a malformed reply.") from error
+
+
+def decode_event(event: ServerEvent) -> Output | ExecutionResult:
+    """An event of an execution; `SandboxUnavailable` for an `error` event."""
+    match event.name:
+        case "output":
+            return decode(event.data, Output)
+        case "result":
+            return _decode_result(event.data)
+        case _:
+            raise SandboxUnavailable(decode(event.data, ErrorBody).error)
+
+
+def _decode_result(body: bytes) -> ExecutionResult:
+    """The `result` event of an execution. A status other than those of a living sandbox means that it has ended."""
+    report = decode(body, dict[str, Any])
+    status, reason = report.get("status"), report.get("reason")
+    report["status"] = _ALIVE_STATUSES.get(str(status), "oom" if reason == "oom" else "ended")
+    report["sandbox_alive"] = status in _ALIVE_STATUSES and reason is None
+    try:
+        return msgspec.convert(report, ExecutionResult)
+    except msgspec.ValidationError as error:
+        raise SandboxProtocolError("The sandbox server sent a malformed reply.") from error
+
+
+async def read_body(reply: httpx2.Response, limit: int = _MAX_BODY_BYTES) -> bytes:
+    """The body of a reply; `EventTooLong` past the limit."""
+    body = bytearray()
+    async for chunk in reply.aiter_raw():
+        body += chunk
+        if len(body) > limit:
+            raise EventTooLong
+    return bytes(body)
+
+
+async def read_error(reply: httpx2.Response) -> ErrorReply:
+    """The error of a reply, and the seconds of its `Retry-After`."""
+    try:
+        message = msgspec.json.decode(await read_body(reply, _MAX_ERROR_BYTES), type=ErrorBody).error
+    except (msgspec.MsgspecError, UnicodeError, EventTooLong):
+        message = ""
+    try:
+        retry_after = max(0.1, float(reply.headers.get("retry-after", "1")))
+    except ValueError:
+        retry_after = 1.0
+    return ErrorReply(reply.status_code, message or f"The sandbox server answered {reply.status_code}.", retry_after)

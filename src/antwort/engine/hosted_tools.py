@@ -1,0 +1,140 @@
+"""Guard around the code of tool providers: an exception becomes a failed call that the model reads about.
+
+The driver calls prepared tools and their calls only through this module, so that a provider
+that raises ends neither the response nor its stream.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any, cast
+
+from antwort.api.events import ToolProgress
+from antwort.api.ids import Prefix, new_id
+from antwort.api.items import Annotation
+from antwort.engine.ports import HostedCall, PreparedTool, Progress, ToolDone
+
+_logger = logging.getLogger(__name__)
+
+_NOT_STARTED = "The tool could not be started. Answer without it, or try again."
+_FAILED = "The tool failed. Try another way, or answer without it."
+_NO_RESULT = "The tool ended without a result."
+
+_ID_PREFIXES: dict[str, Prefix] = {
+    "code_interpreter": "ci_",
+    "file_search": "fs_",
+    "web_search": "ws_",
+    "shell": "sh_",
+    "mcp": "mcp_",
+}
+
+
+@contextmanager
+def guard(tool_type: str, action: str) -> Generator[None]:
+    """Log and suppress an exception of a provider; the caller continues behind the `with` block."""
+    try:
+        yield
+    except Exception:  # code of a provider, which may raise anything
+        _logger.exception("tool %s could not %s", tool_type, action)
+
+
+class HostedTools:
+    """The prepared tools of one response, by their index in `tools`, each with its type."""
+
+    def __init__(self, tools: Mapping[int, tuple[str, PreparedTool]]) -> None:
+        self._tools = tools
+
+    async def open(self, tool_index: int, name: str, call_id: str, output_index: int) -> GuardedCall:
+        """Begin a call. One that cannot begin has an item all the same, and fails when it is run."""
+        tool_type, tool = self._tools[tool_index]
+        with guard(tool_type, "begin a call"):
+            call = await tool.open(name, call_id)
+            item = {**call.item}
+            if not all(isinstance(item.get(key), str) for key in ("id", "type")):
+                raise TypeError("the item of a call needs an `id` and a `type`")
+            return GuardedCall(tool_type, output_index, item, call)
+        identifier = new_id(_ID_PREFIXES.get(tool_type, "fc_"))
+        item = {"id": identifier, "type": f"{tool_type}_call", "status": "in_progress"}
+        return GuardedCall(tool_type, output_index, item, None, error=_NOT_STARTED)
+
+    def annotate(self, text: str) -> list[Annotation]:
+        """The citations of all tools; none of a tool that raises."""
+        annotations: list[Annotation] = []
+        for tool_type, tool in self._tools.values():
+            with guard(tool_type, "annotate a text"):
+                annotations += tool.annotate(text)
+        return annotations
+
+    @contextmanager
+    def lease(self) -> Generator[None]:
+        """Hold the lease of every tool."""
+        leases: list[tuple[str, ExitStack]] = []
+        try:
+            for tool_type, tool in self._tools.values():
+                leases.append((tool_type, ExitStack()))
+                with guard(tool_type, "take its lease"):
+                    leases[-1][1].enter_context(tool.lease())
+            yield
+        finally:
+            for tool_type, lease in reversed(leases):
+                with guard(tool_type, "release its lease"):
+                    lease.close()
+
+
+class GuardedCall:
+    """A hosted call under a guard: one that raised in any method has failed, and is not run."""
+
+    def __init__(
+        self, tool_type: str, output_index: int, item: dict[str, Any], call: HostedCall | None, error: str = ""
+    ) -> None:
+        self.item = item
+        self.output_index = output_index
+        self._tool_type = tool_type
+        self._call = call
+        self._error = error
+        """Why the call has failed, for the model; empty while nothing has."""
+        self._steps: AsyncIterator[Progress | ToolDone] | None = None
+
+    def started_events(self) -> list[ToolProgress]:
+        if self._call is not None:
+            with guard(self._tool_type, "start a call"):
+                return [self._event(step) for step in self._call.started_events()]
+            self._error = _FAILED
+        return []
+
+    def write(self, delta: str) -> list[ToolProgress]:
+        if self._call is not None and not self._error:
+            with guard(self._tool_type, "read arguments"):
+                return [self._event(step) for step in self._call.write(delta)]
+            self._error = _FAILED
+        return []
+
+    async def next_step(self) -> ToolProgress | ToolDone:
+        """Run the call up to its next event, or to its end."""
+        if self._call is not None and not self._error:
+            with guard(self._tool_type, "run a call"):
+                if self._steps is None:
+                    self._steps = self._call.run()
+                async for step in self._steps:
+                    return step if isinstance(step, ToolDone) else self._event(step)
+                self._error = _NO_RESULT
+            self._error = self._error or _FAILED
+        return self.failed(self._error)
+
+    def failed(self, reason: str) -> ToolDone:
+        """The end of a call that was not run to its end."""
+        if self._call is not None:
+            with guard(self._tool_type, "report a failed call"):
+                return self._call.failed(reason)
+        return ToolDone({**self.item, "status": "failed"}, reason)
+
+    async def aclose(self) -> None:
+        """Close the generator of the run now: it holds sandboxes and connections."""
+        with guard(self._tool_type, "close a call"):
+            if isinstance(steps := self._steps, AsyncGenerator):
+                await cast("AsyncGenerator[object]", steps).aclose()
+
+    def _event(self, step: Progress) -> ToolProgress:
+        return ToolProgress(type=step.type, item_id=self.item["id"], output_index=self.output_index, fields=step.fields)
