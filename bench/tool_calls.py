@@ -9,10 +9,10 @@ from measurements import Measurement, Row, Suite
 from peer_process import PeerFailedError, run_peer
 from workload import FEW, MANY, SHAPES, Doubled, RunCounter, Samples, sample
 
-from weakincentives.adapters import ModelReply, ScriptedAdapter
-from weakincentives.adapters.scripted import calls, say
+from weakincentives.adapters import ModelReply
 from weakincentives.prompt import MarkdownSection, Prompt, Tool, ToolContext, ToolResult
 from weakincentives.runtime import Session
+from weakincentives.testing import ScriptedAdapter, calls, say
 
 TARGET = 0.3
 MAX_GROWTH = 1.3  # quadratic is 10; the margin is for caches and the garbage collector

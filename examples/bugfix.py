@@ -21,10 +21,10 @@ from weakincentives import (
     Session,
     ToolResult,
 )
-from weakincentives.adapters.scripted import ScriptedAdapter, call, calls, native, say
 from weakincentives.budget import TokenUsage
 from weakincentives.filesystem import HostFilesystem
 from weakincentives.runtime import InProcessDispatcher, ModelResponded, PromptRendered, ToolInvoked
+from weakincentives.testing import ScriptedAdapter, call, calls, native, say
 from weakincentives.tools import VfsToolsSection
 
 PROJECT = {

@@ -1,9 +1,13 @@
-"""Agents as typed prompts, sessions and adapters.
+"""Client library for LLM agents: typed prompts, tools, sessions and provider adapters.
 
-An agent is a tree of sections that carry their tools (`prompt`), a session that
-keeps what happened (`runtime`), and an adapter that talks to a provider
-(`adapters`). The names below are the ones most programs need; each room has more.
-They are loaded on first use, so importing the package costs next to nothing.
+    prompt      sections, tools and structured output: what is sent to the model
+    runtime     `Session`: event store with slices and reducers
+    adapters    `evaluate`: the agent loop; `adapters.openai` is the adapter for OpenAI's Responses API
+    tools       ready-made tool sections, host mounts, shell executors
+    filesystem  the `Filesystem` protocol and its implementations
+    testing     a scripted model and conformance suites
+
+The names below are loaded on first use, which keeps the import of the package fast.
 """
 
 from __future__ import annotations
@@ -33,7 +37,7 @@ if TYPE_CHECKING:
 
     __version__: str
 
-_HOMES = {
+_MODULES = {
     "Budget": "budget",
     "BudgetTracker": "budget",
     "Deadline": "deadlines",
@@ -82,9 +86,9 @@ __all__ = [
 def __getattr__(name: str) -> object:
     if name == "__version__":
         return import_module("importlib.metadata").version(__name__)
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    value = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
     globals()[name] = value
     return value
 

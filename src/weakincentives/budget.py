@@ -1,4 +1,4 @@
-"""How many tokens may be spent, and how many were."""
+"""Token budgets: limits on token usage, and a tracker that adds up the usage of requests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from weakincentives.deadlines import Deadline
 
 @dataclass(frozen=True, slots=True)
 class TokenUsage:
-    """What one request, or several added up, used."""
+    """Token usage of one request, or the sum of several."""
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -32,7 +32,7 @@ class TokenUsage:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What an evaluation may use. A limit left at None does not limit."""
+    """Limits of an evaluation; None means no limit."""
 
     max_total_tokens: int | None = None
     max_input_tokens: int | None = None
@@ -43,14 +43,14 @@ class Budget:
         for name in ("max_total_tokens", "max_input_tokens", "max_output_tokens"):
             limit: int | None = getattr(self, name)
             if limit is not None and limit <= 0:
-                raise ValueError(f"{name} must be a positive number of tokens, not {limit}; leave it out for no limit")
+                raise ValueError(f"{name} must be a positive number of tokens, not {limit}; use None for no limit")
         if all(getattr(self, limit.name) is None for limit in fields(self)):
             raise ValueError("a Budget needs at least one limit: tokens or a deadline")
 
 
 @dataclass(frozen=True, slots=True)
 class Overrun:
-    """One limit that was crossed."""
+    """A limit that was exceeded."""
 
     limit: str
     allowed: int
@@ -61,7 +61,7 @@ class Overrun:
 
 
 class BudgetTracker:
-    """Adds up all requests that share one budget; several evaluations, also in several threads, may share it."""
+    """Adds up the token usage of requests. Thread-safe: several evaluations may share one tracker."""
 
     def __init__(self, budget: Budget) -> None:
         self.budget = budget
@@ -70,16 +70,16 @@ class BudgetTracker:
 
     @property
     def usage(self) -> TokenUsage:
-        """Everything recorded so far."""
+        """The total usage so far."""
         return self._usage
 
     def record(self, usage: TokenUsage) -> None:
-        """Count one more request."""
+        """Add the usage of one request."""
         with self._lock:
             self._usage += usage
 
     def overrun(self) -> Overrun | None:
-        """The first limit that has been crossed, if any."""
+        """The first limit that is exceeded; None if there is none."""
         used = self._usage
         for limit, spent in (
             ("max_total_tokens", used.total_tokens),

@@ -1,4 +1,4 @@
-"""Time, as something that can be handed in. Imports nothing of ours."""
+"""`Clock`: an injectable source of time, with a manual clock for tests."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """What the package asks of time."""
+    """Wall-clock time, monotonic time and sleep."""
 
     def now(self) -> datetime:
         """The wall-clock time, timezone-aware."""
         ...
 
     def monotonic(self) -> float:
-        """Seconds that only ever grow."""
+        """Monotonic seconds."""
         ...
 
     def sleep(self, seconds: float) -> None:
-        """Wait."""
+        """Block for `seconds`."""
         ...
 
 
 class SystemClock:
-    """The machine's own time."""
+    """The system clock."""
 
     def now(self) -> datetime:
         return datetime.now(UTC)
@@ -37,10 +37,9 @@ class SystemClock:
 
 
 class ManualClock:
-    """Time that moves only when told to: by `advance`, or by somebody's `sleep`.
+    """A clock for tests: time moves only with `advance` and `sleep`, which does not block.
 
-    For tests, ours and yours: a back-off of a minute takes no time, and `slept`
-    tells what was waited for.
+    `slept` records the durations that were passed to `sleep`.
     """
 
     def __init__(self, start: datetime | None = None) -> None:
@@ -59,9 +58,9 @@ class ManualClock:
         self.advance(seconds)
 
     def advance(self, seconds: float) -> None:
-        """Move time forward."""
+        """Move the time forward."""
         if seconds < 0:
-            raise ValueError("time does not go back: advance() takes seconds >= 0")
+            raise ValueError("advance() takes seconds >= 0")
         self._elapsed += seconds
 
 

@@ -1,4 +1,4 @@
-"""When work must be over."""
+"""`Deadline`: a timezone-aware point in time after which no work is started."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from weakincentives.clock import SYSTEM_CLOCK, Clock
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """A moment, timezone-aware, after which no more work is started.
+    """A timezone-aware time after which no more work is started.
 
     >>> from datetime import UTC, datetime
     >>> Deadline(datetime(2000, 1, 1, tzinfo=UTC)).expired
@@ -28,12 +28,12 @@ class Deadline:
 
     @classmethod
     def after(cls, seconds: float, *, clock: Clock = SYSTEM_CLOCK) -> Deadline:
-        """The moment `seconds` from now."""
+        """The deadline `seconds` from now."""
         return cls(clock.now() + timedelta(seconds=seconds), clock)
 
     @property
     def remaining(self) -> float:
-        """Seconds left; zero once it has passed."""
+        """Seconds left; 0 after the deadline."""
         return max(0.0, (self.expires_at - self.clock.now()).total_seconds())
 
     @property
@@ -41,5 +41,5 @@ class Deadline:
         return self.clock.now() >= self.expires_at
 
     def earlier(self, other: Deadline | None) -> Deadline:
-        """Whichever of the two comes first."""
+        """The earlier of two deadlines."""
         return self if other is None or self.expires_at <= other.expires_at else other

@@ -1,40 +1,39 @@
-"""Every error this package raises, drawn as one tree. Imports nothing of ours.
+"""The exception hierarchy of the package.
 
     WinkError
-    ├── ContractError               a `dbc` contract was broken (also an AssertionError)
-    ├── SerdeError                  data and type do not fit
-    │   ├── ParseError              …while reading: `path` says where
-    │   └── SchemaError             …the type has no such JSON schema
-    ├── PromptError                 the prompt itself is wrong: the author's fault
-    │   ├── PromptValidationError   …found while it was built
-    │   ├── PromptRenderError       …found while it was rendered
-    │   └── OutputParseError        the model's answer does not fit the output type
-    ├── PromptEvaluationError       an evaluation ended without an answer: `phase` says where
-    │   ├── BudgetExceededError     …more tokens than the budget allows
-    │   ├── DeadlineExceededError   …no time left
-    │   ├── TurnLimitError          …the model never stopped calling tools
-    │   ├── NativeToolError         …a provider-run tool cannot be declared like this
-    │   │                           (also a PromptValidationError, since it is the author's fault, and a ValueError)
-    │   ├── RefusalError            …the model would not answer
-    │   ├── ContentFilteredError    …the provider withheld the answer
-    │   └── IncompleteAnswerError   …the answer was cut off
-    ├── ProviderFault               the provider or the way to it failed; may be worth a retry
+    ├── ContractError               a `dbc` contract is violated (also an AssertionError)
+    ├── SerdeError                  a value and a type do not match
+    │   ├── ParseError              data cannot be parsed; `path` is the location
+    │   └── SchemaError             a type has no JSON schema
+    ├── PromptError                 the prompt is wrong: an error of its author
+    │   ├── PromptValidationError   found on construction
+    │   ├── PromptRenderError       found while rendering
+    │   └── OutputParseError        the model's answer does not match the output type
+    ├── PromptEvaluationError       an evaluation failed; `phase` is the step
+    │   ├── BudgetExceededError     token budget exceeded
+    │   ├── DeadlineExceededError   deadline passed
+    │   ├── TurnLimitError          turn limit reached
+    │   ├── NativeToolError         invalid declaration of a provider-run tool
+    │   │                           (also a PromptValidationError and a ValueError)
+    │   ├── RefusalError            the model refused to answer
+    │   ├── ContentFilteredError    the provider's content filter stopped the answer
+    │   └── IncompleteAnswerError   the answer was truncated
+    ├── ProviderFault               the provider or the connection failed; may be retried
     ├── MissingExtraError           an optional dependency is not installed (also an ImportError)
     ├── SessionError
-    │   └── ReducerError            a reducer raised; its slice is as it was before
+    │   └── ReducerError            a reducer raised; its slice is unchanged
     ├── ResourceError               a resource is missing or of the wrong type
     ├── FilesystemError             (also an OSError)
-    │   ├── InvalidPathError        the path leaves the root or is no path at all
+    │   ├── InvalidPathError        the path is malformed or leaves the root
     │   ├── MissingFileError        (also a FileNotFoundError)
     │   ├── NotAFileError           (also an IsADirectoryError)
     │   └── NotADirectoryPathError  (also a NotADirectoryError)
     ├── WorkspaceError              host files cannot be mounted
-    │   ├── WorkspaceSecurityError  …because they lie outside the allowed roots
-    │   └── WorkspaceBudgetError    …because they are too large
-    └── ContainerExpiredError       a container is gone, and there is no other in its place
+    │   ├── WorkspaceSecurityError  they are outside of the allowed roots
+    │   └── WorkspaceBudgetError    they are too large
+    └── ContainerExpiredError       a container expired and was not replaced
 
-A tool's own failure is never an exception here: it is a `ToolResult` with
-`success=False`, and the model reads it.
+The failure of a tool is not an exception: it is a `ToolResult` with `success=False`, which is sent to the model.
 """
 
 from __future__ import annotations
@@ -42,11 +41,11 @@ from __future__ import annotations
 from typing import Any, Literal, TypeAlias
 
 Phase: TypeAlias = Literal["request", "response", "tool", "budget"]
-"""Where an evaluation ended: building or sending the request, reading the answer, running a tool, or a limit."""
+"""The step that failed: building or sending a request, reading the response, running a tool, or a limit."""
 
 
 class WinkError(Exception):
-    """Root of everything that this package raises on purpose. Can be pickled, so that it survives a process pool."""
+    """Base class of all exceptions of this package. Instances can be pickled."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuilt, (type(self), self.args, dict(self.__dict__))
@@ -60,15 +59,15 @@ def _rebuilt(kind: type[WinkError], arguments: tuple[Any, ...], attributes: dict
 
 
 class ContractError(WinkError, AssertionError):
-    """A precondition, postcondition or invariant does not hold."""
+    """A precondition, postcondition or invariant is violated."""
 
 
 class SerdeError(WinkError):
-    """A value and a type do not fit together."""
+    """A value and a type do not match."""
 
 
 class ParseError(SerdeError):
-    """Data could not be read as the wanted type; `path` is where, such as `$.items[2].name`."""
+    """Data cannot be parsed as a type; `path` is the location, such as `$.items[2].name`."""
 
     def __init__(self, message: str, *, path: str = "$") -> None:
         super().__init__(f"{message} (at {path})" if path != "$" else message)
@@ -76,23 +75,23 @@ class ParseError(SerdeError):
 
 
 class SchemaError(SerdeError):
-    """The type has no JSON schema of the wanted kind."""
+    """The type has no JSON schema, or no strict one."""
 
 
 class PromptError(WinkError):
-    """A prompt is wrong in itself."""
+    """A prompt is wrong."""
 
 
 class PromptValidationError(PromptError):
-    """A prompt, section or tool was declared in a way that cannot work."""
+    """The declaration of a prompt, section or tool is invalid."""
 
 
 class PromptRenderError(PromptError):
-    """A prompt could not be rendered with the parameters that were bound."""
+    """A prompt cannot be rendered with its bound parameters."""
 
 
 class OutputParseError(PromptError):
-    """The model's text is not the structured output that the prompt asks for."""
+    """The model's answer does not match the output type; `raw` is the text."""
 
     def __init__(self, message: str, *, raw: str) -> None:
         super().__init__(message)
@@ -100,7 +99,7 @@ class OutputParseError(PromptError):
 
 
 class PromptEvaluationError(WinkError):
-    """An evaluation ended without an answer."""
+    """An evaluation failed."""
 
     def __init__(
         self,
@@ -118,11 +117,11 @@ class PromptEvaluationError(WinkError):
 
 
 class BudgetExceededError(PromptEvaluationError):
-    """The requests of this evaluation, taken together, used more tokens than allowed."""
+    """The requests of an evaluation together exceeded the token budget."""
 
 
 class DeadlineExceededError(PromptEvaluationError):
-    """The deadline passed before the model was done."""
+    """The deadline passed during the evaluation."""
 
 
 class TurnLimitError(PromptEvaluationError):
@@ -130,30 +129,29 @@ class TurnLimitError(PromptEvaluationError):
 
 
 class NativeToolError(PromptEvaluationError, PromptValidationError, ValueError):
-    """A tool that the provider runs was declared in a way that it would not take. Found before anything was sent.
+    """The declaration of a provider-run tool is invalid. Raised before a request is sent.
 
-    Also raised by the constructors of adapters and sections; `prompt_name` is empty then.
+    Constructors of adapters and sections raise it too, with an empty `prompt_name`.
     """
 
 
 class RefusalError(PromptEvaluationError):
-    """The model said that it will not answer; the message has its words."""
+    """The model refused to answer; the message has the refusal."""
 
 
 class ContentFilteredError(PromptEvaluationError):
-    """The provider's filter stopped the answer. What there was of it is in `provider_payload`."""
+    """The provider's content filter stopped the answer; `provider_payload` has the partial answer."""
 
 
 class IncompleteAnswerError(PromptEvaluationError):
-    """The answer ended before it was complete. What there was of it is in `provider_payload`."""
+    """The answer is incomplete; `provider_payload` has the partial answer."""
 
 
 class ProviderFault(WinkError):
-    """The provider, or the way to it, failed.
+    """A request to the provider failed.
 
-    `status` is the HTTP status, or None where no answer came at all.
-    `retry_after` is how many seconds the provider asked us to wait.
-    `should_retry` is the provider's own word on it, which wins over the status.
+    `status` is the HTTP status, or None without a response. `retry_after` is the provider's delay in seconds.
+    `should_retry` is the provider's `x-should-retry`, which takes precedence over the status.
     """
 
     def __init__(
@@ -173,15 +171,15 @@ class ProviderFault(WinkError):
 
 
 class MissingExtraError(WinkError, ImportError):
-    """Something was used that needs an extra of this package; the message says which to install."""
+    """A feature needs an optional dependency; the message names the extra to install."""
 
 
 class SessionError(WinkError):
-    """A session could not do what was asked of it."""
+    """Invalid use of a session."""
 
 
 class ReducerError(SessionError):
-    """One or more reducers raised. Their slices are unchanged; the others went on."""
+    """Reducers raised `errors`. Their slices are unchanged; the other reducers ran."""
 
     def __init__(self, message: str, *, errors: tuple[Exception, ...]) -> None:
         super().__init__(message)
@@ -189,11 +187,11 @@ class ReducerError(SessionError):
 
 
 class ResourceError(WinkError):
-    """A resource is not registered, or is not what it was registered as."""
+    """A resource is not registered, or not an instance of its registered type."""
 
 
 class FilesystemError(WinkError, OSError):
-    """A filesystem operation was refused or failed. `path` is the path as the caller gave it."""
+    """A filesystem operation failed. `path` is the path as the caller passed it."""
 
     def __init__(self, message: str, *, path: str) -> None:
         super().__init__(message)
@@ -201,11 +199,11 @@ class FilesystemError(WinkError, OSError):
 
 
 class InvalidPathError(FilesystemError):
-    """The path leaves the root, holds a NUL byte, or has an over-long name."""
+    """The path leaves the root, contains a NUL byte, or has a name that is too long."""
 
 
 class MissingFileError(FilesystemError, FileNotFoundError):
-    """There is nothing at this path."""
+    """The path does not exist."""
 
 
 class NotAFileError(FilesystemError, IsADirectoryError):
@@ -213,25 +211,25 @@ class NotAFileError(FilesystemError, IsADirectoryError):
 
 
 class NotADirectoryPathError(FilesystemError, NotADirectoryError):
-    """The path, or a part of it that must be a directory, is not one."""
+    """The path, or one of its parents, is not a directory."""
 
 
 class WorkspaceError(WinkError):
-    """Host files could not be brought into a workspace."""
+    """Host files cannot be mounted into a workspace."""
 
 
 class WorkspaceSecurityError(WorkspaceError):
-    """A mount reaches outside of what the caller allowed."""
+    """A mount is outside of the allowed host roots."""
 
 
 class WorkspaceBudgetError(WorkspaceError):
-    """A mount holds more bytes than its `max_bytes`."""
+    """A mount exceeds its `max_bytes`."""
 
 
 class ContainerExpiredError(WinkError):
-    """A container is gone, and could not be made again, or is not ours to make again.
+    """A container expired and cannot be recreated, or has an id that the caller passed.
 
-    `original_error` is how that was found out; what kept us from making another is the `__cause__`.
+    `original_error` is the error that showed the expiry; an error while recreating it is the `__cause__`.
     """
 
     def __init__(self, message: str, *, container_id: str, original_error: Exception) -> None:

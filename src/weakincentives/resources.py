@@ -1,4 +1,4 @@
-"""Things that tools need and the prompt does not know: databases, clients, filesystems."""
+"""`ResourceRegistry`: dependency injection for tools, such as databases, clients and filesystems."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ D = TypeVar("D")
 
 @runtime_checkable
 class Snapshotable(Protocol):
-    """A resource that a failed tool call is rolled back on."""
+    """A resource that is rolled back after a failed tool call."""
 
     def snapshot(self) -> object:
-        """The present state, cheap to take and to drop."""
+        """The current state; must be cheap to take and to discard."""
         ...
 
     def restore(self, snapshot: object, /) -> None:
-        """Go back to a state that `snapshot` returned."""
+        """Roll back to a state that `snapshot` returned."""
         ...
 
 
 class ResourceRegistry:
-    """An immutable map from a type to its one instance.
+    """An immutable map from a type to its instance.
 
     >>> registry = ResourceRegistry.build({str: "hello"})
     >>> registry.get(str), int in registry, registry.get(int, None)
@@ -40,10 +40,10 @@ class ResourceRegistry:
 
     @classmethod
     def build(cls, entries: Mapping[type, object]) -> ResourceRegistry:
-        """A registry of these; each instance must be what it is registered as."""
+        """Create a registry; each instance must be an instance of the type that it is registered as."""
         for key, instance in entries.items():
-            can_be_asked = not getattr(key, "_is_protocol", False) or getattr(key, "_is_runtime_protocol", False)
-            if can_be_asked and not isinstance(instance, key):
+            is_checkable = not getattr(key, "_is_protocol", False) or getattr(key, "_is_runtime_protocol", False)
+            if is_checkable and not isinstance(instance, key):
                 raise ResourceError(
                     f"resource registered as {key.__name__} is a {type(instance).__name__}; "
                     f"register it under a type that it is an instance of"
@@ -55,7 +55,7 @@ class ResourceRegistry:
     @overload
     def get(self, key: type[T], default: D, /) -> T | D: ...
     def get(self, key: type[T], /, *default: D) -> T | D:
-        """The instance registered as `key`; without a default, a missing one is an error."""
+        """The instance registered as `key`; if it is missing, the default, or an error without one."""
         if key in self._entries:
             return cast("T", self._entries[key])
         if default:
@@ -66,13 +66,13 @@ class ResourceRegistry:
         )
 
     def merge(self, other: ResourceRegistry) -> ResourceRegistry:
-        """Both together; where both have a type, `other` wins."""
+        """The union of both; for types in both, `other` takes precedence."""
         return ResourceRegistry({**self._entries, **other._entries})
 
     def snapshotables(self) -> tuple[Snapshotable, ...]:
-        """Each distinct resource that can be rolled back."""
+        """The distinct resources that are `Snapshotable`."""
         distinct = {id(instance): instance for instance in self._entries.values()}
-        return tuple(cast("Snapshotable", instance) for instance in distinct.values() if _can_be_rolled_back(instance))
+        return tuple(cast("Snapshotable", instance) for instance in distinct.values() if _is_snapshotable(instance))
 
     def __contains__(self, key: type) -> bool:
         return key in self._entries
@@ -87,6 +87,6 @@ class ResourceRegistry:
         return f"ResourceRegistry({', '.join(key.__name__ for key in self._entries)})"
 
 
-def _can_be_rolled_back(instance: object) -> bool:
-    """Asked by attribute: since Python 3.12, `isinstance` with a protocol no longer sees what `__getattr__` lends."""
+def _is_snapshotable(instance: object) -> bool:
+    """By attribute: since Python 3.12, `isinstance` with a protocol ignores attributes from `__getattr__`."""
     return callable(getattr(instance, "snapshot", None)) and callable(getattr(instance, "restore", None))

@@ -1,28 +1,31 @@
-"""One server per sandbox backend (local, sandbox_url), shared by the tests of the Containers API."""
+"""One server for each sandbox backend, shared by the tests that do not stop it."""
 
 from __future__ import annotations
 
 import pytest
-from fixtures_container_server import QUOTAS
+from fixtures_code_interpreter import BACKENDS
+from fixtures_container_server import QUOTAS, container_server
 from fixtures_server import create_key
 
 TENANTS = {"ours": "a", "colleague": "a", "theirs": "b", "thrifty": "c"}
 
 
-@pytest.fixture(scope="session", params=PLACES)
-def stage(request, tmp_path_factory):
-    """The shared server. No test stops it."""
-    place = tmp_path_factory.mktemp(request.param)
-    keys = {name: create_key(place, name, "--tenant", tenant) for name, tenant in TENANTS.items()}
-    with staged(request.param, place, {"auth": {"keys_file": "keys.json"}, "containers": QUOTAS}) as running:
+@pytest.fixture(scope="session", params=BACKENDS)
+def env(request, tmp_path_factory):
+    """A server that the tests of containers share."""
+    directory = tmp_path_factory.mktemp(request.param)
+    keys = {name: create_key(directory, name, "--tenant", tenant) for name, tenant in TENANTS.items()}
+    with container_server(
+        request.param, directory, {"auth": {"keys_file": "keys.json"}, "containers": QUOTAS}
+    ) as running:
         running.server.keys = keys
         yield running
 
 
 @pytest.fixture
-def client(stage):
-    """An SDK client of tenant `a`; its containers are deleted after the test."""
-    with stage.server.client(stage.server.keys["ours"]) as sdk:
+def client(env):
+    """A client whose containers are deleted afterwards."""
+    with env.server.client(env.server.keys["ours"]) as sdk:
         yield sdk
         for container in sdk.containers.list(limit=100):
             sdk.containers.delete(container.id)

@@ -70,7 +70,7 @@ from weakincentives.tools import CommandOutput, JailedShell, ShellResult
 
 RECORDED = Path(__file__).parents[2].parent / "shared" / "reference"
 
-has_a_jail = pytest.mark.skipif(JailedShell.why_not() is not None, reason="this machine builds no jail")
+has_a_jail = pytest.mark.skipif(JailedShell.unavailable_reason() is not None, reason="this machine builds no jail")
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,6 @@ from fixtures_server import Server, run_server
 
 from weakincentives.adapters.openai import OpenAIAdapter
 from weakincentives.adapters.openai.native_tools.file_search_section import OpenAIFileSearchSection
-from weakincentives.adapters.scripted import ScriptedAdapter, call, native
 from weakincentives.errors import NativeToolError
 from weakincentives.prompt import (
     MarkdownSection,
@@ -40,6 +39,7 @@ from weakincentives.prompt import (
 )
 from weakincentives.runtime.events import InProcessEventBus, PromptExecuted, PromptRendered, ToolInvoked
 from weakincentives.runtime.session import Session
+from weakincentives.testing import ScriptedAdapter, call, native
 from weakincentives.tools import HostMount, VfsPath
 
 SPECS = Path(__file__).parents[2].parent / "shared" / "specs"

@@ -13,7 +13,7 @@ usages = st.builds(TokenUsage, *(st.integers(0, 10_000) for _ in range(4)))
 
 
 @given(st.lists(usages))
-def test_usage_adds_up_field_by_field(parts):
+def test_token_usage_addition(parts):
     total = sum(parts, TokenUsage())
 
     assert total.input_tokens == sum(part.input_tokens for part in parts)
@@ -29,24 +29,24 @@ def test_cached_and_reasoning_tokens_are_parts_of_input_and_output():
 
 @pytest.mark.parametrize("limit", ["max_total_tokens", "max_input_tokens", "max_output_tokens"])
 @pytest.mark.parametrize("tokens", [0, -1])
-def test_a_limit_below_one_token_is_refused(limit, tokens):
+def test_limit_below_one_token_is_rejected(limit, tokens):
     with pytest.raises(ValueError, match=f"{limit} must be a positive number of tokens, not {tokens}"):
         Budget(**{limit: tokens})
 
 
-def test_a_budget_without_limits_is_refused():
+def test_budget_without_limits_is_rejected():
     with pytest.raises(ValueError, match="at least one limit"):
         Budget()
 
 
-def test_a_deadline_alone_is_a_limit():
+def test_budget_with_only_a_deadline():
     tracker = BudgetTracker(Budget(deadline=Deadline.after(60)))
     tracker.record(TokenUsage(10**9, 10**9))
 
     assert tracker.overrun() is None
 
 
-def test_all_requests_count_not_only_the_last():
+def test_tracker_counts_all_requests():
     tracker = BudgetTracker(Budget(max_total_tokens=100))
 
     tracker.record(TokenUsage(40, 20))
@@ -57,7 +57,7 @@ def test_all_requests_count_not_only_the_last():
     assert tracker.overrun() == Overrun("max_total_tokens", allowed=100, used=105)
 
 
-def test_reaching_a_limit_is_not_crossing_it():
+def test_reaching_a_limit_is_not_an_overrun():
     tracker = BudgetTracker(Budget(max_total_tokens=100))
     tracker.record(TokenUsage(60, 40))
 
@@ -72,7 +72,7 @@ def test_reaching_a_limit_is_not_crossing_it():
         (Budget(max_total_tokens=5, max_output_tokens=5), "max_total_tokens", 30),
     ],
 )
-def test_the_overrun_says_which_limit_and_by_how_much(budget, limit, used):
+def test_overrun_names_limit_and_usage(budget, limit, used):
     tracker = BudgetTracker(budget)
     tracker.record(TokenUsage(10, 20))
 
@@ -82,7 +82,7 @@ def test_the_overrun_says_which_limit_and_by_how_much(budget, limit, used):
     assert str(overrun) == f"{limit} is 5, used {used}"
 
 
-def test_threads_may_share_a_tracker():
+def test_tracker_is_thread_safe():
     tracker = BudgetTracker(Budget(max_total_tokens=10**9))
 
     with ThreadPoolExecutor(8) as pool:

@@ -7,7 +7,7 @@ import pytest
 from weakincentives.clock import SYSTEM_CLOCK, ManualClock
 
 
-def test_system_time_is_aware_and_grows():
+def test_system_clock():
     before = SYSTEM_CLOCK.monotonic()
     SYSTEM_CLOCK.sleep(0.001)
 
@@ -15,7 +15,7 @@ def test_system_time_is_aware_and_grows():
     assert SYSTEM_CLOCK.now().utcoffset() == timedelta(0)
 
 
-def test_manual_time_stands_still_until_told():
+def test_manual_clock_moves_only_with_advance():
     start = datetime(2030, 5, 1, 12, tzinfo=UTC)
     clock = ManualClock(start)
 
@@ -26,7 +26,7 @@ def test_manual_time_stands_still_until_told():
     assert (clock.now(), clock.monotonic()) == (start + timedelta(seconds=90), 90.0)
 
 
-def test_manual_sleep_takes_no_time_and_is_remembered():
+def test_manual_sleep_does_not_block_and_is_recorded():
     clock = ManualClock()
 
     clock.sleep(3600)
@@ -36,10 +36,10 @@ def test_manual_sleep_takes_no_time_and_is_remembered():
     assert clock.monotonic() == 3600.5
 
 
-def test_manual_time_does_not_go_back():
+def test_manual_clock_rejects_negative_seconds():
     clock = ManualClock()
 
-    with pytest.raises(ValueError, match="time does not go back"):
+    with pytest.raises(ValueError, match="takes seconds >= 0"):
         clock.advance(-1)
 
     assert clock.monotonic() == 0.0

@@ -8,7 +8,7 @@ from weakincentives.clock import ManualClock
 from weakincentives.deadlines import Deadline
 
 
-def test_it_expires_at_its_moment():
+def test_expires_at_the_given_time():
     clock = ManualClock()
     deadline = Deadline.after(10, clock=clock)
 
@@ -24,19 +24,19 @@ def test_it_expires_at_its_moment():
     assert deadline.remaining == 0.0
 
 
-def test_a_naive_moment_is_refused_with_advice():
+def test_naive_datetime_is_rejected_with_a_hint():
     with pytest.raises(ValueError, match="timezone-aware"):
         Deadline(datetime(2030, 1, 1))  # noqa: DTZ001 - that it has no timezone is the point
 
 
-def test_any_timezone_will_do():
+def test_any_timezone():
     moment = datetime(2030, 1, 1, 12, tzinfo=UTC)
     elsewhere = moment.astimezone(timezone(timedelta(hours=9)))
 
     assert Deadline(moment) == Deadline(elsewhere)
 
 
-def test_the_earlier_of_two():
+def test_earlier():
     clock = ManualClock()
     soon, late = Deadline.after(1, clock=clock), Deadline.after(2, clock=clock)
 
@@ -45,7 +45,7 @@ def test_the_earlier_of_two():
     assert late.earlier(None) is late
 
 
-def test_the_clock_is_no_part_of_what_it_is():
+def test_equality_ignores_the_clock():
     moment = datetime(2030, 1, 1, tzinfo=UTC)
 
     assert Deadline(moment, ManualClock()) == Deadline(moment, ManualClock())

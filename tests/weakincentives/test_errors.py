@@ -10,8 +10,8 @@ from weakincentives import errors
 ALL = [cls for _, cls in inspect.getmembers(errors, inspect.isclass) if cls.__module__ == errors.__name__]
 
 
-def drawn_tree() -> dict[str, str]:
-    """Child -> parent, as drawn in the module's docstring."""
+def documented_tree() -> dict[str, str]:
+    """Child → parent, from the tree in the module's docstring."""
     parents: dict[int, str] = {}
     edges = {}
     for line in (inspect.getdoc(errors) or "").splitlines():
@@ -24,15 +24,15 @@ def drawn_tree() -> dict[str, str]:
     return edges
 
 
-def test_the_drawing_is_the_tree():
+def test_docstring_tree_matches_the_classes():
     ours = {cls.__name__ for cls in ALL}
     actual = {cls.__name__: next((base.__name__ for base in cls.__bases__ if base.__name__ in ours), "") for cls in ALL}
 
-    assert drawn_tree() == actual
+    assert documented_tree() == actual
 
 
 @pytest.mark.parametrize("cls", ALL)
-def test_there_is_one_root_and_each_error_says_what_it_means(cls):
+def test_all_errors_have_one_root_and_a_docstring(cls):
     assert issubclass(cls, errors.WinkError)
     assert cls.__doc__
 
@@ -47,18 +47,18 @@ def test_there_is_one_root_and_each_error_says_what_it_means(cls):
         (errors.NotADirectoryPathError, NotADirectoryError),
     ],
 )
-def test_where_python_has_a_word_for_it_both_catch_it(cls, builtin):
+def test_errors_are_also_built_in_exceptions(cls, builtin):
     assert issubclass(cls, builtin)
 
 
-def test_a_parse_error_says_where():
+def test_parse_error_has_a_path():
     deep = errors.ParseError("expected int", path="$.items[2].name")
 
     assert (str(deep), deep.path) == ("expected int (at $.items[2].name)", "$.items[2].name")
     assert str(errors.ParseError("not JSON")) == "not JSON"
 
 
-def test_an_evaluation_error_carries_prompt_phase_and_payload():
+def test_evaluation_error_has_prompt_phase_and_payload():
     error = errors.BudgetExceededError("too much", prompt_name="review", phase="budget", provider_payload={"id": 1})
 
     assert (str(error), error.message, error.prompt_name, error.phase, error.provider_payload) == (
@@ -70,14 +70,14 @@ def test_an_evaluation_error_carries_prompt_phase_and_payload():
     )
 
 
-def test_a_provider_fault_carries_what_decides_on_a_retry():
+def test_provider_fault_attributes():
     fault = errors.ProviderFault("slow down", status=429, retry_after=2.5, should_retry=True, payload="body")
 
     assert (fault.status, fault.retry_after, fault.should_retry, fault.payload) == (429, 2.5, True, "body")
     assert errors.ProviderFault("no answer").status is None
 
 
-def test_other_errors_carry_their_details():
+def test_attributes_of_other_errors():
     cause = ValueError("x")
 
     assert errors.OutputParseError("no", raw="{").raw == "{"
@@ -97,7 +97,7 @@ def test_other_errors_carry_their_details():
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_an_error_survives_a_process_pool(error: errors.WinkError):
+def test_errors_can_be_pickled(error: errors.WinkError):
     again = pickle.loads(pickle.dumps(error))  # noqa: S301 - our own bytes
 
     assert type(again) is type(error)

@@ -31,7 +31,7 @@ class Outbox:
     def send(self) -> None: ...
 
 
-def test_a_resource_is_found_by_its_type():
+def test_get_by_type():
     database = Database()
     registry = ResourceRegistry.build({Database: database})
 
@@ -42,7 +42,7 @@ def test_a_resource_is_found_by_its_type():
     assert repr(registry) == "ResourceRegistry(Database)"
 
 
-def test_a_missing_resource_is_an_error_that_says_what_there_is():
+def test_missing_resource_error_lists_registered_types():
     registry = ResourceRegistry.build({Database: Database(), str: "x"})
 
     with pytest.raises(ResourceError, match=r"no resource of type Cache; .*\(registered: Database, str\)"):
@@ -51,20 +51,20 @@ def test_a_missing_resource_is_an_error_that_says_what_there_is():
         ResourceRegistry().get(Cache)
 
 
-def test_a_default_stands_in_even_when_it_is_none():
+def test_get_with_default_none():
     assert ResourceRegistry().get(Database, None) is None
 
 
-def test_a_falsy_resource_is_still_a_resource():
+def test_falsy_resource():
     assert ResourceRegistry.build({str: ""}).get(str, "default") == ""
 
 
-def test_what_is_registered_as_something_else_is_refused():
+def test_instance_of_another_type_is_rejected():
     with pytest.raises(ResourceError, match="registered as Database is a str"):
         ResourceRegistry.build({Database: "not one"})
 
 
-def test_a_subclass_and_a_protocol_are_good_keys():
+def test_base_class_and_protocol_as_keys():
     cache, outbox = Cache(), Outbox()
     registry = ResourceRegistry.build({Database: cache, Mailer: outbox})
 
@@ -72,7 +72,7 @@ def test_a_subclass_and_a_protocol_are_good_keys():
     assert Mailer in registry
 
 
-def test_the_registry_does_not_follow_the_map_it_was_built_from():
+def test_registry_copies_its_mapping():
     entries: dict[type, object] = {str: "a"}
     registry = ResourceRegistry.build(entries)
     entries[int] = 1
@@ -80,16 +80,16 @@ def test_the_registry_does_not_follow_the_map_it_was_built_from():
     assert int not in registry
 
 
-def test_merging_prefers_the_other_and_leaves_both_alone():
-    ours, theirs = ResourceRegistry.build({str: "ours", int: 1}), ResourceRegistry.build({str: "theirs"})
+def test_merge_prefers_the_argument_and_changes_neither():
+    first, second = ResourceRegistry.build({str: "ours", int: 1}), ResourceRegistry.build({str: "theirs"})
 
-    merged = ours.merge(theirs)
+    merged = first.merge(second)
 
     assert (merged.get(str), merged.get(int)) == ("theirs", 1)
-    assert (ours.get(str), len(theirs)) == ("ours", 1)
+    assert (first.get(str), len(second)) == ("ours", 1)
 
 
-def test_each_snapshotable_is_listed_once():
+def test_snapshotables_are_distinct():
     cache = Cache()
     registry = ResourceRegistry.build({Database: cache, Cache: cache, str: "plain"})
 
@@ -97,7 +97,7 @@ def test_each_snapshotable_is_listed_once():
     assert isinstance(cache, Snapshotable)
 
 
-def test_a_wrapper_that_lends_snapshots_is_rolled_back_too():
+def test_wrapper_with_getattr_is_snapshotable():
     class Wrapper:
         def __init__(self, inner: object) -> None:
             self._inner = inner
@@ -117,6 +117,6 @@ def test_a_wrapper_that_lends_snapshots_is_rolled_back_too():
     assert ResourceRegistry({Wrapper: wrapper}).snapshotables() == (wrapper,)
 
 
-def test_what_a_protocol_can_be_asked_it_is_asked():
+def test_runtime_protocols_are_checked():
     with pytest.raises(ResourceError, match="registered as Filesystem is a str"):
         ResourceRegistry.build({Filesystem: "not one"})

@@ -228,7 +228,7 @@ class ModelCheck(Struct, frozen=True, kw_only=True):
 async def check_model(chosen: ChosenModel, settings: ModelSettings, environment: Mapping[str, str]) -> ModelCheck:
     """Query a server's list of models, or start the embedded model. Sends no prompt to a paid upstream."""
     if isinstance(settings, (ChatCompletionsModel, ResponsesModel)):
-        return await _check_upstream(chosen.upstream, settings, environment)
+        return await _check_upstream(chosen.upstream_name, settings, environment)
     if isinstance(settings, EmbeddedModel):
         request = ModelRequest(model=chosen.upstream_name, items=[read({"role": "user", "content": "Hello"})])
         try:

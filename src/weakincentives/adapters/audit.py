@@ -1,4 +1,4 @@
-"""Telling a session what an evaluation does. Every event of an evaluation is made here."""
+"""Audit events: dispatches the events of an evaluation to its session."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Audit:
-    """Whom to tell, and on whose behalf."""
+    """Creates events with the fields that all events of an evaluation share, and dispatches them."""
 
     prompt: Prompt[Any]
     adapter: str
     session: Session
     clock: Clock
 
-    def rendered(self, rendered: RenderedPrompt[Any]) -> None:
-        """The prompt is about to be sent."""
+    def record_prompt_rendered(self, rendered: RenderedPrompt[Any]) -> None:
+        """Dispatch `PromptRendered`."""
         self.session.dispatch(
             PromptRendered(
                 prompt_ns=self.prompt.ns,
@@ -40,23 +40,23 @@ class Audit:
             )
         )
 
-    def heard(self, heard: ModelReply, turn: int) -> None:
-        """The model answered."""
+    def record_reply(self, reply: ModelReply, turn: int) -> None:
+        """Dispatch `ModelResponded`."""
         self.session.dispatch(
             ModelResponded(
                 prompt_name=self.prompt.name,
                 adapter=self.adapter,
                 turn=turn,
-                text=heard.text,
-                tool_calls=tuple(call.name for call in (*heard.native_calls, *heard.calls)),
-                usage=heard.usage,
+                text=reply.text,
+                tool_calls=tuple(call.name for call in (*reply.native_calls, *reply.calls)),
+                usage=reply.usage,
                 session_id=self.session.session_id,
                 created_at=self.clock.now(),
             )
         )
 
-    def provider_ran(self, call: NativeCall, text: str) -> None:
-        """The provider ran a tool."""
+    def record_provider_call(self, call: NativeCall, text: str) -> None:
+        """Dispatch `ToolInvoked` for a call that the provider ran."""
         self.session.dispatch(
             ToolInvoked(
                 prompt_name=self.prompt.name,
@@ -74,8 +74,8 @@ class Audit:
             )
         )
 
-    def we_ran(self, call: ToolCall, params: object, result: ToolResult[Any], text: str) -> None:
-        """We ran a tool, or refused to: one of ours, or one that the provider leaves to us."""
+    def record_client_call(self, call: ToolCall, params: object, result: ToolResult[Any], text: str) -> None:
+        """Dispatch `ToolInvoked` for a call that the client ran or rejected."""
         native = call if isinstance(call, ClientRunCall) else None
         self.session.dispatch(
             ToolInvoked(
@@ -93,8 +93,8 @@ class Audit:
             )
         )
 
-    def executed(self, response: PromptResponse[Any]) -> None:
-        """There is an answer."""
+    def record_prompt_executed(self, response: PromptResponse[Any]) -> None:
+        """Dispatch `PromptExecuted`."""
         self.session.dispatch(
             PromptExecuted(
                 prompt_name=self.prompt.name,

@@ -1,7 +1,7 @@
-"""The port to a model provider, and the one way in which every adapter evaluates a prompt.
+"""`ProviderAdapter`: the base class of provider adapters, and `evaluate`, which drives the agent loop.
 
-An adapter says how to `connect`: a function from a `ModelRequest` to a `ModelReply`.
-Everything else is here: rendering, the loop's driver, tools, limits, events, output.
+A subclass implements `connect`, which returns a function from `ModelRequest` to `ModelReply`. Everything else is
+shared by all adapters: rendering, the driver of the loop, tools, limits, events, and parsing the output.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar, get_origin
 
 from weakincentives.adapters.audit import Audit
-from weakincentives.adapters.throttle import ThrottlePolicy, with_backoff
+from weakincentives.adapters.retry import ThrottlePolicy, with_backoff
 from weakincentives.adapters.tool_calls import handle_provider_call, run_tool
 from weakincentives.adapters.turn import (
-    AskModel,
-    Ending,
+    CallModel,
     EvaluationLimits,
+    LoopResult,
     ModelReply,
     ModelRequest,
     NamedTool,
@@ -26,10 +26,11 @@ from weakincentives.adapters.turn import (
     Record,
     RunTool,
     ToolChoice,
-    turns,
+    agent_loop,
 )
 from weakincentives.budget import Budget, BudgetTracker, TokenUsage
 from weakincentives.clock import SYSTEM_CLOCK, Clock
+from weakincentives.dbc import ensure
 from weakincentives.deadlines import Deadline
 from weakincentives.errors import NativeToolError, OutputParseError, PromptEvaluationError, ProviderFault
 from weakincentives.prompt import (
@@ -47,14 +48,17 @@ from weakincentives.runtime import Dispatcher, Session
 OutputT = TypeVar("OutputT")
 
 Connection: TypeAlias = Callable[[ModelRequest], ModelReply]
-"""Sends one request. Raises `ProviderFault` where that failed; whether to try again is not its business."""
+"""Sends one request, once. Raises `ProviderFault` if it fails; retries happen in `adapters.retry`."""
 
 DEFAULT_MAX_TURNS = 100
 
 
 @dataclass(frozen=True)
 class PromptResponse(Generic[OutputT]):
-    """An evaluation's answer. `output` is the typed one; None where the prompt asks for text alone, or it was left."""
+    """The result of an evaluation.
+
+    `output` is the parsed structured output; None if the prompt declares no output type, or with `parse_output=False`.
+    """
 
     prompt_name: str
     text: str
@@ -64,10 +68,19 @@ class PromptResponse(Generic[OutputT]):
     citations: tuple[Any, ...] = ()
 
 
-class ProviderAdapter(ABC):
-    """The base of all adapters. `provider` is the name by which provider tools ask for it.
+def _is_parsed(prompt: Prompt[Any], parse_output: bool, result: PromptResponse[Any]) -> bool:  # noqa: FBT001 - named as in `evaluate`
+    template = prompt.template
+    if not parse_output or template.output_type is None:
+        return result.output is None
+    values = result.output if template.container == "array" else [result.output]
+    return all(isinstance(value, get_origin(template.output_type) or template.output_type) for value in values)
 
-    `native_tools` are provider-run tools that it adds to those of every prompt.
+
+class ProviderAdapter(ABC):
+    """Base class of all adapters.
+
+    `provider` is the provider name that `ProviderTool`s refer to. `native_tools` are provider-run tools that the
+    adapter adds to every prompt.
     """
 
     provider: str
@@ -90,19 +103,19 @@ class ProviderAdapter(ABC):
 
     @abstractmethod
     def connect(self, evaluation: Evaluation) -> Connection:
-        """Get ready for one evaluation. Refuse here what the provider cannot do, before anything is sent."""
+        """Prepare one evaluation. Raise here, before any request is sent, for what the provider does not support."""
 
     def render(self, prompt: Prompt[OutputT], *, session: SessionProtocol) -> RenderedPrompt[OutputT]:
-        """The prompt as it is now, with this adapter's own tools. Two of a name, or of a kind, are refused."""
+        """Render the prompt and add this adapter's native tools. Duplicate tool names and slots are an error."""
         rendered = prompt.render(session=session)
         if not self.native_tools:
             return rendered
         complete = replace(rendered, native_tools=(*rendered.native_tools, *self.native_tools))
-        _refuse_collisions(complete, prompt)
+        _check_collisions(complete, prompt)
         return complete
 
-    def choose(self, evaluation: Evaluation) -> ToolChoice:
-        """What `tool_choice` means for this evaluation; refused where it can mean nothing."""
+    def resolve_tool_choice(self, evaluation: Evaluation) -> ToolChoice:
+        """The tool choice of this evaluation; an error if it names a tool that the prompt does not have."""
         choice = self.tool_choice
         known = {tool.name for tool in (*evaluation.rendered.tools, *evaluation.rendered.native_tools)}
         if isinstance(choice, NamedTool) and choice.name not in known:
@@ -112,6 +125,7 @@ class ProviderAdapter(ABC):
             )
         return choice
 
+    @ensure(_is_parsed, "the output is an instance of the prompt's output type")
     def evaluate(
         self,
         prompt: Prompt[OutputT],
@@ -124,16 +138,18 @@ class ProviderAdapter(ABC):
         bus: Dispatcher | None = None,
         parse_output: bool = True,
     ) -> PromptResponse[OutputT]:
-        """Ask the model, run the tools it calls, and return its answer.
+        """Run the agent loop: send the prompt, run the tools that the model calls, and return the final answer.
 
-        `params` are bound to the prompt for this evaluation. `resources` are for tools, and
-        win over those that sections lend. `bus` is one more place to send the events to.
+        `params` are bound to the prompt for this evaluation. `resources` are available to tools and take precedence
+        over the resources of sections. `bus` is an additional dispatcher that receives the events.
+
+        Each evaluation starts a new conversation: the session records events, it holds no chat history.
         With `parse_output=False` the answer's text is left as it is, and `output` is None.
         """
-        if not isinstance(prompt, Prompt):  # pyright: ignore[reportUnnecessaryIsInstance] - not everybody checks types
+        if not isinstance(prompt, Prompt):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be unchecked
             raise TypeError(f"evaluate() takes a Prompt, not {prompt!r}: write Prompt(template)")
-        prompt = prompt.bound(*params)
-        tracker = _tracker(budget, budget_tracker)
+        prompt = prompt.with_params(*params)
+        tracker = _resolve_tracker(budget, budget_tracker)
         if tracker is not None and tracker.budget.deadline is not None:
             deadline = tracker.budget.deadline.earlier(deadline)
         evaluation = Evaluation(
@@ -145,20 +161,21 @@ class ProviderAdapter(ABC):
             limits=EvaluationLimits(prompt.name, self.max_turns, deadline, tracker),
             audit=Audit(prompt, self.provider, session, self.clock),
         )
-        with session.forwarding(bus), evaluation.cleanup:
-            evaluation.check()
-            choice = self.choose(evaluation)
+        with session.forward_to(bus), evaluation.cleanup:
+            evaluation.check_providers()
+            choice = self.resolve_tool_choice(evaluation)
             connection = self.connect(evaluation)
-            evaluation.audit.rendered(evaluation.rendered)
-            ending = evaluation.run(connection, choice)
-            return evaluation.conclude(ending, parse=parse_output)
+            evaluation.audit.record_prompt_rendered(evaluation.rendered)
+            loop_result = evaluation.run(connection, choice)
+            return evaluation.build_response(loop_result, parse=parse_output)
 
 
 @dataclass
 class Evaluation:
-    """One evaluation under way: what it was asked, what it may use, whom it tells.
+    """State of one running evaluation.
 
-    What an adapter puts into `cleanup` is done when the evaluation ends, however it ends.
+    Adapters push context managers and callbacks onto `cleanup`, which is closed when the evaluation ends, also after
+    an error.
     """
 
     adapter: ProviderAdapter
@@ -170,8 +187,8 @@ class Evaluation:
     audit: Audit
     cleanup: ExitStack = field(default_factory=ExitStack)
 
-    def check(self) -> None:
-        """Refuse a tool of another provider, before the model hears of it."""
+    def check_providers(self) -> None:
+        """Raise if a native tool belongs to another provider."""
         for declared in self.rendered.native_tools:
             if declared.provider not in (None, self.adapter.provider):
                 raise self.error(
@@ -179,17 +196,17 @@ class Evaluation:
                     f"but this adapter is {self.adapter.provider!r}: remove it, or use that provider's adapter"
                 )
 
-    def run(self, connection: Connection, choice: ToolChoice) -> Ending:
-        """Serve the loop until it ends."""
-        loop = turns(self.rendered, limits=self.limits, tool_choice=choice)
+    def run(self, connection: Connection, choice: ToolChoice) -> LoopResult:
+        """Drive the agent loop until it returns: call the model, record events, run tools."""
+        loop = agent_loop(self.rendered, limits=self.limits, tool_choice=choice)
         step = next(loop)
         try:
             while True:
                 match step:
-                    case AskModel(request):
-                        step = loop.send(self._ask(connection, request))
-                    case Record(heard, turn):
-                        self._record(heard, turn)
+                    case CallModel(request):
+                        step = loop.send(self._call_model(connection, request))
+                    case Record(item, turn):
+                        self._record(item, turn)
                         step = loop.send(None)
                     case RunTool(call):
                         ran = run_tool(call, self)
@@ -198,13 +215,13 @@ class Evaluation:
         except StopIteration as stop:
             return stop.value
 
-    def _record(self, heard: NativeCall | ModelReply, turn: int) -> None:
-        if isinstance(heard, NativeCall):
-            self.audit.provider_ran(*handle_provider_call(heard, self))
+    def _record(self, item: NativeCall | ModelReply, turn: int) -> None:
+        if isinstance(item, NativeCall):
+            self.audit.record_provider_call(*handle_provider_call(item, self))
         else:
-            self.audit.heard(heard, turn)
+            self.audit.record_reply(item, turn)
 
-    def _ask(self, connection: Connection, request: ModelRequest) -> ModelReply:
+    def _call_model(self, connection: Connection, request: ModelRequest) -> ModelReply:
         try:
             reply = with_backoff(
                 lambda: connection(request),
@@ -214,18 +231,19 @@ class Evaluation:
             )
         except ProviderFault as fault:
             if self.limits.deadline is not None and self.limits.deadline.expired:
-                raise self.limits.too_late(request.turn) from fault
-            raise self.error(f"{self.adapter.provider} did not answer: {fault}", payload=fault.payload) from fault
+                raise self.limits.deadline_error(request.turn) from fault
+            raise self.error(f"request to {self.adapter.provider} failed: {fault}", payload=fault.payload) from fault
         if self.limits.tracker is not None:
             self.limits.tracker.record(reply.usage)
         return reply
 
-    def conclude(self, ending: Ending, *, parse: bool) -> PromptResponse[Any]:
-        """Read the answer and say that there is one."""
+    def build_response(self, loop_result: LoopResult, *, parse: bool) -> PromptResponse[Any]:
+        """Parse the output and dispatch `PromptExecuted`."""
         output = None
         if parse and self.rendered.output_type is not None:
             try:
-                output = parse_output(ending.text if ending.answer is None else ending.answer, self.rendered)
+                text = loop_result.text if loop_result.final_text is None else loop_result.final_text
+                output = parse_output(text, self.rendered)
             except OutputParseError as error:
                 raise PromptEvaluationError(
                     f"{error}. The raw text is in provider_payload",
@@ -234,13 +252,13 @@ class Evaluation:
                     provider_payload=error.raw,
                 ) from error
         response = PromptResponse[Any](
-            self.prompt.name, ending.text, output, ending.usage, ending.turns, ending.citations
+            self.prompt.name, loop_result.text, output, loop_result.usage, loop_result.turns, loop_result.citations
         )
-        self.audit.executed(response)
+        self.audit.record_prompt_executed(response)
         return response
 
     def tool_context(self) -> ToolContext:
-        """What a tool that runs now may know."""
+        """The context that is passed to tool handlers."""
         return ToolContext(
             prompt=self.prompt,
             rendered_prompt=self.rendered,
@@ -252,11 +270,11 @@ class Evaluation:
         )
 
     def error(self, message: str, *, payload: object = None) -> PromptEvaluationError:
-        """An error of building or sending a request."""
+        """An error of the `request` phase: building or sending a request."""
         return PromptEvaluationError(message, prompt_name=self.prompt.name, phase="request", provider_payload=payload)
 
 
-def _refuse_collisions(rendered: RenderedPrompt[Any], prompt: Prompt[Any]) -> None:
+def _check_collisions(rendered: RenderedPrompt[Any], prompt: Prompt[Any]) -> None:
     sections = {tool.name: f"section {node.path!r}" for node in prompt.template.nodes for tool in node.section.tools()}
     owners = {tool.name: sections.get(tool.name, "the prompt") for tool in rendered.tools}
     slots: dict[str, str] = {}
@@ -271,9 +289,9 @@ def _refuse_collisions(rendered: RenderedPrompt[Any], prompt: Prompt[Any]) -> No
             taken[name] = declared.origin
 
 
-def _tracker(budget: Budget | None, tracker: BudgetTracker | None) -> BudgetTracker | None:
+def _resolve_tracker(budget: Budget | None, tracker: BudgetTracker | None) -> BudgetTracker | None:
     if tracker is None:
         return BudgetTracker(budget) if budget is not None else None
     if budget is not None and budget != tracker.budget:
-        raise ValueError("budget and budget_tracker disagree: give one, or a tracker made from that budget")
+        raise ValueError("budget and budget_tracker.budget differ: pass only one of budget and budget_tracker")
     return tracker

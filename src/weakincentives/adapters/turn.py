@@ -1,12 +1,14 @@
-"""The loop of an evaluation, without I/O: ask the model, run its tools, until it has nothing more to call.
+"""The agent loop, without I/O: call the model and run the tools that it calls, until a reply has no tool calls.
 
-`turns` is a generator. It yields what it needs done and is sent what came of it:
+`agent_loop` is a generator. It yields steps and is sent their results:
 
-    AskModel(request)   ->  ModelReply
-    Record(…)           ->  None         what a reply brought, in order: the calls that the provider ran, then itself
-    RunTool(call)       ->  ToolRan      a call that is ours to run
+    CallModel(request)  ->  ModelReply
+    Record(…)           ->  None           each call that the provider ran, then the reply: dispatch an event
+    RunTool(call)       ->  ToolRunResult  a call that the client runs
 
-and returns an `Ending`. Whoever drives it decides how the world is reached; see `core`.
+and returns a `LoopResult`. `adapters.core` is the driver.
+
+A turn is one request to the model and the tool calls of its reply.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, cast
 
 from weakincentives.budget import BudgetTracker, TokenUsage
+from weakincentives.dbc import ensure
 from weakincentives.deadlines import Deadline
 from weakincentives.errors import BudgetExceededError, DeadlineExceededError, PromptEvaluationError, TurnLimitError
 from weakincentives.prompt import RenderedPrompt, ToolContext, ToolResult
@@ -24,18 +27,18 @@ from weakincentives.runtime.slices import SliceView
 
 @dataclass(frozen=True, slots=True)
 class NamedTool:
-    """The model must call this tool first."""
+    """Tool choice: the model must call this tool in its next reply."""
 
     name: str
 
 
 ToolChoice: TypeAlias = Literal["auto", "none", "required"] | NamedTool
-"""Whether the model may, must or must not call tools. A "must" is over once it was met."""
+"""Whether the model may, must or must not call tools. "required" and a named tool become "auto" once satisfied."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A call of one of our tools. `arguments` is JSON text, as the model wrote it."""
+    """A call of a tool that the client runs. `arguments` is the JSON text that the model wrote."""
 
     call_id: str
     name: str
@@ -44,19 +47,18 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientRunCall(ToolCall):
-    """A call of a provider's tool that the provider leaves to us to run, along with how.
+    """A call of a provider-defined tool that the client must run, such as `apply_patch` or a local shell.
 
-    `params` are for the event. `answer` puts the output into the provider's own form.
-    `undone_on_failure` is False where a failure is news rather than a mishap: a command that
-    exits with 1 has done what it did.
+    `params` are recorded in the event. `format_output` converts the output to the provider's item. With
+    `rollback_on_failure=False` the effects of a failed call stay: a command that exits with 1 has changed files.
     """
 
     capability: str
     provider: str
     params: object
     run: Callable[[ToolContext], ToolResult[Any]]
-    answer: Callable[[ToolOutput], object]
-    undone_on_failure: bool = True
+    format_output: Callable[[ToolOutput], object]
+    rollback_on_failure: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,14 +75,14 @@ class NativeCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelReply:
-    """What came back from one request. `items` are the provider's own, to be sent again untouched.
+    """The reply to one model request. `items` are the provider's items, to be sent again unchanged.
 
-    `answer` is the part of the text that is the answer, where that is not all of it. `error` ends the
-    evaluation, once everything else in the reply has been recorded.
+    `final_text` is the part of `text` that is the final answer, if that is not all of it. `error` ends the evaluation
+    after the rest of the reply has been recorded.
     """
 
     text: str | None = None
-    answer: str | None = None
+    final_text: str | None = None
     calls: tuple[ToolCall, ...] = ()
     native_calls: tuple[NativeCall, ...] = ()
     usage: TokenUsage = field(default_factory=TokenUsage)
@@ -91,7 +93,7 @@ class ModelReply:
 
 @dataclass(frozen=True, slots=True)
 class ToolOutput:
-    """What the model is told about a call; `value` is the result's, for providers that want more than text."""
+    """The output of a tool call that is sent to the model. `value` is the `ToolResult`'s, for structured outputs."""
 
     call_id: str
     name: str
@@ -105,10 +107,10 @@ HistoryItem: TypeAlias = ModelReply | ToolOutput
 
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
-    """One request: the prompt, and everything that happened since.
+    """One model request: the prompt and the history of this evaluation.
 
-    `history` is immutable and shares its memory with the next request's. A
-    backend that keeps its own form of it converts only `history.since(n)`.
+    `history` is immutable and shares its buffer with later requests. An adapter that converts it keeps what it
+    converted and adds only `history.since(n)`.
     """
 
     rendered: RenderedPrompt[Any]
@@ -119,102 +121,104 @@ class ModelRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class AskModel:
-    """Send this, and send back the `ModelReply`."""
+class CallModel:
+    """Step: send the request; the result is the `ModelReply`."""
 
     request: ModelRequest
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """Somebody should know."""
+    """Step: dispatch the event of a provider-run call or of a reply."""
 
-    heard: NativeCall | ModelReply
+    item: NativeCall | ModelReply
     turn: int
 
 
 @dataclass(frozen=True, slots=True)
 class RunTool:
-    """Run this, and send back `ToolRan`."""
+    """Step: run the call; the result is a `ToolRunResult`."""
 
     call: ToolCall
 
 
 @dataclass(frozen=True, slots=True)
-class ToolRan:
-    """The output of a call; `rendered` where the call changed the prompt's tools."""
+class ToolRunResult:
+    """The output of a call; `rendered` is set if the call changed the tools of the prompt."""
 
     output: ToolOutput
     rendered: RenderedPrompt[Any] | None = None
 
 
-Step: TypeAlias = AskModel | Record | RunTool
+Step: TypeAlias = CallModel | Record | RunTool
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
-    """How the loop ended. `citations` are those of all replies, in order."""
+class LoopResult:
+    """What the agent loop returns. `usage` and `citations` are those of all replies."""
 
     text: str
     usage: TokenUsage
     turns: int
     citations: tuple[object, ...]
-    answer: str | None = None
+    final_text: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class EvaluationLimits:
-    """What an evaluation may use up. Where a limit is reached, what the model last said goes along with the error."""
+    """Limits of an evaluation: turns, deadline, token budget. Errors carry the last reply's text as payload."""
 
     prompt_name: str
     max_turns: int
     deadline: Deadline | None = None
     tracker: BudgetTracker | None = None
 
-    def check_tokens(self, said: str | None) -> None:
-        """Raise where all requests together used too many tokens."""
+    def check_tokens(self, last_text: str | None) -> None:
+        """Raise if all requests together exceed the token budget."""
         if self.tracker is not None and (overrun := self.tracker.overrun()) is not None:
             message = f"token budget exceeded: {overrun}. Raise the budget, or shorten prompt and tool outputs"
-            raise self._error(BudgetExceededError, message, said)
+            raise self._error(BudgetExceededError, message, last_text)
 
-    def check_time(self, turn: int, said: str | None) -> None:
-        """Raise where there is no time left to start anything."""
+    def check_deadline(self, turn: int, last_text: str | None) -> None:
+        """Raise if the deadline has passed."""
         if self.deadline is not None and self.deadline.expired:
-            raise self.too_late(turn, said)
+            raise self.deadline_error(turn, last_text)
 
-    def too_late(self, turn: int, said: str | None = None) -> PromptEvaluationError:
-        """The error of a deadline that has passed."""
+    def deadline_error(self, turn: int, last_text: str | None = None) -> PromptEvaluationError:
+        """The error for a passed deadline."""
         until = self.deadline.expires_at.isoformat() if self.deadline else "none"
-        message = f"the deadline ({until}) passed after {turn} turns. Allow more time, or ask for less"
-        return self._error(DeadlineExceededError, message, said)
+        message = f"the deadline ({until}) passed after {turn} turns. Extend the deadline, or reduce the task"
+        return self._error(DeadlineExceededError, message, last_text)
 
-    def check_request(self, turn: int, said: str | None) -> None:
-        """Raise where another request is one too many."""
-        self.check_tokens(said)
-        self.check_time(turn, said)
+    def check_request(self, turn: int, last_text: str | None) -> None:
+        """Raise if a limit forbids another request."""
+        self.check_tokens(last_text)
+        self.check_deadline(turn, last_text)
         if turn >= self.max_turns:
-            message = f"the model still calls tools after {turn} turns. Raise max_turns, or see why in the transcript"
-            raise self._error(TurnLimitError, message, said)
+            message = (
+                f"the model still calls tools after {turn} turns. Raise max_turns, or check the transcript for a loop"
+            )
+            raise self._error(TurnLimitError, message, last_text)
 
-    def _error(self, kind: type[PromptEvaluationError], message: str, said: str | None) -> PromptEvaluationError:
-        return kind(message, prompt_name=self.prompt_name, phase="budget", provider_payload=said)
+    def _error(self, kind: type[PromptEvaluationError], message: str, last_text: str | None) -> PromptEvaluationError:
+        return kind(message, prompt_name=self.prompt_name, phase="budget", provider_payload=last_text)
 
 
-def turns(
+def agent_loop(
     rendered: RenderedPrompt[Any], *, limits: EvaluationLimits, tool_choice: ToolChoice = "auto"
-) -> Generator[Step, ModelReply | ToolRan | None, Ending]:
-    """Drive one evaluation to its end."""
+) -> Generator[Step, ModelReply | ToolRunResult | None, LoopResult]:
+    """Yield the steps of one evaluation; see the module docstring."""
     history: SliceView[HistoryItem] = SliceView()
     usage = TokenUsage()
     citations: list[object] = []
     text: str | None = None
     turn = 0
     while True:
-        limits.check_request(turn, said=text)
+        limits.check_request(turn, last_text=text)
         request = ModelRequest(rendered, history, tool_choice, turn, limits.deadline)
-        reply = cast("ModelReply", (yield AskModel(request)))
-        for heard in (*reply.native_calls, reply):
-            yield Record(heard, turn)
+        reply = cast("ModelReply", (yield CallModel(request)))
+        for item in (*reply.native_calls, reply):
+            yield Record(item, turn)
         turn += 1
         usage += reply.usage
         text = reply.text
@@ -222,19 +226,20 @@ def turns(
         history = history.appended(reply)
         if reply.error is not None:
             raise reply.error
-        limits.check_tokens(said=text)
+        limits.check_tokens(last_text=text)
         if not reply.calls:
-            return Ending(text or "", usage, turn, tuple(citations), reply.answer)
-        tool_choice = relaxed(tool_choice, reply)
+            return LoopResult(text or "", usage, turn, tuple(citations), reply.final_text)
+        tool_choice = relax_tool_choice(tool_choice, reply)
         for call in reply.calls:
-            limits.check_time(turn, said=text)
-            ran = cast("ToolRan", (yield RunTool(call)))
+            limits.check_deadline(turn, last_text=text)
+            ran = cast("ToolRunResult", (yield RunTool(call)))
             history = history.appended(ran.output)
             rendered = ran.rendered or rendered
 
 
-def relaxed(choice: ToolChoice, reply: ModelReply) -> ToolChoice:
-    """What is left of a demand after this reply: none that was met, or the loop would never end."""
+@ensure(lambda choice, result: result in (choice, "auto"), "a tool choice is kept or relaxed, never tightened")
+def relax_tool_choice(choice: ToolChoice, reply: ModelReply) -> ToolChoice:
+    """The tool choice after this reply: "auto" once it is satisfied, since otherwise the loop would not end."""
     called = {call.name for call in reply.calls} | {call.name for call in reply.native_calls}
     met = choice.name in called if isinstance(choice, NamedTool) else choice == "required" and bool(called)
     return "auto" if met else choice

@@ -1,12 +1,12 @@
-"""Design by contract: what a function expects, promises and leaves alone, said where it is defined.
+"""Design by contract (DbC): preconditions, postconditions, class invariants and purity checks as decorators.
 
-    switch      whether contracts are checked; decided when something is decorated
-    conditions  `require` and `ensure`: before and after a call
-    invariants  `invariant`: what always holds for the instances of a class
-    purity      `pure`: the arguments are left as they were
+    conditions  `require` and `ensure`: predicates on the arguments before a call, and on its result after it
+    invariants  `invariant`: a predicate that holds for every instance of a class between calls
+    purity      `pure`: a call does not change its arguments
 
-Contracts are for tests and development. They are off unless WEAKINCENTIVES_DBC=1
-is set, and off means gone: each decorator hands back the very object it was given.
+Contracts are assertions about this package's own code, for tests and development. They are enabled by
+WEAKINCENTIVES_DBC=1, which is read when something is decorated. While they are disabled, each decorator returns the
+object that it is given, so a call costs nothing. Errors that users cause are never contracts: they are always checked.
 """
 
 from __future__ import annotations
@@ -14,6 +14,5 @@ from __future__ import annotations
 from weakincentives.dbc.conditions import ensure, require
 from weakincentives.dbc.invariants import invariant
 from weakincentives.dbc.purity import pure
-from weakincentives.dbc.switch import checking, is_checking
 
-__all__ = ["checking", "ensure", "invariant", "is_checking", "pure", "require"]
+__all__ = ["ensure", "invariant", "pure", "require"]

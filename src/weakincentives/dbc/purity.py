@@ -1,4 +1,4 @@
-"""`pure`: a function that leaves its arguments as they were."""
+"""Purity checks: `pure` verifies that a call does not change its arguments."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from collections import deque
 from collections.abc import Callable, Hashable
 from functools import wraps
 from types import FunctionType, ModuleType
-from typing import Any, ParamSpec, TypeAlias, TypeVar, cast
+from typing import Any, ParamSpec, TypeAlias, TypeVar, cast, get_origin
 
-from weakincentives.dbc.conditions import arguments, refuse_unfinished
-from weakincentives.dbc.switch import is_checking
+from weakincentives.dbc.conditions import bind_arguments, is_enabled, reject_coroutines_and_generators
 from weakincentives.errors import ContractError
 
 P = ParamSpec("P")
@@ -18,30 +17,30 @@ R = TypeVar("R")
 
 Fingerprint: TypeAlias = Hashable
 
-_VALUES = (str, bytes, int, float, complex, bool, type(None))
+_SCALARS = (str, bytes, int, float, complex, bool, type(None))
 _OPAQUE = (type, FunctionType, ModuleType)
 
 
 def pure(function: Callable[P, R]) -> Callable[P, R]:
-    """The arguments, and everything that can be reached through them, are not changed by a call.
+    """A call must not change its arguments, nor anything that is reachable through them.
 
-    >>> from weakincentives.dbc import checking
-    >>> with checking():
-    ...     @pure
-    ...     def last(items: list[int]) -> int:
-    ...         return items.pop()
+    >>> import os
+    >>> os.environ["WEAKINCENTIVES_DBC"] = "1"  # in a program, set it before anything is imported
+    >>> @pure
+    ... def last(items: list[int]) -> int:
+    ...     return items.pop()
     >>> last([1, 2, 3])
     Traceback (most recent call last):
     weakincentives.errors.ContractError: last is @pure but changed its argument `items`
     """
-    if not is_checking():
+    if not is_enabled():
         return function
-    refuse_unfinished("pure", function)
+    reject_coroutines_and_generators("pure", function)
     signature = inspect.signature(function)
 
     @wraps(function)
     def checked(*args: P.args, **kwargs: P.kwargs) -> R:
-        values = arguments(signature, *args, **kwargs)
+        values = bind_arguments(signature, *args, **kwargs)
         before = {name: fingerprint(value) for name, value in values.items()}
         result = function(*args, **kwargs)
         changed = [name for name, value in values.items() if fingerprint(value) != before[name]]
@@ -54,21 +53,21 @@ def pure(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def fingerprint(value: object) -> Fingerprint:
-    """Something that is equal to a later fingerprint of the same value exactly when nothing in it has changed.
+    """A hashable summary of a value, equal to a later one of the same value exactly if nothing in it has changed.
 
-    It looks and never copies, so a lock or an open connection among the arguments is no problem. What it cannot
-    look into, such as an object written in C, counts as unchanged as long as it is the same object.
+    Nothing is copied, so arguments may hold locks and open connections. An object without inspectable state, such as
+    one implemented in C, counts as unchanged while it is the same object.
     """
-    return _look(value, {})
+    return _fingerprint(value, {})
 
 
 class _Identity:
-    """An object that is equal only to itself. Holding it keeps its address from being given to another one."""
+    """Compares by identity. Keeps a reference, so that the address cannot be reused while fingerprints are compared."""
 
     __slots__ = ("_object",)
 
-    def __init__(self, held: object) -> None:
-        self._object = held
+    def __init__(self, value: object) -> None:
+        self._object = value
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Identity) and self._object is other._object
@@ -77,10 +76,10 @@ class _Identity:
         return id(self._object)
 
 
-def _look(value: object, seen: dict[int, int]) -> Fingerprint:
-    if isinstance(value, _VALUES) and type(value) in _VALUES:
+def _fingerprint(value: object, seen: dict[int, int]) -> Fingerprint:
+    if isinstance(value, _SCALARS) and type(value) in _SCALARS:
         return type(value), value
-    if isinstance(value, _OPAQUE):
+    if isinstance(value, _OPAQUE) or get_origin(value) is not None:  # types, such as list[int], hold caches
         return _Identity(value)
     if id(value) in seen:
         return "seen", seen[id(value)]
@@ -89,22 +88,22 @@ def _look(value: object, seen: dict[int, int]) -> Fingerprint:
 
 
 def _content(value: object, seen: dict[int, int]) -> Fingerprint:
-    """What a container of the standard kinds, or one derived from them, holds."""
+    """The items of a built-in container or of a subclass of one."""
     if isinstance(value, dict):
         entries = cast("dict[object, object]", value)
-        return tuple((_look(key, seen), _look(item, seen)) for key, item in entries.items())
+        return tuple((_fingerprint(key, seen), _fingerprint(item, seen)) for key, item in entries.items())
     if isinstance(value, list | tuple | deque):
         items = cast("list[object]", value)
-        return tuple(_look(item, seen) for item in items)
+        return tuple(_fingerprint(item, seen) for item in items)
     if isinstance(value, set | frozenset):
         members = cast("set[object]", value)
-        return frozenset(_look(member, seen) for member in members)
+        return frozenset(_fingerprint(member, seen) for member in members)
     return bytes(value) if isinstance(value, bytearray) else None
 
 
 def _state(value: object, seen: dict[int, int]) -> Fingerprint:
-    """What an instance keeps in `__dict__` and `__slots__`."""
-    # The one of `object`: a class's own __getstate__ may leave out what it does not want pickled, or do work.
+    """The attributes in `__dict__` and `__slots__`."""
+    # `object.__getstate__`, because an overriding method may omit attributes or have side effects.
     state: Any = object.__getstate__(value)
     parts = cast("tuple[dict[str, object] | None, ...]", state if isinstance(state, tuple) else (state,))
-    return tuple((name, _look(item, seen)) for part in parts if part for name, item in part.items())
+    return tuple((name, _fingerprint(item, seen)) for part in parts if part for name, item in part.items())

@@ -1,14 +1,18 @@
-"""Files of agents: the `Filesystem` port, its implementations, and mounts. Knows nothing of prompts or providers.
+"""Virtual filesystem: the `Filesystem` protocol, its implementations, and host mounts.
 
-    protocol    what a filesystem is: `Filesystem`, `FileStat`, `GrepMatch`
-    paths       what a path is: `VfsPath`, and the one validation
-    base        `FilesystemBase`: all of the port from six primitives (`patterns`, `faults`)
-    memory      `InMemoryFilesystem`
-    host        `HostFilesystem`, over descriptors (`beneath`) with undo (`journal`)
-    mounts      `HostMount`; `materialize` plans (`mount_plan`), then copies (`mount_copy`)
-    conformance the tests that every filesystem must pass, a stranger's too
+    protocol       `Filesystem`, `FileStat`, `GrepMatch`
+    paths          path validation, `VfsPath`
+    base           `FilesystemBase`: derives the protocol from six primitive methods
+    errors         the error messages that all implementations share
+    glob_patterns  glob patterns of `Filesystem.glob` and `grep`
+    regex_timeout  regular expressions with a timeout
+    memory         `InMemoryFilesystem`
+    host           `HostFilesystem`: a host directory, with path resolution by `openat` and an `undo_log` for snapshots
+    mounts         `HostMount`; `materialize` plans and copies host files
+    tar            tar archives as streams
 
-What touches the disk is loaded on first use: most programs that import this room only name its types.
+`weakincentives.testing.FilesystemConformance` is the conformance suite of implementations. Modules that access the disk
+are loaded on first use.
 """
 
 from __future__ import annotations
@@ -24,10 +28,10 @@ from weakincentives.filesystem.protocol import FileStat, Filesystem, GrepMatch
 
 if TYPE_CHECKING:
     from weakincentives.filesystem.host import HostFilesystem
-    from weakincentives.filesystem.journal import HostSnapshot
     from weakincentives.filesystem.mounts.copy import materialize
+    from weakincentives.filesystem.undo_log import HostSnapshot
 
-_HOMES = {"HostFilesystem": "host", "HostSnapshot": "journal", "materialize": "mounts.copy"}
+_LAZY_MODULES = {"HostFilesystem": "host", "HostSnapshot": "undo_log", "materialize": "mounts.copy"}
 
 __all__ = [
     "FileStat",
@@ -46,8 +50,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    if name not in _HOMES:
+    if name not in _LAZY_MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    value = getattr(import_module(f"{__name__}.{_LAZY_MODULES[name]}"), name)
     globals()[name] = value
     return value

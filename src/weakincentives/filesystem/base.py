@@ -1,4 +1,4 @@
-"""`FilesystemBase`: everything in `Filesystem` that follows from six primitives. Does no I/O of its own."""
+"""`FilesystemBase`: implements the `Filesystem` protocol on top of six abstract methods."""
 
 from __future__ import annotations
 
@@ -7,20 +7,19 @@ from collections.abc import Iterator
 from itertools import islice
 
 from weakincentives.errors import FilesystemError, MissingFileError, NotADirectoryPathError
+from weakincentives.filesystem.glob_patterns import compile_glob, literal_prefix
 from weakincentives.filesystem.paths import join, split
-from weakincentives.filesystem.patterns import compile_glob, literal_prefix
 from weakincentives.filesystem.protocol import FileStat, GrepMatch
 from weakincentives.filesystem.regex_timeout import RegexTimeout, compile_pattern
 
-LARGEST_SEARCHED = 64 << 20  # a search holds one whole file at a time
+MAX_SEARCHED_BYTES = 64 << 20  # a search reads one whole file into memory at a time
 
 
 class FilesystemBase(ABC):
-    """A `Filesystem` for implementations to start from.
+    """Base class of `Filesystem` implementations.
 
-    They define `read_bytes`, `write_bytes`, `stat`, `list_dir`, `mkdir` and `delete`, as `Filesystem` describes them.
-    The rest is derived here and may be overridden where the implementation knows a shorter way; `scan` is the one to
-    begin with.
+    Subclasses define `read_bytes`, `write_bytes`, `stat`, `list_dir`, `mkdir` and `delete`. The other methods may be
+    overridden for speed, `scan` first.
     """
 
     @abstractmethod
@@ -42,7 +41,7 @@ class FilesystemBase(ABC):
     def delete(self, path: str, *, recursive: bool = False) -> None: ...
 
     def scan(self, path: str = ".") -> list[FileStat]:
-        """What `list_dir` lists, each with its `stat`."""
+        """The `stat` of each entry of a directory."""
         parts = split(path)
         return [self.stat(join((*parts, name))) for name in self.list_dir(path)]
 
@@ -71,27 +70,27 @@ class FilesystemBase(ABC):
 
     def walk(self, path: str = ".") -> Iterator[tuple[str, list[str], list[str]]]:
         start = split(path)
-        waiting = [start]
-        while waiting:
-            here = waiting.pop()
+        pending = [start]
+        while pending:
+            current = pending.pop()
             try:
-                entries = self.scan(join(here))
+                entries = self.scan(join(current))
             except FilesystemError:
-                if here == start:
+                if current == start:
                     raise
-                continue  # it vanished, or is not for us to read: no reason to lose the rest
+                continue  # deleted meanwhile, or unreadable: skip it
             directories = [split(entry.path)[-1] for entry in entries if entry.is_dir]
             files = [split(entry.path)[-1] for entry in entries if entry.is_file]
-            yield join(here), directories, files
-            waiting.extend((*here, name) for name in reversed(directories))
+            yield join(current), directories, files
+            pending.extend((*current, name) for name in reversed(directories))
 
     def glob(self, pattern: str) -> list[str]:
-        wanted = compile_glob(pattern)
+        compiled = compile_glob(pattern)
         start = literal_prefix(pattern)
         if not self.is_dir(start):
             return []
-        patience = RegexTimeout()
-        return sorted(path for path in self._files_below(start) if patience.matches(wanted, path, whole=True))
+        timeout = RegexTimeout()
+        return sorted(path for path in self._files_below(start) if timeout.matches(compiled, path, full=True))
 
     def grep(
         self,
@@ -102,25 +101,25 @@ class FilesystemBase(ABC):
         ignore_case: bool = False,
         max_matches: int | None = None,
     ) -> list[GrepMatch]:
-        wanted = compile_pattern(pattern, ignore_case=ignore_case)
-        named = compile_glob(glob if "/" in glob else f"**/{glob}") if glob else None
+        compiled = compile_pattern(pattern, ignore_case=ignore_case)
+        name_pattern = compile_glob(glob if "/" in glob else f"**/{glob}") if glob else None
         start = self.stat(path)
         files = sorted(self._files_below(path)) if start.is_dir else [start.path]
-        patience = RegexTimeout()
+        timeout = RegexTimeout()
         matches = (
             GrepMatch(file, number, line)
             for file in files
-            if named is None or patience.matches(named, file, whole=True)
-            for number, line in self._lines(file, tolerant=start.is_dir)
-            if patience.matches(wanted, line, whole=False)
+            if name_pattern is None or timeout.matches(name_pattern, file, full=True)
+            for number, line in self._lines(file, skip_unreadable=start.is_dir)
+            if timeout.matches(compiled, line, full=False)
         )
         return list(islice(matches, max_matches))
 
-    def _lines(self, file: str, *, tolerant: bool) -> Iterator[tuple[int, str]]:
+    def _lines(self, file: str, *, skip_unreadable: bool) -> Iterator[tuple[int, str]]:
         try:
-            content = self._content(file)
+            content = self._searchable_content(file)
         except FilesystemError:
-            if not tolerant:
+            if not skip_unreadable:
                 raise
             return
         if b"\0" in content:
@@ -129,13 +128,13 @@ class FilesystemBase(ABC):
             text = content.decode()
         except UnicodeDecodeError:
             return
-        # Only "\n" ends a line: `splitlines` would count form feeds and others, and no editor agrees with that.
+        # Only "\n" ends a line: `splitlines` would also split at form feeds and others, unlike editors.
         for number, line in enumerate(text.split("\n"), start=1):
             yield number, line.removesuffix("\r")
 
-    def _content(self, file: str) -> bytes:
-        if self.stat(file).size > LARGEST_SEARCHED:
-            raise FilesystemError(f"{file!r} is too large to be searched", path=file)
+    def _searchable_content(self, file: str) -> bytes:
+        if self.stat(file).size > MAX_SEARCHED_BYTES:
+            raise FilesystemError(f"{file!r} is too large to search", path=file)
         return self.read_bytes(file)
 
     def _files_below(self, path: str) -> Iterator[str]:

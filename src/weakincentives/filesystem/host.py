@@ -1,7 +1,7 @@
-"""`HostFilesystem`: a directory of this machine, which cannot be left. Only here are agents' files read and written.
+"""`HostFilesystem`: a directory of the host as a `Filesystem`, confined to its root.
 
-Every operation starts from the root's descriptor and goes down through `beneath`, so no symbolic link is followed and
-no rename on the way changes where it ends. What it then does, it does to an entry of a directory that it holds open.
+Every operation resolves its path from the root's descriptor (`openat`), so no symbolic link is followed and concurrent
+renames cannot redirect it; it then works on an entry of an open directory descriptor.
 """
 
 from __future__ import annotations
@@ -18,75 +18,81 @@ from typing import BinaryIO, Literal
 
 from weakincentives.errors import FilesystemError, InvalidPathError
 from weakincentives.filesystem.base import FilesystemBase
-from weakincentives.filesystem.beneath import (
-    LIST,
-    PASS,
-    READ,
+from weakincentives.filesystem.errors import (
+    directory_not_empty,
+    missing_file,
+    not_a_directory,
+    not_a_file,
+    root_not_deletable,
+)
+from weakincentives.filesystem.openat import (
+    LIST_DIR,
+    READ_FILE,
+    TRAVERSE,
     Opener,
-    best_opener,
-    describe,
-    names_in,
-    opened,
+    default_opener,
+    describe_mode,
+    list_names,
+    open_beneath,
     read_all,
     write_all,
 )
-from weakincentives.filesystem.faults import directory_not_empty, missing, not_a_directory, not_a_file, root_is_kept
-from weakincentives.filesystem.journal import (
+from weakincentives.filesystem.paths import Parts, is_addressable, join, split
+from weakincentives.filesystem.protocol import FileStat
+from weakincentives.filesystem.undo_log import (
     Absent,
-    Before,
     HostSnapshot,
-    Journal,
+    PreviousState,
     SavedDirectory,
     SavedFile,
     SavedLink,
+    UndoLog,
 )
-from weakincentives.filesystem.paths import Parts, is_addressable, join, split
-from weakincentives.filesystem.protocol import FileStat
 
 
 class HostFilesystem(FilesystemBase):
     """A `Filesystem` over the directory `root`, which must exist.
 
-    - **Links are never followed**, not even those that stay inside: a symbolic link is listed and can be deleted,
-      nothing else. The same holds for FIFOs, sockets and devices. (`root` itself may be reached through links.)
-    - **Writes are atomic**: others see the old file or the new one. Permission bits are kept, and the owner where we
-      may give files away; hard links are parted, extended attributes lost. Nothing is synced to the disk.
-    - **Snapshots** cover what is changed through this object, not what others do to the directory meanwhile. `restore`
-      leaves a directory in place that others have put something into, and cannot bring back sockets and devices.
-    - One thread at a time may change it; any number may read.
+    - **Symbolic links are never followed**, not even inside the root: a link can only be listed and deleted, like
+      FIFOs, sockets and devices. (The path of `root` itself may contain links.)
+    - **Writes are atomic**: other processes read the old file or the new one. Permission bits are kept, and the owner
+      if the process may change it; hard links are broken, extended attributes are lost. There is no fsync.
+    - **Snapshots** cover changes through this object, not those of other processes. `restore` keeps a directory that
+      another process has put files into, and cannot recreate sockets and devices.
+    - Only one thread at a time may write; any number may read.
 
-    `opener` picks one of the two routes of `beneath`; left out, it is the better one.
+    `opener` selects one of the two implementations in `openat`; the default is the fastest that works.
     """
 
     def __init__(self, root: str | os.PathLike[str], *, opener: Opener | None = None) -> None:
-        self._opener = opener or best_opener()
-        self._journal = Journal()
+        self._opener = opener or default_opener()
+        self._undo_log = UndoLog()
         self._root = Path(root)
         try:
-            self._anchor = os.open(root, PASS | os.O_CLOEXEC)
+            self._root_fd = os.open(root, TRAVERSE | os.O_CLOEXEC)
         except OSError as error:
-            raise FilesystemError(f"cannot open {str(root)!r} as a root: {error.strerror}", path=str(root)) from error
-        weakref.finalize(self, os.close, self._anchor)
+            raise FilesystemError(f"cannot open {str(root)!r} as the root: {error.strerror}", path=str(root)) from error
+        weakref.finalize(self, os.close, self._root_fd)
 
     def __repr__(self) -> str:
         return f"HostFilesystem({str(self._root)!r})"
 
     @property
     def root(self) -> Path:
-        """The directory, as it was given."""
+        """The root directory, as passed to the constructor."""
         return self._root
 
     def read_bytes(self, path: str) -> bytes:
         parts = split(path)
-        with self._speaking_of(path, "file"), opened(self._opener, self._anchor, parts, READ) as file:
+        with self._translate_errors(path, "file"), open_beneath(self._root_fd, parts, READ_FILE, self._opener) as file:
             _require_file(path, os.fstat(file))
             return read_all(file)
 
     def open_read(self, path: str) -> BinaryIO:
-        """A file to read piece by piece, where it is too large to hold. The caller closes it."""
+        """Open a file for reading in chunks. The caller closes it."""
         parts = split(path)
-        with self._speaking_of(path, "file"):
-            descriptor = self._opener(self._anchor, parts, READ)
+        with self._translate_errors(path, "file"):
+            descriptor = self._opener(self._root_fd, parts, READ_FILE)
             try:
                 _require_file(path, os.fstat(descriptor))
                 return os.fdopen(descriptor, "rb")
@@ -98,53 +104,56 @@ class HostFilesystem(FilesystemBase):
         self.write_chunks(path, (content,))
 
     def write_chunks(self, path: str, content: Iterable[bytes]) -> None:
-        """Write a file piece by piece. It takes its place when it is whole, or not at all."""
+        """Write a file from chunks, atomically."""
         parts = split(path)
         if not parts:
             raise not_a_file(path)
-        with self._speaking_of(path, "file"), self._directory(parts[:-1], make=True) as directory:
-            before = _look(parts[-1], directory)
+        with self._translate_errors(path, "file"), self._directory(parts[:-1], make=True) as directory:
+            before = _lstat_or_none(parts[-1], directory)
             if before is not None:
                 _require_file(path, before)
                 _require_writable(parts[-1], directory)
-            self._write(parts, directory, content, like=before)
+            self._write(parts, directory, content, template=before)
 
     def stat(self, path: str) -> FileStat:
         parts = split(path)
         if not parts:
-            return _file_stat(parts, os.fstat(self._anchor))
-        with self._speaking_of(path, "directory"), self._directory(parts[:-1]) as directory:
+            return _file_stat(parts, os.fstat(self._root_fd))
+        with self._translate_errors(path, "directory"), self._directory(parts[:-1]) as directory:
             return _file_stat(parts, os.stat(parts[-1], dir_fd=directory, follow_symlinks=False))
 
     def list_dir(self, path: str = ".") -> list[str]:
         parts = split(path)
-        with self._speaking_of(path, "directory"), opened(self._opener, self._anchor, parts, LIST) as directory:
-            return sorted(name for name in names_in(directory) if is_addressable((*parts, name)))
+        with (
+            self._translate_errors(path, "directory"),
+            open_beneath(self._root_fd, parts, LIST_DIR, self._opener) as directory,
+        ):
+            return sorted(name for name in list_names(directory) if is_addressable((*parts, name)))
 
     def scan(self, path: str = ".") -> list[FileStat]:
         parts = split(path)
         found: list[FileStat] = []
         with (
-            self._speaking_of(path, "directory"),
-            opened(self._opener, self._anchor, parts, LIST) as directory,
+            self._translate_errors(path, "directory"),
+            open_beneath(self._root_fd, parts, LIST_DIR, self._opener) as directory,
             os.scandir(directory) as entries,
         ):
             for entry in entries:
                 if is_addressable((*parts, entry.name)):
-                    with suppress(FileNotFoundError):  # it went away meanwhile
+                    with suppress(FileNotFoundError):  # deleted meanwhile
                         found.append(_file_stat((*parts, entry.name), entry.stat(follow_symlinks=False)))
         return sorted(found, key=lambda entry: entry.path)
 
     def mkdir(self, path: str) -> None:
         parts = split(path)
-        with self._speaking_of(path, "directory"), self._directory(parts, make=True):
-            pass  # opening it says what is wrong if something else is in its place
+        with self._translate_errors(path, "directory"), self._directory(parts, make=True):
+            pass  # opening it raises if the path is not a directory
 
     def delete(self, path: str, *, recursive: bool = False) -> None:
         parts = split(path)
         if not parts:
-            raise root_is_kept(path)
-        with self._speaking_of(path, "directory"):
+            raise root_not_deletable(path)
+        with self._translate_errors(path, "directory"):
             if not self.stat(path).is_dir:
                 with self._directory(parts[:-1]) as directory:
                     self._unlink(parts, directory)
@@ -154,26 +163,26 @@ class HostFilesystem(FilesystemBase):
                 self._remove_directory(parts)
 
     def snapshot(self) -> HostSnapshot:
-        """The present moment; costs the same however much there is."""
-        return self._journal.mark()
+        """A snapshot, in O(1); see `undo_log`."""
+        return self._undo_log.take_snapshot()
 
     def restore(self, snapshot: object, /) -> None:
-        """Put back what was changed through this object since then."""
-        for parts, before in self._journal.since(snapshot):
-            with self._speaking_of(join(parts), "file"):
-                self._put_back(parts, before)
-        self._journal.rewound(snapshot)
+        """Undo the changes that were made through this object since the snapshot."""
+        for parts, before in self._undo_log.changes_since(snapshot):
+            with self._translate_errors(join(parts), "file"):
+                self._restore_entry(parts, before)
+        self._undo_log.discard_after(snapshot)
 
     @contextmanager
     def _directory(self, parts: Parts, *, make: bool = False) -> Generator[int]:
-        """The directory at `parts`, held open to work on its entries."""
+        """A descriptor of the directory at `parts`; with `make`, missing directories are created."""
         try:
-            descriptor = self._opener(self._anchor, parts, PASS)
+            descriptor = self._opener(self._root_fd, parts, TRAVERSE)
         except FileNotFoundError:
             if not make:
                 raise
             self._make_directories(parts)
-            descriptor = self._opener(self._anchor, parts, PASS)
+            descriptor = self._opener(self._root_fd, parts, TRAVERSE)
         try:
             yield descriptor
         finally:
@@ -181,11 +190,11 @@ class HostFilesystem(FilesystemBase):
 
     def _make_directories(self, parts: Parts) -> None:
         for length in range(1, len(parts) + 1):
-            with self._directory(parts[: length - 1]) as above:
-                if _look(parts[length - 1], above) is None:
-                    self._journal.note(parts[:length], above)
+            with self._directory(parts[: length - 1]) as parent:
+                if _lstat_or_none(parts[length - 1], parent) is None:
+                    self._undo_log.record(parts[:length], parent)
                     with suppress(FileExistsError):
-                        os.mkdir(parts[length - 1], dir_fd=above)
+                        os.mkdir(parts[length - 1], dir_fd=parent)
 
     def _write(
         self,
@@ -193,20 +202,20 @@ class HostFilesystem(FilesystemBase):
         directory: int,
         content: Iterable[bytes],
         *,
-        like: os.stat_result | None,
+        template: os.stat_result | None,
         modified_ns: int | None = None,
     ) -> None:
-        """Write beside the file and rename onto it, so that nobody sees half of it."""
-        self._journal.note(parts, directory)
+        """Write to a temporary file and rename it, so that the write is atomic."""
+        self._undo_log.record(parts, directory)
         temporary = f".wink-{os.urandom(8).hex()}.tmp"
-        # Here the mode can only lose bits, to the umask: a private file is private from its first byte.
-        mode = 0o666 if like is None else like.st_mode & 0o777
+        # The umask can only remove bits here: a private file is private from its first byte.
+        mode = 0o666 if template is None else template.st_mode & 0o777
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         file = os.open(temporary, flags, mode, dir_fd=directory)
         try:
             try:
-                if like is not None:
-                    _make_alike(file, like)
+                if template is not None:
+                    _copy_owner_and_mode(file, template)
                 for chunk in content:
                     write_all(file, chunk)
                 if modified_ns is not None:
@@ -220,77 +229,85 @@ class HostFilesystem(FilesystemBase):
             raise
 
     def _unlink(self, parts: Parts, directory: int) -> None:
-        self._journal.note(parts, directory)
+        self._undo_log.record(parts, directory)
         os.unlink(parts[-1], dir_fd=directory)
 
     def _remove_directory(self, parts: Parts) -> None:
-        with self._directory(parts[:-1]) as above:
-            self._journal.note(parts, above)
-            os.rmdir(parts[-1], dir_fd=above)
+        with self._directory(parts[:-1]) as parent:
+            self._undo_log.record(parts, parent)
+            os.rmdir(parts[-1], dir_fd=parent)
 
     def _remove_tree(self, top: Parts) -> None:
-        """Files from the top down, then the directories from the bottom up. Holds no descriptor per level."""
+        """Delete files top-down, then directories bottom-up. Needs a constant number of descriptors."""
         directories: list[Parts] = []
-        waiting = [top]
-        while waiting:
-            here = waiting.pop()
-            directories.append(here)
-            with opened(self._opener, self._anchor, here, LIST) as directory:
+        pending = [top]
+        while pending:
+            parts = pending.pop()
+            directories.append(parts)
+            with open_beneath(self._root_fd, parts, LIST_DIR, self._opener) as directory:
                 with os.scandir(directory) as entries:
                     kinds = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
                 for name, is_directory in kinds:
                     if is_directory:
-                        waiting.append((*here, name))
+                        pending.append((*parts, name))
                     else:
-                        self._unlink((*here, name), directory)
-        for here in reversed(directories):
-            self._remove_directory(here)
+                        self._unlink((*parts, name), directory)
+        for parts in reversed(directories):
+            self._remove_directory(parts)
 
-    def _put_back(self, parts: Parts, before: Before) -> None:
+    def _restore_entry(self, parts: Parts, before: PreviousState) -> None:
         with self._directory(parts[:-1], make=True) as directory:
-            present = _look(parts[-1], directory)
-            if present is not None and not _is_same_kind(present, before):
+            current = _lstat_or_none(parts[-1], directory)
+            if current is not None and not _is_replaceable(current, before):
                 try:
-                    self._remove_directory(parts) if stat.S_ISDIR(present.st_mode) else self._unlink(parts, directory)
+                    self._remove_directory(parts) if stat.S_ISDIR(current.st_mode) else self._unlink(parts, directory)
                 except OSError as error:
                     if error.errno == errno.ENOTEMPTY and isinstance(before, Absent):
-                        return  # somebody else put something there, and it is theirs
+                        return  # another process has put files there
                     raise
-                present = None
+                current = None
             if isinstance(before, SavedFile):
-                self._write(parts, directory, before.content, like=before.found, modified_ns=before.found.st_mtime_ns)
-            elif isinstance(before, SavedDirectory) and present is None:
-                self._journal.note(parts, directory)
+                self._write(
+                    parts,
+                    directory,
+                    before.content,
+                    template=before.stat_result,
+                    modified_ns=before.stat_result.st_mtime_ns,
+                )
+            elif isinstance(before, SavedDirectory) and current is None:
+                self._undo_log.record(parts, directory)
                 os.mkdir(parts[-1], before.mode, dir_fd=directory)
-                with opened(self._opener, directory, parts[-1:], LIST) as made:
-                    os.fchmod(made, before.mode)
+                with open_beneath(directory, parts[-1:], LIST_DIR, self._opener) as created:
+                    os.fchmod(created, before.mode)
             elif isinstance(before, SavedLink):
-                self._journal.note(parts, directory)
+                self._undo_log.record(parts, directory)
                 os.symlink(before.target, parts[-1], dir_fd=directory)
 
     @contextmanager
-    def _speaking_of(self, path: str, wanted: Literal["file", "directory"]) -> Generator[None]:
-        """Say what the operating system found wrong, in the words of `faults`."""
+    def _translate_errors(self, path: str, expected: Literal["file", "directory"]) -> Generator[None]:
+        """Translate `OSError`s to `FilesystemError`s."""
         try:
             yield
         except FilesystemError:
             raise
         except OSError as error:
-            raise self._fault(error, path, wanted) from error
+            raise self._to_filesystem_error(error, path, expected) from error
 
-    def _fault(self, error: OSError, path: str, wanted: Literal["file", "directory"]) -> FilesystemError:
+    def _to_filesystem_error(
+        self, error: OSError, path: str, expected: Literal["file", "directory"]
+    ) -> FilesystemError:
         if error.errno == errno.ENOENT:
-            return missing(path)
+            return missing_file(path)
         if error.errno == errno.ENOTEMPTY:
             return directory_not_empty(path)
         if error.errno == errno.ENAMETOOLONG:
-            return InvalidPathError(f"invalid path {path!r}: too long for this machine", path=path)
+            return InvalidPathError(f"invalid path {path!r}: too long for the host filesystem", path=path)
         if error.errno in {errno.ENOTDIR, errno.ELOOP, errno.EISDIR, errno.ENXIO}:
-            return self._obstacle(path, wanted)
+            return self._component_error(path, expected)
         return FilesystemError(f"{path!r}: {error.strerror}", path=path)
 
-    def _obstacle(self, path: str, wanted: Literal["file", "directory"]) -> FilesystemError:
-        """Which part of the path is not what it must be. For the message only: the refusal stands already."""
+    def _component_error(self, path: str, expected: Literal["file", "directory"]) -> FilesystemError:
+        """Find the component with the wrong type, for the message of an operation that already failed."""
         parts = split(path)
         for length in range(1, len(parts) + 1):
             try:
@@ -298,49 +315,50 @@ class HostFilesystem(FilesystemBase):
                     mode = os.stat(parts[length - 1], dir_fd=directory, follow_symlinks=False).st_mode
             except OSError:
                 break
-            if length == len(parts) and wanted == "file":
-                return not_a_file(path, describe(mode))
+            if length == len(parts) and expected == "file":
+                return not_a_file(path, describe_mode(mode))
             if not stat.S_ISDIR(mode):
-                return not_a_directory(path, culprit=join(parts[:length]), what=describe(mode))
-        return FilesystemError(f"{path!r} was changed by somebody else meanwhile; try again", path=path)
+                return not_a_directory(path, component=join(parts[:length]), description=describe_mode(mode))
+        return FilesystemError(f"{path!r} was changed by another process; try again", path=path)
 
 
-def _look(name: str, directory: int) -> os.stat_result | None:
+def _lstat_or_none(name: str, directory: int) -> os.stat_result | None:
     try:
         return os.stat(name, dir_fd=directory, follow_symlinks=False)
     except FileNotFoundError:
         return None
 
 
-def _require_file(path: str, found: os.stat_result) -> None:
-    if not stat.S_ISREG(found.st_mode):
-        raise not_a_file(path, describe(found.st_mode))
+def _require_file(path: str, stat_result: os.stat_result) -> None:
+    if not stat.S_ISREG(stat_result.st_mode):
+        raise not_a_file(path, describe_mode(stat_result.st_mode))
 
 
 def _require_writable(name: str, directory: int) -> None:
-    """A rename needs no right to write to the file that it replaces; we ask for it all the same."""
+    """Raise if the file is not writable, which a rename would not check."""
     try:
         os.close(os.open(name, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory))
     except OSError as error:
-        if error.errno != errno.ETXTBSY:  # a running program: replacing it is exactly how to change it
+        if error.errno != errno.ETXTBSY:  # a running program can be replaced
             raise
 
 
-def _make_alike(file: int, like: os.stat_result) -> None:
+def _copy_owner_and_mode(file: int, template: os.stat_result) -> None:
     with suppress(PermissionError):
-        os.fchown(file, like.st_uid, like.st_gid)
-    os.fchmod(file, like.st_mode & 0o777)  # as when the kernel writes to a file: setuid and setgid go
+        os.fchown(file, template.st_uid, template.st_gid)
+    os.fchmod(file, template.st_mode & 0o777)  # without setuid and setgid, as when the kernel writes to a file
 
 
-def _is_same_kind(present: os.stat_result, before: Before) -> bool:
-    """Whether `before` can be put in place of what is there without removing it first."""
+def _is_replaceable(current: os.stat_result, before: PreviousState) -> bool:
+    """Whether `before` can replace the current entry without deleting it first."""
     if isinstance(before, SavedFile):
-        return stat.S_ISREG(present.st_mode)
-    return isinstance(before, SavedDirectory) and stat.S_ISDIR(present.st_mode)
+        return stat.S_ISREG(current.st_mode)
+    return isinstance(before, SavedDirectory) and stat.S_ISDIR(current.st_mode)
 
 
-def _file_stat(parts: Parts, found: os.stat_result) -> FileStat:
-    is_dir = stat.S_ISDIR(found.st_mode)
-    is_file = stat.S_ISREG(found.st_mode)
-    modified_at = datetime.fromtimestamp(found.st_mtime, UTC)
-    return FileStat(join(parts), found.st_size if is_file else 0, is_dir, modified_at, special=not (is_dir or is_file))
+def _file_stat(parts: Parts, stat_result: os.stat_result) -> FileStat:
+    is_dir = stat.S_ISDIR(stat_result.st_mode)
+    is_file = stat.S_ISREG(stat_result.st_mode)
+    modified_at = datetime.fromtimestamp(stat_result.st_mtime, UTC)
+    size = stat_result.st_size if is_file else 0
+    return FileStat(join(parts), size, is_dir, modified_at, special=not (is_dir or is_file))

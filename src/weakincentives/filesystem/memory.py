@@ -1,8 +1,8 @@
-"""`InMemoryFilesystem`: files that live as long as the object. Imports nothing that touches a disk.
+"""`InMemoryFilesystem`: files in memory, with copy-on-write snapshots.
 
-A tree of directories that are shared with snapshots until one of them is changed. Each directory remembers the epoch
-in which it was made; a snapshot begins a new epoch, and a directory of an older one is copied before it is changed.
-So a snapshot costs nothing, and the next write copies only the directories on its way.
+Snapshots share directories with the live tree. Each directory has the epoch in which it was created; a snapshot starts
+a new epoch, and a directory of an older epoch is copied before it is changed. So a snapshot is O(1), and the next write
+copies only the directories on its path.
 """
 
 from __future__ import annotations
@@ -14,7 +14,13 @@ from typing import NoReturn, TypeAlias
 from weakincentives.clock import SYSTEM_CLOCK, Clock
 from weakincentives.errors import FilesystemError
 from weakincentives.filesystem.base import FilesystemBase
-from weakincentives.filesystem.faults import directory_not_empty, missing, not_a_directory, not_a_file, root_is_kept
+from weakincentives.filesystem.errors import (
+    directory_not_empty,
+    missing_file,
+    not_a_directory,
+    not_a_file,
+    root_not_deletable,
+)
 from weakincentives.filesystem.paths import Parts, join, split
 from weakincentives.filesystem.protocol import FileStat
 
@@ -37,14 +43,14 @@ _Node: TypeAlias = _File | _Directory
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MemorySnapshot:
-    """A moment of one `InMemoryFilesystem`, to hand back to its `restore`."""
+    """A snapshot of one `InMemoryFilesystem`, for its `restore`."""
 
     owner: InMemoryFilesystem
     root: _Directory = field(repr=False)
 
 
 class InMemoryFilesystem(FilesystemBase):
-    """A `Filesystem` in memory, empty at first.
+    """A `Filesystem` in memory, initially empty.
 
     >>> files = InMemoryFilesystem()
     >>> files.write_text("notes/today.md", "rain")
@@ -67,11 +73,11 @@ class InMemoryFilesystem(FilesystemBase):
         parts = split(path)
         if not parts:
             raise not_a_file(path)
-        self._refuse_file_on_the_way(path, parts[:-1])
+        self._check_parents(path, parts[:-1])
         if isinstance(self._look_up(parts), _Directory):
             raise not_a_file(path)
         now = self._clock.now()
-        directory = self._own_directory(parts[:-1])
+        directory = self._writable_directory(parts[:-1])
         directory.children[parts[-1]] = _File(bytes(content), now)
         directory.modified_at = now
 
@@ -88,30 +94,30 @@ class InMemoryFilesystem(FilesystemBase):
 
     def mkdir(self, path: str) -> None:
         parts = split(path)
-        self._refuse_file_on_the_way(path, parts)
+        self._check_parents(path, parts)
         if self._look_up(parts) is None:
-            self._own_directory(parts)
+            self._writable_directory(parts)
 
     def delete(self, path: str, *, recursive: bool = False) -> None:
         parts = split(path)
         if not parts:
-            raise root_is_kept(path)
+            raise root_not_deletable(path)
         node = self._find(path)
         if isinstance(node, _Directory) and node.children and not recursive:
             raise directory_not_empty(path)
-        directory = self._own_directory(parts[:-1])
+        directory = self._writable_directory(parts[:-1])
         del directory.children[parts[-1]]
         directory.modified_at = self._clock.now()
 
     def snapshot(self) -> MemorySnapshot:
-        """The present moment; costs the same however much there is."""
+        """A snapshot, in O(1)."""
         self._epoch = object()
         return MemorySnapshot(self, self._root)
 
     def restore(self, snapshot: object, /) -> None:
-        """Go back, or forward, to a moment of this filesystem."""
+        """Restore an earlier or later snapshot of this filesystem."""
         if not (isinstance(snapshot, MemorySnapshot) and snapshot.owner is self):
-            raise FilesystemError("this snapshot was taken of another filesystem", path=".")
+            raise FilesystemError("the snapshot belongs to another filesystem", path=".")
         self._epoch = object()
         self._root = snapshot.root
 
@@ -125,33 +131,33 @@ class InMemoryFilesystem(FilesystemBase):
 
     def _find(self, path: str) -> _Node:
         parts = split(path)
-        return self._look_up(parts) or self._raise_absent(path, parts)
+        return self._look_up(parts) or self._raise_missing(path, parts)
 
-    def _raise_absent(self, path: str, parts: Parts) -> NoReturn:
-        self._refuse_file_on_the_way(path, parts[:-1])
-        raise missing(path)
+    def _raise_missing(self, path: str, parts: Parts) -> NoReturn:
+        self._check_parents(path, parts[:-1])
+        raise missing_file(path)
 
-    def _refuse_file_on_the_way(self, path: str, parts: Parts) -> None:
-        """Refuse `path` if one of the directories that it needs is a file."""
+    def _check_parents(self, path: str, parts: Parts) -> None:
+        """Raise if one of the parent directories `parts` of `path` is a file."""
         for length in range(1, len(parts) + 1):
             if isinstance(self._look_up(parts[:length]), _File):
-                raise not_a_directory(path, culprit=join(parts[:length]))
+                raise not_a_directory(path, component=join(parts[:length]))
 
-    def _own_directory(self, parts: Parts) -> _Directory:
-        """The directory at `parts`, made if missing, and it and all above it safe to change in this epoch."""
-        self._root = here = self._owned(self._root)
+    def _writable_directory(self, parts: Parts) -> _Directory:
+        """The directory at `parts`, created if missing; it and its parents belong to this epoch and may be changed."""
+        self._root = current = self._copy_on_write(self._root)
         for part in parts:
-            child = here.children.get(part)
+            child = current.children.get(part)
             if isinstance(child, _Directory):
-                child = self._owned(child)
+                child = self._copy_on_write(child)
             else:
                 child = _Directory(self._epoch, self._clock.now())
-                here.modified_at = child.modified_at
-            here.children[part] = child
-            here = child
-        return here
+                current.modified_at = child.modified_at
+            current.children[part] = child
+            current = child
+        return current
 
-    def _owned(self, directory: _Directory) -> _Directory:
+    def _copy_on_write(self, directory: _Directory) -> _Directory:
         if directory.epoch is self._epoch:
             return directory
         return _Directory(self._epoch, directory.modified_at, dict(directory.children))

@@ -1,10 +1,10 @@
-"""What a path is: relative, POSIX, and never above its root. The one place that validates paths; touches no disk.
+"""Path validation: relative POSIX paths that cannot leave their root. All paths are validated here; no disk access.
 
-- `""` and `"."` are the root; empty and `.` parts vanish (`a//b/./` is `a/b`).
-- `..` is resolved in the text, before any disk is asked: `a/../b` is `b`. What would rise above the root is refused.
-- Absolute paths, backslashes (a Windows path would quietly become one odd name), NUL bytes, text that is no Unicode,
-  names over 255 bytes and paths over 4,095 bytes are refused.
-- Names are otherwise taken as they are: no case folding, no Unicode normalisation.
+- `""` and `"."` are the root; empty and `.` parts are dropped (`a//b/./` is `a/b`).
+- `..` is resolved textually: `a/../b` is `b`. A path that leaves the root is an error.
+- Errors too: absolute paths, backslashes (a Windows path would become a single name), NUL bytes, unpaired surrogates,
+  names over 255 bytes and paths over 4,095 bytes.
+- Names are otherwise unchanged: no case folding, no Unicode normalisation.
 """
 
 from __future__ import annotations
@@ -12,21 +12,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Self, TypeAlias
 
+from weakincentives.dbc import ensure
 from weakincentives.errors import InvalidPathError
 
 Parts: TypeAlias = tuple[str, ...]
-"""A validated path, taken apart. The root is the empty tuple."""
+"""The parts of a validated path. The root is the empty tuple."""
 
 MAX_NAME_BYTES = 255
 MAX_PATH_BYTES = 4095  # PATH_MAX counts the NUL at the end
 
 ROOT = "."
 
-_SHOWN = 80
+_MAX_SHOWN_CHARACTERS = 80
 
 
+@ensure(
+    lambda result: not any(part in {"", ".", ".."} or "/" in part for part in result),
+    "every part of a validated path is a name below the root",
+)
 def split(path: str) -> Parts:
-    """The parts of `path`, or `InvalidPathError`. Every path that a caller gives comes through here.
+    """Validate `path` and split it into parts; raises `InvalidPathError`.
 
     >>> split("src//./main.py"), split("."), split("a/../b")
     (('src', 'main.py'), (), ('b',))
@@ -48,12 +53,12 @@ def split(path: str) -> Parts:
 
 
 def join(parts: Sequence[str]) -> str:
-    """The path that `split` would take apart into these parts; the root is `"."`."""
+    """The inverse of `split`; the root is `"."`."""
     return "/".join(parts) or ROOT
 
 
 def normalise(path: str) -> str:
-    """The one spelling of `path`.
+    """The normal form of `path`.
 
     >>> normalise("./src//main.py"), normalise("")
     ('src/main.py', '.')
@@ -62,7 +67,7 @@ def normalise(path: str) -> str:
 
 
 def is_addressable(parts: Parts) -> bool:
-    """Whether a path can spell these parts, which a disk gave us; what cannot be spelled is not listed."""
+    """Whether these parts, read from a disk, are a valid path. Entries that are not addressable are not listed."""
     try:
         return split(join(parts)) == parts
     except InvalidPathError:
@@ -70,10 +75,10 @@ def is_addressable(parts: Parts) -> bool:
 
 
 class VfsPath(str):
-    """A path inside a workspace: a `str` in its one spelling that also knows its `segments`.
+    """A path in a workspace: a `str` in normal form, with its `segments`.
 
-    Made from text or from segments. A leading `/` means the workspace's root, never the host's, and is dropped.
-    Stricter than `split`: `..` and empty text are refused, because here they can only be a mistake.
+    Created from text or from segments. A leading `/` is the workspace's root, not the host's, and is dropped. Stricter
+    than `split`: `..` and empty text are errors.
 
     >>> VfsPath(("workspace", "sunfish")), VfsPath("/workspace/sunfish/").segments
     ('workspace/sunfish', ('workspace', 'sunfish'))
@@ -82,46 +87,46 @@ class VfsPath(str):
     __slots__ = ()
 
     def __new__(cls, path: str | Sequence[str]) -> Self:
-        """Validate and spell `path`, text or segments."""
-        return super().__new__(cls, _spell_text(path) if isinstance(path, str) else _spell_segments(path))
+        """Validate and normalise `path`, text or segments."""
+        return super().__new__(cls, _normalise_text(path) if isinstance(path, str) else _normalise_segments(path))
 
     @property
     def segments(self) -> Parts:
-        """The path's parts; none for the root."""
+        """The parts of the path; empty for the root."""
         return () if self == ROOT else tuple(self.split("/"))
 
 
-def _spell_text(path: str) -> str:
+def _normalise_text(path: str) -> str:
     if not path:
         raise _invalid(path, "it is empty; the root is '.'")
     if ".." in path.split("/"):
-        raise _invalid(path, "it has a '..'")
+        raise _invalid(path, "it contains '..'")
     return normalise(path.lstrip("/"))
 
 
-def _spell_segments(segments: Sequence[str]) -> str:
-    whole = "/".join(segments)
+def _normalise_segments(segments: Sequence[str]) -> str:
+    path = "/".join(segments)
     for segment in segments:
         if segment in {"", ".", ".."} or "/" in segment:
-            raise _invalid(whole, f"{segment!r} is no segment")
-    return normalise(whole)
+            raise _invalid(path, f"{segment!r} is not a valid segment")
+    return normalise(path)
 
 
 def _check_name(name: str, path: str) -> None:
     if "\0" in name:
-        raise _invalid(path, "it has a NUL byte")
+        raise _invalid(path, "it contains a NUL byte")
     if "\\" in name:
-        raise _invalid(path, "it has a backslash; parts are separated by '/'")
+        raise _invalid(path, "it contains a backslash; the separator is '/'")
     try:
         size = len(name.encode())
     except UnicodeEncodeError:
         raise _invalid(path, "it is not valid Unicode") from None
     if size > MAX_NAME_BYTES:
-        raise _invalid(path, f"one of its names is longer than {MAX_NAME_BYTES} bytes")
+        raise _invalid(path, f"a name is longer than {MAX_NAME_BYTES} bytes")
 
 
 def _invalid(path: str, reason: str) -> InvalidPathError:
-    shown = path if len(path) <= _SHOWN else path[:_SHOWN] + "…"
+    shown = path if len(path) <= _MAX_SHOWN_CHARACTERS else path[:_MAX_SHOWN_CHARACTERS] + "…"
     return InvalidPathError(
         f"invalid path {shown!r}: {reason} (use a path relative to the root, such as 'src/main.py')", path=path
     )

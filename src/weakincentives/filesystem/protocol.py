@@ -1,4 +1,4 @@
-"""The `Filesystem` port and the values that it speaks in. Declarations only; `conformance` pins what they mean."""
+"""The `Filesystem` protocol and its value types. `weakincentives.testing` has the conformance suite."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Protocol, runtime_checkable
 
 @dataclass(frozen=True, slots=True)
 class FileStat:
-    """What is known of one path.
+    """Metadata of one path.
 
-    `special` marks what is neither file nor directory, such as a symbolic link, a FIFO or a device: it can be listed
-    and deleted, and nothing else.
+    `special` is True for what is neither file nor directory, such as a symbolic link, a FIFO or a device: it can only
+    be listed and deleted.
     """
 
     path: str
@@ -29,7 +29,7 @@ class FileStat:
 
 @dataclass(frozen=True, slots=True)
 class GrepMatch:
-    """One line that matched: `line_number` counts from 1, `line` has no line break."""
+    """A matching line: `line_number` starts at 1, `line` has no line break."""
 
     path: str
     line_number: int
@@ -38,20 +38,19 @@ class GrepMatch:
 
 @runtime_checkable
 class Filesystem(Protocol):
-    """Files under one root, by relative POSIX paths (`paths` says what a path is).
+    """Files under one root, addressed by relative POSIX paths (see `filesystem.paths`).
 
-    Every method raises `InvalidPathError` for what is no path inside the root. Otherwise, where nothing else is said:
-    nothing there is a `MissingFileError`; a directory where a file is wanted, a `NotAFileError`; a file where a
-    directory is wanted, also in the middle of a path, a `NotADirectoryPathError`. All are `FilesystemError`s, which
-    is also what any other failure is.
+    Every method raises `InvalidPathError` for an invalid path. Unless stated otherwise, a path that does not exist
+    raises `MissingFileError`, a directory where a file is needed `NotAFileError`, and a file where a directory is
+    needed, also as a parent, `NotADirectoryPathError`. These and all other failures are `FilesystemError`s.
     """
 
     def read_bytes(self, path: str) -> bytes:
-        """The whole content of a file."""
+        """The content of a file."""
         ...
 
     def write_bytes(self, path: str, content: bytes) -> None:
-        """Make `content` the whole content of a file. Missing directories are created."""
+        """Create or replace a file. Missing directories are created."""
         ...
 
     def read(self, path: str) -> bytes:
@@ -63,46 +62,46 @@ class Filesystem(Protocol):
         ...
 
     def read_text(self, path: str, encoding: str = "utf-8") -> str:
-        """A file's content, decoded and otherwise untouched: line endings stay. May be a `UnicodeDecodeError`."""
+        """The decoded content of a file; line endings are kept. May raise `UnicodeDecodeError`."""
         ...
 
     def write_text(self, path: str, content: str, encoding: str = "utf-8") -> None:
-        """Write `content`, encoded and otherwise untouched: line endings stay."""
+        """Encode and write `content`; line endings are kept."""
         ...
 
     def exists(self, path: str) -> bool:
-        """Whether anything is there. The root always exists."""
+        """Whether the path exists. The root always exists."""
         ...
 
     def is_file(self, path: str) -> bool:
-        """Whether a regular file is there."""
+        """Whether the path is a regular file."""
         ...
 
     def is_dir(self, path: str) -> bool:
-        """Whether a directory is there."""
+        """Whether the path is a directory."""
         ...
 
     def stat(self, path: str) -> FileStat:
-        """What is there; its `path` is in normal form. A directory's size is 0."""
+        """Metadata of the path, with `path` in normal form. The size of a directory is 0."""
         ...
 
     def list_dir(self, path: str = ".") -> list[str]:
-        """The names in a directory, sorted. Names that no path can spell are left out."""
+        """The names in a directory, sorted, without names that are not valid in a path."""
         ...
 
     def walk(self, path: str = ".") -> Iterator[tuple[str, list[str], list[str]]]:
-        """Each directory from `path` down, as `os.walk` does: its path, its directories' names, its files' names.
+        """Like `os.walk`, from `path` down: tuples of a directory's path, its directory names and its file names.
 
-        All sorted, parents first; what is taken out of the list of directories is not visited. Neither links nor other
-        special entries appear, and directories below `path` that cannot be read are passed over.
+        Sorted, parents first; names that the caller removes from the list of directories are not visited. Links and
+        other special entries are left out, and unreadable directories below `path` are skipped.
         """
         ...
 
     def glob(self, pattern: str) -> list[str]:
         """The files whose whole path matches, sorted.
 
-        `*`, `?` and `[…]` match within one name, `**` any number of directories (also none), `{a,b}` either. So `*.py`
-        finds files at the top only, `**/*.py` at every depth, `src/**` everything below `src`.
+        `*`, `?` and `[…]` match within one name, `**` matches any number of directories (also none), `{a,b}` matches
+        alternatives: `*.py` matches files in the root only, `**/*.py` at every depth, `src/**` everything below `src`.
         """
         ...
 
@@ -115,23 +114,22 @@ class Filesystem(Protocol):
         ignore_case: bool = False,
         max_matches: int | None = None,
     ) -> list[GrepMatch]:
-        """The lines in which the regular expression `pattern` is found, by path and line number.
+        """The lines that match the regular expression `pattern`, by path and line number.
 
-        Searches the file `path`, or all files below the directory `path`; those that are not UTF-8 text, larger than
-        64 MiB or unreadable are passed over. `glob` narrows the files: with a `/` it is matched as `glob()` does,
-        without one against the file's name at any depth. A `pattern` that is no regular expression is a
-        `FilesystemError`.
+        Searches the file `path`, or all files below the directory `path`; files that are not UTF-8 text, larger than
+        64 MiB or unreadable are skipped. `glob` filters the files: with a `/` it is matched as in `glob()`, without one
+        against the file name at any depth. An invalid regular expression raises `FilesystemError`.
         """
         ...
 
     def mkdir(self, path: str) -> None:
-        """Make a directory and those above it. One that exists is fine; a file in its place is not."""
+        """Create a directory and its parents; does nothing if it exists. A file at the path is an error."""
         ...
 
     def delete(self, path: str, *, recursive: bool = False) -> None:
-        """Remove a file, or an empty directory; with `recursive`, a directory and all in it.
+        """Delete a file or an empty directory; with `recursive`, a directory with its content.
 
-        Missing paths, directories with content (without `recursive`) and the root are refused. The directory that held
-        the path stays.
+        Missing paths, non-empty directories (without `recursive`) and the root are errors. The parent directory is
+        kept.
         """
         ...

@@ -1,7 +1,7 @@
-"""Matching with patterns that a model wrote: none may take for ever. No I/O.
+"""Regular expressions with a timeout, for patterns from models (ReDoS protection).
 
-The standard library cannot stop a match that has begun, and some patterns take longer than
-anybody lives. `regex` can; it is loaded on first use, like all that only searches need.
+The standard library cannot interrupt a match with catastrophic backtracking. The package `regex` can; it is imported
+on first use.
 """
 
 from __future__ import annotations
@@ -14,31 +14,31 @@ from weakincentives.errors import FilesystemError
 if TYPE_CHECKING:
     import regex
 
-PATIENCE = 10.0
-"""Seconds that all matches of one search may take together."""
+SEARCH_TIMEOUT_SECONDS = 10.0
+"""Time limit for all matches of one search together."""
 
 
 def compile_pattern(expression: str, *, ignore_case: bool = False) -> regex.Pattern[str]:
-    """Compile, or say what is wrong with it."""
+    """Compile a regular expression; `FilesystemError` if it is invalid."""
     import regex  # noqa: PLC0415 - see above
 
     try:
         return regex.compile(expression, regex.IGNORECASE if ignore_case else 0)
     except (regex.error, RecursionError, OverflowError) as error:
-        raise FilesystemError(f"{expression!r} is no regular expression: {error}", path="") from error
+        raise FilesystemError(f"{expression!r} is not a valid regular expression: {error}", path="") from error
 
 
 class RegexTimeout:
-    """What is left of the time for one search."""
+    """The shared time limit of all matches of one search."""
 
-    def __init__(self, seconds: float = PATIENCE) -> None:
-        self._until = time.monotonic() + seconds
+    def __init__(self, seconds: float = SEARCH_TIMEOUT_SECONDS) -> None:
+        self._deadline = time.monotonic() + seconds
 
-    def matches(self, pattern: regex.Pattern[str], text: str, *, whole: bool) -> bool:
-        """Whether the pattern is in the text, or is all of it."""
-        left = max(0.001, self._until - time.monotonic())
+    def matches(self, pattern: regex.Pattern[str], text: str, *, full: bool) -> bool:
+        """Whether the pattern matches anywhere in the text or, with `whole`, all of it."""
+        remaining = max(0.001, self._deadline - time.monotonic())
         try:
-            found = pattern.fullmatch(text, timeout=left) if whole else pattern.search(text, timeout=left)
+            found = pattern.fullmatch(text, timeout=remaining) if full else pattern.search(text, timeout=remaining)
         except TimeoutError:
-            raise FilesystemError("the pattern takes too long to match; write a simpler one", path="") from None
+            raise FilesystemError("matching the pattern timed out; use a simpler pattern", path="") from None
         return found is not None

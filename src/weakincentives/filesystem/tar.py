@@ -1,7 +1,10 @@
-"""Many files as one tar: written piece by piece, and read within bounds. Touches no disk.
+"""Streaming tar archives: a writer, and a reader with bounded memory for untrusted archives. No disk access.
 
-Reading does without `tarfile`: an archive may come from anywhere, and what it says of itself must cost neither memory
-nor time. Only files and directories exist here; what else is in an archive is told, and its content passed over.
+The reader does not use `tarfile`, whose extension headers can take unbounded memory and quadratic time. It yields
+files and directories; members of other types are reported as "other", without interpretation.
+
+The server has a tar module of its own, because the two packages share no code; `tests/together/test_tar.py` checks that
+both read the same archives.
 """
 
 from __future__ import annotations
@@ -16,20 +19,20 @@ from weakincentives.errors import FilesystemError
 
 Kind: TypeAlias = Literal["file", "directory", "other"]
 
-_BLOCK = 512
-_PIECE = 1 << 18
-_LONGEST_HEADER = 1 << 20  # of one that only says more of the next member: paths are much shorter
+_BLOCK_BYTES = 512
+_CHUNK_BYTES = 1 << 18
+_MAX_EXTENSION_BYTES = 1 << 20  # of an extension header, which holds the path of the next member
 _FILES = frozenset({b"0", b"\0", b"7"})
 _DIRECTORY = b"5"
 _PAX = frozenset({b"x", b"g"})
 _LONG_NAME, _LONG_LINK = b"L", b"K"
 _BASE_256 = 0x80
-_MOST_DIGITS = 20
+_MAX_DIGITS = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Packed:
-    """A file to pack, or with no way to open it, a directory."""
+class TarEntry:
+    """An entry to pack: a file, or a directory if `open` is None."""
 
     name: str
     size: int = 0
@@ -37,8 +40,8 @@ class Packed:
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
-    """One entry of an archive. What `content` has not been read of is passed over when the next one is asked for."""
+class TarMember:
+    """A member of an archive. Unread `content` is skipped when the next member is requested."""
 
     name: str
     kind: Kind
@@ -46,23 +49,23 @@ class Member:
     content: Iterator[bytes]
 
 
-def pack(files: Iterable[Packed], packed: Callable[[int], object] | None = None) -> Iterator[bytes]:
-    """A whole tar, in pieces of a good size. `packed` is told of each file, with its size."""
-    waiting = bytearray()
+def pack(files: Iterable[TarEntry], on_packed: Callable[[int], object] | None = None) -> Iterator[bytes]:
+    """The archive in chunks. `on_packed` is called after each file, with its size."""
+    buffer = bytearray()
     for file in files:
-        waiting += _header(file)
-        for chunk in _padded(file):
-            waiting += chunk
-            if len(waiting) >= _PIECE:
-                yield bytes(waiting)
-                waiting.clear()
-        if packed is not None and file.open is not None:
-            packed(file.size)
-    waiting += bytes(2 * _BLOCK)
-    yield bytes(waiting)
+        buffer += _header(file)
+        for chunk in _padded_content(file):
+            buffer += chunk
+            if len(buffer) >= _CHUNK_BYTES:
+                yield bytes(buffer)
+                buffer.clear()
+        if on_packed is not None and file.open is not None:
+            on_packed(file.size)
+    buffer += bytes(2 * _BLOCK_BYTES)
+    yield bytes(buffer)
 
 
-def _header(file: Packed) -> bytes:
+def _header(file: TarEntry) -> bytes:
     info = tarfile.TarInfo(file.name)
     info.size = file.size
     info.mode = 0o644
@@ -71,143 +74,143 @@ def _header(file: Packed) -> bytes:
     return info.tobuf(tarfile.PAX_FORMAT)
 
 
-def _padded(file: Packed) -> Iterator[bytes]:
-    """As many bytes as the header says, whatever has become of the file meanwhile."""
+def _padded_content(file: TarEntry) -> Iterator[bytes]:
+    """The content with padding: exactly the size in the header, also if the file has grown meanwhile."""
     if file.open is None:
         return
-    left = file.size
+    remaining = file.size
     with file.open() as opened:
-        while left and (chunk := opened.read(min(left, _PIECE))):
-            left -= len(chunk)
+        while remaining and (chunk := opened.read(min(remaining, _CHUNK_BYTES))):
+            remaining -= len(chunk)
             yield chunk
-    if left:
-        raise FilesystemError(f"{file.name!r} became shorter while it was packed; try again", path=file.name)
-    yield bytes(-file.size % _BLOCK)
+    if remaining:
+        raise FilesystemError(f"{file.name!r} shrank while it was packed; try again", path=file.name)
+    yield bytes(-file.size % _BLOCK_BYTES)
 
 
-def unpack(pieces: Iterable[bytes]) -> Iterator[Member]:
-    """The members of a tar, as it comes. One that is broken or breaks off is a `FilesystemError`."""
-    source = _Source(pieces)
-    said: dict[str, bytes] = {}
+def unpack(chunks: Iterable[bytes]) -> Iterator[TarMember]:
+    """The members of an archive that arrives in chunks. A malformed or truncated archive is a `FilesystemError`."""
+    source = _BlockReader(chunks)
+    extension: dict[str, bytes] = {}
     while block := source.block():
-        kind, size = block[156:157], _number(block[124:136])
+        kind, size = block[156:157], _parse_number(block[124:136])
         if kind in _PAX or kind in (_LONG_NAME, _LONG_LINK):
-            said |= _extension(kind, source.header(size))
+            extension |= _parse_extension(kind, source.extension(size))
             continue
-        member_size = _decimal(said["size"]) if "size" in said else size
-        name, what = _named(block, kind, said)
-        said = {}
-        content = source.content(0 if what == "directory" else member_size)
-        yield Member(name, what, 0 if what == "directory" else member_size, content)
+        member_size = _parse_decimal(extension["size"]) if "size" in extension else size
+        name, member_kind = _name_and_kind(block, kind, extension)
+        extension = {}
+        content = source.content(0 if member_kind == "directory" else member_size)
+        yield TarMember(name, member_kind, 0 if member_kind == "directory" else member_size, content)
         for _ in content:
             pass
 
 
-def _named(block: bytes, kind: bytes, said: dict[str, bytes]) -> tuple[str, Kind]:
-    prefix = _text(block[345:500]) if block[257:263] == b"ustar\0" else b""
-    own = b"/".join(part for part in (prefix, _text(block[:100])) if part)
-    name = said.get("path", own).decode(errors="surrogateescape")
+def _name_and_kind(block: bytes, kind: bytes, extension: dict[str, bytes]) -> tuple[str, Kind]:
+    prefix = _until_nul(block[345:500]) if block[257:263] == b"ustar\0" else b""
+    header_name = b"/".join(part for part in (prefix, _until_nul(block[:100])) if part)
+    name = extension.get("path", header_name).decode(errors="surrogateescape")
     if kind == _DIRECTORY or (kind in _FILES and name.endswith("/")):
         return name, "directory"
-    return name, "file" if kind in _FILES and not any(key.startswith("GNU.sparse") for key in said) else "other"
+    return name, "file" if kind in _FILES and not any(key.startswith("GNU.sparse") for key in extension) else "other"
 
 
-class _Source:
-    """Pieces of any size, read as if they were one file."""
+class _BlockReader:
+    """Reads from an iterable of chunks as from one file."""
 
-    def __init__(self, pieces: Iterable[bytes]) -> None:
-        self._pieces = iter(pieces)
-        self._rest = memoryview(b"")
+    def __init__(self, chunks: Iterable[bytes]) -> None:
+        self._chunks = iter(chunks)
+        self._remaining = memoryview(b"")
 
     def block(self) -> bytes:
-        """The next header; nothing at the end, with or without the mark that should be there."""
-        block = self._exactly(_BLOCK, at_the_end=True)
+        """The next header block; empty at the end of the archive, with or without an end marker."""
+        block = self._read_exactly(_BLOCK_BYTES, allow_end=True)
         if not block.strip(b"\0"):
             return b""
-        if sum(block) - sum(block[148:156]) + 8 * ord(" ") != _number(block[148:156]):
-            raise _broken("the sum of a header is wrong")
+        if sum(block) - sum(block[148:156]) + 8 * ord(" ") != _parse_number(block[148:156]):
+            raise _tar_error("wrong header checksum")
         return block
 
-    def header(self, size: int) -> bytes:
-        if size > _LONGEST_HEADER:
-            raise _broken(f"a header has {size} bytes")
+    def extension(self, size: int) -> bytes:
+        if size > _MAX_EXTENSION_BYTES:
+            raise _tar_error(f"an extension header has {size} bytes")
         return b"".join(self.content(size))
 
     def content(self, size: int) -> Generator[bytes]:
-        """So many bytes; the padding behind them is read as well."""
-        left = size
-        while left:
-            chunk = self._some(left)
-            left -= len(chunk)
+        """The next `size` bytes; also consumes the padding after them."""
+        remaining = size
+        while remaining:
+            chunk = self._read_some(remaining)
+            remaining -= len(chunk)
             yield chunk
-        self._exactly(-size % _BLOCK)
+        self._read_exactly(-size % _BLOCK_BYTES)
 
-    def _exactly(self, size: int, *, at_the_end: bool = False) -> bytes:
-        if len(self._rest) >= size > 0:  # nearly always, and there are many
-            return self._some(size)
-        taken = bytearray()
-        while len(taken) < size:
-            if at_the_end and not taken and not self._fill():
+    def _read_exactly(self, size: int, *, allow_end: bool = False) -> bytes:
+        if len(self._remaining) >= size > 0:  # fast path
+            return self._read_some(size)
+        data = bytearray()
+        while len(data) < size:
+            if allow_end and not data and not self._fill():
                 return b""
-            taken += self._some(size - len(taken))
-        return bytes(taken)
+            data += self._read_some(size - len(data))
+        return bytes(data)
 
-    def _some(self, most: int) -> bytes:
+    def _read_some(self, max_bytes: int) -> bytes:
         if not self._fill():
-            raise _broken("it ends too early")
-        taken, self._rest = self._rest[:most], self._rest[most:]
-        return bytes(taken)
+            raise _tar_error("unexpected end")
+        data, self._remaining = self._remaining[:max_bytes], self._remaining[max_bytes:]
+        return bytes(data)
 
     def _fill(self) -> bool:
-        while not self._rest:
-            piece = next(self._pieces, None)
-            if piece is None:
+        while not self._remaining:
+            chunk = next(self._chunks, None)
+            if chunk is None:
                 return False
-            self._rest = memoryview(piece)
+            self._remaining = memoryview(chunk)
         return True
 
 
-def _extension(kind: bytes, data: bytes) -> dict[str, bytes]:
-    """What it says of the next member. One that speaks for all of them is nothing that we were asked to trust."""
+def _parse_extension(kind: bytes, data: bytes) -> dict[str, bytes]:
+    """The fields for the next member. Global headers (`g`) are ignored."""
     if kind == _LONG_NAME:
-        return {"path": _text(data)}
+        return {"path": _until_nul(data)}
     if kind != b"x":
         return {}
-    return {key: value for key, value in _records(data) if key in ("path", "size") or key.startswith("GNU.sparse")}
+    return {key: value for key, value in _pax_records(data) if key in ("path", "size") or key.startswith("GNU.sparse")}
 
 
-def _records(data: bytes) -> Iterator[tuple[str, bytes]]:
-    """`length key=value`, one after the other, each as long as it says."""
+def _pax_records(data: bytes) -> Iterator[tuple[str, bytes]]:
+    """Parse PAX records: `length key=value` and a line feed; the length is that of the whole record."""
     start = 0
     while start < len(data):
-        digits, space, _ = data[start : start + _MOST_DIGITS].partition(b" ")
-        end = start + _decimal(digits)
+        digits, space, _ = data[start : start + _MAX_DIGITS].partition(b" ")
+        end = start + _parse_decimal(digits)
         key, equals, value = data[start + len(digits) + 1 : end - 1].partition(b"=")
         if not space or not equals or end > len(data) or data[end - 1 : end] != b"\n":
-            raise _broken("a record is not as long as it says")
+            raise _tar_error("wrong length of a PAX record")
         yield key.decode(errors="replace"), value
         start = end
 
 
-def _number(field: bytes) -> int:
-    """Octal digits; or a mark, and the number itself behind it."""
+def _parse_number(field: bytes) -> int:
+    """Parse a numeric field: octal digits, or base 256 after a marker byte."""
     if field[0] == _BASE_256:
         return int.from_bytes(field[1:], "big")
     digits = field.strip(b" \0")
     if digits.strip(b"01234567"):
-        raise _broken("a number is none")
+        raise _tar_error("invalid numeric field in tar header")
     return int(digits or b"0", 8)
 
 
-def _decimal(digits: bytes) -> int:
-    if not digits.isdigit() or len(digits) >= _MOST_DIGITS:
-        raise _broken("a number is none")
+def _parse_decimal(digits: bytes) -> int:
+    if not digits.isdigit() or len(digits) >= _MAX_DIGITS:
+        raise _tar_error("invalid numeric field in tar header")
     return int(digits)
 
 
-def _text(field: bytes) -> bytes:
+def _until_nul(field: bytes) -> bytes:
     return field.partition(b"\0")[0]
 
 
-def _broken(why: str) -> FilesystemError:
-    return FilesystemError(f"this is no whole tar archive: {why}", path="")
+def _tar_error(problem: str) -> FilesystemError:
+    return FilesystemError(f"invalid tar archive: {problem}", path="")

@@ -1,4 +1,4 @@
-"""Prompts as typed trees of sections that carry their tools. Pure: nothing here runs a tool or asks a model."""
+"""Prompts: typed trees of sections with their tools, rendered to text. No I/O: nothing here runs a tool or a model."""
 
 from __future__ import annotations
 
@@ -17,15 +17,7 @@ from weakincentives.prompt.rendering import RenderedPrompt
 from weakincentives.prompt.section import Section, SectionVisibility
 from weakincentives.prompt.structured_output import OutputSchema, output_schema, parse_output
 from weakincentives.prompt.template import Prompt, PromptTemplate
-from weakincentives.prompt.tool import (
-    NativeTool,
-    ProviderTool,
-    Tool,
-    ToolContext,
-    ToolExample,
-    ToolHandler,
-    ToolSpec,
-)
+from weakincentives.prompt.tool import NativeTool, ProviderTool, Tool, ToolContext, ToolExample, ToolHandler, ToolSpec
 from weakincentives.prompt.tool_result import ToolResult
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""The shapes that prompts ask of what they are handed. Protocols only."""
+"""Protocols for the arguments of prompts and tools: dataclasses, sessions, renderable results."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class SupportsDataclass(Protocol):
 
 @runtime_checkable
 class ToolRenderableResult(Protocol):
-    """A tool's value that says itself how a model should read it."""
+    """A tool result value that renders itself to text for the model."""
 
     def render(self) -> str:
         """The text for the model."""
@@ -24,30 +24,30 @@ class ToolRenderableResult(Protocol):
 
 
 class SliceProtocol(Protocol[T]):
-    """What a tool may do with one slice of a session."""
+    """The operations on a slice that tools may use."""
 
     def all(self) -> tuple[T, ...]:
         """Every item, oldest first."""
         ...
 
     def latest(self) -> T | None:
-        """The newest item."""
+        """The newest item; None if there is none."""
         ...
 
     def where(self, predicate: Callable[[T], bool], /) -> tuple[T, ...]:
-        """The items that fit."""
+        """The items that satisfy `predicate`."""
         ...
 
     def append(self, item: T, /) -> None:
-        """Add one."""
+        """Add one item."""
         ...
 
 
 class SessionProtocol(Protocol):
-    """What prompts and tools ask of a session."""
+    """The operations on a session that prompts and tools use."""
 
     def __getitem__(self, item_type: type[T], /) -> SliceProtocol[T]: ...
 
     def dispatch(self, event: SupportsDataclass, /) -> object:
-        """Tell the session, and whoever listens to it, what happened."""
+        """Store an event and notify the subscribers."""
         ...

@@ -1,4 +1,4 @@
-"""Generic classes that know their type arguments while they are being built."""
+"""Generic classes whose type arguments are available at run time, inside `__init__`."""
 
 from __future__ import annotations
 
@@ -8,32 +8,31 @@ from typing import Any, ClassVar, TypeVar, cast, get_origin
 
 
 class Parametric:
-    """Makes `Tool[Params, Result]` a real class that carries `type_arguments`, those of the family's first class.
+    """Makes `Tool[Params, Result]` a subclass with `type_arguments`, in terms of the first class of the hierarchy.
 
-    `typing` tells an instance its arguments only after `__init__`, which is too late
-    to check them there. So subscribing with concrete types gives a subclass, always
-    the same one. Subscribing with type variables stays what `typing` makes of it.
+    `typing` sets `__orig_class__` only after `__init__`, too late to validate the arguments there. So subscripting with
+    concrete types creates a subclass, which is cached. Subscripting with type variables returns `typing`'s alias.
     """
 
     type_arguments: ClassVar[tuple[Any, ...]] = ()
 
     def __class_getitem__(cls, arguments: Any) -> Any:  # noqa: ANN401 - typing's own signature
         alias = cast("Any", super()).__class_getitem__(arguments)
-        given = cast("tuple[Any, ...]", arguments if isinstance(arguments, tuple) else (arguments,))
-        if any(isinstance(argument, TypeVar) or getattr(argument, "__parameters__", ()) for argument in given):
+        provided = cast("tuple[Any, ...]", arguments if isinstance(arguments, tuple) else (arguments,))
+        if any(isinstance(argument, TypeVar) or getattr(argument, "__parameters__", ()) for argument in provided):
             return alias
         return _specialize(cls, alias.__args__)
 
 
-def _meaning(of: Any, arguments: tuple[Any, ...]) -> tuple[Any, ...]:  # noqa: ANN401 - typing has no type for it
-    """What the arguments of a subclass are to the class that started the family: Some[R] may be a Tool[Params, R]."""
-    given = dict(zip(of.__parameters__, arguments, strict=True))
-    bases: tuple[Any, ...] = cast("Any", vars(of)).get("__orig_bases__", ())
+def _base_arguments(cls: Any, arguments: tuple[Any, ...]) -> tuple[Any, ...]:  # noqa: ANN401 - typing has no type for it
+    """Map a subclass's arguments to those of the first class of the hierarchy: Some[R] may be a Tool[Params, R]."""
+    provided = dict(zip(cls.__parameters__, arguments, strict=True))
+    bases: tuple[Any, ...] = cast("Any", vars(cls)).get("__orig_bases__", ())
     for base in bases:
-        family = get_origin(base)
-        if isinstance(family, type) and issubclass(family, Parametric):
-            return _meaning(family, base[tuple(given[one] for one in base.__parameters__)].__args__)
-    return of.type_arguments or arguments
+        origin = get_origin(base)
+        if isinstance(origin, type) and issubclass(origin, Parametric):
+            return _base_arguments(origin, base[tuple(provided[name] for name in base.__parameters__)].__args__)
+    return cls.type_arguments or arguments
 
 
 @cache
@@ -41,7 +40,7 @@ def _specialize(base: type[Parametric], arguments: tuple[Any, ...]) -> type[Para
     names = ", ".join(getattr(argument, "__name__", str(argument)) for argument in arguments)
 
     def fill(namespace: dict[str, Any]) -> None:
-        namespace["type_arguments"] = _meaning(base, arguments)
+        namespace["type_arguments"] = _base_arguments(base, arguments)
         namespace["__module__"] = base.__module__
         namespace["__qualname__"] = f"{base.__qualname__}[{names}]"
         namespace["__doc__"] = base.__doc__

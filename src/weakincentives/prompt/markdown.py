@@ -1,4 +1,4 @@
-"""Sections whose body is a text with placeholders."""
+"""`MarkdownSection`: a section whose body is a `string.Template` with `${placeholders}`."""
 
 from __future__ import annotations
 
@@ -48,20 +48,20 @@ class MarkdownSection(Section[ParamsT], Generic[ParamsT]):
         self._compiled = Template(textwrap.dedent(self.template).strip())
         if not self._compiled.is_valid():
             raise PromptValidationError(
-                f"section {self.key!r}: a '$' in the template is no placeholder; write ${{name}}, or $$ for a dollar"
+                f"section {self.key!r}: invalid placeholder in the template; write ${{name}}, or $$ for a dollar sign"
             )
-        self._names = frozenset(self._compiled.get_identifiers())
+        self._placeholders = frozenset(self._compiled.get_identifiers())
 
     def render(self, params: SupportsDataclass | None, depth: int, number: str) -> str:
         _ = depth, number
-        values = {name: getattr(params, name) for name in self._names}
+        values = {name: getattr(params, name) for name in self._placeholders}
         return self._compiled.substitute(values)
 
     def placeholders(self) -> frozenset[str]:
-        return self._names
+        return self._placeholders
 
     def text(self) -> str | None:
         return self.template
 
     def with_text(self, text: str) -> Section[ParamsT]:
-        return super().clone(template=text)  # a subclass may clone in a way that knows no template
+        return super().clone(template=text)  # a subclass may override clone() without `template`

@@ -1,4 +1,4 @@
-"""The one declaration that every way of asking for a provider-run tool becomes."""
+"""`NativeDeclaration`: the normal form of all ways to declare a provider-run tool."""
 
 from __future__ import annotations
 
@@ -11,18 +11,17 @@ if TYPE_CHECKING:
 
 
 BUILT_IN = "built_in"
-"""The type in a declaration, or in a choice, that names a capability of the provider, whatever its real type is."""
+"""The `type` of a declaration or tool choice that refers to a capability by `name` instead of by its wire type."""
 
 
 @dataclass(frozen=True, slots=True)
 class NativeDeclaration:
-    """A tool that the provider runs, as a prompt asks for it.
+    """A tool that the provider runs.
 
-    `capability` is what the provider calls it (`web_search`); `name` is what events call it.
-    `provider` is None where any provider with that capability will do. `config` is the
-    provider's own, typed by whoever declared it. `tool` is the `NativeTool` or `ProviderTool`
-    that it was declared with, if it was. `origin` says where, for errors about collisions.
-    `slot` is what two declarations cannot share: the capability, unless there may be several.
+    `capability` is the provider's name of the tool (`web_search`); `name` is its name in events. `provider` is None if
+    any provider with that capability will do. `config` is provider-specific. `tool` is the `NativeTool` or
+    `ProviderTool` that declares it, if any. `origin` names the declaring section or adapter in error messages.
+    `slot` is unique per request: the capability, unless a capability may be declared several times.
     """
 
     capability: str
@@ -38,10 +37,10 @@ class NativeDeclaration:
             object.__setattr__(self, "slot", self.capability)
 
     @staticmethod
-    def of(given: NativeDeclaration | Mapping[str, Any]) -> NativeDeclaration:
-        """Also from the provider's own form, `{"type": …}`, or `{"type": "built_in", "name": …}`."""
-        if isinstance(given, NativeDeclaration):
-            return given
-        kind = str(given.get("type", ""))
-        capability = str(given.get("name", "")) if kind == BUILT_IN else kind
-        return NativeDeclaration(capability=capability, name=capability, config=dict(given))
+    def of(declared: NativeDeclaration | Mapping[str, Any]) -> NativeDeclaration:
+        """Convert a wire declaration, `{"type": …}` or `{"type": "built_in", "name": …}`, if it is one."""
+        if isinstance(declared, NativeDeclaration):
+            return declared
+        kind = str(declared.get("type", ""))
+        capability = str(declared.get("name", "")) if kind == BUILT_IN else kind
+        return NativeDeclaration(capability=capability, name=capability, config=dict(declared))

@@ -1,4 +1,4 @@
-"""Other words for a prompt, from JSON files, applied only while the original is what they were written for."""
+"""Prompt overrides: section bodies and tool descriptions from JSON files, applied while the stored hash matches."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from weakincentives.serde import dump_json, parse_json
 
 @dataclass(frozen=True)
 class SectionDescriptor:
-    """One section's text, as a hash."""
+    """Hash of a section's text."""
 
     path: str
     hash: str
@@ -25,7 +25,7 @@ class SectionDescriptor:
 
 @dataclass(frozen=True)
 class ToolDescriptor:
-    """One tool's description and parameters, as a hash."""
+    """Hash of a tool's description and parameters."""
 
     name: str
     hash: str
@@ -34,7 +34,7 @@ class ToolDescriptor:
 
 @dataclass(frozen=True)
 class PromptDescriptor:
-    """What a prompt is made of, by hash; `stale` says which overrides were not applied, and why."""
+    """Hashes of a prompt's sections and tools; `stale` has the reason for each override that was not applied."""
 
     ns: str
     key: str
@@ -45,7 +45,7 @@ class PromptDescriptor:
 
 @dataclass(frozen=True)
 class SectionOverride:
-    """Another body for a section."""
+    """Replacement body of a section."""
 
     expected_hash: str
     body: str
@@ -53,15 +53,15 @@ class SectionOverride:
 
 @dataclass(frozen=True)
 class ToolOverride:
-    """Another description for a tool and its parameters."""
+    """Replacement descriptions of a tool and its parameters."""
 
     expected_hash: str
     description: str | None = None
     param_descriptions: dict[str, str] = field(default_factory=dict[str, str])
 
     def apply(self, tool: Tool[Any, Any]) -> Tool[Any, Any]:
-        """The tool in these words."""
-        return tool.described(self.description or tool.description, self.param_descriptions)
+        """The tool with these descriptions."""
+        return tool.with_descriptions(self.description or tool.description, self.param_descriptions)
 
 
 @dataclass(frozen=True)
@@ -75,50 +75,52 @@ class PromptOverrides:
 
     @staticmethod
     def from_json(text: str | bytes) -> PromptOverrides:
-        """Read what `to_json` wrote, or a person did."""
+        """Parse overrides from JSON."""
         return parse_json(text, PromptOverrides)
 
     def to_json(self) -> str:
         return dump_json(self)
 
-    def against(self, descriptor: PromptDescriptor) -> tuple[PromptOverrides, tuple[str, ...]]:
-        """The part of these that fits the prompt, and why the rest does not."""
+    def match(self, descriptor: PromptDescriptor) -> tuple[PromptOverrides, tuple[str, ...]]:
+        """The overrides whose hash matches the prompt, and the reasons for the others."""
         if (self.ns, self.prompt_key) != (descriptor.ns, descriptor.key):
             raise PromptValidationError(
-                f"overrides for prompt {self.ns}/{self.prompt_key} were given to {descriptor.ns}/{descriptor.key}"
+                f"overrides for prompt {self.ns}/{self.prompt_key} were applied to {descriptor.ns}/{descriptor.key}"
             )
         stale: list[str] = []
-        sections = _fitting("section", self.sections, {one.path: one for one in descriptor.sections}, stale)
-        tools = _fitting("tool", self.tools, {one.name: one for one in descriptor.tools}, stale)
-        fitting = PromptOverrides(
+        sections = _matching_names(
+            "section", self.sections, {section.path: section for section in descriptor.sections}, stale
+        )
+        tools = _matching_names("tool", self.tools, {tool.name: tool for tool in descriptor.tools}, stale)
+        matching = PromptOverrides(
             self.ns,
             self.prompt_key,
             {path: self.sections[path] for path in sections},
             {name: self.tools[name] for name in tools},
         )
-        return fitting, tuple(stale)
+        return matching, tuple(stale)
 
 
 class OverrideStore:
-    """Overrides as files `{ns}/{key}.json` of any filesystem."""
+    """Loads and saves overrides as files `{ns}/{key}.json` of a `Filesystem`."""
 
     def __init__(self, filesystem: Filesystem) -> None:
         self._filesystem = filesystem
 
     def load(self, ns: str, key: str) -> PromptOverrides | None:
-        """The overrides of a prompt; None where there are none."""
+        """The overrides of a prompt; None if there is no file."""
         path = f"{ns}/{key}.json"
         if not self._filesystem.is_file(path):
             return None
         return PromptOverrides.from_json(self._filesystem.read_bytes(path))
 
     def save(self, overrides: PromptOverrides) -> None:
-        """Write a prompt's overrides, in place of those it had."""
+        """Write the overrides of a prompt, replacing the file."""
         self._filesystem.write_text(f"{overrides.ns}/{overrides.prompt_key}.json", overrides.to_json() + "\n")
 
 
-def describe(ns: str, key: str, sections: Iterable[tuple[str, Section[Any]]]) -> PromptDescriptor:
-    """Hash everything that an override could replace."""
+def describe_prompt(ns: str, key: str, sections: Iterable[tuple[str, Section[Any]]]) -> PromptDescriptor:
+    """Hash the texts and tools that an override can replace."""
     texts: list[SectionDescriptor] = []
     tools: list[ToolDescriptor] = []
     for path, section in sections:
@@ -135,21 +137,21 @@ def _hash(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _fitting(
-    what: str,
+def _matching_names(
+    kind: str,
     overrides: Mapping[str, SectionOverride] | Mapping[str, ToolOverride],
     originals: Mapping[str, SectionDescriptor] | Mapping[str, ToolDescriptor],
     stale: list[str],
 ) -> list[str]:
-    fitting: list[str] = []
+    matching: list[str] = []
     for name, override in overrides.items():
         original = originals.get(name)
         if original is None:
-            stale.append(f"{what} {name!r} does not exist")
+            stale.append(f"{kind} {name!r} does not exist")
         elif not original.accepts_overrides:
-            stale.append(f"{what} {name!r} does not accept overrides")
+            stale.append(f"{kind} {name!r} does not accept overrides")
         elif original.hash != override.expected_hash:
-            stale.append(f"{what} {name!r} has changed since the override was written")
+            stale.append(f"{kind} {name!r} has changed since the override was written")
         else:
-            fitting.append(name)
-    return fitting
+            matching.append(name)
+    return matching

@@ -1,13 +1,14 @@
-"""From a template and its parameters to what a model is given. Pure."""
+"""Rendering: turns a prompt template and its parameters into text, tools and native tools. No I/O."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields, replace
+from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar
 
+from weakincentives.dbc import ensure
 from weakincentives.errors import PromptRenderError, PromptValidationError
 from weakincentives.prompt._types import SessionProtocol, SupportsDataclass
 from weakincentives.prompt.disclosure import OPEN_SECTION, open_section_tool, opened_paths
@@ -22,18 +23,18 @@ if TYPE_CHECKING:
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as WithDefault
 
-    OutputT = WithDefault("OutputT", default=None)  # a prompt that names no output has none
+    OutputT = WithDefault("OutputT", default=None)  # without an output type
 else:
     OutputT = TypeVar("OutputT")
 Container: TypeAlias = Literal["object", "array"]
 
 _logger = logging.getLogger(__name__)
-_DEEPEST_HEADING = 6
+_MAX_HEADING_LEVEL = 6
 
 
 @dataclass(frozen=True)
 class RenderedSection:
-    """The heading and body of one section, without its children."""
+    """Heading and body of one section, without its children."""
 
     path: str
     text: str
@@ -42,7 +43,7 @@ class RenderedSection:
 
 @dataclass(frozen=True)
 class RenderedPrompt(Generic[OutputT]):
-    """What a model is given: text, our tools, the provider's tools, and the shape of the answer."""
+    """A rendered prompt: text, client-run tools, provider-run tools, and the type of the output."""
 
     text: str
     tools: tuple[Tool[Any, Any], ...]
@@ -54,42 +55,49 @@ class RenderedPrompt(Generic[OutputT]):
     sections: tuple[RenderedSection, ...] = ()
     summarized: frozenset[str] = frozenset()
     active: tuple[Section[Any], ...] = ()
-    """The sections that take part, in reading order: neither disabled nor only summarized."""
+    """The sections that are neither disabled nor summarized, in document order."""
 
     def section_text(self, path: str) -> str:
-        """The text of a section and everything below it."""
-        at = next((at for at, part in enumerate(self.sections) if part.path == path), len(self.sections))
-        below = takewhile(lambda part: part.depth > self.sections[at].depth, self.sections[at + 1 :])
-        return "\n\n".join(part.text for part in (*self.sections[at : at + 1], *below))
+        """The text of a section with its descendants."""
+        start = next((index for index, part in enumerate(self.sections) if part.path == path), len(self.sections))
+        descendants = takewhile(lambda part: part.depth > self.sections[start].depth, self.sections[start + 1 :])
+        return "\n\n".join(part.text for part in (*self.sections[start : start + 1], *descendants))
 
     def find_tool(self, name: str) -> Tool[Any, Any] | None:
-        """The tool of ours with this name."""
+        """The client-run tool with this name."""
         return next((tool for tool in self.tools if tool.name == name), None)
 
 
-class Origins:
-    """Who claimed a name; a second claim is refused, naming both."""
+class UniqueNames:
+    """Names with their origins; adding a name twice is an error that names both origins."""
 
-    def __init__(self, what: str) -> None:
-        self._what = what
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
         self._owners: dict[str, str] = {}
 
-    def claim(self, name: str, origin: str) -> None:
+    def add(self, name: str, origin: str) -> None:
         if name in self._owners:
-            raise PromptValidationError(f"{self._what} {name!r} is declared by {self._owners[name]} and by {origin}")
+            raise PromptValidationError(f"{self._kind} {name!r} is declared by {self._owners[name]} and by {origin}")
         self._owners[name] = origin
 
 
-def declarations(
+def native_declarations(
     section: Section[Any], tools: Iterable[Tool[Any, Any]], path: str, params: SupportsDataclass | None
 ) -> tuple[NativeDeclaration, ...]:
-    """Every provider-run tool of a section, in whichever way it was declared."""
+    """All provider-run tools of a section: its native `Tool`s and its `native_tools()`."""
     from_tools = (tool.declaration() for tool in tools)
-    declared = [one for one in from_tools if one is not None]
+    declared = [declaration for declaration in from_tools if declaration is not None]
     declared += map(NativeDeclaration.of, section.native_tools(params))
-    return tuple(one if one.origin else replace(one, origin=f"section {path!r}") for one in declared)
+    return tuple(
+        declaration if declaration.origin else replace(declaration, origin=f"section {path!r}")
+        for declaration in declared
+    )
 
 
+@ensure(
+    lambda result: bool(result.summarized) is (result.find_tool(OPEN_SECTION) is not None),
+    f"a prompt has the tool {OPEN_SECTION!r} exactly if it has summarized sections",
+)
 def render(
     template: PromptTemplate[OutputT],
     params: Mapping[type, SupportsDataclass],
@@ -97,35 +105,35 @@ def render(
     overrides: PromptOverrides | None,
     session: SessionProtocol | None,
 ) -> RenderedPrompt[OutputT]:
-    """Walk the tree once."""
+    """Render a template: walks its sections once, applies overrides, and collects tools."""
     descriptor = template.descriptor
     effective = PromptOverrides(template.ns, template.key)
     if overrides is not None:
-        effective, stale = overrides.against(descriptor)
+        effective, stale = overrides.match(descriptor)
         descriptor = replace(descriptor, stale=stale)
         for reason in stale:
             _logger.warning("override not applied: %s (prompt %s/%s)", reason, template.ns, template.key)
-    walk = _Walk(params, effective, session, opened_paths(template.ns, template.key, session))
-    walk.sections(template.sections, above="", depth=0, prefix="")
-    if walk.summarized:
-        walk.tools.append(open_section_tool())
+    renderer = _Renderer(params, effective, session, opened_paths(template.ns, template.key, session))
+    renderer.render_siblings(template.sections, parent_path="", depth=0, prefix="")
+    if renderer.summarized:
+        renderer.tools.append(open_section_tool())
     return RenderedPrompt(
-        text="\n\n".join(part.text for part in walk.parts),
-        tools=tuple(walk.tools),
-        native_tools=tuple(walk.native_tools),
+        text="\n\n".join(part.text for part in renderer.parts),
+        tools=tuple(renderer.tools),
+        native_tools=tuple(renderer.native_tools),
         output_type=template.output_type,
         container=template.container,
         allow_extra_keys=template.allow_extra_keys,
         descriptor=descriptor,
-        sections=tuple(walk.parts),
-        summarized=frozenset(walk.summarized),
-        active=tuple(walk.active),
+        sections=tuple(renderer.parts),
+        summarized=frozenset(renderer.summarized),
+        active=tuple(renderer.active),
     )
 
 
 @dataclass
-class _Walk:
-    """What a walk over the tree has gathered so far."""
+class _Renderer:
+    """Depth-first traversal of the sections that collects text, tools and declarations."""
 
     params: Mapping[type, SupportsDataclass]
     overrides: PromptOverrides
@@ -137,15 +145,15 @@ class _Walk:
     summarized: list[str] = field(default_factory=list[str])
     active: list[Section[Any]] = field(default_factory=list[Section[Any]])
 
-    def sections(self, siblings: Sequence[Section[Any]], *, above: str, depth: int, prefix: str) -> None:
-        """Number only what leaves a trace in the text, so that the model sees no gaps."""
+    def render_siblings(self, siblings: Sequence[Section[Any]], *, parent_path: str, depth: int, prefix: str) -> None:
+        """Render sibling sections. Sections without text get no number, so that the numbering has no gaps."""
         count = 1
         for section in siblings:
-            path = f"{above}.{section.key}" if above else section.key
-            count += self.section(section, path, depth, f"{prefix}{count}")
+            path = f"{parent_path}.{section.key}" if parent_path else section.key
+            count += self.render_section(section, path, depth, f"{prefix}{count}")
 
-    def section(self, section: Section[Any], path: str, depth: int, number: str) -> bool:
-        """Gather one section and what is below it; whether there was any text."""
+    def render_section(self, section: Section[Any], path: str, depth: int, number: str) -> bool:
+        """Render one section with its descendants; False if they have no text."""
         params = self._params_for(section, path)
         if not section.is_enabled(params, session=self.session):
             return False
@@ -155,17 +163,17 @@ class _Walk:
             self.parts.append(RenderedSection(path, f"{_heading(section, path, depth, number)}\n\n{shown}", depth))
             return True
         self.active.append(section)
-        self._gather_tools(section, path, params)
-        body = self._overridden(section, path).render(params, depth, number).strip()
-        at = len(self.parts)
-        self.sections(section.children, above=path, depth=depth + 1, prefix=f"{number}.")
-        if not body and len(self.parts) == at:
+        self._collect_tools(section, path, params)
+        body = self._apply_override(section, path).render(params, depth, number).strip()
+        start = len(self.parts)
+        self.render_siblings(section.children, parent_path=path, depth=depth + 1, prefix=f"{number}.")
+        if not body and len(self.parts) == start:
             return False
         heading = _heading(section, path, depth, number)
-        self.parts.insert(at, RenderedSection(path, f"{heading}\n\n{body}" if body else heading, depth))
+        self.parts.insert(start, RenderedSection(path, f"{heading}\n\n{body}" if body else heading, depth))
         return True
 
-    def _overridden(self, section: Section[Any], path: str) -> Section[Any]:
+    def _apply_override(self, section: Section[Any], path: str) -> Section[Any]:
         override = self.overrides.sections.get(path)
         if override is None:
             return section
@@ -173,26 +181,30 @@ class _Walk:
         check_placeholders(other, path)
         return other
 
-    def _gather_tools(self, section: Section[Any], path: str, params: SupportsDataclass | None) -> None:
+    def _collect_tools(self, section: Section[Any], path: str, params: SupportsDataclass | None) -> None:
         overrides = self.overrides.tools
         tools = [overrides[tool.name].apply(tool) if tool.name in overrides else tool for tool in section.tools()]
         self.tools += (tool for tool in tools if tool.declaration() is None)
-        self.native_tools += declarations(section, tools, path, params)
+        self.native_tools += native_declarations(section, tools, path, params)
 
     def _params_for(self, section: Section[Any], path: str) -> SupportsDataclass | None:
-        wanted = section.params_type
-        if wanted is None:
+        params_type = section.params_type
+        if params_type is None:
             return None
-        if wanted in self.params:
-            return self.params[wanted]
+        if params_type in self.params:
+            return self.params[params_type]
         if section.default_params is not None:
             return section.default_params
-        if all(one.default is not MISSING or one.default_factory is not MISSING for one in fields(wanted) if one.init):
-            return wanted()
+        if all(_has_default(field) for field in fields(params_type) if field.init):
+            return params_type()
         raise PromptRenderError(
-            f"section {path!r} needs {wanted.__name__}: bind it with prompt.bind({wanted.__name__}(…))"
+            f"section {path!r} needs {params_type.__name__}: bind it with prompt.bind({params_type.__name__}(…))"
         )
 
 
 def _heading(section: Section[Any], path: str, depth: int, number: str) -> str:
-    return f"{'#' * min(depth + 2, _DEEPEST_HEADING)} {number}. {section.title} ({path})"
+    return f"{'#' * min(depth + 2, _MAX_HEADING_LEVEL)} {number}. {section.title} ({path})"
+
+
+def _has_default(field: Field[Any]) -> bool:
+    return field.default is not MISSING or field.default_factory is not MISSING

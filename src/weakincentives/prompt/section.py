@@ -1,4 +1,4 @@
-"""A section: one node of a prompt's tree, with its text, its children and its tools."""
+"""`Section`: a node of the prompt tree, with text, children and tools."""
 
 from __future__ import annotations
 
@@ -20,38 +20,38 @@ from weakincentives.resources import ResourceRegistry
 
 ParamsT = TypeVar("ParamsT")
 
-_KEY = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+_KEY_RE = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 
 
 class SectionVisibility(Enum):
-    """How much of a section a model is shown at first."""
+    """How a section is rendered initially (progressive disclosure)."""
 
     FULL = "full"
     SUMMARY = "summary"
-    """Only the summary; body, children and tools come when the model opens the section."""
+    """Only the summary; body, children and tools are added when the model opens the section."""
 
 
-def check_key(key: str, *, what: str) -> None:
-    """Keys become paths, file names and hashes, so they are plain."""
-    if not _KEY.fullmatch(key):
+def check_key(key: str, *, kind: str) -> None:
+    """Raise for an invalid key. Keys are used in section paths and file names."""
+    if not _KEY_RE.fullmatch(key):
         raise PromptValidationError(
-            f"{what} {key!r} must start with a-z or 0-9 and go on with up to 63 of a-z, 0-9, '.', '_' and '-'"
+            f"{kind} {key!r} must start with a-z or 0-9, followed by up to 63 of a-z, 0-9, '.', '_' and '-'"
         )
 
 
 def check_placeholders(section: Section[Any], path: str) -> None:
-    """Everything that a text asks for is a field of the section's params."""
+    """Raise if a placeholder of the text is not a field of the section's params."""
     params_type = section.params_type
     known = {field.name for field in fields(params_type)} if params_type else set[str]()
     if unknown := sorted(section.placeholders() - known):
-        of = f"a field of {params_type.__name__}" if params_type else "known: the section takes no params"
-        raise PromptValidationError(f"section {path!r} uses ${{{unknown[0]}}}, which is not {of}")
+        reason = f"not a field of {params_type.__name__}" if params_type else "unknown: the section has no params"
+        raise PromptValidationError(f"section {path!r} uses ${{{unknown[0]}}}, which is {reason}")
 
 
 class Section(Parametric, ABC, Generic[ParamsT]):
-    """The base of all sections. Subclass `Section[Params]` and write `render`.
+    """Base class of all sections. Subclass `Section[Params]` and implement `render`.
 
-    Immutable once built: `clone` gives a changed copy.
+    Sections are immutable; `clone` returns a changed copy.
     """
 
     def __init__(
@@ -80,12 +80,12 @@ class Section(Parametric, ABC, Generic[ParamsT]):
 
     @property
     def params_type(self) -> type[Any] | None:
-        """The dataclass that this section is rendered with; None where it takes no parameters."""
-        wanted = self.type_arguments[0] if self.type_arguments else type(self.default_params)
-        return None if wanted in (None, type(None)) else wanted
+        """The dataclass of the section's parameters; None if it has none."""
+        params_type = self.type_arguments[0] if self.type_arguments else type(self.default_params)
+        return None if params_type in (None, type(None)) else params_type
 
     def _check(self) -> None:
-        check_key(self.key, what="section key")
+        check_key(self.key, kind="section key")
         if not self.title.strip():
             raise PromptValidationError(f"section {self.key!r} needs a title")
         if self.params_type is not None and not is_dataclass(self.params_type):
@@ -99,7 +99,7 @@ class Section(Parametric, ABC, Generic[ParamsT]):
             self._check_enabled(self.enabled)
         if self.visibility is SectionVisibility.SUMMARY and not self.summary:
             raise PromptValidationError(
-                f"section {self.key!r} is shown as a summary and needs one: summary='…' tells the model what is inside"
+                f"section {self.key!r} has visibility SUMMARY and needs a summary: set summary='…' to its short form"
             )
 
     def _check_enabled(self, enabled: Callable[..., bool]) -> None:
@@ -112,29 +112,29 @@ class Section(Parametric, ABC, Generic[ParamsT]):
 
     @abstractmethod
     def render(self, params: SupportsDataclass | None, depth: int, number: str) -> str:
-        """The body, without its heading. An empty body and no visible children leave no trace in the text."""
+        """The body, without its heading. A section without body and visible children is left out of the text."""
 
     def tools(self) -> tuple[Tool[Any, Any], ...]:
-        """The tools that come with this section, whoever runs them."""
+        """The tools of this section, client-run and native."""
         return self._tools
 
     def native_tools(
         self, params: SupportsDataclass | None = None
     ) -> tuple[NativeDeclaration | Mapping[str, Any], ...]:
-        """Provider-run tools that this section declares without a `Tool`; a mapping is the provider's own form."""
+        """Provider-run tools that are declared without a `Tool`; a mapping is a wire declaration."""
         _ = params
         return ()
 
     def resources(self) -> ResourceRegistry:
-        """What this section lends to tools: its filesystem, say."""
+        """Resources that this section provides to tools, such as its filesystem."""
         return ResourceRegistry()
 
     def placeholders(self) -> frozenset[str]:
-        """The fields of the params that the text uses."""
+        """The fields of the params that the text refers to."""
         return frozenset()
 
     def text(self) -> str | None:
-        """The text that an override may replace; None where there is none."""
+        """The text that an override can replace; None if there is none."""
         return None
 
     def with_text(self, text: str) -> Section[ParamsT]:
@@ -142,7 +142,7 @@ class Section(Parametric, ABC, Generic[ParamsT]):
         raise PromptValidationError(f"section {self.key!r} ({type(self).__name__}) has no text to override: {text!r}")
 
     def is_enabled(self, params: SupportsDataclass | None, *, session: SessionProtocol | None = None) -> bool:
-        """Ask `enabled`, which may take the params, something called `session`, both or neither."""
+        """Call `enabled`, which may take the params, a parameter `session`, both or neither."""
         if self.enabled is None:
             return True
         accepted = inspect.signature(self.enabled).parameters.values()
@@ -159,9 +159,9 @@ class Section(Parametric, ABC, Generic[ParamsT]):
             attribute = "_tools" if name == "tools" else name
             if attribute not in vars(other):
                 raise PromptValidationError(f"{type(self).__name__}.clone() has no argument {name!r}")
-            several = name in ("children", "tools")
-            setattr(other, attribute, tuple(cast("Iterable[object]", value)) if several else value)
-        other._check()  # noqa: SLF001 - a copy of our own
+            is_sequence = name in ("children", "tools")
+            setattr(other, attribute, tuple(cast("Iterable[object]", value)) if is_sequence else value)
+        other._check()  # noqa: SLF001 - another instance of this class
         return other
 
     def __repr__(self) -> str:

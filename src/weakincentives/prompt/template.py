@@ -1,4 +1,4 @@
-"""`PromptTemplate`, which is checked and never changes, and `Prompt`, which binds parameters to one."""
+"""`PromptTemplate`, an immutable and validated tree of sections, and `Prompt`, which binds parameters to it."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from dataclasses import dataclass, is_dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast, get_args, get_origin, overload
 
+from weakincentives.dbc import invariant
 from weakincentives.errors import PromptValidationError, SchemaError
 from weakincentives.prompt._types import SessionProtocol, SupportsDataclass
 from weakincentives.prompt.disclosure import OPEN_SECTION
 from weakincentives.prompt.generics import Parametric
-from weakincentives.prompt.overrides import PromptDescriptor, PromptOverrides, describe
-from weakincentives.prompt.rendering import Container, Origins, RenderedPrompt, declarations, render
+from weakincentives.prompt.overrides import PromptDescriptor, PromptOverrides, describe_prompt
+from weakincentives.prompt.rendering import Container, RenderedPrompt, UniqueNames, native_declarations, render
 from weakincentives.prompt.section import Section, SectionVisibility, check_key, check_placeholders
 from weakincentives.prompt.tool import Tool
 from weakincentives.resources import ResourceRegistry
@@ -22,27 +23,37 @@ from weakincentives.serde import schema
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as WithDefault
 
-    OutputT = WithDefault("OutputT", default=None)  # a prompt that names no output has none
+    OutputT = WithDefault("OutputT", default=None)  # without an output type
 else:
     OutputT = TypeVar("OutputT")
 SectionT = TypeVar("SectionT", bound=Section[Any])
 
 
 @dataclass(frozen=True)
-class Node:
-    """A section and where it stands."""
+class SectionNode:
+    """A section with its path and depth in the tree."""
 
     section: Section[Any]
     path: str
     depth: int
 
 
+def _has_unique_paths(template: PromptTemplate[Any]) -> bool:
+    return len({node.path for node in template.nodes}) == len(template.nodes)
+
+
+def _has_matching_container(template: PromptTemplate[Any]) -> bool:
+    return (template.container is None) is (template.output_type in (None, str))
+
+
+@invariant(_has_unique_paths, "section paths are unique")
+@invariant(_has_matching_container, "structured output, and no other, has a container")
 @dataclass(frozen=True, init=False, eq=False, repr=False)
 class PromptTemplate(Parametric, Generic[OutputT]):
-    """A prompt before its parameters: `PromptTemplate[Output](ns=…, key=…, sections=[…])`.
+    """A prompt without parameters: `PromptTemplate[Output](ns=…, key=…, sections=[…])`.
 
-    Everything that can be wrong with a prompt is found here, when it is built.
-    `Output` is a dataclass, a `list` of one, or `str`; left out, the answer is text alone.
+    Keys, section paths, placeholders and tool names are validated on construction. `Output` is a dataclass, a `list`
+    of a dataclass, or `str`; without it, the answer is plain text.
     """
 
     ns: str
@@ -52,7 +63,7 @@ class PromptTemplate(Parametric, Generic[OutputT]):
     allow_extra_keys: bool
     output_type: type[Any] | None
     container: Container | None
-    nodes: tuple[Node, ...]
+    nodes: tuple[SectionNode, ...]
 
     def __init__(
         self,
@@ -63,10 +74,10 @@ class PromptTemplate(Parametric, Generic[OutputT]):
         sections: Sequence[Section[Any]] = (),
         allow_extra_keys: bool = False,
     ) -> None:
-        check_key(ns, what="prompt ns")
-        check_key(key, what="prompt key")
+        check_key(ns, kind="prompt ns")
+        check_key(key, kind="prompt key")
         sections = tuple(sections)
-        output_type, container = _output(self.type_arguments)
+        output_type, container = _resolve_output(self.type_arguments)
         vars(self).update(
             ns=ns,
             key=key,
@@ -75,7 +86,7 @@ class PromptTemplate(Parametric, Generic[OutputT]):
             allow_extra_keys=allow_extra_keys,
             output_type=output_type,
             container=container,
-            nodes=tuple(_nodes(sections)),
+            nodes=tuple(_flatten(sections)),
         )
         self._check()
 
@@ -84,46 +95,48 @@ class PromptTemplate(Parametric, Generic[OutputT]):
         for node in self.nodes:
             if node.path in seen:
                 raise PromptValidationError(
-                    f"prompt {self.name!r} has two sections at path {node.path!r}: give one of them another key"
+                    f"prompt {self.name!r} has two sections with path {node.path!r}: change the key of one of them"
                 )
             seen[node.path] = node.section
             check_placeholders(node.section, node.path)
         self._check_tools()
 
     def _check_tools(self) -> None:
-        names = Origins("tool name")
-        slots = Origins("provider-run tool")
+        names = UniqueNames("tool name")
+        slots = UniqueNames("provider-run tool")
         if any(node.section.visibility is SectionVisibility.SUMMARY for node in self.nodes):
-            names.claim(OPEN_SECTION, "the tool that opens summarized sections")
+            names.add(OPEN_SECTION, "progressive disclosure")
         for node in self.nodes:
             for tool in node.section.tools():
-                if not isinstance(tool, Tool):  # pyright: ignore[reportUnnecessaryIsInstance] - not everybody checks types
+                if not isinstance(tool, Tool):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be unchecked
                     raise PromptValidationError(
-                        f"section {node.path!r}: tools holds {tool!r}, which is no Tool; make one with Tool.wrap(…)"
+                        f"section {node.path!r}: tools contains {tool!r}, which is not a Tool; use Tool.wrap(…)"
                     )
                 if tool.declaration() is None:
-                    names.claim(tool.name, f"section {node.path!r}")
-            for declared in declarations(node.section, node.section.tools(), node.path, node.section.default_params):
-                names.claim(declared.name, declared.origin)
-                slots.claim(declared.slot, declared.origin)
+                    names.add(tool.name, f"section {node.path!r}")
+            for declared in native_declarations(
+                node.section, node.section.tools(), node.path, node.section.default_params
+            ):
+                names.add(declared.name, declared.origin)
+                slots.add(declared.slot, declared.origin)
 
     @cached_property
     def descriptor(self) -> PromptDescriptor:
-        """What an override must match to be applied."""
-        return describe(self.ns, self.key, ((node.path, node.section) for node in self.nodes))
+        """Hashes of the texts and tools, which overrides are matched against."""
+        return describe_prompt(self.ns, self.key, ((node.path, node.section) for node in self.nodes))
 
-    def find_section(self, wanted: type[SectionT]) -> SectionT | None:
+    def find_section(self, section_type: type[SectionT]) -> SectionT | None:
         """The first section of a type, in reading order."""
-        return next((node.section for node in self.nodes if isinstance(node.section, wanted)), None)
+        return next((node.section for node in self.nodes if isinstance(node.section, section_type)), None)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(ns={self.ns!r}, key={self.key!r})"
 
 
 class Prompt(Parametric, Generic[OutputT]):
-    """A template with parameters: `Prompt(template).bind(Params(…))`.
+    """A template with bound parameters: `Prompt(template).bind(Params(…))`.
 
-    `Prompt(ns=…, key=…, sections=…)` builds the template itself.
+    `Prompt(ns=…, key=…, sections=…)` creates the template too.
     """
 
     @overload
@@ -149,8 +162,8 @@ class Prompt(Parametric, Generic[OutputT]):
         if (template is None) is (not declared):
             raise PromptValidationError("Prompt takes either a PromptTemplate or ns=, key= and sections=")
         if template is None:
-            family = cast("Any", PromptTemplate)
-            template = family[self.type_arguments](**declared) if self.type_arguments else family(**declared)
+            cls = cast("Any", PromptTemplate)
+            template = cls[self.type_arguments](**declared) if self.type_arguments else cls(**declared)
         if not isinstance(template, PromptTemplate):
             raise PromptValidationError(f"Prompt takes a PromptTemplate, not {template!r}")
         self.template = template
@@ -171,13 +184,13 @@ class Prompt(Parametric, Generic[OutputT]):
 
     @property
     def params(self) -> tuple[SupportsDataclass, ...]:
-        """What is bound."""
+        """The bound parameters."""
         return tuple(self._params.values())
 
     def bind(self, *params: SupportsDataclass) -> Self:
-        """Bind parameters, one object for each type; a second one of a type replaces the first.
+        """Bind parameters, one object per type; a later one of the same type replaces it.
 
-        A type that only a tool of the prompt knows is accepted too, and has no effect.
+        Parameter types of the prompt's tools are accepted too, without effect.
         """
         sections = {node.section.params_type for node in self.template.nodes}
         tools = {tool.params_type for node in self.template.nodes for tool in node.section.tools()}
@@ -191,56 +204,56 @@ class Prompt(Parametric, Generic[OutputT]):
         self._params.update({type(value): value for value in params})
         return self
 
-    def bound(self, *params: SupportsDataclass) -> Self:
-        """A copy with these bound too."""
+    def with_params(self, *params: SupportsDataclass) -> Self:
+        """A copy with additional parameters."""
         other = copy.copy(self)
-        other._params = dict(self._params)  # noqa: SLF001 - a copy of our own
+        other._params = dict(self._params)  # noqa: SLF001 - another instance of this class
         return other.bind(*params)
 
     def render(self, *, session: SessionProtocol | None = None) -> RenderedPrompt[OutputT]:
-        """The text and the tools, as a model gets them. `session` knows which sections were opened."""
+        """Render text and tools. `session` holds which summarized sections were opened."""
         return render(self.template, self._params, overrides=self.overrides, session=session)
 
-    def find_section(self, wanted: type[SectionT]) -> SectionT | None:
+    def find_section(self, section_type: type[SectionT]) -> SectionT | None:
         """The first section of a type, in reading order."""
-        return self.template.find_section(wanted)
+        return self.template.find_section(section_type)
 
     def resources(self) -> ResourceRegistry:
-        """What the sections lend to tools. Two sections may not lend the same thing."""
-        lent = ResourceRegistry()
-        origins = Origins("resource")
+        """The resources of all sections. It is an error if two sections provide the same type."""
+        merged = ResourceRegistry()
+        origins = UniqueNames("resource")
         for node in self.template.nodes:
-            own = node.section.resources()
-            for resource_type in own:
-                origins.claim(f"{resource_type.__module__}.{resource_type.__qualname__}", f"section {node.path!r}")
-            lent = lent.merge(own)
-        return lent
+            resources = node.section.resources()
+            for resource_type in resources:
+                origins.add(f"{resource_type.__module__}.{resource_type.__qualname__}", f"section {node.path!r}")
+            merged = merged.merge(resources)
+        return merged
 
     def __repr__(self) -> str:
         return f"Prompt(ns={self.ns!r}, key={self.key!r})"
 
 
-def _nodes(sections: Sequence[Section[Any]], above: str = "", depth: int = 0) -> Iterator[Node]:
+def _flatten(sections: Sequence[Section[Any]], parent_path: str = "", depth: int = 0) -> Iterator[SectionNode]:
     for section in sections:
-        if not isinstance(section, Section):  # pyright: ignore[reportUnnecessaryIsInstance] - not everybody checks types
-            raise PromptValidationError(f"sections holds {section!r}, which is no Section instance")
-        path = f"{above}.{section.key}" if above else section.key
-        yield Node(section, path, depth)
-        yield from _nodes(section.children, path, depth + 1)
+        if not isinstance(section, Section):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be unchecked
+            raise PromptValidationError(f"sections contains {section!r}, which is not a Section instance")
+        path = f"{parent_path}.{section.key}" if parent_path else section.key
+        yield SectionNode(section, path, depth)
+        yield from _flatten(section.children, path, depth + 1)
 
 
-def _output(arguments: tuple[Any, ...]) -> tuple[type[Any] | None, Container | None]:
+def _resolve_output(arguments: tuple[Any, ...]) -> tuple[type[Any] | None, Container | None]:
     if not arguments or arguments[0] in (None, type(None), Any):
         return None, None
-    wanted = arguments[0]
-    if wanted is str:
+    output = arguments[0]
+    if output is str:
         return str, None
-    container: Container = "array" if get_origin(wanted) is list else "object"
-    output_type = get_args(wanted)[0] if container == "array" else wanted
+    container: Container = "array" if get_origin(output) is list else "object"
+    output_type = get_args(output)[0] if container == "array" else output
     if not is_dataclass(get_origin(output_type) or output_type):
-        raise PromptValidationError(f"output must be a dataclass, a list of one, or str, not {wanted!r}")
+        raise PromptValidationError(f"output must be a dataclass, a list of one, or str, not {output!r}")
     try:
         schema(output_type)
     except SchemaError as error:
-        raise PromptValidationError(f"the output cannot be asked for: {error}") from error
+        raise PromptValidationError(f"invalid output type: {error}") from error
     return output_type, container

@@ -1,4 +1,4 @@
-"""Tools: ours (`Tool`), the provider's (`NativeTool`), and the provider's with a say of ours (`ProviderTool`)."""
+"""Tools: `Tool` runs on the client, `NativeTool` at the provider, `ProviderTool` at the provider with a client hook."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from types import UnionType
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, Union, cast, get_args, get_origin
 
+from weakincentives.dbc import invariant
 from weakincentives.errors import PromptValidationError, SchemaError
 from weakincentives.filesystem import Filesystem
 from weakincentives.prompt._types import SessionProtocol, ToolRenderableResult
@@ -31,14 +32,14 @@ C = TypeVar("C")
 P_contra = TypeVar("P_contra", contravariant=True)
 R_co = TypeVar("R_co", covariant=True)
 
-_NAME = re.compile(r"[a-z0-9_-]{1,64}")
+_NAME_RE = re.compile(r"[a-z0-9_-]{1,64}")
 _UNIONS = (Union, UnionType)
 _JSON_TYPES = (str, int, float, bool, dict, list, tuple, Mapping, type(None))
 
 
 @dataclass(frozen=True)
 class ToolContext:
-    """What a handler knows beyond its parameters."""
+    """The context that a tool handler receives beside its parameters."""
 
     prompt: Prompt[Any]
     rendered_prompt: RenderedPrompt[Any]
@@ -50,7 +51,7 @@ class ToolContext:
 
     @property
     def filesystem(self) -> Filesystem:
-        """The workspace's files, from `resources`; an error where the evaluation has none."""
+        """The `Filesystem` in `resources`; an error if there is none."""
         return self.resources.get(Filesystem)
 
 
@@ -62,7 +63,7 @@ class ToolHandler(Protocol[P_contra, R_co]):
 
 @dataclass(frozen=True)
 class ToolExample(Generic[P, R]):
-    """A call as it might happen, to show the model when and how."""
+    """An example call, which is added to the description of the tool."""
 
     description: str
     input: P
@@ -71,7 +72,7 @@ class ToolExample(Generic[P, R]):
 
 @dataclass(frozen=True)
 class ToolSpec:
-    """What a model is told of a tool that we run: a function with a JSON schema."""
+    """The function declaration of a client-run tool, with the JSON schema of its parameters."""
 
     name: str
     description: str
@@ -79,9 +80,17 @@ class ToolSpec:
     strict: bool
 
 
+def _has_executor(tool: Tool[Any, Any]) -> bool:
+    return tool.handler is not None or tool.declaration() is not None
+
+
+_runs_somewhere = invariant(_has_executor, "a tool has a handler, or a declaration that the provider runs")
+
+
+@_runs_somewhere
 @dataclass(frozen=True, kw_only=True)
 class Tool(Parametric, Generic[P, R]):
-    """A tool that runs here: `Tool[Params, Result](name=…, description=…, handler=…)`."""
+    """A tool that the client runs: `Tool[Params, Result](name=…, description=…, handler=…)`."""
 
     name: str
     description: str
@@ -100,7 +109,7 @@ class Tool(Parametric, Generic[P, R]):
         self._check()
 
     def _types(self) -> tuple[Any, Any]:
-        """From `Tool[P, R]`, else from the handler's annotations."""
+        """Params and result type from `Tool[P, R]`, else from the handler's annotations."""
         if self.type_arguments:
             return self.type_arguments[0], self.type_arguments[1]
         if self.handler is not None:
@@ -110,12 +119,12 @@ class Tool(Parametric, Generic[P, R]):
         )
 
     def _check(self) -> None:
-        if not _NAME.fullmatch(self.name):
+        if not _NAME_RE.fullmatch(self.name):
             raise PromptValidationError(
-                f"tool name {self.name!r} must be 1 to 64 of a-z, 0-9, '_' and '-': providers accept no others"
+                f"tool name {self.name!r} must be 1 to 64 characters of a-z, 0-9, '_' and '-', as providers require"
             )
         if not self.description.strip():
-            raise PromptValidationError(f"tool {self.name!r} needs a description: it is what the model chooses by")
+            raise PromptValidationError(f"tool {self.name!r} needs a description: the model selects tools by it")
         if self.params_type is not type(None) and not _is_dataclass(self.params_type):
             raise PromptValidationError(
                 f"tool {self.name!r}: params must be a dataclass or None, not {self.params_type!r}"
@@ -127,14 +136,14 @@ class Tool(Parametric, Generic[P, R]):
             self._check_example(example)
 
     def _check_spec(self) -> None:
-        """Parameters that have no schema are an error here, not in the middle of a request."""
+        """Raise for parameters without a JSON schema when the tool is declared, not during a request."""
         try:
             self.spec()
         except SchemaError as error:
             raise PromptValidationError(f"tool {self.name!r}: {error}") from error
 
     def _check_result_type(self) -> None:
-        if not _can_be_a_result(self.result_type):
+        if not _is_valid_result_type(self.result_type):
             raise PromptValidationError(
                 f"tool {self.name!r}: result must be a dataclass, a JSON-like type, None, "
                 f"or a class with render(), not {self.result_type!r}"
@@ -152,7 +161,7 @@ class Tool(Parametric, Generic[P, R]):
             ("input", example.input, self.params_type),
             ("output", example.output, self.result_type),
         ):
-            if not _is_a(value, wanted):
+            if not _is_instance(value, wanted):
                 raise PromptValidationError(
                     f"tool {self.name!r}: the {part} of example {example.description!r} "
                     f"is a {type(value).__name__}, not {wanted!r}"
@@ -160,15 +169,15 @@ class Tool(Parametric, Generic[P, R]):
 
     @classmethod
     def wrap(cls, handler: Callable[..., Any], /) -> Tool[Any, Any]:
-        """A tool from a function alone: its name, its docstring, its annotations."""
+        """Create a tool from a function: its name, the first paragraph of its docstring, its annotations."""
         name = getattr(handler, "__name__", "")
         description = (getattr(handler, "__doc__", None) or "").strip()
         if not description:
-            raise PromptValidationError(f"Tool.wrap({name}): write a docstring; it becomes the tool's description")
+            raise PromptValidationError(f"Tool.wrap({name}): add a docstring; it becomes the description of the tool")
         return Tool(name=name, description=" ".join(description.split("\n\n")[0].split()), handler=handler)
 
     def spec(self) -> ToolSpec:
-        """What a model is told: a strict schema where the parameters allow one, else a plain one."""
+        """The function declaration: with a strict schema if the parameters allow one, else with a plain one."""
         if self.params_type is type(None):
             empty: dict[str, Any] = {"type": "object", "properties": {}, "required": [], "additionalProperties": False}
             return ToolSpec(self.name, self._full_description(), empty, strict=True)
@@ -187,44 +196,45 @@ class Tool(Parametric, Generic[P, R]):
             lines.append(f"Example: {example.description}\n{shown} → {answer}")
         return "\n\n".join(lines)
 
-    def described(self, description: str, param_descriptions: Mapping[str, str]) -> Tool[P, R]:
-        """The same tool in other words."""
+    def with_descriptions(self, description: str, param_descriptions: Mapping[str, str]) -> Tool[P, R]:
+        """A copy with other descriptions of the tool and its parameters."""
         other = dataclasses.replace(self, description=description)
         object.__setattr__(other, "param_descriptions", dict(param_descriptions))
-        other._check_spec()  # noqa: SLF001 - a copy of our own
+        other._check_spec()  # noqa: SLF001 - another instance of this class
         return other
 
     def declaration(self) -> NativeDeclaration | None:
-        """What the provider is asked to run; None, because this one runs here."""
+        """The declaration of a provider-run tool; None, because the client runs this one."""
         return None
 
 
-def _is_dataclass(wanted: Any) -> bool:  # noqa: ANN401 - any type form
-    return dataclasses.is_dataclass(get_origin(wanted) or wanted)
+def _is_dataclass(type_form: Any) -> bool:  # noqa: ANN401 - any type form
+    return dataclasses.is_dataclass(get_origin(type_form) or type_form)
 
 
-def _is_a(value: object, wanted: Any) -> bool:  # noqa: ANN401 - any type form
-    """Whether a value is of a type, as far as can be told at run time."""
-    plain = get_origin(wanted) or wanted
+def _is_instance(value: object, expected: Any) -> bool:  # noqa: ANN401 - any type form
+    """Whether a value is an instance of a type form, as far as that is known at run time."""
+    plain = get_origin(expected) or expected
     if plain in _UNIONS:
-        return any(_is_a(value, member) for member in get_args(wanted))
+        return any(_is_instance(value, member) for member in get_args(expected))
     if plain is Any or not isinstance(plain, type) or getattr(plain, "_is_protocol", False):
         return True
     return isinstance(value, plain)
 
 
-def _can_be_a_result(result_type: Any) -> bool:  # noqa: ANN401 - any type form
+def _is_valid_result_type(result_type: Any) -> bool:  # noqa: ANN401 - any type form
     plain = get_origin(result_type) or result_type
     if plain in _UNIONS:
-        return all(_can_be_a_result(member) for member in get_args(result_type))
+        return all(_is_valid_result_type(member) for member in get_args(result_type))
     if plain is Any or plain in _JSON_TYPES or _is_dataclass(plain):
         return True
     return isinstance(plain, type) and issubclass(plain, ToolRenderableResult)
 
 
+@_runs_somewhere
 @dataclass(frozen=True, kw_only=True)
 class NativeTool(Tool[P, R], Generic[P, R]):
-    """A tool that the provider runs. Its types say how calls and results look in events."""
+    """A tool that the provider runs. Its type arguments are the types of params and result in events."""
 
     accepts_overrides: bool = False
 
@@ -232,19 +242,20 @@ class NativeTool(Tool[P, R], Generic[P, R]):
         if self.handler is not None:
             raise PromptValidationError(
                 f"native tool {self.name!r} is run by the provider and takes no handler; "
-                f"use Tool to run it here, or ProviderTool to handle what the provider returns"
+                f"use Tool to run it on the client, or ProviderTool to handle the provider's output"
             )
 
     def declaration(self) -> NativeDeclaration:
         return NativeDeclaration(capability=self.name, name=self.name, tool=cast("Tool[Any, Any]", self))
 
 
+@_runs_somewhere
 @dataclass(frozen=True, kw_only=True)
 class ProviderTool(Tool[P, R], Generic[P, R, C]):
-    """A tool of one provider, with its configuration and a hook on what comes back.
+    """A tool of one provider, with its configuration and a hook for its output.
 
-    `handle_provider_output` gets the typed result and makes the `ToolResult` of it.
-    A handler is used only where there is no hook; both may be absent.
+    `handle_provider_output` receives the typed result and returns the `ToolResult`. Without the hook, `handler` is
+    called; both are optional.
     """
 
     provider: str

@@ -1,4 +1,4 @@
-"""What a tool answers: text for the model, a typed value for the program."""
+"""`ToolResult`: text for the model and a typed value for the program."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ T = TypeVar("T")
 R_co = TypeVar("R_co", covariant=True)
 
 
-class _Ok(Protocol):
+class _OkConstructor(Protocol):
     def __call__(self, value: T, /, message: str = "") -> ToolResult[T]: ...
 
 
-class _Success:
-    """`.success` is the flag on a result, and a constructor on the class."""
+class _SuccessDescriptor:
+    """Descriptor: `.success` is the flag on an instance and a constructor on the class."""
 
     @overload
-    def __get__(self, instance: None, owner: type[object]) -> _Ok: ...
+    def __get__(self, instance: None, owner: type[object]) -> _OkConstructor: ...
     @overload
     def __get__(self, instance: ToolResult[Any], owner: type[object]) -> bool: ...
-    def __get__(self, instance: ToolResult[Any] | None, owner: type[object]) -> _Ok | bool:
+    def __get__(self, instance: ToolResult[Any] | None, owner: type[object]) -> _OkConstructor | bool:
         return ToolResult.ok if instance is None else instance.succeeded
 
 
 class ToolResult(Generic[R_co]):
-    """A tool's answer. `ToolResult.ok(value)` and `ToolResult.error(message)` make the common two.
+    """The result of a tool call, created with `ToolResult.ok(value)` or `ToolResult.error(message)`.
 
-    A failed result is for the model to read and act on; session and resources are
-    rolled back to before the call. The model is shown `render()`.
+    The model receives `render()`. After a failed result, session and resources are rolled back to their state before
+    the call.
     """
 
-    # Written out because a frozen dataclass with slots breaks `ToolResult[X](…)` on
-    # some Python versions, and could not have `success` mean two things.
+    # Not a dataclass: a frozen dataclass with slots breaks `ToolResult[X](…)` on some Python versions, and its fields
+    # could not include the two meanings of `success`.
     __slots__ = ("message", "succeeded", "value")
     message: str
     value: R_co | None
@@ -46,23 +46,23 @@ class ToolResult(Generic[R_co]):
         object.__setattr__(self, "value", value)
         object.__setattr__(self, "succeeded", success)
 
-    success = _Success()
+    success = _SuccessDescriptor()
 
     @staticmethod
     def ok(value: T, /, message: str = "") -> ToolResult[T]:
-        """A success; without a message the model reads the value."""
+        """A successful result; without a message, the model receives the rendered value."""
         return ToolResult(message, value)
 
     @staticmethod
     def error(message: str) -> ToolResult[Any]:
-        """A failure; the message should say what the model can do about it."""
+        """A failed result; the message should say how the model can correct the call."""
         return ToolResult(message, None, success=False)
 
     def render(self) -> str:
-        """The text that the model reads: the message, then the value."""
+        """The text for the model: the message, then the value."""
         parts = (self.message, _render_value(self.value))
         text = "\n\n".join(dict.fromkeys(part for part in parts if part))
-        return text.encode(errors="backslashreplace").decode()  # half a surrogate pair can be sent nowhere
+        return text.encode(errors="backslashreplace").decode()  # an unpaired surrogate cannot be encoded
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"ToolResult is immutable: cannot set {name}")
@@ -73,8 +73,8 @@ class ToolResult(Generic[R_co]):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, ToolResult):
             return NotImplemented
-        theirs = cast("ToolResult[object]", other)
-        return (self.message, self.value, self.succeeded) == (theirs.message, theirs.value, theirs.succeeded)
+        result = cast("ToolResult[object]", other)
+        return (self.message, self.value, self.succeeded) == (result.message, result.value, result.succeeded)
 
     def __hash__(self) -> int:
         return hash((self.message, self.succeeded))
@@ -91,7 +91,7 @@ def _render_value(value: object) -> str:
         return ""
     if isinstance(value, str):
         return value
-    if isinstance(value, ToolRenderableResult) and callable(value.render):  # a field may be called so too
+    if isinstance(value, ToolRenderableResult) and callable(value.render):  # `render` may also be a field
         return value.render()
     try:
         return dump_json(value)

@@ -1,13 +1,15 @@
-"""What happened: sessions, their slices and reducers, events and transcripts. Asks no model, runs no tool."""
+"""Event store: sessions with slices and reducers, events, dispatchers and transcripts.
+
+session      `Session`: an event store; holds no conversation
+slices       `SliceView`, the items of one type; reducers and their operations
+events       the events of an evaluation
+dispatcher   publish/subscribe: `Dispatcher`, also called event bus
+transcript   the events of a session as JSON lines
+"""
 
 from __future__ import annotations
 
-from weakincentives.runtime.dispatcher import (
-    Dispatcher,
-    DispatchResult,
-    InProcessDispatcher,
-    NullDispatcher,
-)
+from weakincentives.runtime.dispatcher import Dispatcher, DispatchResult, InProcessDispatcher, NullDispatcher
 from weakincentives.runtime.events import (
     ContainerRecreated,
     ModelProgress,

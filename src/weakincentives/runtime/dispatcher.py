@@ -1,4 +1,7 @@
-"""Carrying events to whoever listens. Knows no event by name."""
+"""Event dispatcher (event bus): publish/subscribe by event type, in process.
+
+The argument `bus` of other modules is a `Dispatcher`; `InProcessEventBus` and `NullEventBus` are aliases.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class DispatchResult:
-    """How a dispatch went: how many were told, and what they raised."""
+    """The result of a dispatch: the number of handlers that were called, and the exceptions that they raised."""
 
     event: object
     handled: int = 0
@@ -27,37 +30,37 @@ class DispatchResult:
         return not self.errors
 
     def raise_if_errors(self) -> None:
-        """Raise what the subscribers raised, all of it."""
+        """Raise the exceptions of the subscribers as an `ExceptionGroup`."""
         if self.errors:
             raise ExceptionGroup(f"subscribers of {type(self.event).__name__} raised", self.errors)
 
 
 class Dispatcher(Protocol):
-    """Where a session sends its events."""
+    """Receives the events of a session and passes them to subscribers."""
 
     def subscribe(self, event_type: type[E], handler: Callable[[E], object], /) -> None:
-        """Call `handler` with every event of this type or of a subclass. `object` means all."""
+        """Call `handler` with every event of this type or of a subclass; with `object`, every event."""
         ...
 
     def unsubscribe(self, event_type: type[E], handler: Callable[[E], object], /) -> bool:
-        """Stop that; False where it was not subscribed."""
+        """Remove one subscription; False if there is none."""
         ...
 
     def dispatch(self, event: object, /) -> DispatchResult:
-        """Tell the subscribers, in the order in which they came."""
+        """Call the subscribers, in the order of subscription."""
         ...
 
 
 class InProcessDispatcher:
-    """Calls subscribers at once, in the caller's thread.
+    """Calls subscribers synchronously, in the caller's thread.
 
-    One that raises does not keep the others from being told, nor ends the evaluation:
-    its exception is logged with its traceback and returned in the `DispatchResult`.
+    An exception of a subscriber is logged with its traceback and returned in the `DispatchResult`. It neither stops
+    the other subscribers nor ends the evaluation.
     """
 
     def __init__(self) -> None:
         self._subscribers: dict[type, tuple[Handler, ...]] = {}
-        self._routes: dict[type, tuple[Handler, ...]] = {}  # by event type, worked out on first sight
+        self._routes: dict[type, tuple[Handler, ...]] = {}  # cache: event type → handlers
         self._lock = Lock()
 
     def subscribe(self, event_type: type[E], handler: Callable[[E], object], /) -> None:
@@ -70,8 +73,8 @@ class InProcessDispatcher:
             known = self._subscribers.get(event_type, ())
             if handler not in known:
                 return False
-            at = known.index(handler)
-            self._subscribers[event_type] = known[:at] + known[at + 1 :]
+            index = known.index(handler)
+            self._subscribers[event_type] = known[:index] + known[index + 1 :]
             self._routes = {}
             return True
 
@@ -85,7 +88,7 @@ class InProcessDispatcher:
         for handler in handlers:
             try:
                 handler(event)
-            except Exception as error:  # a stranger's code; whatever it raises is reported
+            except Exception as error:  # user code; reported in the result
                 _logger.exception("subscriber %r failed on %s", handler, type(event).__name__)
                 errors.append(error)
         return DispatchResult(event, len(handlers), tuple(errors))
@@ -105,7 +108,7 @@ class InProcessDispatcher:
 
 
 class NullDispatcher:
-    """Tells nobody."""
+    """Discards events."""
 
     def subscribe(self, event_type: type[E], handler: Callable[[E], object], /) -> None:
         _ = event_type, handler

@@ -1,4 +1,4 @@
-"""What happens during an evaluation, as events. Also the door to the dispatchers that carry them."""
+"""Event types of evaluations and workspaces. Re-exports the dispatchers."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _event_id() -> str:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptRendered:
-    """A prompt was turned into text and tools, and is about to be sent."""
+    """A prompt was rendered and is about to be sent."""
 
     prompt_ns: str
     prompt_key: str
@@ -66,10 +66,10 @@ class PromptRendered:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelProgress:
-    """A piece of an answer that is still being written, where an adapter streams. It is told, and not kept.
+    """A streamed part of a reply, from adapters that stream. Dispatched to subscribers and not stored in the session.
 
-    `kind` is what it is a piece of: what the model thinks, says, wants to run, or gives a tool; `output` is what code
-    that ran at the provider has printed. A request that is tried again begins anew, with other item ids.
+    `kind` is what the text is a part of: reasoning, message text, code or arguments of a tool call; `output` is what
+    code that runs at the provider prints. A retried request starts again, with other item ids.
     """
 
     prompt_name: str
@@ -85,7 +85,7 @@ class ModelProgress:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelResponded:
-    """The model answered one request of the loop: some text, some tool calls, or both."""
+    """The model replied to one request of the loop, with text, tool calls, or both."""
 
     prompt_name: str
     adapter: str
@@ -101,7 +101,7 @@ class ModelResponded:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolInvoked:
-    """A tool ran. The same event whoever ran it; `origin` says who, for those who ask."""
+    """A tool ran. `origin` says whether the client or the provider ran it."""
 
     prompt_name: str
     adapter: str
@@ -125,7 +125,7 @@ class ToolInvoked:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptExecuted:
-    """An evaluation ended with an answer. `result` is the adapter's `PromptResponse`."""
+    """An evaluation succeeded. `result` is the adapter's `PromptResponse`."""
 
     prompt_name: str
     adapter: str
@@ -139,10 +139,10 @@ class PromptExecuted:
 @final
 @dataclass(frozen=True, slots=True)
 class ContainerRecreated:
-    """A container was gone, and another one is in its place. Variables of code that ran in it are lost in any case.
+    """A container expired and was replaced by a new one. The state of its interpreter is always lost.
 
-    `restored` are the paths that were put back as we had them, `lost` those whose newest content we do not have. A path
-    that is in both was put back as it was before code in the container changed it.
+    `restored` are the paths that were uploaded again, `lost` those whose latest content the client does not have. A
+    path in both was restored to its content before code in the container changed it.
     """
 
     old_id: str
@@ -158,7 +158,7 @@ class ContainerRecreated:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransferProgress:
-    """Files are on their way into a container, or out of it; told some times a second, and when it is over."""
+    """Progress of an upload to or a download from a container; dispatched a few times per second and at the end."""
 
     direction: Literal["upload", "download"]
     container_id: str
@@ -178,10 +178,10 @@ class TransferProgress:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkspaceSynced:
-    """The files of a container came back into `directory`: what is different there now.
+    """The files of a container were synchronised into `directory`; lists the differences.
 
-    `refused` are names that cannot be there, each with the reason; `lost` is what is known to have been in a container
-    that was gone before it could be asked.
+    `refused` are names that the host cannot store, each with the reason; `lost` are files that are known to have been
+    in a container that expired before they could be downloaded.
     """
 
     container_id: str | None
@@ -198,7 +198,7 @@ class WorkspaceSynced:
     event_id: str = field(default_factory=_event_id)
 
     def render(self) -> str:
-        """In one line."""
+        """A one-line summary."""
         counts = {
             "added": len(self.added),
             "changed": len(self.changed),

@@ -1,4 +1,9 @@
-"""A session: what happened, kept in typed slices that reducers build from events."""
+"""`Session`: an event store with slices and reducers, as in Redux.
+
+A session stores dispatched events, and state that reducers derive from them, in slices: tuples of dataclasses keyed
+by type. It holds no conversation: a second `evaluate` with the same session starts a new chat and does not see the
+messages of the first. It shares the state of the slices, such as opened sections and what tools stored.
+"""
 
 from __future__ import annotations
 
@@ -28,22 +33,22 @@ from weakincentives.runtime.transcript import Transcript
 T = TypeVar("T")
 E = TypeVar("E")
 
-_JOURNALED: tuple[type, ...] = (PromptRendered, ModelResponded, ToolInvoked, PromptExecuted)
-_EVENTS: tuple[type, ...] = (*_JOURNALED, ContainerRecreated, TransferProgress, WorkspaceSynced)
+_TRANSCRIPT_TYPES: tuple[type, ...] = (PromptRendered, ModelResponded, ToolInvoked, PromptExecuted)
+_LOG_TYPES: tuple[type, ...] = (*_TRANSCRIPT_TYPES, ContainerRecreated, TransferProgress, WorkspaceSynced)
 
 _logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The state slices at one moment. Holds references, copies nothing."""
+    """The state slices at one moment. Holds references; copies nothing."""
 
     session_id: str
     slices: dict[type, SliceView[Any]]
 
 
 class Slice(Generic[T]):
-    """The handle that `session[T]` gives."""
+    """The slice of one type in a session, as returned by `session[T]`."""
 
     __slots__ = ("_session", "_type")
 
@@ -53,7 +58,7 @@ class Slice(Generic[T]):
 
     @property
     def view(self) -> SliceView[T]:
-        """The items as they are now, and stay."""
+        """The current items, as an immutable view."""
         return self._session.view(self._type)
 
     def all(self) -> tuple[T, ...]:
@@ -61,28 +66,28 @@ class Slice(Generic[T]):
         return self.view.all()
 
     def latest(self) -> T | None:
-        """The newest item."""
+        """The newest item; None if there is none."""
         return self.view.latest()
 
     def where(self, predicate: Callable[[T], bool], /) -> tuple[T, ...]:
-        """The items that fit."""
+        """The items that satisfy `predicate`."""
         return self.view.where(predicate)
 
     def append(self, item: T, /) -> None:
-        """Add one item, without telling anybody."""
+        """Add one item, without dispatching an event."""
         self._session.mutate(self._type, Append(item))
 
     def seed(self, items: T | Iterable[T], /) -> None:
-        """Put an item, or several, in place of everything."""
+        """Replace all items by one item or several."""
         several: Iterable[T] = (cast("T", items),) if isinstance(items, self._type) else cast("Iterable[T]", items)
         self._session.mutate(self._type, Replace(tuple(several)))
 
     def clear(self) -> None:
-        """Remove everything."""
+        """Remove all items."""
         self._session.mutate(self._type, Clear())
 
     def register(self, event_type: type[E], reducer: Reducer[T, E], /) -> None:
-        """Let `reducer` work on this slice whenever such an event is dispatched."""
+        """Apply `reducer` to this slice for each dispatched event of that type."""
         self._session.register(self._type, event_type, reducer)
 
     def __len__(self) -> int:
@@ -90,13 +95,14 @@ class Slice(Generic[T]):
 
 
 class Session:
-    """State and history of one piece of work, over any number of evaluations.
+    """Event store for any number of evaluations: events and derived state, but no conversation.
 
-    `dispatch` is the one way in: reducers run first, then the dispatcher's
-    subscribers are told. A type that no reducer claims is appended to its own slice.
-    Threads may dispatch at the same time; reducers run under the session's lock, subscribers
-    do not. But a tool that fails rolls state back to before its call, whoever changed it
-    since: evaluations that run in parallel want sessions of their own.
+    `dispatch` applies reducers, then notifies the subscribers of the dispatcher. An event of a type without reducers
+    is appended to the slice of its own type. `bus` is another name for `dispatcher`.
+
+    Several threads may dispatch; reducers run under the session's lock, subscribers do not. A failed tool call rolls
+    the state back to before the call, including changes by other threads: evaluations that run in parallel need
+    separate sessions.
     """
 
     def __init__(
@@ -108,26 +114,25 @@ class Session:
         logs: Iterable[type] = (),
     ) -> None:
         if dispatcher is not None and bus is not None:
-            raise SessionError("Session takes dispatcher= or bus=, which mean the same; give one")
-        given = bus if dispatcher is None else dispatcher
-        self.dispatcher: Dispatcher = InProcessDispatcher() if given is None else given
+            raise SessionError("Session takes dispatcher= or bus=, which are the same argument; pass one of them")
+        chosen = bus if dispatcher is None else dispatcher
+        self.dispatcher: Dispatcher = InProcessDispatcher() if chosen is None else chosen
         self.session_id = session_id or uuid4().hex
-        self._logs = frozenset({*_EVENTS, *logs})
+        self._logs = frozenset({*_LOG_TYPES, *logs})
         self._slices: dict[type, SliceView[Any]] = {}
-        self._journal: SliceView[Any] = SliceView()
+        self._transcript_events: SliceView[Any] = SliceView()
         self._reducers: dict[type, list[tuple[type, Reducer[Any, Any]]]] = {}
         self._lock = RLock()
-        self._forwards: tuple[Dispatcher, ...] = ()
+        self._extra_dispatchers: tuple[Dispatcher, ...] = ()
 
     def __getitem__(self, item_type: type[T], /) -> Slice[T]:
         return Slice(self, item_type)
 
     def dispatch(self, event: SupportsDataclass, /) -> DispatchResult:
-        """Let the reducers work, then tell the subscribers.
+        """Apply the reducers of the event, then notify the subscribers.
 
-        A raising reducer leaves its slice as it was; the other reducers and the
-        subscribers still get the event, and then `ReducerError` is raised. What
-        subscribers raise is logged, and returned.
+        A reducer that raises leaves its slice unchanged; the other reducers and the subscribers still receive the
+        event, then `ReducerError` is raised. Exceptions of subscribers are logged and returned.
         """
         event_type = type(event)
         if not is_dataclass(event_type):
@@ -140,27 +145,28 @@ class Session:
         return result
 
     def notify(self, event: SupportsDataclass, /) -> DispatchResult:
-        """Tell the subscribers alone: for what comes a hundred times a second, and is not kept."""
+        """Notify the subscribers without storing the event: for frequent events, such as `ModelProgress`."""
         result = self.dispatcher.dispatch(event)
-        for forward in {id(forward): forward for forward in self._forwards}.values():
-            told = forward.dispatch(event)
-            result = DispatchResult(event, result.handled + told.handled, (*result.errors, *told.errors))
+        for extra in {id(extra): extra for extra in self._extra_dispatchers}.values():
+            other = extra.dispatch(event)
+            result = DispatchResult(event, result.handled + other.handled, (*result.errors, *other.errors))
         return result
 
     @contextmanager
-    def forwarding(self, bus: Dispatcher | None) -> Generator[None]:
-        """Tell one more dispatcher for a while; one that is told anyway is not told twice."""
+    def forward_to(self, bus: Dispatcher | None) -> Generator[None]:
+        """Dispatch events to `bus` too inside the `with` block; a dispatcher never receives an event twice."""
         if bus is None or bus is self.dispatcher:
             yield
             return
         with self._lock:
-            self._forwards = (*self._forwards, bus)
+            self._extra_dispatchers = (*self._extra_dispatchers, bus)
         try:
             yield
         finally:
-            with self._lock:  # takes out this one only: another thread's may have come meanwhile
-                at = next(at for at, forward in enumerate(self._forwards) if forward is bus)
-                self._forwards = self._forwards[:at] + self._forwards[at + 1 :]
+            with self._lock:  # removes one entry only: other threads may have added the same dispatcher
+                extras = self._extra_dispatchers
+                index = next(index for index, extra in enumerate(extras) if extra is bus)
+                self._extra_dispatchers = extras[:index] + extras[index + 1 :]
 
     def _reduce(self, event_type: type, event: object) -> tuple[Exception, ...]:
         failures: list[Exception] = []
@@ -172,26 +178,26 @@ class Session:
                 for slice_type, reducer in reducers:
                     try:
                         self.mutate(slice_type, reducer(self.view(slice_type), event))
-                    except Exception as error:  # a stranger's code; raised again once all have run
+                    except Exception as error:  # user code; raised after all reducers ran
                         _logger.exception("reducer %r failed on %s", reducer, event_type.__name__)
                         failures.append(error)
-            if event_type in _JOURNALED:
-                self._journal = self._journal.appended(event)
+            if event_type in _TRANSCRIPT_TYPES:
+                self._transcript_events = self._transcript_events.appended(event)
         return tuple(failures)
 
     def register(self, slice_type: type[T], event_type: type[E], reducer: Reducer[T, E], /) -> None:
         """As `session[slice_type].register(event_type, reducer)`.
 
-        An event that some reducer claims is no longer kept for itself, except in a log.
+        Events of a type with a reducer are no longer appended to the slice of their own type, unless it is a log.
         """
         with self._lock:
-            kept: list[tuple[type, Reducer[Any, Any]]] = (
+            default: list[tuple[type, Reducer[Any, Any]]] = (
                 [(event_type, append_event)] if event_type in self._logs else []
             )
-            known = self._reducers.setdefault(event_type, kept)
+            reducers = self._reducers.setdefault(event_type, default)
             if slice_type is event_type:
-                known[:] = [entry for entry in known if entry != (event_type, append_event)]
-            known.append((slice_type, reducer))
+                reducers[:] = [entry for entry in reducers if entry != (event_type, append_event)]
+            reducers.append((slice_type, reducer))
 
     def mutate(self, slice_type: type, operation: SliceOp, /) -> None:
         """Apply one operation to a slice."""
@@ -199,18 +205,18 @@ class Session:
             self._slices[slice_type] = apply(self.view(slice_type), operation)
 
     def view(self, item_type: type[T], /) -> SliceView[T]:
-        """The items of a type as they are now."""
+        """The current items of a type."""
         return self._slices.get(item_type) or SliceView()
 
     def snapshot(self) -> Snapshot:
-        """The state now. Costs as much as there are slices, however long they are."""
+        """The current state. Costs O(number of slices), independent of their length."""
         with self._lock:
             return Snapshot(
                 self.session_id, {kind: view for kind, view in self._slices.items() if kind not in self._logs}
             )
 
     def restore(self, snapshot: Snapshot, /) -> None:
-        """Go back to a snapshot. State slices roll back; logs (events) stay."""
+        """Roll the state slices back to a snapshot. Logs (slices of events) are kept."""
         if snapshot.session_id != self.session_id:
             raise SessionError(f"the snapshot belongs to session {snapshot.session_id}, not {self.session_id}")
         with self._lock:
@@ -218,8 +224,8 @@ class Session:
             self._slices = {**snapshot.slices, **logs}
 
     def transcript(self) -> Transcript:
-        """Everything that happened here, in order."""
-        return Transcript.of(self._journal.all())
+        """The transcript of all evaluations with this session, in order."""
+        return Transcript.of(self._transcript_events.all())
 
     def __repr__(self) -> str:
         return f"Session({self.session_id!r}, {len(self._slices)} slices)"

@@ -1,8 +1,8 @@
-"""Slices: the items of one type in a session, and what a reducer may do with them.
+"""Slices and reducers: immutable views of the items of one type, and the operations that reducers return.
 
-Append and snapshot are O(1). Slices that grew from one another share a buffer:
-each sees its first `length` items, and only whoever stands at the end may append
-in place. One that was rolled back copies its part on its next append.
+Append and snapshot are O(1). Views that were derived from one another share a buffer: each uses its first `length`
+items. A view that ends at the buffer's end appends in place; any other, such as one that was restored from a snapshot,
+copies its items on the next append.
 """
 
 from __future__ import annotations
@@ -11,12 +11,14 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Generic, TypeAlias, TypeVar
 
+from weakincentives.dbc import require
+
 T = TypeVar("T")
 E = TypeVar("E")
 
 
 class SliceView(Generic[T]):
-    """An immutable run of items. Cheap to keep: it is a buffer and a length."""
+    """An immutable sequence of items: a shared buffer and a length."""
 
     __slots__ = ("_buffer", "_length", "_tuple")
 
@@ -35,21 +37,22 @@ class SliceView(Generic[T]):
         return self._tuple
 
     def latest(self) -> T | None:
-        """The newest item."""
+        """The newest item; None if there is none."""
         return self._buffer[self._length - 1] if self._length else None
 
     def where(self, predicate: Callable[[T], bool], /) -> tuple[T, ...]:
-        """The items that fit."""
+        """The items that satisfy `predicate`."""
         return tuple(item for item in self if predicate(item))
 
+    @require(lambda self, start: 0 <= start <= len(self), "start is an index of the slice, or its length")
     def since(self, start: int) -> tuple[T, ...]:
-        """The items from position `start` on."""
+        """The items from index `start`."""
         return tuple(self._buffer[start : self._length])
 
     def appended(self, item: T) -> SliceView[T]:
-        """These items and one more."""
+        """A view of these items and one more."""
         buffer = self._buffer
-        if len(buffer) != self._length:  # somebody else has gone on from here
+        if len(buffer) != self._length:  # another view was appended to: copy
             buffer = buffer[: self._length]
         buffer.append(item)
         grown: SliceView[T] = SliceView.__new__(type(self))
@@ -60,8 +63,8 @@ class SliceView(Generic[T]):
         return self._length
 
     def __iter__(self) -> Iterator[T]:
-        for at in range(self._length):
-            yield self._buffer[at]
+        for index in range(self._length):
+            yield self._buffer[index]
 
     def __repr__(self) -> str:
         return f"SliceView({self._length} items)"
@@ -76,21 +79,21 @@ class Append:
 
 @dataclass(frozen=True, slots=True)
 class Replace:
-    """Put these in place of everything."""
+    """Replace all items."""
 
     items: tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Clear:
-    """Remove everything."""
+    """Remove all items."""
 
 
 SliceOp: TypeAlias = Append | Replace | Clear | None
-"""What a reducer answers; None leaves the slice as it is."""
+"""What a reducer returns; None leaves the slice unchanged."""
 
 Reducer: TypeAlias = Callable[[SliceView[T], E], SliceOp]
-"""`(slice, event) -> what to do with it`. Pure: it reads the view and returns an operation."""
+"""`(slice, event) -> operation`. Must be pure: it reads the view and returns an operation."""
 
 
 def apply(view: SliceView[Any], operation: SliceOp) -> SliceView[Any]:
@@ -107,24 +110,24 @@ def apply(view: SliceView[Any], operation: SliceOp) -> SliceView[Any]:
 
 
 def append_event(view: SliceView[T], event: T) -> SliceOp:
-    """Keep every event: what a slice does when nobody has registered anything for it."""
+    """Reducer: append every event. The default of a slice without reducers."""
     _ = view
     return Append(event)
 
 
 def replace_latest(view: SliceView[T], event: T) -> SliceOp:
-    """Keep only the newest event."""
+    """Reducer: keep only the newest event."""
     _ = view
     return Replace((event,))
 
 
 def upsert_by(key: Callable[[T], object]) -> Reducer[T, T]:
-    """Keep the newest event for each key, in the order of first arrival."""
+    """Reducer: keep the newest event for each key, in the order in which the keys first occurred."""
 
     def reducer(view: SliceView[T], event: T) -> SliceOp:
-        wanted = key(event)
-        if not any(key(item) == wanted for item in view):
+        event_key = key(event)
+        if not any(key(item) == event_key for item in view):
             return Append(event)
-        return Replace(tuple(event if key(item) == wanted else item for item in view))
+        return Replace(tuple(event if key(item) == event_key else item for item in view))
 
     return reducer

@@ -1,4 +1,4 @@
-"""A transcript: what happened, in order, as lines that can be written and read back."""
+"""Transcripts: the events of a session as JSON Lines (JSONL), written and read."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EntryKind: TypeAlias = Literal["prompt", "model", "tool", "answer"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TranscriptEntry:
-    """One line. `params` and `value` are plain data, whatever dataclasses they were."""
+    """One line. `params` and `value` are JSON-like data converted from dataclasses."""
 
     sequence: int
     kind: EntryKind
@@ -41,33 +41,33 @@ class TranscriptEntry:
 
 @dataclass(frozen=True, slots=True)
 class Transcript:
-    """Entries in the order in which they happened. Made from a session's events when asked for, not before."""
+    """Entries in order. Built from a session's events on demand."""
 
     entries: tuple[TranscriptEntry, ...] = ()
 
     @staticmethod
     def of(events: Iterable[object]) -> Transcript:
-        """Fold events into entries."""
-        return Transcript(tuple(_entry(at, event) for at, event in enumerate(events)))
+        """Build a transcript from events."""
+        return Transcript(tuple(_entry(index, event) for index, event in enumerate(events)))
 
     def to_jsonl(self) -> str:
-        """One JSON object a line."""
-        return "".join(f"{_line(entry)}\n" for entry in self.entries)
+        """One JSON object per line."""
+        return "".join(f"{_to_json_line(entry)}\n" for entry in self.entries)
 
     @staticmethod
     def from_jsonl(text: str) -> Transcript:
-        """Read what `to_jsonl` wrote. A line that a crash cut off at the end is left out."""
+        """Parse the output of `to_jsonl`. An incomplete last line, as a crash leaves it, is ignored."""
         lines = text.split("\n")
         entries: list[TranscriptEntry] = []
-        for at, line in enumerate(lines):
+        for index, line in enumerate(lines):
             if not line.strip():
                 continue
             try:
                 entries.append(parse_json(line, TranscriptEntry))
             except ParseError as error:
-                if at == len(lines) - 1:
+                if index == len(lines) - 1:
                     break
-                raise ParseError(f"line {at + 1} is no transcript entry: {error}") from error
+                raise ParseError(f"line {index + 1} is not a transcript entry: {error}") from error
         return Transcript(tuple(entries))
 
     def write(self, path: Path | str) -> None:
@@ -119,8 +119,8 @@ def _entry(sequence: int, event: object) -> TranscriptEntry:
                 text=event.rendered_output or event.result.render(),
                 name=event.name,
                 call_id=event.call_id,
-                params=_plain(event.params),
-                value=_plain(event.result.value),
+                params=_to_plain_data(event.params),
+                value=_to_plain_data(event.result.value),
                 success=event.result.success,
                 origin=event.origin,
                 provider=event.provider,
@@ -134,22 +134,22 @@ def _entry(sequence: int, event: object) -> TranscriptEntry:
                 prompt_name=event.prompt_name,
                 adapter=event.adapter,
                 text=getattr(event.result, "text", None) or "",
-                value=_plain(getattr(event.result, "output", None)),
+                value=_to_plain_data(getattr(event.result, "output", None)),
                 usage=event.usage,
             )
         case _:
             raise TypeError(f"a transcript has no entry for {type(event).__name__}")
 
 
-def _plain(value: object) -> Any:  # noqa: ANN401 - JSON has no narrower type
+def _to_plain_data(value: object) -> Any:  # noqa: ANN401 - JSON has no narrower type
     try:
         return dump(value, fallback=repr)
-    except SerdeError:  # it holds itself, or has keys that are no text: no reason to lose the record of it
+    except SerdeError:  # a cyclic value, or keys that are not strings: keep its repr
         return repr(value)
 
 
-def _line(entry: TranscriptEntry) -> str:
+def _to_json_line(entry: TranscriptEntry) -> str:
     try:
         return dump_json(entry)
-    except SerdeError:  # half of a surrogate pair, which models and programs do print, is no Unicode
+    except SerdeError:  # an unpaired surrogate, which models and programs do print, cannot be encoded
         return json.dumps(dump(entry), ensure_ascii=False).encode(errors="replace").decode()

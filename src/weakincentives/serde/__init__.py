@@ -1,7 +1,11 @@
-"""Between dataclasses and JSON: reading, writing, and schemas. No I/O, no knowledge of prompts.
+"""Serialisation: dataclasses to and from JSON, and JSON schemas. No I/O.
 
-`parse` and `dump` are msgspec with our errors. `strict_schema` and `parse_strict`
-belong together: the one tells a model what to write, the other reads it.
+    codec    `parse` and `dump`: msgspec with this package's errors
+    schema   `schema` and `strict_schema`: JSON schemas of dataclasses
+    strict   converts a JSON schema to the strict subset that model providers enforce
+    conform  adapts data that was written for a strict schema, for `parse_strict`
+
+`strict_schema` is sent to a model; `parse_strict` reads what the model writes for it.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""What every `Filesystem` must do, as tests that any implementation can run. Needs no test framework.
+"""Conformance suite for `Filesystem` implementations. Needs no test framework.
 
-pytest collects them from a subclass that makes an empty filesystem; with `unittest.TestCase` as a second base, so
-does unittest.
+pytest collects the tests from a subclass that creates an empty filesystem; with `unittest.TestCase` as a second base,
+so does unittest.
 
-    from weakincentives.testing.filesystem import FilesystemConformance
+    from weakincentives.testing import FilesystemConformance
 
     class TestMyFilesystem(FilesystemConformance):
         def make(self):
             return MyFilesystem()
 
-The assertions are plain `AssertionError`s with both sides in the message.
+Failures are `AssertionError`s with the actual and the expected value.
 """
 
 from __future__ import annotations
@@ -40,28 +40,28 @@ INVALID_PATHS = (
     *("\udcff", "a/\ud800"),
     *("x" * 256, "é" * 128, "a/" + "x" * 256 + "/b", "x/" * 2048 + "x"),
 )
-"""Each is refused by every method, before anything is looked at."""
+"""Invalid paths, which every method must reject before it accesses the filesystem."""
 
 
 class FilesystemConformance:
-    """Subclass it, and let `make` return a new, empty filesystem."""
+    """Subclass it and implement `make`, which returns a new, empty filesystem."""
 
     snapshots: bool = True
-    """Whether `snapshot` and `restore` are tested; False for a filesystem that has none."""
+    """Whether `snapshot` and `restore` are tested; set it to False for a filesystem without them."""
 
     def make(self) -> Filesystem:
         """A new, empty filesystem; called at least once per test."""
         raise NotImplementedError("define make() so that it returns a new, empty Filesystem")
 
-    # ── Reading and writing ──────────────────────────────────────────────────────────────────────────────────────────
+    # ── Reading and writing ───────────────────────────────────────────────────────────────────────────────────────────
 
     def test_is_a_filesystem(self) -> None:
-        # Asked one by one: since Python 3.12 `isinstance` does not see what a wrapper passes on with __getattr__.
-        made = self.make()
-        lacking = [name for name in vars(Filesystem) if not name.startswith("_") and not hasattr(made, name)]
-        check(not lacking, f"make() returned {made!r}, which lacks methods of Filesystem: {', '.join(lacking)}")
+        # By attribute: since Python 3.12, `isinstance` with a protocol ignores attributes from `__getattr__`.
+        files = self.make()
+        missing = [name for name in vars(Filesystem) if not name.startswith("_") and not hasattr(files, name)]
+        check(not missing, f"make() returned {files!r}, which lacks methods of Filesystem: {', '.join(missing)}")
 
-    def test_bytes_come_back_as_written(self) -> None:
+    def test_bytes_round_trip(self) -> None:
         files = self.make()
         for content in (b"", b"\0\xff\r\n", bytes(range(256)) * 1000):
             files.write_bytes("file.bin", content)
@@ -70,7 +70,7 @@ class FilesystemConformance:
             files.write("other.bin", content)
             equal(files.read_bytes("other.bin"), content)
 
-    def test_text_comes_back_as_written(self) -> None:
+    def test_text_round_trip(self) -> None:
         files = self.make()
         for content in ("", "one\r\ntwo\rthree\n", "\ufeffgrüße 🎈 \u2028\x0c end"):
             files.write_text("file.txt", content)
@@ -83,32 +83,32 @@ class FilesystemConformance:
         equal(files.read_bytes("file.txt"), b"gr\xfc\xdfe")
         equal(files.read_text("file.txt", encoding="latin-1"), "grüße")
 
-    def test_text_that_is_none(self) -> None:
+    def test_invalid_utf8_raises_unicode_decode_error(self) -> None:
         files = self.make()
         files.write_bytes("file.bin", b"\xff\xfe\xfa")
         raises(UnicodeDecodeError, lambda: files.read_text("file.bin"))
 
-    def test_a_write_replaces_all(self) -> None:
+    def test_write_replaces_the_content(self) -> None:
         files = self.make()
         files.write_text("a", "long content")
         files.write_text("a", "short")
         equal(files.read_text("a"), "short")
 
-    def test_a_write_makes_the_directories(self) -> None:
+    def test_write_creates_directories(self) -> None:
         files = self.make()
         files.write_text("one/two/three.txt", "3")
         equal(files.list_dir("one"), ["two"])
         equal(files.list_dir("one/two"), ["three.txt"])
 
-    def test_a_write_copies_what_it_is_given(self) -> None:
+    def test_write_copies_a_mutable_buffer(self) -> None:
         files = self.make()
         content = bytearray(b"before")
         files.write_bytes("a", cast("bytes", content))
         content[:] = b"after!"
         equal(files.read_bytes("a"), b"before")
 
-    def test_reading_what_is_no_file(self) -> None:
-        files = _with(self.make(), "dir/file")
+    def test_read_errors(self) -> None:
+        files = _with_files(self.make(), "dir/file")
         raises(MissingFileError, lambda: files.read_bytes("nothing"))
         raises(MissingFileError, lambda: files.read_bytes("dir/nothing"))
         raises(MissingFileError, lambda: files.read_bytes("nothing/at/all"))
@@ -117,18 +117,18 @@ class FilesystemConformance:
         raises(NotADirectoryPathError, lambda: files.read_bytes("dir/file/below"))
         raises(NotADirectoryPathError, lambda: files.read_bytes("dir/file/far/below"))
 
-    def test_writing_where_no_file_can_be(self) -> None:
-        files = _with(self.make(), "dir/file")
+    def test_write_errors(self) -> None:
+        files = _with_files(self.make(), "dir/file")
         raises(NotAFileError, lambda: files.write_text("dir", "x"))
         raises(NotAFileError, lambda: files.write_text(".", "x"))
         raises(NotADirectoryPathError, lambda: files.write_text("dir/file/below", "x"))
         raises(NotADirectoryPathError, lambda: files.write_text("dir/file/far/below", "x"))
         equal(tree(files), {"dir": None, "dir/file": b"dir/file"})
 
-    # ── Paths ────────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── Paths ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def test_what_is_no_path_is_refused_everywhere(self) -> None:
-        files = _with(self.make(), "a", "b/c")
+    def test_every_method_rejects_invalid_paths(self) -> None:
+        files = _with_files(self.make(), "a", "b/c")
         before = tree(files)
         for path in INVALID_PATHS:
             for call in _calls(files, path):
@@ -136,20 +136,20 @@ class FilesystemConformance:
                 equal(error.path, path)
         equal(tree(files), before)
 
-    def test_a_path_has_many_spellings(self) -> None:
-        files = _with(self.make(), "a/b")
+    def test_paths_are_normalised(self) -> None:
+        files = _with_files(self.make(), "a/b")
         for path in ("a/b", "./a/b", "a//b", "a/./b", "a/b/", "a/x/../b", "x/../a/b"):
             equal(files.read_bytes(path), b"a/b")
             equal(files.stat(path).path, "a/b")
 
-    def test_the_root_has_many_spellings(self) -> None:
-        files = _with(self.make(), "a")
+    def test_paths_of_the_root_are_normalised(self) -> None:
+        files = _with_files(self.make(), "a")
         for path in (".", "", "./", "a/.."):
             equal(files.list_dir(path), ["a"])
             found = files.stat(path)
             equal((found.path, found.is_dir, found.is_file), (".", True, False))
 
-    def test_names_may_be_almost_anything(self) -> None:
+    def test_unusual_names(self) -> None:
         files = self.make()
         names = [" ", "-rf", "...", ".hidden", "a b", "new\nline", "*", "[x]", "ünï-日本-🎈", "x" * 255, "é" * 127, "~"]
         for name in names:
@@ -158,14 +158,14 @@ class FilesystemConformance:
         for name in names:
             equal(files.read_text(f"names/{name}"), name)
 
-    def test_directories_may_be_deep(self) -> None:
-        files = _with(self.make(), "deep/" * 60 + "file")
+    def test_deep_directories(self) -> None:
+        files = _with_files(self.make(), "deep/" * 60 + "file")
         equal(files.glob("**"), ["deep/" * 60 + "file"])
 
-    # ── Looking ──────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── Metadata ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def test_what_is_there(self) -> None:
-        files = _with(self.make(), "dir/file")
+    def test_exists_is_file_and_is_dir(self) -> None:
+        files = _with_files(self.make(), "dir/file")
         kinds = {
             path: (files.exists(path), files.is_file(path), files.is_dir(path))
             for path in (".", "dir", "dir/file", "nothing", "dir/nothing", "dir/file/below", "nothing/at/all")
@@ -186,13 +186,13 @@ class FilesystemConformance:
         raises(NotADirectoryPathError, lambda: files.stat("dir/file/below"))
 
     def test_list_dir(self) -> None:
-        files = _with(self.make(), "b", "a", "dir/c", "dir/sub/d", "B")
+        files = _with_files(self.make(), "b", "a", "dir/c", "dir/sub/d", "B")
         equal(files.list_dir(), ["B", "a", "b", "dir"])
         equal(files.list_dir("dir"), ["c", "sub"])
         raises(MissingFileError, lambda: files.list_dir("nothing"))
         raises(NotADirectoryPathError, lambda: files.list_dir("a"))
 
-    def test_an_empty_root_can_be_listed(self) -> None:
+    def test_empty_root(self) -> None:
         files = self.make()
         equal(files.list_dir(), [])
         equal(files.glob("**"), [])
@@ -200,7 +200,7 @@ class FilesystemConformance:
         equal([(path, len(directories), len(names)) for path, directories, names in files.walk()], [(".", 0, 0)])
 
     def test_walk(self) -> None:
-        files = _with(self.make(), "z", "a/b/c", "a/y", "a/x", "m/n")
+        files = _with_files(self.make(), "z", "a/b/c", "a/y", "a/x", "m/n")
         everything: list[tuple[str, list[str], list[str]]] = [
             (".", ["a", "m"], ["z"]),
             ("a", ["b"], ["x", "y"]),
@@ -212,18 +212,20 @@ class FilesystemConformance:
         raises(MissingFileError, lambda: list(files.walk("nothing")))
         raises(NotADirectoryPathError, lambda: list(files.walk("z")))
 
-    def test_a_walk_can_be_told_where_not_to_go(self) -> None:
+    def test_walk_skips_directories_that_the_caller_removes(self) -> None:
         visited: list[str] = []
-        for path, directories, _ in _with(self.make(), "a/b/c", "m/n").walk():
+        for path, directories, _ in _with_files(self.make(), "a/b/c", "m/n").walk():
             visited.append(path)
             if path == ".":
                 directories.remove("a")
         equal(visited, [".", "m"])
 
-    # ── Searching ────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── Search ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def test_glob(self) -> None:
-        files = _with(self.make(), "main.py", "README.md", ".env", "src/app.py", "src/lib/x.py", "src/lib/y.ts", "[x]")
+        files = _with_files(
+            self.make(), "main.py", "README.md", ".env", "src/app.py", "src/lib/x.py", "src/lib/y.ts", "[x]"
+        )
         expected = {
             "*": [".env", "README.md", "[x]", "main.py"],
             "*.py": ["main.py"],
@@ -265,10 +267,10 @@ class FilesystemConformance:
         raises(FilesystemError, lambda: files.grep("("))
         raises(MissingFileError, lambda: files.grep("two", "nothing"))
 
-    # ── Directories and deleting ─────────────────────────────────────────────────────────────────────────────────────
+    # ── Create and delete ─────────────────────────────────────────────────────────────────────────────────────────────
 
     def test_mkdir(self) -> None:
-        files = _with(self.make(), "file")
+        files = _with_files(self.make(), "file")
         files.mkdir("a/b")
         files.mkdir("a/b")
         files.mkdir(".")
@@ -277,7 +279,7 @@ class FilesystemConformance:
         raises(NotADirectoryPathError, lambda: files.mkdir("file/below"))
 
     def test_delete(self) -> None:
-        files = _with(self.make(), "dir/a", "dir/b")
+        files = _with_files(self.make(), "dir/a", "dir/b")
         files.delete("dir/a")
         equal(tree(files), {"dir": None, "dir/b": b"dir/b"})
         raises(MissingFileError, lambda: files.delete("dir/a"))
@@ -292,17 +294,17 @@ class FilesystemConformance:
         equal(tree(files), {})
 
     def test_delete_recursively(self) -> None:
-        files = _with(self.make(), "keep/a", "dir/a", "dir/sub/b", "dir/sub/deep/c")
+        files = _with_files(self.make(), "keep/a", "dir/a", "dir/sub/b", "dir/sub/deep/c")
         files.mkdir("dir/empty")
         files.delete("dir", recursive=True)
         equal(tree(files), {"keep": None, "keep/a": b"keep/a"})
         files.delete("keep/a", recursive=True)
         equal(tree(files), {"keep": None})
 
-    # ── Snapshots ────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── Snapshots ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def test_restore_undoes_everything(self) -> None:
-        files = _with(self.make(), "kept", "changed", "gone", "dir/gone", "dir/sub/gone")
+    def test_restore_undoes_all_changes(self) -> None:
+        files = _with_files(self.make(), "kept", "changed", "gone", "dir/gone", "dir/sub/gone")
         files.mkdir("empty")
         snapshotable = self._snapshotable(files)
         before = tree(files)
@@ -320,24 +322,24 @@ class FilesystemConformance:
             snapshotable.restore(snapshot)
             equal(tree(files), before)
 
-    def test_snapshots_stand_each_for_itself(self) -> None:
+    def test_snapshots_are_independent(self) -> None:
         files = self.make()
         snapshotable = self._snapshotable(files)
-        moments: list[tuple[object, dict[str, bytes | None]]] = []
+        states: list[tuple[object, dict[str, bytes | None]]] = []
         for number in range(4):
             files.write_text("file", str(number))
             files.write_text(f"dir{number}/file", str(number))
-            moments.append((snapshotable.snapshot(), tree(files)))
+            states.append((snapshotable.snapshot(), tree(files)))
         for number in (2, 0, 3, 1, 1, 3):
-            snapshot, then = moments[number]
+            snapshot, expected = states[number]
             snapshotable.restore(snapshot)
-            equal(tree(files), then)
+            equal(tree(files), expected)
             files.write_text("file", "again")
             files.delete("dir0", recursive=True)
-        snapshotable.restore(moments[3][0])
-        equal(tree(files), moments[3][1])
+        snapshotable.restore(states[3][0])
+        equal(tree(files), states[3][1])
 
-    def test_a_snapshot_of_another_is_refused(self) -> None:
+    def test_snapshot_of_another_filesystem_is_rejected(self) -> None:
         first, second = self.make(), self.make()
         snapshot = self._snapshotable(first).snapshot()
         raises(FilesystemError, lambda: self._snapshotable(second).restore(snapshot))
@@ -346,12 +348,12 @@ class FilesystemConformance:
     def _snapshotable(self, files: Filesystem) -> Snapshotable:
         if not self.snapshots:
             raise SkipTest("this filesystem has no snapshots")
-        check(isinstance(files, Snapshotable), f"{files!r} has no snapshot() and restore(); say `snapshots = False`")
+        check(isinstance(files, Snapshotable), f"{files!r} has no snapshot() and restore(); set `snapshots = False`")
         return cast("Snapshotable", files)
 
 
 def tree(files: Filesystem) -> dict[str, bytes | None]:
-    """All that is there: path to content, `None` for a directory."""
+    """All paths with their content, None for directories."""
     found: dict[str, bytes | None] = {}
     for path, directories, names in files.walk():
         prefix = "" if path == "." else f"{path}/"
@@ -360,37 +362,37 @@ def tree(files: Filesystem) -> dict[str, bytes | None]:
     return found
 
 
-def check(condition: bool, message: str) -> None:  # noqa: FBT001 — there is nothing else that it could be
-    """Assert, also under `python -O`."""
+def check(condition: bool, message: str) -> None:  # noqa: FBT001 — the only argument that it can be
+    """Raise `AssertionError` if the condition is false, also under `python -O`."""
     if not condition:
         raise AssertionError(message)
 
 
 def equal(actual: object, expected: object) -> None:
-    """Both are the same."""
+    """Raise `AssertionError` if the values differ."""
     check(actual == expected, f"\n  got      {actual!r}\n  expected {expected!r}")
 
 
 def raises(kind: type[E], call: Callable[[], object]) -> E:
-    """The error that the call must end with."""
+    """The exception of type `kind` that the call must raise."""
     try:
         value = call()
     except kind as error:
         return error
-    raise AssertionError(f"returned {value!r} and should have raised {kind.__name__}")
+    raise AssertionError(f"returned {value!r}, expected {kind.__name__}")
 
 
-def _with(files: Filesystem, *paths: str) -> Filesystem:
+def _with_files(files: Filesystem, *paths: str) -> Filesystem:
     for path in paths:
         files.write_text(path, path)
     return files
 
 
 def _calls(files: Filesystem, path: str) -> list[Callable[[], object]]:
-    looking = (files.read_bytes, files.read_text, files.read, files.exists, files.is_file, files.is_dir, files.stat)
+    readers = (files.read_bytes, files.read_text, files.read, files.exists, files.is_file, files.is_dir, files.stat)
     others = (files.list_dir, files.glob, files.mkdir, files.delete)
     return [
-        *(partial(method, path) for method in (*looking, *others)),
+        *(partial(method, path) for method in (*readers, *others)),
         lambda: files.write_bytes(path, b""),
         lambda: files.write_text(path, ""),
         lambda: files.write(path, b""),

@@ -1,4 +1,4 @@
-"""Tool sections ready to use, host mounts and shell executors. No provider is imported.
+"""Ready-made tool sections, host mounts and shell executors. Imports no provider.
 
 `OpenAICodeInterpreterTool` belongs to the OpenAI adapter; it is importable from here as well and loaded on first use.
 """

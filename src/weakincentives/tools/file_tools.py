@@ -1,4 +1,4 @@
-"""The seven file tools: what a model may ask, what it is told, and how much of it at once."""
+"""File tools: `ls`, `read_file`, `write_file`, `edit_file`, `glob`, `grep`, `rm`, with their types and size limits."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ from weakincentives.prompt import Tool, ToolContext, ToolResult
 P = ParamSpec("P")
 R = TypeVar("R")
 
-MOST_LINES = 2000
-MOST_CHARACTERS = 100_000
-MOST_ENTRIES = 500
-MOST_MATCHES = 200
-MOST_LINE = 500
-MOST_BYTES = 32 * 1024 * 1024
+MAX_LINES = 2000
+MAX_CHARACTERS = 100_000
+MAX_ENTRIES = 500
+MAX_MATCHES = 200
+MAX_LINE_CHARACTERS = 500
+MAX_FILE_BYTES = 32 * 1024 * 1024
 
 _Path = Annotated[str, "Path relative to the workspace's root, such as src/app.py."]
 
 
 @dataclass(frozen=True)
 class ListParams:
-    """Which directory to list."""
+    """Parameters of `ls`."""
 
     path: Annotated[str, "The directory."] = "."
 
 
 @dataclass(frozen=True)
 class ReadParams:
-    """Which lines of which file to read."""
+    """Parameters of `read_file`."""
 
     path: _Path
     offset: Annotated[int, "The first line to read, from 1."] = 1
-    limit: Annotated[int, "How many lines to read at most."] = MOST_LINES
+    limit: Annotated[int, "How many lines to read at most."] = MAX_LINES
 
 
 @dataclass(frozen=True)
 class WriteParams:
-    """A file's whole new content."""
+    """Parameters of `write_file`."""
 
     path: _Path
     content: Annotated[str, "The whole content of the file."]
@@ -50,7 +50,7 @@ class WriteParams:
 
 @dataclass(frozen=True)
 class EditParams:
-    """A text to put in place of another."""
+    """Parameters of `edit_file`."""
 
     path: _Path
     old: Annotated[str, "The text to replace, exactly as it stands in the file, with enough around it to be unique."]
@@ -60,14 +60,14 @@ class EditParams:
 
 @dataclass(frozen=True)
 class GlobParams:
-    """Which names to find."""
+    """Parameters of `glob`."""
 
     pattern: Annotated[str, "Such as **/*.py; ** stands for any number of directories."]
 
 
 @dataclass(frozen=True)
 class GrepParams:
-    """Which lines to find."""
+    """Parameters of `grep`."""
 
     pattern: Annotated[str, "A regular expression."]
     path: Annotated[str, "The file or directory to search."] = "."
@@ -77,7 +77,7 @@ class GrepParams:
 
 @dataclass(frozen=True)
 class RemoveParams:
-    """What to remove."""
+    """Parameters of `rm`."""
 
     path: _Path
     recursive: Annotated[bool, "Remove a directory with everything in it."] = False
@@ -85,20 +85,20 @@ class RemoveParams:
 
 @dataclass(frozen=True)
 class FileList:
-    """Names; `total` counts those that were cut off too."""
+    """Names; `total` includes those that were cut off."""
 
     names: tuple[str, ...]
     total: int
 
     def render(self) -> str:
         cut = self.total - len(self.names)
-        lines = [*self.names, f"[{cut} more not shown: narrow it down]"] if cut else list(self.names)
-        return "\n".join(lines) or "Nothing there."
+        lines = [*self.names, f"[{cut} more not shown: narrow the search]"] if cut else list(self.names)
+        return "\n".join(lines) or "No entries."
 
 
 @dataclass(frozen=True)
 class FileText:
-    """Lines of a text file, from `first` to `last` of `total`."""
+    """Lines `first` to `last` of the `total` lines of a text file."""
 
     path: str
     text: str
@@ -115,33 +115,33 @@ class FileText:
 
 @dataclass(frozen=True)
 class MatchList:
-    """Lines that were found; `more` where there are others."""
+    """Matching lines; `more` if there are others."""
 
     matches: tuple[GrepMatch, ...]
     more: bool
 
     def render(self) -> str:
-        lines = [f"{match.path}:{match.line_number}: {_short(match.line)}" for match in self.matches]
+        lines = [f"{match.path}:{match.line_number}: {_truncate_line(match.line)}" for match in self.matches]
         if self.more:
-            lines.append(f"[only the first {len(self.matches)} are shown: narrow it down]")
+            lines.append(f"[only the first {len(self.matches)} are shown: narrow the search]")
         return "\n".join(lines) or "No line matches."
 
 
 @dataclass(frozen=True)
-class Changed:
-    """A path that is no longer as it was."""
+class ChangedPath:
+    """A path that was written or deleted, with its new size."""
 
     path: str
     size: int
 
     def render(self) -> str:
-        return ""  # the message says it
+        return ""  # the message has it
 
 
-def _told(
+def _filesystem_errors_as_results(
     method: Callable[Concatenate[FileTools, P], ToolResult[R]],
 ) -> Callable[Concatenate[FileTools, P], ToolResult[R]]:
-    """Tell the model what the filesystem refuses."""
+    """Convert `FilesystemError`s to failed results."""
 
     @wraps(method)
     def handler(tools: FileTools, *args: P.args, **kwargs: P.kwargs) -> ToolResult[R]:
@@ -154,13 +154,13 @@ def _told(
 
 
 class FileTools:
-    """The handlers, over a filesystem of their own or, without one, over the evaluation's."""
+    """The handlers; they use `filesystem` or, without it, the filesystem of the evaluation."""
 
     def __init__(self, filesystem: Filesystem | None = None) -> None:
-        self._own = filesystem
+        self._filesystem = filesystem
 
     def tools(self) -> tuple[Tool[Any, Any], ...]:
-        """All seven."""
+        """All seven tools."""
         return (
             Tool[ListParams, FileList](
                 name="ls",
@@ -169,15 +169,15 @@ class FileTools:
             ),
             Tool[ReadParams, FileText](
                 name="read_file",
-                description=f"Read a text file, {MOST_LINES} lines at a time.",
+                description=f"Read a text file, {MAX_LINES} lines at a time.",
                 handler=self.read_file,
             ),
-            Tool[WriteParams, Changed](
+            Tool[WriteParams, ChangedPath](
                 name="write_file",
                 description="Create a file, or replace all of its content. Missing directories are created.",
                 handler=self.write_file,
             ),
-            Tool[EditParams, Changed](
+            Tool[EditParams, ChangedPath](
                 name="edit_file",
                 description="Replace a text in a file. The text must occur exactly once, unless replace_all.",
                 handler=self.edit_file,
@@ -192,7 +192,7 @@ class FileTools:
                 description="Find lines by a regular expression.",
                 handler=self.grep,
             ),
-            Tool[RemoveParams, Changed](
+            Tool[RemoveParams, ChangedPath](
                 name="rm",
                 description="Remove a file, or a directory.",
                 handler=self.rm,
@@ -200,51 +200,51 @@ class FileTools:
         )
 
     def _files(self, context: ToolContext) -> Filesystem:
-        return context.filesystem if self._own is None else self._own
+        return context.filesystem if self._filesystem is None else self._filesystem
 
-    @_told
+    @_filesystem_errors_as_results
     def ls(self, params: ListParams, *, context: ToolContext) -> ToolResult[FileList]:
         """List a directory."""
         files = self._files(context)
         base = "" if params.path in ("", ".") else f"{params.path.rstrip('/')}/"
         names = files.list_dir(params.path or ".")
-        shown = tuple(_plain(name) + ("/" if files.is_dir(base + name) else "") for name in names[:MOST_ENTRIES])
+        shown = tuple(_printable(name) + ("/" if files.is_dir(base + name) else "") for name in names[:MAX_ENTRIES])
         return ToolResult.ok(FileList(shown, len(names)))
 
-    @_told
+    @_filesystem_errors_as_results
     def read_file(self, params: ReadParams, *, context: ToolContext) -> ToolResult[FileText]:
         """Read lines of a text file."""
         if params.offset < 1 or params.limit < 1:
             return ToolResult.error("offset and limit count from 1.")
-        text = _text(self._files(context), params.path)
+        text = _read_text(self._files(context), params.path)
         if text is None:
-            return _binary(params.path)
+            return _not_text_error(params.path)
         lines = text.split("\n")
         if lines[-1] == "":
-            lines.pop()  # a line break ends a line, it does not begin one
+            lines.pop()  # a final line break does not start another line
         if lines and params.offset > len(lines):
             return ToolResult.error(f"{params.path} has only {len(lines)} lines.")
-        shown = _at_most(lines[params.offset - 1 :][: min(params.limit, MOST_LINES)], MOST_CHARACTERS)
+        shown = _truncate_lines(lines[params.offset - 1 :][: min(params.limit, MAX_LINES)], MAX_CHARACTERS)
         last = params.offset - 1 + len(shown)
         return ToolResult.ok(FileText(params.path, "\n".join(shown), params.offset, last, len(lines)))
 
-    @_told
-    def write_file(self, params: WriteParams, *, context: ToolContext) -> ToolResult[Changed]:
+    @_filesystem_errors_as_results
+    def write_file(self, params: WriteParams, *, context: ToolContext) -> ToolResult[ChangedPath]:
         """Write a whole file."""
         content = params.content.encode()
         self._files(context).write_bytes(params.path, content)
-        return ToolResult(f"Wrote {params.path} ({len(content)} bytes).", Changed(params.path, len(content)))
+        return ToolResult(f"Wrote {params.path} ({len(content)} bytes).", ChangedPath(params.path, len(content)))
 
-    @_told
-    def edit_file(self, params: EditParams, *, context: ToolContext) -> ToolResult[Changed]:
+    @_filesystem_errors_as_results
+    def edit_file(self, params: EditParams, *, context: ToolContext) -> ToolResult[ChangedPath]:
         """Replace a text in a file."""
         files = self._files(context)
-        text = _text(files, params.path)
+        text = _read_text(files, params.path)
         if text is None:
-            return _binary(params.path)
+            return _not_text_error(params.path)
         if not params.old:
             return ToolResult.error("old is empty: give the text to replace, or use write_file.")
-        old, new = _with_endings_of(text, params.old), _with_endings_of(text, params.new)
+        old, new = _match_line_endings(text, params.old), _match_line_endings(text, params.new)
         count = text.count(old)
         if count == 0:
             return ToolResult.error(f"old does not occur in {params.path}: read the file and copy the text exactly.")
@@ -254,15 +254,15 @@ class FileTools:
             )
         content = text.replace(old, new).encode()
         files.write_bytes(params.path, content)
-        return ToolResult(f"Replaced {count} in {params.path}.", Changed(params.path, len(content)))
+        return ToolResult(f"Replaced {count} in {params.path}.", ChangedPath(params.path, len(content)))
 
-    @_told
+    @_filesystem_errors_as_results
     def glob(self, params: GlobParams, *, context: ToolContext) -> ToolResult[FileList]:
         """Find files by name."""
         found = self._files(context).glob(params.pattern)
-        return ToolResult.ok(FileList(tuple(_plain(path) for path in found[:MOST_ENTRIES]), len(found)))
+        return ToolResult.ok(FileList(tuple(_printable(path) for path in found[:MAX_ENTRIES]), len(found)))
 
-    @_told
+    @_filesystem_errors_as_results
     def grep(self, params: GrepParams, *, context: ToolContext) -> ToolResult[MatchList]:
         """Find lines by content."""
         found = self._files(context).grep(
@@ -270,21 +270,21 @@ class FileTools:
             params.path,
             glob=params.glob,
             ignore_case=params.ignore_case,
-            max_matches=MOST_MATCHES + 1,
+            max_matches=MAX_MATCHES + 1,
         )
-        return ToolResult.ok(MatchList(tuple(found[:MOST_MATCHES]), len(found) > MOST_MATCHES))
+        return ToolResult.ok(MatchList(tuple(found[:MAX_MATCHES]), len(found) > MAX_MATCHES))
 
-    @_told
-    def rm(self, params: RemoveParams, *, context: ToolContext) -> ToolResult[Changed]:
+    @_filesystem_errors_as_results
+    def rm(self, params: RemoveParams, *, context: ToolContext) -> ToolResult[ChangedPath]:
         """Remove a file or a directory."""
         self._files(context).delete(params.path, recursive=params.recursive)
-        return ToolResult(f"Removed {params.path}.", Changed(params.path, 0))
+        return ToolResult(f"Removed {params.path}.", ChangedPath(params.path, 0))
 
 
-def _text(files: Filesystem, path: str) -> str | None:
-    """A file's text; None where it has none."""
-    if (size := files.stat(path).size) > MOST_BYTES:
-        raise FilesystemError(f"{path} has {size} bytes, too many to read here; use grep", path=path)
+def _read_text(files: Filesystem, path: str) -> str | None:
+    """The text of a file; None if it is not UTF-8 text."""
+    if (size := files.stat(path).size) > MAX_FILE_BYTES:
+        raise FilesystemError(f"{path} has {size} bytes, too many to read; use grep", path=path)
     content = files.read_bytes(path)
     try:
         return None if b"\0" in content else content.decode()
@@ -292,32 +292,32 @@ def _text(files: Filesystem, path: str) -> str | None:
         return None
 
 
-def _with_endings_of(text: str, part: str) -> str:
-    """A part as it would stand in `text`: models write line feeds, whatever the file has."""
+def _match_line_endings(text: str, part: str) -> str:
+    """Convert line feeds, which models write, to the line endings of `text`."""
     if "\r\n" not in text or "\r" in part:
         return part
     return part.replace("\n", "\r\n")
 
 
-def _plain(name: str) -> str:
-    """A name on one line, whatever is in it."""
+def _printable(name: str) -> str:
+    """The name, escaped if it has unprintable characters."""
     return name if name.isprintable() else repr(name)
 
 
-def _binary(path: str) -> ToolResult[Any]:
+def _not_text_error(path: str) -> ToolResult[Any]:
     return ToolResult.error(f"{path} is not UTF-8 text; this tool cannot show or change it.")
 
 
-def _at_most(lines: list[str], characters: int) -> list[str]:
-    """The first lines that fit; always one, cut where it alone is too long."""
+def _truncate_lines(lines: list[str], max_characters: int) -> list[str]:
+    """The first lines within the limit; at least one, truncated if it alone exceeds the limit."""
     shown: list[str] = []
     for line in lines:
-        characters -= len(line) + 1
-        if shown and characters < 0:
+        max_characters -= len(line) + 1
+        if shown and max_characters < 0:
             break
-        shown.append(line if characters >= 0 else f"{line[:characters]} [line cut]")
+        shown.append(line if max_characters >= 0 else f"{line[:max_characters]} [line cut]")
     return shown
 
 
-def _short(line: str) -> str:
-    return line if len(line) <= MOST_LINE else f"{line[:MOST_LINE]} [line cut]"
+def _truncate_line(line: str) -> str:
+    return line if len(line) <= MAX_LINE_CHARACTERS else f"{line[:MAX_LINE_CHARACTERS]} [line cut]"

@@ -1,4 +1,4 @@
-"""Shell commands of a model: what is asked, what comes of it, and who may run them. Runs none itself."""
+"""Shell tool types: `ShellCall`, `ShellResult` and the `ShellExecutor` protocol. Runs no commands."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from weakincentives.prompt import ToolContext
 
 @dataclass(frozen=True, slots=True)
 class ShellCall:
-    """Commands, to be run one after the other, each in a shell of its own. The timeout is for each of them."""
+    """Commands to run in sequence, each in its own shell. The timeout applies to each command."""
 
     commands: tuple[str, ...] = ()
     timeout_ms: int | None = None
@@ -20,21 +20,21 @@ class ShellCall:
 
 @dataclass(frozen=True, slots=True)
 class CommandOutput:
-    """What came of one command; `exit_code` is None where it ran out of time."""
+    """The output of one command; `exit_code` is None if it timed out."""
 
     stdout: str = ""
     stderr: str = ""
     exit_code: int | None = 0
 
     def render(self) -> str:
-        """As a person would want to read it."""
+        """stdout, stderr and exit code as text."""
         end = "(timed out)" if self.exit_code is None else f"(exit code {self.exit_code})"
         return "\n".join(part for part in (self.stdout.rstrip("\n"), self.stderr.rstrip("\n"), end) if part)
 
 
 @dataclass(frozen=True, slots=True)
 class ShellResult:
-    """What came of the commands, in their order."""
+    """The outputs of the commands, in order."""
 
     outputs: tuple[CommandOutput, ...] = ()
 
@@ -43,14 +43,14 @@ class ShellResult:
         return all(output.exit_code == 0 for output in self.outputs)
 
     def render(self) -> str:
-        """One after the other."""
+        """All outputs as text."""
         return "\n".join(output.render() for output in self.outputs) or "(no commands)"
 
 
 class ShellExecutor(Protocol):
-    """Runs commands for a model. `JailedShell` is one; another may hand them to a machine that can be thrown away.
+    """Runs commands for a model. `JailedShell` is an implementation; another may use a disposable machine.
 
-    It returns one output for each command. What it raises is told to the model as the call's failure.
+    Returns one output per command. An exception becomes a failed tool result.
     """
 
     def __call__(self, call: ShellCall, /, *, context: ToolContext) -> Sequence[CommandOutput]: ...

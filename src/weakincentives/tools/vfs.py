@@ -1,4 +1,4 @@
-"""`VfsToolsSection`: the files of any `Filesystem`, for a model to look at and to change."""
+"""`VfsToolsSection`: file tools over any `Filesystem`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from weakincentives.prompt import Section, SupportsDataclass
 from weakincentives.resources import ResourceRegistry
 from weakincentives.tools.file_tools import FileTools
 
-_GUIDE = """\
+_BODY = """\
 You work on files through tools. Paths are relative to the root of the workspace, with `/` between names.
 
 - Look around with `ls`, `glob` (by name) and `grep` (by content) before you read.
@@ -21,8 +21,8 @@ You work on files through tools. Paths are relative to the root of the workspace
 class VfsToolsSection(Section[None]):
     """Tools `ls`, `read_file`, `write_file`, `edit_file`, `glob`, `grep` and `rm`.
 
-    They work on `filesystem`, which other tools then reach as `context.filesystem`. Without
-    one they work on the filesystem that the evaluation has, from a workspace or the caller.
+    The tools use `filesystem`, which is also available to other tools as `context.filesystem`. Without it they use the
+    filesystem of the evaluation, from a workspace section or from the caller.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class VfsToolsSection(Section[None]):
 
     def render(self, params: SupportsDataclass | None, depth: int, number: str) -> str:
         _ = params, depth, number
-        return _GUIDE
+        return _BODY
 
     def resources(self) -> ResourceRegistry:
         if self.filesystem is None:
@@ -46,7 +46,7 @@ class VfsToolsSection(Section[None]):
         return ResourceRegistry({Filesystem: self.filesystem})
 
     def clone(self, **kwargs: object) -> Self:
-        if "filesystem" in kwargs:  # the tools go with it
+        if "filesystem" in kwargs:  # the tools hold the filesystem
             filesystem = cast("Filesystem | None", kwargs["filesystem"])
             kwargs.setdefault("tools", FileTools(filesystem).tools())
         return super().clone(**kwargs)

@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from weakincentives.errors import WorkspaceError
 from weakincentives.filesystem import HostMount, HostMountPreview, materialize
-from weakincentives.filesystem.mounts.plan import check_mounts, listed_roots
+from weakincentives.filesystem.mounts.plan import check_mounts, root_tuple
 
 _Tree: TypeAlias = "dict[str, _Tree | None]"
 
@@ -36,7 +36,7 @@ class MountedFiles:
 
     def __init__(self, mounts: Sequence[HostMount], allowed_host_roots: Sequence[os.PathLike[str] | str]) -> None:
         self.mounts = tuple(mounts)
-        self.allowed_host_roots = listed_roots(allowed_host_roots)
+        self.allowed_host_roots = root_tuple(allowed_host_roots)
         check_mounts(self.mounts, self.allowed_host_roots)
         self._directory: Path | None = None
         self._previews: tuple[HostMountPreview, ...] | None = None

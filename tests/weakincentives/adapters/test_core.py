@@ -10,15 +10,14 @@ from weakincentives.adapters import (
     ModelReply,
     NamedTool,
     PromptResponse,
-    ScriptedAdapter,
     ThrottlePolicy,
 )
-from weakincentives.adapters.scripted import call, native, say
 from weakincentives.budget import Budget, BudgetTracker, TokenUsage
 from weakincentives.clock import ManualClock
 from weakincentives.deadlines import Deadline
 from weakincentives.errors import (
     BudgetExceededError,
+    ContractError,
     DeadlineExceededError,
     NativeToolError,
     PromptEvaluationError,
@@ -49,6 +48,7 @@ from weakincentives.runtime import (
     Session,
     ToolInvoked,
 )
+from weakincentives.testing import ScriptedAdapter, call, native, say
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ TEMPLATE = PromptTemplate[Verdict](ns="court", key="judge", name="judge_it", sec
 USED = TokenUsage(10, 5)
 
 
-def test_an_evaluation_returns_the_typed_answer_and_tells_the_session():
+def test_evaluate_returns_parsed_output_and_dispatches_events():
     session = Session()
     adapter = ScriptedAdapter([call("ping", usage=USED), say(Verdict("good", 7), usage=USED)])
     response = adapter.evaluate(Prompt(TEMPLATE), Topic("tea"), session=session)
@@ -88,7 +88,7 @@ def test_an_evaluation_returns_the_typed_answer_and_tells_the_session():
     assert [entry.kind for entry in session.transcript()] == ["prompt", "model", "tool", "model", "answer"]
 
 
-def test_binding_for_one_evaluation_leaves_the_prompt_as_it_was():
+def test_params_of_evaluate_do_not_change_the_prompt():
     prompt = Prompt(TEMPLATE)
     ScriptedAdapter([say(Verdict("a"))]).evaluate(prompt, Topic("tea"), session=Session())
 
@@ -98,7 +98,7 @@ def test_binding_for_one_evaluation_leaves_the_prompt_as_it_was():
 
 
 @pytest.mark.parametrize(
-    "raw, told",
+    "raw, message",
     [
         ("I think it is good.", "not valid JSON"),
         ('{"score": 1}', "missing required field `summary`"),
@@ -106,9 +106,9 @@ def test_binding_for_one_evaluation_leaves_the_prompt_as_it_was():
         ('{"summary": "x", "verdict": 1}', "unknown key 'verdict'"),
     ],
 )
-def test_a_wrong_answer_raises_with_the_raw_text(raw: str, told: str):
+def test_unparsable_answer_raises_with_the_raw_text(raw: str, message: str):
     session = Session()
-    with pytest.raises(PromptEvaluationError, match=told) as caught:
+    with pytest.raises(PromptEvaluationError, match=message) as caught:
         ScriptedAdapter([say(raw)]).evaluate(Prompt(TEMPLATE), Topic("tea"), session=session)
 
     assert caught.value.phase == "response"
@@ -117,7 +117,7 @@ def test_a_wrong_answer_raises_with_the_raw_text(raw: str, told: str):
     assert session[PromptExecuted].all() == ()
 
 
-def test_parse_output_false_leaves_the_text():
+def test_parse_output_false_returns_the_text():
     response = ScriptedAdapter([say("as is")]).evaluate(
         Prompt(TEMPLATE), Topic("tea"), session=Session(), parse_output=False
     )
@@ -125,7 +125,7 @@ def test_parse_output_false_leaves_the_text():
     assert (response.text, response.output) == ("as is", None)
 
 
-def test_a_list_of_dataclasses_comes_back_as_a_list():
+def test_list_output_is_parsed_as_a_list():
     template = PromptTemplate[list[Verdict]](ns="n", key="k", sections=[TASK])
     adapter = ScriptedAdapter([say([Verdict("a", 1), Verdict("b", 2)])])
 
@@ -135,7 +135,7 @@ def test_a_list_of_dataclasses_comes_back_as_a_list():
     ]
 
 
-def test_the_budget_counts_all_requests_of_the_evaluation():
+def test_budget_counts_all_requests_of_an_evaluation():
     script = [call("ping", usage=TokenUsage(40, 1)) for _ in range(3)]
     adapter = ScriptedAdapter(script)
     with pytest.raises(BudgetExceededError, match="max_input_tokens is 100, used 120") as caught:
@@ -145,7 +145,7 @@ def test_the_budget_counts_all_requests_of_the_evaluation():
     assert len(adapter.requests) == 3
 
 
-def test_one_tracker_counts_several_evaluations():
+def test_shared_tracker_counts_several_evaluations():
     tracker = BudgetTracker(Budget(max_total_tokens=100))
     adapter = ScriptedAdapter([say(Verdict("a"), usage=TokenUsage(60, 0)) for _ in range(2)])
     adapter.evaluate(Prompt(TEMPLATE), Topic("x"), session=Session(), budget_tracker=tracker)
@@ -153,7 +153,7 @@ def test_one_tracker_counts_several_evaluations():
         adapter.evaluate(Prompt(TEMPLATE), Topic("x"), session=Session(), budget_tracker=tracker)
 
     assert tracker.usage == TokenUsage(120, 0)
-    with pytest.raises(ValueError, match="disagree"):
+    with pytest.raises(ValueError, match="budget differ"):
         adapter.evaluate(
             Prompt(TEMPLATE),
             Topic("x"),
@@ -163,7 +163,7 @@ def test_one_tracker_counts_several_evaluations():
         )
 
 
-def test_the_earlier_of_both_deadlines_counts():
+def test_earlier_of_deadline_and_budget_deadline_applies():
     clock = ManualClock()
     soon, late = Deadline.after(5, clock=clock), Deadline.after(500, clock=clock)
     for deadline, budget in (
@@ -180,7 +180,7 @@ def test_the_earlier_of_both_deadlines_counts():
         ScriptedAdapter([]).evaluate(Prompt(TEMPLATE), Topic("x"), session=Session(), deadline=soon)
 
 
-def test_the_turn_limit_ends_an_endless_loop():
+def test_turn_limit_ends_an_endless_loop():
     adapter = ScriptedAdapter((call("ping") for _ in iter(int, 1)), max_turns=25)
     with pytest.raises(TurnLimitError):
         adapter.evaluate(Prompt(TEMPLATE), Topic("x"), session=Session())
@@ -190,7 +190,7 @@ def test_the_turn_limit_ends_an_endless_loop():
         ScriptedAdapter([], max_turns=0)
 
 
-def test_a_passing_fault_is_tried_again_and_a_lasting_one_is_a_request_error():
+def test_transient_fault_is_retried_and_permanent_fault_is_a_request_error():
     clock = ManualClock()
     busy = ProviderFault("too many requests", status=429, retry_after=3, payload={"code": "rate_limit"})
     adapter = ScriptedAdapter([busy, say(Verdict("a"))], clock=clock)
@@ -198,14 +198,14 @@ def test_a_passing_fault_is_tried_again_and_a_lasting_one_is_a_request_error():
     assert clock.slept == [3]
 
     adapter = ScriptedAdapter([busy, busy], clock=clock, throttle=ThrottlePolicy(max_attempts=2))
-    with pytest.raises(PromptEvaluationError, match="scripted did not answer: too many requests") as caught:
+    with pytest.raises(PromptEvaluationError, match="request to scripted failed: too many requests") as caught:
         adapter.evaluate(Prompt(TEMPLATE), Topic("x"), session=Session())
     assert caught.value.phase == "request"
     assert caught.value.provider_payload == {"code": "rate_limit"}
     assert caught.value.__cause__ is busy
 
 
-def test_provider_run_calls_are_recorded_like_our_own_and_before_what_the_model_says():
+def test_provider_run_calls_are_recorded_before_the_reply():
     found = ToolResult("3 hits", {"hits": 3})
     reply = native("web_search", params={"query": "tea"}, result=found, provider="scripted", text='{"summary":"ok"}')
     session = Session()
@@ -218,7 +218,7 @@ def test_provider_run_calls_are_recorded_like_our_own_and_before_what_the_model_
     assert [entry.kind for entry in session.transcript()] == ["prompt", "tool", "model", "answer"]
 
 
-def test_a_tool_of_another_provider_is_refused_before_anything_is_sent():
+def test_tool_of_another_provider_is_rejected_before_a_request():
     tool = ProviderTool[None, Verdict, None](name="vision", description="See.", provider="acme", config=None)
     section = MarkdownSection(title="Task", key="task", template="x", tools=[tool])
     adapter = ScriptedAdapter([])
@@ -231,7 +231,7 @@ def test_a_tool_of_another_provider_is_refused_before_anything_is_sent():
     assert session[PromptRendered].all() == ()
 
 
-def test_native_declarations_reach_the_request():
+def test_native_declarations_are_part_of_the_request():
     search = NativeTool[Topic, Verdict](name="web_search", description="Search.")
     section = MarkdownSection(title="Task", key="task", template="x", tools=[search, PING])
     adapter = ScriptedAdapter([say("ok")])
@@ -242,16 +242,16 @@ def test_native_declarations_reach_the_request():
     assert request.rendered.tools == (PING,)
 
 
-def test_bus_hears_everything_once_even_where_it_is_the_sessions_own():
+def test_bus_receives_each_event_once_also_if_it_is_the_sessions_dispatcher():
     for session_bus, bus in ((InProcessDispatcher(), InProcessDispatcher()), *[(one := InProcessDispatcher(), one)]):
-        heard: list[str] = []
-        bus.subscribe(object, lambda event, heard=heard: heard.append(type(event).__name__))
+        received: list[str] = []
+        bus.subscribe(object, lambda event, received=received: received.append(type(event).__name__))
         adapter = ScriptedAdapter([call("ping"), say(Verdict("a"))])
         adapter.evaluate(Prompt(TEMPLATE), Topic("x"), session=Session(bus=session_bus), bus=bus)
-        assert heard == ["PromptRendered", "ModelResponded", "ToolInvoked", "ModelResponded", "PromptExecuted"]
+        assert received == ["PromptRendered", "ModelResponded", "ToolInvoked", "ModelResponded", "PromptExecuted"]
 
 
-def test_a_failing_subscriber_does_not_end_an_evaluation_but_a_failing_reducer_does():
+def test_failing_reducer_ends_an_evaluation_and_failing_subscriber_does_not():
     session = Session()
 
     def broken(*arguments: object) -> None:
@@ -266,8 +266,8 @@ def test_a_failing_subscriber_does_not_end_an_evaluation_but_a_failing_reducer_d
         adapter.evaluate(Prompt(TEMPLATE), Topic("x"), session=session)
 
 
-def test_the_callers_resources_win_over_those_that_sections_lend():
-    class Lending(MarkdownSection[None]):
+def test_resources_of_the_caller_override_those_of_sections():
+    class ResourceSection(MarkdownSection[None]):
         def resources(self) -> ResourceRegistry:
             return ResourceRegistry.build({Filesystem: lent, str: "lent"})
 
@@ -279,7 +279,7 @@ def test_the_callers_resources_win_over_those_that_sections_lend():
 
     lent, given = InMemoryFilesystem(), InMemoryFilesystem()
     tool = Tool[None, None](name="look", description="Look.", handler=look)
-    prompt = Prompt[str](ns="n", key="k", sections=[Lending(title="T", key="t", template="x", tools=[tool])])
+    prompt = Prompt[str](ns="n", key="k", sections=[ResourceSection(title="T", key="t", template="x", tools=[tool])])
     adapter = ScriptedAdapter([call("look"), say("a"), call("look"), say("b")])
     adapter.evaluate(prompt, session=Session())
     adapter.evaluate(prompt, session=Session(), resources=ResourceRegistry.build({Filesystem: given}))
@@ -287,7 +287,7 @@ def test_the_callers_resources_win_over_those_that_sections_lend():
     assert seen == [(lent, "lent"), (given, "lent")]
 
 
-def test_an_opened_section_brings_its_tools_within_the_same_evaluation_and_stays_open():
+def test_opened_section_adds_its_tools_and_stays_open():
     secret = MarkdownSection(
         title="Details",
         key="details",
@@ -310,13 +310,13 @@ def test_an_opened_section_brings_its_tools_within_the_same_evaluation_and_stays
     assert [event.success for event in session[ToolInvoked].all()] == [False, True, True]
     assert "The long story." in session[ToolInvoked].all()[1].rendered_output
     texts = {request.rendered.text for request in adapter.requests}
-    assert len(texts) == 1  # the prefix that providers cache does not change under way
+    assert len(texts) == 1  # the cached prefix does not change
 
     adapter.evaluate(prompt, session=session)
     assert "The long story." in adapter.requests[-1].rendered.text
 
 
-def test_history_costs_no_copy_per_turn():
+def test_history_is_not_copied_per_turn():
     adapter = ScriptedAdapter([call("ping") for _ in range(50)] + [say(Verdict("a"))])
     adapter.evaluate(Prompt(TEMPLATE), Topic("x"), session=Session())
 
@@ -325,7 +325,7 @@ def test_history_costs_no_copy_per_turn():
     assert [len(request.history) for request in adapter.requests] == list(range(0, 101, 2))
 
 
-def test_replies_are_replayed_with_the_providers_items_untouched():
+def test_replies_are_replayed_with_unchanged_provider_items():
     opaque = {"type": "reasoning", "encrypted_content": "…"}
     reply = ModelReply(calls=call("ping").calls, items=(opaque,))
     adapter = ScriptedAdapter([reply, say(Verdict("a"))])
@@ -336,12 +336,12 @@ def test_replies_are_replayed_with_the_providers_items_untouched():
     assert first.items[0] is opaque
 
 
-def test_a_template_instead_of_a_prompt_is_refused_with_the_way_to_do_it():
+def test_evaluate_rejects_a_template_and_suggests_a_prompt():
     with pytest.raises(TypeError, match=r"write Prompt\(template\)"):
         ScriptedAdapter([]).evaluate(TEMPLATE, session=Session())  # pyright: ignore[reportArgumentType] - the point
 
 
-def test_a_named_choice_that_the_prompt_cannot_meet_is_refused_before_anything_is_sent():
+def test_tool_choice_of_an_unknown_tool_is_rejected_before_a_request():
     adapter = ScriptedAdapter([], tool_choice=NamedTool("nope"))
     with pytest.raises(PromptEvaluationError, match="names 'nope', which the prompt does not have") as caught:
         adapter.evaluate(Prompt(TEMPLATE), Topic("x"), session=Session())
@@ -352,7 +352,7 @@ def test_a_named_choice_that_the_prompt_cannot_meet_is_refused_before_anything_i
 SEARCH = NativeDeclaration("web_search", "web_search", "scripted", origin="the adapter")
 
 
-def test_an_adapters_own_tools_are_offered_with_every_prompt_and_stay_when_a_section_is_opened():
+def test_native_tools_of_the_adapter_are_kept_when_a_section_is_opened():
     secret = MarkdownSection(
         title="Details", key="details", template="More.", summary="More.", visibility=SectionVisibility.SUMMARY
     )
@@ -366,7 +366,7 @@ def test_an_adapters_own_tools_are_offered_with_every_prompt_and_stay_when_a_sec
 
 
 @pytest.mark.parametrize(
-    "tool, told",
+    "tool, message",
     [
         (NativeTool[None, dict](name="web_search", description="Search."), "by section 'task' and by the adapter"),
         (
@@ -375,17 +375,17 @@ def test_an_adapters_own_tools_are_offered_with_every_prompt_and_stay_when_a_sec
         ),
     ],
 )
-def test_an_adapters_own_tool_may_not_collide_with_the_prompts(tool, told):
+def test_native_tool_of_the_adapter_collides_with_one_of_the_prompt(tool, message):
     adapter = ScriptedAdapter([])
     adapter.native_tools = (SEARCH,)
     section = MarkdownSection(title="Task", key="task", template="x", tools=[tool])
-    with pytest.raises(NativeToolError, match=f"'web_search' is declared {told}") as caught:
+    with pytest.raises(NativeToolError, match=f"'web_search' is declared {message}") as caught:
         adapter.evaluate(Prompt[str](ns="n", key="k", sections=[section]), session=Session())
 
     assert (caught.value.prompt_name, caught.value.phase) == ("k", "request")
 
 
-def test_a_fault_after_the_deadline_is_the_deadlines():
+def test_fault_after_the_deadline_is_a_deadline_error():
     clock = ManualClock()
 
     def slow(request: object) -> ModelReply:
@@ -399,14 +399,14 @@ def test_a_fault_after_the_deadline_is_the_deadlines():
     assert isinstance(caught.value.__cause__, ProviderFault)
 
 
-def test_what_an_adapter_wants_cleaned_up_is_cleaned_up_however_it_ends():
-    class Tidy(ScriptedAdapter):
+def test_cleanup_runs_after_success_and_failure():
+    class CleanupAdapter(ScriptedAdapter):
         def connect(self, evaluation: Evaluation) -> Connection:
             evaluation.cleanup.callback(tidied.append, evaluation.prompt.name)
             return super().connect(evaluation)
 
     tidied: list[str] = []
-    adapter = Tidy([say(Verdict("a"))])
+    adapter = CleanupAdapter([say(Verdict("a"))])
     adapter.evaluate(Prompt(TEMPLATE), Topic("x"), session=Session())
     with pytest.raises(PromptEvaluationError, match="has no reply"):
         adapter.evaluate(Prompt(TEMPLATE), Topic("x"), session=Session())
@@ -414,9 +414,16 @@ def test_what_an_adapter_wants_cleaned_up_is_cleaned_up_however_it_ends():
     assert tidied == ["judge_it", "judge_it"]
 
 
-def test_the_answer_is_read_from_the_part_that_is_the_answer():
-    reply = ModelReply(text='Well.\n\n{"summary": "good"}', answer='{"summary": "good"}')
+def test_output_is_parsed_from_final_text():
+    reply = ModelReply(text='Well.\n\n{"summary": "good"}', final_text='{"summary": "good"}')
     response = ScriptedAdapter([reply]).evaluate(Prompt(TEMPLATE), Topic("x"), session=Session())
 
     assert response.output == Verdict("good")
     assert response.text == 'Well.\n\n{"summary": "good"}'
+
+
+def test_contract_requires_output_of_the_declared_type(monkeypatch):
+    monkeypatch.setattr("weakincentives.adapters.core.parse_output", lambda text, rendered: text)
+
+    with pytest.raises(ContractError, match="the output is an instance of the prompt's output type"):
+        ScriptedAdapter([say(Verdict("a"))]).evaluate(Prompt(TEMPLATE), Topic("x"), session=Session())

@@ -5,14 +5,14 @@ from typing import Annotated, Any
 
 import pytest
 
-from weakincentives.adapters import ScriptedAdapter, ToolOutput
-from weakincentives.adapters.scripted import call, calls, native, say
+from weakincentives.adapters import ToolOutput
 from weakincentives.adapters.turn import ClientRunCall, ModelReply, ToolCall
 from weakincentives.errors import PromptEvaluationError
 from weakincentives.filesystem import Filesystem, InMemoryFilesystem
 from weakincentives.prompt import MarkdownSection, Prompt, ProviderTool, Tool, ToolContext, ToolResult
 from weakincentives.resources import ResourceRegistry
 from weakincentives.runtime import Session, ToolInvoked
+from weakincentives.testing import ScriptedAdapter, call, calls, native, say
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Note:
 
 
 @dataclass
-class Stored:  # mutable, and without render(): must work all the same
+class Stored:  # mutable, and without render()
     count: int
 
 
@@ -42,31 +42,33 @@ def ping(params: None, *, context: ToolContext) -> ToolResult[None]:
     return ToolResult("pong")
 
 
-def lying(params: None, *, context: ToolContext) -> ToolResult[None]:
+def returns_text(params: None, *, context: ToolContext) -> ToolResult[None]:
     return "not a result"  # pyright: ignore[reportReturnType] - the point of the test
 
 
 @dataclass
-class Unspeakable:
+class RenderFails:
     def render(self) -> str:
         raise RuntimeError("no words")
 
 
-def stammer(params: None, *, context: ToolContext) -> ToolResult[Unspeakable]:
-    context.session.dispatch(Note("stammered"))
-    return ToolResult.ok(Unspeakable())
+def unrenderable(params: None, *, context: ToolContext) -> ToolResult[RenderFails]:
+    context.session.dispatch(Note("rendered"))
+    return ToolResult.ok(RenderFails())
 
 
 TOOLS: tuple[Tool[Any, Any], ...] = (
     Tool[Note, Stored](name="store", description="Store a note.", handler=store),
     Tool[None, None](name="ping", description="Answer.", handler=ping),
-    Tool[None, None](name="lying", description="Lie.", handler=lying),
-    Tool[None, Unspeakable](name="stammer", description="Stammer.", handler=stammer),
+    Tool[None, None](name="returns_text", description="Return text.", handler=returns_text),
+    Tool[None, RenderFails](
+        name="unrenderable", description="Return a value whose render raises.", handler=unrenderable
+    ),
 )
 
 
 class Run:
-    """One evaluation with these replies, and what it left behind."""
+    """One evaluation with scripted replies, with its session and filesystem."""
 
     def __init__(self, *replies: ModelReply) -> None:
         self.session = Session()
@@ -77,7 +79,7 @@ class Run:
             ns="n", key="k", sections=[MarkdownSection(title="Task", key="task", template="Do.", tools=TOOLS)]
         )
 
-    def go(self) -> Run:
+    def evaluate(self) -> Run:
         resources = ResourceRegistry.build({Filesystem: self.filesystem})
         self.adapter.evaluate(self.prompt, session=self.session, resources=resources)
         return self
@@ -91,8 +93,8 @@ class Run:
         return [item for item in self.adapter.requests[-1].history if isinstance(item, ToolOutput)]
 
 
-def test_a_tool_runs_with_typed_params_and_its_result_reaches_the_model():
-    run = Run(call("store", text="hello", urgent=None)).go()
+def test_tool_runs_with_typed_params_and_its_result_is_sent_to_the_model():
+    run = Run(call("store", text="hello", urgent=None)).evaluate()
 
     (event,) = run.events
     assert event.params == Note("hello", urgent=False)  # null stands for the default
@@ -103,25 +105,25 @@ def test_a_tool_runs_with_typed_params_and_its_result_reaches_the_model():
 
 
 @pytest.mark.parametrize("arguments", ["{}", "", '{"ignored": 1}', "null"])
-def test_a_tool_with_none_params_is_called_with_none(arguments: str):
-    run = Run(ModelReply(calls=(ToolCall("c", "ping", arguments),))).go()
+def test_tool_without_params_is_called_with_none(arguments: str):
+    run = Run(ModelReply(calls=(ToolCall("c", "ping", arguments),))).evaluate()
 
     assert run.outputs == [ToolOutput("c", "ping", "pong", success=True)]
     assert run.events[0].params is None
 
 
-@pytest.mark.parametrize("text, told", [("explode", "RuntimeError: boom"), ("refuse", "Not today.")])
-def test_a_failed_tool_leaves_no_trace_but_the_audit_event(text: str, told: str):
-    run = Run(call("store", text="first"), call("store", text=text)).go()
+@pytest.mark.parametrize("text, message", [("explode", "RuntimeError: boom"), ("refuse", "Not today.")])
+def test_failed_tool_is_rolled_back_and_its_event_is_kept(text: str, message: str):
+    run = Run(call("store", text="first"), call("store", text=text)).evaluate()
 
     assert run.session[Note].all() == (Note("first"),)
     assert run.filesystem.read_text("notes.txt") == "first"
     assert [event.success for event in run.events] == [True, False]
-    assert told in run.outputs[-1].text
+    assert message in run.outputs[-1].text
     assert not run.outputs[-1].success
 
 
-def test_what_cannot_be_undone_ends_the_evaluation_and_the_rest_is_undone():
+def test_failed_rollback_ends_the_evaluation_after_the_other_rollbacks():
     class Stuck:
         def snapshot(self) -> object:
             return None
@@ -131,24 +133,24 @@ def test_what_cannot_be_undone_ends_the_evaluation_and_the_rest_is_undone():
 
     run = Run(call("store", text="refuse"))
     resources = ResourceRegistry.build({Stuck: Stuck(), Filesystem: run.filesystem})
-    with pytest.raises(PromptEvaluationError, match=r"undone in Stuck \(OSError: disk full\)") as caught:
+    with pytest.raises(PromptEvaluationError, match=r"rolled back in Stuck \(OSError: disk full\)") as caught:
         run.adapter.evaluate(run.prompt, session=run.session, resources=resources)
 
     assert caught.value.phase == "tool"
     assert run.filesystem.read_text("notes.txt") == "before"
 
 
-def test_an_interrupted_tool_is_rolled_back_too():
+def test_interrupted_tool_is_rolled_back():
     run = Run(call("store", text="interrupt"))
     with pytest.raises(KeyboardInterrupt):
-        run.go()
+        run.evaluate()
 
     assert run.session[Note].all() == ()
     assert run.filesystem.read_text("notes.txt") == "before"
 
 
 @pytest.mark.parametrize(
-    "arguments, told",
+    "arguments, message",
     [
         ('{"text": 3}', "Expected `str`, got `int` (at $.text)"),
         ('{"text": "x", "extra": 1}', "unknown key 'extra'"),
@@ -157,38 +159,38 @@ def test_an_interrupted_tool_is_rolled_back_too():
         ("{}", "missing required field `text`"),
     ],
 )
-def test_wrong_arguments_are_told_to_the_model_and_nothing_runs(arguments: str, told: str):
-    run = Run(ModelReply(calls=(ToolCall("c", "store", arguments),))).go()
+def test_invalid_arguments_are_a_failed_result_and_the_handler_does_not_run(arguments: str, message: str):
+    run = Run(ModelReply(calls=(ToolCall("c", "store", arguments),))).evaluate()
 
-    assert told in run.outputs[0].text
+    assert message in run.outputs[0].text
     assert "Correct them and try again." in run.outputs[0].text
     assert run.events[0].params == arguments
     assert run.session[Note].all() == ()
 
 
-def test_an_unknown_tool_is_told_to_the_model_with_those_there_are():
-    run = Run(call("rm_rf")).go()
+def test_unknown_tool_is_a_failed_result_that_lists_the_tools():
+    run = Run(call("rm_rf")).evaluate()
 
-    assert run.outputs[0].text == "There is no tool 'rm_rf'. Tools: store, ping, lying, stammer."
+    assert run.outputs[0].text == "Unknown tool 'rm_rf'. Tools: store, ping, returns_text, unrenderable."
     assert run.events[0].success is False
 
 
-def test_a_handler_that_returns_something_else_is_a_failed_call():
-    run = Run(calls(("lying", {}), ("ping", {}))).go()
+def test_handler_that_returns_no_tool_result_is_a_failed_call():
+    run = Run(calls(("returns_text", {}), ("ping", {}))).evaluate()
 
-    assert "returned str, no ToolResult" in run.outputs[0].text
+    assert "returned str, not a ToolResult" in run.outputs[0].text
     assert run.outputs[1].text == "pong"
 
 
-def test_a_result_that_cannot_be_rendered_is_a_failed_call():
-    run = Run(calls(("stammer", {}), ("ping", {}))).go()
+def test_result_whose_render_raises_is_a_failed_call():
+    run = Run(calls(("unrenderable", {}), ("ping", {}))).evaluate()
 
-    assert run.outputs[0].text == "Tool stammer failed: RuntimeError: no words"
+    assert run.outputs[0].text == "Tool unrenderable failed: RuntimeError: no words"
     assert [event.success for event in run.events] == [False, True]
     assert run.session[Note].all() == ()
 
 
-def test_a_tool_sees_the_whole_context():
+def test_handler_receives_the_context():
     seen: list[ToolContext] = []
 
     def look(params: None, *, context: ToolContext) -> ToolResult[None]:
@@ -216,12 +218,12 @@ class Found:
 
 
 def provider_run(tool: ProviderTool[Any, Any, Any], *, params: object = None, value: object = None) -> Run:
-    """A run in which the provider has run its tool `web_search`."""
+    """A run in which the provider runs its tool `web_search`."""
     run = Run(native("web_search", params=params, result=ToolResult("raw", value), provider="scripted", text="done"))
     run.prompt = Prompt[str](
         ns="n", key="k", sections=[MarkdownSection(title="Task", key="task", template="Do.", tools=[tool])]
     )
-    return run.go()
+    return run.evaluate()
 
 
 def search_tool(**hooks: Any) -> ProviderTool[Any, Any, Any]:
@@ -230,7 +232,7 @@ def search_tool(**hooks: Any) -> ProviderTool[Any, Any, Any]:
     )
 
 
-def test_the_hook_of_a_provider_tool_makes_the_result_of_what_the_provider_returned():
+def test_hook_of_a_provider_tool_creates_the_result():
     def hook(found: Found, context: ToolContext) -> ToolResult[Found]:
         context.session.dispatch(Note(f"{found.hits} hits"))
         return ToolResult("Nicely said.", found)
@@ -246,7 +248,7 @@ def test_the_hook_of_a_provider_tool_makes_the_result_of_what_the_provider_retur
     assert run.session[Note].all() == (Note("3 hits"),)
 
 
-def test_without_a_hook_the_handler_gets_the_providers_params():
+def test_without_a_hook_the_handler_receives_the_params():
     def handler(params: Note, *, context: ToolContext) -> ToolResult[Found]:
         return ToolResult(f"asked for {params.text}", Found(1))
 
@@ -255,11 +257,11 @@ def test_without_a_hook_the_handler_gets_the_providers_params():
     assert run.events[0].result.message == "asked for tea"
 
 
-def test_without_either_the_result_is_what_the_provider_returned():
+def test_without_hook_and_handler_the_providers_result_is_kept():
     assert provider_run(search_tool(), value=Found(3)).events[0].result == ToolResult("raw", Found(3))
 
 
-def test_a_hook_that_fails_is_a_failed_result_and_is_rolled_back():
+def test_failing_hook_is_a_failed_result_and_is_rolled_back():
     def hook(found: Found, context: ToolContext) -> ToolResult[Found]:
         context.session.dispatch(Note("half"))
         raise ValueError("odd")
@@ -271,25 +273,25 @@ def test_a_hook_that_fails_is_a_failed_result_and_is_rolled_back():
     assert run.session[Note].all() == ()
 
 
-def test_what_the_provider_returned_and_cannot_be_rendered_is_a_failed_call_too():
-    run = provider_run(search_tool(), value=Unspeakable())
+def test_provider_result_whose_render_raises_is_a_failed_call():
+    run = provider_run(search_tool(), value=RenderFails())
 
     (event,) = run.events
     assert (event.success, event.rendered_output) == (False, "Tool web_search failed: RuntimeError: no words")
 
 
-def left_to_us(run: Any, *, undone: bool = True) -> ModelReply:
-    made = ClientRunCall(
+def client_run_reply(run: Any, *, rollback: bool = True) -> ModelReply:
+    shell_call = ClientRunCall(
         call_id="c1",
         name="shell",
         capability="shell",
         provider="acme",
         params=Note("ls"),
         run=run,
-        answer=lambda output: {},
-        undone_on_failure=undone,
+        format_output=lambda output: {},
+        rollback_on_failure=rollback,
     )
-    return ModelReply(calls=(made,))
+    return ModelReply(calls=(shell_call,))
 
 
 def write(context: ToolContext, result: ToolResult[Any]) -> ToolResult[Any]:
@@ -297,8 +299,8 @@ def write(context: ToolContext, result: ToolResult[Any]) -> ToolResult[Any]:
     return result
 
 
-def test_a_providers_tool_that_is_left_to_us_runs_here_and_says_whose_it_is():
-    run = Run(left_to_us(lambda context: write(context, ToolResult("ok", Stored(3))))).go()
+def test_client_run_call_runs_locally_and_its_event_names_the_provider():
+    run = Run(client_run_reply(lambda context: write(context, ToolResult("ok", Stored(3))))).evaluate()
 
     (event,) = run.events
     assert (event.origin, event.provider, event.capability) == ("client", "acme", "shell")
@@ -314,14 +316,14 @@ def shell_tool(**hooks: Any) -> Prompt[Any]:
     return Prompt(ns="n", key="k", sections=[MarkdownSection(title="Task", key="task", template="Do.", tools=[tool])])
 
 
-def test_the_hook_of_a_tool_that_is_left_to_us_has_its_say_as_well():
+def test_hook_is_applied_to_a_client_run_call():
     def hook(stored: Stored, context: ToolContext) -> ToolResult[Stored]:
         context.session.dispatch(Note("hooked"))
         return ToolResult("Only the count.", Stored(stored.count + 1))
 
-    run = Run(left_to_us(lambda context: write(context, ToolResult("ok", Stored(3)))))
+    run = Run(client_run_reply(lambda context: write(context, ToolResult("ok", Stored(3)))))
     run.prompt = shell_tool(handle_provider_output=hook)
-    run.go()
+    run.evaluate()
 
     assert run.events[0].result == ToolResult("Only the count.", Stored(4))
     assert run.outputs[0].text == 'Only the count.\n\n{"count":4}'
@@ -329,28 +331,30 @@ def test_the_hook_of_a_tool_that_is_left_to_us_has_its_say_as_well():
     assert run.filesystem.read_text("notes.txt") == "after"
 
 
-def test_a_hook_that_refuses_undoes_what_ran_before_it():
-    run = Run(left_to_us(lambda context: write(context, ToolResult("ok", Stored(3)))))
+def test_failing_hook_rolls_back_the_client_run_call():
+    run = Run(client_run_reply(lambda context: write(context, ToolResult("ok", Stored(3)))))
     run.prompt = shell_tool(handle_provider_output=lambda stored, context: ToolResult.error("No."))
-    run.go()
+    run.evaluate()
 
     assert [event.success for event in run.events] == [False]
     assert run.filesystem.read_text("notes.txt") == "before"
 
 
-@pytest.mark.parametrize("undone, content", [(True, "before"), (False, "after")])
-def test_its_failure_is_undone_unless_it_is_no_mishap(undone: bool, content: str):
-    run = Run(left_to_us(lambda context: write(context, ToolResult.error("exit 1")), undone=undone)).go()
+@pytest.mark.parametrize("rollback, content", [(True, "before"), (False, "after")])
+def test_failed_client_run_call_is_rolled_back_unless_disabled(rollback: bool, content: str):
+    run = Run(
+        client_run_reply(lambda context: write(context, ToolResult.error("exit 1")), rollback=rollback)
+    ).evaluate()
 
     assert [event.success for event in run.events] == [False]
     assert run.filesystem.read_text("notes.txt") == content
 
 
-def test_what_it_raises_is_told_to_the_model():
+def test_exception_of_a_client_run_call_is_a_failed_result():
     def explode(context: ToolContext) -> ToolResult[Any]:
         raise RuntimeError("boom")
 
-    run = Run(left_to_us(explode, undone=False)).go()
+    run = Run(client_run_reply(explode, rollback=False)).evaluate()
 
     assert run.outputs[0].text == "Tool shell failed: RuntimeError: boom"
     assert run.outputs[0].value is None

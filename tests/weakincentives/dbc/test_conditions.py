@@ -1,23 +1,79 @@
-"""`require` and `ensure`: when they speak up, what they can see, and what they say."""
+"""`require` and `ensure`: when they raise, which values predicates receive, and the messages."""
 
 from __future__ import annotations
 
 import inspect
 import re
+import subprocess
+import sys
+import textwrap
 
 import pytest
 
-from weakincentives.dbc import checking, ensure, require
+from weakincentives.dbc import ensure, invariant, pure, require
+from weakincentives.dbc.conditions import ENABLING_VARIABLE, is_enabled
 from weakincentives.errors import ContractError
 
 
-@pytest.fixture(autouse=True)
-def contracts_on():
-    with checking():
-        yield
+@pytest.mark.parametrize("value, enabled", [(None, False), ("", False), ("0", False), ("1", True), ("yes", True)])
+def test_environment_variable_enables_contracts(monkeypatch, value, enabled):
+    if value is None:
+        monkeypatch.delenv(ENABLING_VARIABLE)
+    else:
+        monkeypatch.setenv(ENABLING_VARIABLE, value)
+
+    assert is_enabled() is enabled
 
 
-def test_a_kept_precondition_is_silent():
+def test_disabled_decorators_return_the_object_unchanged(monkeypatch):
+    monkeypatch.setenv(ENABLING_VARIABLE, "0")
+
+    def function(x: int) -> int:
+        return x
+
+    class Thing:
+        def method(self) -> None: ...
+
+    before = dict(vars(Thing))
+
+    assert require(lambda x: x)(function) is function
+    assert ensure(lambda result: result)(function) is function
+    assert pure(function) is function
+    assert invariant(lambda self: False)(Thing) is Thing
+    assert dict(vars(Thing)) == before
+
+
+def test_disabled_contracts_leave_no_wrappers_in_the_package():
+    program = """
+        from weakincentives.adapters.core import ProviderAdapter
+        from weakincentives.adapters.tool_calls import run_tool
+        from weakincentives.filesystem.paths import split
+        from weakincentives.prompt import PromptTemplate, Tool
+        from weakincentives.prompt.rendering import render
+
+        functions = ProviderAdapter.evaluate, run_tool, split, render, PromptTemplate.__init__, Tool.__init__
+        print(sum(hasattr(function, "__wrapped__") for function in functions))
+    """
+    counts = [
+        int(subprocess.check_output([sys.executable, "-c", textwrap.dedent(program)], env={ENABLING_VARIABLE: value}))
+        for value in ("0", "1")
+    ]
+
+    assert counts == [0, 6]
+
+
+def test_variable_is_read_when_decorating_not_when_calling(monkeypatch):
+    @require(lambda x: x > 0)
+    def checked(x: int) -> int:
+        return x
+
+    monkeypatch.setenv(ENABLING_VARIABLE, "0")
+
+    with pytest.raises(AssertionError):
+        checked(-1)
+
+
+def test_satisfied_precondition_does_nothing():
     @require(lambda x: x > 0)
     def half(x: float) -> float:
         return x / 2
@@ -26,7 +82,7 @@ def test_a_kept_precondition_is_silent():
     assert half(x=4) == 2
 
 
-def test_a_broken_precondition_stops_the_call_and_names_the_values():
+def test_violated_precondition_prevents_the_call_and_names_the_values():
     calls = []
 
     @require(lambda low, high: low <= high, "low must not be above high")
@@ -37,10 +93,10 @@ def test_a_broken_precondition_stops_the_call_and_names_the_values():
         between(3, high=1)
 
     assert calls == []
-    assert str(caught.value).endswith("between is broken: low must not be above high (low=3, high=1)")
+    assert str(caught.value).endswith("between violated: low must not be above high (low=3, high=1)")
 
 
-def test_a_contract_without_a_message_says_where_it_stands():
+def test_contract_without_message_names_file_and_line():
     @require(lambda x: x)
     def function(x: object) -> None: ...
 
@@ -48,7 +104,7 @@ def test_a_contract_without_a_message_says_where_it_stands():
         function(0)
 
 
-def test_a_callable_object_can_be_a_predicate():
+def test_callable_object_as_predicate():
     class AtMost:
         def __init__(self, limit: int) -> None:
             self.limit = limit
@@ -65,7 +121,7 @@ def test_a_callable_object_can_be_a_predicate():
         function(4)
 
 
-def test_long_values_are_shortened():
+def test_long_values_are_truncated_in_the_message():
     @require(lambda text: not text)
     def function(text: str) -> None: ...
 
@@ -75,15 +131,15 @@ def test_long_values_are_shortened():
     assert len(str(caught.value)) < 500
 
 
-def test_predicates_see_defaults_self_and_collected_arguments():
+def test_predicate_receives_defaults_self_and_variadic_arguments():
     seen = {}
 
-    def look(self, b, rest, options) -> bool:
+    def predicate(self, b, rest, options) -> bool:
         seen.update(b=b, rest=rest, options=options)
         return isinstance(self, Thing)
 
     class Thing:
-        @require(look)
+        @require(predicate)
         def method(self, a: int, b: int = 2, *rest: int, **options: int) -> None: ...
 
     Thing().method(1)
@@ -93,7 +149,7 @@ def test_predicates_see_defaults_self_and_collected_arguments():
     assert seen == {"b": 3, "rest": (4,), "options": {"c": 5}}
 
 
-def test_a_predicate_may_bring_values_of_its_own_as_defaults():
+def test_predicate_parameters_with_defaults_need_no_argument():
     @require(lambda x, limit=10: x < limit)
     def function(x: int) -> int:
         return x
@@ -103,7 +159,7 @@ def test_a_predicate_may_bring_values_of_its_own_as_defaults():
         function(10)
 
 
-def test_a_broken_postcondition_names_result_and_arguments():
+def test_violated_postcondition_names_result_and_arguments():
     @ensure(lambda result, x: result >= x, "never less than it was given")
     def rounded(x: float) -> int:
         return int(x)
@@ -113,7 +169,7 @@ def test_a_broken_postcondition_names_result_and_arguments():
         rounded(2.5)
 
 
-def test_a_postcondition_sees_what_the_call_did_to_its_arguments():
+def test_postcondition_receives_arguments_as_the_call_left_them():
     @ensure(lambda items: items == sorted(items))
     def tidy(items: list[int], *, really: bool) -> None:
         if really:
@@ -124,7 +180,7 @@ def test_a_postcondition_sees_what_the_call_did_to_its_arguments():
         tidy([2, 1], really=False)
 
 
-def test_an_exception_passes_a_postcondition_unchanged():
+def test_exception_skips_the_postcondition():
     @ensure(lambda result: result)
     def fail() -> None:
         raise LookupError("mine")
@@ -133,7 +189,7 @@ def test_an_exception_passes_a_postcondition_unchanged():
         fail()
 
 
-def test_contracts_stack_and_leave_the_function_recognisable():
+def test_contracts_stack_and_keep_name_docstring_and_signature():
     @require(lambda x: x > 0, "positive")
     @require(lambda x: x < 10, "small")
     @ensure(lambda result: result % 2 == 0, "even")
@@ -151,14 +207,14 @@ def test_contracts_stack_and_leave_the_function_recognisable():
         double(11)
 
 
-def test_a_predicate_that_asks_for_what_is_not_there_is_refused_when_decorating():
-    with pytest.raises(TypeError, match=r"precondition of .*function asks for `y`; it can see x"):
+def test_predicate_with_unknown_parameter_is_rejected_when_decorating():
+    with pytest.raises(TypeError, match=r"precondition of .*function names `y`; available are x"):
 
         @require(lambda y: y)
         def function(x: int) -> None: ...
 
 
-def test_ensure_refuses_an_argument_called_result():
+def test_ensure_rejects_an_argument_called_result():
     with pytest.raises(TypeError, match="rename the argument"):
 
         @ensure(lambda result: result)
@@ -166,7 +222,7 @@ def test_ensure_refuses_an_argument_called_result():
             return result
 
 
-def test_ensure_refuses_functions_whose_end_it_cannot_see():
+def test_ensure_rejects_coroutines_and_generators():
     async def coroutine() -> None: ...
 
     def generator():
@@ -177,7 +233,7 @@ def test_ensure_refuses_functions_whose_end_it_cannot_see():
             ensure(lambda result: result)(function)
 
 
-def test_require_checks_a_generator_when_it_is_called_not_when_it_is_run():
+def test_require_checks_a_generator_function_at_the_call():
     @require(lambda n: n >= 0)
     def count(n: int):
         yield from range(n)

@@ -1,4 +1,4 @@
-"""What several of these tests start from."""
+"""Fixtures: host directories with files inside and outside of the root."""
 
 from __future__ import annotations
 
@@ -6,17 +6,14 @@ import stat
 from pathlib import Path
 
 import pytest
-from fixtures_filesystem import opener
 from permissions import without_dac_override
 
 from weakincentives.filesystem import HostFilesystem
 
-__all__ = ["opener"]
-
 
 @pytest.fixture
 def root(tmp_path):
-    """A root with something in it, and beside it what must not be reached."""
+    """A root with a file, and a sibling directory that must not be accessible."""
     (tmp_path / "root/dir").mkdir(parents=True)
     (tmp_path / "root/dir/file").write_text("inside")
     (tmp_path / "outside").mkdir()
@@ -30,12 +27,12 @@ def files(root, opener):
 
 
 @pytest.fixture
-def everything():
-    return _everything
+def list_entries():
+    return _list_entries
 
 
-def _everything(path: Path):
-    """All below a directory as the operating system sees it: kind, permissions and content."""
+def _list_entries(path: Path):
+    """All entries below a directory: type, permissions and content."""
     found = {}
     for entry in sorted(path.rglob("*")):
         info = entry.lstat()
@@ -50,6 +47,6 @@ def _everything(path: Path):
 
 @pytest.fixture
 def unprivileged():
-    """Nothing is forbidden to root, unless root lays down the rights that overrule permissions."""
+    """Drop the capabilities with which root overrides file permissions."""
     with without_dac_override():
         yield

@@ -8,7 +8,7 @@ from weakincentives.testing.filesystem import tree
 
 
 class Flaky(InMemoryFilesystem):
-    """Some of what is listed cannot be read, or is gone again."""
+    """A filesystem in which some listed files are unreadable or missing."""
 
     refused = ("locked", "locked.txt")
 
@@ -31,19 +31,19 @@ def flaky():
     return files
 
 
-def test_a_search_goes_on_past_what_cannot_be_read(flaky):
+def test_search_skips_unreadable_files(flaky):
     assert [match.path for match in flaky.grep("needle")] == ["a.txt", "z/c.txt"]
     assert flaky.glob("**/*.txt") == ["a.txt", "locked.txt", "z/c.txt"]
 
 
-def test_what_was_asked_for_by_name_must_be_readable(flaky):
+def test_search_in_an_unreadable_file_raises(flaky):
     with pytest.raises(FilesystemError):
         flaky.grep("needle", "locked.txt")
     with pytest.raises(MissingFileError):
         list(flaky.walk("locked"))
 
 
-def test_a_glob_does_not_look_where_it_cannot_match():
+def test_glob_starts_at_its_literal_prefix():
     looked_at = []
 
     class Watched(InMemoryFilesystem):
@@ -59,7 +59,7 @@ def test_a_glob_does_not_look_where_it_cannot_match():
     assert looked_at == ["src"]
 
 
-def test_a_grep_stops_when_it_has_enough():
+def test_grep_stops_at_max_matches():
     files = InMemoryFilesystem()
     files.write_text("a", "x\n" * 10)
 
@@ -67,8 +67,8 @@ def test_a_grep_stops_when_it_has_enough():
     assert files.grep("x", max_matches=0) == []
 
 
-def test_a_huge_file_is_not_searched(monkeypatch):
-    monkeypatch.setattr(base, "LARGEST_SEARCHED", 10)
+def test_files_above_the_size_limit_are_not_searched(monkeypatch):
+    monkeypatch.setattr(base, "MAX_SEARCHED_BYTES", 10)
     files = InMemoryFilesystem()
     files.write_text("huge", "needle" * 2)
     files.write_text("small", "needle")
@@ -86,12 +86,12 @@ def test_lines_end_at_line_feeds_only():
     assert match.line_number == 2
 
 
-def test_a_bad_expression_is_quoted():
-    with pytest.raises(FilesystemError, match=r"'a\(' is no regular expression: missing \)"):
+def test_invalid_regular_expression_is_quoted_in_the_error():
+    with pytest.raises(FilesystemError, match=r"'a\(' is not a valid regular expression: missing \)"):
         InMemoryFilesystem().grep("a(")
 
 
-def test_what_the_suite_calls_a_tree_is_everything():
+def test_tree_of_the_conformance_suite_contains_all_entries():
     files = InMemoryFilesystem()
     files.write_text("a/b", "c")
 

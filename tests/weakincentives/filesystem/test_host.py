@@ -23,13 +23,13 @@ from weakincentives.errors import (
 )
 from weakincentives.filesystem import HostFilesystem
 
-# ── Links and other things that are no files ─────────────────────────────────────────────────────────────────────────
+# ── Links and special files ───────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("target", ["../outside/file", "dir/file", "nowhere", "link"])
-def test_a_link_is_neither_read_nor_written_through(files, root, target, everything):
+def test_link_is_neither_read_nor_written_through(files, root, target, list_entries):
     (root / "link").symlink_to(target)
-    before = everything(root.parent)
+    before = list_entries(root.parent)
 
     with pytest.raises(NotAFileError, match="'link' is a symbolic link"):
         files.read_bytes("link")
@@ -39,13 +39,13 @@ def test_a_link_is_neither_read_nor_written_through(files, root, target, everyth
         files.list_dir("link")
     with pytest.raises(NotADirectoryPathError, match="'link' is a symbolic link"):
         files.mkdir("link")
-    assert everything(root.parent) == before
+    assert list_entries(root.parent) == before
 
 
 @pytest.mark.parametrize("target", ["../outside", "dir", "/"])
-def test_a_link_leads_nowhere(files, root, target, everything):
+def test_path_through_a_link_is_rejected(files, root, target, list_entries):
     (root / "link").symlink_to(target)
-    before = everything(root.parent)
+    before = list_entries(root.parent)
 
     for call in (
         lambda: files.read_bytes("link/file"),
@@ -59,10 +59,10 @@ def test_a_link_leads_nowhere(files, root, target, everything):
         with pytest.raises(NotADirectoryPathError, match=r"'link' in 'link/.*' is a symbolic link"):
             call()
     assert not files.exists("link/file")
-    assert everything(root.parent) == before
+    assert list_entries(root.parent) == before
 
 
-def test_a_link_is_seen_and_can_be_deleted(files, root):
+def test_link_is_listed_and_can_be_deleted(files, root):
     (root / "link").symlink_to("../outside")
 
     assert files.list_dir() == ["dir", "link"]
@@ -88,9 +88,9 @@ def test_deleting_a_directory_does_not_follow_the_links_in_it(files, root):
     assert (root.parent / "outside/file").read_text() == "secret"
 
 
-def test_what_is_no_file_is_refused_at_once(files, root, monkeypatch):
+def test_special_files_are_rejected_without_blocking(files, root, monkeypatch):
     os.mkfifo(root / "fifo")
-    monkeypatch.chdir(root)  # a socket's path must be short
+    monkeypatch.chdir(root)  # the path of a socket must be short
     with socket.socket(socket.AF_UNIX) as server:
         server.bind("socket")
         for name, what in (("fifo", "a FIFO"), ("socket", "a socket")):
@@ -102,18 +102,18 @@ def test_what_is_no_file_is_refused_at_once(files, root, monkeypatch):
         assert files.grep("x") == []
 
 
-def test_a_device_is_refused():
+def test_device_is_rejected():
     with pytest.raises(NotAFileError, match="a device"):
         HostFilesystem("/dev").read_bytes("null")
 
 
-def test_the_root_itself_may_be_a_link(root, opener):
+def test_root_may_be_a_link(root, opener):
     (root.parent / "alias").symlink_to("root")
 
     assert HostFilesystem(root.parent / "alias", opener=opener).read_text("dir/file") == "inside"
 
 
-def test_the_root_stays_the_same_directory_when_its_path_changes(files, root):
+def test_root_descriptor_survives_a_rename_of_its_path(files, root):
     root.rename(root.parent / "moved")
     (root.parent / "root").symlink_to("outside")
 
@@ -121,33 +121,33 @@ def test_the_root_stays_the_same_directory_when_its_path_changes(files, root):
     assert not files.exists("file")
 
 
-def test_a_root_must_be_a_directory(root):
+def test_root_must_be_a_directory(root):
     for wrong in ("nothing", "dir/file"):
-        with pytest.raises(FilesystemError, match=r"cannot open .* as a root"):
+        with pytest.raises(FilesystemError, match=r"cannot open .* as the root"):
             HostFilesystem(root / wrong)
 
 
-def test_names_that_no_path_can_spell_are_not_listed_but_deleted(files, root):
+def test_unaddressable_names_are_not_listed_but_deleted(files, root):
     (root / "dir/back\\slash").write_text("x")
     (Path(os.fsdecode(os.fsencode(root) + b"/dir/\xff"))).write_text("x")
 
     assert files.list_dir("dir") == ["file"]
     assert files.glob("**") == ["dir/file"]
-    with pytest.raises(FilesystemError, match="not empty"):
+    with pytest.raises(FilesystemError, match="non-empty"):
         files.delete("dir")
     files.delete("dir", recursive=True)
     assert files.list_dir() == []
 
 
-def test_a_tree_too_deep_to_name_is_walked_past_and_can_be_deleted(files, root):
+def test_tree_deeper_than_path_max_is_skipped_and_can_be_deleted(files, root):
     name = "d" * 200
-    here = os.open(root / "dir", os.O_RDONLY)
+    parent = os.open(root / "dir", os.O_RDONLY)
     for _ in range(25):
-        os.mkdir(name, dir_fd=here)
-        below = os.open(name, os.O_RDONLY, dir_fd=here)
-        os.close(here)
-        here = below
-    os.close(here)
+        os.mkdir(name, dir_fd=parent)
+        child = os.open(name, os.O_RDONLY, dir_fd=parent)
+        os.close(parent)
+        parent = child
+    os.close(parent)
 
     assert files.glob("**") == ["dir/file"]
     with pytest.raises(InvalidPathError):
@@ -156,10 +156,10 @@ def test_a_tree_too_deep_to_name_is_walked_past_and_can_be_deleted(files, root):
     assert files.list_dir() == []
 
 
-# ── Races: the tree changes between any two steps, and nothing outside is ever reached ───────────────────────────────
+# ── Races: concurrent renames cannot redirect an operation out of the root ────────────────────────────────────────────
 
 
-# Another process, for real simultaneity. It swaps two entries in one step, so that neither is ever missing.
+# A separate process that atomically swaps two entries, so that neither is ever missing.
 SWAP = """
 import ctypes, os, sys
 first, second = map(os.fsencode, sys.argv[1:])
@@ -172,7 +172,7 @@ while libc.renameat2(here, first, here, second, exchange) == 0:
 
 @contextlib.contextmanager
 def swapping(root: Path):
-    """While this lasts, `root/dir` is in turn a directory and a link to `outside`."""
+    """Inside the block, `root/dir` alternates between a directory and a link to `outside`."""
     if not sys.platform.startswith("linux"):
         pytest.skip("only Linux can swap two entries in one step")
     (root / "trap").symlink_to("../outside")
@@ -188,7 +188,7 @@ def swapping(root: Path):
 
 
 def rounds(*, until=lambda: True):
-    """A while at least, and then until enough was seen: a busy machine may run one process at a time."""
+    """Loop for a minimum time, then until enough was observed: a busy machine may run one process at a time."""
     start = time.monotonic()
     number = 0
     while (elapsed := time.monotonic() - start) < 0.4 or (elapsed < 30 and not until()):
@@ -196,7 +196,7 @@ def rounds(*, until=lambda: True):
         number += 1
 
 
-def test_the_trap_catches_what_trusts_a_path(root):
+def test_race_fixture_catches_an_implementation_without_openat(root):
     seen = set()
     with swapping(root):
         for _ in rounds(until=lambda: "secret" in seen):
@@ -206,7 +206,7 @@ def test_the_trap_catches_what_trusts_a_path(root):
     assert "secret" in seen
 
 
-def test_reading_never_escapes(files, root):
+def test_reads_never_leave_the_root_during_renames(files, root):
     seen = set()
     with swapping(root):
         for _ in rounds(until=lambda: "inside" in seen):
@@ -222,9 +222,9 @@ def test_reading_never_escapes(files, root):
     assert "inside" in seen
 
 
-def test_writing_and_deleting_never_escape(files, root, everything):
+def test_writes_and_deletes_never_leave_the_root_during_renames(files, root, list_entries):
     (root.parent / "outside/precious").write_text("keep")
-    outside = everything(root.parent / "outside")
+    outside = list_entries(root.parent / "outside")
     with swapping(root):
         for number in rounds():
             for call in (
@@ -237,13 +237,13 @@ def test_writing_and_deleting_never_escape(files, root, everything):
                 with contextlib.suppress(FilesystemError):
                     call()
             if number % 50 == 0:
-                assert everything(root.parent / "outside") == outside
+                assert list_entries(root.parent / "outside") == outside
 
-    assert everything(root.parent / "outside") == outside
+    assert list_entries(root.parent / "outside") == outside
 
 
-def test_restoring_never_escapes(files, root, everything):
-    outside = everything(root.parent / "outside")
+def test_restore_never_leaves_the_root_during_renames(files, root, list_entries):
+    outside = list_entries(root.parent / "outside")
     with swapping(root):
         for _ in rounds():
             snapshot = files.snapshot()
@@ -254,13 +254,13 @@ def test_restoring_never_escapes(files, root, everything):
             with contextlib.suppress(FilesystemError):
                 files.restore(snapshot)
 
-    assert everything(root.parent / "outside") == outside
+    assert list_entries(root.parent / "outside") == outside
 
 
-# ── Writing ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Writes ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_write_keeps_the_permissions(files, root):
+def test_write_keeps_permissions(files, root):
     (root / "script.sh").write_text("old")
     for mode in (0o755, 0o600, 0o666):
         (root / "script.sh").chmod(mode)
@@ -268,7 +268,7 @@ def test_a_write_keeps_the_permissions(files, root):
         assert stat.S_IMODE((root / "script.sh").stat().st_mode) == mode
 
 
-def test_a_new_file_gets_what_the_umask_leaves(files, root):
+def test_new_file_has_the_mode_of_the_umask(files, root):
     before = os.umask(0o027)
     try:
         files.write_text("new/file", "x")
@@ -279,7 +279,7 @@ def test_a_new_file_gets_what_the_umask_leaves(files, root):
     assert stat.S_IMODE((root / "new").stat().st_mode) == 0o750
 
 
-def test_a_write_does_not_keep_setuid(files, root):
+def test_write_drops_setuid(files, root):
     (root / "tool").write_text("old")
     (root / "tool").chmod(0o4755)
     files.write_text("tool", "new")
@@ -287,7 +287,7 @@ def test_a_write_does_not_keep_setuid(files, root):
     assert stat.S_IMODE((root / "tool").stat().st_mode) == 0o755
 
 
-def test_readers_see_the_old_file_or_the_new_one(files, root):
+def test_writes_are_atomic(files, root):
     contents = {letter * 200_000 for letter in "ab"}
     files.write_text("file", "a" * 200_000)
     seen = set()
@@ -308,15 +308,15 @@ def test_readers_see_the_old_file_or_the_new_one(files, root):
     assert seen <= contents
 
 
-def test_a_failed_write_leaves_nothing_behind(files, root, everything):
-    before = everything(root)
+def test_failed_write_leaves_no_temporary_file(files, root, list_entries):
+    before = list_entries(root)
 
     with pytest.raises(TypeError):
         files.write_bytes("dir/file", "text")
-    assert everything(root) == before
+    assert list_entries(root) == before
 
 
-def test_what_is_forbidden_is_said(files, root, unprivileged):
+def test_permission_errors_are_reported(files, root, unprivileged):
     (root / "dir/file").chmod(0o400)
     with pytest.raises(FilesystemError, match="'dir/file': Permission denied"):
         files.write_text("dir/file", "x")
@@ -328,7 +328,7 @@ def test_what_is_forbidden_is_said(files, root, unprivileged):
         (root / "dir").chmod(0o700)
 
 
-def test_errors_are_ours_and_keep_their_cause(files):
+def test_os_errors_are_translated_with_their_cause(files):
     with pytest.raises(MissingFileError) as caught:
         files.read_bytes("nothing")
 
@@ -338,12 +338,12 @@ def test_errors_are_ours_and_keep_their_cause(files):
     assert caught.value.path == "nothing"
 
 
-# ── The object ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Object ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_the_root_is_closed_with_the_object(root):
+def test_root_descriptor_is_closed_with_the_object(root):
     files = HostFilesystem(root)
-    descriptor = files._anchor
+    descriptor = files._root_fd
     del files
     gc.collect()
 
@@ -351,19 +351,19 @@ def test_the_root_is_closed_with_the_object(root):
         os.fstat(descriptor)
 
 
-def test_it_says_where_it_is(root):
+def test_repr_and_root(root):
     assert HostFilesystem(root).root == root
     assert repr(HostFilesystem(root)) == f"HostFilesystem({str(root)!r})"
 
 
-def test_a_large_file_is_read_and_written_piece_by_piece(files, root):
+def test_large_file_is_read_and_written_in_chunks(files, root):
     files.write_chunks("large", (b"x" * 1000 for _ in range(1000)))
     with files.open_read("large") as file:
         assert (file.read(3), file.seek(0, os.SEEK_END)) == (b"xxx", 1_000_000)
 
 
-def test_what_breaks_off_leaves_what_was_there(files, root, everything):
-    before = everything(root)
+def test_interrupted_chunked_write_keeps_the_old_file(files, root, list_entries):
+    before = list_entries(root)
 
     def content():
         yield b"some"
@@ -371,10 +371,10 @@ def test_what_breaks_off_leaves_what_was_there(files, root, everything):
 
     with pytest.raises(RuntimeError, match="on the way"):
         files.write_chunks("dir/file", content())
-    assert everything(root) == before
+    assert list_entries(root) == before
 
 
-def test_only_files_are_opened_to_be_read(files, root):
+def test_open_read_opens_only_files(files, root):
     (root / "link").symlink_to("dir/file")
     for path, kind in (("dir", NotAFileError), ("link", NotAFileError), ("nothing", MissingFileError)):
         with pytest.raises(kind):

@@ -10,8 +10,8 @@ from weakincentives.filesystem import InMemoryFilesystem
 from weakincentives.resources import Snapshotable
 
 
-class Ticking:
-    """A clock that moves a second whenever it is read."""
+class TickingClock:
+    """A clock that advances a second at each read."""
 
     def __init__(self):
         self.time = datetime(2030, 1, 1, tzinfo=UTC)
@@ -28,7 +28,7 @@ class Ticking:
 
 
 def allocated(action):
-    """The most memory that an action held at once, above what there was: what is copied has to be held."""
+    """Peak memory of an action above the baseline; copies count."""
     tracemalloc.start()
     try:
         before, _ = tracemalloc.get_traced_memory()
@@ -39,11 +39,11 @@ def allocated(action):
         tracemalloc.stop()
 
 
-def test_it_can_be_rolled_back():
+def test_is_snapshotable():
     assert isinstance(InMemoryFilesystem(), Snapshotable)
 
 
-def test_a_snapshot_and_the_write_after_it_do_not_depend_on_how_much_there_is():
+def test_cost_of_snapshot_and_next_write_is_independent_of_size():
     files = InMemoryFilesystem()
     for number in range(20_000):
         files.write_bytes(f"dir{number % 200}/file{number}", b"x")
@@ -57,7 +57,7 @@ def test_a_snapshot_and_the_write_after_it_do_not_depend_on_how_much_there_is():
     assert allocated(a_tool_call) < copying_all_names / 5
 
 
-def test_writes_without_a_snapshot_copy_nothing():
+def test_writes_without_a_snapshot_copy_no_directories():
     files = InMemoryFilesystem()
     for number in range(20_000):
         files.write_bytes(f"file{number}", b"x")
@@ -66,8 +66,8 @@ def test_writes_without_a_snapshot_copy_nothing():
     assert allocated(lambda: files.write_bytes("file7", b"y")) < copying_all_names / 5
 
 
-def test_times_come_from_the_clock():
-    clock = Ticking()
+def test_modification_times_come_from_the_clock():
+    clock = TickingClock()
     files = InMemoryFilesystem(clock=clock)
     files.write_text("dir/file", "1")
     first = files.stat("dir/file").modified_at
@@ -77,6 +77,6 @@ def test_times_come_from_the_clock():
     assert files.stat("dir").modified_at >= files.stat("dir/file").modified_at
 
 
-def test_only_its_own_snapshots_are_taken_back():
+def test_snapshot_of_another_filesystem_is_rejected():
     with pytest.raises(FilesystemError, match="another filesystem"):
         InMemoryFilesystem().restore(InMemoryFilesystem().snapshot())

@@ -11,7 +11,7 @@ from weakincentives.errors import InvalidPathError
 from weakincentives.filesystem.paths import VfsPath, is_addressable, join, normalise, split
 from weakincentives.testing.filesystem import INVALID_PATHS
 
-# Dots, slashes and the rest that matters come up often; everything else now and then.
+# Special characters are frequent, others occasional.
 texts = st.lists(
     st.sampled_from(["..", ".", "/", "//", "a", "b c", "é", "\\", "\0", "\udcff", "x" * 200]) | st.text()
 ).map("".join)
@@ -20,7 +20,7 @@ texts = st.lists(
 @given(texts)
 @example("a/../..")
 @example("/..")
-def test_a_path_is_refused_or_stays_below_the_root(path):
+def test_split_rejects_a_path_or_keeps_it_below_the_root(path):
     try:
         parts = split(path)
     except InvalidPathError:
@@ -33,7 +33,7 @@ def test_a_path_is_refused_or_stays_below_the_root(path):
 
 
 @given(texts)
-def test_the_normal_form_is_normal(path):
+def test_normal_form_is_idempotent(path):
     try:
         normal = normalise(path)
     except InvalidPathError:
@@ -45,7 +45,7 @@ def test_the_normal_form_is_normal(path):
 
 
 @given(st.lists(st.sampled_from(["a", "b", "..", "."]), max_size=12))
-def test_dots_mean_what_they_mean_to_a_shell(parts):
+def test_dot_components(parts):
     depth = 0
     leaves = False
     for part in parts:
@@ -60,14 +60,14 @@ def test_dots_mean_what_they_mean_to_a_shell(parts):
 
 
 @pytest.mark.parametrize("path", INVALID_PATHS)
-def test_the_message_says_what_is_wrong_and_what_would_be_right(path):
+def test_error_message_has_reason_and_example(path):
     with pytest.raises(InvalidPathError, match=r"(?s)^invalid path .*: .* such as 'src/main.py'") as caught:
         split(path)
 
     assert len(str(caught.value)) < 300
 
 
-def test_the_longest_path_is_as_long_as_the_kernel_takes():
+def test_maximum_path_length_is_that_of_the_kernel():
     longest = "/".join(["x" * 255] * 15 + ["y" * 255])
 
     assert len(longest) == 4095
@@ -76,7 +76,7 @@ def test_the_longest_path_is_as_long_as_the_kernel_takes():
         split("a/" + longest)
 
 
-def test_addressable_is_what_a_path_can_spell():
+def test_is_addressable():
     assert is_addressable(("a", "b c", "é"))
     assert is_addressable(())
     assert not is_addressable(("a\\b",))
@@ -96,7 +96,7 @@ def test_addressable_is_what_a_path_can_spell():
         ((), ".", ()),
     ],
 )
-def test_a_workspace_path_is_text_with_segments(given_path, text, segments):
+def test_vfs_path_is_text_with_segments(given_path, text, segments):
     path = VfsPath(given_path)
 
     assert path == text
@@ -123,12 +123,12 @@ def test_a_workspace_path_is_text_with_segments(given_path, text, segments):
         ("a", "..", "b"),
     ],
 )
-def test_a_workspace_path_cannot_leave_the_workspace(wrong):
+def test_vfs_path_cannot_leave_the_workspace(wrong):
     with pytest.raises(InvalidPathError):
         VfsPath(wrong)
 
 
-def test_a_workspace_path_survives_copies():
+def test_vfs_path_can_be_copied_and_pickled():
     path = VfsPath(("a", "b"))
 
     for same in (copy.deepcopy(path), pickle.loads(pickle.dumps(path))):  # noqa: S301 - our own bytes

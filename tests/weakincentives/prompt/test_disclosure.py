@@ -44,8 +44,8 @@ def prompt(*sections: Section[Any], key: str = "prompt") -> Prompt[Any]:
     return Prompt(ns="test", key=key, sections=sections)
 
 
-def opening(path: str, of: Prompt[Any], session: Session) -> ToolResult[None]:
-    """What happens when the model calls the tool."""
+def call_open_section(path: str, of: Prompt[Any], session: Session) -> ToolResult[None]:
+    """The result of calling `open_section`."""
     rendered = of.render(session=session)
     context = ToolContext(prompt=of, rendered_prompt=rendered, adapter=None, session=session)
     tool = rendered.find_tool(OPEN_SECTION)
@@ -54,8 +54,8 @@ def opening(path: str, of: Prompt[Any], session: Session) -> ToolResult[None]:
     return tool.handler(OpenSectionParams(path), context=context)
 
 
-def test_a_summary_hides_body_children_and_tools_and_says_how_to_open_it():
-    made = prompt(
+def test_summary_hides_body_children_and_tools():
+    built = prompt(
         plain("task"),
         summarized(
             "manual",
@@ -63,7 +63,7 @@ def test_a_summary_hides_body_children_and_tools_and_says_how_to_open_it():
             tools=[NativeTool[Query, None](name="web_search", description="Search.")],
         ),
     )
-    rendered = made.render()
+    rendered = built.render()
 
     assert rendered.text == (
         "## 1. Task (task)\n\nAll of task.\n\n"
@@ -75,83 +75,83 @@ def test_a_summary_hides_body_children_and_tools_and_says_how_to_open_it():
     assert rendered.summarized == {"manual"}
 
 
-def test_without_a_summarized_section_there_is_no_tool_to_open_one():
+def test_no_open_section_tool_without_summarized_sections():
     assert prompt(plain("task", summary="Not shown.")).render().tools == ()
     assert prompt(plain("off", summarized("manual"), enabled=lambda: False)).render().tools == ()
 
 
-def test_opening_answers_with_the_section_and_gives_its_tools():
+def test_open_section_returns_the_text_and_enables_the_tools():
     session = Session()
-    made = prompt(summarized("manual", plain("chapter"), tools=[Tool.wrap(look)]), plain("task"))
+    built = prompt(summarized("manual", plain("chapter"), tools=[Tool.wrap(look)]), plain("task"))
 
-    result = opening("manual", made, session)
+    result = call_open_section("manual", built, session)
 
     assert result.success is True
     assert result.render() == (
         "## 1. Manual (manual)\n\nAll of manual.\n\n### 1.1. Chapter (manual.chapter)\n\nAll of chapter.\n\n"
-        "The tools of this section can be used from now on."
+        "The tools of this section are now available."
     )
-    after = made.render(session=session)
+    after = built.render(session=session)
     assert [tool.name for tool in after.tools] == ["look"]
     assert after.summarized == frozenset()
     assert "All of manual." in after.text
 
 
-def test_an_opened_section_stays_open_in_its_session_and_closed_in_others():
+def test_opened_section_is_open_only_in_its_session():
     session = Session()
-    made = prompt(summarized("manual"))
-    opening("manual", made, session)
+    built = prompt(summarized("manual"))
+    call_open_section("manual", built, session)
 
-    assert "All of manual." in made.render(session=session).text
+    assert "All of manual." in built.render(session=session).text
     assert "All of manual." in prompt(summarized("manual")).render(session=session).text
-    assert "All of manual." not in made.render(session=Session()).text
-    assert "All of manual." not in made.render().text
+    assert "All of manual." not in built.render(session=Session()).text
+    assert "All of manual." not in built.render().text
     assert session[SectionOpened].all() == (SectionOpened("test", "prompt", "manual"),)
 
 
-def test_an_opened_section_of_one_prompt_says_nothing_about_another():
+def test_opened_section_is_specific_to_its_prompt():
     session = Session()
-    opening("manual", prompt(summarized("manual")), session)
+    call_open_section("manual", prompt(summarized("manual")), session)
 
     assert "All of manual." not in prompt(summarized("manual"), key="other").render(session=session).text
 
 
-def test_summarized_sections_within_one_are_opened_one_by_one():
+def test_nested_summarized_sections_are_opened_one_by_one():
     session = Session()
-    made = prompt(summarized("manual", summarized("chapter", plain("page"), tools=[Tool.wrap(look)])))
+    built = prompt(summarized("manual", summarized("chapter", plain("page"), tools=[Tool.wrap(look)])))
 
-    assert made.render(session=session).summarized == {"manual"}
-    first = opening("manual", made, session)
+    assert built.render(session=session).summarized == {"manual"}
+    first = call_open_section("manual", built, session)
     assert "chapter in short." in first.message
     assert "All of chapter." not in first.message
-    assert made.render(session=session).summarized == {"manual.chapter"}
-    assert [tool.name for tool in made.render(session=session).tools] == ["open_section"]
+    assert built.render(session=session).summarized == {"manual.chapter"}
+    assert [tool.name for tool in built.render(session=session).tools] == ["open_section"]
 
-    second = opening("manual.chapter", made, session)
+    second = call_open_section("manual.chapter", built, session)
     assert "All of chapter." in second.message
     assert "All of page." in second.message
-    assert [tool.name for tool in made.render(session=session).tools] == ["look"]
+    assert [tool.name for tool in built.render(session=session).tools] == ["look"]
 
 
-def test_only_the_opened_section_is_shown_whatever_its_neighbours_are_called():
-    made = prompt(summarized("manual"), plain("manual.appendix"))
+def test_open_section_returns_only_that_section():
+    built = prompt(summarized("manual"), plain("manual.appendix"))
 
-    assert "appendix" not in opening("manual", made, Session()).message
+    assert "appendix" not in call_open_section("manual", built, Session()).message
 
 
 @pytest.mark.parametrize("path", ["nothing", "task", "manual.chapter", "", "Manual"])
-def test_opening_what_is_not_closed_is_an_error_that_names_what_is(path):
+def test_open_section_with_another_path_lists_the_summarized_sections(path):
     session = Session()
-    made = prompt(plain("task"), summarized("manual", summarized("chapter")), summarized("atlas"))
+    built = prompt(plain("task"), summarized("manual", summarized("chapter")), summarized("atlas"))
 
-    result = opening(path, made, session)
+    result = call_open_section(path, built, session)
 
     assert result.success is False
-    assert result.message == f"No summarized section {path!r}. There are: atlas, manual."
+    assert result.message == f"No summarized section {path!r}. Summarized sections: atlas, manual."
     assert session[SectionOpened].all() == ()
 
 
-def test_the_model_is_told_what_a_path_is():
+def test_path_parameter_has_a_description():
     spec = open_section_tool().spec()
 
     assert spec.strict is True

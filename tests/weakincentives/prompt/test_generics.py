@@ -46,39 +46,39 @@ class Closed(Pair[int, str], Generic[A]):
     pass
 
 
-def test_an_instance_knows_its_arguments_while_it_is_being_built():
+def test_type_arguments_are_available_in_init():
     assert Box[int]().known_while_built == (int,)
     assert Pair[int, str]().type_arguments == (int, str)
 
 
-def test_without_arguments_there_are_none():
+def test_no_type_arguments_without_subscript():
     assert Box().type_arguments == ()
 
 
-def test_none_becomes_its_type():
+def test_none_becomes_none_type():
     assert Box[None]().type_arguments == (type(None),)
 
 
-def test_the_same_arguments_give_the_same_class():
+def test_specialised_classes_are_cached():
     assert Box[int] is Box[int]
     assert Box[int] is not Box[str]
     assert type(Box[int]()) is Box[int]
 
 
-def test_an_instance_is_one_of_the_generic_class():
+def test_instances_are_instances_of_the_generic_class():
     assert isinstance(Box[int](), Box)
     assert isinstance(StrictBox[int](), Box)
     assert not issubclass(type(Box[int]()), type(Box[str]()))
 
 
-def test_its_name_says_its_arguments():
+def test_class_name_contains_the_arguments():
     assert Box[int].__name__ == "Box[int]"
     assert Pair[int, list[str]].__qualname__ == "Pair[int, list]"
     assert repr(Pair[int, str](name="x")) == "Pair[int, str](name='x')"
     assert Box[int].__module__ == Box.__module__
 
 
-def test_a_subclass_inherits_the_arguments():
+def test_subclass_inherits_the_arguments():
     class Inner(IntBox):
         pass
 
@@ -86,7 +86,7 @@ def test_a_subclass_inherits_the_arguments():
     assert Inner().type_arguments == (int,)
 
 
-def test_a_generic_subclass_passes_its_arguments_on():
+def test_generic_subclass_forwards_its_arguments():
     assert StrictBox[int]().type_arguments == (int,)
 
 
@@ -100,11 +100,11 @@ def test_a_generic_subclass_passes_its_arguments_on():
     ],
     ids=["one of two given", "in another order", "used twice", "all given"],
 )
-def test_arguments_mean_what_they_mean_to_the_first_class_of_the_family(specialized, arguments):
+def test_arguments_are_mapped_to_those_of_the_first_class(specialized, arguments):
     assert specialized().type_arguments == arguments
 
 
-def test_type_variables_stay_what_typing_makes_of_them():
+def test_subscript_with_type_variables_returns_typings_alias():
     generic: Any = Box
 
     assert get_origin(generic[A]) is Box
@@ -112,14 +112,14 @@ def test_type_variables_stay_what_typing_makes_of_them():
     assert get_origin(generic[list[TypeVar("C")]]) is Box
 
 
-def test_too_many_arguments_are_refused_as_typing_does():
+def test_too_many_arguments_are_rejected():
     generic: Any = Box
 
     with pytest.raises(TypeError, match="Too many"):
         generic[int, str]
 
 
-def test_a_frozen_dataclass_stays_one():
+def test_frozen_dataclass_stays_frozen():
     pair = Pair[int, str](name="x")
 
     assert pair == Pair[int, str](name="x")

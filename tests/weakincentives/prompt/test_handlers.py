@@ -93,11 +93,11 @@ def check(handler: Callable[..., Any], params_type: object = Params, result_type
     check_handler(handler, params_type=params_type, result_type=result_type, tool="it")
 
 
-# ── What can be a handler ────────────────────────────────────────────────────────────────────────────────────────────
+# ── Valid handlers ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("handler", ANNOTATED.values(), ids=ANNOTATED)
-def test_whatever_can_be_called_can_be_a_handler(handler):
+def test_any_callable_can_be_a_handler(handler):
     check(handler)
 
     assert handler_types(handler, tool="it") == (Params, Result)
@@ -112,11 +112,11 @@ def test_whatever_can_be_called_can_be_a_handler(handler):
     ],
     ids=["lambda", "swallows the context", "more with a default"],
 )
-def test_annotations_are_not_needed_where_the_tool_has_types(handler):
+def test_annotations_are_optional_if_the_tool_has_types(handler):
     check(handler)
 
 
-def test_none_may_be_the_params_and_the_result():
+def test_none_as_params_and_result():
     def nothing(params: None, *, context: ToolContext) -> ToolResult[None]:
         return ToolResult.ok(None)
 
@@ -125,7 +125,7 @@ def test_none_may_be_the_params_and_the_result():
     assert handler_types(nothing, tool="it") == (type(None), type(None))
 
 
-def test_a_handler_may_take_more_and_return_less_than_the_tool_says():
+def test_handler_may_have_wider_params_and_a_narrower_result():
     def broad(params: Params, *, context: ToolContext) -> ToolResult[MoreResult]:
         return ToolResult.ok(MoreResult())
 
@@ -138,7 +138,7 @@ def test_a_handler_may_take_more_and_return_less_than_the_tool_says():
     check(any_params)
 
 
-def test_generic_params_are_compared_with_their_arguments():
+def test_generic_params_are_compared_including_their_arguments():
     def numbers(params: Page[int], *, context: ToolContext) -> ToolResult[Page[str]]:
         return ToolResult.ok(Page([""]))
 
@@ -147,14 +147,14 @@ def test_generic_params_are_compared_with_their_arguments():
         check(numbers, Page[str], Page[str])
 
 
-def test_a_result_may_be_annotated_without_saying_of_what():
+def test_unparametrised_tool_result_annotation():
     def bare(params: Params, *, context: ToolContext) -> ToolResult:
         return ToolResult.ok(Result())
 
     check(bare)
 
 
-# ── What cannot ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Invalid handlers ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 async def coroutine(params: Params, *, context: ToolContext) -> ToolResult[Result]:
@@ -197,7 +197,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "no params": (lambda *, context: None, "one positional parameter"),
     "two params": (lambda one, two, *, context: None, "one positional parameter"),
     "unbound method": (Worker.method, "one positional parameter"),
-    "something else to give": (functools.partial(configured, "a"), "needs 'suffix' too"),
+    "something else to give": (functools.partial(configured, "a"), "has a required parameter 'suffix'"),
     "other params": (other_params, "takes Result, but the tool's params are Params"),
     "narrower params": (narrow_params, "takes MoreParams, but the tool's params are Params"),
     "other result": (other_result, r"returns ToolResult\[Params\], not ToolResult\[Result\]"),
@@ -207,15 +207,15 @@ REFUSED: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("handler, why", REFUSED.values(), ids=REFUSED)
-def test_what_could_not_be_called_or_says_otherwise_is_refused(handler, why):
+def test_invalid_handlers_are_rejected(handler, why):
     with pytest.raises(PromptValidationError, match=rf"the handler of tool 'it' .*{why}.* Expected: def handler\("):
         check(handler)
 
 
-# ── Annotations that are strings ─────────────────────────────────────────────────────────────────────────────────────
+# ── String annotations ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_local_types_are_known_by_the_tools_own():
+def test_local_types_are_resolved_through_the_tools_types():
     @dataclass
     class LocalParams:
         text: str
@@ -228,14 +228,14 @@ def test_local_types_are_known_by_the_tools_own():
         check(local, LocalParams, Params)
 
 
-def test_names_that_cannot_be_found_are_not_held_against_a_handler():
+def test_unresolvable_annotations_are_ignored():
     def hidden(params: Params, *, context: OnlyForTheTypeChecker) -> ToolResult[Result]:
         return ToolResult.ok(Result())
 
     check(hidden)
 
 
-def test_without_types_of_its_own_a_tool_says_what_its_handler_lacks():
+def test_tool_without_types_needs_an_annotated_handler():
     @dataclass
     class LocalParams:
         text: str
@@ -245,5 +245,5 @@ def test_without_types_of_its_own_a_tool_says_what_its_handler_lacks():
 
     unannotated: Any = lambda params, *, context: None  # noqa: E731 - a name for the type checker
     for handler in (local, unannotated):
-        with pytest.raises(PromptValidationError, match=r"no annotations .* or they name what cannot be found"):
+        with pytest.raises(PromptValidationError, match=r"no annotations .* or they cannot be resolved"):
             Tool(name="it", description="It.", handler=handler)

@@ -38,11 +38,11 @@ def body(template: str, params: Params | None = None) -> str:
         ("", ""),
     ],
 )
-def test_placeholders_become_the_fields_of_the_params(template, expected):
+def test_placeholders_are_replaced_by_fields_of_the_params(template, expected):
     assert body(template) == expected
 
 
-def test_a_template_is_dedented_and_stripped():
+def test_template_is_dedented_and_stripped():
     template = """
         First:
 
@@ -54,24 +54,24 @@ def test_a_template_is_dedented_and_stripped():
 
 
 @given(st.text())
-def test_a_value_is_never_read_as_a_template(topic):
+def test_values_are_not_expanded(topic):
     assert body("[${topic}]", Params(topic)) == f"[{topic}]"
     assert body("[${topic}]", Params("${numbers} $$")) == "[${numbers} $$]"
 
 
 @pytest.mark.parametrize("template", ["It costs $5.", "${}", "${topic", "$ alone", "100$", "${to pic}"])
-def test_a_dollar_that_is_no_placeholder_is_refused_when_the_section_is_built(template):
-    with pytest.raises(PromptValidationError, match=r"section 'task': a '\$' in the template is no placeholder"):
+def test_invalid_placeholder_is_rejected_on_construction(template):
+    with pytest.raises(PromptValidationError, match=r"section 'task': invalid placeholder in the template"):
         body(template)
 
 
-def test_it_says_which_fields_it_uses():
+def test_placeholders():
     section = MarkdownSection[Params](title="T", key="t", template="$topic, ${numbers}, $$price")
 
     assert section.placeholders() == {"topic", "numbers"}
 
 
-def test_it_takes_everything_that_a_section_takes():
+def test_accepts_all_arguments_of_section():
     tool = Tool.wrap(nothing)
     kid = MarkdownSection(title="Kid", key="kid", template="x")
     arguments: dict[str, Any] = {
@@ -90,7 +90,7 @@ def test_it_takes_everything_that_a_section_takes():
     assert section.tools() == (tool,)
 
 
-def test_its_text_can_be_replaced():
+def test_with_text():
     section = MarkdownSection[Params](title="T", key="t", template="About ${topic}.")
     other = section.with_text("Nothing about $topic and ${numbers}.")
 
@@ -101,16 +101,16 @@ def test_its_text_can_be_replaced():
     assert section.render(Params(), 0, "1") == "About cats."
 
 
-def test_a_clone_can_have_another_template_which_is_checked():
+def test_clone_with_another_template_is_validated():
     section = MarkdownSection[Params](title="T", key="t", template="About ${topic}.")
 
     assert section.clone(template="$numbers").render(Params(), 0, "1") == "[]"
-    with pytest.raises(PromptValidationError, match="no placeholder"):
+    with pytest.raises(PromptValidationError, match="invalid placeholder"):
         section.clone(template="$")
 
 
 class Greeting(MarkdownSection[Params]):
-    """With a constructor and a clone that know nothing of templates."""
+    """A constructor and a clone without a `template` argument."""
 
     def __init__(self, *, default_params: Params | None = None) -> None:
         super().__init__(title="Greeting", key="greeting", template="Hello ${topic}.", default_params=default_params)
@@ -119,7 +119,7 @@ class Greeting(MarkdownSection[Params]):
         return Greeting(**{"default_params": self.default_params, **kwargs})
 
 
-def test_the_text_of_a_subclass_can_be_replaced_however_it_clones():
+def test_with_text_of_a_subclass_that_overrides_clone():
     section = Greeting(default_params=Params("dogs"))
 
     assert section.with_text("Bye ${topic}.").render(Params(), 0, "1") == "Bye cats."

@@ -38,7 +38,7 @@ PROVIDED = ProviderTool[None, Answer, Settings](
 )
 
 
-def test_every_way_of_declaring_becomes_the_same_type():
+def test_all_ways_of_declaring_give_native_declarations():
     sections = [
         Declaring(title="Files", key="files", default_params=Settings([2])),
         MarkdownSection(title="Task", key="task", template="Do it.", tools=[NATIVE, PROVIDED]),
@@ -53,24 +53,24 @@ def test_every_way_of_declaring_becomes_the_same_type():
     assert rendered.tools == ()
 
 
-def test_a_declaration_cannot_be_changed():
+def test_declaration_is_frozen():
     with pytest.raises(FrozenInstanceError):
         NATIVE.declaration().name = "other"  # pyright: ignore[reportAttributeAccessIssue] - the point of the test
 
 
-def test_a_declaration_can_be_kept_in_a_set_whatever_its_config():
+def test_declaration_is_hashable_with_an_unhashable_config():
     declared = PROVIDED.declaration()
 
     assert {declared, PROVIDED.declaration()} == {declared}
     assert NativeDeclaration("a", "a", config=[1]) != NativeDeclaration("a", "a", config=[2])
 
 
-def test_a_declaration_takes_the_slot_of_its_capability_unless_there_may_be_several():
+def test_slot_defaults_to_the_capability():
     assert NativeDeclaration("web_search", "mine").slot == "web_search"
     assert NativeDeclaration("mcp", "docs", slot="mcp:docs").slot == "mcp:docs"
 
 
-def test_the_providers_own_form_is_a_declaration_too():
+def test_of_converts_wire_declarations():
     declared = NativeDeclaration.of({"type": "web_search", "filters": {}})
 
     assert (declared.capability, declared.name) == ("web_search", "web_search")
@@ -88,7 +88,7 @@ class Plain(Section[None]):
         return ({"type": "built_in", "name": "shell"}, {"type": "web_search"})
 
 
-def test_a_section_may_declare_in_the_providers_own_form():
+def test_section_with_wire_declarations():
     rendered = Prompt(ns="test", key="plain", sections=[Plain(title="Plain", key="plain")]).render()
 
     assert [(one.capability, one.origin) for one in rendered.native_tools] == [

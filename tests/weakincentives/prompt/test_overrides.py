@@ -61,8 +61,8 @@ def template(
 
 
 def hashes(of: PromptTemplate[Any]) -> dict[str, str]:
-    sections = {one.path: one.hash for one in of.descriptor.sections}
-    return sections | {one.name: one.hash for one in of.descriptor.tools}
+    sections = {item.path: item.hash for item in of.descriptor.sections}
+    return sections | {item.name: item.hash for item in of.descriptor.tools}
 
 
 def overrides(
@@ -77,22 +77,24 @@ def overrides(
     )
 
 
-# ── Applied while the hash matches ───────────────────────────────────────────────────────────────────────────────────
+# ── Applied while the hash matches ────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_body_is_replaced_while_the_original_is_what_it_was_written_for():
-    made = template()
-    rendered = Prompt(made, overrides=overrides(made, {"task": "All about ${topic}!", "task.kid": "Sternly."})).render()
+def test_body_is_overridden_while_the_hash_matches():
+    built = template()
+    rendered = Prompt(
+        built, overrides=overrides(built, {"task": "All about ${topic}!", "task.kid": "Sternly."})
+    ).render()
 
     assert rendered.text == "## 1. Task (task)\n\nAll about cats!\n\n### 1.1. Kid (task.kid)\n\nSternly."
     assert rendered.descriptor.stale == ()
-    assert Prompt(made).render().text.startswith("## 1. Task (task)\n\nAbout cats.")
+    assert Prompt(built).render().text.startswith("## 1. Task (task)\n\nAbout cats.")
 
 
-def test_descriptions_of_a_tool_and_its_parameters_are_replaced_and_reach_the_model():
-    made = template()
+def test_descriptions_of_a_tool_and_its_parameters_are_overridden():
+    built = template()
     words = {"description": "Other words.", "param_descriptions": {"text": "Anything.", "limit": "How many."}}
-    rendered = Prompt(made, overrides=overrides(made, tools={"look": words})).render()
+    rendered = Prompt(built, overrides=overrides(built, tools={"look": words})).render()
 
     spec = rendered.tools[0].spec()
 
@@ -101,26 +103,26 @@ def test_descriptions_of_a_tool_and_its_parameters_are_replaced_and_reach_the_mo
     assert spec.parameters["properties"]["limit"]["description"] == "How many. Null means 3."
 
 
-def test_parameters_can_be_described_without_touching_the_description():
-    made = template()
-    rendered = Prompt(made, overrides=overrides(made, tools={"look": {"param_descriptions": {"text": "X"}}})).render()
+def test_override_of_parameter_descriptions_only():
+    built = template()
+    rendered = Prompt(built, overrides=overrides(built, tools={"look": {"param_descriptions": {"text": "X"}}})).render()
 
     assert rendered.tools[0].spec().description == "Look something up."
     assert rendered.tools[0].spec().parameters["properties"]["text"]["description"] == "X"
 
 
-def test_a_native_tool_that_accepts_overrides_gets_them():
-    made = template()
-    rendered = Prompt(made, overrides=overrides(made, tools={"web_search": {"description": "Rarely."}})).render()
+def test_native_tool_that_accepts_overrides():
+    built = template()
+    rendered = Prompt(built, overrides=overrides(built, tools={"web_search": {"description": "Rarely."}})).render()
 
-    declared = {one.name: one for one in rendered.native_tools}
+    declared = {item.name: item for item in rendered.native_tools}
 
     assert declared["web_search"].tool is not None
     assert declared["web_search"].tool.description == "Rarely."
     assert declared["web_search"].origin == "section 'task'"
 
 
-# ── Not applied ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Not applied ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -133,7 +135,7 @@ def test_a_native_tool_that_accepts_overrides_gets_them():
         ("gone", template(), "section 'gone' does not exist"),
     ],
 )
-def test_what_does_not_fit_any_more_is_not_applied_and_says_why(path_or_name, of_now, why, caplog):
+def test_stale_overrides_are_not_applied_and_have_a_reason(path_or_name, of_now, why, caplog):
     bodies = {path_or_name: "Other."} if "section" in why else {}
     tools = {path_or_name: {"description": "Other."}} if "tool" in why else {}
     given_overrides = overrides(template(), bodies, tools)
@@ -147,72 +149,73 @@ def test_what_does_not_fit_any_more_is_not_applied_and_says_why(path_or_name, of
     assert rendered.tools == Prompt(of_now).render().tools
 
 
-def test_what_fits_is_applied_beside_what_does_not():
-    made = template()
-    mixed = overrides(made, {"task": "New.", "gone": "Lost."})
+def test_matching_overrides_are_applied_beside_stale_ones():
+    built = template()
+    mixed = overrides(built, {"task": "New.", "gone": "Lost."})
 
-    rendered = Prompt(made, overrides=mixed).render()
+    rendered = Prompt(built, overrides=mixed).render()
 
     assert rendered.text.startswith("## 1. Task (task)\n\nNew.")
     assert rendered.descriptor.stale == ("section 'gone' does not exist",)
 
 
-def test_overrides_of_another_prompt_are_refused():
-    with pytest.raises(PromptValidationError, match="overrides for prompt test/other were given to test/prompt"):
+def test_overrides_of_another_prompt_are_rejected():
+    with pytest.raises(PromptValidationError, match="overrides for prompt test/other were applied to test/prompt"):
         Prompt(template(), overrides=PromptOverrides("test", "other")).render()
 
 
 @pytest.mark.parametrize(
-    "body, why", [("About ${colour}.", r"uses \$\{colour\}, which is not a field of Params"), ("$5", "no placeholder")]
+    "body, message",
+    [("About ${colour}.", r"uses \$\{colour\}, which is not a field of Params"), ("$5", "invalid placeholder")],
 )
-def test_a_body_that_cannot_be_rendered_is_refused_as_it_would_be_in_the_prompt(body, why):
-    made = template()
+def test_invalid_body_is_rejected(body, message):
+    built = template()
 
-    with pytest.raises(PromptValidationError, match=f"section 'task'.*{why}"):
-        Prompt(made, overrides=overrides(made, {"task": body})).render()
+    with pytest.raises(PromptValidationError, match=f"section 'task'.*{message}"):
+        Prompt(built, overrides=overrides(built, {"task": body})).render()
 
 
-def test_a_description_of_a_parameter_that_does_not_exist_is_refused():
-    made = template()
-    wrong = overrides(made, tools={"look": {"param_descriptions": {"colour": "Which?"}}})
+def test_description_of_an_unknown_parameter_is_rejected():
+    built = template()
+    wrong = overrides(built, tools={"look": {"param_descriptions": {"colour": "Which?"}}})
 
     with pytest.raises(PromptValidationError, match="tool 'look': Query has no field 'colour' to describe"):
-        Prompt(made, overrides=wrong).render()
+        Prompt(built, overrides=wrong).render()
 
 
-# ── Hashes ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Hashes ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_the_hashes_say_what_an_override_could_replace():
-    made = template()
+def test_descriptor_has_hashes_of_sections_and_tools():
+    built = template()
 
-    assert [one.path for one in made.descriptor.sections] == ["task", "task.kid"]
-    assert [one.name for one in made.descriptor.tools] == ["look", "web_search", "file_search"]
-    assert hashes(made) == hashes(template())
-    assert made.descriptor == template().descriptor
+    assert [item.path for item in built.descriptor.sections] == ["task", "task.kid"]
+    assert [item.name for item in built.descriptor.tools] == ["look", "web_search", "file_search"]
+    assert hashes(built) == hashes(template())
+    assert built.descriptor == template().descriptor
 
 
 @given(st.text(), st.text())
-def test_a_hash_changes_exactly_with_the_text(one, two):
+def test_hash_changes_with_the_text(first, two):
     def hash_of(text: str) -> str:
         return hashes(template(text.replace("$", "$$")))["task"]
 
-    assert (hash_of(one) == hash_of(two)) == (one == two)
+    assert (hash_of(first) == hash_of(two)) == (first == two)
 
 
-# ── In files ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Files ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_overrides_are_read_back_as_they_were_written():
-    made = template()
+def test_json_round_trip():
+    built = template()
     written = overrides(
-        made, {"task": "New\n»text«"}, {"look": {"description": "X", "param_descriptions": {"text": "Y"}}}
+        built, {"task": "New\n»text«"}, {"look": {"description": "X", "param_descriptions": {"text": "Y"}}}
     )
 
     assert PromptOverrides.from_json(written.to_json()) == written
 
 
-def test_a_person_can_write_them():
+def test_from_handwritten_json():
     text = json.dumps(
         {"ns": "test", "prompt_key": "prompt", "sections": {"task": {"expected_hash": "abc", "body": "New."}}}
     )
@@ -222,18 +225,18 @@ def test_a_person_can_write_them():
     )
 
 
-def test_a_mistake_in_a_file_says_where():
+def test_invalid_json_file_names_the_path():
     with pytest.raises(ParseError, match="missing required field `body`") as caught:
         PromptOverrides.from_json('{"ns": "a", "prompt_key": "b", "sections": {"task": {"expected_hash": "abc"}}}')
 
     assert "sections" in caught.value.path
 
 
-def test_a_store_keeps_them_in_one_file_for_each_prompt():
+def test_store_has_one_file_per_prompt():
     files = InMemoryFilesystem()
     store = OverrideStore(files)
-    made = template()
-    written = overrides(made, {"task": "New."})
+    built = template()
+    written = overrides(built, {"task": "New."})
 
     assert store.load("test", "prompt") is None
     store.save(written)
@@ -241,10 +244,10 @@ def test_a_store_keeps_them_in_one_file_for_each_prompt():
 
     assert store.load("test", "prompt") == written
     assert sorted(files.glob("**/*.json")) == ["test/other.json", "test/prompt.json"]
-    assert Prompt(made, overrides=store.load("test", "prompt")).render().text.startswith("## 1. Task (task)\n\nNew.")
+    assert Prompt(built, overrides=store.load("test", "prompt")).render().text.startswith("## 1. Task (task)\n\nNew.")
 
 
-def test_saving_again_replaces_what_was_there():
+def test_save_replaces_the_file():
     store = OverrideStore(InMemoryFilesystem())
     store.save(overrides(template(), {"task": "Old."}))
     store.save(overrides(template(), {"task.kid": "New."}))

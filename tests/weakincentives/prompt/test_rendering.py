@@ -21,7 +21,7 @@ from weakincentives.prompt import (
     ToolContext,
     ToolResult,
 )
-from weakincentives.prompt.rendering import Origins
+from weakincentives.prompt.rendering import UniqueNames
 from weakincentives.runtime import Session
 
 
@@ -33,7 +33,7 @@ class Params:
 @dataclass
 class Defaults:
     topic: str = "cats"
-    made: list[int] = field(default_factory=lambda: [1])
+    numbers: list[int] = field(default_factory=lambda: [1])
     computed: int = field(init=False, default=7)
 
 
@@ -42,8 +42,8 @@ class Answer:
     text: str
 
 
-class Invisible(Section[Defaults]):
-    """As native tool sections are: no text, only a declaration."""
+class TextlessSection(Section[Defaults]):
+    """A section without text, with a native declaration."""
 
     def render(self, params: SupportsDataclass | None, depth: int, number: str) -> str:
         return ""
@@ -52,8 +52,8 @@ class Invisible(Section[Defaults]):
         return (NativeDeclaration("file_search", "file_search", config=params),)
 
 
-class Telling(Section[None]):
-    """Tells what it was rendered with."""
+class ArgumentSection(Section[None]):
+    """A section that renders its arguments."""
 
     def render(self, params: SupportsDataclass | None, depth: int, number: str) -> str:
         return f"{params} {depth} {number}"
@@ -78,10 +78,10 @@ def headings(*sections: Section[Any]) -> list[str]:
     return [line for line in prompt(*sections).render().text.splitlines() if line.startswith("#")]
 
 
-# ── The text ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Text ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_headings_have_a_level_a_number_a_title_and_a_path_and_a_blank_line_between():
+def test_heading_format():
     text = prompt(plain("task", plain("kid", plain("grandkid")), plain("other")), plain("end")).render().text
 
     assert text == snapshot("""\
@@ -107,7 +107,7 @@ x\
 """)
 
 
-def test_headings_end_at_the_sixth_level():
+def test_heading_level_is_at_most_six():
     section = plain("s7")
     for depth in range(6, 0, -1):
         section = plain(f"s{depth}", section)
@@ -115,29 +115,29 @@ def test_headings_end_at_the_sixth_level():
     assert [line.split(" ")[0].count("#") for line in headings(section)] == [2, 3, 4, 5, 6, 6, 6]
 
 
-def test_a_section_without_text_leaves_no_trace_and_no_gap_in_the_numbers():
+def test_section_without_text_is_omitted_and_not_numbered():
     assert headings(
-        Invisible(title="Files", key="files"), plain("one"), plain("two", template=" "), plain("three")
+        TextlessSection(title="Files", key="files"), plain("one"), plain("two", template=" "), plain("three")
     ) == [
         "## 1. One (one)",
         "## 2. Three (three)",
     ]
 
 
-def test_a_section_without_text_has_a_heading_where_something_is_below_it():
-    made = prompt(plain("top", plain("kid"), template=""))
+def test_section_without_text_has_a_heading_if_it_has_children():
+    built = prompt(plain("top", plain("kid"), template=""))
 
-    assert made.render().text == "## 1. Top (top)\n\n### 1.1. Kid (top.kid)\n\nx"
+    assert built.render().text == "## 1. Top (top)\n\n### 1.1. Kid (top.kid)\n\nx"
     assert prompt(plain("top", plain("kid", template=""), template="")).render().text == ""
 
 
-def test_a_section_is_told_its_params_its_depth_and_its_number():
-    made = prompt(plain("first"), plain("top", Telling(title="Telling", key="telling")))
+def test_render_receives_params_depth_and_number():
+    built = prompt(plain("first"), plain("top", ArgumentSection(title="Telling", key="telling")))
 
-    assert made.render().text.endswith("### 2.1. Telling (top.telling)\n\nNone 1 2.1")
+    assert built.render().text.endswith("### 2.1. Telling (top.telling)\n\nNone 1 2.1")
 
 
-def test_a_prompt_without_sections_is_empty():
+def test_prompt_without_sections_is_empty():
     assert prompt().render().text == ""
 
 
@@ -159,9 +159,9 @@ def test_numbers_count_siblings_and_paths_join_keys(shape):
     assert [(line.split()[1], line.split()[-1]) for line in headings(*build(shape))] == expected(shape, "", "")
 
 
-def test_the_text_of_one_section_is_its_own_and_that_of_what_is_below():
-    made = prompt(plain("task", plain("kid")), plain("task.other", plain("kid")), plain("task2"))
-    rendered = made.render()
+def test_section_text_includes_descendants():
+    built = prompt(plain("task", plain("kid")), plain("task.other", plain("kid")), plain("task2"))
+    rendered = built.render()
 
     assert rendered.section_text("task") == "## 1. Task (task)\n\nx\n\n### 1.1. Kid (task.kid)\n\nx"
     assert rendered.section_text("task.kid") == "### 1.1. Kid (task.kid)\n\nx"
@@ -169,45 +169,45 @@ def test_the_text_of_one_section_is_its_own_and_that_of_what_is_below():
     assert rendered.section_text("missing") == ""
 
 
-# ── Params ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Params ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def asking(**changes: Any) -> MarkdownSection[Params]:
     return MarkdownSection[Params](title="Task", key="task", template="About ${topic}.", **changes)
 
 
-def test_bound_params_win_over_those_of_the_section():
-    made = prompt(asking(default_params=Params("dogs")))
+def test_bound_params_override_default_params():
+    built = prompt(asking(default_params=Params("dogs")))
 
-    assert made.render().text.endswith("About dogs.")
-    assert made.bind(Params("cats")).render().text.endswith("About cats.")
+    assert built.render().text.endswith("About dogs.")
+    assert built.bind(Params("cats")).render().text.endswith("About cats.")
 
 
-def test_params_that_need_nothing_are_made():
-    section = MarkdownSection[Defaults](title="Task", key="task", template="${topic} ${made} ${computed}")
+def test_params_with_defaults_are_created():
+    section = MarkdownSection[Defaults](title="Task", key="task", template="${topic} ${numbers} ${computed}")
 
     assert prompt(section).render().text.endswith("cats [1] 7")
 
 
-def test_missing_params_say_which_section_needs_what():
+def test_missing_params_error_names_section_and_type():
     with pytest.raises(PromptRenderError, match=r"section 'top.task' needs Params: bind it with prompt.bind\(Params\("):
         prompt(plain("top", asking())).render()
 
 
-def test_one_object_serves_every_section_that_asks_for_its_type():
-    made = prompt(asking(), MarkdownSection[Params](title="Again", key="again", template="${topic}!"))
+def test_bound_params_are_shared_by_all_sections_of_their_type():
+    built = prompt(asking(), MarkdownSection[Params](title="Again", key="again", template="${topic}!"))
 
-    assert made.bind(Params("cats")).render().text.count("cats") == 2
-
-
-# ── Disabled sections ────────────────────────────────────────────────────────────────────────────────────────────────
+    assert built.bind(Params("cats")).render().text.count("cats") == 2
 
 
-def test_a_disabled_section_takes_its_subtree_and_its_tools_away():
+# ── Disabled sections ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_disabled_section_removes_its_subtree_and_tools():
     off = plain(
         "off",
         plain("kid", tools=[tool("below")]),
-        Invisible(title="Files", key="files"),
+        TextlessSection(title="Files", key="files"),
         tools=[tool("gone")],
         enabled=lambda: False,
     )
@@ -218,8 +218,8 @@ def test_a_disabled_section_takes_its_subtree_and_its_tools_away():
     assert rendered.native_tools == ()
 
 
-def test_the_sections_that_take_part_are_known_also_where_they_say_nothing():
-    silent = Invisible(title="Files", key="files")
+def test_active_sections_include_those_without_text():
+    silent = TextlessSection(title="Files", key="files")
     off = plain("off", plain("kid"), enabled=lambda: False)
     closed = plain("closed", plain("inner"), summary="More.", visibility=SectionVisibility.SUMMARY)
     kid = plain("kid")
@@ -228,19 +228,19 @@ def test_the_sections_that_take_part_are_known_also_where_they_say_nothing():
     assert prompt(silent, off, closed, on).render().active == (silent, on, kid)
 
 
-def test_whether_a_section_is_enabled_may_depend_on_params_and_session():
+def test_enabled_may_depend_on_params_and_session():
     section = asking(enabled=lambda params, *, session: params.topic == "cats" and session is not None)
-    made = prompt(section)
+    built = prompt(section)
 
-    assert made.bind(Params("cats")).render(session=Session()).text
-    assert not made.bind(Params("cats")).render().text
-    assert not made.bind(Params("dogs")).render(session=Session()).text
-
-
-# ── What comes with the text ─────────────────────────────────────────────────────────────────────────────────────────
+    assert built.bind(Params("cats")).render(session=Session()).text
+    assert not built.bind(Params("cats")).render().text
+    assert not built.bind(Params("dogs")).render(session=Session()).text
 
 
-def test_tools_come_in_reading_order():
+# ── Tools and output type ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_tools_are_in_document_order():
     rendered = prompt(
         plain("a", plain("b", tools=[tool("two")]), tools=[tool("one")]), plain("c", tools=[tool("three")])
     )
@@ -248,44 +248,44 @@ def test_tools_come_in_reading_order():
     assert [one.name for one in rendered.render().tools] == ["one", "two", "three"]
 
 
-def test_a_native_declaration_knows_its_params_and_where_it_was_made():
-    made = prompt(plain("top", Invisible(title="Files", key="files"))).bind(Defaults("dogs"))
+def test_native_declaration_has_params_and_origin():
+    built = prompt(plain("top", TextlessSection(title="Files", key="files"))).bind(Defaults("dogs"))
 
-    (declared,) = made.render().native_tools
+    (declared,) = built.render().native_tools
 
     assert declared.config == Defaults("dogs")
     assert declared.origin == "section 'top.files'"
 
 
-def test_a_rendered_prompt_knows_the_shape_of_the_answer():
+def test_rendered_prompt_has_the_output_type():
     rendered = Prompt(PromptTemplate[list[Answer]](ns="test", key="prompt", allow_extra_keys=True)).render()
 
     assert (rendered.output_type, rendered.container, rendered.allow_extra_keys) == (Answer, "array", True)
     assert (rendered.descriptor.ns, rendered.descriptor.key) == ("test", "prompt")
 
 
-def test_a_tool_is_found_by_its_name():
+def test_find_tool():
     rendered = prompt(plain("a", tools=[tool("one"), tool("two")])).render()
 
     assert rendered.find_tool("two") is rendered.tools[1]
     assert rendered.find_tool("three") is None
 
 
-def test_a_rendered_prompt_cannot_be_changed():
+def test_rendered_prompt_is_frozen():
     with pytest.raises(FrozenInstanceError):
         prompt().render().text = "other"  # pyright: ignore[reportAttributeAccessIssue] - the point of the test
 
 
-def test_rendering_twice_gives_the_same():
-    made = prompt(plain("a", tools=[tool("one")]), asking()).bind(Params("cats"))
+def test_rendering_is_deterministic():
+    built = prompt(plain("a", tools=[tool("one")]), asking()).bind(Params("cats"))
 
-    assert made.render() == made.render()
+    assert built.render() == built.render()
 
 
-def test_a_name_can_be_claimed_once():
-    names = Origins("thing")
-    names.claim("x", "here")
-    names.claim("y", "here")
+def test_unique_names_rejects_a_duplicate():
+    names = UniqueNames("thing")
+    names.add("x", "here")
+    names.add("y", "here")
 
     with pytest.raises(PromptValidationError, match="thing 'x' is declared by here and by there"):
-        names.claim("x", "there")
+        names.add("x", "there")

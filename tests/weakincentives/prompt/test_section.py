@@ -35,7 +35,7 @@ class Plain(Section[Params]):
 
 
 class WithConstructor(Section[Params]):
-    """As the specs write theirs: a constructor and a clone of its own."""
+    """A section with its own constructor and clone, as in the specs."""
 
     def __init__(self, *, model: str, default_params: Params | None = None) -> None:
         super().__init__(title="Own", key="own", default_params=default_params or Params(), accepts_overrides=False)
@@ -54,45 +54,45 @@ def section(**changes: Any) -> Plain:
     return Plain(**{"title": "Task", "key": "task", **changes})
 
 
-# ── Building one ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Construction ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_what_is_not_given_has_a_default():
-    made = section()
+def test_default_arguments():
+    built = section()
 
-    assert (made.title, made.key, made.default_params, made.children) == ("Task", "task", None, ())
-    assert (made.enabled, made.tools(), made.native_tools(), made.accepts_overrides) == (None, (), (), True)
-    assert (made.summary, made.visibility) == (None, SectionVisibility.FULL)
-    assert len(made.resources()) == 0
-    assert made.placeholders() == frozenset()
-    assert made.text() is None
+    assert (built.title, built.key, built.default_params, built.children) == ("Task", "task", None, ())
+    assert (built.enabled, built.tools(), built.native_tools(), built.accepts_overrides) == (None, (), (), True)
+    assert (built.summary, built.visibility) == (None, SectionVisibility.FULL)
+    assert len(built.resources()) == 0
+    assert built.placeholders() == frozenset()
+    assert built.text() is None
 
 
-def test_a_section_must_say_how_it_renders():
+def test_render_is_abstract():
     with pytest.raises(TypeError, match=r"abstract method '?render'?"):
         cast("Any", Section[Params])(title="Task", key="task")
 
 
 @pytest.mark.parametrize("key", ["a", "0", "task", "a.b_c-d", "a" * 64])
-def test_plain_keys_are_accepted(key):
+def test_valid_keys(key):
     assert section(key=key).key == key
 
 
 @pytest.mark.parametrize("key", ["", ".a", "-a", "_a", "Task", "a b", "a/b", "é", "a" * 65, "task\n", "\ntask", "a\0"])
-def test_other_keys_are_refused(key):
+def test_invalid_keys_are_rejected(key):
     with pytest.raises(PromptValidationError, match=r"section key .* must start with a-z or 0-9"):
         section(key=key)
     with pytest.raises(PromptValidationError, match=r"^my key .* must start"):
-        check_key(key, what="my key")
+        check_key(key, kind="my key")
 
 
 @pytest.mark.parametrize("title", ["", "  "])
-def test_a_section_needs_a_title(title):
+def test_title_is_required(title):
     with pytest.raises(PromptValidationError, match="section 'task' needs a title"):
         section(title=title)
 
 
-def test_the_params_are_those_of_the_class_else_those_of_the_default():
+def test_params_type_from_the_class_or_from_default_params():
     assert section().params_type is Params
     assert MarkdownSection(title="T", key="t", template="x", default_params=OtherParams()).params_type is OtherParams
     assert MarkdownSection(title="T", key="t", template="x").params_type is None
@@ -100,28 +100,28 @@ def test_the_params_are_those_of_the_class_else_those_of_the_default():
 
 
 @pytest.mark.parametrize("params", [int, dict, list[Params], "Params"])
-def test_params_that_are_no_dataclass_are_refused(params):
+def test_params_must_be_a_dataclass(params):
     with pytest.raises(PromptValidationError, match="section 't': params must be a dataclass"):
         cast("Any", MarkdownSection)[params](title="T", key="t", template="x")
 
 
-def test_default_params_of_another_type_are_refused():
+def test_default_params_of_another_type_are_rejected():
     with pytest.raises(PromptValidationError, match=r"section 'task': default_params is a OtherParams, not .*Params"):
         section(default_params=OtherParams())
 
 
-def test_a_summarized_section_needs_a_summary():
-    with pytest.raises(PromptValidationError, match="section 'task' is shown as a summary and needs one"):
+def test_summary_visibility_requires_a_summary():
+    with pytest.raises(PromptValidationError, match="section 'task' has visibility SUMMARY and needs a summary"):
         section(visibility=SectionVisibility.SUMMARY)
 
     assert section(visibility=SectionVisibility.SUMMARY, summary="In short.").summary == "In short."
 
 
-def test_its_repr_names_it():
+def test_repr():
     assert repr(section()) == "Plain(key='task')"
 
 
-# ── Enabled or not ───────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Enabled ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class Switch:
@@ -146,7 +146,7 @@ class Switch:
         lambda: "anything true",
     ],
 )
-def test_enabled_may_take_the_params_the_session_both_or_neither(enabled):
+def test_signatures_of_enabled(enabled):
     assert section(enabled=enabled).is_enabled(Params(), session=Session(session_id="s1")) is True
 
 
@@ -154,20 +154,20 @@ def test_enabled_may_take_the_params_the_session_both_or_neither(enabled):
     "enabled",
     [lambda: False, lambda params: params.topic != "cats", lambda session: session is not None, lambda params: 0],
 )
-def test_enabled_may_say_no(enabled):
+def test_enabled_may_return_false(enabled):
     assert section(enabled=enabled).is_enabled(Params()) is False
 
 
 @pytest.mark.parametrize("enabled", [True, False, "yes"])
-def test_enabled_that_is_no_function_is_refused_when_the_section_is_built(enabled):
+def test_enabled_must_be_callable(enabled):
     with pytest.raises(PromptValidationError, match=r"section 'task': enabled is .*, not a function"):
         section(enabled=enabled)
 
 
-# ── Clones ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Clones ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_clone_differs_in_what_was_asked_for_and_in_nothing_else():
+def test_clone_changes_only_the_given_arguments():
     tool = Tool.wrap(nothing)
     original = section(tools=[tool], children=[section(key="kid")])
     clone = original.clone(title="Other", default_params=Params("dogs"))
@@ -178,31 +178,31 @@ def test_a_clone_differs_in_what_was_asked_for_and_in_nothing_else():
     assert type(clone) is Plain
 
 
-def test_a_clone_can_have_other_children_and_tools():
+def test_clone_with_other_children_and_tools():
     clone = section().clone(children=[section(key="kid")], tools=[Tool.wrap(nothing)])
 
     assert [kid.key for kid in clone.children] == ["kid"]
     assert [tool.name for tool in clone.tools()] == ["nothing"]
 
 
-def test_a_clone_is_checked_too():
+def test_clone_is_validated():
     with pytest.raises(PromptValidationError, match="section key"):
         section().clone(key="No Key")
     with pytest.raises(PromptValidationError, match="default_params"):
         section().clone(default_params=OtherParams())
 
 
-def test_a_clone_refuses_what_the_section_does_not_know():
+def test_clone_rejects_unknown_arguments():
     with pytest.raises(PromptValidationError, match=r"Plain.clone\(\) has no argument 'colour'"):
         section().clone(colour="red")
 
 
-def test_a_section_with_a_constructor_of_its_own_can_be_cloned():
+def test_clone_of_a_section_with_its_own_constructor():
     clone = WithConstructor(model="a").clone(model="b", default_params=Params("dogs"))
 
     assert (clone.model, clone.default_params, clone.accepts_overrides) == ("b", Params("dogs"), False)
 
 
-def test_a_section_without_text_has_none_to_override():
+def test_with_text_of_a_section_without_text_is_rejected():
     with pytest.raises(PromptValidationError, match=r"section 'task' \(Plain\) has no text to override"):
         section().with_text("other")

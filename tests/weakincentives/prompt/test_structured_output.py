@@ -26,7 +26,7 @@ class Review:
 
 @dataclass
 class Items:
-    """Called like what an array travels in."""
+    """Has the name of the wrapper of arrays."""
 
     items: list[int]
 
@@ -49,15 +49,15 @@ def rendered(output: Any, *, allow_extra_keys: bool = False) -> RenderedPrompt[A
 reviews = st.builds(Review, st.text(), st.none() | st.integers(-100, 100), st.lists(st.text(), max_size=3))
 
 
-# ── What the model is asked for ──────────────────────────────────────────────────────────────────────────────────────
+# ── Schema ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_dataclass_is_asked_for_with_a_strict_schema():
-    asked = output_schema(rendered(Review))
+def test_dataclass_output_has_a_strict_schema():
+    output = output_schema(rendered(Review))
 
-    assert asked is not None
-    assert (asked.name, asked.strict) == ("Review", True)
-    assert asked.schema == snapshot(
+    assert output is not None
+    assert (output.name, output.strict) == ("Review", True)
+    assert output.schema == snapshot(
         {
             "type": "object",
             "properties": {
@@ -71,71 +71,71 @@ def test_a_dataclass_is_asked_for_with_a_strict_schema():
     )
 
 
-def test_a_list_travels_in_an_object():
-    asked = output_schema(rendered(list[Review]))
+def test_list_output_is_wrapped_in_an_object():
+    output = output_schema(rendered(list[Review]))
 
-    assert asked is not None
-    assert (asked.name, asked.strict) == ("Review", True)
-    assert asked.schema["properties"] == {"items": {"type": "array", "items": {"$ref": "#/$defs/Review"}}}
-    assert asked.schema["$defs"]["Review"]["properties"]["verdict"]["description"] == "One word."
+    assert output is not None
+    assert (output.name, output.strict) == ("Review", True)
+    assert output.schema["properties"] == {"items": {"type": "array", "items": {"$ref": "#/$defs/Review"}}}
+    assert output.schema["$defs"]["Review"]["properties"]["verdict"]["description"] == "One word."
 
 
 @pytest.mark.parametrize("output", [None, str])
-def test_text_is_asked_for_with_no_schema(output):
+def test_text_output_has_no_schema(output):
     assert output_schema(rendered(output)) is None
 
 
-def test_the_name_of_a_generic_output_is_one_that_providers_accept():
-    asked = output_schema(rendered(list[Page[int]]))
+def test_schema_name_of_a_generic_output_is_valid():
+    output = output_schema(rendered(list[Page[int]]))
 
-    assert asked is not None
-    assert asked.name == "Page"
-
-
-@pytest.mark.parametrize("wanted", [rendered(Free), rendered(Review, allow_extra_keys=True)])
-def test_what_no_strict_schema_can_say_is_asked_for_with_a_plain_one(wanted):
-    asked = output_schema(wanted)
-
-    assert asked is not None
-    assert asked.strict is False
-    assert "additionalProperties" not in asked.schema
+    assert output is not None
+    assert output.name == "Page"
 
 
-# ── What the model wrote ─────────────────────────────────────────────────────────────────────────────────────────────
+@pytest.mark.parametrize("prompt", [rendered(Free), rendered(Review, allow_extra_keys=True)])
+def test_output_without_a_strict_schema_has_a_plain_one(prompt):
+    output = output_schema(prompt)
+
+    assert output is not None
+    assert output.strict is False
+    assert "additionalProperties" not in output.schema
+
+
+# ── Parser ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @given(reviews)
-def test_an_answer_is_read_as_the_output_type(review):
+def test_answer_is_parsed_as_the_output_type(review):
     assert parse_output(dump_json(review), rendered(Review)) == review
 
 
 @given(st.lists(reviews, max_size=3))
-def test_a_list_is_read_with_or_without_the_object_around_it(several):
-    wanted = rendered(list[Review])
+def test_list_is_parsed_with_or_without_the_wrapper(several):
+    prompt = rendered(list[Review])
 
-    assert parse_output(dump_json({"items": several}), wanted) == several
-    assert parse_output(f" \n{dump_json(several)}", wanted) == several
+    assert parse_output(dump_json({"items": several}), prompt) == several
+    assert parse_output(f" \n{dump_json(several)}", prompt) == several
 
 
 @given(st.lists(reviews, max_size=3))
-def test_what_the_schema_allows_is_what_is_read(several):
-    asked = output_schema(rendered(list[Review]))
+def test_parser_accepts_what_the_schema_allows(several):
+    output = output_schema(rendered(list[Review]))
 
-    assert asked is not None
-    assert Draft202012Validator(asked.schema).is_valid({"items": dump(several)})
+    assert output is not None
+    assert Draft202012Validator(output.schema).is_valid({"items": dump(several)})
 
 
-def test_an_output_called_like_the_object_around_it_is_read_too():
+def test_output_type_with_the_name_of_the_wrapper():
     assert parse_output('{"items": [{"items": [1]}]}', rendered(list[Items])) == [Items([1])]
     assert parse_output('{"items": [1]}', rendered(Items)) == Items([1])
 
 
-def test_a_generic_output_is_read():
+def test_generic_output_is_parsed():
     assert parse_output('{"items": [1]}', rendered(Page[int])) == Page([1])
     assert parse_output('[{"items": ["a"]}]', rendered(list[Page[str]])) == [Page(["a"])]
 
 
-def test_null_means_the_default_as_the_schema_says():
+def test_null_means_the_default():
     assert parse_output('{"verdict": "good", "score": null, "reasons": null}', rendered(Review)) == Review("good")
 
 
@@ -148,29 +148,29 @@ def test_null_means_the_default_as_the_schema_says():
         '```json\r\n{"verdict": "good"}\r\n```',
     ],
 )
-def test_a_fence_around_the_answer_is_looked_through(text):
+def test_code_fence_around_the_answer_is_removed(text):
     assert parse_output(text, rendered(Review)) == Review("good")
 
 
-def test_a_fence_around_a_list_is_looked_through():
+def test_code_fence_around_a_list_is_removed():
     assert parse_output('```json\n[{"verdict": "good"}]\n```', rendered(list[Review])) == [Review("good")]
 
 
-def test_a_fence_inside_the_answer_stays():
+def test_code_fence_inside_the_answer_is_kept():
     text = dump_json(Review("```json\n{}\n```"))
 
     assert parse_output(text, rendered(Review)).verdict == "```json\n{}\n```"
 
 
-def test_text_is_handed_on_as_it_is():
+def test_text_output_is_returned_unchanged():
     assert parse_output("```json\n{}\n```", rendered(str)) == "```json\n{}\n```"
 
 
-def test_extra_keys_are_refused_unless_they_are_allowed():
+def test_extra_keys_are_rejected_unless_allowed():
     text = '{"verdict": "good", "mood": "bright"}'
 
     assert parse_output(text, rendered(Review, allow_extra_keys=True)) == Review("good")
-    with pytest.raises(OutputParseError, match="the answer is no Review: unknown key 'mood'"):
+    with pytest.raises(OutputParseError, match="the answer is not a Review: unknown key 'mood'"):
         parse_output(text, rendered(Review))
 
 
@@ -186,19 +186,19 @@ def test_extra_keys_are_refused_unless_they_are_allowed():
         (Review, "null", "Expected `object`, got `null`"),
         (Review, "{}", "missing required field `verdict`"),
         (Review, '{"verdict": 5}', r"Expected `str`, got `int` \(at \$\.verdict\)"),
-        (list[Review], '{"verdict": "good"}', "unknown key 'verdict'; known are: items"),
+        (list[Review], '{"verdict": "good"}', "unknown key 'verdict'; known keys: items"),
         (list[Review], '[{"verdict": "good"}, {}]', r"missing required field `verdict` \(at \$\.items\[1\]\)"),
         (list[Review], "[" * 100_000, "JSON"),
     ],
 )
-def test_a_wrong_answer_says_what_does_not_fit_and_keeps_the_text(output, text, why):
-    with pytest.raises(OutputParseError, match=rf"the answer is no Review: .*{why}") as caught:
+def test_parse_error_has_the_reason_and_the_raw_text(output, text, why):
+    with pytest.raises(OutputParseError, match=rf"the answer is not a Review: .*{why}") as caught:
         parse_output(text, rendered(output))
 
     assert caught.value.raw == text
 
 
-def test_without_an_output_type_there_is_nothing_to_read():
+def test_parse_output_without_an_output_type_is_an_error():
     with pytest.raises(OutputParseError, match="declares no output type") as caught:
         parse_output("text", rendered(None))
 

@@ -55,7 +55,7 @@ class Imaginary:
     number: complex
 
 
-class Lending(Section[None]):
+class ResourceSection(Section[None]):
     def __init__(self, key: str, lent: dict[type, object]) -> None:
         super().__init__(title="Lending", key=key)
         self.lent = lent
@@ -100,38 +100,38 @@ def prompt(*sections: Section[Any]) -> Prompt[Any]:
     return Prompt(template(*sections))
 
 
-# ── The template ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Template ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_template_has_what_it_was_given():
+def test_template_attributes():
     one = plain()
-    made = PromptTemplate[Answer](ns="test", key="prompt", name="My prompt", sections=[one], allow_extra_keys=True)
+    built = PromptTemplate[Answer](ns="test", key="prompt", name="My prompt", sections=[one], allow_extra_keys=True)
 
-    assert (made.ns, made.key, made.name, made.sections) == ("test", "prompt", "My prompt", (one,))
-    assert (made.output_type, made.container, made.allow_extra_keys) == (Answer, "object", True)
-    assert repr(made) == "PromptTemplate[Answer](ns='test', key='prompt')"
+    assert (built.ns, built.key, built.name, built.sections) == ("test", "prompt", "My prompt", (one,))
+    assert (built.output_type, built.container, built.allow_extra_keys) == (Answer, "object", True)
+    assert repr(built) == "PromptTemplate[Answer](ns='test', key='prompt')"
 
 
-def test_without_a_name_a_template_is_called_by_its_key():
+def test_name_defaults_to_the_key():
     assert template().name == "prompt"
 
 
 @pytest.mark.parametrize("field_name", ["ns", "key", "name", "sections", "allow_extra_keys", "output_type", "nodes"])
-def test_a_template_is_frozen(field_name):
-    for made in (template(), PromptTemplate[Answer](ns="test", key="prompt")):
+def test_template_is_frozen(field_name):
+    for built in (template(), PromptTemplate[Answer](ns="test", key="prompt")):
         with pytest.raises(FrozenInstanceError):
-            setattr(made, field_name, None)
+            setattr(built, field_name, None)
 
 
-def test_sections_may_come_from_anywhere():
-    made = template(sections=(plain(key) for key in ("one", "two")))
+def test_sections_from_any_sequence():
+    built = template(sections=(plain(key) for key in ("one", "two")))
 
-    assert [one.key for one in made.sections] == ["one", "two"]
-    assert [node.path for node in made.nodes] == ["one", "two"]
+    assert [one.key for one in built.sections] == ["one", "two"]
+    assert [node.path for node in built.nodes] == ["one", "two"]
 
 
 @pytest.mark.parametrize("key", ["", "No", "a b", "../up", "a" * 65, "prompt\n"])
-def test_keys_and_namespaces_are_plain(key):
+def test_keys_and_namespaces_are_validated(key):
     with pytest.raises(PromptValidationError, match="prompt ns"):
         template(ns=key)
     with pytest.raises(PromptValidationError, match="prompt key"):
@@ -147,61 +147,57 @@ def test_keys_and_namespaces_are_plain(key):
     ],
     ids=["at the top", "below another", "with a dot"],
 )
-def test_two_sections_at_one_path_are_refused(sections):
-    with pytest.raises(
-        PromptValidationError, match=r"'prompt' has two sections at path 'one.*': give one .* another key"
-    ):
+def test_duplicate_section_path_is_rejected(sections):
+    with pytest.raises(PromptValidationError, match=r"'prompt' has two sections with path 'one.*': change the key"):
         template(*sections)
 
 
-def test_a_section_object_may_be_used_in_several_places_and_prompts():
+def test_section_object_may_be_used_several_times():
     shared = plain("shared")
 
     template(plain("one", children=[shared]), plain("two", children=[shared]))
     template(shared)
-    with pytest.raises(PromptValidationError, match="two sections at path 'shared'"):
+    with pytest.raises(PromptValidationError, match="two sections with path 'shared'"):
         template(shared, shared)
 
 
 @pytest.mark.parametrize("depth", [0, 1])
-def test_a_placeholder_that_is_no_field_is_refused(depth):
-    wrong: Section[Any] = section(template="About ${topic} and ${colour}.")
+def test_placeholder_that_is_not_a_field_is_rejected(depth):
+    invalid: Section[Any] = section(template="About ${topic} and ${colour}.")
     with pytest.raises(PromptValidationError, match=r"uses \$\{colour\}, which is not a field of Params"):
-        template(plain("up", children=[wrong]) if depth else wrong)
+        template(plain("up", children=[invalid]) if depth else invalid)
 
 
-def test_a_placeholder_without_params_is_refused():
-    with pytest.raises(
-        PromptValidationError, match=r"uses \$\{topic\}, which is not known: the section takes no params"
-    ):
+def test_placeholder_without_params_is_rejected():
+    with pytest.raises(PromptValidationError, match=r"uses \$\{topic\}, which is unknown: the section has no params"):
         template(plain(template="About ${topic}."))
 
 
-@pytest.mark.parametrize("wrong", [MarkdownSection, "a section", None])
+@pytest.mark.parametrize("invalid", [MarkdownSection, "a section", None])
 @pytest.mark.parametrize("depth", [0, 1])
-def test_what_is_no_section_is_refused(wrong, depth):
-    with pytest.raises(PromptValidationError, match="which is no Section instance"):
-        template(plain(children=[wrong]) if depth else wrong)
+def test_sections_must_be_section_instances(invalid, depth):
+    with pytest.raises(PromptValidationError, match="which is not a Section instance"):
+        template(plain(children=[invalid]) if depth else invalid)
 
 
-def test_a_function_where_a_tool_belongs_is_refused_and_says_what_to_do():
-    with pytest.raises(PromptValidationError, match=r"section 'task': tools holds .*look.* no Tool; .* Tool\.wrap"):
+def test_function_instead_of_a_tool_is_rejected_with_a_hint():
+    with pytest.raises(PromptValidationError, match=r"'task': tools contains .*look.* not a Tool; use Tool\.wrap"):
         template(plain(tools=[look]))
 
 
-def test_a_section_is_found_by_its_type_in_reading_order():
+def test_find_section_returns_the_first_of_a_type():
     kid = section("kid")
-    lending = Lending("lending", {})
-    made = template(plain("top", children=[kid]), lending)
+    lending = ResourceSection("lending", {})
+    built = template(plain("top", children=[kid]), lending)
 
-    assert made.find_section(Lending) is lending
-    assert made.find_section(MarkdownSection) is made.sections[0]
-    assert made.find_section(type(kid)) is kid
-    assert made.find_section(Declaring) is None
-    assert Prompt(made).find_section(Lending) is lending
+    assert built.find_section(ResourceSection) is lending
+    assert built.find_section(MarkdownSection) is built.sections[0]
+    assert built.find_section(type(kid)) is kid
+    assert built.find_section(Declaring) is None
+    assert Prompt(built).find_section(ResourceSection) is lending
 
 
-# ── Names of tools ───────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Tool names ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -233,21 +229,21 @@ def test_a_section_is_found_by_its_type_in_reading_order():
                 plain("a", summary="In short.", visibility=SectionVisibility.SUMMARY),
                 plain("b", tools=[Tool[Query, Answer](name="open_section", description="Open.", handler=look)]),
             ],
-            "tool name 'open_section' .* the tool that opens summarized sections and by section 'b'",
+            "tool name 'open_section' .* progressive disclosure and by section 'b'",
         ),
     ],
     ids=["siblings", "far apart", "one section", "native twice", "native in two ways", "native and ours", "our own"],
 )
-def test_a_collision_names_both_origins(sections, collision):
+def test_name_collision_names_both_origins(sections, collision):
     with pytest.raises(PromptValidationError, match=collision.replace(" .* ", " is declared by ")):
         template(*sections)
 
 
-def test_a_tool_may_be_called_open_section_where_nothing_is_summarized():
+def test_tool_may_be_called_open_section_without_summarized_sections():
     template(plain(tools=[Tool[Query, Answer](name="open_section", description="Open a section.", handler=look)]))
 
 
-def test_two_tools_of_one_capability_collide_whatever_they_are_called():
+def test_two_tools_of_one_capability_collide():
     def provided(name: str) -> ProviderTool[None, Answer, None]:
         return ProviderTool[None, Answer, None](
             name=name, description="Run.", provider="openai", capability="code_interpreter", config=None
@@ -257,7 +253,7 @@ def test_two_tools_of_one_capability_collide_whatever_they_are_called():
         template(plain("a", tools=[provided("one")]), plain("b", tools=[provided("two")]))
 
 
-# ── Output ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Output ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -273,112 +269,114 @@ def test_two_tools_of_one_capability_collide_whatever_they_are_called():
     ],
     ids=str,
 )
-def test_the_output_is_a_dataclass_a_list_of_one_or_text(output, output_type, container):
-    made = cast("Any", PromptTemplate)[output](ns="test", key="prompt")
+def test_valid_output_types(output, output_type, container):
+    built = cast("Any", PromptTemplate)[output](ns="test", key="prompt")
 
-    assert (made.output_type, made.container) == (output_type, container)
-    assert Prompt(made).render().output_type == output_type
+    assert (built.output_type, built.container) == (output_type, container)
+    assert Prompt(built).render().output_type == output_type
     assert cast("Any", Prompt)[output](ns="test", key="prompt").template.container == container
 
 
 @pytest.mark.parametrize("output", [int, dict, list, list[int], tuple[Answer, ...], Answer | None], ids=str)
-def test_another_output_is_refused(output):
+def test_invalid_output_types_are_rejected(output):
     with pytest.raises(PromptValidationError, match="output must be a dataclass, a list of one, or str"):
         cast("Any", PromptTemplate)[output](ns="test", key="prompt")
 
 
 @pytest.mark.parametrize("output", [Imaginary, list[Imaginary]])
-def test_an_output_without_a_schema_is_refused_when_the_template_is_built(output):
-    with pytest.raises(PromptValidationError, match="the output cannot be asked for: 'Imaginary' has no JSON schema"):
+def test_output_without_a_schema_is_rejected_on_construction(output):
+    with pytest.raises(PromptValidationError, match="invalid output type: 'Imaginary' has no JSON schema"):
         cast("Any", PromptTemplate)[output](ns="test", key="prompt")
 
 
-# ── The prompt ───────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Prompt ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_prompt_builds_its_template_itself():
+def test_prompt_creates_its_template():
     one = section()
-    made = Prompt[Answer](ns="test", key="prompt", name="Mine", sections=(one,), allow_extra_keys=True)
+    built = Prompt[Answer](ns="test", key="prompt", name="Mine", sections=(one,), allow_extra_keys=True)
 
-    assert (made.ns, made.key, made.name) == ("test", "prompt", "Mine")
-    assert (made.template.sections, made.template.allow_extra_keys) == ((one,), True)
-    assert made.template.output_type is Answer
-    assert repr(made) == "Prompt(ns='test', key='prompt')"
+    assert (built.ns, built.key, built.name) == ("test", "prompt", "Mine")
+    assert (built.template.sections, built.template.allow_extra_keys) == ((one,), True)
+    assert built.template.output_type is Answer
+    assert repr(built) == "Prompt(ns='test', key='prompt')"
 
 
-def test_a_prompt_takes_a_template_or_what_makes_one():
-    wrong: Any = Prompt
+def test_prompt_takes_either_a_template_or_its_arguments():
+    invalid: Any = Prompt
     for arguments, named in (((), {}), ((template(),), {"ns": "test", "key": "prompt"})):
         with pytest.raises(PromptValidationError, match="either a PromptTemplate or ns=, key= and sections="):
-            wrong(*arguments, **named)
+            invalid(*arguments, **named)
     with pytest.raises(PromptValidationError, match="Prompt takes a PromptTemplate, not 'text'"):
-        wrong("text")
+        invalid("text")
 
 
-def test_binding_returns_the_prompt_itself():
-    made = prompt(section())
+def test_bind_returns_the_prompt():
+    built = prompt(section())
 
-    assert made.bind(Params("cats")) is made
-    assert made.params == (Params("cats"),)
-    assert made.render().text == "## 1. Task (task)\n\nAbout cats."
-
-
-def test_of_two_params_of_one_type_the_last_counts():
-    made = prompt(section()).bind(Params("cats"), Params("dogs")).bind(Params("cows"))
-
-    assert made.params == (Params("cows"),)
+    assert built.bind(Params("cats")) is built
+    assert built.params == (Params("cats"),)
+    assert built.render().text == "## 1. Task (task)\n\nAbout cats."
 
 
-def test_params_that_only_a_tool_knows_are_accepted():
-    made = prompt(section(tools=[LOOK])).bind(Params("cats"), Query("hello"))
+def test_later_params_of_a_type_replace_earlier_ones():
+    built = prompt(section()).bind(Params("cats"), Params("dogs")).bind(Params("cows"))
 
-    assert made.render().text == "## 1. Task (task)\n\nAbout cats."
+    assert built.params == (Params("cows"),)
+
+
+def test_bind_accepts_params_of_tools():
+    built = prompt(section(tools=[LOOK])).bind(Params("cats"), Query("hello"))
+
+    assert built.render().text == "## 1. Task (task)\n\nAbout cats."
 
 
 @pytest.mark.parametrize("stray", [Answer("x"), MoreParams("x"), "x", Params])
-def test_params_that_nobody_knows_are_refused_and_the_known_are_named(stray):
-    made = prompt(section())
+def test_bind_rejects_unknown_params_and_lists_known_types(stray):
+    built = prompt(section())
 
     with pytest.raises(PromptValidationError, match=r"'prompt' has no section with params \w+ \(it has: Params\)"):
-        made.bind(Params("cats"), stray)
-    assert made.params == ()
+        built.bind(Params("cats"), stray)
+    assert built.params == ()
 
 
-def test_a_bound_copy_leaves_the_original_alone():
+def test_with_params_does_not_change_the_original():
     original = prompt(section()).bind(Params("cats"))
-    copy = original.bound(Params("dogs"))
+    copy = original.with_params(Params("dogs"))
 
     assert (original.params, copy.params) == ((Params("cats"),), (Params("dogs"),))
     assert copy.template is original.template
 
 
 def test_prompts_of_one_template_do_not_share_params():
-    made = template(section())
-    Prompt(made).bind(Params("cats"))
+    built = template(section())
+    Prompt(built).bind(Params("cats"))
 
-    assert Prompt(made).params == ()
-
-
-# ── Resources ────────────────────────────────────────────────────────────────────────────────────────────────────────
+    assert Prompt(built).params == ()
 
 
-def test_sections_lend_their_resources():
+# ── Resources ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_resources_are_merged_from_sections():
     files = InMemoryFilesystem()
-    lent = prompt(plain("top", children=[Lending("files", {Filesystem: files})]), Lending("text", {str: "x"}))
+    lent = prompt(
+        plain("top", children=[ResourceSection("files", {Filesystem: files})]), ResourceSection("text", {str: "x"})
+    )
 
     assert lent.resources().get(Filesystem) is files
     assert lent.resources().get(str) == "x"
 
 
-def test_two_sections_may_not_lend_the_same():
+def test_duplicate_resource_type_is_rejected():
     with pytest.raises(PromptValidationError, match=r"resource 'builtins.str' is declared by section 'a' and by sect"):
-        prompt(Lending("a", {str: "x"}), Lending("b", {str: "y"})).resources()
+        prompt(ResourceSection("a", {str: "x"}), ResourceSection("b", {str: "y"})).resources()
 
 
-def test_two_types_of_one_name_are_not_the_same():
+def test_resource_types_of_the_same_name_are_distinct():
     def client(marker: int) -> type:
         return type("Client", (), {"__qualname__": f"service{marker}.Client"})
 
     one, two = client(1), client(2)
 
-    assert len(prompt(Lending("a", {one: one()}), Lending("b", {two: two()})).resources()) == 2
+    assert len(prompt(ResourceSection("a", {one: one()}), ResourceSection("b", {two: two()})).resources()) == 2

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from inline_snapshot import snapshot
 
-from weakincentives.errors import PromptValidationError, ResourceError
+from weakincentives.errors import ContractError, PromptValidationError, ResourceError
 from weakincentives.filesystem import Filesystem, InMemoryFilesystem
 from weakincentives.prompt import (
     MarkdownSection,
@@ -84,10 +84,10 @@ def make(params_type: Any = Search, result_type: Any = Found, handler: Any = unt
     return Tool[params_type, result_type](**{"name": "it", "description": "It.", "handler": handler, **changes})
 
 
-# ── Declaring a tool ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Declaration ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_tool_is_declared_with_its_types_on_every_python():
+def test_tool_with_type_arguments():
     tool = Tool[Search, Found](name="search", description="Look for things.", handler=search)
 
     assert (tool.params_type, tool.result_type) == (Search, Found)
@@ -95,7 +95,7 @@ def test_a_tool_is_declared_with_its_types_on_every_python():
     assert tool.declaration() is None
 
 
-def test_without_types_those_of_the_handler_count():
+def test_types_default_to_those_of_the_handler():
     tool = Tool(name="search", description="Look for things.", handler=search)
 
     assert (tool.params_type, tool.result_type) == (Search, Found)
@@ -110,16 +110,16 @@ def test_wrap_takes_name_description_and_types_from_the_function():
 
 
 def test_wrap_needs_a_docstring():
-    with pytest.raises(PromptValidationError, match=r"Tool.wrap\(untyped\): write a docstring"):
+    with pytest.raises(PromptValidationError, match=r"Tool.wrap\(untyped\): add a docstring"):
         Tool.wrap(untyped)
 
 
-def test_a_tool_cannot_be_changed():
+def test_tool_is_frozen():
     with pytest.raises(FrozenInstanceError):
         make().name = "other"  # pyright: ignore[reportAttributeAccessIssue] - the point of the test
 
 
-def test_equal_tools_are_equal_and_can_be_kept_in_sets():
+def test_equality_and_hash():
     example = ToolExample("One.", Search("x"), Found())
 
     assert make(examples=[example]) == make(examples=(example,))
@@ -128,34 +128,34 @@ def test_equal_tools_are_equal_and_can_be_kept_in_sets():
 
 
 @pytest.mark.parametrize("name", ["a", "a" * 64, "read_file", "read-file", "0", "_", "-"])
-def test_names_that_providers_accept_are_accepted(name):
+def test_valid_names(name):
     assert make(name=name).name == name
 
 
 @pytest.mark.parametrize("name", ["", "a" * 65, "Read", "read file", "read.file", "é", "it\n", "\nit", "it\0"])
-def test_names_that_providers_do_not_accept_are_refused(name):
-    with pytest.raises(PromptValidationError, match="must be 1 to 64 of a-z, 0-9, '_' and '-'"):
+def test_invalid_names_are_rejected(name):
+    with pytest.raises(PromptValidationError, match="must be 1 to 64 characters of a-z, 0-9, '_' and '-'"):
         make(name=name)
 
 
 @pytest.mark.parametrize("description", ["", " \n"])
-def test_a_tool_needs_a_description(description):
+def test_description_is_required(description):
     with pytest.raises(PromptValidationError, match="tool 'it' needs a description"):
         make(description=description)
 
 
-def test_a_tool_needs_a_handler():
+def test_handler_is_required():
     with pytest.raises(PromptValidationError, match=r"tool 'it' needs a handler; .* is a NativeTool"):
         make(handler=None)
 
 
-def test_a_tool_needs_types_from_somewhere():
+def test_types_are_required():
     with pytest.raises(PromptValidationError, match=r"NativeTool 'it' needs its types: NativeTool\[Params, Result\]"):
         NativeTool(name="it", description="It.")
 
 
 @pytest.mark.parametrize("params_type", [int, str, dict, dict[str, int], list[Search], Search | None, Any, "Search"])
-def test_params_that_are_no_dataclass_are_refused(params_type):
+def test_params_must_be_a_dataclass(params_type):
     with pytest.raises(PromptValidationError, match="tool 'it': params must be a dataclass or None"):
         make(params_type)
 
@@ -165,7 +165,7 @@ class Imaginary:
     number: complex
 
 
-def test_params_without_a_schema_are_refused_when_the_tool_is_made():
+def test_params_without_a_schema_are_rejected_on_construction():
     with pytest.raises(PromptValidationError, match="tool 'it': 'Imaginary' has no JSON schema"):
         make(Imaginary)
 
@@ -192,20 +192,20 @@ def test_params_without_a_schema_are_refused_when_the_tool_is_made():
     ],
     ids=str,
 )
-def test_a_result_may_be_json_like_or_render_itself(result_type):
+def test_valid_result_types(result_type):
     make(result_type=result_type)
 
 
 @pytest.mark.parametrize("result_type", [object, bytes, complex, Found | bytes, Filesystem], ids=str)
-def test_a_result_of_another_kind_is_refused(result_type):
+def test_invalid_result_types_are_rejected(result_type):
     with pytest.raises(PromptValidationError, match="tool 'it': result must be a dataclass, a JSON-like type, None"):
         make(result_type=result_type)
 
 
-# ── What the model is told ───────────────────────────────────────────────────────────────────────────────────────────
+# ── Spec ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_the_model_is_told_name_description_and_a_strict_schema_with_descriptions():
+def test_spec_has_name_description_and_a_strict_schema():
     spec = Tool.wrap(search).spec()
 
     assert (spec.name, spec.description, spec.strict) == ("search", "Look for things.", True)
@@ -230,7 +230,7 @@ def test_the_model_is_told_name_description_and_a_strict_schema_with_description
     )
 
 
-def test_a_tool_with_none_for_params_takes_an_empty_object():
+def test_tool_without_params_has_an_empty_object_schema():
     tool = Tool[None, None](name="now", description="Say what time it is.", handler=now)
 
     assert tool.params_type is type(None)
@@ -245,7 +245,7 @@ class Free:
     by_name: Annotated[dict[str, int], "How many of each."]
 
 
-def test_params_that_have_no_strict_schema_get_a_plain_one():
+def test_params_without_a_strict_schema_have_a_plain_one():
     spec = make(Free).spec()
 
     assert spec.strict is False
@@ -262,13 +262,13 @@ def test_params_that_have_no_strict_schema_get_a_plain_one():
     }
 
 
-def test_params_may_be_generic():
+def test_generic_params():
     assert make(Page[int]).spec().parameters["properties"]["items"] == {"type": "array", "items": {"type": "integer"}}
 
 
-def test_a_tool_can_be_described_in_other_words():
+def test_with_descriptions():
     tool = make()
-    other = tool.described("Other words.", {"query": "Anything."})
+    other = tool.with_descriptions("Other words.", {"query": "Anything."})
 
     assert other.spec().description == "Other words."
     assert other.spec().parameters["properties"]["query"]["description"] == "Anything."
@@ -277,21 +277,21 @@ def test_a_tool_can_be_described_in_other_words():
     assert tool.spec().description == "It."
 
 
-def test_describing_a_parameter_that_does_not_exist_is_refused():
+def test_description_of_an_unknown_parameter_is_rejected():
     with pytest.raises(PromptValidationError, match="tool 'it': Search has no field 'colour' to describe"):
-        make().described("It.", {"colour": "Which?"})
+        make().with_descriptions("It.", {"colour": "Which?"})
 
 
-# ── Examples ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Examples ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_an_example_can_be_made_with_its_types_on_every_python():
+def test_example_with_type_arguments():
     example = ToolExample[Search, Found]("One.", Search("x"), Found(["y"]))
 
     assert example == ToolExample(description="One.", input=Search("x"), output=Found(["y"]))
 
 
-def test_examples_reach_the_model():
+def test_examples_are_part_of_the_description():
     tool = make(examples=[ToolExample("Find cats.", Search("cats"), Found(["Tom"]))])
 
     assert tool.spec().description == (
@@ -299,7 +299,7 @@ def test_examples_reach_the_model():
     )
 
 
-def test_an_example_without_params_or_result_says_so():
+def test_example_without_params_and_result():
     tool = make(None, None, examples=[ToolExample("At noon.", None, None)])
 
     assert tool.spec().description == "It.\n\nExample: At noon.\nno parameters → nothing"
@@ -311,7 +311,7 @@ class Moment:
     what: Any = None
 
 
-def test_an_example_may_hold_what_json_has_no_form_for():
+def test_example_with_values_that_json_cannot_represent():
     tool = make(Moment, examples=[ToolExample("Then.", Moment(datetime(2030, 1, 1, tzinfo=UTC), 1j), Found())])
 
     assert '{"at":"2030-01-01T00:00:00Z","what":"1j"}' in tool.spec().description
@@ -331,7 +331,7 @@ def test_an_example_may_hold_what_json_has_no_form_for():
         (RendersToo, Renders()),
     ],
 )
-def test_an_example_of_the_result_is_accepted(result_type, output):
+def test_example_of_the_result_type_is_accepted(result_type, output):
     make(result_type=result_type, examples=[ToolExample("One.", Search("x"), output)])
 
 
@@ -343,15 +343,15 @@ def test_an_example_of_the_result_is_accepted(result_type, output):
         (ToolExample("Odd.", None, Found()), "the input of example 'Odd.' is a NoneType, not .*Search"),
     ],
 )
-def test_an_example_of_something_else_is_refused(example, why):
+def test_example_of_another_type_is_rejected(example, why):
     with pytest.raises(PromptValidationError, match=f"tool 'it': {why}"):
         make(examples=[example])
 
 
-# ── Tools that the provider runs ─────────────────────────────────────────────────────────────────────────────────────
+# ── Provider-run tools ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_native_tool_is_a_tool_without_a_handler():
+def test_native_tool_has_no_handler():
     tool = NativeTool[Search, Found](name="web_search", description="Search the web.")
 
     assert isinstance(tool, Tool)
@@ -360,11 +360,11 @@ def test_a_native_tool_is_a_tool_without_a_handler():
     assert NativeTool[Search, Found](name="a", description="A.", accepts_overrides=True).accepts_overrides is True
 
 
-def test_a_native_tool_adds_no_field():
+def test_native_tool_adds_no_field():
     assert NativeTool.__dataclass_fields__.keys() == Tool.__dataclass_fields__.keys()
 
 
-def test_a_native_tool_with_a_handler_is_refused():
+def test_native_tool_with_a_handler_is_rejected():
     with pytest.raises(
         PromptValidationError, match="native tool 'web_search' is run by the provider and takes no hand"
     ):
@@ -384,12 +384,12 @@ def test_a_native_tool_with_a_handler_is_refused():
     ],
     ids=["name", "description", "params", "result", "example"],
 )
-def test_a_native_tool_keeps_to_the_rules_of_all_tools(declare):
+def test_native_tool_is_validated_like_a_tool(declare):
     with pytest.raises(PromptValidationError):
         declare()
 
 
-def test_a_native_tool_declares_what_it_is_named_after():
+def test_native_tool_declares_the_capability_of_its_name():
     tool = NativeTool[Search, Found](name="web_search", description="Search the web.")
     declared = tool.declaration()
 
@@ -407,7 +407,7 @@ def hook(result: Found, context: ToolContext) -> ToolResult[Found]:
     return ToolResult.ok(result)
 
 
-def test_a_provider_tool_carries_its_provider_its_config_and_a_hook():
+def test_provider_tool_has_provider_config_and_hook():
     tool = ProviderTool[None, Found, Config](
         name="python",
         description="Run Python.",
@@ -424,7 +424,7 @@ def test_a_provider_tool_carries_its_provider_its_config_and_a_hook():
     assert declared.tool is tool
 
 
-def test_a_provider_tool_may_have_a_handler_which_is_checked():
+def test_handler_of_a_provider_tool_is_validated():
     made = ProviderTool[Search, Found, Config](
         name="it", description="It.", provider="openai", config=Config(), handler=search
     )
@@ -437,12 +437,12 @@ def test_a_provider_tool_may_have_a_handler_which_is_checked():
         )
 
 
-def test_a_provider_tool_needs_its_provider():
+def test_provider_tool_requires_a_provider():
     with pytest.raises(PromptValidationError, match="provider tool 'it' needs its provider"):
         ProviderTool[None, Found, Config](name="it", description="It.", provider="", config=Config())
 
 
-# ── What a handler knows ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── Context ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def context(resources: ResourceRegistry) -> ToolContext:
@@ -452,12 +452,20 @@ def context(resources: ResourceRegistry) -> ToolContext:
     )
 
 
-def test_the_filesystem_is_the_one_among_the_resources():
+def test_context_filesystem_is_the_resource():
     files = InMemoryFilesystem()
 
     assert context(ResourceRegistry.build({Filesystem: files})).filesystem is files
 
 
-def test_without_a_filesystem_the_error_says_how_to_give_one():
+def test_context_without_a_filesystem_is_an_error():
     with pytest.raises(ResourceError, match=r"no resource of type Filesystem; pass it with evaluate\(resources=…\)"):
         _ = context(ResourceRegistry()).filesystem
+
+
+def test_contract_requires_a_handler_or_a_declaration():
+    class Unchecked(Tool[None, None]):
+        def _check_handler(self) -> None: ...
+
+    with pytest.raises(ContractError, match="a tool has a handler, or a declaration"):
+        Unchecked(name="nothing", description="Runs nowhere.")

@@ -36,35 +36,35 @@ class Opaque:
         return "<opaque>"
 
 
-# ── Ways to make one ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Constructors ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_result_is_a_message_and_a_value_and_succeeds_unless_told_otherwise():
+def test_constructor():
     result = ToolResult("done", Value())
 
     assert (result.message, result.value, result.success) == ("done", Value(), True)
     assert ToolResult(message="no", value=None, success=False).success is False
 
 
-def test_ok_takes_the_value_and_maybe_a_message():
+def test_ok_takes_a_value_and_an_optional_message():
     assert ToolResult.ok(Value()) == ToolResult("", Value())
     assert ToolResult.ok(Value(), message="done") == ToolResult("done", Value())
 
 
-def test_error_takes_the_message_and_has_no_value():
+def test_error_takes_a_message_and_has_no_value():
     failed = ToolResult.error("try again")
 
     assert (failed.message, failed.value, failed.success) == ("try again", None, False)
 
 
-def test_success_makes_a_result_on_the_class_and_is_the_flag_on_an_instance():
+def test_success_is_a_constructor_on_the_class_and_a_flag_on_instances():
     assert ToolResult.success(Value()) == ToolResult.ok(Value())
     assert ToolResult.success(Value(), message="done").message == "done"
     assert ToolResult.success(Value()).success is True
     assert ToolResult.error("no").success is False
 
 
-def test_it_can_be_made_with_its_type_on_every_python():
+def test_subscripted_constructor():
     assert ToolResult[Value]("m", Value()) == ToolResult("m", Value())
     assert ToolResult[None]("m", None, success=False).success is False
     assert ToolResult[Value].ok(Value()) == ToolResult.ok(Value())
@@ -73,11 +73,11 @@ def test_it_can_be_made_with_its_type_on_every_python():
     assert subscripted.success(Value()) == ToolResult.ok(Value())
 
 
-# ── What it is ───────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Value semantics ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("name", ["message", "value", "success", "succeeded", "something_else"])
-def test_it_cannot_be_changed(name):
+def test_result_is_immutable(name):
     result = ToolResult("m", 1)
 
     with pytest.raises(AttributeError, match=f"immutable: cannot set {name}"):
@@ -86,29 +86,29 @@ def test_it_cannot_be_changed(name):
         delattr(result, name)
 
 
-def test_it_is_compared_by_what_it_says():
+def test_equality():
     assert ToolResult("m", Value(1)) == ToolResult("m", Value(1))
     assert ToolResult("m", Value(1)) != ToolResult("m", Value(2))
     assert ToolResult("m", None) != ToolResult("m", None, success=False)
     assert ToolResult("m", None) != "m"
 
 
-def test_equal_results_have_equal_hashes_whatever_the_value():
+def test_equal_results_have_equal_hashes():
     assert hash(ToolResult("m", Value())) == hash(ToolResult("m", Value()))
     assert len({ToolResult("m", [1]), ToolResult("m", [1])}) == 1
 
 
-def test_it_can_be_copied_and_sent_elsewhere():
+def test_copy_and_pickle():
     result = ToolResult[Value]("m", Value(2), success=False)
 
     assert copy.copy(result) == copy.deepcopy(result) == pickle.loads(pickle.dumps(result)) == result  # noqa: S301 - our own bytes
 
 
-def test_its_repr_is_how_to_make_it():
+def test_repr_is_a_constructor_call():
     assert repr(ToolResult("m", 1)) == "ToolResult(message='m', value=1, success=True)"
 
 
-# ── What the model reads ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── Rendering ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -133,16 +133,16 @@ def test_its_repr_is_how_to_make_it():
     ],
     ids=repr,
 )
-def test_the_model_reads_the_message_and_then_the_value(result, text):
+def test_render_has_message_then_value(result, text):
     assert result.render() == text
 
 
 @given(st.text(st.characters()), st.text(st.characters()) | st.dictionaries(st.text(st.characters()), st.integers()))
-def test_what_the_model_reads_can_always_be_sent(message, value):
+def test_render_is_always_encodable(message, value):
     text = ToolResult(message, value).render()
 
     assert text.encode().decode() == text
 
 
-def test_half_a_character_is_shown_as_an_escape():
+def test_unpaired_surrogate_is_escaped():
     assert ToolResult("file-\udcff.txt", None).render() == "file-\\udcff.txt"

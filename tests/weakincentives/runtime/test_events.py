@@ -12,14 +12,14 @@ def required(event_type: type) -> list[str]:
     return [one.name for one in fields(event_type) if one.default is MISSING and one.default_factory is MISSING]
 
 
-def test_what_an_event_must_say_is_a_promise():
+def test_required_fields_of_events():
     assert required(PromptRendered) == ["prompt_ns", "prompt_key", "prompt_name", "adapter", "text"]
     assert required(ModelResponded) == ["prompt_name", "adapter", "turn"]
     assert required(ToolInvoked) == ["prompt_name", "adapter", "name", "params", "result"]
     assert required(PromptExecuted) == ["prompt_name", "adapter", "result"]
 
 
-def test_where_a_tool_ran_is_optional_and_comes_last():
+def test_origin_fields_are_optional_and_last():
     names = [one.name for one in fields(ToolInvoked)]
 
     assert names[-3:] == ["origin", "provider", "capability"]
@@ -28,31 +28,31 @@ def test_where_a_tool_ran_is_optional_and_comes_last():
     assert event.success is False
 
 
-def test_every_event_has_its_own_id_and_an_aware_time():
+def test_events_have_unique_ids_and_aware_times():
     one, other = (PromptExecuted(prompt_name="p", adapter="a", result=None) for _ in range(2))
 
     assert one.event_id != other.event_id
     assert one.created_at.tzinfo is not None
 
 
-def test_the_room_names_its_dispatchers():
+def test_module_exports_the_dispatchers():
     for name in ("InProcessDispatcher", "InProcessEventBus", "NullDispatcher", "NullEventBus"):
         assert name in events.__all__
 
 
-def test_what_became_of_containers_and_files_outlives_a_rollback():
+def test_container_and_workspace_events_are_logs():
     session = Session()
     before = session.snapshot()
-    told = [
+    events = [
         ContainerRecreated("cntr_1", "cntr_2", ("a",), ("b",)),
         TransferProgress(direction="upload", container_id="c", files=1, bytes=2, total_files=1, total_bytes=2),
         WorkspaceSynced(container_id="c", directory=Path("x"), added=("a", "b"), lost=("c",)),
     ]
-    for event in told:
+    for event in events:
         session.dispatch(event)
     session.restore(before)
 
-    assert [session[type(event)].all() for event in told] == [(event,) for event in told]
+    assert [session[type(event)].all() for event in events] == [(event,) for event in events]
     assert len(session.transcript()) == 0
-    assert (told[1].done, told[2].render()) == (True, "2 added, 1 lost")
+    assert (events[1].done, events[2].render()) == (True, "2 added, 1 lost")
     assert WorkspaceSynced(container_id=None, directory=Path("x")).render() == "no files"

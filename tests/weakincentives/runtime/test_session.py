@@ -45,7 +45,7 @@ def extend_plan(view: SliceView[Plan], event: StepDone) -> SliceOp:
     return Replace((Plan((*latest.steps, event.name)),))
 
 
-def test_an_event_without_a_reducer_goes_into_its_own_slice():
+def test_event_without_a_reducer_is_appended_to_its_own_slice():
     session = Session()
     session.dispatch(StepDone("a"))
     session.dispatch(StepDone("b"))
@@ -57,7 +57,7 @@ def test_an_event_without_a_reducer_goes_into_its_own_slice():
     assert session[Plan].latest() is None
 
 
-def test_a_reducer_builds_state_from_events_and_takes_them_over():
+def test_reducer_replaces_the_slice_of_its_event():
     session = Session()
     session[Plan].register(StepDone, extend_plan)
     session.dispatch(StepDone("a"))
@@ -67,7 +67,7 @@ def test_a_reducer_builds_state_from_events_and_takes_them_over():
     assert session[StepDone].all() == ()
 
 
-def test_a_reducer_on_a_log_leaves_the_log_complete():
+def test_reducer_on_a_log_event_keeps_the_log():
     session = Session()
     session[Note].register(ToolInvoked, lambda view, event: Append(Note(event.name)))
     session.dispatch(invoked("one"))
@@ -76,7 +76,7 @@ def test_a_reducer_on_a_log_leaves_the_log_complete():
     assert [event.name for event in session[ToolInvoked].all()] == ["one"]
 
 
-def test_a_reducer_may_replace_how_a_slice_keeps_its_own_events():
+def test_reducer_for_the_slice_of_its_own_event():
     session = Session()
     session[StepDone].register(StepDone, replace_latest)
     session.dispatch(StepDone("a"))
@@ -85,28 +85,28 @@ def test_a_reducer_may_replace_how_a_slice_keeps_its_own_events():
     assert session[StepDone].all() == (StepDone("b"),)
 
 
-def test_a_dispatched_event_is_stored_once_and_told_once():
-    heard: list[object] = []
+def test_event_is_stored_and_dispatched_once():
+    received: list[object] = []
     bus = InProcessDispatcher()
-    bus.subscribe(ToolInvoked, heard.append)
+    bus.subscribe(ToolInvoked, received.append)
     session = Session(dispatcher=bus)
-    with session.forwarding(bus):  # the session's own: told anyway
+    with session.forward_to(bus):  # the session's own dispatcher
         session.dispatch(invoked())
 
     assert len(session[ToolInvoked].all()) == 1
-    assert len(heard) == 1
+    assert len(received) == 1
 
 
-def test_forwarding_tells_one_more_dispatcher_for_a_while():
-    heard: list[object] = []
+def test_forward_to_adds_a_dispatcher_temporarily():
+    received: list[object] = []
     bus = InProcessDispatcher()
-    bus.subscribe(object, heard.append)
+    bus.subscribe(object, received.append)
     session = Session()
-    with session.forwarding(bus), session.forwarding(bus):
+    with session.forward_to(bus), session.forward_to(bus):
         assert session.dispatch(Note("in")).handled == 1
     session.dispatch(Note("out"))
 
-    assert heard == [Note("in")]
+    assert received == [Note("in")]
 
 
 def test_seed_append_and_clear():
@@ -120,10 +120,10 @@ def test_seed_append_and_clear():
     assert session[Note].all() == ()
 
 
-def test_a_raising_reducer_is_raised_and_spoils_neither_its_slice_nor_the_others():
-    heard: list[object] = []
+def test_failing_reducer_raises_and_leaves_the_slices_unchanged():
+    received: list[object] = []
     session = Session()
-    session.dispatcher.subscribe(StepDone, heard.append)
+    session.dispatcher.subscribe(StepDone, received.append)
 
     def broken(view: SliceView[Note], event: StepDone) -> SliceOp:
         raise ValueError("bad step")
@@ -137,10 +137,10 @@ def test_a_raising_reducer_is_raised_and_spoils_neither_its_slice_nor_the_others
     assert isinstance(caught.value.errors[0], ValueError)
     assert session[Note].all() == (Note("kept"),)
     assert session[Plan].latest() == Plan(("a",))
-    assert heard == [StepDone("a")]
+    assert received == [StepDone("a")]
 
 
-def test_restore_rolls_state_back_and_keeps_logs():
+def test_restore_rolls_back_state_and_keeps_logs():
     session = Session()
     session.dispatch(Note("before"))
     snapshot = session.snapshot()
@@ -157,7 +157,7 @@ def test_restore_rolls_state_back_and_keeps_logs():
     assert session[Note].all() == (Note("before"),)
 
 
-def test_a_type_can_be_declared_a_log():
+def test_logs_argument_declares_a_log():
     session = Session(logs=(Note,))
     snapshot = session.snapshot()
     session.dispatch(Note("stays"))
@@ -166,7 +166,7 @@ def test_a_type_can_be_declared_a_log():
     assert session[Note].all() == (Note("stays"),)
 
 
-def test_a_snapshot_costs_nothing_per_item():
+def test_cost_of_a_snapshot_is_independent_of_items():
     touched: list[str] = []
 
     @dataclass(frozen=True)
@@ -189,23 +189,23 @@ def test_a_snapshot_costs_nothing_per_item():
     snapshot = session.snapshot()
 
     assert touched == []
-    assert sys.getrefcount(item) == references  # nobody holds the items a second time
+    assert sys.getrefcount(item) == references  # no second reference to the items
     assert snapshot.slices[Heavy] is session[Heavy].view
 
 
-def test_a_snapshot_of_another_session_is_refused():
+def test_snapshot_of_another_session_is_rejected():
     with pytest.raises(SessionError, match="belongs to session"):
         Session().restore(Session().snapshot())
 
 
-def test_what_is_no_dataclass_is_no_event():
+def test_event_must_be_a_dataclass_instance():
     with pytest.raises(SessionError, match="dataclass instance"):
         Session().dispatch("hello")  # pyright: ignore[reportArgumentType] - the point of the test
     with pytest.raises(SessionError, match="dataclass instance"):
         Session().dispatch(Note)  # pyright: ignore[reportArgumentType] - the point of the test
 
 
-def test_a_reducer_on_an_events_own_log_takes_the_place_of_the_default():
+def test_reducer_on_the_log_of_its_event_replaces_the_default():
     session = Session()
     session[ToolInvoked].register(ToolInvoked, append_event)
     session.dispatch(invoked())
@@ -213,12 +213,12 @@ def test_a_reducer_on_an_events_own_log_takes_the_place_of_the_default():
     assert len(session[ToolInvoked]) == len(session.transcript()) == 1
 
 
-def test_forwarding_of_two_threads_may_end_in_any_order():
+def test_overlapping_forward_to_may_end_in_any_order():
     session, one, other = Session(), InProcessDispatcher(), InProcessDispatcher()
-    told: list[str] = []
-    one.subscribe(Note, lambda note: told.append(f"one: {note.text}"))
-    other.subscribe(Note, lambda note: told.append(f"other: {note.text}"))
-    first, second = session.forwarding(one), session.forwarding(other)
+    received: list[str] = []
+    one.subscribe(Note, lambda note: received.append(f"one: {note.text}"))
+    other.subscribe(Note, lambda note: received.append(f"other: {note.text}"))
+    first, second = session.forward_to(one), session.forward_to(other)
 
     first.__enter__()
     second.__enter__()
@@ -227,10 +227,10 @@ def test_forwarding_of_two_threads_may_end_in_any_order():
     second.__exit__(None, None, None)
     session.dispatch(Note("after"))
 
-    assert told == ["other: between"]
+    assert received == ["other: between"]
 
 
-def test_a_dispatcher_that_is_empty_and_so_false_is_kept():
+def test_falsy_dispatcher_is_kept():
     class Counting(InProcessDispatcher):
         def __len__(self) -> int:
             return 0
@@ -241,15 +241,15 @@ def test_a_dispatcher_that_is_empty_and_so_false_is_kept():
     assert Session(bus=bus).dispatcher is bus
 
 
-def test_bus_is_another_name_for_dispatcher():
+def test_bus_is_an_alias_of_dispatcher():
     bus = InProcessDispatcher()
 
     assert Session(bus=bus).dispatcher is bus
-    with pytest.raises(SessionError, match="give one"):
+    with pytest.raises(SessionError, match="pass one of them"):
         Session(bus=bus, dispatcher=bus)
 
 
-def test_threads_lose_no_events():
+def test_concurrent_dispatch_loses_no_events():
     session = Session()
     session[Plan].register(StepDone, extend_plan)
 
@@ -268,7 +268,7 @@ def test_threads_lose_no_events():
     assert len(set(plan.steps)) == 800
 
 
-def test_a_reducer_may_dispatch_further_events():
+def test_reducer_may_dispatch_events():
     session = Session()
 
     def cascade(view: SliceView[Plan], event: StepDone) -> SliceOp:

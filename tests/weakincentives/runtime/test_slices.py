@@ -2,9 +2,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from weakincentives.errors import ContractError
 from weakincentives.runtime.slices import (
     Append,
     Clear,
@@ -26,7 +28,7 @@ class Score:
         return self.name
 
 
-def test_a_view_never_changes_while_others_grow_from_it():
+def test_view_is_unchanged_by_appends_to_derived_views():
     root = SliceView([1, 2])
     one = root.appended(3)
     other = root.appended(4)
@@ -38,7 +40,7 @@ def test_a_view_never_changes_while_others_grow_from_it():
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers())))
-def test_growing_from_any_earlier_view_is_like_growing_a_tuple(steps: list[tuple[int, int]]):
+def test_append_to_any_view_behaves_like_a_tuple(steps: list[tuple[int, int]]):
     views: list[SliceView[int]] = [SliceView()]
     models: list[tuple[int, ...]] = [()]
     for choice, item in steps:
@@ -51,7 +53,7 @@ def test_growing_from_any_earlier_view_is_like_growing_a_tuple(steps: list[tuple
     assert [len(view) for view in views] == [len(model) for model in models]
 
 
-def test_appending_shares_one_buffer_instead_of_copying():
+def test_append_shares_the_buffer():
     view = SliceView[int]()
     for item in range(1000):
         view = view.appended(item)
@@ -60,7 +62,7 @@ def test_appending_shares_one_buffer_instead_of_copying():
     assert view.since(998) == (998, 999)
 
 
-def test_operations():
+def test_slice_operations():
     view = SliceView([1])
 
     assert apply(view, None) is view
@@ -69,7 +71,7 @@ def test_operations():
     assert apply(view, Clear()).all() == ()
 
 
-def test_ready_reducers():
+def test_built_in_reducers():
     view = SliceView([Score("a", 1), Score("b", 2)])
 
     assert apply(view, append_event(view, Score("a", 3))).all() == (Score("a", 1), Score("b", 2), Score("a", 3))
@@ -77,3 +79,9 @@ def test_ready_reducers():
     by_name = upsert_by(Score.key)
     assert apply(view, by_name(view, Score("a", 9))).all() == (Score("a", 9), Score("b", 2))
     assert apply(view, by_name(view, Score("c", 9))).all() == (Score("a", 1), Score("b", 2), Score("c", 9))
+
+
+@pytest.mark.parametrize("start", [-1, 3])
+def test_contract_requires_a_start_within_the_slice(start):
+    with pytest.raises(ContractError, match="start is an index of the slice"):
+        SliceView([1, 2]).since(start)

@@ -64,7 +64,7 @@ def busy_session() -> Session:
     return session
 
 
-def test_a_transcript_tells_what_happened_in_order():
+def test_transcript_has_entries_in_order():
     entries = busy_session().transcript().entries
 
     assert [entry.kind for entry in entries] == ["prompt", "model", "tool", "tool", "answer"]
@@ -82,7 +82,7 @@ def test_a_transcript_tells_what_happened_in_order():
     assert entries[4].usage.total_tokens == 35
 
 
-def test_a_transcript_is_written_as_jsonl_and_read_back_equal(tmp_path: Path):
+def test_jsonl_round_trip(tmp_path: Path):
     transcript = busy_session().transcript()
     transcript.write(tmp_path / "run.jsonl")
 
@@ -91,7 +91,7 @@ def test_a_transcript_is_written_as_jsonl_and_read_back_equal(tmp_path: Path):
     assert list(Transcript.from_jsonl("")) == []
 
 
-def test_a_line_that_a_crash_cut_off_is_left_out_but_a_broken_one_is_named():
+def test_truncated_last_line_is_ignored_and_invalid_line_is_an_error():
     text = busy_session().transcript().to_jsonl()
 
     assert len(Transcript.from_jsonl(text[:-20])) == 4
@@ -99,7 +99,7 @@ def test_a_line_that_a_crash_cut_off_is_left_out_but_a_broken_one_is_named():
         Transcript.from_jsonl("{oops\n" + text)
 
 
-def test_what_json_cannot_say_is_written_as_its_repr():
+def test_values_that_json_cannot_represent_are_written_as_repr():
     session = Session()
     session.dispatch(ToolInvoked(prompt_name="p", adapter="a", name="t", params=object, result=ToolResult("x", {1, 2})))
     transcript = session.transcript()
@@ -108,7 +108,7 @@ def test_what_json_cannot_say_is_written_as_its_repr():
     assert Transcript.from_jsonl(transcript.to_jsonl()) == transcript
 
 
-def test_no_value_keeps_a_transcript_from_being_written():
+def test_any_value_can_be_written():
     endless: list[object] = []
     endless.append(endless)
     session = Session()
@@ -121,14 +121,14 @@ def test_no_value_keeps_a_transcript_from_being_written():
     assert [entry.value for entry in read] == ["[[...]]", "{(1, 2): 3}", "half a pair: ?"]
 
 
-def test_a_file_that_a_crash_cut_off_inside_a_character_is_read(tmp_path: Path):
+def test_file_truncated_inside_a_character_is_read(tmp_path: Path):
     whole = busy_session().transcript().to_jsonl().encode()
     (tmp_path / "run.jsonl").write_bytes(whole[: whole.index("ü".encode()) + 1])
 
     assert len(Transcript.read(tmp_path / "run.jsonl")) == 3
 
 
-def test_only_events_of_an_evaluation_are_in_it():
+def test_only_events_of_evaluations_are_included():
     session = busy_session()
     session.dispatch(Query("not part of it"))
 

@@ -16,7 +16,7 @@ from jsonschema import Draft202012Validator
 
 from weakincentives.errors import ParseError, SchemaError
 from weakincentives.serde import parse_strict, schema, strict_schema
-from weakincentives.serde.strict import strict
+from weakincentives.serde.strict import to_strict
 
 T = TypeVar("T")
 
@@ -75,11 +75,11 @@ class Nothing:
 
 TYPES = [Everything, Tree, Page[int], Page[Tree], Nothing]
 
-# ── The law: a model that keeps to the schema is understood ──────────────────────────────────────────────────────────
+# ── Property: output that follows the schema can be parsed ────────────────────────────────────────────────────────────
 
 
 def instances(node: dict[str, Any], named: dict[str, st.SearchStrategy[Any]]) -> st.SearchStrategy[Any]:
-    """Whatever a strict schema allows; this is all of JSON schema that may be in one."""
+    """Instances of a strict schema; supports all keywords of the strict subset."""
     match node:
         case {"$ref": reference}:
             return st.deferred(lambda: named[reference])
@@ -115,24 +115,24 @@ surprises = st.sampled_from([None, True, 0, 1.5, 2.0, "", "red", "Dog", [], [1],
 
 @pytest.mark.parametrize("as_type", TYPES, ids=str)
 @given(data=st.data())
-def test_whatever_a_strict_schema_allows_can_be_read(as_type, data):
+def test_instances_of_a_strict_schema_can_be_parsed(as_type, data):
     assert parse_strict(json.dumps(data.draw(instances_of(as_type))), as_type) is not None
 
 
 @pytest.mark.parametrize("as_type", TYPES, ids=str)
 @given(data=st.data())
-def test_with_something_in_it_exchanged_an_instance_is_allowed_exactly_if_it_can_be_read(as_type, data):
+def test_mutated_instance_is_valid_exactly_if_it_can_be_parsed(as_type, data):
     instance = data.draw(instances_of(as_type))
     holder = {"": instance}
-    place, key = data.draw(st.sampled_from(list(places(holder))))
-    place[key] = data.draw(surprises)
+    container, key = data.draw(st.sampled_from(list(locations(holder))))
+    container[key] = data.draw(surprises)
 
-    assert allowed(as_type).is_valid(holder[""]) is can_be_read(json.dumps(holder[""]), as_type)
+    assert allowed(as_type).is_valid(holder[""]) is can_be_parsed(json.dumps(holder[""]), as_type)
 
 
 @cache
 def allowed(as_type: type) -> Draft202012Validator:
-    """What the strict schema allows; and what has a default may be left out, as models without strict mode do."""
+    """Instances of the strict schema in which properties with defaults may be missing."""
     written, plain = strict_schema(as_type), schema(as_type)
     definitions = {
         name: {**node, "required": plain["$defs"][name].get("required", [])} if "required" in node else node
@@ -141,7 +141,7 @@ def allowed(as_type: type) -> Draft202012Validator:
     return Draft202012Validator({**written, "required": plain["required"], "$defs": definitions})
 
 
-def can_be_read(text: str, as_type: type) -> bool:
+def can_be_parsed(text: str, as_type: type) -> bool:
     try:
         parse_strict(text, as_type)
     except ParseError:
@@ -149,16 +149,16 @@ def can_be_read(text: str, as_type: type) -> bool:
     return True
 
 
-def places(node: Any) -> Iterator[tuple[Any, Any]]:
-    """Every place in some JSON that could hold something else."""
+def locations(node: Any) -> Iterator[tuple[Any, Any]]:
+    """Every (container, key) in a JSON value."""
     for key, inner in list(node.items() if isinstance(node, dict) else enumerate(node)):
         yield node, key
         if isinstance(inner, dict | list):
-            yield from places(inner)
+            yield from locations(inner)
 
 
 @pytest.mark.parametrize("as_type", TYPES, ids=str)
-def test_every_object_is_closed_and_asks_for_all_of_its_properties(as_type):
+def test_objects_are_closed_and_all_properties_required(as_type):
     for node in nodes(strict_schema(as_type)):
         if node.get("type") == "object":
             assert node["additionalProperties"] is False
@@ -166,7 +166,7 @@ def test_every_object_is_closed_and_asks_for_all_of_its_properties(as_type):
 
 
 @pytest.mark.parametrize("as_type", TYPES, ids=str)
-def test_nothing_is_in_it_that_providers_refuse(as_type):
+def test_no_unsupported_keywords(as_type):
     for node in nodes(strict_schema(as_type)):
         assert not node.keys() & {"default", "title", "uniqueItems", "discriminator", "prefixItems", "contentEncoding"}
         assert "$ref" not in node or node.keys() == {"$ref"}
@@ -183,15 +183,15 @@ def nodes(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield from nodes(one)
 
 
-# ── What it looks like ───────────────────────────────────────────────────────────────────────────────────────────────
+# ── Generated schemas ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def properties(**plain: dict[str, Any]) -> dict[str, Any]:
-    """The strict form of some properties, none of them required."""
-    return cast("dict[str, Any]", strict({"type": "object", "properties": plain})["properties"])
+    """The strict form of optional properties."""
+    return cast("dict[str, Any]", to_strict({"type": "object", "properties": plain})["properties"])
 
 
-def test_a_whole_schema():
+def test_complete_schema():
     assert strict_schema(Tree) == snapshot(
         {
             "type": "object",
@@ -219,7 +219,7 @@ def test_a_whole_schema():
     assert strict_schema(Nothing) == {"type": "object", "properties": {}, "required": [], "additionalProperties": False}
 
 
-def test_what_may_be_left_out_may_be_null_and_says_what_null_means():
+def test_optional_properties_are_nullable_and_describe_the_default():
     assert properties(
         plain={"type": "integer", "default": 3},
         described={"type": "string", "description": "Who", "default": "me"},
@@ -235,7 +235,7 @@ def test_what_may_be_left_out_may_be_null_and_says_what_null_means():
     }
 
 
-def test_where_null_is_a_value_it_does_not_mean_the_default():
+def test_nullable_property_does_not_map_null_to_the_default():
     assert properties(
         union={"anyOf": [{"type": "integer"}, {"type": "null"}], "default": 5},
         literal={"enum": [None, "z"], "default": "z", "description": "How"},
@@ -273,8 +273,8 @@ def test_where_null_is_a_value_it_does_not_mean_the_default():
         ),
     ],
 )
-def test_what_only_plain_schemas_can_say_is_put_otherwise(plain, expected):
-    written = strict({"type": "object", "properties": {"it": plain}, "required": ["it"]})
+def test_unsupported_keywords_are_rewritten(plain, expected):
+    written = to_strict({"type": "object", "properties": {"it": plain}, "required": ["it"]})
 
     assert written["properties"]["it"] == expected
 
@@ -282,43 +282,45 @@ def test_what_only_plain_schemas_can_say_is_put_otherwise(plain, expected):
 @pytest.mark.parametrize(
     "plain, why",
     [
-        ({}, r"\$\.it admits any value"),
-        ({"type": "array", "items": {}}, r"\$\.it\[\] admits any value"),
-        ({"anyOf": [{"type": "null"}, {}]}, r"\$\.it admits any value"),
-        ({"type": "object"}, r"\$\.it is a mapping with free keys"),
-        ({"type": "object", "additionalProperties": {"type": "string"}}, r"\$\.it is a mapping with free keys"),
+        ({}, r"\$\.it accepts any value"),
+        ({"type": "array", "items": {}}, r"\$\.it\[\] accepts any value"),
+        ({"anyOf": [{"type": "null"}, {}]}, r"\$\.it accepts any value"),
+        ({"type": "object"}, r"\$\.it is a mapping with arbitrary keys"),
+        ({"type": "object", "additionalProperties": {"type": "string"}}, r"\$\.it is a mapping with arbitrary keys"),
         ({"type": "array", "prefixItems": [{"type": "string"}]}, r"\$\.it is a tuple of fixed length"),
-        ({"type": "object", "properties": {"deep": {}}}, r"\$\.it\.deep admits any value"),
+        ({"type": "object", "properties": {"deep": {}}}, r"\$\.it\.deep accepts any value"),
     ],
 )
-def test_what_has_no_strict_form_is_refused_and_says_where(plain, why):
+def test_schema_without_a_strict_form_is_rejected_with_its_path(plain, why):
     with pytest.raises(SchemaError, match=why):
-        strict({"type": "object", "properties": {"it": plain}})
+        to_strict({"type": "object", "properties": {"it": plain}})
 
 
-def test_what_has_no_strict_form_inside_a_definition_is_refused_and_named():
-    with pytest.raises(SchemaError, match=r"Inner\.it admits any value"):
-        strict({"type": "object", "properties": {}, "$defs": {"Inner": {"type": "object", "properties": {"it": {}}}}})
+def test_definition_without_a_strict_form_is_rejected():
+    with pytest.raises(SchemaError, match=r"Inner\.it accepts any value"):
+        to_strict(
+            {"type": "object", "properties": {}, "$defs": {"Inner": {"type": "object", "properties": {"it": {}}}}}
+        )
 
 
 @pytest.mark.parametrize("root", [{"type": "array", "items": {"type": "string"}}, {"anyOf": []}, {}])
-def test_only_an_object_can_be_the_root(root):
-    with pytest.raises(SchemaError, match="an object at its root: use a dataclass"):
-        strict(root)
+def test_root_must_be_an_object(root):
+    with pytest.raises(SchemaError, match="must be an object: use a dataclass"):
+        to_strict(root)
 
 
-def test_properties_may_be_named_like_keywords():
+def test_properties_named_like_keywords():
     plain = {"type": "object", "properties": {"type": {"type": "string"}, "anyOf": {"type": "array", "items": {}}}}
 
     with pytest.raises(SchemaError, match=r"\$\.anyOf\[\]"):
-        strict(plain)
+        to_strict(plain)
     assert properties(required={"type": "string"}, enum={"type": "integer"}).keys() == {"required", "enum"}
 
 
-def test_the_given_schema_is_not_changed():
+def test_argument_is_not_changed():
     plain = {"type": "object", "properties": {"n": {"type": "integer", "default": 1}}}
     before = json.dumps(plain)
 
-    strict(plain)
+    to_strict(plain)
 
     assert json.dumps(plain) == before

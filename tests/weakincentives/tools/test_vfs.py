@@ -2,12 +2,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from weakincentives.adapters import ScriptedAdapter
-from weakincentives.adapters.scripted import call, calls, say
 from weakincentives.filesystem import Filesystem, HostFilesystem, InMemoryFilesystem
 from weakincentives.prompt import Prompt
 from weakincentives.resources import ResourceRegistry
 from weakincentives.runtime import Session, ToolInvoked
+from weakincentives.testing import ScriptedAdapter, call, calls, say
 from weakincentives.tools import VfsToolsSection
 
 
@@ -15,7 +14,7 @@ def prompt(section: VfsToolsSection) -> Prompt[str]:
     return Prompt[str](ns="n", key="k", sections=[section])
 
 
-def test_the_section_tells_the_model_about_its_tools():
+def test_section_text_describes_the_tools():
     rendered = prompt(VfsToolsSection(filesystem=InMemoryFilesystem())).render()
 
     assert [tool.name for tool in rendered.tools] == [
@@ -35,7 +34,7 @@ def test_the_section_tells_the_model_about_its_tools():
         assert f"`{tool.name}`" in rendered.text
 
 
-def test_a_model_edits_real_files(tmp_path: Path):
+def test_model_edits_files(tmp_path: Path):
     (tmp_path / "src").mkdir()
     (tmp_path / "src" / "app.py").write_text("print('helo')\n")
     session = Session()
@@ -59,7 +58,7 @@ def test_a_model_edits_real_files(tmp_path: Path):
     ]
 
 
-def test_without_a_filesystem_of_its_own_it_uses_the_evaluations():
+def test_default_filesystem_is_that_of_the_evaluation():
     files = InMemoryFilesystem()
     adapter = ScriptedAdapter([call("write_file", path="a", content="x"), say("ok")])
     adapter.evaluate(
@@ -69,7 +68,7 @@ def test_without_a_filesystem_of_its_own_it_uses_the_evaluations():
     assert files.read_text("a") == "x"
 
 
-def test_a_filesystem_that_is_empty_and_so_false_is_used_all_the_same():
+def test_falsy_filesystem_is_used():
     class Sized(InMemoryFilesystem):
         def __len__(self) -> int:
             return len(self.list_dir())
@@ -83,7 +82,7 @@ def test_a_filesystem_that_is_empty_and_so_false_is_used_all_the_same():
     assert (own.list_dir(), other.list_dir()) == (["a"], [])
 
 
-def test_without_any_filesystem_the_model_is_told():
+def test_missing_filesystem_is_a_failed_result():
     session = Session()
     ScriptedAdapter([call("ls"), say("ok")]).evaluate(prompt(VfsToolsSection()), session=session)
 
@@ -92,14 +91,14 @@ def test_without_any_filesystem_the_model_is_told():
     assert "no resource of type Filesystem" in event.rendered_output
 
 
-def test_other_tools_reach_the_same_files():
+def test_other_tools_use_the_same_filesystem():
     files = InMemoryFilesystem()
     section = VfsToolsSection(filesystem=files)
 
     assert prompt(section).resources().get(Filesystem) is files
 
 
-def test_a_clone_with_another_filesystem_works_on_that():
+def test_clone_with_another_filesystem():
     one, other = InMemoryFilesystem(), InMemoryFilesystem()
     section = VfsToolsSection(filesystem=one).clone(filesystem=other, key="other")
     adapter = ScriptedAdapter([call("write_file", path="a", content="x"), say("ok")])

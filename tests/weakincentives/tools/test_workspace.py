@@ -68,7 +68,7 @@ def test_a_copy_that_is_refused_leaves_nothing_and_can_be_tried_again(tmp_path, 
 @pytest.mark.parametrize("kind", [str, Path])
 def test_one_path_alone_is_no_list_of_roots(tmp_path, kind):
     for mounts in ((HostMount("/etc/passwd"),), ()):
-        with pytest.raises(WorkspaceSecurityError, match="must be a list of directories, not one path"):
+        with pytest.raises(WorkspaceSecurityError, match="must be a list of directories, not a single path"):
             MountedFiles(mounts, kind(tmp_path))
 
 
@@ -79,7 +79,7 @@ def test_outsiders_are_refused_at_once(tmp_path):
         MountedFiles([HostMount(tmp_path)], [])
 
 
-# ── in words ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── in words ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_a_small_tree_is_told_whole():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, TypeAlias
 
 from antwort.api.requests import JsonObjectFormat, JsonSchemaFormat
-from antwort.engine.ports import FREE_TEXT, FunctionSpec, ModelRequest
+from antwort.engine.ports import FREE_TEXT, FunctionSpec, ModelRequest, MustCall
 from antwort.models.chat.messages import ChatDialect, to_messages
 
 Body: TypeAlias = dict[str, Any]

@@ -15,7 +15,7 @@ from msgspec import Struct
 from antwort.api.ids import new_id
 from antwort.api.requests import JsonObjectFormat, JsonSchemaFormat
 from antwort.api.responses import InputDetails, Usage
-from antwort.engine.ports import CallPiece, Finished, ModelRequest, Piece, TextPiece
+from antwort.engine.ports import CallPiece, Finished, ModelRequest, MustCall, Piece, TextPiece
 from antwort.models.embedded.prompt import (
     FEW_SHOTS,
     FencedTool,

@@ -27,7 +27,7 @@ from weakincentives.adapters.openai.responses.tool_params import (
     resolve_choice,
 )
 from weakincentives.adapters.openai.sdk import Transport, faults
-from weakincentives.adapters.throttle import ThrottlePolicy, with_backoff
+from weakincentives.adapters.retry import ThrottlePolicy, with_backoff
 from weakincentives.adapters.turn import ToolChoice
 from weakincentives.clock import SYSTEM_CLOCK, Clock
 from weakincentives.errors import ProviderFault
@@ -89,7 +89,7 @@ class OpenAIAdapter(ProviderAdapter):
     def _allowed(self) -> Collection[str] | None:
         return self.model_config.native_tools.get(self.model)
 
-    def choose(self, evaluation: Evaluation) -> ToolChoice:
+    def resolve_tool_choice(self, evaluation: Evaluation) -> ToolChoice:
         rendered = evaluation.rendered
         if self.tool_choice in PLAIN_CHOICES and (self.tool_choice != "required" or rendered.tools):
             return self.tool_choice

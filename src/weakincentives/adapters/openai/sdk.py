@@ -18,7 +18,7 @@ from weakref import finalize
 from weakincentives.adapters.openai.config import OpenAIClientConfig
 from weakincentives.adapters.openai.responses.streaming import Tell, read_stream
 from weakincentives.adapters.openai.wire import PATH, STREAMED, Wire, as_object, decode
-from weakincentives.adapters.throttle import retry_after
+from weakincentives.adapters.retry import parse_retry_after
 from weakincentives.errors import MissingExtraError, ProviderFault
 
 if TYPE_CHECKING:
@@ -170,7 +170,7 @@ def _status_fault(error: Any) -> ProviderFault:  # noqa: ANN401 - an exception o
     return ProviderFault(
         message,
         status=error.status_code,
-        retry_after=retry_after(headers),
+        retry_after=parse_retry_after(headers),
         should_retry=told,
         payload=cast("object", error.body),
     )

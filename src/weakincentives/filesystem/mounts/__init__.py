@@ -1,4 +1,4 @@
-"""Host mounts: declaration, planning and copying of host files into a workspace."""
+"""Host mounts: declaration (`mount`), planning (`plan`) and copying (`copy`) of host files into a workspace."""
 
 from __future__ import annotations
 

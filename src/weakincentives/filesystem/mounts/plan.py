@@ -1,7 +1,10 @@
-"""What a list of mounts would copy, and every reason to refuse it. Reads the host; writes nothing.
+"""Planning of host mounts: lists the files to copy and validates them. Reads the host; writes nothing.
 
-A path is resolved in text first, to know which allowed root it claims to lie in. What counts is what is then opened:
-beneath that root's descriptor, without following a link.
+A path is first resolved textually to find its allowed root. It is then opened beneath that root's descriptor, without
+following links, which enforces the confinement.
+
+`include_glob` and `exclude_glob` are gitignore patterns (pathspec). `Filesystem.glob` uses another dialect; see
+`filesystem.glob_patterns`.
 """
 
 from __future__ import annotations
@@ -18,19 +21,26 @@ from pathlib import Path
 from pathspec import GitIgnoreSpec
 
 from weakincentives.errors import InvalidPathError, WorkspaceBudgetError, WorkspaceError, WorkspaceSecurityError
-from weakincentives.filesystem.beneath import LIST, READ, best_opener, describe, names_in, opened, opened_root
 from weakincentives.filesystem.mounts.mount import HostMount
+from weakincentives.filesystem.openat import (
+    LIST_DIR,
+    READ_FILE,
+    describe_mode,
+    list_names,
+    open_beneath,
+    open_directory,
+)
 from weakincentives.filesystem.paths import Parts, VfsPath, is_addressable, join
 
-# Links that are followed can make a small tree endless in all but name.
+# Followed links can make a small tree practically endless.
 MAX_FILES = 1_000_000
 
-_LARGEST = 5
+_MAX_LISTED_FILES = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """Where something is opened: `parts` beneath the descriptor `anchor`, which is the directory `base`."""
+    """A path to open: `parts` beneath the descriptor `anchor` of the directory `base`."""
 
     base: Path
     anchor: int
@@ -46,7 +56,7 @@ class Location:
 
 @dataclass(frozen=True, slots=True)
 class PlannedFile:
-    """One file to copy: `entry` is its path in the mount, `target` in the workspace."""
+    """A file to copy: `entry` is its path in the mount, `target` its path in the workspace."""
 
     entry: str
     target: Parts
@@ -56,7 +66,7 @@ class PlannedFile:
 
 @dataclass(frozen=True, slots=True)
 class MountPlan:
-    """All that one mount would copy."""
+    """The files of one mount."""
 
     mount: HostMount
     resolved: Path
@@ -70,50 +80,52 @@ class MountPlan:
 
 
 class AllowedRoots:
-    """The directories (or single files) of the host that mounts may read, held open until `stack` is closed."""
+    """The host directories (or single files) that mounts may read; their descriptors are closed with `stack`."""
 
     def __init__(self, roots: Sequence[str | os.PathLike[str]], stack: ExitStack) -> None:
-        self._roots = _resolved(roots)
+        self._roots = _resolve_roots(roots)
         self._anchors: dict[Path, int] = {}
         for root in self._roots:
-            base = _base(root)
+            base = _root_directory(root)
             if base.is_dir() and base not in self._anchors:
-                self._anchors[base] = stack.enter_context(opened_root(str(base)))
+                self._anchors[base] = stack.enter_context(open_directory(str(base)))
 
     def __str__(self) -> str:
         return ", ".join(repr(str(root)) for root in self._roots)
 
     def locate(self, resolved: Path) -> Location | None:
-        """Where to open this path, which has no links in it; `None` if no root allows it."""
+        """The location of a resolved path; None if it is in no allowed root."""
         for root in self._roots:
-            if resolved.is_relative_to(root) and (base := _base(root)) in self._anchors:
+            if resolved.is_relative_to(root) and (base := _root_directory(root)) in self._anchors:
                 return Location(base, self._anchors[base], resolved.relative_to(base).parts)
         return None
 
     def resolve(self, host_path: str) -> Location:
-        """The place that a mount names, or the reason why it cannot be mounted."""
-        for claim in _claims(host_path, self._roots):
-            location = self.locate(claim)
-            if location is not None and os.path.lexists(claim):
+        """The location of a mount's `host_path`; raises if it is outside of the roots or does not exist."""
+        for candidate in _candidate_paths(host_path, self._roots):
+            location = self.locate(candidate)
+            if location is not None and os.path.lexists(candidate):
                 return location
         raise WorkspaceError(f"{host_path!r} does not exist in the allowed host roots ({self})")
 
 
-def listed_roots(roots: Sequence[str | os.PathLike[str]]) -> tuple[str | os.PathLike[str], ...]:
-    """Roots as they were given, unless that is one path alone: its letters would be the roots, and `/` is the first."""
+def root_tuple(roots: Sequence[str | os.PathLike[str]]) -> tuple[str | os.PathLike[str], ...]:
+    """The roots as a tuple; a single path is an error, because its characters, such as `/`, would be the roots."""
     if isinstance(roots, str | os.PathLike):
-        raise WorkspaceSecurityError(f"allowed_host_roots must be a list of directories, not one path: [{roots!r}]")
+        raise WorkspaceSecurityError(
+            f"allowed_host_roots must be a list of directories, not a single path: pass [{roots!r}]"
+        )
     return tuple(roots)
 
 
 def check_mounts(mounts: Iterable[HostMount], roots: Sequence[str | os.PathLike[str]]) -> None:
-    """Refuse what lies outside of the allowed roots as far as paths tell. What is really there is seen by the plan."""
+    """Raise for mounts whose path is outside of the allowed roots. `plan_mounts` checks what the paths refer to."""
     for mount in mounts:
-        _claims(mount.host_path, _resolved(roots))
+        _candidate_paths(mount.host_path, _resolve_roots(roots))
 
 
 def plan_mounts(mounts: Iterable[HostMount], roots: AllowedRoots) -> tuple[MountPlan, ...]:
-    """What all of them would copy, if nothing speaks against any of them."""
+    """Plan all mounts; raises if any of them is invalid, over budget or overlaps another."""
     plans = tuple(_plan(mount, roots) for mount in mounts)
     for plan in plans:
         _check_budget(plan)
@@ -124,23 +136,23 @@ def plan_mounts(mounts: Iterable[HostMount], roots: AllowedRoots) -> tuple[Mount
 def _plan(mount: HostMount, roots: AllowedRoots) -> MountPlan:
     location = roots.resolve(mount.host_path)
     mount_path = mount.mount_path or _default_mount_path(mount, location)
-    with _readable(location), opened(best_opener(), location.anchor, location.parts, READ) as descriptor:
+    with _translate_read_errors(location), open_beneath(location.anchor, location.parts, READ_FILE) as descriptor:
         found = os.fstat(descriptor)
     if stat.S_ISDIR(found.st_mode):
-        files = tuple(sorted(_Walk(mount, mount_path, roots).files(location), key=lambda file: file.target))
+        files = tuple(sorted(_MountWalk(mount, mount_path, roots).files(location), key=lambda file: file.target))
     elif stat.S_ISREG(found.st_mode):
         if not mount_path.segments:
-            raise WorkspaceError(f"{mount.host_path!r} is a file; give it a name in mount_path")
+            raise WorkspaceError(f"{mount.host_path!r} is a file; mount_path must include its name")
         files = (PlannedFile(mount_path.segments[-1], mount_path.segments, location, found.st_size),)
     else:
         raise WorkspaceError(
-            f"{mount.host_path!r} is {describe(found.st_mode)}; only files and directories are mounted"
+            f"{mount.host_path!r} is {describe_mode(found.st_mode)}; only files and directories are mounted"
         )
     return MountPlan(mount, Path(location.path), mount_path, stat.S_ISDIR(found.st_mode), files)
 
 
-class _Walk:
-    """Finds the files of one mounted directory."""
+class _MountWalk:
+    """Lists the files of one mounted directory."""
 
     def __init__(self, mount: HostMount, mount_path: VfsPath, roots: AllowedRoots) -> None:
         self._mount = mount
@@ -151,39 +163,41 @@ class _Walk:
 
     def files(self, top: Location) -> Iterator[PlannedFile]:
         count = 0
-        waiting: list[tuple[Parts, Location, tuple[tuple[int, int], ...]]] = [((), top, ())]
-        while waiting:
-            entry, location, above = waiting.pop()
-            with _readable(location), opened(best_opener(), location.anchor, location.parts, LIST) as directory:
-                here = os.fstat(directory)
-                identity = (here.st_dev, here.st_ino)
-                if identity in above:
-                    continue  # a link led back to where we came from
-                for name in names_in(directory):
+        pending: list[tuple[Parts, Location, tuple[tuple[int, int], ...]]] = [((), top, ())]
+        while pending:
+            entry, location, ancestors = pending.pop()
+            with _translate_read_errors(location), open_beneath(location.anchor, location.parts, LIST_DIR) as directory:
+                directory_stat = os.fstat(directory)
+                identity = (directory_stat.st_dev, directory_stat.st_ino)
+                if identity in ancestors:
+                    continue  # a circular link
+                for name in list_names(directory):
                     child = (*entry, name)
-                    source, found = self._look(child, location.below(name), directory)
+                    source, found = self._inspect_entry(child, location.below(name), directory)
                     if source is None or found is None:
                         continue
                     if stat.S_ISDIR(found.st_mode):
-                        waiting.append((child, source, (*above, identity)))
+                        pending.append((child, source, (*ancestors, identity)))
                     else:
-                        yield self._file(child, source, found.st_size)
+                        yield self._planned_file(child, source, found.st_size)
                         count += 1
             if count > MAX_FILES:
                 raise WorkspaceBudgetError(f"{self._mount.host_path!r} has more than {MAX_FILES:,} files; exclude some")
 
-    def _look(self, entry: Parts, source: Location, directory: int) -> tuple[Location | None, os.stat_result | None]:
-        """What an entry is and where it is opened, or nothing if the mount passes it over."""
+    def _inspect_entry(
+        self, entry: Parts, source: Location, directory: int
+    ) -> tuple[Location | None, os.stat_result | None]:
+        """The location and stat of an entry, or (None, None) if it is skipped."""
         path = "/".join(entry)
         if self._excluded.match_file(path):
             return None, None
-        with _readable(source):
+        with _translate_read_errors(source):
             try:
                 found = os.stat(entry[-1], dir_fd=directory, follow_symlinks=False)
             except FileNotFoundError:
                 return None, None
             if stat.S_ISLNK(found.st_mode):
-                followed = self._follow(source)
+                followed = self._follow_link(source)
                 if followed is None:
                     return None, None
                 source, found = followed
@@ -191,11 +205,11 @@ class _Walk:
                 return (None, None) if self._excluded.match_file(path + "/") else (source, found)
             if not stat.S_ISREG(found.st_mode) or (self._included and not self._included.match_file(path)):
                 return None, None
-            # Opened once now, so that what cannot be read is known before anything is copied.
-            with opened(best_opener(), source.anchor, source.parts, READ) as file:
+            # Opened now, so that unreadable files are found before anything is copied.
+            with open_beneath(source.anchor, source.parts, READ_FILE) as file:
                 return source, os.fstat(file)
 
-    def _follow(self, link: Location) -> tuple[Location, os.stat_result] | None:
+    def _follow_link(self, link: Location) -> tuple[Location, os.stat_result] | None:
         if not self._mount.follow_symlinks:
             return None
         resolved = Path(os.path.realpath(link.path))
@@ -209,37 +223,37 @@ class _Walk:
             found = os.lstat(resolved)
         except OSError:
             return None
-        # `realpath` gives up on a link that leads to itself and returns it.
+        # `realpath` returns a link that points to itself.
         return None if stat.S_ISLNK(found.st_mode) else (location, found)
 
-    def _file(self, entry: Parts, source: Location, size: int) -> PlannedFile:
+    def _planned_file(self, entry: Parts, source: Location, size: int) -> PlannedFile:
         target = (*self._mount_path.segments, *entry)
         if not is_addressable(target):
-            raise WorkspaceError(f"{source.path!r} has a name that a workspace cannot hold; rename or exclude it")
+            raise WorkspaceError(f"{source.path!r} has a name that is not valid in a workspace; rename or exclude it")
         return PlannedFile("/".join(entry), target, source, size)
 
 
-def _resolved(roots: Sequence[str | os.PathLike[str]]) -> list[Path]:
+def _resolve_roots(roots: Sequence[str | os.PathLike[str]]) -> list[Path]:
     if not roots:
         raise WorkspaceSecurityError(
-            "allowed_host_roots is empty, so nothing may be mounted; name the directories that mounts may read"
+            "allowed_host_roots is empty, so no mount is allowed; list the directories that mounts may read"
         )
-    return [Path(os.path.realpath(root)) for root in listed_roots(roots)]
+    return [Path(os.path.realpath(root)) for root in root_tuple(roots)]
 
 
-def _claims(host_path: str, roots: Sequence[Path]) -> list[Path]:
-    """The places in the allowed roots that a mount may mean, likeliest first; refused where there is none."""
-    bases = [Path("/")] if Path(host_path).is_absolute() else [*map(_base, roots), Path.cwd()]
-    claims = [Path(os.path.realpath(base / host_path)) for base in bases]
-    if not any(claim.is_relative_to(root) for claim in claims for root in roots):
+def _candidate_paths(host_path: str, roots: Sequence[Path]) -> list[Path]:
+    """The resolved paths that `host_path` may refer to, in order of preference; raises if none is allowed."""
+    bases = [Path("/")] if Path(host_path).is_absolute() else [*map(_root_directory, roots), Path.cwd()]
+    candidates = [Path(os.path.realpath(base / host_path)) for base in bases]
+    if not any(path.is_relative_to(root) for path in candidates for root in roots):
         allowed = ", ".join(repr(str(root)) for root in roots)
         raise WorkspaceSecurityError(
-            f"{host_path!r} is {str(claims[0])!r}, outside of the allowed host roots ({allowed})"
+            f"{host_path!r} is {str(candidates[0])!r}, outside of the allowed host roots ({allowed})"
         )
-    return claims
+    return candidates
 
 
-def _base(root: Path) -> Path:
+def _root_directory(root: Path) -> Path:
     return root.parent if root.is_file() else root
 
 
@@ -248,17 +262,17 @@ def _default_mount_path(mount: HostMount, location: Location) -> VfsPath:
     try:
         return VfsPath((name if name not in {"", ".."} else Path(location.path).name,))
     except InvalidPathError as error:
-        raise WorkspaceError(f"{mount.host_path!r} gives no name to mount it under; set mount_path") from error
+        raise WorkspaceError(f"{mount.host_path!r} has no name for the default mount_path; set mount_path") from error
 
 
 def _spec(globs: Sequence[str]) -> GitIgnoreSpec:
     try:
         spec = GitIgnoreSpec.from_lines(_at_every_depth(glob) for glob in globs)
     except (ValueError, re.error) as error:
-        raise WorkspaceError(f"one of the patterns {tuple(globs)!r} is no glob: {error}") from error
+        raise WorkspaceError(f"invalid glob in {tuple(globs)!r}: {error}") from error
     for glob, pattern in zip(globs, spec.patterns, strict=True):
-        if pattern.include is None:  # neither includes nor excludes: not understood, and not said so
-            raise WorkspaceError(f"the pattern {glob!r} is no glob")
+        if pattern.include is None:  # pathspec ignores the pattern silently
+            raise WorkspaceError(f"invalid glob {glob!r}")
     return spec
 
 
@@ -273,7 +287,7 @@ def _check_budget(plan: MountPlan) -> None:
     limit = plan.mount.max_bytes
     if limit is None or plan.size <= limit:
         return
-    largest = nlargest(_LARGEST, plan.files, key=lambda file: file.size)
+    largest = nlargest(_MAX_LISTED_FILES, plan.files, key=lambda file: file.size)
     raise WorkspaceBudgetError(
         f"{plan.mount.host_path!r} holds {plan.size:,} bytes, more than its max_bytes of {limit:,}; its largest files: "
         + ", ".join(f"{file.entry} ({file.size:,})" for file in largest)
@@ -282,27 +296,29 @@ def _check_budget(plan: MountPlan) -> None:
 
 
 def _check_overlaps(plans: Sequence[MountPlan]) -> None:
-    """No mount may put anything at another's mount path or below it, nor a file on the way to it."""
+    """No mount may write at or below another's mount path, nor put a file at one of its parents."""
     for plan in plans:
         depth = len(plan.mount_path.segments)
         files = {file.target for file in plan.files}
         occupied = {target[:length] for target in files for length in range(depth, len(target) + 1)}
         occupied.add(plan.mount_path.segments)
         for other in plans:
-            way = other.mount_path.segments
-            if other is not plan and (way in occupied or any(way[:length] in files for length in range(len(way)))):
+            target = other.mount_path.segments
+            if other is not plan and (
+                target in occupied or any(target[:length] in files for length in range(len(target)))
+            ):
                 raise WorkspaceError(
-                    f"the mounts of {plan.mount.host_path!r} and {other.mount.host_path!r} both fill "
-                    f"{join(way)!r}; give one of them another mount_path"
+                    f"the mounts of {plan.mount.host_path!r} and {other.mount.host_path!r} both write to "
+                    f"{join(target)!r}; change the mount_path of one of them"
                 )
 
 
 @contextmanager
-def _readable(location: Location) -> Generator[None]:
-    """Say which file could not be read, and what to do."""
+def _translate_read_errors(location: Location) -> Generator[None]:
+    """Translate `OSError`s to a `WorkspaceError` that names the file."""
     try:
         yield
     except OSError as error:
         raise WorkspaceError(
-            f"cannot read {location.path!r}: {error.strerror}; exclude it, or allow us to read it"
+            f"cannot read {location.path!r}: {error.strerror}; exclude it, or make it readable"
         ) from error

@@ -7,7 +7,7 @@ import pytest
 
 from antwort.api.items import read
 from antwort.api.requests import JsonObjectFormat, JsonSchemaFormat
-from antwort.engine.ports import CallPiece, Finished, FunctionSpec, ModelRequest, TextPiece
+from antwort.engine.ports import CallPiece, Finished, FunctionSpec, ModelRequest, MustCall, TextPiece
 from antwort.models.embedded.generation import CompletionEnd, Generation, bound_integers
 from antwort.models.embedded.prompt import FEW_SHOTS
 from antwort.testing.model import fold

@@ -32,7 +32,7 @@ def contents(directory):
     }
 
 
-def test_files_arrive_and_are_previewed(host, workspace):
+def test_files_are_copied_and_previewed(host, workspace):
     previews = materialize(
         [HostMount("repo", "project"), HostMount(str(host / "repo/README.md"), "notes/intro.md", max_bytes=7)],
         allowed_host_roots=(host,),
@@ -53,28 +53,28 @@ def test_files_arrive_and_are_previewed(host, workspace):
     assert type(previews[0].mount_path) is str
 
 
-def test_a_mount_may_be_the_whole_workspace(host, workspace):
+def test_mount_at_the_root_of_the_workspace(host, workspace):
     materialize([HostMount("repo", ".")], allowed_host_roots=[host], destination=workspace)
 
     assert contents(workspace) == {"README.md": "read me", "src/app.py": "print()"}
 
 
-def test_what_is_in_the_way_in_the_workspace_is_named(host, workspace):
+def test_existing_file_in_the_workspace_is_named_in_the_error(host, workspace):
     workspace.mkdir()
     (workspace / "file").write_text("mine")
 
-    with pytest.raises(WorkspaceError, match="cannot make 'file/repo' in the workspace"):
+    with pytest.raises(WorkspaceError, match="cannot create 'file/repo' in the workspace"):
         materialize([HostMount("repo", "file/repo")], allowed_host_roots=[host], destination=workspace)
-    with pytest.raises(WorkspaceError, match="cannot make a workspace of"):
+    with pytest.raises(WorkspaceError, match=r"cannot use .* as a workspace"):
         materialize([HostMount("repo")], allowed_host_roots=[host], destination=workspace / "file")
     assert contents(workspace) == {"file": "mine"}
 
 
-def test_no_mounts_need_no_roots(workspace):
+def test_empty_mounts_need_no_roots(workspace):
     assert materialize([], allowed_host_roots=[], destination=workspace) == ()
 
 
-def test_modes_and_times_are_kept_and_setuid_is_not(host, workspace):
+def test_modes_and_times_are_kept_without_setuid(host, workspace):
     (host / "repo/README.md").chmod(0o444)
     (host / "repo/src/app.py").chmod(0o4755)
     os.utime(host / "repo/src/app.py", (1_000_000, 1_000_000))
@@ -89,7 +89,7 @@ def test_modes_and_times_are_kept_and_setuid_is_not(host, workspace):
     assert (workspace / "src/app.py").stat().st_mtime == 1_000_000
 
 
-def test_links_bring_content_only_where_asked(host, workspace):
+def test_links_are_copied_only_with_follow_symlinks(host, workspace):
     (host / "repo/leak").symlink_to("../../secret")
     (host / "repo/same").symlink_to("README.md")
 
@@ -113,7 +113,7 @@ def test_links_bring_content_only_where_asked(host, workspace):
         (HostMount("leaky", follow_symlinks=True), WorkspaceSecurityError),
     ],
 )
-def test_one_refused_mount_and_nothing_is_copied(host, workspace, bad, error):
+def test_invalid_mount_prevents_all_copies(host, workspace, bad, error):
     (host / "leaky").mkdir()
     (host / "leaky/link").symlink_to("../../secret")
 
@@ -123,7 +123,7 @@ def test_one_refused_mount_and_nothing_is_copied(host, workspace, bad, error):
 
 
 def after_planning(monkeypatch, action):
-    """Let something happen to the host between the plan and the copy."""
+    """Run an action on the host between planning and copying."""
     plan = mount_copy.plan_mounts
 
     def plan_then_act(*arguments):
@@ -134,7 +134,7 @@ def after_planning(monkeypatch, action):
     monkeypatch.setattr(mount_copy, "plan_mounts", plan_then_act)
 
 
-def test_a_file_that_grows_cannot_pass_the_budget(host, workspace, monkeypatch):
+def test_growing_file_cannot_exceed_the_budget(host, workspace, monkeypatch):
     after_planning(monkeypatch, lambda: (host / "repo/src/app.py").write_text("x" * 1000))
 
     with pytest.raises(WorkspaceBudgetError, match=r"app.py' grew to 1,000 bytes"):
@@ -142,7 +142,7 @@ def test_a_file_that_grows_cannot_pass_the_budget(host, workspace, monkeypatch):
     assert list(workspace.iterdir()) == []
 
 
-def test_a_file_that_became_a_link_is_not_followed(host, workspace, monkeypatch):
+def test_file_replaced_by_a_link_is_not_followed(host, workspace, monkeypatch):
     def swap():
         (host / "repo/src/app.py").unlink()
         (host / "repo/src/app.py").symlink_to("../../../secret")
@@ -153,7 +153,7 @@ def test_a_file_that_became_a_link_is_not_followed(host, workspace, monkeypatch)
     assert list(workspace.iterdir()) == []
 
 
-def test_a_directory_that_became_a_link_is_not_followed(host, workspace, monkeypatch):
+def test_directory_replaced_by_a_link_is_not_followed(host, workspace, monkeypatch):
     def swap():
         (host.parent / "elsewhere").mkdir()
         (host.parent / "elsewhere/app.py").write_text("secret")
@@ -166,17 +166,17 @@ def test_a_directory_that_became_a_link_is_not_followed(host, workspace, monkeyp
     assert list(workspace.iterdir()) == []
 
 
-def test_a_file_that_became_a_fifo_does_not_make_it_wait(host, workspace, monkeypatch):
+def test_file_replaced_by_a_fifo_does_not_block(host, workspace, monkeypatch):
     def swap():
         (host / "repo/src/app.py").unlink()
         os.mkfifo(host / "repo/src/app.py")
 
     after_planning(monkeypatch, swap)
-    with pytest.raises(WorkspaceError, match="stopped being a file"):
+    with pytest.raises(WorkspaceError, match="is no longer a file"):
         materialize([HostMount("repo")], allowed_host_roots=[host], destination=workspace)
 
 
-def test_what_the_workspace_already_has_is_not_touched(host, workspace):
+def test_existing_files_of_the_workspace_are_not_changed(host, workspace):
     (workspace / "repo/src").mkdir(parents=True)
     (workspace / "repo/src/app.py").write_text("precious")
 
@@ -185,7 +185,7 @@ def test_what_the_workspace_already_has_is_not_touched(host, workspace):
     assert contents(workspace) == {"repo/src/app.py": "precious"}
 
 
-def test_a_link_in_the_workspace_is_not_followed(host, workspace, tmp_path):
+def test_link_in_the_workspace_is_not_followed(host, workspace, tmp_path):
     workspace.mkdir()
     (tmp_path / "elsewhere").mkdir()
     (workspace / "repo").symlink_to("../elsewhere")
@@ -195,7 +195,7 @@ def test_a_link_in_the_workspace_is_not_followed(host, workspace, tmp_path):
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
-def test_many_small_files_take_about_as_long_as_a_plain_copy(host, workspace):
+def test_copy_of_many_small_files_is_about_as_fast_as_copytree(host, workspace):
     for number in range(2_000):
         directory = host / f"many/{number % 100}"
         if number < 100:

@@ -9,7 +9,7 @@ from weakincentives.errors import WorkspaceError, WorkspaceSecurityError
 from weakincentives.filesystem import HostMount, VfsPath
 
 
-def test_the_mount_of_a_workspace_path_as_written():
+def test_mount_with_a_vfs_path():
     mount = HostMount(
         host_path="sunfish",
         mount_path=VfsPath(("workspace", "sunfish")),
@@ -25,14 +25,14 @@ def test_the_mount_of_a_workspace_path_as_written():
     assert mount.follow_symlinks is False
 
 
-def test_what_can_be_left_out():
+def test_defaults():
     mount = HostMount("repo")
 
     assert mount == HostMount("repo", None, (), (), None, follow_symlinks=False)
     assert (mount.mount_path, mount.include_glob, mount.exclude_glob, mount.max_bytes) == (None, (), (), None)
 
 
-def test_it_takes_what_people_write():
+def test_accepted_argument_types():
     mount = HostMount(Path("repo"), "/project/", include_glob="*.py", exclude_glob=[".git/*"])
 
     assert mount.host_path == "repo"
@@ -41,7 +41,7 @@ def test_it_takes_what_people_write():
     assert mount.exclude_glob == (".git/*",)
 
 
-def test_it_is_a_value():
+def test_frozen_dataclass_semantics():
     mount = HostMount("repo", "project")
 
     assert hash(mount) == hash(HostMount("repo", VfsPath("project")))
@@ -59,8 +59,8 @@ def test_it_is_a_value():
 
 
 @pytest.mark.parametrize("path", ["../x", "..", "a/../../x", "a/../b", "/../x", "", "a\\b", "a\0b", "x" * 300])
-def test_a_mount_path_cannot_leave_the_workspace(path):
-    with pytest.raises(WorkspaceSecurityError, match="is no path inside the workspace"):
+def test_mount_path_cannot_leave_the_workspace(path):
+    with pytest.raises(WorkspaceSecurityError, match="is not a path in the workspace"):
         HostMount("repo", mount_path=path)
 
 
@@ -68,6 +68,6 @@ def test_a_mount_path_cannot_leave_the_workspace(path):
     "arguments",
     [{"host_path": ""}, {"host_path": "a\0b"}, {"max_bytes": -1}, {"include_glob": ("",)}, {"exclude_glob": ("/",)}],
 )
-def test_what_cannot_work_is_refused_when_declared(arguments):
+def test_invalid_arguments_are_rejected(arguments):
     with pytest.raises(WorkspaceError):
         HostMount(**{"host_path": "repo", **arguments})

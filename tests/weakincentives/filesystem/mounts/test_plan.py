@@ -12,7 +12,7 @@ from weakincentives.filesystem import HostMount
 from weakincentives.filesystem.mounts import plan as mount_plan
 from weakincentives.filesystem.mounts.plan import AllowedRoots, check_mounts, plan_mounts
 
-# What a repository looks like, as far as patterns care.
+# The files of a typical repository.
 REPOSITORY = (
     ".git/config",
     ".git/objects/ab/cd",
@@ -55,7 +55,7 @@ def entries(mount, *roots):
     return [file.entry for file in planned.files]
 
 
-# ── Patterns ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Patterns ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def entries(mount, *roots):
         ("**", list(REPOSITORY)),
     ],
 )
-def test_what_a_pattern_excludes(host, pattern, gone):
+def test_exclude_patterns(host, pattern, gone):
     fill(host / "repo", *REPOSITORY)
 
     left = entries(HostMount("repo", exclude_glob=(pattern,)), host)
@@ -87,7 +87,7 @@ def test_what_a_pattern_excludes(host, pattern, gone):
 
 
 @pytest.mark.parametrize(
-    "pattern, taken",
+    "pattern, expected",
     [
         ("*.py", ["src/app.py", "src/lib/util.py", "vendor/sub/code.py"]),
         ("/*.md", ["README.md"]),
@@ -97,20 +97,20 @@ def test_what_a_pattern_excludes(host, pattern, gone):
         ("nothing", []),
     ],
 )
-def test_what_a_pattern_includes(host, pattern, taken):
+def test_include_patterns(host, pattern, expected):
     fill(host / "repo", *REPOSITORY)
 
-    assert entries(HostMount("repo", include_glob=(pattern,)), host) == taken
+    assert entries(HostMount("repo", include_glob=(pattern,)), host) == expected
 
 
-def test_exclude_wins(host):
+def test_exclude_takes_precedence(host):
     fill(host / "repo", *REPOSITORY)
 
     mount = HostMount("repo", include_glob=("*.py", "*.md"), exclude_glob=("vendor/*", "**/lib/**"))
     assert entries(mount, host) == ["README.md", "docs/index.md", "src/app.py"]
 
 
-def test_an_exclusion_may_have_exceptions(host):
+def test_negated_exclude_pattern(host):
     fill(host / "repo", "a.log", "keep.log", "#notes", "!odd")
 
     assert entries(HostMount("repo", exclude_glob=("*.log", "!keep.log")), host) == ["!odd", "#notes", "keep.log"]
@@ -118,14 +118,14 @@ def test_an_exclusion_may_have_exceptions(host):
 
 
 @pytest.mark.parametrize("pattern", ["[", "a[b", "[z-a]", "back\\"])
-def test_a_pattern_that_is_none_is_refused(host, pattern):
+def test_invalid_pattern_is_rejected(host, pattern):
     fill(host / "repo", "a")
 
-    with pytest.raises(WorkspaceError, match="is no glob"):
+    with pytest.raises(WorkspaceError, match="invalid glob"):
         entries(HostMount("repo", include_glob=("a", pattern)), host)
 
 
-def test_excluded_directories_are_not_even_looked_into(host, unprivileged):
+def test_excluded_directories_are_not_listed(host, unprivileged):
     fill(host / "repo", "a", "locked/b")
     (host / "repo/locked").chmod(0)
     try:
@@ -136,31 +136,31 @@ def test_excluded_directories_are_not_even_looked_into(host, unprivileged):
         (host / "repo/locked").chmod(0o700)
 
 
-def test_a_file_mounted_by_itself_is_always_taken(host):
+def test_patterns_do_not_apply_to_a_single_file_mount(host):
     fill(host, "a.csv")
 
     (planned,) = plan(HostMount("a.csv", "data/b.csv", exclude_glob=("*.csv",)), roots=[host])
     assert [(file.entry, file.target) for file in planned.files] == [("b.csv", ("data", "b.csv"))]
     assert not planned.is_directory
-    with pytest.raises(WorkspaceError, match="give it a name"):
+    with pytest.raises(WorkspaceError, match="mount_path must include its name"):
         plan(HostMount("a.csv", "."), roots=[host])
 
 
-# ── Allowed roots ────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Allowed roots ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_without_roots_nothing_is_allowed(host):
+def test_empty_roots_allow_no_mount(host):
     with pytest.raises(WorkspaceSecurityError, match="allowed_host_roots is empty"):
         plan(HostMount(str(host)), roots=[])
 
 
-def test_one_path_alone_is_no_list_of_roots(host):
-    with pytest.raises(WorkspaceSecurityError, match="must be a list of directories, not one path"):
+def test_single_path_as_roots_is_rejected(host):
+    with pytest.raises(WorkspaceSecurityError, match="must be a list of directories, not a single path"):
         plan(HostMount("/etc/passwd"), roots=str(host))
 
 
 @pytest.mark.parametrize("path", ["../secret", "../secret/key", "repo/../../secret", "/", "/etc/passwd", "../nothing"])
-def test_what_lies_outside_is_refused_whether_it_exists_or_not(host, path, monkeypatch):
+def test_path_outside_of_the_roots_is_rejected_whether_it_exists_or_not(host, path, monkeypatch):
     monkeypatch.chdir(host)
     fill(host / "repo", "a")
 
@@ -168,14 +168,14 @@ def test_what_lies_outside_is_refused_whether_it_exists_or_not(host, path, monke
         plan(HostMount(path, "x"), roots=[host])
 
 
-def test_a_neighbour_with_the_same_beginning_is_outside(host):
+def test_sibling_with_the_same_prefix_is_outside(host):
     fill(host.parent / "allowed-not", "a")
 
     with pytest.raises(WorkspaceSecurityError):
         plan(HostMount(str(host.parent / "allowed-not")), roots=[host])
 
 
-def test_a_named_link_is_judged_by_where_it_leads(host):
+def test_host_path_that_is_a_link_is_checked_by_its_target(host):
     fill(host / "v1", "a")
     (host / "latest").symlink_to("v1")
     (host / "leak").symlink_to("../secret")
@@ -186,7 +186,7 @@ def test_a_named_link_is_judged_by_where_it_leads(host):
         plan(HostMount("leak"), roots=[host])
 
 
-def test_relative_paths_are_tried_in_every_root_and_then_where_we_are(host, monkeypatch):
+def test_relative_paths_are_resolved_in_roots_then_working_directory(host, monkeypatch):
     fill(host / "one", "first/a")
     fill(host / "two", "second/b", "sub/third/c")
     roots = [host / "one", host / "two", host / "missing"]
@@ -200,7 +200,7 @@ def test_relative_paths_are_tried_in_every_root_and_then_where_we_are(host, monk
         entries(HostMount("fourth"), *roots)
 
 
-def test_a_root_may_be_a_link_or_a_single_file(host):
+def test_root_may_be_a_link_or_a_single_file(host):
     fill(host, "dir/a", "dir/b")
     (host.parent / "alias").symlink_to("allowed/dir")
 
@@ -211,7 +211,7 @@ def test_a_root_may_be_a_link_or_a_single_file(host):
         entries(HostMount(str(host / "dir/b")), host / "dir/a")
 
 
-def test_the_name_in_the_workspace_is_the_last_of_the_path(host, monkeypatch):
+def test_default_mount_path_is_the_name_of_host_path(host, monkeypatch):
     fill(host / "repo", "a")
     monkeypatch.chdir(host / "repo")
 
@@ -224,10 +224,10 @@ def test_the_name_in_the_workspace_is_the_last_of_the_path(host, monkeypatch):
         plan(HostMount("/"), roots=["/"])
 
 
-# ── Links and special files inside ───────────────────────────────────────────────────────────────────────────────────
+# ── Links and special files ───────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_links_are_skipped_and_never_leak(host):
+def test_links_are_skipped_by_default(host):
     fill(host / "repo", "a")
     (host / "repo/file").symlink_to("../../secret/key")
     (host / "repo/dir").symlink_to("../../secret")
@@ -237,7 +237,7 @@ def test_links_are_skipped_and_never_leak(host):
     assert entries(HostMount("repo"), host) == ["a"]
 
 
-def test_followed_links_are_taken_under_their_own_name(host):
+def test_followed_links_keep_their_own_name(host):
     fill(host / "repo", "a", "sub/b")
     fill(host / "shared", "c", "d.log")
     (host / "repo/file").symlink_to("../shared/c")
@@ -251,7 +251,7 @@ def test_followed_links_are_taken_under_their_own_name(host):
 
 
 @pytest.mark.parametrize("target", ["../../secret", "../../secret/key", "../../nothing", "/etc"])
-def test_a_followed_link_may_not_lead_outside(host, target):
+def test_followed_link_to_outside_is_rejected(host, target):
     fill(host / "repo", "a")
     (host / "repo/link").symlink_to(target)
 
@@ -262,7 +262,7 @@ def test_a_followed_link_may_not_lead_outside(host, target):
     assert entries(HostMount("repo", follow_symlinks=True, exclude_glob="link"), host) == ["a"]
 
 
-def test_circles_end(host):
+def test_circular_links_are_skipped(host):
     fill(host / "repo", "a", "one/b", "two/c")
     (host / "repo/one/up").symlink_to("..")
     (host / "repo/one/other").symlink_to("../two")
@@ -278,7 +278,7 @@ def test_circles_end(host):
     ]
 
 
-def test_there_is_an_end_to_what_links_can_multiply(host, monkeypatch):
+def test_number_of_files_is_limited(host, monkeypatch):
     monkeypatch.setattr(mount_plan, "MAX_FILES", 50)
     for number in range(8):
         fill(host / "repo", f"{number}/file")
@@ -298,7 +298,7 @@ def test_special_files_are_skipped_and_cannot_be_mounted(host):
         entries(HostMount("repo/fifo"), host)
 
 
-def test_a_name_that_a_workspace_cannot_hold_is_refused(host):
+def test_name_that_is_invalid_in_a_workspace_is_rejected(host):
     fill(host / "repo", "a", "back\\slash")
 
     with pytest.raises(WorkspaceError, match="rename or exclude it"):
@@ -306,7 +306,7 @@ def test_a_name_that_a_workspace_cannot_hold_is_refused(host):
     assert entries(HostMount("repo", exclude_glob="back*"), host) == ["a"]
 
 
-def test_an_unreadable_file_is_named(host, unprivileged):
+def test_unreadable_file_is_named(host, unprivileged):
     fill(host / "repo", "a", "private")
     (host / "repo/private").chmod(0)
 
@@ -314,10 +314,10 @@ def test_an_unreadable_file_is_named(host, unprivileged):
         entries(HostMount("repo"), host)
 
 
-# ── Budgets and overlaps ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── Budgets and overlaps ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_crossing_the_budget_names_limit_total_and_the_largest(host):
+def test_budget_error_names_limit_total_and_largest_files(host):
     for number in range(8):
         fill(host / "repo", f"file{number}", content="x" * number * 1000)
 
@@ -333,7 +333,7 @@ def test_crossing_the_budget_names_limit_total_and_the_largest(host):
     assert len(entries(HostMount("repo", max_bytes=1_000, include_glob="*[01]"), host)) == 2
 
 
-def test_each_mount_has_its_own_budget(host):
+def test_budget_applies_per_mount(host):
     fill(host, "a/x", "b/x", content="12345")
 
     assert len(plan(HostMount("a", max_bytes=5), HostMount("b", max_bytes=5), roots=[host])) == 2
@@ -361,16 +361,16 @@ def test_each_mount_has_its_own_budget(host):
         (("one/file", "x/file"), ("two", "y"), False),
     ],
 )
-def test_mounts_may_not_fill_each_others_place(host, first, second, clash):
+def test_overlapping_mounts_are_rejected(host, first, second, clash):
     fill(host, "one/file", "one/sub/a", "two/b")
     mounts = [HostMount(*first), HostMount(*second)]
 
     for order in (mounts, mounts[::-1]):
-        with pytest.raises(WorkspaceError, match="both fill") if clash else contextlib.nullcontext():
+        with pytest.raises(WorkspaceError, match="both write to") if clash else contextlib.nullcontext():
             plan(*order, roots=[host])
 
 
-def test_outsiders_are_known_by_their_paths_alone(tmp_path):
+def test_check_mounts_rejects_paths_outside_of_the_roots(tmp_path):
     (tmp_path / "root").mkdir()
     (tmp_path / "root/link").symlink_to("/etc")
     check_mounts([HostMount(tmp_path / "root/not/there"), HostMount("relative")], [tmp_path / "root"])

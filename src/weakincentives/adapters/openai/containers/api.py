@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from weakincentives.adapters.openai.sdk import faults, http_library, shorter
 from weakincentives.adapters.openai.wire import STREAMED, Malformed, Wire, as_object, objects_in, text_in
-from weakincentives.adapters.throttle import ThrottlePolicy, with_backoff
+from weakincentives.adapters.retry import ThrottlePolicy, with_backoff
 from weakincentives.clock import SYSTEM_CLOCK, Clock
 from weakincentives.deadlines import Deadline
 from weakincentives.errors import ProviderFault

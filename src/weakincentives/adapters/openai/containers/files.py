@@ -30,7 +30,7 @@ from weakincentives.adapters.openai.containers.transfer import (
 )
 from weakincentives.errors import MissingFileError
 from weakincentives.filesystem import FileStat
-from weakincentives.filesystem.faults import missing, not_a_directory, not_a_file
+from weakincentives.filesystem.errors import missing_file, not_a_directory, not_a_file
 from weakincentives.filesystem.paths import normalise
 
 _MOST_CACHED = 64 << 20
@@ -133,7 +133,7 @@ class ContainerContents:
             return self.content(entry, container)
         except FileGone as gone:
             self.is_stale = True
-            raise missing(path) from gone
+            raise missing_file(path) from gone
 
     def content(self, entry: Entry, container: str) -> bytes:
         """What the container has. Kept by id and size, since another content has another of the one or the other."""
@@ -158,7 +158,7 @@ class ContainerContents:
         self.refresh(container)
         found = self.index.get(entry.path)
         if found is None:
-            raise missing(entry.path)
+            raise missing_file(entry.path)
         return found
 
     # ── changing ─────────────────────────────────────────────────────────────────────────────────────────────────────

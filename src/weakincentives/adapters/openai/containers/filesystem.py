@@ -22,7 +22,7 @@ from weakincentives.adapters.openai.containers.mirror import Mirror
 from weakincentives.adapters.openai.containers.sync import download_all, sync
 from weakincentives.errors import FilesystemError, ProviderFault
 from weakincentives.filesystem import FileStat, FilesystemBase, HostFilesystem, HostSnapshot
-from weakincentives.filesystem.faults import directory_not_empty, root_is_kept
+from weakincentives.filesystem.errors import directory_not_empty, root_not_deletable
 from weakincentives.filesystem.paths import join, normalise, split
 from weakincentives.runtime import WorkspaceSynced
 
@@ -196,7 +196,7 @@ class ContainerFilesystem(FilesystemBase):
 
     def delete(self, path: str, *, recursive: bool = False) -> None:
         if not split(path):
-            raise root_is_kept(path)
+            raise root_not_deletable(path)
         known = normalise(path)
 
         def work(container: str) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from weakincentives.adapters.openai.containers.api import RemoteFile
 from weakincentives.errors import InvalidPathError
-from weakincentives.filesystem.faults import missing, not_a_directory, not_a_file
+from weakincentives.filesystem.errors import missing_file, not_a_directory, not_a_file
 from weakincentives.filesystem.paths import MAX_NAME_BYTES, ROOT, Parts, join, split
 
 _KEPT_OF_A_LONG_NAME = 180
@@ -73,14 +73,14 @@ class Index:
         entry = self._entries.get(known)
         if entry is None:
             self.refuse_file_on_the_way(path, parts[:-1])
-            raise missing(path)
+            raise missing_file(path)
         return entry
 
     def refuse_file_on_the_way(self, path: str, parts: Parts) -> None:
         """Refuse `path` if one of the directories that it needs is a file."""
         for length in range(1, len(parts) + 1):
             if join(parts[:length]) in self._entries:
-                raise not_a_directory(path, culprit=join(parts[:length]))
+                raise not_a_directory(path, component=join(parts[:length]))
 
     def check_writable(self, path: str) -> str:
         """The normal form of a path at which a file can be written."""

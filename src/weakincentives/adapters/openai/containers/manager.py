@@ -19,7 +19,7 @@ from weakincentives.adapters.openai.containers.api import Container, ContainerAp
 from weakincentives.adapters.openai.native_tools.capability import PROVIDER
 from weakincentives.adapters.openai.native_tools.code_interpreter_tool import CodeInterpreterResult
 from weakincentives.adapters.openai.sdk import Transport, faults
-from weakincentives.adapters.throttle import ThrottlePolicy
+from weakincentives.adapters.retry import ThrottlePolicy
 from weakincentives.clock import SYSTEM_CLOCK, Clock
 from weakincentives.deadlines import Deadline
 from weakincentives.errors import ContainerExpiredError, FilesystemError, ProviderFault, WorkspaceError

@@ -12,7 +12,7 @@ from typing import BinaryIO, Literal, TypeAlias, TypeVar, cast
 
 from weakincentives.adapters.openai.containers.api import ContainerApi, FileGone, RemoteFile
 from weakincentives.adapters.openai.containers.index import Entry
-from weakincentives.adapters.throttle import ThrottlePolicy, with_backoff
+from weakincentives.adapters.retry import ThrottlePolicy, with_backoff
 from weakincentives.clock import SYSTEM_CLOCK, Clock
 from weakincentives.errors import (
     FilesystemError,
@@ -21,7 +21,7 @@ from weakincentives.errors import (
     NotAFileError,
     ProviderFault,
 )
-from weakincentives.filesystem.tar import Member, Packed, pack, unpack
+from weakincentives.filesystem.tar import TarEntry, TarMember, pack, unpack
 from weakincentives.runtime import TransferProgress
 
 T = TypeVar("T")
@@ -193,8 +193,8 @@ class Archive:
 
         def tar() -> Iterator[bytes]:
             progress.restart()
-            packed = [Packed(name) for name in directories]
-            packed += [Packed(file.place, file.size, _counting(file.open, progress)) for file in files]
+            packed = [TarEntry(name) for name in directories]
+            packed += [TarEntry(file.place, file.size, _counting(file.open, progress)) for file in files]
             for piece in pack(packed, lambda _: progress.finished()):
                 yield piece
                 progress.tick()
@@ -268,7 +268,7 @@ def _hand_over(sink: Sink, path: str, content: Iterator[bytes], refused: Refused
         refused.append((path, str(error)))
 
 
-def _watched(member: Member, progress: Progress) -> Iterator[bytes]:
+def _watched(member: TarMember, progress: Progress) -> Iterator[bytes]:
     for piece in member.content:
         progress.moved(len(piece))
         progress.tick()

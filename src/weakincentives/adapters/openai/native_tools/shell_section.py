@@ -105,7 +105,7 @@ class Shell(Capability):
     def check_resources(self, wire: Wire, config: object, resources: ResourceRegistry) -> None:
         if not _runs_here(wire) or (isinstance(config, ShellConfig) and config.executor is not None):
             return
-        if (reason := JailedShell.why_not()) is not None:
+        if (reason := JailedShell.unavailable_reason()) is not None:
             raise ConfigError(
                 f"commands would run on this machine, and cannot be jailed: {reason}. Give ShellConfig(executor=…), "
                 "or a container"

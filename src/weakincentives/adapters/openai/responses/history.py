@@ -53,7 +53,7 @@ class Replay:
     def _take(self, reply: ModelReply) -> None:
         for item in reply.items:
             self.add(item)  # pyright: ignore[reportArgumentType] - our own reading made it
-        self._answers |= {call.call_id: call.answer for call in reply.calls if isinstance(call, ClientRunCall)}
+        self._answers |= {call.call_id: call.format_output for call in reply.calls if isinstance(call, ClientRunCall)}
 
     def body(self, head: bytes) -> bytes:
         """A request: `head` is the JSON object of everything but the input."""

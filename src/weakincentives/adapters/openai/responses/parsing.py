@@ -102,7 +102,7 @@ def read_reply(response: Wire, offer: Offer, *, prompt_name: str) -> ModelReply:
     error = _error(response, said, prompt_name, calling=bool(calls))
     return ModelReply(
         text=said.text,
-        answer=said.answer,
+        final_text=said.answer,
         calls=tuple(calls),
         native_calls=tuple(native_calls),
         usage=usage_of(response),
@@ -155,8 +155,8 @@ def _left_to_us(
         provider=PROVIDER,
         params=_typed(tool, item, reading.params, ToolResult(""))[0],
         run=run,
-        answer=lambda output: reading.answer(replace(output, value=value)),
-        undone_on_failure=reading.undone_on_failure,
+        format_output=lambda output: reading.answer(replace(output, value=value)),
+        rollback_on_failure=reading.undone_on_failure,
     )
 
 

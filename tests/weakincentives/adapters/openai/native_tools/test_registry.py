@@ -46,7 +46,7 @@ PROGRAM = """
     from weakincentives.adapters.openai.responses.tool_params import make_offer
     from weakincentives.adapters.openai.responses.parsing import read_reply
     from weakincentives.prompt import MarkdownSection, Prompt
-    from weakincentives.adapters import ScriptedAdapter
+    from weakincentives.testing import ScriptedAdapter
     from weakincentives.runtime import Session
 
     adapter = ScriptedAdapter([], provider="openai")

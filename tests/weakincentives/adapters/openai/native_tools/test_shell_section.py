@@ -157,7 +157,7 @@ def test_here_means_an_executor_or_a_jail_with_files():
 
     CAPABILITY.check_resources(LOCAL, ShellConfig(executor=executor), nothing)
     CAPABILITY.check_resources({"environment": {"type": "container_auto"}}, ShellConfig("c"), nothing)
-    if JailedShell.why_not() is None:
+    if JailedShell.unavailable_reason() is None:
         CAPABILITY.check_resources(LOCAL, ShellConfig(), files)
         with pytest.raises(ConfigError, match="on files that are not there"):
             CAPABILITY.check_resources(LOCAL, ShellConfig(), nothing)

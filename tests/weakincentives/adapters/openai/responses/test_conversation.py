@@ -18,7 +18,7 @@ from weakincentives.adapters.openai import (
     OpenAIModelConfig,
     OpenAIWebSearchSection,
 )
-from weakincentives.adapters.throttle import ThrottlePolicy
+from weakincentives.adapters.retry import ThrottlePolicy
 from weakincentives.clock import ManualClock
 from weakincentives.errors import NativeToolError, PromptEvaluationError
 from weakincentives.prompt import (
@@ -144,7 +144,7 @@ def test_a_refusal_of_something_else_is_told_as_it_is(param):
     with playing(error(400, "No.", param=param)) as api, pytest.raises(PromptEvaluationError) as caught:
         evaluate(api, OpenAIWebSearchSection())
 
-    assert caught.value.message == "openai did not answer: 400: No."
+    assert caught.value.message == "request to openai failed: 400: No."
     assert caught.value.provider_payload == {
         "message": "No.",
         "type": "invalid_request_error",
@@ -223,7 +223,7 @@ def test_faults_that_pass_are_waited_for_and_lasting_ones_told():
     assert clock.slept[0] == 7
 
     with playing(busy, busy, busy, DONE) as api:
-        with pytest.raises(PromptEvaluationError, match="openai did not answer: 429: slow down") as caught:
+        with pytest.raises(PromptEvaluationError, match="request to openai failed: 429: slow down") as caught:
             api.adapter(clock=clock, throttle=policy).evaluate(prompt(), session=Session())
         assert (caught.value.phase, len(api.bodies)) == ("request", 3)
 

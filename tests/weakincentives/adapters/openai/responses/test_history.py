@@ -65,7 +65,7 @@ def test_a_call_that_was_left_to_us_is_answered_in_its_own_form():
         provider="openai",
         params=None,
         run=lambda context: ToolResult(""),
-        answer=lambda output: {"type": "shell_call_output", "said": output.text},
+        format_output=lambda output: {"type": "shell_call_output", "said": output.text},
     )
     replay = Replay([])
     replay.follow(history(ModelReply(calls=(call,)), ToolOutput("call_1", "shell", "ok", success=True)))

@@ -35,7 +35,7 @@ def test_text_calls_usage_and_items_are_read():
     reply = read(response({"id": "rs_1", "type": "reasoning", "summary": []}, said, called))
 
     assert reply.text == "Looking."
-    assert reply.answer is None
+    assert reply.final_text is None
     assert reply.calls == (ToolCall("call_7", "look_up", '{"topic": "tea"}'),)
     assert reply.usage == TokenUsage(100, 20, 40, 8)
     assert reply.items[1:] == (said, called)
@@ -51,7 +51,7 @@ def test_two_messages_are_both_kept_and_the_final_one_is_the_answer():
     reply = read(payload)
 
     assert reply.text == 'Let me think about it.\n\n{"summary": "done", "score": 3}'
-    assert reply.answer == '{"summary": "done", "score": 3}'
+    assert reply.final_text == '{"summary": "done", "score": 3}'
     assert reply.citations == (
         UrlCitation("https://a.example/", "A", 0, 3),
         UrlCitation("https://b.example/", "B", 25, 34),
@@ -62,8 +62,8 @@ def test_two_messages_are_both_kept_and_the_final_one_is_the_answer():
 
 
 def test_of_several_messages_without_a_phase_the_last_is_the_answer():
-    assert read(response(message("one"), message("two"))).answer == "two"
-    assert read(response(message("one", phase="final_answer"), message("two"))).answer == "one"
+    assert read(response(message("one"), message("two"))).final_text == "two"
+    assert read(response(message("one", phase="final_answer"), message("two"))).final_text == "one"
 
 
 def test_the_files_that_a_message_cites_belong_to_the_call_before_it():
@@ -152,7 +152,7 @@ def test_the_answer_to_a_call_of_ours_is_made_of_what_we_ran():
 
     assert isinstance(call, ClientRunCall)
     assert call.params is None
-    answer: Any = call.answer(ToolOutput("call_1", "shell", "could not", success=False))
+    answer: Any = call.format_output(ToolOutput("call_1", "shell", "could not", success=False))
     assert [entry["stderr"] for entry in answer["output"]] == ["could not", "could not"]
 
 

@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from weakincentives.errors import InvalidPathError
-from weakincentives.filesystem.patterns import compile_glob, literal_prefix
+from weakincentives.filesystem.glob_patterns import compile_glob, literal_prefix
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ from weakincentives.filesystem.patterns import compile_glob, literal_prefix
         ("./a//b", ["a/b"], []),
     ],
 )
-def test_what_a_pattern_matches(pattern, matching, others):
+def test_pattern_matches(pattern, matching, others):
     compiled = compile_glob(pattern)
 
     assert [path for path in matching if not compiled.fullmatch(path)] == []
@@ -50,13 +50,13 @@ def test_what_a_pattern_matches(pattern, matching, others):
 
 
 @pytest.mark.parametrize("pattern", ["../*.py", "/etc/*", "a\\b", "\0"])
-def test_a_pattern_cannot_leave_the_root_either(pattern):
+def test_pattern_cannot_leave_the_root(pattern):
     with pytest.raises(InvalidPathError):
         compile_glob(pattern)
 
 
 @given(st.text(st.characters(exclude_characters="/\\\0", exclude_categories=["Cs"]), min_size=1, max_size=60))
-def test_an_escaped_name_matches_itself_only(name):
+def test_escaped_name_matches_only_itself(name):
     if name in {".", ".."}:
         return
     escaped = glob.escape(name).replace("{", "[{]").replace("}", "[}]")
@@ -66,14 +66,14 @@ def test_an_escaped_name_matches_itself_only(name):
 
 
 @given(st.text("ab*?[]!-{},/.", max_size=30))
-@example("[?--]")  # `re` warns of two hyphens in a set
+@example("[?--]")  # `re` warns about two hyphens in a set
 def test_every_pattern_compiles(pattern):
     try:
         compiled = compile_glob(pattern)
     except InvalidPathError:
         return
 
-    assert compiled.groups == 0  # braces choose, they do not capture
+    assert compiled.groups == 0  # braces do not create capture groups
 
 
 @given(
@@ -94,5 +94,5 @@ def test_single_stars_agree_with_pathlib(parts, path):
     "pattern, prefix",
     [("*.py", "."), ("src/*.py", "src"), ("src/a/**/x", "src/a"), ("src/a/b", "src/a"), ("{a,b}/c", "."), ("a", ".")],
 )
-def test_a_search_begins_where_the_first_star_is(pattern, prefix):
+def test_literal_prefix(pattern, prefix):
     assert literal_prefix(pattern) == prefix

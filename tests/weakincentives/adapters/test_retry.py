@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from weakincentives.adapters.throttle import ThrottlePolicy, retry_after, retryable, with_backoff
+from weakincentives.adapters.retry import ThrottlePolicy, is_retryable, parse_retry_after, with_backoff
 from weakincentives.clock import ManualClock
 from weakincentives.deadlines import Deadline
 from weakincentives.errors import ProviderFault
@@ -39,11 +39,11 @@ class Flaky:
     ],
     ids=str,
 )
-def test_what_is_worth_another_try(fault: ProviderFault, expected: bool):
-    assert retryable(fault) is expected
+def test_is_retryable(fault: ProviderFault, expected: bool):
+    assert is_retryable(fault) is expected
 
 
-def test_waits_are_random_below_a_doubling_bound():
+def test_delays_are_random_below_a_doubling_bound():
     clock = ManualClock()
     policy = ThrottlePolicy(max_attempts=6, base_delay=1.0, max_delay=4.0)
     call = Flaky(*[ProviderFault("busy", status=429) for _ in range(5)])
@@ -55,7 +55,7 @@ def test_waits_are_random_below_a_doubling_bound():
     assert len(set(clock.slept)) == 5
 
 
-def test_retry_after_is_the_least_wait_even_beyond_the_bound():
+def test_retry_after_is_the_minimum_delay_also_beyond_max_delay():
     clock = ManualClock()
     call = Flaky(ProviderFault("busy", status=429, retry_after=90.0))
 
@@ -63,7 +63,7 @@ def test_retry_after_is_the_least_wait_even_beyond_the_bound():
     assert clock.slept == [90.0]
 
 
-def test_it_gives_up_when_the_deadline_would_pass_and_does_not_sleep_for_nothing():
+def test_gives_up_without_sleeping_if_the_delay_exceeds_the_deadline():
     clock = ManualClock()
     call = Flaky(ProviderFault("busy", status=429, retry_after=30.0))
 
@@ -73,14 +73,14 @@ def test_it_gives_up_when_the_deadline_would_pass_and_does_not_sleep_for_nothing
     assert call.calls == 1
 
 
-def test_a_provider_that_asks_for_too_much_patience_is_not_waited_for():
+def test_retry_after_above_the_maximum_ends_the_retries():
     clock = ManualClock()
     with pytest.raises(ProviderFault):
         with_backoff(Flaky(ProviderFault("busy", status=429, retry_after=9999)), policy=ThrottlePolicy(), clock=clock)
     assert clock.slept == []
 
 
-def test_it_gives_up_after_the_last_attempt_and_at_once_on_what_no_retry_helps():
+def test_gives_up_after_max_attempts_and_at_once_if_not_retryable():
     clock = ManualClock()
     busy = Flaky(*[ProviderFault("busy", status=503) for _ in range(9)])
     with pytest.raises(ProviderFault):
@@ -93,7 +93,7 @@ def test_it_gives_up_after_the_last_attempt_and_at_once_on_what_no_retry_helps()
     assert refused.calls == 1
 
 
-def test_other_exceptions_are_not_its_business():
+def test_other_exceptions_are_not_retried():
     def broken() -> None:
         raise KeyError("x")
 
@@ -119,10 +119,10 @@ def test_other_exceptions_are_not_its_business():
     ],
     ids=str,
 )
-def test_retry_after_headers(headers: dict[str, str], expected: float | None):
-    assert retry_after(headers, now=datetime(2026, 1, 1, tzinfo=UTC)) == expected
+def test_parse_retry_after(headers: dict[str, str], expected: float | None):
+    assert parse_retry_after(headers, now=datetime(2026, 1, 1, tzinfo=UTC)) == expected
 
 
-def test_a_policy_that_cannot_work_is_refused():
+def test_invalid_policy_is_rejected():
     with pytest.raises(ValueError, match="max_attempts"):
         ThrottlePolicy(max_attempts=0)

@@ -4,12 +4,12 @@ from dataclasses import dataclass
 
 import pytest
 
-from weakincentives.adapters import ModelReply, ModelRequest, ScriptedAdapter, ToolCall
-from weakincentives.adapters.scripted import call, calls, native, say
+from weakincentives.adapters import ModelReply, ModelRequest, ToolCall
 from weakincentives.budget import TokenUsage
 from weakincentives.errors import PromptEvaluationError
 from weakincentives.prompt import MarkdownSection, Prompt, ToolResult
 from weakincentives.runtime import Session
+from weakincentives.testing import ScriptedAdapter, call, calls, native, say
 
 
 @dataclass
@@ -20,7 +20,7 @@ class Answer:
 PROMPT = Prompt[str](ns="n", key="k", sections=[MarkdownSection(title="T", key="t", template="Say.")])
 
 
-def test_lines():
+def test_reply_helpers():
     used = TokenUsage(1, 2)
 
     assert say("hi", usage=used) == ModelReply(text="hi", usage=used)
@@ -33,19 +33,19 @@ def test_lines():
     )
 
 
-def test_a_function_looks_at_the_request_before_it_answers():
-    def parrot(request: ModelRequest) -> ModelReply:
+def test_function_receives_the_request():
+    def echo_prompt(request: ModelRequest) -> ModelReply:
         return say(request.rendered.text)
 
-    assert ScriptedAdapter([parrot]).evaluate(PROMPT, session=Session()).text == "## 1. T (t)\n\nSay."
+    assert ScriptedAdapter([echo_prompt]).evaluate(PROMPT, session=Session()).text == "## 1. T (t)\n\nSay."
 
 
-def test_an_exception_is_raised_as_it_is():
+def test_exception_is_raised():
     with pytest.raises(ZeroDivisionError):
         ScriptedAdapter([ZeroDivisionError()]).evaluate(PROMPT, session=Session())
 
 
-def test_a_script_that_ends_too_early_says_so():
+def test_exhausted_script_is_an_error():
     adapter = ScriptedAdapter([say("one")])
     adapter.evaluate(PROMPT, session=Session())
     with pytest.raises(PromptEvaluationError, match="no reply for request 2") as caught:
@@ -53,7 +53,7 @@ def test_a_script_that_ends_too_early_says_so():
     assert caught.value.phase == "request"
 
 
-def test_it_goes_by_any_providers_name():
+def test_provider_name_is_configurable():
     session = Session()
     response = ScriptedAdapter([say("hi")], provider="openai").evaluate(PROMPT, session=session)
 

@@ -8,7 +8,7 @@ import pytest
 
 from weakincentives.errors import ParseError
 from weakincentives.serde import parse_strict
-from weakincentives.serde.shape import admits_null, conform, shape_of
+from weakincentives.serde.conform import admits_null, conform, type_info
 
 
 class Options(TypedDict):
@@ -60,16 +60,16 @@ def conformed(**data: object) -> object:
     ],
     ids=["dataclass", "list", "mapping", "tuple in a union", "typed dict", "tagged struct", "the list itself"],
 )
-def test_a_null_that_stands_for_a_default_goes_wherever_it_is(data, expected):
+def test_null_that_stands_for_a_default_is_dropped(data, expected):
     assert conformed(**data) == expected
 
 
 @pytest.mark.parametrize("field_name", ["maybe", "pair", "options", "pet"])
-def test_a_null_that_is_a_value_stays(field_name):
+def test_null_that_is_a_value_is_kept(field_name):
     assert conformed(**{field_name: None}) == {field_name: None}
 
 
-def test_a_null_for_a_required_field_stays_for_the_error_about_it():
+def test_null_for_a_required_field_is_kept():
     assert conformed(one=None) == {"one": None}
 
     with pytest.raises(ParseError, match=r"Expected `object`, got `null` \(at \$\.one\)"):
@@ -88,15 +88,15 @@ def test_a_null_for_a_required_field_stays_for_the_error_about_it():
         ({"maybe": {"x": 1, "z": 0}}, "$.maybe"),
     ],
 )
-def test_an_unknown_key_is_refused_wherever_it_is(data, path):
-    with pytest.raises(ParseError, match="unknown key 'z'; known are: ") as caught:
+def test_unknown_key_is_rejected_at_any_depth(data, path):
+    with pytest.raises(ParseError, match="unknown key 'z'; known keys: ") as caught:
         conformed(**data)
 
     assert caught.value.path == path
     assert conform(data, Shapes, allow_extra_keys=True) == data
 
 
-def test_a_struct_is_read_by_its_tag():
+def test_struct_is_selected_by_its_tag():
     read = parse_strict('{"one": {"x": 1, "y": 2}, "pet": {"type": "Dog", "name": "Rex", "barks": null}}', Shapes)
 
     assert read.pet == Dog("Rex", 2)
@@ -105,7 +105,7 @@ def test_a_struct_is_read_by_its_tag():
 
 
 @pytest.mark.parametrize("data", [[], [{"x": 1}], [{"x": 1}] * 3, "no list at all"])
-def test_data_of_another_shape_is_left_for_the_error_about_it(data):
+def test_data_of_another_type_is_unchanged(data):
     assert conformed(pair=data) == {"pair": data}
 
 
@@ -115,7 +115,7 @@ class Numbers:
     either: float | None = None
 
 
-def test_whole_numbers_become_integers_only_where_integers_are_wanted():
+def test_integral_floats_become_integers_only_for_integer_types():
     assert conform({"whole": 2.0, "either": 2.5}, Numbers, allow_extra_keys=False) == {"whole": 2, "either": 2.5}
     assert isinstance(parse_strict('{"whole": 2.0}', Numbers).whole, int)
     assert isinstance(parse_strict('{"either": 2.0}', Numbers).either, float)
@@ -138,5 +138,5 @@ def test_whole_numbers_become_integers_only_where_integers_are_wanted():
         (list[None], False),
     ],
 )
-def test_whether_null_is_a_value(as_type, expected):
-    assert admits_null(shape_of(as_type)) is expected
+def test_admits_null(as_type, expected):
+    assert admits_null(type_info(as_type)) is expected

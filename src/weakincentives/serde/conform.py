@@ -1,9 +1,8 @@
-"""What a strict schema changes about the data: nulls that mean "default", and keys nobody asked for.
+"""Preprocessing of data that was written for a strict schema: drops nulls that mean "default", rejects unknown keys.
 
-Validation itself is msgspec's. Dataclasses have no switch there for closed
-objects, and a strict schema turns "may be left out" into "may be null", so both
-are settled here, before msgspec reads the data. So are integers written as 1.0,
-which msgspec takes only from JSON text.
+msgspec validates the data afterwards. It cannot reject unknown keys of dataclasses, and a strict schema turns optional
+fields into nullable ones, so both are handled here. So are integers written as 1.0, which msgspec accepts only when it
+decodes JSON text.
 """
 
 from __future__ import annotations
@@ -26,18 +25,18 @@ _KINDS = ((dict, _OBJECTS), (list, _ARRAYS), (float, _NUMBERS))
 
 
 @lru_cache(maxsize=1024)
-def shape_of(as_type: type) -> shapes.Type:
-    """How msgspec sees a type."""
+def type_info(as_type: type) -> shapes.Type:
+    """The msgspec description of a type, cached."""
     return shapes.type_info(as_type)
 
 
 def conform(data: object, as_type: type, *, allow_extra_keys: bool) -> object:
-    """The same data without nulls that stand for a default; unknown keys are refused unless allowed."""
-    return _conform(data, shape_of(as_type), "$", allow_extra_keys)
+    """The data without nulls that stand for a default; unknown keys are an error unless allowed."""
+    return _conform(data, type_info(as_type), "$", allow_extra_keys)
 
 
-def _conform(data: object, shape: shapes.Type, path: str, extra: bool) -> object:  # noqa: FBT001 - a recursion's own state
-    match _pick(shape, data):
+def _conform(data: object, shape: shapes.Type, path: str, extra: bool) -> object:  # noqa: FBT001 - a parameter of the recursion
+    match _select_member(shape, data):
         case (shapes.DataclassType() | shapes.TypedDictType() | shapes.StructType()) as inner if isinstance(data, dict):
             return _object(cast("dict[str, object]", data), inner, path, extra)
         case shapes.DictType(value_type=inner) if isinstance(data, dict):
@@ -53,30 +52,28 @@ def _conform(data: object, shape: shapes.Type, path: str, extra: bool) -> object
             return cast("object", data)
 
 
-def _array(items: list[object], inners: Iterator[shapes.Type], path: str, extra: bool) -> object:  # noqa: FBT001 - a recursion's own state
-    pairs = enumerate(
-        zip(items, inners, strict=False)
-    )  # `inners` never ends; how many there may be is msgspec's to say
-    return [_conform(item, inner, f"{path}[{at}]", extra) for at, (item, inner) in pairs]
+def _array(items: list[object], inners: Iterator[shapes.Type], path: str, extra: bool) -> object:  # noqa: FBT001 - a parameter of the recursion
+    pairs = enumerate(zip(items, inners, strict=False))  # `inners` is infinite; msgspec checks the length
+    return [_conform(item, inner, f"{path}[{index}]", extra) for index, (item, inner) in pairs]
 
 
-def _object(data: Mapping[str, object], shape: ObjectType, path: str, extra: bool) -> object:  # noqa: FBT001 - a recursion's own state
+def _object(data: Mapping[str, object], shape: ObjectType, path: str, extra: bool) -> object:  # noqa: FBT001 - a parameter of the recursion
     known = {field.encode_name: field for field in shape.fields}
     tag = {shape.tag_field} if isinstance(shape, shapes.StructType) else set[None]()
     if not extra and (unknown := sorted(data.keys() - known.keys() - tag)):
-        raise ParseError(f"unknown key {unknown[0]!r}; known are: {', '.join(known) or 'none'}", path=path)
-    kept: dict[str, object] = {}
+        raise ParseError(f"unknown key {unknown[0]!r}; known keys: {', '.join(known) or 'none'}", path=path)
+    result: dict[str, object] = {}
     for key, value in data.items():
         field = known.get(key)
         if field is None:
-            kept[key] = value
+            result[key] = value
         elif value is not None or field.required or admits_null(field.type):
-            kept[key] = _conform(value, field.type, f"{path}.{key}", extra)
-    return kept
+            result[key] = _conform(value, field.type, f"{path}.{key}", extra)
+    return result
 
 
 def admits_null(shape: shapes.Type) -> bool:
-    """Whether null is a value of this type, rather than the absence of one."""
+    """Whether null is a value of this type."""
     match shape:
         case shapes.Metadata(type=inner):
             return admits_null(inner)
@@ -92,10 +89,10 @@ def admits_null(shape: shapes.Type) -> bool:
             return False
 
 
-def _pick(shape: shapes.Type, data: object) -> shapes.Type:
-    """See through metadata, and in a union take the one member that `data` can be.
+def _select_member(shape: shapes.Type, data: object) -> shapes.Type:
+    """Unwrap metadata, and select the member of a union that matches `data`.
 
-    msgspec allows no second, unless they are structs with tags.
+    msgspec allows only one object-like, one array-like and one numeric member, except for tagged structs.
     """
     while isinstance(shape, shapes.Metadata):
         shape = shape.type
@@ -104,11 +101,12 @@ def _pick(shape: shapes.Type, data: object) -> shapes.Type:
     kinds = next((kinds for python_type, kinds in _KINDS if isinstance(data, python_type)), ())
     members = [member.type if isinstance(member, shapes.Metadata) else member for member in shape.types]
     return next(
-        (member for member in members if isinstance(member, kinds) and _has_tag_of(cast("object", data), member)), shape
+        (member for member in members if isinstance(member, kinds) and _has_matching_tag(cast("object", data), member)),
+        shape,
     )
 
 
-def _has_tag_of(data: object, member: shapes.Type) -> bool:
+def _has_matching_tag(data: object, member: shapes.Type) -> bool:
     if not isinstance(member, shapes.StructType) or member.tag_field is None:
         return True
     return cast("dict[str, object]", data).get(member.tag_field) == member.tag

@@ -1,9 +1,8 @@
-"""An adapter whose model is a script: for tests, examples and demonstrations without a provider.
+"""`ScriptedAdapter`: a provider adapter whose model replies from a list, for tests and examples without a provider.
 
-It is no mock of an adapter: everything but the model is the real thing. The loop,
-tools, transactions, limits, back-off and events are those of every other adapter.
+Only the model is fake. The agent loop, tools, rollback, limits, retries and events are those of every adapter.
 
-    >>> from weakincentives.adapters.scripted import ScriptedAdapter, call, say
+    >>> from weakincentives.testing import ScriptedAdapter, call, say
     >>> from weakincentives.prompt import MarkdownSection, Prompt
     >>> from weakincentives.runtime import Session
     >>> prompt = Prompt(ns="doc", key="hello", sections=[MarkdownSection(title="Task", key="task", template="Greet.")])
@@ -17,7 +16,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, TypeAlias, cast
 
 from weakincentives.adapters.core import DEFAULT_MAX_TURNS, Connection, ProviderAdapter
-from weakincentives.adapters.throttle import ThrottlePolicy
+from weakincentives.adapters.retry import ThrottlePolicy
 from weakincentives.adapters.turn import ModelReply, ModelRequest, NativeCall, ToolCall, ToolChoice
 from weakincentives.budget import TokenUsage
 from weakincentives.clock import SYSTEM_CLOCK, Clock
@@ -27,28 +26,29 @@ from weakincentives.serde import dump_json
 if TYPE_CHECKING:
     from weakincentives.adapters.core import Evaluation
 
-Line: TypeAlias = ModelReply | Exception | Callable[[ModelRequest], ModelReply]
-"""One answer of the script: a reply, an error to raise, or a function that looks at the request first."""
+ScriptedReply: TypeAlias = ModelReply | Exception | Callable[[ModelRequest], ModelReply]
+"""One reply of the script: a reply, an exception to raise, or a function of the request."""
 
 
 def say(answer: object, *, usage: TokenUsage | None = None) -> ModelReply:
-    """The model answers: with text, or with a dataclass, or a list of them, as JSON."""
+    """A reply with text, or with a dataclass or a list of dataclasses as JSON."""
     payload: object = {"items": cast("list[object]", answer)} if isinstance(answer, list) else answer
     text = payload if isinstance(payload, str) else dump_json(payload)
     return ModelReply(text=text, usage=usage or TokenUsage())
 
 
 def call(name: str, /, *, usage: TokenUsage | None = None, **arguments: object) -> ModelReply:
-    """The model calls one of our tools. For one with a parameter called `usage`, see `calls`."""
+    """A reply that calls one client-run tool. For a tool with a parameter called `usage`, use `calls`."""
     return calls((name, arguments), usage=usage)
 
 
-def calls(*wanted: tuple[str, object], usage: TokenUsage | None = None, text: str | None = None) -> ModelReply:
-    """The model calls several of our tools at once."""
-    made = tuple(
-        ToolCall(f"call_{at}_{name}", name, dump_json(arguments)) for at, (name, arguments) in enumerate(wanted)
+def calls(*requested: tuple[str, object], usage: TokenUsage | None = None, text: str | None = None) -> ModelReply:
+    """A reply that calls several client-run tools."""
+    tool_calls = tuple(
+        ToolCall(f"call_{index}_{name}", name, dump_json(arguments))
+        for index, (name, arguments) in enumerate(requested)
     )
-    return ModelReply(text=text, calls=made, usage=usage or TokenUsage())
+    return ModelReply(text=text, calls=tool_calls, usage=usage or TokenUsage())
 
 
 def native(
@@ -61,17 +61,17 @@ def native(
     text: str | None = None,
     usage: TokenUsage | None = None,
 ) -> ModelReply:
-    """The provider ran one of its own tools, and the model went on to say `text`."""
-    made = NativeCall(f"native_{name}", name, name, provider, params, result)
-    return ModelReply(text=text, native_calls=(made,), usage=usage or TokenUsage())
+    """A reply in which the provider ran one of its tools, followed by `text`."""
+    native_call = NativeCall(f"native_{name}", name, name, provider, params, result)
+    return ModelReply(text=text, native_calls=(native_call,), usage=usage or TokenUsage())
 
 
 class ScriptedAdapter(ProviderAdapter):
-    """Answers from a script, line by line, over all evaluations. `requests` keeps what it was asked."""
+    """Replies from a script, in order, across all evaluations. `requests` records the requests."""
 
     def __init__(
         self,
-        script: Iterable[Line],
+        script: Iterable[ScriptedReply],
         *,
         provider: str = "scripted",
         tool_choice: ToolChoice = "auto",
@@ -85,19 +85,19 @@ class ScriptedAdapter(ProviderAdapter):
         self._script = iter(script)
 
     def connect(self, evaluation: Evaluation) -> Connection:
-        def next_line(request: ModelRequest) -> ModelReply:
+        def next_reply(request: ModelRequest) -> ModelReply:
             self.requests.append(request)
-            line = next(self._script, None)
-            match line:
+            reply = next(self._script, None)
+            match reply:
                 case None:
                     raise evaluation.error(
-                        f"the script has no reply for request {len(self.requests)}; add a line to the ScriptedAdapter"
+                        f"the script has no reply for request {len(self.requests)}; add a reply to the ScriptedAdapter"
                     )
                 case ModelReply():
-                    return line
+                    return reply
                 case Exception():
-                    raise line
+                    raise reply
                 case _:
-                    return line(request)
+                    return reply(request)
 
-        return next_line
+        return next_reply

@@ -6,15 +6,15 @@ import stat
 
 import pytest
 
-from weakincentives.filesystem import beneath
-from weakincentives.filesystem.beneath import (
-    LIST,
-    PASS,
-    READ,
-    describe,
-    names_in,
-    opened,
-    opened_root,
+from weakincentives.filesystem import openat
+from weakincentives.filesystem.openat import (
+    LIST_DIR,
+    READ_FILE,
+    TRAVERSE,
+    describe_mode,
+    list_names,
+    open_beneath,
+    open_directory,
     read_all,
     write_all,
 )
@@ -26,12 +26,12 @@ def anchor(tmp_path):
     (tmp_path / "root/dir/file").write_text("inside")
     (tmp_path / "outside").mkdir()
     (tmp_path / "outside/file").write_text("secret")
-    with opened_root(str(tmp_path / "root")) as descriptor:
+    with open_directory(str(tmp_path / "root")) as descriptor:
         yield descriptor
 
 
 def read(opener, anchor, *parts):
-    with opened(opener, anchor, parts, READ) as file:
+    with open_beneath(anchor, parts, READ_FILE, opener) as file:
         return read_all(file)
 
 
@@ -39,11 +39,11 @@ def open_descriptors():
     return len(os.listdir("/dev/fd"))  # noqa: PTH208 - numbers, not paths
 
 
-def test_it_opens_what_is_beneath(opener, anchor):
+def test_opens_paths_beneath_the_directory(opener, anchor):
     assert read(opener, anchor, "dir", "file") == b"inside"
-    with opened(opener, anchor, (), LIST) as directory:
-        assert names_in(directory) == ["dir"]
-    with opened(opener, anchor, ("dir",), PASS) as directory:
+    with open_beneath(anchor, (), LIST_DIR, opener) as directory:
+        assert list_names(directory) == ["dir"]
+    with open_beneath(anchor, ("dir",), TRAVERSE, opener) as directory:
         assert read(opener, directory, "file") == b"inside"
 
 
@@ -59,7 +59,7 @@ def test_it_opens_what_is_beneath(opener, anchor):
         ("dir/link", "/proc/self/root", ("dir", "link", "etc", "passwd")),
     ],
 )
-def test_no_link_is_followed_wherever_it_leads(opener, anchor, tmp_path, link, target, way):
+def test_no_link_is_followed(opener, anchor, tmp_path, link, target, way):
     (tmp_path / "root" / link).symlink_to(target)
 
     with pytest.raises(OSError) as caught:  # noqa: PT011 - the number below says which
@@ -71,25 +71,25 @@ def test_no_link_is_followed_wherever_it_leads(opener, anchor, tmp_path, link, t
     "parts, code",
     [(("nothing",), errno.ENOENT), (("dir", "nothing", "x"), errno.ENOENT), (("dir", "file", "x"), errno.ENOTDIR)],
 )
-def test_both_routes_fail_alike(opener, anchor, parts, code):
+def test_both_openers_raise_the_same_errors(opener, anchor, parts, code):
     with pytest.raises(OSError) as caught:  # noqa: PT011 - the number below says which
         read(opener, anchor, *parts)
     assert caught.value.errno == code
 
 
-def test_a_fifo_does_not_make_it_wait(opener, anchor, tmp_path):
+def test_fifo_does_not_block(opener, anchor, tmp_path):
     os.mkfifo(tmp_path / "root/fifo")
 
-    with opened(opener, anchor, ("fifo",), READ) as file:
+    with open_beneath(anchor, ("fifo",), READ_FILE, opener) as file:
         assert stat.S_ISFIFO(os.fstat(file).st_mode)
 
 
-def test_no_descriptor_is_left_open(opener, anchor, tmp_path):
+def test_no_descriptor_leaks(opener, anchor, tmp_path):
     (tmp_path / "root/link").symlink_to("dir")
     before = open_descriptors()
     for parts in [("dir", "file"), ("nothing", "x"), ("dir", "sub", "nothing"), ("link", "x"), ()]:
         try:
-            os.close(opener(anchor, parts, PASS if not parts else READ))
+            os.close(opener(anchor, parts, TRAVERSE if not parts else READ_FILE))
         except OSError:
             continue
 
@@ -97,33 +97,33 @@ def test_no_descriptor_is_left_open(opener, anchor, tmp_path):
 
 
 def test_descriptors_are_not_inherited(opener, anchor):
-    with opened(opener, anchor, ("dir",), LIST) as directory:
+    with open_beneath(anchor, ("dir",), LIST_DIR, opener) as directory:
         assert not os.get_inheritable(directory)
 
 
-def test_a_tree_deeper_than_one_call_can_name(opener, anchor):
+def test_tree_deeper_than_path_max(opener, anchor):
     parts = ("d" * 250,) * 20
     for length in range(1, len(parts) + 1):
-        with opened(opener, anchor, parts[: length - 1], PASS) as above:
+        with open_beneath(anchor, parts[: length - 1], TRAVERSE, opener) as above:
             os.mkdir(parts[0], dir_fd=above)
 
-    with opened(opener, anchor, parts, LIST) as directory:
-        assert names_in(directory) == []
+    with open_beneath(anchor, parts, LIST_DIR, opener) as directory:
+        assert list_names(directory) == []
 
 
-def test_the_choice_is_made_once_and_survives_an_old_kernel(monkeypatch):
+def test_default_opener_is_cached_and_falls_back_on_an_old_kernel(monkeypatch):
     def refuse(*_arguments):
         raise OSError(errno.ENOSYS, "not here")
 
-    monkeypatch.setattr(beneath, "open_in_one_call", refuse)
-    beneath.best_opener.cache_clear()
+    monkeypatch.setattr(openat, "open_with_openat2", refuse)
+    openat.default_opener.cache_clear()
     try:
-        assert beneath.best_opener() is beneath.open_walking
+        assert openat.default_opener() is openat.open_by_components
     finally:
-        beneath.best_opener.cache_clear()
+        openat.default_opener.cache_clear()
 
 
-def test_write_all_writes_all(tmp_path):
+def test_write_all_writes_all_bytes(tmp_path):
     content = os.urandom(300_000)
     reading, writing = os.pipe()
     os.set_blocking(reading, False)
@@ -151,5 +151,5 @@ def test_write_all_writes_all(tmp_path):
         (0, "a special file"),
     ],
 )
-def test_every_kind_has_a_name(mode, words):
-    assert describe(mode) == words
+def test_describe_mode(mode, words):
+    assert describe_mode(mode) == words

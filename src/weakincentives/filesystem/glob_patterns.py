@@ -1,4 +1,7 @@
-"""Glob patterns as regular expressions over normalised paths. Pure."""
+"""Glob patterns of `Filesystem.glob` and `grep`, compiled to regular expressions over normalised paths.
+
+Host mounts use another dialect: the globs of `HostMount` are gitignore patterns (pathspec); see `mounts.plan`.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +18,8 @@ if TYPE_CHECKING:
 
 _TOKEN = re.compile(
     r"""
-      (?P<descend>  (?<![^/{,]) (?:\*\*/)+      )   # whole parts `**`, and more behind them
-    | (?P<below>    (?<![^/{,]) \*\* (?=[,}]|$)  )   # a whole part `**`, and nothing behind it
+      (?P<descend>  (?<![^/{,]) (?:\*\*/)+      )   # one or more components `**`, followed by others
+    | (?P<below>    (?<![^/{,]) \*\* (?=[,}]|$)  )   # a last component `**`
     | (?P<star>     \*+                          )
     | (?P<any>      \?                           )
     | \[ (?P<negated>!)? (?P<members>\]?[^]/]*) \]
@@ -29,7 +32,7 @@ _TOKEN = re.compile(
 
 @lru_cache(maxsize=256)
 def compile_glob(pattern: str) -> regex.Pattern[str]:
-    """What `Filesystem.glob` means by `pattern`, to be matched against a whole path.
+    """The regular expression of a `Filesystem.glob` pattern, to be matched against a whole path.
 
     >>> bool(compile_glob("**/*.py").fullmatch("main.py")), bool(compile_glob("*.py").fullmatch("src/main.py"))
     (True, False)
@@ -49,14 +52,14 @@ def compile_glob(pattern: str) -> regex.Pattern[str]:
 
 
 def literal_prefix(pattern: str) -> str:
-    """The directory that every match lies in, so that a search need not begin at the root.
+    """The directory that contains all matches, where a search can start.
 
     >>> literal_prefix("src/app/**/*.py")
     'src/app'
     """
     parts = split(pattern)[:-1]
-    magic = (position for position, part in enumerate(parts) if re.search(r"[*?\[{]", part))
-    return join(parts[: next(magic, len(parts))])
+    wildcards = (position for position, part in enumerate(parts) if re.search(r"[*?\[{]", part))
+    return join(parts[: next(wildcards, len(parts))])
 
 
 def _translate(token: re.Match[str]) -> str:
@@ -74,19 +77,19 @@ def _translate(token: re.Match[str]) -> str:
 
 
 def _character_class(members: str, *, negated: bool) -> str:
-    # Every end of a range is escaped, a hyphen too: `re` warns of `--`, which may come to mean something else there.
+    # Both ends of a range are escaped, also hyphens: `re` warns about `--`, which is reserved.
     ranges = re.findall(r"(.)(?:(-)(.))?", members, re.DOTALL)
     escaped = "".join(re.escape(first) + hyphen + re.escape(last) for first, hyphen, last in ranges)
     expression = f"(?!/)[{'^' if negated else ''}{escaped}]"
     try:
         re.compile(expression)
-    except re.error:  # `[]` and a range that runs backwards hold no character
+    except re.error:  # `[]` and a reversed range contain no character
         return "[^/]" if negated else "(?!)"
     return expression
 
 
 def _balanced(braces: Iterable[str | None]) -> bool:
-    """Whether they all have their partner; if not, they are characters like others."""
+    """Whether the braces are balanced; otherwise they are literal characters."""
     depth = 0
     for brace in braces:
         depth += (brace == "{") - (brace == "}")
