@@ -98,7 +98,7 @@ def _make(name: str, settings: ModelSettings, environment: Mapping[str, str]) ->
         model = _embedded(name, settings, environment)
         return Resilient(model, policy=RetryPolicy(attempts=settings.attempts), total_timeout=settings.timeout)
     if isinstance(settings, (ChatCompletionsModel, ResponsesModel)):
-        model = _remote(settings, _api_key(name, settings.api_key_env, environment))
+        model = _remote(name, settings, _api_key(name, settings.api_key_env, environment))
         return Resilient(model, policy=RetryPolicy(attempts=settings.attempts), total_timeout=settings.timeout)
     try:
         return Scripted(load_script(Path(settings.script)), remembered=0)  # a server lives longer than a test
@@ -122,13 +122,23 @@ def _embedded(name: str, settings: EmbeddedModel, environment: Mapping[str, str]
     )
 
 
-def _remote(settings: ChatCompletionsModel | ResponsesModel, api_key: str | None) -> Model:
+def _remote(name: str, settings: ChatCompletionsModel | ResponsesModel, api_key: str | None) -> Model:
+    try:
+        return _open_remote(settings, api_key)
+    except OSError as error:
+        raise ConfigError(f"models.{name}.ca_file: cannot load '{settings.ca_file}': {error}") from error
+    except (ImportError, ValueError) as error:
+        raise ConfigError(f"models.{name}.base_url: the proxy of the environment is not usable: {error}") from error
+
+
+def _open_remote(settings: ChatCompletionsModel | ResponsesModel, api_key: str | None) -> Model:
     if isinstance(settings, ResponsesModel):
         return Responses(
             settings.base_url,
             model=settings.model,
             api_key=api_key,
             headers=settings.headers,
+            ca_file=settings.ca_file,
             replay_reasoning=settings.replay_reasoning,
         )
     dialect = ChatDialect(
@@ -144,6 +154,7 @@ def _remote(settings: ChatCompletionsModel | ResponsesModel, api_key: str | None
         model=settings.model,
         api_key=api_key,
         headers=settings.headers,
+        ca_file=settings.ca_file,
         dialect=dialect,
         tokenizer=settings.tokenizer,
     )

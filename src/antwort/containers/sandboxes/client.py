@@ -159,7 +159,7 @@ class SandboxServer:
                 transport=transport,
             )
             for transport in (
-                HttpTransport(expiry=_IDLE, uds=uds),
+                HttpTransport(idle_timeout=_IDLE, uds=uds),
                 uploads,
             )  # ours is quicker, and sends nothing piecemeal
         )

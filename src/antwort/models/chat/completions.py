@@ -40,8 +40,11 @@ class ChatCompletions:
         timeouts: Timeouts | None = None,
         tokenizer: Tokenizer = "auto",
         max_event: int = 16 * 1024 * 1024,
+        ca_file: str | None = None,
     ) -> None:
-        self._upstream = Upstream(base_url, api_key=api_key, headers=headers, timeouts=timeouts, max_event=max_event)
+        self._upstream = Upstream(
+            base_url, api_key=api_key, headers=headers, timeouts=timeouts, max_event=max_event, ca_file=ca_file
+        )
         self._model = model
         self._dialect = dialect or ChatDialect()
         self._include_usage = True

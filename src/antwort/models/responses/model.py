@@ -34,8 +34,11 @@ class Responses:
         replay_reasoning: ReplayReasoning = "sealed",
         timeouts: Timeouts | None = None,
         max_event: int = 16 * 1024 * 1024,
+        ca_file: str | None = None,
     ) -> None:
-        self._upstream = Upstream(base_url, api_key=api_key, headers=headers, timeouts=timeouts, max_event=max_event)
+        self._upstream = Upstream(
+            base_url, api_key=api_key, headers=headers, timeouts=timeouts, max_event=max_event, ca_file=ca_file
+        )
         self._model = model
         self._replay: ReplayReasoning = replay_reasoning
         self._counts = True
