@@ -36,6 +36,7 @@ from antwort.containers.sandboxes.port import (
 from antwort.net.errors import EventTooLong
 from antwort.net.http_transport import HttpTransport
 from antwort.net.sse import EventReader, ServerEvent
+from antwort.net.tls import client_ssl_context
 
 _logger = logging.getLogger(__name__)
 
@@ -147,7 +148,7 @@ class SandboxServer:
     def __init__(self, url: str, *, token: str | None = None, uds: str | None = None, own: bool = False) -> None:
         self.own = own
         limits = httpx2.Limits(max_connections=None, max_keepalive_connections=8, keepalive_expiry=_IDLE)
-        uploads = httpx2.AsyncHTTPTransport(uds=uds, trust_env=False, limits=limits)
+        uploads = httpx2.AsyncHTTPTransport(verify=client_ssl_context(), uds=uds, trust_env=False, limits=limits)
         self._client, self._uploads = (
             httpx2.AsyncClient(
                 base_url=url.rstrip("/"),
