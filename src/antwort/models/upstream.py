@@ -44,14 +44,14 @@ class Timeouts(Struct, frozen=True, kw_only=True):
     write: float = 60.0
 
 
-class Refusal(Exception):
+class UpstreamStatusError(Exception):
     """The upstream responded with an error status."""
 
-    def __init__(self, status: int, headers: Mapping[str, str], said: Said) -> None:
+    def __init__(self, status: int, headers: Mapping[str, str], error: Said) -> None:
         super().__init__(f"status {status}")
         self.status = status
         self.headers = headers
-        self.said = said
+        self.error = error
 
 
 class Upstream:
@@ -89,7 +89,7 @@ class Upstream:
     async def stream(
         self, path: str, body: dict[str, Any], is_done: Callable[[], bool] = lambda: False
     ) -> AsyncGenerator[ServerEvent, None]:
-        """POST the body and yield the events of the response until `is_done`; `Refusal` for an error status."""
+        """POST the body and yield the events of the response until `is_done`; `UpstreamStatusError` for an error."""
         request = self._client.build_request(
             "POST",
             f"{self.base_url}/{path}",
@@ -119,7 +119,7 @@ class Upstream:
                 await response.aclose()
 
     async def post(self, url: str, body: dict[str, Any]) -> object:
-        """POST the body and return the JSON of the response; `Refusal` for an error status."""
+        """POST the body and return the JSON of the response; `UpstreamStatusError` for an error status."""
         headers = {"content-type": "application/json"}
         with _as_faults():
             async with self._client.stream("POST", url, content=msgspec.json.encode(body), headers=headers) as response:
@@ -127,19 +127,21 @@ class Upstream:
                     raise await self._refusal(response)
                 return _decode(await _read(response, self._max_event))
 
-    def fault(self, refusal: Refusal, *, model: str) -> ModelFault:
+    def fault(self, refusal: UpstreamStatusError, *, model: str) -> ModelFault:
         """The `ModelFault` of an error status."""
-        said = refusal.said
-        _log.warning("upstream_refused", status=refusal.status, code=self._clip(said.code), kind=self._clip(said.kind))
-        _log.debug("upstream_said", message=self._clip(said.message))
-        return upstream_errors.refused(refusal.status, refusal.headers, said, model=model)
+        reported = refusal.error
+        _log.warning(
+            "upstream_refused", status=refusal.status, code=self._clip(reported.code), kind=self._clip(reported.kind)
+        )
+        _log.debug("upstream_said", message=self._clip(reported.message))
+        return upstream_errors.refused(refusal.status, refusal.headers, reported, model=model)
 
     async def aclose(self) -> None:
         await self._client.aclose()
 
-    async def _refusal(self, response: httpx2.Response) -> Refusal:
+    async def _refusal(self, response: httpx2.Response) -> UpstreamStatusError:
         body = await _read(response, _MAX_ERROR_BYTES, truncate=True)
-        return Refusal(response.status_code, response.headers, upstream_errors.read_body(body))
+        return UpstreamStatusError(response.status_code, response.headers, upstream_errors.read_body(body))
 
     def _clip(self, message: str) -> str:
         """Shortened for the log, and without the API key, which some servers repeat."""

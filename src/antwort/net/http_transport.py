@@ -37,7 +37,7 @@ _FORBIDDEN_IN_HEADER = re.compile(rb"[\r\n\0]")
 class HttpTransport(httpx2.AsyncBaseTransport):
     """Must be used in one event loop. Keeps up to `max_idle` idle connections for `idle_timeout` seconds each.
 
-    With `uds` every connection goes to that Unix socket, whatever the URL says.
+    With `uds` every connection goes to that Unix socket, whatever the host of the URL is.
     """
 
     def __init__(

@@ -12,7 +12,7 @@ from private_ca import PrivateCa
 from antwort.config import ConfigError, parse
 from antwort.engine.ports import ModelFault
 from antwort.models.registry import open_models
-from antwort.models.upstream import Refusal, Upstream, proxy_for
+from antwort.models.upstream import Upstream, UpstreamStatusError, proxy_for
 from antwort.net.sse import ServerEvent
 from antwort.telemetry import Metrics
 
@@ -73,7 +73,7 @@ async def test_the_api_key_is_removed_from_errors_and_log_and_long_messages_are_
     message = f"no such key: {KEY} " + "x" * 10_000
     upstream.plays(upstream.json({"error": {"message": message, "code": f"bad {KEY}"}}, 401))
 
-    with pytest.raises(Refusal) as caught:
+    with pytest.raises(UpstreamStatusError) as caught:
         await events(client)
     with structlog.testing.capture_logs() as lines:
         fault = client.fault(caught.value, model="mine")
@@ -96,7 +96,7 @@ async def test_post_returns_json_within_the_limit(upstream, client):
     with pytest.raises(ModelFault, match="could not be read"):
         await client.post(f"{upstream.root}/count", {})
 
-    with pytest.raises(Refusal, match="404"):
+    with pytest.raises(UpstreamStatusError, match="404"):
         await client.post(f"{upstream.root}/elsewhere", {})
     await client.aclose()
 

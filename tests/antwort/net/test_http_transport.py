@@ -99,7 +99,7 @@ async def test_the_request_of_httpx2_is_sent_unchanged():
 
 
 @pytest.mark.parametrize(
-    "answer, text",
+    "response, text",
     [
         pytest.param(HELLO, "hello", id="a length"),
         pytest.param(CHUNKED + b"3\r\nhel\r\n2\r\nlo\r\n0\r\n\r\n", "hello", id="chunks"),
@@ -108,8 +108,8 @@ async def test_the_request_of_httpx2_is_sent_unchanged():
         pytest.param(b"HTTP/1.1 204 No Content\r\n\r\n", "", id="nothing"),
     ],
 )
-async def test_length_chunks_and_end_of_connection_end_a_response(answer, text):
-    async with Peer(respond_with(answer, closes=True)).client() as client:
+async def test_length_chunks_and_end_of_connection_end_a_response(response, text):
+    async with Peer(respond_with(response, closes=True)).client() as client:
         response = await client.post("/")
 
     assert response.text == text
@@ -323,7 +323,7 @@ async def test_an_abandoned_response_closes_the_connection(leave):
 
 
 @pytest.mark.parametrize(
-    "answer",
+    "response",
     [
         pytest.param(b"", id="no response"),
         pytest.param(HELLO[:20], id="in the head"),
@@ -335,8 +335,8 @@ async def test_an_abandoned_response_closes_the_connection(leave):
         pytest.param(b"HTTP/1.1 200 OK\r\nx: " + b"y" * 200_000, id="endless headers"),
     ],
 )
-async def test_incomplete_and_invalid_responses_are_errors(answer):
-    async with Peer(respond_with(answer, closes=True)).client() as client:
+async def test_incomplete_and_invalid_responses_are_errors(response):
+    async with Peer(respond_with(response, closes=True)).client() as client:
         with pytest.raises(httpx2.RemoteProtocolError):
             await post(client)
 
@@ -358,11 +358,11 @@ async def test_connect_errors(free_tcp_port):
             await client.post(f"http://{'x' * 70}.invalid/")
 
 
-@pytest.mark.parametrize("answer", [b"", CHUNKED + b"3\r\none\r\n"], ids=["before the response", "within the body"])
-async def test_the_read_timeout(answer):
+@pytest.mark.parametrize("response", [b"", CHUNKED + b"3\r\none\r\n"], ids=["before the response", "within the body"])
+async def test_the_read_timeout(response):
     async def silent(reader, writer):
         await read_request(reader)
-        writer.write(answer)
+        writer.write(response)
         await reader.read()
 
     peer = Peer(silent)

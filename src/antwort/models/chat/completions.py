@@ -15,7 +15,7 @@ from antwort.models.chat.messages import ChatDialect, to_messages
 from antwort.models.chat.request import to_body, to_tools
 from antwort.models.chat.stream import ChatStream
 from antwort.models.tokens import Meter, estimate, estimate_usage, text_of
-from antwort.models.upstream import Refusal, Timeouts, Upstream
+from antwort.models.upstream import Timeouts, Upstream, UpstreamStatusError
 from antwort.net.sse import ServerEvent
 
 Tokenizer: TypeAlias = Literal["auto", "vllm", "llama_cpp", "estimate"]
@@ -73,7 +73,7 @@ class ChatCompletions:
         """As the upstream's tokenizer counts, or else an estimate."""
         try:
             counted = await self._count(request)
-        except (ModelFault, Refusal):
+        except (ModelFault, UpstreamStatusError):
             counted = None
         return estimate(request) if counted is None else counted
 
@@ -90,7 +90,7 @@ class ChatCompletions:
                 async with aclosing(self._upstream.stream("chat/completions", body, over)) as events:
                     async for event in events:
                         yield event
-            except Refusal as refusal:
+            except UpstreamStatusError as refusal:
                 if not (options and _takes_offence(refusal)):
                     raise self._upstream.fault(refusal, model=request.model) from refusal
                 self._include_usage = options = False
@@ -116,7 +116,7 @@ class ChatCompletions:
             body["tools"] = to_tools(request)
         try:
             answer = await self._upstream.post(self._beside_v1("tokenize"), body)
-        except Refusal as refusal:
+        except UpstreamStatusError as refusal:
             if self._tokenizer == "auto" and refusal.status in (401, 403, 404, 405, 501):
                 self._tokenizer = "estimate"
             return None
@@ -145,8 +145,8 @@ class ChatCompletions:
         return f"{self._upstream.base_url.removesuffix('/v1')}/{path}"
 
 
-def _takes_offence(refusal: Refusal) -> bool:
-    return refusal.status in _BAD_REQUESTS and "stream_options" in refusal.said.text
+def _takes_offence(refusal: UpstreamStatusError) -> bool:
+    return refusal.status in _BAD_REQUESTS and "stream_options" in refusal.error.text
 
 
 def _call_ids(request: ModelRequest) -> set[str]:

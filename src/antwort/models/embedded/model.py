@@ -15,7 +15,7 @@ from antwort.models.embedded.generation import Ask, Ended, Turn
 from antwort.models.embedded.prompt import messages
 from antwort.models.embedded.supervisor import Supervisor
 from antwort.models.logprobs import Logprob, read_logprobs
-from antwort.models.upstream import Refusal, Upstream
+from antwort.models.upstream import Upstream, UpstreamStatusError
 
 _SEED: Final = 1
 
@@ -81,7 +81,7 @@ async def _template(upstream: Upstream, request: ModelRequest) -> str:
 async def _post(upstream: Upstream, path: str, body: dict[str, Any], request: ModelRequest) -> dict[str, object]:
     try:
         answer = await upstream.post(f"{upstream.base_url}/{path}", body)
-    except Refusal as refusal:
+    except UpstreamStatusError as refusal:
         raise upstream.fault(refusal, model=request.model) from refusal
     return cast("dict[str, object]", answer) if isinstance(answer, dict) else {}
 
@@ -101,7 +101,7 @@ async def _complete(upstream: Upstream, ask: Ask, request: ModelRequest) -> Asyn
                 if chunk.stop:
                     yield _ended(chunk)
                     return
-    except Refusal as refusal:
+    except UpstreamStatusError as refusal:
         raise upstream.fault(refusal, model=request.model) from refusal
     raise upstream_errors.cut_off()
 

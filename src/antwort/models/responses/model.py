@@ -14,7 +14,7 @@ from antwort.engine.ports import ModelFault, ModelRequest, Piece
 from antwort.models.responses.request import ReplayReasoning, to_body
 from antwort.models.responses.stream import ResponsesStream
 from antwort.models.tokens import estimate
-from antwort.models.upstream import Refusal, Timeouts, Upstream
+from antwort.models.upstream import Timeouts, Upstream, UpstreamStatusError
 
 
 class Responses:
@@ -52,7 +52,7 @@ class Responses:
                 async for event in events:
                     for piece in stream.read(event):
                         yield piece
-        except Refusal as refusal:
+        except UpstreamStatusError as refusal:
             raise self._upstream.fault(refusal, model=request.model) from refusal
         for piece in stream.close():
             yield piece
@@ -69,7 +69,7 @@ class Responses:
         body = to_body(request, model=self._model or request.model, reasoning=self._replay, stream=False)
         try:
             answer = await self._upstream.post(f"{self._upstream.base_url}/responses/input_tokens", body)
-        except Refusal as refusal:
+        except UpstreamStatusError as refusal:
             self._counts = refusal.status not in (404, 405, 501)
             return None
         except ModelFault:
