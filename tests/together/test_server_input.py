@@ -304,23 +304,36 @@ def test_a_sender_who_is_slow_with_the_headers_is_not_waited_for(tmp_path):
     assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["code"] == "timeout"
 
 
-def test_one_connection_too_many_is_a_503_that_says_when(tmp_path):
+def test_a_request_above_the_connection_limit_gets_503_with_retry_after(tmp_path):
+    body = {"input": "forever", "stream": True, "store": False}
+    with serving(tmp_path / "server", {"server": {"max_connections": 2}}) as server, server.http() as third:
+        with (
+            server.http() as first,
+            server.http() as second,
+            first.stream("POST", "/v1/responses", json=body) as one,
+            second.stream("POST", "/v1/responses", json=body) as other,
+        ):
+            assert (one.status_code, other.status_code) == (200, 200)
+            rejected = third.get("/v1/models")
+            assert third.get("/healthz").status_code == 200
+        deadline = time.monotonic() + 10  # until the server has noticed the disconnects
+        while third.get("/v1/models").status_code != 200:
+            assert time.monotonic() < deadline
+
+    assert (rejected.status_code, rejected.json()["error"]["code"]) == (503, "unavailable")
+    assert rejected.headers["retry-after"] == "1"
+    assert rejected.headers["x-request-id"].startswith("req_")
+
+
+def test_idle_connections_do_not_count_towards_the_connection_limit(tmp_path):
     with (
         serving(tmp_path / "server", {"server": {"max_connections": 2}}) as server,
         server.http() as first,
         server.http() as second,
+        server.http() as third,
     ):
-        assert [one.get("/v1/models").status_code for one in (first, second)] == [200, 200]
-        with server.http() as third:
-            refused = third.get("/v1/models")
-            assert third.get("/healthz").status_code == 200
-        until = time.monotonic() + 10  # it takes a moment to see that the third has gone
-        while first.get("/v1/models").status_code != 200:
-            assert time.monotonic() < until
-
-    assert (refused.status_code, refused.json()["error"]["code"]) == (503, "unavailable")
-    assert refused.headers["retry-after"] == "1"
-    assert refused.headers["x-request-id"].startswith("req_")
+        for client in (first, second, third, first):
+            assert client.get("/v1/models").status_code == 200
 
 
 def test_a_file_that_is_too_large_is_refused(server):
