@@ -87,6 +87,8 @@ class ChatCompletionsModel(_Section, tag_field="kind", tag="chat_completions"):
     model: str | None = None
     api_key_env: str | None = None
     headers: dict[str, str] = field(default_factory=dict[str, str])
+    ca_file: str | None = None
+    """PEM file of the only certificate authorities that are trusted for `base_url`; by default those of the host."""
     timeout: Seconds = 600.0
     attempts: Positive = 3
     developer_role: Literal["system", "developer"] = "system"
@@ -106,6 +108,8 @@ class ResponsesModel(_Section, tag_field="kind", tag="responses"):
     model: str | None = None
     api_key_env: str | None = None
     headers: dict[str, str] = field(default_factory=dict[str, str])
+    ca_file: str | None = None
+    """PEM file of the only certificate authorities that are trusted for `base_url`; by default those of the host."""
     timeout: Seconds = 600.0
     attempts: Positive = 3
     replay_reasoning: Literal["sealed", "all", "drop"] = "sealed"

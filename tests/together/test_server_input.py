@@ -308,23 +308,36 @@ def test_slow_headers_time_out(tmp_path):
     assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["code"] == "timeout"
 
 
-def test_a_connection_over_the_limit_is_a_503_with_retry_after(tmp_path):
-    with (
-        run_server(tmp_path / "server", {"server": {"max_connections": 2}}) as server,
-        server.http() as first,
-        server.http() as second,
-    ):
-        assert [one.get("/v1/models").status_code for one in (first, second)] == [200, 200]
-        with server.http() as third:
+def test_a_request_above_the_connection_limit_gets_503_with_retry_after(tmp_path):
+    body = {"input": "forever", "stream": True, "store": False}
+    with run_server(tmp_path / "server", {"server": {"max_connections": 2}}) as server, server.http() as third:
+        with (
+            server.http() as first,
+            server.http() as second,
+            first.stream("POST", "/v1/responses", json=body) as one,
+            second.stream("POST", "/v1/responses", json=body) as other,
+        ):
+            assert (one.status_code, other.status_code) == (200, 200)
             rejected = third.get("/v1/models")
             assert third.get("/healthz").status_code == 200
-        deadline = time.monotonic() + 10  # the server notices the closed connection with a delay
-        while first.get("/v1/models").status_code != 200:
+        deadline = time.monotonic() + 10  # until the server has noticed the disconnects
+        while third.get("/v1/models").status_code != 200:
             assert time.monotonic() < deadline
 
     assert (rejected.status_code, rejected.json()["error"]["code"]) == (503, "unavailable")
     assert rejected.headers["retry-after"] == "1"
     assert rejected.headers["x-request-id"].startswith("req_")
+
+
+def test_idle_connections_do_not_count_towards_the_connection_limit(tmp_path):
+    with (
+        run_server(tmp_path / "server", {"server": {"max_connections": 2}}) as server,
+        server.http() as first,
+        server.http() as second,
+        server.http() as third,
+    ):
+        for client in (first, second, third, first):
+            assert client.get("/v1/models").status_code == 200
 
 
 def test_an_oversized_file_is_a_413(server):

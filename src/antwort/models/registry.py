@@ -113,7 +113,7 @@ def _open_model(name: str, settings: ModelSettings, environment: Mapping[str, st
     if isinstance(settings, EmbeddedModel):
         return _open_embedded(name, settings, environment)
     if isinstance(settings, (ChatCompletionsModel, ResponsesModel)):
-        return _open_remote(settings, _api_key(name, settings.api_key_env, environment))
+        return _open_upstream(name, settings, _api_key(name, settings.api_key_env, environment))
     try:
         return Scripted(load_script(Path(settings.script)), max_requests=0)  # keeps no requests: a server runs for long
     except (OSError, UnicodeError, ScriptError) as error:
@@ -136,6 +136,15 @@ def _open_embedded(name: str, settings: EmbeddedModel, environment: Mapping[str,
     )
 
 
+def _open_upstream(name: str, settings: ChatCompletionsModel | ResponsesModel, api_key: str | None) -> Model:
+    try:
+        return _open_remote(settings, api_key)
+    except OSError as error:
+        raise ConfigError(f"models.{name}.ca_file: cannot load '{settings.ca_file}': {error}") from error
+    except (ImportError, ValueError) as error:
+        raise ConfigError(f"models.{name}.base_url: the proxy of the environment is not usable: {error}") from error
+
+
 def _open_remote(settings: ChatCompletionsModel | ResponsesModel, api_key: str | None) -> Model:
     if isinstance(settings, ResponsesModel):
         return Responses(
@@ -143,6 +152,7 @@ def _open_remote(settings: ChatCompletionsModel | ResponsesModel, api_key: str |
             model=settings.model,
             api_key=api_key,
             headers=settings.headers,
+            ca_file=settings.ca_file,
             replay_reasoning=settings.replay_reasoning,
         )
     dialect = ChatDialect(
@@ -158,6 +168,7 @@ def _open_remote(settings: ChatCompletionsModel | ResponsesModel, api_key: str |
         model=settings.model,
         api_key=api_key,
         headers=settings.headers,
+        ca_file=settings.ca_file,
         dialect=dialect,
         tokenizer=settings.tokenizer,
     )

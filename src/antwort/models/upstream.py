@@ -1,16 +1,18 @@
-"""The way to an upstream over HTTP: one connection pool, its key, its time limits, and how it fails.
+"""HTTP client of a model's upstream: connection pool, proxy, TLS, API key, time-outs, size limits, error mapping.
 
-Whatever goes wrong leaves here as a `ModelFault`; what exactly it was is logged. Nothing
-is read without a limit.
+Every failure is raised as a `ModelFault` and logged with its cause. Every read has a size limit.
 """
 
 from __future__ import annotations
 
 import asyncio
+import ipaddress
+import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
-from typing import Any
-from urllib.request import getproxies
+from typing import Any, cast
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 import httpx2
 import msgspec
@@ -23,36 +25,40 @@ from antwort.models.upstream_errors import UpstreamError
 from antwort.net.errors import EventTooLong
 from antwort.net.http_transport import HttpTransport
 from antwort.net.sse import EventReader, ServerEvent
+from antwort.net.tls import client_ssl_context
 
 _log = structlog.get_logger(__name__)
 _OK = range(200, 300)
-_ERROR_BODY = 64 * 1024
-_LOGGED = 500
-_TO_END = 0.05
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+_MAX_ERROR_BYTES = 64 * 1024
+_MAX_LOGGED_CHARACTERS = 500
+_DRAIN_SECONDS = 0.05
+_LIMITS = httpx2.Limits(max_connections=None, max_keepalive_connections=16, keepalive_expiry=30.0)
 
 
 class Timeouts(Struct, frozen=True, kw_only=True):
-    """Seconds. `read` is the longest silence, so it has to outlast the time to the first token."""
+    """Seconds. `read` limits each wait for data, so it has to exceed the time to the first token."""
 
     connect: float = 5.0
     read: float = 300.0
     write: float = 60.0
 
 
-class Refusal(Exception):
-    """The upstream answered, and not with what was asked for."""
+class UpstreamStatusError(Exception):
+    """The upstream responded with an error status."""
 
-    def __init__(self, status: int, headers: Mapping[str, str], said: UpstreamError) -> None:
+    def __init__(self, status: int, headers: Mapping[str, str], error: UpstreamError) -> None:
         super().__init__(f"status {status}")
         self.status = status
         self.headers = headers
-        self.said = said
+        self.error = error
 
 
 class Upstream:
-    """A server that is asked over HTTP. `max_event` bounds one event, or an answer that is not streamed.
+    """A model server. `max_event` limits one event, or a response that is not streamed, in bytes.
 
-    `direct` goes past any proxy, to a process of this machine.
+    The proxy of the environment (`HTTPS_PROXY`, `HTTP_PROXY`, `ALL_PROXY`, `NO_PROXY`) is used unless `direct`, which
+    is for a process on this machine. `ca_file` replaces the trusted certificates; `OSError` if it is invalid.
     """
 
     def __init__(
@@ -63,6 +69,7 @@ class Upstream:
         headers: Mapping[str, str] | None = None,
         timeouts: Timeouts | None = None,
         max_event: int = 16 * 1024 * 1024,
+        ca_file: str | None = None,
         direct: bool = False,
     ) -> None:
         limits = timeouts or Timeouts()
@@ -71,19 +78,18 @@ class Upstream:
         self._max_event = max_event
         self._client = httpx2.AsyncClient(
             headers={
-                "accept-encoding": "identity",  # a compressed answer could be a bomb, and hold back its pieces
+                "accept-encoding": "identity",  # no decompression bombs, and no chunks delayed by compression
                 **({"authorization": f"Bearer {api_key}"} if api_key else {}),
                 **(headers or {}),
             },
             timeout=httpx2.Timeout(connect=limits.connect, read=limits.read, write=limits.write, pool=limits.connect),
-            transport=None if _proxied() and not direct else HttpTransport(),
-            limits=httpx2.Limits(max_connections=None, max_keepalive_connections=16, keepalive_expiry=30.0),
+            transport=_transport(None if direct else proxy_for(base_url), ca_file),
         )
 
     async def stream(
-        self, path: str, body: dict[str, Any], over: Callable[[], bool] = lambda: False
+        self, path: str, body: dict[str, Any], is_done: Callable[[], bool] = lambda: False
     ) -> AsyncGenerator[ServerEvent, None]:
-        """Ask, and read the answer as events until it is `over`; `Refusal` where it is none."""
+        """POST the body and yield the events of the response until `is_done`; `UpstreamStatusError` for an error."""
         request = self._client.build_request(
             "POST",
             f"{self.base_url}/{path}",
@@ -96,7 +102,7 @@ class Upstream:
                 if response.status_code not in _OK:
                     raise await self._refusal(response)
                 if not response.headers.get("content-type", "").startswith("text/event-stream"):
-                    # Asked to stream, it sent all at once, or something else entirely: whoever reads it will see.
+                    # Not a stream although one was requested: the reader of the events decides what it is.
                     yield ServerEvent("", await _read(response, self._max_event))
                     return
                 reader = EventReader(self._max_event)
@@ -104,8 +110,8 @@ class Upstream:
                 async for chunk in chunks:
                     for event in reader.feed(chunk):
                         yield event
-                        if over():
-                            await _let_end(chunks)
+                        if is_done():
+                            await _drain(chunks)
                             return
                 for event in reader.close():
                     yield event
@@ -113,7 +119,7 @@ class Upstream:
                 await response.aclose()
 
     async def post(self, url: str, body: dict[str, Any]) -> object:
-        """Ask for one JSON answer; `Refusal` where it is none."""
+        """POST the body and return the JSON of the response; `UpstreamStatusError` for an error status."""
         headers = {"content-type": "application/json"}
         with _as_faults():
             async with self._client.stream("POST", url, content=msgspec.json.encode(body), headers=headers) as response:
@@ -121,46 +127,86 @@ class Upstream:
                     raise await self._refusal(response)
                 return _decode(await _read(response, self._max_event))
 
-    def fault(self, refusal: Refusal, *, model: str) -> ModelFault:
-        """What a refusal means to our caller."""
-        said = refusal.said
-        _log.warning("upstream_refused", status=refusal.status, code=self._clip(said.code), kind=self._clip(said.kind))
-        _log.debug("upstream_said", message=self._clip(said.message))
-        return upstream_errors.fault_from_response(refusal.status, refusal.headers, said, model=model)
+    def fault(self, refusal: UpstreamStatusError, *, model: str) -> ModelFault:
+        """The `ModelFault` of an error status."""
+        reported = refusal.error
+        _log.warning(
+            "upstream_refused", status=refusal.status, code=self._clip(reported.code), kind=self._clip(reported.kind)
+        )
+        _log.debug("upstream_said", message=self._clip(reported.message))
+        return upstream_errors.fault_from_response(refusal.status, refusal.headers, reported, model=model)
 
     async def aclose(self) -> None:
         await self._client.aclose()
 
-    async def _refusal(self, response: httpx2.Response) -> Refusal:
-        body = await _read(response, _ERROR_BODY, cut=True)
-        return Refusal(response.status_code, response.headers, upstream_errors.parse_error_body(body))
+    async def _refusal(self, response: httpx2.Response) -> UpstreamStatusError:
+        body = await _read(response, _MAX_ERROR_BYTES, truncate=True)
+        return UpstreamStatusError(response.status_code, response.headers, upstream_errors.parse_error_body(body))
 
     def _clip(self, message: str) -> str:
-        """Fit for a log: short, and without our key, which some servers repeat."""
-        return (message.replace(self._key, "[key]") if self._key else message)[:_LOGGED]
+        """Shortened for the log, and without the API key, which some servers repeat."""
+        return (message.replace(self._key, "[key]") if self._key else message)[:_MAX_LOGGED_CHARACTERS]
 
 
-def _proxied() -> bool:
-    """Whether this machine reaches others through a proxy. httpx2's own transport knows how; ours does not."""
-    return any(scheme != "no" for scheme in getproxies())
+def _transport(proxy: str | None, ca_file: str | None) -> httpx2.AsyncBaseTransport:
+    """httpx2's own transport where a proxy applies, which `HttpTransport` does not support. Both use one TLS policy."""
+    ssl_context = client_ssl_context(ca_file) if ca_file or proxy else None  # else created on first use
+    if proxy is None:
+        return HttpTransport(ssl_context=ssl_context)
+    is_tls = proxy.startswith("https://")
+    return httpx2.AsyncHTTPTransport(
+        verify=cast("ssl.SSLContext", ssl_context),
+        trust_env=False,
+        limits=_LIMITS,
+        proxy=httpx2.Proxy(proxy, ssl_context=ssl_context if is_tls else None),
+    )
 
 
-async def _read(response: httpx2.Response, limit: int, *, cut: bool = False) -> bytes:
-    """A body, up to a limit."""
+def proxy_for(url: str) -> str | None:
+    """The proxy that the environment configures for a URL, by the rules of `urllib`; None for a direct connection.
+
+    `NO_PROXY` may also contain networks, such as 10.0.0.0/8.
+    """
+    proxies = getproxies()
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port or _DEFAULT_PORTS.get(parts.scheme, 0)
+    except ValueError:  # an invalid URL: the first request reports it
+        return None
+    proxy = proxies.get(parts.scheme) or proxies.get("all")
+    if not proxy or not host or proxy_bypass(f"{host}:{port}") or _is_in_networks(host, proxies.get("no", "")):
+        return None
+    return proxy if "://" in proxy else f"http://{proxy}"
+
+
+def _is_in_networks(host: str, no_proxy: str) -> bool:
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    for entry in no_proxy.split(","):
+        with suppress(ValueError):
+            if address in ipaddress.ip_network(entry.strip().strip("[]"), strict=False):
+                return True
+    return False
+
+
+async def _read(response: httpx2.Response, limit: int, *, truncate: bool = False) -> bytes:
+    """The body; above the limit it is truncated, or `EventTooLong` is raised."""
     body = bytearray()
     async for chunk in response.aiter_raw():
         body += chunk
         if len(body) > limit:
-            if cut:
+            if truncate:
                 break
-            raise EventTooLong
+            raise EventTooLong(f"the response exceeds {limit} bytes")
     return bytes(body[:limit])
 
 
-async def _let_end(chunks: AsyncIterator[bytes]) -> None:
-    """Read what is left, mostly nothing but the end: only then the connection can serve another request."""
+async def _drain(chunks: AsyncIterator[bytes]) -> None:
+    """Read the rest of the response, usually only its end: the connection can be reused only after that."""
     with suppress(TimeoutError, httpx2.TransportError):
-        async with asyncio.timeout(_TO_END):
+        async with asyncio.timeout(_DRAIN_SECONDS):
             async for _ in chunks:
                 pass
 
@@ -174,7 +220,7 @@ def _decode(body: bytes) -> object:
 
 @contextmanager
 def _as_faults() -> Generator[None, None, None]:
-    """Turn what the way to an upstream can do wrong into faults of ours."""
+    """Map errors of the HTTP client to `ModelFault`."""
     try:
         yield
     except (httpx2.InvalidURL, httpx2.UnsupportedProtocol) as error:

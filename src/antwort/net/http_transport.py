@@ -1,12 +1,12 @@
-"""HTTP/1.1 to upstreams on the event loop's own sockets, parsed in C. A transport for httpx2, which stays the client.
+"""HTTP/1.1 client transport for httpx2 on asyncio sockets and httptools: keep-alive, time-outs, back-pressure.
 
-A model sends a piece for every token. httpx2's own transport takes fifty microseconds for each, and looks at all its
-connections for each request: most of the server's time went there. This one does only what a model needs: plain or TLS,
-connections that are used again, limits in time, and a reader who holds the sender back. No proxies, no HTTP/2.
+A model sends one chunk per token. httpx2's own transport needs 50 µs for each and scans all of its connections for
+each request, which was most of the server's CPU time. This transport has only what a model needs: plain and TLS
+connections that are reused, time-outs, and flow control. It supports neither proxies nor HTTP/2.
 
-    Transport       finds or opens a connection for a request, and keeps those that can be used again
-    _Connection     one socket: sends a request, parses what comes, wakes whoever waits for it
-    _Body           the answer's bytes, for httpx2
+    HttpTransport   finds or opens a connection for a request, and keeps idle connections
+    _Connection     one socket: sends a request, parses the response, wakes the task that waits for it
+    _ResponseBody   the body of the response, for httpx2
 """
 
 from __future__ import annotations
@@ -20,53 +20,82 @@ from typing import TypeAlias, cast
 import httptools
 import httpx2
 
+from antwort.net.tls import client_ssl_context
+
 Origin: TypeAlias = tuple[str, str, int]
 Headers: TypeAlias = list[tuple[bytes, bytes]]
-Limits: TypeAlias = Mapping[str, float | None]
+Timeouts: TypeAlias = Mapping[str, float | None]
 
-_PORTS = {"http": 80, "https": 443}
-_LARGEST_HEAD = 100 * 1024
-_HELD = 256 * 1024  # bytes that nobody has taken yet; while there are more, the sender waits
-_INTERIM = range(100, 200)
-_UNFIT = re.compile(rb"[\r\n\0]")
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+_MAX_HEAD_BYTES = 100 * 1024
+_HIGH_WATER = 256 * 1024  # unread bytes of a body above which the socket is not read
+_STALE_SECONDS = 1.0  # a peer that closes a reused connection within this time had closed it before the request
+_INTERIM_STATUSES = range(100, 200)
+_FORBIDDEN_IN_HEADER = re.compile(rb"[\r\n\0]")
 
 
 class HttpTransport(httpx2.AsyncBaseTransport):
-    """To be used in one event loop. Keeps so many idle connections, each for so many seconds.
+    """Must be used in one event loop. Keeps up to `max_idle` idle connections for `idle_timeout` seconds each.
 
-    With `uds` all of them go to that Unix socket, whatever the address says.
+    With `uds` every connection goes to that Unix socket, whatever the host of the URL is.
     """
 
-    def __init__(self, *, keep: int = 64, expiry: float = 30.0, uds: str | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        max_idle: int = 64,
+        idle_timeout: float = 30.0,
+        uds: str | None = None,
+        ssl_context: ssl.SSLContext | None = None,
+    ) -> None:
         self._uds = uds
-        self._keep = keep
-        self._expiry = expiry
+        self._max_idle = max_idle
+        self._idle_timeout = idle_timeout
+        self._ssl_context = ssl_context
         self._open: set[_Connection] = set()
-        self._idle: dict[_Connection, None] = {}  # a set in the order in which they became idle
-        self._tls: ssl.SSLContext | None = None
+        self._idle: dict[_Connection, None] = {}  # in the order in which they became idle
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Send it, and return when the head of the answer is there."""
-        origin, data = _origin(request.url), _head(request) + await request.aread()
-        limits: Limits = request.extensions.get("timeout", {})
-        connection = self._take(origin) or await self._connect(origin, limits)
+        """Send the request; returns when the head of the response is complete.
+
+        If the peer closes a reused connection before it sends any byte, the request is sent again once on a new
+        connection: the peer had closed the idle connection before it received the request.
+        """
+        origin, data = _origin(request.url), _encode_head(request) + await request.aread()
+        timeouts: Timeouts = request.extensions.get("timeout", {})
+        reused = self._take_idle(origin)
+        connection = reused or await self._connect(origin, timeouts)
         try:
-            await connection.send(data, limits.get("write"))
-            status, headers = await connection.receive_head(limits.get("read"))
-        except BaseException:
-            connection.close()
-            raise
-        once = request.headers.get("connection", "").lower() == "close"
-        release = _Connection.close if once else self._release
-        return httpx2.Response(status, headers=headers, stream=_Body(connection, release))
+            return await self._exchange(connection, request, data, timeouts)
+        except httpx2.TransportError as error:
+            if reused is None or not reused.was_stale:
+                raise
+            try:
+                connection = await self._connect(origin, timeouts)
+            except httpx2.TransportError:
+                raise error from None  # not a connect error: the peer may have received the request
+        return await self._exchange(connection, request, data, timeouts)
 
     async def aclose(self) -> None:
         """Close all connections."""
         for connection in list(self._open):
             connection.close()
 
-    def _take(self, origin: Origin) -> _Connection | None:
-        """The one that was used last: the least likely to be given up by the other side just now."""
+    async def _exchange(
+        self, connection: _Connection, request: httpx2.Request, data: bytes, timeouts: Timeouts
+    ) -> httpx2.Response:
+        try:
+            await connection.send(data, timeouts.get("write"))
+            status, headers = await connection.receive_head(timeouts.get("read"))
+        except BaseException:
+            connection.close()
+            raise
+        is_last = request.headers.get("connection", "").lower() == "close"
+        release = _Connection.close if is_last else self._release
+        return httpx2.Response(status, headers=headers, stream=_ResponseBody(connection, release))
+
+    def _take_idle(self, origin: Origin) -> _Connection | None:
+        """The most recently used idle connection: the peer is least likely to have closed it."""
         for connection in reversed(self._idle):
             if connection.origin == origin:
                 del self._idle[connection]
@@ -74,100 +103,104 @@ class HttpTransport(httpx2.AsyncBaseTransport):
         return None
 
     def _release(self, connection: _Connection) -> None:
-        """Keep it for another request, if that is possible."""
-        if not connection.reusable:
+        """Keep the connection for another request, or close it if it cannot be reused."""
+        if not connection.is_reusable:
             connection.close()
             return
         self._idle[connection] = None
-        connection.rest(self._expiry)
-        if len(self._idle) > self._keep:
+        connection.start_idle(self._idle_timeout)
+        if len(self._idle) > self._max_idle:
             next(iter(self._idle)).close()
 
-    def _lost(self, connection: _Connection) -> None:
+    def _remove(self, connection: _Connection) -> None:
         self._open.discard(connection)
         self._idle.pop(connection, None)
 
-    async def _connect(self, origin: Origin, limits: Limits) -> _Connection:
+    async def _connect(self, origin: Origin, timeouts: Timeouts) -> _Connection:
         scheme, host, port = origin
-        connection = _Connection(origin, self._open.add, self._lost)
+        connection = _Connection(origin, self._open.add, self._remove)
         try:
-            async with asyncio.timeout(limits.get("connect")):
+            async with asyncio.timeout(timeouts.get("connect")):
                 loop = asyncio.get_running_loop()
                 if self._uds is not None:
                     await loop.create_unix_connection(lambda: connection, self._uds)
                 else:
-                    tls = await self._context() if scheme == "https" else None
+                    tls = await self._tls() if scheme == "https" else None
                     await loop.create_connection(lambda: connection, host, port, ssl=tls)
         except TimeoutError as error:
-            raise httpx2.ConnectTimeout("the connection was not made in time") from error
-        except (OSError, UnicodeError) as error:  # a name that cannot be looked up is one that cannot be written
+            raise httpx2.ConnectTimeout("connect time-out") from error
+        except (OSError, UnicodeError) as error:  # UnicodeError: a host name that IDNA cannot encode
             raise httpx2.ConnectError(str(error)) from error
         return connection
 
-    async def _context(self) -> ssl.SSLContext:
-        """Made when it is needed first, because reading all certificates takes a while."""
-        if self._tls is None:
-            self._tls = await asyncio.to_thread(httpx2.create_ssl_context)
-        return self._tls
+    async def _tls(self) -> ssl.SSLContext:
+        """Created on first use, in a thread, because loading all certificates takes time."""
+        if self._ssl_context is None:
+            self._ssl_context = await asyncio.to_thread(client_ssl_context)
+        return self._ssl_context
 
 
-class _Unasked(Exception):
-    """An answer that nobody asked for; whoever asked next would take it for theirs."""
+class _UnexpectedResponse(Exception):
+    """A second response to one request; the next request would take it for its own."""
 
 
 class _Connection(asyncio.Protocol):
-    """One socket. Whoever has it sends, receives the head, receives the body to its end, and only then sends again."""
+    """One socket. Its user sends a request, receives the head and the whole body, and only then sends another."""
 
     def __init__(
-        self, origin: Origin, made: Callable[[_Connection], None], lost: Callable[[_Connection], None]
+        self, origin: Origin, on_open: Callable[[_Connection], None], on_close: Callable[[_Connection], None]
     ) -> None:
         self.origin = origin
-        self._made = made
-        self._lost = lost
+        self.was_stale = False
+        self._on_open = on_open
+        self._on_close = on_close
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._waiting_since = 0.0
+        self._sent_at = 0.0
         self._error: httpx2.TransportError | None = None
-        self._writable = True
-        self._reading = True
-        self._begin()
+        self._is_writable = True
+        self._is_reading = True
+        self._reset()
 
-    def _begin(self) -> None:
+    def _reset(self) -> None:
+        """Prepare for the next response."""
         self._parser = httptools.HttpResponseParser(self)
         self._headers: Headers = []
         self._head_size = 0
         self._has_head = False
         self._status = 0
         self._chunks: list[bytes] = []
-        self._held = 0
-        self._whole = False
-        self._stays = False
+        self._unread = 0
+        self._is_complete = False
+        self._keeps_alive = False
 
-    # ── for whoever asks ─────────────────────────────────────────────────────────────────────────────────────────────
+    # ── called by the transport ──────────────────────────────────────────────────────────────────────────────────────
 
     @property
-    def reusable(self) -> bool:
-        """Whether another request can be sent: the one before is out, its answer whole, and nobody hangs up."""
-        return self._stays and self._error is None and not self._transport.get_write_buffer_size()
+    def is_reusable(self) -> bool:
+        """Whether another request can be sent: the last one is sent, its response is complete, the peer keeps alive."""
+        return self._keeps_alive and self._error is None and not self._transport.get_write_buffer_size()
 
-    async def send(self, data: bytes, limit: float | None) -> None:
-        """Send a request. Returns early where an answer comes before all is sent: that is a refusal."""
+    async def send(self, data: bytes, timeout: float | None) -> None:  # noqa: ASYNC109 - raises httpx2's own error
+        """Send a request. Returns early if a response arrives before everything is sent: the request was rejected."""
         self._stop_timer()
-        self._begin()
+        self._reset()
+        self._sent_at = self._loop.time()
         self._transport.write(data)
-        if self._writable:
+        if self._is_writable:
             return
         try:
-            async with asyncio.timeout(limit):
-                while not (self._writable or self._has_head or self._error):
+            async with asyncio.timeout(timeout):
+                while not (self._is_writable or self._has_head or self._error):
                     await self._wait()
         except TimeoutError as error:
-            raise httpx2.WriteTimeout("the upstream takes nothing") from error
+            raise httpx2.WriteTimeout("write time-out: the upstream does not read the request") from error
 
-    async def receive_head(self, silence: float | None) -> tuple[int, Headers]:
-        """Status and headers. From now on the upstream may be silent for so long."""
-        self._watch(silence)
+    async def receive_head(self, read_timeout: float | None) -> tuple[int, Headers]:
+        """Status and headers. `read_timeout` limits each wait for data until the end of the response."""
+        self._watch(read_timeout)
         while not self._has_head:
             if self._error is not None:
                 raise self._error
@@ -175,31 +208,31 @@ class _Connection(asyncio.Protocol):
         return self._status, self._headers
 
     async def receive(self) -> bytes | None:
-        """What has come of the body, all of it; None after the end."""
+        """All of the body that has arrived; None after its end."""
         while not self._chunks:
-            if self._whole:
+            if self._is_complete:
                 return None
             if self._error is not None:
                 raise self._error
             await self._wait()
         data = b"".join(self._chunks)
-        self._chunks, self._held = [], 0
-        self._read_on()
+        self._chunks, self._unread = [], 0
+        self._resume_reading()
         return data
 
-    def rest(self, seconds: float) -> None:
-        """Nobody needs it now; after so long it is closed."""
-        self._read_on()  # if the other side hangs up, that has to be heard
+    def start_idle(self, seconds: float) -> None:
+        """Close the connection after this time, unless it is used again."""
+        self._resume_reading()  # to notice when the peer closes it
         self._stop_timer()
         self._timer = self._loop.call_later(seconds, self.close)
 
     def close(self) -> None:
-        """At once: what is still to come is for nobody."""
+        """Close at once and discard what has not arrived."""
         self._fail(httpx2.ReadError("the connection is closed"))
 
-    def _read_on(self) -> None:
-        if not self._reading and self._error is None:
-            self._reading = True
+    def _resume_reading(self) -> None:
+        if not self._is_reading and self._error is None:
+            self._is_reading = True
             self._transport.resume_reading()
 
     # ── waiting ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -215,16 +248,16 @@ class _Connection(asyncio.Protocol):
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    def _watch(self, silence: float | None) -> None:
-        """One timer for a whole answer that looks now and then: one for each piece would cost more than the piece."""
+    def _watch(self, read_timeout: float | None) -> None:
+        """Check the read time-out with one timer per response: a timer per chunk would cost more than the chunk."""
         self._stop_timer()
-        if silence is None:
+        if read_timeout is None:
             return
         waited = self._loop.time() - self._waiting_since if self._waiter is not None else 0.0
-        if waited >= silence:
-            self._fail(httpx2.ReadTimeout("the upstream is silent"))
+        if waited >= read_timeout:
+            self._fail(httpx2.ReadTimeout("read time-out: the upstream sends nothing"))
         else:
-            self._timer = self._loop.call_later(silence - waited, self._watch, silence)
+            self._timer = self._loop.call_later(read_timeout - waited, self._watch, read_timeout)
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
@@ -234,7 +267,7 @@ class _Connection(asyncio.Protocol):
     def _fail(self, error: httpx2.TransportError) -> None:
         self._stop_timer()
         self._error = self._error or error
-        self._lost(self)  # now, so that nobody is given it before the loop has closed it
+        self._on_close(self)  # before the event loop has closed it, so that no request takes it
         self._transport.abort()
         self._wake()
 
@@ -242,68 +275,70 @@ class _Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        self._made(self)
+        self._on_open(self)
 
     def data_received(self, data: bytes) -> None:
-        if self._whole:
-            self._fail(httpx2.RemoteProtocolError("the upstream sent more than its answer"))
+        if self._is_complete:
+            self._fail(httpx2.RemoteProtocolError("the upstream sent data after the end of its response"))
             return
         self._head_size += 0 if self._has_head else len(data)
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            self._fail(httpx2.RemoteProtocolError(f"the upstream does not speak HTTP: {error}"))
+            self._fail(httpx2.RemoteProtocolError(f"the upstream's response is not valid HTTP: {error}"))
             return
-        if not self._has_head and self._head_size > _LARGEST_HEAD:
-            self._fail(httpx2.RemoteProtocolError("the upstream's headers are too large"))
+        if not self._has_head and self._head_size > _MAX_HEAD_BYTES:
+            self._fail(httpx2.RemoteProtocolError(f"the upstream's headers exceed {_MAX_HEAD_BYTES} bytes"))
             return
-        if self._held > _HELD and self._reading:
-            self._reading = False
+        if self._unread > _HIGH_WATER and self._is_reading:
+            self._is_reading = False
             self._transport.pause_reading()
         self._wake()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if self._error is None and not self._head_size:
+            self.was_stale = self._loop.time() - self._sent_at < _STALE_SECONDS
         if self._has_head and exc is None and not self._error and self._ends_with_connection():
-            self._whole = True
-        self._fail(httpx2.RemoteProtocolError("the upstream hung up before the end of its answer"))
+            self._is_complete = True
+        self._fail(httpx2.RemoteProtocolError("the upstream closed the connection before the end of its response"))
 
     def pause_writing(self) -> None:
-        self._writable = False
+        self._is_writable = False
 
     def resume_writing(self) -> None:
-        self._writable = True
+        self._is_writable = True
         self._wake()
 
     def _ends_with_connection(self) -> bool:
-        """An answer that says neither how long it is nor where its pieces end."""
+        """Whether the response has neither a length nor chunks, so that the end of the connection ends it."""
         return not any(name.lower() in (b"content-length", b"transfer-encoding") for name, _ in self._headers)
 
     # ── called by the parser ─────────────────────────────────────────────────────────────────────────────────────────
 
     def on_message_begin(self) -> None:
-        if self._whole:
-            raise _Unasked
+        if self._is_complete:
+            raise _UnexpectedResponse
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._headers.append((name, value))
 
     def on_headers_complete(self) -> None:
         self._status = self._parser.get_status_code()
-        self._has_head = self._status not in _INTERIM
+        self._has_head = self._status not in _INTERIM_STATUSES
 
     def on_body(self, data: bytes) -> None:
         self._chunks.append(data)
-        self._held += len(data)
+        self._unread += len(data)
 
     def on_message_complete(self) -> None:
         if self._has_head:
-            self._whole, self._stays = True, self._parser.should_keep_alive()
-        else:  # a word in between, such as 100 Continue: the answer is yet to come
+            self._is_complete, self._keeps_alive = True, self._parser.should_keep_alive()
+        else:  # an interim response such as 100 Continue
             self._headers.clear()
 
 
-class _Body(httpx2.AsyncByteStream):
-    """What is left of an answer. Closed before its end, it takes the connection with it."""
+class _ResponseBody(httpx2.AsyncByteStream):
+    """The body of a response. Closing it before its end closes the connection."""
 
     def __init__(self, connection: _Connection, release: Callable[[_Connection], None]) -> None:
         self._connection = connection
@@ -320,15 +355,15 @@ class _Body(httpx2.AsyncByteStream):
 
 
 def _origin(url: httpx2.URL) -> Origin:
-    if url.scheme not in _PORTS or not url.host:
-        raise httpx2.UnsupportedProtocol("the address must begin with http:// or https://, and name a host")
-    return url.scheme, url.host, url.port or _PORTS[url.scheme]
+    if url.scheme not in _DEFAULT_PORTS or not url.host:
+        raise httpx2.UnsupportedProtocol("the URL must start with http:// or https:// and have a host")
+    return url.scheme, url.host, url.port or _DEFAULT_PORTS[url.scheme]
 
 
-def _head(request: httpx2.Request) -> bytes:
+def _encode_head(request: httpx2.Request) -> bytes:
     headers = request.headers.raw
-    if any(_UNFIT.search(name) or _UNFIT.search(value) for name, value in headers):
-        raise httpx2.LocalProtocolError("a header must not hold line breaks")
+    if any(_FORBIDDEN_IN_HEADER.search(name) or _FORBIDDEN_IN_HEADER.search(value) for name, value in headers):
+        raise httpx2.LocalProtocolError("a header must not contain line breaks or NUL")
     lines = [b"%b %b HTTP/1.1" % (request.method.encode("ascii"), request.url.raw_path)]
     lines += [b"%b: %b" % header for header in headers]
     return b"\r\n".join([*lines, b"", b""])

@@ -74,21 +74,21 @@ async def keyed(tmp_path):
 async def test_every_response_has_the_standard_headers(keyed):
     _, http = keyed
     for path in ("/v1/models", "/v1/nothing", "/v1/responses/resp_0", "/v1/fail", "/healthz"):
-        answer = await http.get(path)
-        assert answer.headers["x-request-id"].startswith("req_")
-        assert answer.headers["openai-version"] == "2020-10-01"
-        assert answer.headers["openai-processing-ms"].isdecimal()
-        assert answer.headers["x-content-type-options"] == "nosniff"
+        response = await http.get(path)
+        assert response.headers["x-request-id"].startswith("req_")
+        assert response.headers["openai-version"] == "2020-10-01"
+        assert response.headers["openai-processing-ms"].isdecimal()
+        assert response.headers["x-content-type-options"] == "nosniff"
 
 
 async def test_responses_have_organization_and_rate_limit_headers(keyed):
     _, http = keyed
-    answer = await http.get("/v1/models")
+    response = await http.get("/v1/models")
 
-    assert answer.headers["openai-organization"] == "a"
-    assert answer.headers["x-ratelimit-limit-requests"] == "100"
-    assert answer.headers["x-ratelimit-remaining-requests"] == "99"
-    assert answer.headers["x-ratelimit-reset-requests"].endswith("s")
+    assert response.headers["openai-organization"] == "a"
+    assert response.headers["x-ratelimit-limit-requests"] == "100"
+    assert response.headers["x-ratelimit-remaining-requests"] == "99"
+    assert response.headers["x-ratelimit-reset-requests"].endswith("s")
 
 
 async def test_routes_of_providers_need_a_key(keyed):
@@ -100,18 +100,18 @@ async def test_routes_of_providers_need_a_key(keyed):
 async def test_health_checks_and_openapi_document_need_no_key(keyed):
     _, http = keyed
     for path in ("/healthz", "/readyz", "/openapi.json"):
-        answer = await http.get(path, headers={"authorization": "Bearer wrong"})
-        assert answer.status_code == 200
-        assert "openai-organization" not in answer.headers
+        response = await http.get(path, headers={"authorization": "Bearer wrong"})
+        assert response.status_code == 200
+        assert "openai-organization" not in response.headers
 
 
 async def test_an_unexpected_exception_becomes_a_500_envelope_without_its_text(keyed):
     _, http = keyed
-    answer = await http.get("/v1/fail")
+    response = await http.get("/v1/fail")
 
-    assert answer.status_code == 500
-    assert answer.json()["error"]["type"] == "server_error"
-    assert "secret" not in answer.text
+    assert response.status_code == 500
+    assert response.json()["error"]["type"] == "server_error"
+    assert "secret" not in response.text
 
 
 async def test_a_handler_that_blocks_the_loop_is_detected(keyed):

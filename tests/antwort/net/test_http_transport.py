@@ -1,18 +1,15 @@
 from __future__ import annotations
 
 import asyncio
-import datetime as dt
-import ipaddress
 import ssl
 from contextlib import asynccontextmanager, suppress
 
 import httpx2
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
+from private_ca import PrivateCa
 
-from antwort.net.http_transport import _HELD, HttpTransport
+from antwort.net.http_transport import _HIGH_WATER, HttpTransport
+from antwort.net.tls import client_ssl_context
 
 pytestmark = pytest.mark.anyio
 
@@ -27,10 +24,10 @@ def anyio_backend(request):
 
 
 class Peer:
-    """A server that says what a test tells it to, byte for byte."""
+    """A server whose connection handler is given by the test."""
 
-    def __init__(self, answer, *, tls: ssl.SSLContext | None = None) -> None:
-        self._answer = answer
+    def __init__(self, handle, *, tls: ssl.SSLContext | None = None) -> None:
+        self._handle = handle
         self._tls = tls
         self.connections = 0
         self.ended = asyncio.Event()
@@ -38,7 +35,7 @@ class Peer:
     async def _serve(self, reader, writer) -> None:
         self.connections += 1
         try:
-            await self._answer(reader, writer)
+            await self._handle(reader, writer)
         except (ConnectionError, asyncio.IncompleteReadError):
             pass
         finally:
@@ -50,49 +47,49 @@ class Peer:
     @asynccontextmanager
     async def client(self, limits: float | httpx2.Timeout = 5.0, **options):
         scheme = "https" if self._tls else "http"
-        server = await asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=self._tls)
+        self.server = server = await asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=self._tls)
         url = f"{scheme}://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         self.transport = HttpTransport(**options)
         async with server, httpx2.AsyncClient(base_url=url, transport=self.transport, timeout=limits) as client:
             yield client
 
 
-async def request_of(reader) -> bytes:
+async def read_request(reader) -> bytes:
     head = await reader.readuntil(b"\r\n\r\n")
     length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0] or 0)
     return head + await reader.readexactly(length)
 
 
-def says(*answers: bytes, hang_up: bool = False):
-    """One answer for each request, the last again and again."""
+def respond_with(*responses: bytes, closes: bool = False):
+    """One response for each request, the last one repeatedly; with `closes` only one per connection."""
 
-    async def answer(reader, writer):
-        left = list(answers)
+    async def handle(reader, writer):
+        left = list(responses)
         while True:
-            await request_of(reader)
+            await read_request(reader)
             writer.write(left.pop(0) if len(left) > 1 else left[0])
             await writer.drain()
-            if hang_up:
+            if closes:
                 return
 
-    return answer
+    return handle
 
 
-async def get(client) -> str:
+async def post(client) -> str:
     return (await client.post("/", content=b"{}")).text
 
 
-# ── what is sent and what comes ──────────────────────────────────────────────────────────────────────────────────────
+# ── requests and responses ───────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_request_is_sent_as_httpx_has_made_it():
+async def test_the_request_of_httpx2_is_sent_unchanged():
     seen = []
 
-    async def answer(reader, writer):
-        seen.append(await request_of(reader))
+    async def handle(reader, writer):
+        seen.append(await read_request(reader))
         writer.write(HELLO)
 
-    async with Peer(answer).client() as client:
+    async with Peer(handle).client() as client:
         response = await client.post("/v1/chat?x=1", content=b"body", headers={"x-team": "a"})
 
     assert (response.status_code, response.content) == (200, b"hello")
@@ -102,47 +99,47 @@ async def test_a_request_is_sent_as_httpx_has_made_it():
 
 
 @pytest.mark.parametrize(
-    "answer, text",
+    "response, text",
     [
         pytest.param(HELLO, "hello", id="a length"),
-        pytest.param(CHUNKED + b"3\r\nhel\r\n2\r\nlo\r\n0\r\n\r\n", "hello", id="pieces"),
+        pytest.param(CHUNKED + b"3\r\nhel\r\n2\r\nlo\r\n0\r\n\r\n", "hello", id="chunks"),
         pytest.param(b"HTTP/1.1 200 OK\r\n\r\nhello", "hello", id="until the end of the connection"),
-        pytest.param(b"HTTP/1.1 100 Continue\r\nx: y\r\n\r\n" + HELLO, "hello", id="after a word in between"),
+        pytest.param(b"HTTP/1.1 100 Continue\r\nx: y\r\n\r\n" + HELLO, "hello", id="after an interim response"),
         pytest.param(b"HTTP/1.1 204 No Content\r\n\r\n", "", id="nothing"),
     ],
 )
-async def test_an_answer_ends_as_it_says(answer, text):
-    async with Peer(says(answer, hang_up=True)).client() as client:
+async def test_length_chunks_and_end_of_connection_end_a_response(response, text):
+    async with Peer(respond_with(response, closes=True)).client() as client:
         response = await client.post("/")
 
     assert response.text == text
     assert "x" not in response.headers
 
 
-async def test_pieces_come_when_they_are_sent():
+async def test_chunks_are_delivered_when_they_arrive():
     more = asyncio.Event()
 
-    async def answer(reader, writer):
-        await request_of(reader)
+    async def handle(reader, writer):
+        await read_request(reader)
         writer.write(CHUNKED + b"3\r\none\r\n")
         await more.wait()
         writer.write(b"3\r\ntwo\r\n0\r\n\r\n")
 
-    async with Peer(answer).client() as client, client.stream("POST", "/") as response:
-        pieces = response.aiter_raw()
-        assert await anext(pieces) == b"one"
+    async with Peer(handle).client() as client, client.stream("POST", "/") as response:
+        chunks = response.aiter_raw()
+        assert await anext(chunks) == b"one"
         more.set()
-        assert [piece async for piece in pieces] == [b"two"]
+        assert [chunk async for chunk in chunks] == [b"two"]
 
 
-async def test_a_header_cannot_hold_another():
-    async with Peer(says(HELLO)).client() as client:
+async def test_line_breaks_in_a_header_are_rejected():
+    async with Peer(respond_with(HELLO)).client() as client:
         with pytest.raises(httpx2.LocalProtocolError):
             await client.post("/", headers={"authorization": "Bearer a\r\nx-admin: 1"})
 
 
 @pytest.mark.parametrize("url", ["ftp://127.0.0.1/", "http:///v1"])
-async def test_what_is_no_address_of_a_server_is_refused(url):
+async def test_unsupported_urls_are_rejected(url):
     async with httpx2.AsyncClient(transport=HttpTransport()) as client:
         with pytest.raises(httpx2.UnsupportedProtocol):
             await client.post(url)
@@ -151,20 +148,20 @@ async def test_what_is_no_address_of_a_server_is_refused(url):
 # ── connections ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_connection_is_used_again():
-    peer = Peer(says(HELLO))
+async def test_a_connection_is_reused():
+    peer = Peer(respond_with(HELLO))
     async with peer.client() as client:
-        assert [await get(client) for _ in range(3)] == ["hello"] * 3
+        assert [await post(client) for _ in range(3)] == ["hello"] * 3
 
     assert peer.connections == 1
 
 
-async def test_at_once_each_has_its_own_and_only_so_many_are_kept():
-    peer = Peer(says(HELLO))
-    async with peer.client(keep=2) as client:
-        await asyncio.gather(*(get(client) for _ in range(5)))
+async def test_concurrent_requests_have_own_connections_and_idle_ones_are_limited():
+    peer = Peer(respond_with(HELLO))
+    async with peer.client(max_idle=2) as client:
+        await asyncio.gather(*(post(client) for _ in range(5)))
         assert peer.connections == 5
-        await asyncio.gather(*(get(client) for _ in range(3)))
+        await asyncio.gather(*(post(client) for _ in range(3)))
 
     assert peer.connections == 6
 
@@ -172,43 +169,136 @@ async def test_at_once_each_has_its_own_and_only_so_many_are_kept():
 @pytest.mark.parametrize(
     "first",
     [
-        pytest.param(HELLO.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n"), id="it says that it hangs up"),
-        pytest.param(HELLO.replace(b"1.1", b"1.0"), id="it is of an older kind"),
-        pytest.param(HELLO + b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nevil", id="it answers what nobody asked"),
+        pytest.param(HELLO.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n"), id="connection: close"),
+        pytest.param(HELLO.replace(b"1.1", b"1.0"), id="HTTP/1.0"),
+        pytest.param(HELLO + b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nevil", id="a second response"),
     ],
 )
-async def test_a_connection_that_cannot_be_trusted_is_not_used_again(first):
-    peer = Peer(says(first, HELLO))
+async def test_a_connection_that_cannot_be_kept_alive_is_not_reused(first):
+    peer = Peer(respond_with(first, HELLO))
     async with peer.client() as client:
-        assert [await get(client) for _ in range(2)] == ["hello"] * 2
+        assert [await post(client) for _ in range(2)] == ["hello"] * 2
 
     assert peer.connections == 2
 
 
-async def test_a_connection_that_was_closed_meanwhile_is_not_used_again():
-    peer = Peer(says(HELLO, hang_up=True))
+async def test_a_closed_idle_connection_is_not_reused():
+    peer = Peer(respond_with(HELLO, closes=True))
     async with peer.client() as client:
         for _ in range(3):
-            assert await get(client) == "hello"
-            while peer.transport._open:  # noqa: ASYNC110 - nothing tells us when our side has heard of it
+            assert await post(client) == "hello"
+            while peer.transport._open:  # noqa: ASYNC110 - there is no event to wait for
                 await asyncio.sleep(0.01)
 
     assert peer.connections == 3
 
 
-async def test_a_connection_that_nobody_needs_is_closed_after_a_while():
-    peer = Peer(says(HELLO))
-    async with peer.client(expiry=0.05) as client:
-        await get(client)
+async def test_an_idle_connection_is_closed_after_the_idle_timeout():
+    peer = Peer(respond_with(HELLO))
+    async with peer.client(idle_timeout=0.05) as client:
+        await post(client)
         await asyncio.wait_for(peer.ended.wait(), 5)
 
 
+class StalePeer(Peer):
+    """Responds to the first request of a connection; closes it without a response when the second arrives."""
+
+    def __init__(self, *, delay: float = 0.0, first_bytes: bytes = b"", tls: ssl.SSLContext | None = None) -> None:
+        self.requests: list[bytes] = []
+        super().__init__(self._respond_once, tls=tls)
+        self._delay = delay
+        self._first_bytes = first_bytes
+
+    async def _respond_once(self, reader, writer) -> None:
+        self.requests.append(await read_request(reader))
+        writer.write(HELLO)
+        await reader.readexactly(1)
+        await asyncio.sleep(self._delay)
+        writer.write(self._first_bytes)
+        await writer.drain()
+
+
+async def test_a_request_on_a_stale_connection_is_sent_again_on_a_new_one():
+    peer = StalePeer()
+    async with peer.client() as client:
+        for text in ("one", "two", "three"):
+            assert (await client.post("/", content=text)).text == "hello"
+
+    assert peer.connections == 3
+    assert [request.rpartition(b"\r\n\r\n")[2] for request in peer.requests] == [b"one", b"two", b"three"]
+
+
+async def test_a_request_on_a_stale_tls_connection_is_sent_again(ca):
+    peer = StalePeer(tls=ca.server_context)
+    async with peer.client(ssl_context=client_ssl_context(str(ca.ca_file))) as client:
+        assert [await post(client) for _ in range(2)] == ["hello"] * 2
+
+    assert peer.connections == 2
+
+
+async def test_a_large_request_on_a_stale_connection_is_sent_again():
+    peer = StalePeer()
+    async with peer.client() as client:
+        for _ in range(2):
+            assert (await client.post("/", content=b"x" * (8 * LARGE))).text == "hello"
+
+    assert peer.connections == 2
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param({"delay": 1.2}, id="closed later: the peer may have processed the request"),
+        pytest.param({"first_bytes": b"H"}, id="a byte of the response was received"),
+    ],
+)
+async def test_a_request_that_the_peer_may_have_processed_is_not_sent_again(options):
+    peer = StalePeer(**options)
+    async with peer.client() as client:
+        assert await post(client) == "hello"
+        with pytest.raises(httpx2.RemoteProtocolError):
+            await post(client)
+
+    assert peer.connections == 1
+
+
+async def test_a_request_is_sent_again_only_once_and_never_on_a_new_connection():
+    async def close_later_connections(reader, writer) -> None:
+        await read_request(reader)
+        if peer.connections == 1:
+            writer.write(HELLO)
+            await reader.readexactly(1)
+
+    peer = Peer(close_later_connections)
+    async with peer.client() as client:
+        assert await post(client) == "hello"
+        for _ in range(2):
+            with pytest.raises(httpx2.RemoteProtocolError):
+                await post(client)
+
+    assert peer.connections == 3
+
+
+async def test_the_error_of_a_stale_connection_is_kept_if_the_peer_is_gone():
+    async def stop_listening(reader, writer) -> None:
+        await read_request(reader)
+        writer.write(HELLO)
+        await reader.readexactly(1)
+        peer.server.close()
+
+    peer = Peer(stop_listening)
+    async with peer.client() as client:
+        assert await post(client) == "hello"
+        with pytest.raises(httpx2.RemoteProtocolError):
+            await post(client)
+
+
 @pytest.mark.parametrize("leave", ["break", "cancel"])
-async def test_whoever_leaves_in_the_middle_takes_the_connection_along(leave):
-    async def answer(reader, writer):
-        await request_of(reader)
+async def test_an_abandoned_response_closes_the_connection(leave):
+    async def handle(reader, writer):
+        await read_request(reader)
         writer.write(CHUNKED + b"3\r\none\r\n")
-        await reader.read()  # until we hang up
+        await reader.read()  # until the client closes the connection
 
     begun = asyncio.Event()
 
@@ -219,7 +309,7 @@ async def test_whoever_leaves_in_the_middle_takes_the_connection_along(leave):
                 if leave == "break":
                     return
 
-    peer = Peer(answer)
+    peer = Peer(handle)
     async with peer.client() as client:
         task = asyncio.create_task(ask(client))
         await begun.wait()
@@ -229,38 +319,38 @@ async def test_whoever_leaves_in_the_middle_takes_the_connection_along(leave):
         await asyncio.wait_for(peer.ended.wait(), 5)
 
 
-# ── what can go wrong ────────────────────────────────────────────────────────────────────────────────────────────────
+# ── errors ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
-    "answer",
+    "response",
     [
-        pytest.param(b"", id="nothing at all"),
+        pytest.param(b"", id="no response"),
         pytest.param(HELLO[:20], id="in the head"),
         pytest.param(HELLO[:-1], id="before the announced length"),
-        pytest.param(CHUNKED + b"3\r\nhel\r\n", id="before the last piece"),
+        pytest.param(CHUNKED + b"3\r\nhel\r\n", id="before the last chunk"),
         pytest.param(b"SSH-2.0-OpenSSH\r\n\r\n", id="another protocol"),
-        pytest.param(CHUNKED + b"xyz\r\n", id="garbled pieces"),
+        pytest.param(CHUNKED + b"xyz\r\n", id="invalid chunks"),
         pytest.param(b"HTTP/1.1 101 Switching\r\nconnection: upgrade\r\nupgrade: x\r\n\r\n", id="an upgrade"),
         pytest.param(b"HTTP/1.1 200 OK\r\nx: " + b"y" * 200_000, id="endless headers"),
     ],
 )
-async def test_an_answer_that_breaks_off_or_is_none_is_an_error(answer):
-    async with Peer(says(answer, hang_up=True)).client() as client:
+async def test_incomplete_and_invalid_responses_are_errors(response):
+    async with Peer(respond_with(response, closes=True)).client() as client:
         with pytest.raises(httpx2.RemoteProtocolError):
-            await get(client)
+            await post(client)
 
 
-async def test_what_came_before_the_break_is_there():
-    peer = Peer(says(CHUNKED + b"3\r\nhel\r\n", hang_up=True))
+async def test_data_before_an_error_is_delivered():
+    peer = Peer(respond_with(CHUNKED + b"3\r\nhel\r\n", closes=True))
     async with peer.client() as client, client.stream("POST", "/") as response:
-        pieces = response.aiter_raw()
-        assert await anext(pieces) == b"hel"
+        chunks = response.aiter_raw()
+        assert await anext(chunks) == b"hel"
         with pytest.raises(httpx2.RemoteProtocolError):
-            await anext(pieces)
+            await anext(chunks)
 
 
-async def test_nobody_there(free_tcp_port):
+async def test_connect_errors(free_tcp_port):
     async with httpx2.AsyncClient(transport=HttpTransport()) as client:
         with pytest.raises(httpx2.ConnectError):
             await client.post(f"http://127.0.0.1:{free_tcp_port}/")
@@ -268,23 +358,23 @@ async def test_nobody_there(free_tcp_port):
             await client.post(f"http://{'x' * 70}.invalid/")
 
 
-@pytest.mark.parametrize("answer", [b"", CHUNKED + b"3\r\none\r\n"], ids=["before the answer", "in the middle of it"])
-async def test_silence_has_a_limit(answer):
-    async def quiet(reader, writer):
-        await request_of(reader)
-        writer.write(answer)
+@pytest.mark.parametrize("response", [b"", CHUNKED + b"3\r\none\r\n"], ids=["before the response", "within the body"])
+async def test_the_read_timeout(response):
+    async def silent(reader, writer):
+        await read_request(reader)
+        writer.write(response)
         await reader.read()
 
-    peer = Peer(quiet)
+    peer = Peer(silent)
     async with peer.client(0.1) as client:
         with pytest.raises(httpx2.ReadTimeout):
-            await get(client)
+            await post(client)
         await asyncio.wait_for(peer.ended.wait(), 5)
 
 
-async def test_the_limit_is_for_each_silence_and_not_for_the_readers_own_time():
+async def test_the_read_timeout_applies_to_each_wait_and_not_to_the_time_between_reads():
     async def slow(reader, writer):
-        await request_of(reader)
+        await read_request(reader)
         writer.write(CHUNKED)
         for _ in range(5):
             await asyncio.sleep(0.25)
@@ -293,23 +383,23 @@ async def test_the_limit_is_for_each_silence_and_not_for_the_readers_own_time():
         await writer.drain()
 
     async with Peer(slow).client(0.9) as client, client.stream("POST", "/") as response:
-        pieces = response.aiter_raw()
-        assert await anext(pieces) == b"one"
+        chunks = response.aiter_raw()
+        assert await anext(chunks) == b"one"
         await asyncio.sleep(1.2)
-        assert b"".join([piece async for piece in pieces]) == b"one" * 4
+        assert b"".join([chunk async for chunk in chunks]) == b"one" * 4
 
 
-async def test_an_upstream_that_takes_nothing_is_not_waited_for():
-    async def deaf(reader, writer):
+async def test_the_write_timeout():
+    async def never_reads(reader, writer):
         await asyncio.sleep(60)
 
     limits = httpx2.Timeout(5.0, write=0.2)
-    async with Peer(deaf).client(limits) as client:
+    async with Peer(never_reads).client(limits) as client:
         with pytest.raises(httpx2.WriteTimeout):
             await client.post("/", content=b"x" * (32 * LARGE))
 
 
-async def test_a_refusal_in_the_middle_of_a_large_request_is_heard():
+async def test_a_response_before_the_end_of_a_large_request_is_received():
     async def refuse(reader, writer):
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 413 Too Large\r\ncontent-length: 2\r\n\r\nno")
@@ -319,19 +409,19 @@ async def test_a_refusal_in_the_middle_of_a_large_request_is_heard():
 
     peer = Peer(refuse)
     async with peer.client() as client:
-        for _ in range(2):  # and nothing else is sent behind the half of it
+        for _ in range(2):  # the connection of a half-sent request is not reused
             response = await client.post("/", content=b"x" * (32 * LARGE))
             assert (response.status_code, response.text) == (413, "no")
 
     assert peer.connections == 2
 
 
-async def test_a_slow_reader_holds_the_sender_back():
+async def test_a_slow_reader_pauses_the_sender():
     sent = 0
 
     async def flood(reader, writer):
         nonlocal sent
-        await request_of(reader)
+        await read_request(reader)
         writer.write(CHUNKED)
         for _ in range(200):
             writer.write(b"%x\r\n%b\r\n" % (LARGE, b"x" * LARGE))
@@ -340,24 +430,24 @@ async def test_a_slow_reader_holds_the_sender_back():
         writer.write(b"0\r\n\r\n")
 
     async with Peer(flood).client() as client, client.stream("POST", "/") as response:
-        pieces = response.aiter_raw()
-        got = len(await anext(pieces))
+        chunks = response.aiter_raw()
+        received = len(await anext(chunks))
         await asyncio.sleep(0.5)
         assert sent < 50 * LARGE
-        got += sum([len(piece) async for piece in pieces])
+        received += sum([len(chunk) async for chunk in chunks])
 
-    assert got == 200 * LARGE
+    assert received == 200 * LARGE
 
 
-async def test_an_answer_that_is_whole_but_not_wanted_leaves_the_connection_to_the_next():
-    length = _HELD + 1  # with its last byte it is too much to take more, and whole
+async def test_the_connection_of_an_unread_but_complete_response_is_reused():
+    length = _HIGH_WATER + 1  # the last byte completes the response and pauses reading
     large = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (length, b"x" * length)
-    peer = Peer(says(large, HELLO))
+    peer = Peer(respond_with(large, HELLO))
     async with peer.client() as client:
         async with client.stream("POST", "/"):
-            while not next(iter(peer.transport._open))._whole:  # noqa: ASYNC110 - nothing tells us when it is
+            while not next(iter(peer.transport._open))._is_complete:  # noqa: ASYNC110 - there is no event to wait for
                 await asyncio.sleep(0.01)
-        assert await get(client) == "hello"
+        assert await post(client) == "hello"
 
     assert peer.connections == 1
 
@@ -366,71 +456,51 @@ async def test_an_answer_that_is_whole_but_not_wanted_leaves_the_connection_to_t
 
 
 @pytest.fixture(scope="module")
-def certificate(tmp_path_factory):
-    """A certificate of 127.0.0.1 that nobody trusts by itself, with its key."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "loopback")])
-    now = dt.datetime.now(dt.UTC)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - dt.timedelta(hours=1))
-        .not_valid_after(now + dt.timedelta(hours=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    path = tmp_path_factory.mktemp("tls") / "both.pem"
-    plain = serialization.NoEncryption()
-    private = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, plain)
-    path.write_bytes(private + made.public_bytes(serialization.Encoding.PEM))
-    return path
+def ca(tmp_path_factory):
+    return PrivateCa(tmp_path_factory.mktemp("ca"))
 
 
-@pytest.fixture
-def tls(certificate):
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate)
-    return context
-
-
-async def test_tls(tls, certificate, monkeypatch):
-    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
-    peer = Peer(says(HELLO), tls=tls)
+async def test_tls(ca, monkeypatch):
+    monkeypatch.setenv("SSL_CERT_FILE", str(ca.ca_file))
+    peer = Peer(respond_with(HELLO), tls=ca.server_context)
     async with peer.client() as client:
-        assert [await get(client) for _ in range(2)] == ["hello"] * 2
+        assert [await post(client) for _ in range(2)] == ["hello"] * 2
 
     assert peer.connections == 1
 
 
-async def test_a_certificate_that_nobody_knows_is_refused(tls):
-    async with Peer(says(HELLO), tls=tls).client() as client:
+async def test_tls_with_a_given_context(ca):
+    peer = Peer(respond_with(HELLO), tls=ca.server_context)
+    async with peer.client(ssl_context=client_ssl_context(str(ca.ca_file))) as client:
+        assert await post(client) == "hello"
+
+
+async def test_an_unknown_certificate_is_rejected(ca):
+    async with Peer(respond_with(HELLO), tls=ca.server_context).client() as client:
         with pytest.raises(httpx2.ConnectError, match="certificate"):
-            await get(client)
+            await post(client)
 
 
-async def test_a_unix_socket_is_asked_whatever_the_address_says(tmp_path):
-    async def answer(reader, writer):
-        while await request_of(reader):
+async def test_a_unix_socket_is_used_whatever_the_url_says(tmp_path):
+    async def handle(reader, writer):
+        while await read_request(reader):
             writer.write(HELLO)
 
-    peer = Peer(answer)
+    peer = Peer(handle)
     server = await asyncio.start_unix_server(peer._serve, str(tmp_path / "s"))
     transport = HttpTransport(uds=str(tmp_path / "s"))
     async with server, httpx2.AsyncClient(base_url="http://sandbox", transport=transport) as client:
         assert [(await client.get("/")).text for _ in range(2)] == ["hello", "hello"]
     assert peer.connections == 1
 
-    nobody = HttpTransport(uds=str(tmp_path / "none"))
-    async with httpx2.AsyncClient(base_url="http://sandbox", transport=nobody) as client:
+    unreachable = HttpTransport(uds=str(tmp_path / "none"))
+    async with httpx2.AsyncClient(base_url="http://sandbox", transport=unreachable) as client:
         with pytest.raises(httpx2.ConnectError):
             await client.get("/")
 
 
-async def test_a_connection_for_one_request_is_not_used_again():
-    peer = Peer(says(HELLO))
+async def test_connection_close_is_honoured():
+    peer = Peer(respond_with(HELLO))
     async with peer.client() as client:
         for _ in range(2):
             assert (await client.get("/", headers={"connection": "close"})).text == "hello"

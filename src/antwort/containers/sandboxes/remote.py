@@ -47,6 +47,7 @@ from antwort.containers.sandboxes.protocol import (
 from antwort.net.errors import EventTooLong
 from antwort.net.http_transport import HttpTransport
 from antwort.net.sse import EventReader
+from antwort.net.tls import client_ssl_context
 
 _logger = logging.getLogger(__name__)
 
@@ -99,8 +100,8 @@ class RemoteSandboxes:
                 transport=transport,
             )
             for transport in (
-                HttpTransport(expiry=_KEEPALIVE_EXPIRY, uds=uds),  # faster, but does not stream request bodies
-                httpx2.AsyncHTTPTransport(uds=uds, trust_env=False, limits=limits),
+                HttpTransport(idle_timeout=_KEEPALIVE_EXPIRY, uds=uds),  # faster, but does not stream request bodies
+                httpx2.AsyncHTTPTransport(verify=client_ssl_context(), uds=uds, trust_env=False, limits=limits),
             )
         )
 

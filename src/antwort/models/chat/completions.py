@@ -14,7 +14,7 @@ from antwort.models.chat.messages import ChatDialect, to_messages
 from antwort.models.chat.request import to_body, to_tools
 from antwort.models.chat.stream import ChatStream
 from antwort.models.tokens import TokenEstimator, estimate_request, estimate_usage, generated_text
-from antwort.models.upstream import Refusal, Timeouts, Upstream
+from antwort.models.upstream import Timeouts, Upstream, UpstreamStatusError
 
 Tokenizer: TypeAlias = Literal["auto", "vllm", "llama_cpp", "estimate"]
 _BAD_REQUEST_STATUSES = (400, 422)
@@ -38,8 +38,11 @@ class ChatCompletions:
         timeouts: Timeouts | None = None,
         tokenizer: Tokenizer = "auto",
         max_event: int = 16 * 1024 * 1024,
+        ca_file: str | None = None,
     ) -> None:
-        self._upstream = Upstream(base_url, api_key=api_key, headers=headers, timeouts=timeouts, max_event=max_event)
+        self._upstream = Upstream(
+            base_url, api_key=api_key, headers=headers, timeouts=timeouts, max_event=max_event, ca_file=ca_file
+        )
         self._model = model
         self._dialect = dialect or ChatDialect()
         self._include_usage = True
@@ -64,7 +67,7 @@ class ChatCompletions:
                             written.add(generated_text(piece))
                             yield piece
                 has_ended = True
-            except Refusal as refusal:
+            except UpstreamStatusError as refusal:
                 if not (include_usage and _rejects_stream_options(refusal)):
                     raise self._upstream.fault(refusal, model=request.model) from refusal
                 self._include_usage = False
@@ -82,7 +85,7 @@ class ChatCompletions:
         """The upstream tokenizer's count; an estimate if the upstream has none or fails."""
         try:
             counted = await self._count(request)
-        except (ModelFault, Refusal):
+        except (ModelFault, UpstreamStatusError):
             counted = None
         return estimate_request(request) if counted is None else counted
 
@@ -108,7 +111,7 @@ class ChatCompletions:
             body["tools"] = to_tools(request)
         try:
             answer = await self._upstream.post(self._url_outside_v1("tokenize"), body)
-        except Refusal as refusal:
+        except UpstreamStatusError as refusal:
             if self._tokenizer == "auto" and refusal.status in (401, 403, 404, 405, 501):
                 self._tokenizer = "estimate"
             return None
@@ -137,8 +140,8 @@ class ChatCompletions:
         return f"{self._upstream.base_url.removesuffix('/v1')}/{path}"
 
 
-def _rejects_stream_options(refusal: Refusal) -> bool:
-    return refusal.status in _BAD_REQUEST_STATUSES and "stream_options" in refusal.said.text
+def _rejects_stream_options(refusal: UpstreamStatusError) -> bool:
+    return refusal.status in _BAD_REQUEST_STATUSES and "stream_options" in refusal.error.text
 
 
 def _call_ids(request: ModelRequest) -> set[str]:

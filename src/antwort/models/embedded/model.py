@@ -18,7 +18,7 @@ from antwort.models.embedded.generation import CompletionEnd, CompletionRequest,
 from antwort.models.embedded.prompt import to_prompt_messages
 from antwort.models.embedded.supervisor import Supervisor
 from antwort.models.logprobs import parse_logprobs
-from antwort.models.upstream import Refusal, Upstream
+from antwort.models.upstream import Upstream, UpstreamStatusError
 
 _SEED: Final = 1
 
@@ -62,7 +62,7 @@ class Embedded:
                             break
                     else:
                         raise upstream_errors.answer_truncated()
-            except Refusal as refusal:
+            except UpstreamStatusError as refusal:
                 raise upstream.fault(refusal, model=request.model) from refusal
             for piece in generation.end(_completion_end(chunk)):
                 yield piece
@@ -93,7 +93,7 @@ async def _apply_template(upstream: Upstream, request: ModelRequest) -> str:
 async def _post(upstream: Upstream, path: str, body: dict[str, Any], request: ModelRequest) -> dict[str, object]:
     try:
         answer = await upstream.post(f"{upstream.base_url}/{path}", body)
-    except Refusal as refusal:
+    except UpstreamStatusError as refusal:
         raise upstream.fault(refusal, model=request.model) from refusal
     return cast("dict[str, object]", answer) if isinstance(answer, dict) else {}
 

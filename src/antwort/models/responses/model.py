@@ -14,7 +14,7 @@ from antwort.engine.ports import ModelFault, ModelRequest, Piece
 from antwort.models.responses.request import ReplayReasoning, to_body
 from antwort.models.responses.stream import ResponsesStream
 from antwort.models.tokens import estimate_request
-from antwort.models.upstream import Refusal, Timeouts, Upstream
+from antwort.models.upstream import Timeouts, Upstream, UpstreamStatusError
 
 
 class Responses:
@@ -33,8 +33,11 @@ class Responses:
         replay_reasoning: ReplayReasoning = "sealed",
         timeouts: Timeouts | None = None,
         max_event: int = 16 * 1024 * 1024,
+        ca_file: str | None = None,
     ) -> None:
-        self._upstream = Upstream(base_url, api_key=api_key, headers=headers, timeouts=timeouts, max_event=max_event)
+        self._upstream = Upstream(
+            base_url, api_key=api_key, headers=headers, timeouts=timeouts, max_event=max_event, ca_file=ca_file
+        )
         self._model = model
         self._replay_reasoning: ReplayReasoning = replay_reasoning
         self._can_count_tokens = True
@@ -48,7 +51,7 @@ class Responses:
                 async for event in events:
                     for piece in stream.read(event):
                         yield piece
-        except Refusal as refusal:
+        except UpstreamStatusError as refusal:
             raise self._upstream.fault(refusal, model=request.model) from refusal
         for piece in stream.close():
             yield piece
@@ -65,7 +68,7 @@ class Responses:
         body = to_body(request, model=self._model or request.model, reasoning=self._replay_reasoning, stream=False)
         try:
             answer = await self._upstream.post(f"{self._upstream.base_url}/responses/input_tokens", body)
-        except Refusal as refusal:
+        except UpstreamStatusError as refusal:
             self._can_count_tokens = refusal.status not in (404, 405, 501)
             return None
         except ModelFault:

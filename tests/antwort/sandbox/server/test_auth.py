@@ -25,8 +25,8 @@ def get_status(server, line: str, *headers: str) -> tuple[int, str]:
     with contextlib.closing(socket.create_connection((host, int(port)), 10)) as connection:
         head = "".join(f"{header}\r\n" for header in (*headers, "Connection: close", "Content-Length: 0"))
         connection.sendall(f"{line} HTTP/1.1\r\n{head}\r\n".encode())
-        answer = b"".join(iter(lambda: connection.recv(1 << 16), b""))
-    head, _, body = answer.partition(b"\r\n\r\n")
+        response = b"".join(iter(lambda: connection.recv(1 << 16), b""))
+    head, _, body = response.partition(b"\r\n\r\n")
     try:
         error = json.loads(body).get("error", "")
     except ValueError:

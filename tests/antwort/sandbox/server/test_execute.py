@@ -1,4 +1,4 @@
-"""One run and no more: what it leaves, what of that is left out, and whose it is."""
+"""`POST /execute`: produced files and their limits, and one zygote per tenant."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from antwort.sandbox.server.execute import MAX_PRODUCED_BYTES
 PREPARE = "import os\nos.chdir(os.environ['OUTPUT_DIR'])\n"
 
 
-def test_files_come_in_order_with_those_below(server):
+def test_produced_files_are_sorted_and_include_subdirectories(server):
     code = f"{PREPARE}os.makedirs('b/c')\nfor n in ('z', 'b/c/d', 'a'): open(n, 'w').write(n)"
     produced = server.client.execute(code)["files_produced"]
     assert [(name, base64.b64decode(data).decode()) for name, data in produced.items()] == [
@@ -20,7 +20,7 @@ def test_files_come_in_order_with_those_below(server):
     ]
 
 
-def test_more_files_than_are_sent_are_told(server):
+def test_files_above_the_listing_limit_are_omitted_with_a_note(server):
     code = f"{PREPARE}for i in range({MAX_LISTED + 1}): open(f'{{i:05}}', 'w').close()"
     seen = server.client.execute(code, timeout_seconds=60)
     assert len(seen["files_produced"]) == MAX_LISTED
@@ -30,13 +30,13 @@ def test_more_files_than_are_sent_are_told(server):
     assert seen["status"] == "success"
 
 
-def test_as_many_files_as_are_sent_leave_nothing_to_tell(server):
+def test_files_up_to_the_listing_limit_need_no_note(server):
     code = f"{PREPARE}for i in range({MAX_LISTED}): open(f'{{i:05}}', 'w').close()"
     seen = server.client.execute(code, timeout_seconds=60)
     assert (len(seen["files_produced"]), seen["stderr"]) == (MAX_LISTED, "")
 
 
-def test_files_too_large_are_named_but_for_a_flood_of_them(server):
+def test_files_above_the_size_limit_are_named_up_to_a_number(server):
     size = MAX_PRODUCED_BYTES + 1
     sparse = f"for i in range(15): os.truncate(os.open(f'sparse{{i:02}}', os.O_CREAT | os.O_RDWR), {size})"
     code = f"{PREPARE}open('kept', 'w').write('x')\n{sparse}"
@@ -48,7 +48,7 @@ def test_files_too_large_are_named_but_for_a_flood_of_them(server):
     assert "sparse10" not in note
 
 
-def test_tenants_that_say_who_they_are_share_no_zygote(server):
+def test_tenants_do_not_share_a_zygote(server):
     """Forks of one zygote have the same hash seed, so a difference shows two zygotes."""
 
     def seed(**fields: str) -> str:

@@ -1,4 +1,4 @@
-"""A session's files are listed page by page, and a page says whether there is another."""
+"""File routes: pagination of the listing, and archives."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from antwort.sandbox.files.tree import MAX_LISTED
 
 @pytest.fixture
 def session(server):
-    made = server.client.session()
-    yield made
-    server.client.destroy(made)
+    created = server.client.session()
+    yield created
+    server.client.destroy(created)
 
 
 def listed(server, session: str, **query: object) -> tuple[list[str], bool]:
-    words = "&".join(f"{name}={quote(str(value), safe='')}" for name, value in query.items())
-    answer = server.client.call("GET", f"/sessions/{session}/files?{words}").json
-    return [file["path"] for file in answer["files"]], answer["has_more"]
+    parameters = "&".join(f"{name}={quote(str(value), safe='')}" for name, value in query.items())
+    response = server.client.call("GET", f"/sessions/{session}/files?{parameters}").json
+    return [file["path"] for file in response["files"]], response["has_more"]
 
 
-def test_all_files_can_be_had_however_many(server, session):
+def test_a_long_listing_has_pages(server, session):
     many = MAX_LISTED + 1_234
     server.client.run(session, f"import os\nos.mkdir('d')\nfor i in range({many}): open(f'd/{{i:05}}', 'w').close()")
     first, more = listed(server, session)
@@ -35,11 +35,11 @@ def test_all_files_can_be_had_however_many(server, session):
     assert listed(server, session, path="d", after="d/00004", limit=2) == (["d/00005", "d/00006"], True)
 
 
-def test_a_tree_travels_whole_however_many_files_it_has(server, session):
+def test_an_archive_has_all_files(server, session):
     many = MAX_LISTED + 7
     server.client.run(session, f"for i in range({many}): open(f'{{i:05}}', 'w').close()")
-    answer = server.client.call("GET", f"/sessions/{session}/archive")
-    with tarfile.open(fileobj=io.BytesIO(answer.body)) as archive:
+    response = server.client.call("GET", f"/sessions/{session}/archive")
+    with tarfile.open(fileobj=io.BytesIO(response.body)) as archive:
         assert len(archive.getnames()) == many
 
 
@@ -53,8 +53,8 @@ def test_a_tree_travels_whole_however_many_files_it_has(server, session):
     ],
     ids=str,
 )
-def test_a_page_that_cannot_be_is_refused(server, session, query):
-    words = "&".join(f"{name}={quote(str(value))}" for name, value in query.items())
-    answer = server.client.call("GET", f"/sessions/{session}/files?{words}")
-    assert answer.status == 400, answer
-    assert answer.json["error"]
+def test_invalid_listing_parameters_are_rejected(server, session, query):
+    parameters = "&".join(f"{name}={quote(str(value))}" for name, value in query.items())
+    response = server.client.call("GET", f"/sessions/{session}/files?{parameters}")
+    assert response.status == 400, response
+    assert response.json["error"]

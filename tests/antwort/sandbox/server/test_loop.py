@@ -1,4 +1,4 @@
-"""The process as a whole: an orderly end, and more connections than it likes."""
+"""The server process: graceful shutdown, and more idle connections than the limit."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 IDLE = 1_100
-"""More than the server wants to have at once."""
+"""More connections than the server keeps."""
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_to_be_told_to_stop_is_no_error(serve, number):
+def test_sigterm_and_sigint_exit_with_0(serve, number):
     with serve("user", modules="json") as running:
         running.client.session()
         running.process.send_signal(number)
@@ -23,7 +23,7 @@ def test_to_be_told_to_stop_is_no_error(serve, number):
         assert "Traceback" not in Path(running.state, "log").read_text(encoding="utf-8")
 
 
-def test_idle_connections_keep_nobody_out(serve):
+def test_idle_connections_do_not_keep_out_new_ones(serve):
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < 2 * IDLE:
         pytest.skip("this process may not open as many files")

@@ -1,4 +1,4 @@
-"""Sessions end when they are idle or over, and free their place; their calls may bring packages with them."""
+"""Sessions: packages of later calls, time-outs, interruption, expiry and the release of slots."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def running(serve, identity, index):
         yield server
 
 
-def test_a_later_call_brings_packages_and_variables_survive(running):
+def test_a_later_call_installs_packages_and_variables_are_kept(running):
     client = running.client
     session, other = client.session(), client.session()
     client.run(session, "kept = object(); before = id(kept)")
@@ -56,13 +56,13 @@ def test_a_later_call_brings_packages_and_variables_survive(running):
     )
 
 
-def test_packages_from_the_beginning_and_later_ones_go_together(running):
+def test_packages_of_the_creation_and_of_later_calls_are_combined(running):
     session = running.client.session(requirements=["tiny-thing"])
     seen = running.client.run(session, "import other_thing; other_thing.ANSWER", requirements=["other-thing"])
     assert seen["result"] == "43", seen
 
 
-def test_when_the_session_ends_its_annex_goes_and_the_packages_stay(running):
+def test_the_end_of_a_session_removes_its_package_directory_and_keeps_the_cache(running):
     session = running.client.session()
     running.client.run(session, "1", requirements=["tiny-thing"])
     running.client.destroy(session)
@@ -71,7 +71,7 @@ def test_when_the_session_ends_its_annex_goes_and_the_packages_stay(running):
     assert len(list(packages.glob("[!.]*"))) == 1
 
 
-def test_a_failed_installation_is_a_result_and_the_session_lives_on(running):
+def test_a_failed_installation_is_a_result_and_the_session_continues(running):
     client = running.client
     session = client.session()
     client.run(session, "x = 5")
@@ -85,36 +85,36 @@ def test_a_failed_installation_is_a_result_and_the_session_lives_on(running):
     assert client.run(session, "x")["result"] == "5"
 
 
-def test_installation_and_run_share_the_time_and_can_be_interrupted(serve, index):
+def test_the_timeout_covers_installation_and_run_and_both_can_be_interrupted(serve, index):
     with serve("user", python_index=index.blocked_url, modules="json") as running:
         client = running.client
         session = client.session()
         seen = client.run(session, "1", requirements=["tiny-thing"], timeout_seconds=1)
         assert (seen["status"], seen["exit_code"]) == ("error", -1)
         assert "took longer than the 1 s" in seen["stderr"]
-        answers = {}
+        results = {}
         wanted = {"requirements": ["tiny-thing"], "timeout_seconds": 60}
         calls = [
-            threading.Thread(target=lambda: answers.update(first=client.run(session, "x = 1", **wanted))),
-            threading.Thread(target=lambda: answers.update(second=client.run(session, "x = 2"))),
+            threading.Thread(target=lambda: results.update(first=client.run(session, "x = 1", **wanted))),
+            threading.Thread(target=lambda: results.update(second=client.run(session, "x = 2"))),
         ]
         for call in calls:
             call.start()
             time.sleep(0.5)
-        assert answers == {}  # in order: the second waits for the first, though that only installs
+        assert results == {}  # in order: the second waits for the installation of the first
         assert client.post(f"/sessions/{session}/interrupt", {}).json == {"interrupted": True}
         for call in calls:
             call.join()
-        assert (answers["first"]["status"], answers["second"]["status"]) == ("interrupted", "success")
+        assert (results["first"]["status"], results["second"]["status"]) == ("interrupted", "success")
         assert client.run(session, "x")["result"] == "2"
 
 
-def test_a_session_is_not_made_if_its_packages_take_longer_than_the_caller_waits(serve, index):
+def test_a_session_whose_packages_exceed_the_timeout_is_not_created(serve, index):
     with serve("user", python_index=index.blocked_url, modules="json") as running:
         wanted = {"requirements": ["tiny-thing"], "timeout_seconds": 1}
-        answer = running.client.post("/sessions", wanted)
-        assert answer.status == 400
-        assert answer.json["error"].startswith("package installation failed: it took longer than the ")
+        response = running.client.post("/sessions", wanted)
+        assert response.status == 400
+        assert response.json["error"].startswith("package installation failed: it took longer than the ")
         wait_until(lambda: fake_package_index.installers(running.process.pid) == [])
         assert running.client.call("GET", "/sessions").json == {"sessions": []}
         assert running.client.post("/sessions", {**wanted, "timeout_seconds": "1"}).status == 400
@@ -129,7 +129,7 @@ def anyio_backend():
 
 
 @contextlib.asynccontextmanager
-async def opened(directory, **settings):
+async def open_sessions(directory, **settings):
     """Sessions of a real pool, in this process."""
     host = probe()
     store = PackageManager(directory / "packages", host, current_stack(()), index=None)
@@ -142,8 +142,8 @@ async def create(sessions, *, expires_after: int = 600):
 
 
 @pytest.mark.anyio
-async def test_a_session_deleted_while_another_is_swept_does_not_end_the_sweeping(tmp_path):
-    async with opened(tmp_path) as sessions:
+async def test_a_session_destroyed_while_another_expires_does_not_stop_the_expiry(tmp_path):
+    async with open_sessions(tmp_path) as sessions:
         first, second, _ = [await create(sessions, expires_after=0) for _ in range(3)]
         deleting = []
         first.container.when_gone(lambda: deleting.append(asyncio.create_task(sessions.destroy(second.id))))
@@ -157,9 +157,9 @@ async def test_a_session_deleted_while_another_is_swept_does_not_end_the_sweepin
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("streamed", [False, True], ids=["json", "events"])
-async def test_a_session_that_ends_in_a_call_frees_its_place_at_once(tmp_path, streamed):
+async def test_a_session_that_ends_during_a_call_frees_its_slot_at_once(tmp_path, streamed):
     request = SessionExecRequest(code="import os; os._exit(3)", seconds=10, echo=True, requirements=[])
-    async with opened(tmp_path, max_sessions=1, queue_seconds=0.0) as sessions:
+    async with open_sessions(tmp_path, max_sessions=1, queue_seconds=0.0) as sessions:
         for _ in range(2):
             session = await create(sessions)
             if streamed:

@@ -36,8 +36,8 @@ def test_an_internal_error_is_an_event_and_its_cause_is_logged(serve):
         session = client.session()
         shutil.rmtree(running.state / "packages")  # every installation fails with an unexpected error
         body = json.dumps({"code": "1", "requirements": ["tiny-thing"], "stream": True}).encode()
-        answer = client.call("POST", f"/sessions/{session}/execute", body)
+        response = client.call("POST", f"/sessions/{session}/execute", body)
         message = "the sandbox server itself failed; see its log"
-        assert answer.body.decode() == f'event: error\ndata: {{"error": "{message}"}}\n\n'
+        assert response.body.decode() == f'event: error\ndata: {{"error": "{message}"}}\n\n'
         assert "FileNotFoundError" in (running.state / "log").read_text()
         assert client.run(session, "6 * 7")["result"] == "42"

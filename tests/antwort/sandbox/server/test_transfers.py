@@ -1,4 +1,4 @@
-"""Slow clients: they wait for themselves, and everybody else is served."""
+"""Archive transfers: slow clients do not delay others."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-MANY = 12  # more than the threads that everything else shares, on a small machine
+TRANSFERS = 12  # more than the shared threads of a small machine
 
 
 def connect(server, line: str, rest: bytes = b"") -> socket.socket:
@@ -18,35 +18,35 @@ def connect(server, line: str, rest: bytes = b"") -> socket.socket:
     return connection
 
 
-def served(server, session: str) -> None:
-    begun = time.monotonic()
+def check_service(server, session: str) -> None:
+    started = time.monotonic()
     assert server.client.call("GET", f"/sessions/{session}/files").status == 200
     assert server.client.run(session, "1 + 1")["result"] == "2"
     assert server.client.execute("print(1)")["stdout"] == "1\n"
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - started < 5
 
 
 @pytest.mark.parametrize("direction", ["up", "down"])
-def test_clients_that_stand_still_in_the_middle_of_an_archive_hold_up_nobody(server, direction):
+def test_stalled_archive_transfers_do_not_delay_others(server, direction):
     session, other = server.client.session(), server.client.session()
     server.client.run(session, "open('large', 'wb').write(b'x' * 50_000_000)")
     path = f"/sessions/{session}/archive"
-    with contextlib.ExitStack() as standing:
-        for _ in range(MANY):
+    with contextlib.ExitStack() as stalled:
+        for _ in range(TRANSFERS):
             if direction == "up":
                 connection = connect(server, f"PUT {path}", b"Content-Length: 100000\r\n\r\n" + b"\0" * 10)
             else:
                 connection = connect(server, f"GET {path}", b"\r\n")
-            standing.enter_context(connection)
+            stalled.enter_context(connection)
         time.sleep(0.5)
-        served(server, other)
+        check_service(server, other)
     time.sleep(1)
-    served(server, other)
+    check_service(server, other)
     server.client.destroy(session)
     server.client.destroy(other)
 
 
-def test_a_server_stops_though_a_client_never_reads(serve):
+def test_the_server_stops_though_a_client_never_reads(serve):
     with serve("user", modules="json") as running:
         session = running.client.session()
         running.client.run(session, "open('large', 'wb').write(b'x' * 50_000_000)")
