@@ -146,7 +146,7 @@ async def test_a_session_deleted_while_another_is_swept_does_not_end_the_sweepin
     async with opened(tmp_path) as sessions:
         first, second, _ = [await create(sessions, expires_after=0) for _ in range(3)]
         deleting = []
-        first.container.when_gone(lambda: deleting.append(asyncio.create_task(sessions.destroy(second.id))))
+        first.container.on_ended(lambda: deleting.append(asyncio.create_task(sessions.destroy(second.id))))
         sweeper = asyncio.create_task(sessions.sweep())
         await soon(lambda: sweeper.done() or not sessions.count)
         assert (sessions.count, sweeper.done()) == (0, False)
