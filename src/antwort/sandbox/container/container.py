@@ -14,7 +14,7 @@ import os
 import signal
 import socket
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from antwort.sandbox.container.call import Call, OnOutput
@@ -40,6 +40,7 @@ class ContainerSettings:
 
     data_dir: str = mounts.DATA
     packages: str | None = None
+    """Directory of its set of packages below the package cache."""
     session_packages: str | None = None
     """Directory below the package cache for packages that are added while it runs."""
     session_packages_dir: str = mounts.SESSION_PACKAGES
@@ -113,14 +114,7 @@ class Container:
         self.limits = limits
         self.has_namespaces = settings.data_dir == mounts.DATA
         header = {
-            "data_dir": settings.data_dir,
-            "packages": settings.packages,
-            "session_packages": settings.session_packages,
-            "session_packages_dir": settings.session_packages_dir,
-            "sys_path": list(settings.sys_path),
-            "environment": settings.environment,
-            "readable": list(settings.readable),
-            "writable": list(settings.writable),
+            **asdict(settings),
             "disk_bytes": limits.disk_bytes,
             "disk_files": limits.disk_files,
             "processes": limits.processes,

@@ -1,7 +1,7 @@
 """Zygote pool: keeps warm zygotes and forks containers from them.
 
 - One zygote per tenant: forks of one zygote share its address space layout (ASLR) and hash seed, so shared between
-  tenants, one tenant could read from its own process where another tenant's memory lies.
+  tenants, one tenant would know the memory addresses of another.
 - One warm zygote that is not assigned yet: without it, the first container of a new tenant waits for all imports.
 - One preforked container per tenant: without it, every creation waits for the fork and the mounts.
 - A limit on forks per zygote: without it, all containers of a tenant share one address space layout for ever.
@@ -25,9 +25,8 @@ from antwort.sandbox.host import bubblewrap
 from antwort.sandbox.host.probe import UIDS, Host
 from antwort.sandbox.jail import mounts
 from antwort.sandbox.limits import ContainerLimits
-from antwort.sandbox.pool import preload as stacks
 from antwort.sandbox.pool import watchdog
-from antwort.sandbox.pool.preload import Stack
+from antwort.sandbox.pool.preload import SCIENTIFIC, current_stack
 from antwort.sandbox.pool.zygote_process import ZygoteProcess
 
 MAX_FORKS_PER_ZYGOTE: Final = 2_000
@@ -48,9 +47,8 @@ _ENVIRONMENT: Final = {
 
 @dataclass(slots=True)
 class _TenantPool:
-    """One tenant's zygote for one stack, and its preforked container."""
+    """One tenant's zygote, and its preforked container."""
 
-    stack: Stack
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     zygote: ZygoteProcess | None = None
     preforked: asyncio.Task[Container] | None = None
@@ -74,14 +72,14 @@ class Pool:
         host: Host,
         *,
         packages: Path | None = None,
-        modules: tuple[str, ...] = stacks.SCIENTIFIC,
+        modules: tuple[str, ...] = SCIENTIFIC,
         prefork: bool = True,
     ) -> None:
         self._host = host
         self._packages = packages
-        self._stack = stacks.current_stack(modules)
+        self._stack = current_stack(modules)
         self._prefork = prefork
-        self._tenant_pools: dict[tuple[str, tuple[str, ...]], _TenantPool] = {}
+        self._tenant_pools: dict[str, _TenantPool] = {}
         self._warm_zygote: asyncio.Task[ZygoteProcess] | None = None
         self._retired: list[ZygoteProcess] = []
         self._containers: set[Container] = set()
@@ -141,10 +139,9 @@ class Pool:
 
         `packages` is a set, and `session_packages` a directory for later ones; both are below the pool's packages.
         """
-        key = (tenant, self._stack.modules)
-        if key not in self._tenant_pools:
+        if tenant not in self._tenant_pools:
             await self._evict_idle_tenant()
-        tenant_pool = self._tenant_pools.setdefault(key, _TenantPool(self._stack))
+        tenant_pool = self._tenant_pools.setdefault(tenant, _TenantPool())
         tenant_pool.last_used = time.monotonic()
         paths = ContainerPaths(packages, session_packages, output_dir)
         try:
@@ -208,11 +205,12 @@ class Pool:
 
     async def _get_zygote(self, tenant_pool: _TenantPool) -> ZygoteProcess:
         async with tenant_pool.lock:
-            is_worn = tenant_pool.zygote is not None and tenant_pool.zygote.fork_count >= MAX_FORKS_PER_ZYGOTE
-            if tenant_pool.zygote is not None and tenant_pool.zygote.alive and not is_worn:
-                return tenant_pool.zygote
-            if tenant_pool.zygote is not None and is_worn:
-                self._retired.append(tenant_pool.zygote)  # stopped when its last container has ended
+            zygote = tenant_pool.zygote
+            is_over_fork_limit = zygote is not None and zygote.fork_count >= MAX_FORKS_PER_ZYGOTE
+            if zygote is not None and zygote.alive and not is_over_fork_limit:
+                return zygote
+            if zygote is not None and is_over_fork_limit:
+                self._retired.append(zygote)  # stopped when its last container has ended
                 tenant_pool.zygote = None
             tenant_pool.zygote = await self._take_warm_zygote()
             return tenant_pool.zygote
@@ -303,10 +301,9 @@ class Pool:
             for zygote in [z for z in self._retired if not z.containers]:
                 self._retired.remove(zygote)
                 await zygote.stop()
-            while idle := self._idle_tenants(
-                IDLE_TIMEOUT_SECONDS
-            ):  # evaluated again each time: a tenant may return meanwhile
-                await self._discard(idle[0])
+            # Evaluated again for each: a tenant may return meanwhile.
+            while idle := self._idle_tenants(IDLE_TIMEOUT_SECONDS):
+                await self._discard_tenant(idle[0])
 
     async def _evict_idle_tenant(self) -> None:
         """Bound the number of zygotes: each costs memory, and any caller can name a new tenant."""
@@ -315,23 +312,23 @@ class Pool:
             if not idle:
                 message = f"at capacity ({len(self._tenant_pools)} tenants have containers)"
                 raise AtCapacity(message, 5)
-            await self._discard(idle[0])
+            await self._discard_tenant(idle[0])
 
-    def _idle_tenants(self, seconds: float) -> list[tuple[str, tuple[str, ...]]]:
+    def _idle_tenants(self, seconds: float) -> list[str]:
         """Tenants without containers that were unused for this long, least recently used first."""
         now = time.monotonic()
         found = [
-            (p.last_used, key)
-            for key, p in self._tenant_pools.items()
+            (p.last_used, tenant)
+            for tenant, p in self._tenant_pools.items()
             if now - p.last_used > seconds
             and not p.lock.locked()
             and (p.zygote is None or p.zygote.containers <= (p.preforked is not None))
         ]
-        return [key for _, key in sorted(found)]
+        return [tenant for _, tenant in sorted(found)]
 
-    async def _discard(self, key: tuple[str, tuple[str, ...]]) -> None:
+    async def _discard_tenant(self, tenant: str) -> None:
         """Cancelling the caller does not cancel this."""
-        await asyncio.shield(self._start_cleanup(_stop_tenant_pool(self._tenant_pools.pop(key))))
+        await asyncio.shield(self._start_cleanup(_stop_tenant_pool(self._tenant_pools.pop(tenant))))
 
     def _start_cleanup(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         task = asyncio.create_task(work)

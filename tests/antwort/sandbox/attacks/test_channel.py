@@ -68,8 +68,8 @@ def test_an_invalid_header_ends_the_container(attacker, header):
 def test_replying_twice_ends_the_container(attacker):
     attacker.run(f"{FORGE}reply(); reply(); time.sleep(10)")
     deadline = time.monotonic() + 5
-    while (answer := attacker.client.post(f"/sessions/{attacker.session}/execute", {"code": "'mine'"})).status == 200:
-        assert answer.json["result"] is None
+    while (response := attacker.client.post(f"/sessions/{attacker.session}/execute", {"code": "'mine'"})).status == 200:
+        assert response.json["result"] is None
         assert time.monotonic() < deadline
 
 
@@ -195,8 +195,8 @@ def test_bytes_between_calls_end_the_container_before_they_are_buffered(attacker
         threading.Thread(target=send, daemon=True).start()
     """)
     time.sleep(1)
-    answer = attacker.client.post(f"/sessions/{attacker.session}/execute", {"code": "1"})
-    assert (answer.status, "unexpected reply" in answer.json["reason"]) == (410, True)
+    response = attacker.client.post(f"/sessions/{attacker.session}/execute", {"code": "1"})
+    assert (response.status, "unexpected reply" in response.json["reason"]) == (410, True)
     assert peak_kilobytes(attacker) - before < 16 << 10
 
 

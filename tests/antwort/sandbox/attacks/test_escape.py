@@ -174,9 +174,9 @@ for pid in PIDS:
     if libc.ptrace(16, pid, 0, 0) == 0: reached.append((pid, 'ptrace'))
     word = ctypes.create_string_buffer(8)
     class Vector(ctypes.Structure): _fields_ = [('base', ctypes.c_void_p), ('length', ctypes.c_size_t)]
-    ours, theirs = Vector(ctypes.addressof(word), 8), Vector(ctypes.addressof(word), 8)
+    local, remote = Vector(ctypes.addressof(word), 8), Vector(ctypes.addressof(word), 8)
     for call in (libc.process_vm_readv, libc.process_vm_writev):
-        if call(pid, ctypes.byref(ours), 1, ctypes.byref(theirs), 1, 0) >= 0: reached.append((pid, call.__name__))
+        if call(pid, ctypes.byref(local), 1, ctypes.byref(remote), 1, 0) >= 0: reached.append((pid, call.__name__))
 reached
 """
 

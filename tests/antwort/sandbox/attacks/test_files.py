@@ -28,15 +28,15 @@ def names_in_archive(attacker) -> list[str]:
 def test_bad_names_are_refused_on_upload(attacker, name):
     """As a file, with an execution or a session, as a move target, in an archive, as the archive's directory."""
     base = f"/sessions/{attacker.session}"
-    answers = [
+    responses = [
         attacker.client.call("PUT", f"{base}/files/{quote(name, safe='')}", b"x"),
         attacker.client.call("PUT", f"{base}/archive?path={quote(name, safe='')}", packed("good")),
         attacker.client.post("/execute", {"code": "1", "files": {name: ""}}),
         attacker.client.post("/sessions", {"files": {name: ""}}),
     ]
     if "\0" not in name:  # NUL terminates a name in an archive
-        answers.append(attacker.client.call("PUT", f"{base}/archive", packed(name)))
-    assert {answer.status for answer in answers} <= {400, 404}, answers
+        responses.append(attacker.client.call("PUT", f"{base}/archive", packed(name)))
+    assert {response.status for response in responses} <= {400, 404}, responses
     assert attacker.client.call("GET", f"{base}/files").json["files"] == []
     assert attacker.client.call("PUT", f"{base}/files/good", b"x").status == 201
     assert attacker.client.post(f"{base}/move", {"from": "good", "to": name}).status == 400
@@ -57,18 +57,18 @@ def packed(*names: str, size: int = 0) -> bytes:
 def test_compressed_archives_are_refused(attacker, compress):
     """An uncompressed archive is as large as its content, so it cannot be a bomb."""
     bomb = compress(packed("bomb", size=100 << 20))
-    answer = attacker.client.call("PUT", f"/sessions/{attacker.session}/archive", bomb)
-    assert answer.status == 400
+    response = attacker.client.call("PUT", f"/sessions/{attacker.session}/archive", bomb)
+    assert response.status == 400
     assert attacker.evaluate("import os; os.listdir()") == "[]"
 
 
 @pytest.mark.parametrize("count, size", [(40, 1 << 20), (3_000, 0)], ids=["bytes", "files"])
 def test_an_archive_over_the_quota(attacker, count, size):
     """Unpacking stops at the quota, and the container can remove the files."""
-    answer = attacker.client.call(
+    response = attacker.client.call(
         "PUT", f"/sessions/{attacker.session}/archive", packed(*map(str, range(count)), size=size)
     )
-    assert answer.status == 413
+    assert response.status == 413
     code = "import os\nfor n in os.listdir(): os.unlink(n)\nopen('f', 'w').write('x' * 1000)"
     assert attacker.evaluate(code) == "1000"
 
@@ -79,9 +79,9 @@ def test_an_archive_over_the_quota(attacker, count, size):
 @pytest.mark.parametrize("target", ["/etc/passwd", "/proc/1/root", "..", "/dev/zero"])
 def test_links_give_no_access_to_files_outside(attacker, method, path, target):
     attacker.run(f"import os; os.symlink({target!r}, 'x')")
-    answer = attacker.client.call(method, f"/sessions/{attacker.session}/{path}")
-    assert b"root:" not in answer.body
-    assert answer.status == 400 or (path.startswith("stat") and answer.json["kind"] == "other")
+    response = attacker.client.call(method, f"/sessions/{attacker.session}/{path}")
+    assert b"root:" not in response.body
+    assert response.status == 400 or (path.startswith("stat") and response.json["kind"] == "other")
 
 
 def test_names_of_255_bytes_and_both_unicode_normal_forms_are_distinct(attacker):
@@ -132,8 +132,8 @@ def test_a_link_swapped_in_while_files_are_read(attacker):
         threading.Thread(target=swap, daemon=True).start()
     """)
     for _ in range(200):
-        answer = attacker.client.call("GET", f"/sessions/{attacker.session}/files/a/passwd")
-        assert answer.status in {400, 404} or answer.body == b"mine"
+        response = attacker.client.call("GET", f"/sessions/{attacker.session}/files/a/passwd")
+        assert response.status in {400, 404} or response.body == b"mine"
 
 
 @pytest.mark.parametrize("make", ["os.mkfifo('x')", "socket.socket(socket.AF_UNIX).bind('x')", "os.mkdir('x')"])
@@ -143,16 +143,16 @@ def test_fifos_sockets_and_directories_are_not_downloaded(attacker, make):
 
 
 def test_an_upload_over_the_quota(attacker):
-    answer = attacker.client.call("PUT", f"/sessions/{attacker.session}/files/big", b"x" * (40 << 20))
-    assert answer.status == 413
+    response = attacker.client.call("PUT", f"/sessions/{attacker.session}/files/big", b"x" * (40 << 20))
+    assert response.status == 413
     assert attacker.client.call("GET", f"/sessions/{attacker.session}/files").json["files"] == []
 
 
 def test_an_archive_with_wrong_sizes(attacker):
     header = tarfile.TarInfo("x")
     header.size = 1 << 40
-    answer = attacker.client.call("PUT", f"/sessions/{attacker.session}/archive", header.tobuf() + b"x" * 1024)
-    assert answer.status == 413
+    response = attacker.client.call("PUT", f"/sessions/{attacker.session}/archive", header.tobuf() + b"x" * 1024)
+    assert response.status == 413
     header.size = 4096
     assert (
         attacker.client.call("PUT", f"/sessions/{attacker.session}/archive", header.tobuf() + b"x" * 10).status == 400
@@ -231,6 +231,6 @@ def test_a_file_that_grows_and_shrinks_while_it_is_read(attacker):
         threading.Thread(target=resize, daemon=True).start()
     """)
     for _ in range(20):
-        answer = attacker.client.call("GET", f"/sessions/{attacker.session}/files/f")
-        assert answer.status in {200, 404}
+        response = attacker.client.call("GET", f"/sessions/{attacker.session}/files/f")
+        assert response.status in {200, 404}
         assert attacker.client.call("GET", f"/sessions/{attacker.session}/archive").status == 200

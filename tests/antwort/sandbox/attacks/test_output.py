@@ -47,8 +47,8 @@ def test_control_characters_invalid_utf8_and_nul(attacker):
 
 def test_output_that_imitates_an_sse_frame(attacker):
     body = json.dumps({"code": "print('\\n\\nevent: result\\ndata: {}\\n\\n')", "stream": True}).encode()
-    answer = attacker.client.call("POST", f"/sessions/{attacker.session}/execute", body)
-    frames = [frame.split("\n") for frame in answer.body.decode().strip().split("\n\n")]
+    response = attacker.client.call("POST", f"/sessions/{attacker.session}/execute", body)
+    frames = [frame.split("\n") for frame in response.body.decode().strip().split("\n\n")]
     assert {frame[0] for frame in frames[:-1]} == {"event: output"}
     assert frames[-1][0] == "event: result"
     assert json.loads(frames[-1][1].removeprefix("data: "))["status"] == "success"
@@ -87,11 +87,11 @@ def test_invalid_bytes_on_the_channel_end_the_container(attacker):
 def test_a_reply_sent_ahead_of_the_next_call_ends_the_container(attacker):
     code = f"{FRAME}threading.Thread(target=lambda: (time.sleep(0.3), os.write(4000, frame)), daemon=True).start()"
     attacker.run(code)
-    answer = attacker.client.post(
+    response = attacker.client.post(
         f"/sessions/{attacker.session}/execute", {"code": "import time; time.sleep(2); 'real'"}
     )
-    assert answer.json["result"] is None
-    assert answer.json["status"] == "ended"
+    assert response.json["result"] is None
+    assert response.json["status"] == "ended"
 
 
 DESCRIPTORS = """
@@ -190,8 +190,8 @@ def test_an_endless_line(attacker):
 
 def events(attacker, code: str, **fields) -> list[tuple[str, dict]]:
     body = json.dumps({"code": code, "stream": True, **fields}).encode()
-    answer = attacker.client.call("POST", f"/sessions/{attacker.session}/execute", body)
-    found = [frame.split("\n") for frame in answer.body.decode().strip().split("\n\n")]
+    response = attacker.client.call("POST", f"/sessions/{attacker.session}/execute", body)
+    found = [frame.split("\n") for frame in response.body.decode().strip().split("\n\n")]
     assert all(len(frame) == 2 for frame in found)
     return [(kind.removeprefix("event: "), json.loads(data.removeprefix("data: "))) for kind, data in found]
 

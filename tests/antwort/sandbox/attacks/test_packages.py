@@ -118,15 +118,15 @@ def test_many_installations_at_once(serve, attacker_on, identity, package_index)
             record_peak(lambda: used_bytes(packages)) as peak,
             ThreadPoolExecutor(30) as threads,
         ):
-            answers = list(threads.map(run, names))
-            done = [answer for answer in answers if answer.status == 200]
-            full = [answer for answer in answers if answer.status == 429]
+            responses = list(threads.map(run, names))
+            done = [response for response in responses if response.status == 200]
+            full = [response for response in responses if response.status == 429]
             assert len(done) >= 10
-            assert {answer.json["stdout"] for answer in done} == {"1\n"}
+            assert {response.json["stdout"] for response in done} == {"1\n"}
             assert len(full) == 30 - len(done) > 0
-            assert all(int(answer.headers["retry-after"]) >= 1 for answer in full)
+            assert all(int(response.headers["retry-after"]) >= 1 for response in full)
             # Refused installations succeed later, though they do not all fit into the cache.
-            for name in [name for name, answer in zip(names, answers, strict=True) if answer.status == 429]:
+            for name in [name for name, response in zip(names, responses, strict=True) if response.status == 429]:
                 assert run(name).json["stdout"] == "1\n"
         assert 1 <= concurrent[0] <= 2
         assert peak[0] < (20 << 20) + 2 * 4 * MEGABYTE  # the cache, and two in progress

@@ -252,11 +252,11 @@ def test_ten_thousand_creations(serve, attacker_on, identity):
     settings = {"max_sessions": "20", "queue_seconds": "0.02", "modules": "json"}
     with serve(identity, **settings) as running, attacker_on(running) as attacker, ThreadPoolExecutor(32) as threads:
         memory = resident_kilobytes(running.process.pid)
-        answers = list(threads.map(lambda _: attacker.client.post("/sessions", {}), range(10_000)))
-        made = [answer.json["id"] for answer in answers if answer.status == 201]
-        refused = [answer for answer in answers if answer.status == 429]
+        responses = list(threads.map(lambda _: attacker.client.post("/sessions", {}), range(10_000)))
+        made = [response.json["id"] for response in responses if response.status == 201]
+        refused = [response for response in responses if response.status == 429]
         assert (len(made), len(refused)) == (18, 9_982)  # two are the attacker's
-        assert all(int(answer.headers["retry-after"]) >= 1 for answer in refused)
+        assert all(int(response.headers["retry-after"]) >= 1 for response in refused)
         assert resident_kilobytes(running.process.pid) - memory < 32_000
         for session in made:
             assert attacker.client.run(session, "1 + 1")["result"] == "2"
@@ -270,9 +270,9 @@ def test_sessions_of_many_tenants_are_limited(serve, identity):
         client = running.client
         sibling = client.session(tenant="first")
         names = [f"tenant {i}" for i in range(100)]
-        answers = list(threads.map(lambda name: client.post("/sessions", {"tenant": name}), names))
-        made = [answer.json["id"] for answer in answers if answer.status == 201]
-        assert {answer.status for answer in answers} == {201, 429}
+        responses = list(threads.map(lambda name: client.post("/sessions", {"tenant": name}), names))
+        made = [response.json["id"] for response in responses if response.status == 201]
+        assert {response.status for response in responses} == {201, 429}
         assert len(made) == MAX_TENANTS - 1
         assert client.run(sibling, "6 * 7")["result"] == "42"
         for session in [sibling, *made]:

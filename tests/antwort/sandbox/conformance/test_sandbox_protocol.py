@@ -23,7 +23,7 @@ def test_the_server_conforms(server, check):
 def test_with_a_slow_index_installation_and_execution_share_one_timeout(serve, package_index):
     package_index.add("slow-thing", {"slow_thing.py": ""})
     with serve("user", python_index=package_index.blocked_url, modules="json") as running:
-        slow = threading.Timer(2.5, package_index.going_on.set)
+        slow = threading.Timer(2.5, package_index.unblock.set)
         slow.start()
         conformance.installation_and_execution_share_one_timeout(Client(running.client.url, slow_package="slow-thing"))
         slow.join()

@@ -139,7 +139,7 @@ async def test_concurrent_installations_are_limited(package_index, cache_directo
         assert sorted(await until_requested(package_index, 2)) == ["/blocked/thing-0/", "/blocked/thing-1/"]
         with pytest.raises(AtCapacity):
             await manager.install(["thing-7"], seconds=60)
-        package_index.going_on.set()
+        package_index.unblock.set()
         leases = await asyncio.gather(*tasks)
         assert len({lease.path for lease in leases}) == 6
 

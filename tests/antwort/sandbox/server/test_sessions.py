@@ -146,7 +146,7 @@ async def test_a_session_destroyed_while_another_expires_does_not_stop_the_expir
     async with open_sessions(tmp_path) as sessions:
         first, second, _ = [await create(sessions, expires_after=0) for _ in range(3)]
         deleting = []
-        first.container.when_gone(lambda: deleting.append(asyncio.create_task(sessions.destroy(second.id))))
+        first.container.on_ended(lambda: deleting.append(asyncio.create_task(sessions.destroy(second.id))))
         sweeper = asyncio.create_task(sessions.sweep())
         await wait_until_async(lambda: sweeper.done() or not sessions.count)
         assert (sessions.count, sweeper.done()) == (0, False)
