@@ -33,10 +33,9 @@ _EMPTY: Mapping[str, Any] = MappingProxyType({})
 
 
 class Operation(NamedTuple):
-    """What OpenAPI says about one method of one path."""
+    """The OpenAPI operation of a route. Its summary is the first sentence of the handler's docstring."""
 
     operation_id: str
-    summary: str
     body: Any = None
     """The struct of the JSON request body."""
     returns: Any = None
@@ -68,6 +67,11 @@ class ApiRoute(Route):
     def documented_path(self) -> str:
         """The path without Starlette's converters: `{model:path}` is `{model}`."""
         return re.sub(r":\w+}", "}", self.path)
+
+    @property
+    def summary(self) -> str:
+        """The first sentence of the handler's docstring."""
+        return (self.endpoint.__doc__ or "").partition(".")[0]
 
     @property
     def parameters(self) -> list[str]:
@@ -142,7 +146,7 @@ def _operation_object(route: ApiRoute, routes: Sequence[ApiRoute], schemas: Mapp
         content[content_type] = {"schema": by_type.get(content_type, {"type": "string"})}
     described: Schema = {
         "operationId": operation.operation_id,
-        "summary": operation.summary,
+        "summary": route.summary,
         "parameters": [
             *(_parameter(name, "path", {"type": "string", "minLength": 1}) for name in route.parameters),
             *(_parameter(name, "query", schema) for name, schema in operation.query.items()),

@@ -30,10 +30,11 @@ def accepts(name: str, value: Any) -> bool:
     return Draft202012Validator(body_schema(name)).is_valid(value)
 
 
-def test_every_operation_id_and_every_path_with_its_method_is_unique():
+def test_every_route_has_a_unique_operation_id_and_path_and_a_summary():
     operations = [(path, method) for path, methods in openapi()["paths"].items() for method in methods]
 
     assert len(set(OPERATION_IDS)) == len(OPERATION_IDS) == len(operations)
+    assert all(route.summary for route in ROUTES)
 
 
 @pytest.mark.parametrize("route", ROUTES, ids=OPERATION_IDS)

@@ -149,65 +149,25 @@ routes = [
         "POST",
         "/v1/conversations",
         create,
-        Operation(
-            "createConversation",
-            "Create a conversation",
-            CreateConversation,
-            ConversationObject,
-            path_values={"conversation_id": "/id"},
-        ),
+        Operation("createConversation", CreateConversation, ConversationObject, path_values={"conversation_id": "/id"}),
     ),
-    ApiRoute(
-        "GET",
-        _CONVERSATION,
-        retrieve,
-        Operation("getConversation", "Retrieve a conversation", returns=ConversationObject),
-    ),
-    ApiRoute(
-        "POST",
-        _CONVERSATION,
-        update,
-        Operation(
-            "updateConversation", "Replace the metadata of a conversation", UpdateConversation, ConversationObject
-        ),
-    ),
-    ApiRoute(
-        "DELETE", _CONVERSATION, delete, Operation("deleteConversation", "Delete a conversation", returns=Deleted)
-    ),
+    ApiRoute("GET", _CONVERSATION, retrieve, Operation("getConversation", returns=ConversationObject)),
+    ApiRoute("POST", _CONVERSATION, update, Operation("updateConversation", UpdateConversation, ConversationObject)),
+    ApiRoute("DELETE", _CONVERSATION, delete, Operation("deleteConversation", returns=Deleted)),
     ApiRoute(
         "POST",
         _CONVERSATION + "/items",
         add_items,
         Operation(
-            "createConversationItems",
-            "Add items to a conversation",
-            AddItems,
-            ItemPage,
-            query=INCLUDE_PARAMETER,
-            path_values={"item_id": "/last_id"},
+            "createConversationItems", AddItems, ItemPage, query=INCLUDE_PARAMETER, path_values={"item_id": "/last_id"}
         ),
     ),
     ApiRoute(
         "GET",
         _CONVERSATION + "/items",
         list_items,
-        Operation(
-            "listConversationItems",
-            "List the items of a conversation",
-            returns=ItemPage,
-            query={**paging_parameters(), **INCLUDE_PARAMETER},
-        ),
+        Operation("listConversationItems", returns=ItemPage, query={**paging_parameters(), **INCLUDE_PARAMETER}),
     ),
-    ApiRoute(
-        "GET",
-        _ITEM,
-        retrieve_item,
-        Operation("getConversationItem", "Retrieve an item of a conversation", returns=Raw, query=INCLUDE_PARAMETER),
-    ),
-    ApiRoute(
-        "DELETE",
-        _ITEM,
-        delete_item,
-        Operation("deleteConversationItem", "Delete an item of a conversation", returns=ConversationObject),
-    ),
+    ApiRoute("GET", _ITEM, retrieve_item, Operation("getConversationItem", returns=Raw, query=INCLUDE_PARAMETER)),
+    ApiRoute("DELETE", _ITEM, delete_item, Operation("deleteConversationItem", returns=ConversationObject)),
 ]

@@ -188,7 +188,7 @@ routes = [
         "POST",
         "/v1/files",
         create,
-        Operation("createFile", "Upload a file", returns=FileObject, path_values={"file_id": "/id"}, form=_FORM),
+        Operation("createFile", returns=FileObject, path_values={"file_id": "/id"}, form=_FORM),
     ),
     ApiRoute(
         "GET",
@@ -196,17 +196,13 @@ routes = [
         list_files,
         Operation(
             "listFiles",
-            "List files",
             returns=FilePage,
             query={**paging_parameters(MAX_LIMIT, MAX_LIMIT), "purpose": {"type": "string"}},
         ),
     ),
-    ApiRoute("GET", _FILE, retrieve, Operation("getFile", "Retrieve a file", returns=FileObject)),
-    ApiRoute("DELETE", _FILE, delete, Operation("deleteFile", "Delete a file", returns=Deleted)),
+    ApiRoute("GET", _FILE, retrieve, Operation("getFile", returns=FileObject)),
+    ApiRoute("DELETE", _FILE, delete, Operation("deleteFile", returns=Deleted)),
     ApiRoute(
-        "GET",
-        _FILE + "/content",
-        content,
-        Operation("getFileContent", "Download a file", content_types=("application/octet-stream",)),
+        "GET", _FILE + "/content", content, Operation("getFileContent", content_types=("application/octet-stream",))
     ),
 ]

@@ -34,7 +34,7 @@ async def metrics(request: Request) -> Answer:
 
 
 routes = [
-    ApiRoute("GET", "/healthz", healthz, Operation("healthz", "Liveness", returns=Health, public=True)),
-    ApiRoute("GET", "/readyz", readyz, Operation("readyz", "Readiness", returns=Health, public=True)),
-    ApiRoute("GET", "/metrics", metrics, Operation("metrics", "Prometheus metrics", content_types=("text/plain",))),
+    ApiRoute("GET", "/healthz", healthz, Operation("healthz", returns=Health, public=True)),
+    ApiRoute("GET", "/readyz", readyz, Operation("readyz", returns=Health, public=True)),
+    ApiRoute("GET", "/metrics", metrics, Operation("metrics", content_types=("text/plain",))),
 ]

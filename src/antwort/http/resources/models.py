@@ -31,9 +31,7 @@ routes = [
         "GET",
         "/v1/models",
         list_models,
-        Operation("listModels", "List models", returns=ModelList, path_values={"model": "/data/0/id"}),
+        Operation("listModels", returns=ModelList, path_values={"model": "/data/0/id"}),
     ),
-    ApiRoute(
-        "GET", "/v1/models/{model:path}", retrieve, Operation("getModel", "Retrieve a model", returns=ModelObject)
-    ),
+    ApiRoute("GET", "/v1/models/{model:path}", retrieve, Operation("getModel", returns=ModelObject)),
 ]

@@ -192,7 +192,6 @@ routes = [
         create,
         Operation(
             "createResponse",
-            "Create a response",
             CreateResponse,
             Response,
             content_types=(JSON, EVENT_STREAM),
@@ -200,10 +199,7 @@ routes = [
         ),
     ),
     ApiRoute(
-        "POST",
-        "/v1/responses/input_tokens",
-        input_tokens,
-        Operation("countInputTokens", "Count input tokens", CountTokens, InputTokens),
+        "POST", "/v1/responses/input_tokens", input_tokens, Operation("countInputTokens", CountTokens, InputTokens)
     ),
     ApiRoute(
         "GET",
@@ -211,7 +207,6 @@ routes = [
         retrieve,
         Operation(
             "getResponse",
-            "Retrieve a response, or stream its events",
             returns=Response,
             query={
                 **INCLUDE_PARAMETER,
@@ -222,22 +217,12 @@ routes = [
             content_types=(JSON, EVENT_STREAM),
         ),
     ),
-    ApiRoute("DELETE", _RESPONSE, delete, Operation("deleteResponse", "Delete a response", returns=Deleted)),
-    ApiRoute(
-        "POST",
-        _RESPONSE + "/cancel",
-        cancel,
-        Operation("cancelResponse", "Cancel a background response", returns=Response),
-    ),
+    ApiRoute("DELETE", _RESPONSE, delete, Operation("deleteResponse", returns=Deleted)),
+    ApiRoute("POST", _RESPONSE + "/cancel", cancel, Operation("cancelResponse", returns=Response)),
     ApiRoute(
         "GET",
         _RESPONSE + "/input_items",
         input_items,
-        Operation(
-            "listInputItems",
-            "List the input items of a response",
-            returns=ItemPage,
-            query={**paging_parameters(), **INCLUDE_PARAMETER},
-        ),
+        Operation("listInputItems", returns=ItemPage, query={**paging_parameters(), **INCLUDE_PARAMETER}),
     ),
 ]
