@@ -1,16 +1,14 @@
-"""Who asks: API keys, the tenants behind them, and how much each may ask for.
+"""Authentication with API keys (bearer tokens), tenants, rate limits and concurrency limits.
 
-A key is `sk-antwort-<id>-<secret>`. The secret has 256 random bits and only its SHA-256 is
-kept. That is enough here: nobody finds 256 bits by trying, so a slow hash such as scrypt,
-made for what people can remember, would protect nothing more, and would cost every request
-(and whoever floods us with wrong keys, nothing) tens of milliseconds.
+A key is `sk-antwort-<id>-<secret>`. The secret has 256 random bits and only its SHA-256 is stored. A slow hash such as
+scrypt protects passwords that can be guessed; 256 random bits cannot be, so it would add no protection, and would cost
+tens of milliseconds for every request, valid or not.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
-import ipaddress
 import math
 import os
 import re
@@ -27,18 +25,18 @@ from msgspec import Meta, Struct, field
 from antwort.api.errors import ApiError
 
 _KEY = re.compile(r"sk-antwort-(?P<id>[0-9a-f]{16})-(?P<secret>[A-Za-z0-9_-]{43})")
-_NOBODY = hashlib.sha256(b"nobody has this key").hexdigest()
+_UNMATCHABLE_DIGEST = hashlib.sha256(b"no key has this secret").hexdigest()
 
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._@-]{1,64}$")]
 Positive = Annotated[int, Meta(ge=1)]
 
 
 class KeyFileError(Exception):
-    """The file of keys cannot be used. Says what to do."""
+    """The key file cannot be used; the message says what to do."""
 
 
 class Caller(Struct, frozen=True):
-    """Who asks. `key_id` is public: it is in logs and lists."""
+    """The authenticated caller and its limits. `key_id` is public: it appears in logs and lists."""
 
     tenant: str
     key_id: str
@@ -47,14 +45,14 @@ class Caller(Struct, frozen=True):
 
 
 LOCAL = Caller("local", "none")
-"""Everybody, where there are no keys: only this machine gets in then."""
+"""The caller of every request where no keys are configured; only loopback clients are accepted then."""
 
 
 # ── keys ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class Key(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is kept of a key: never its secret."""
+    """What the key file stores of an API key: never its secret."""
 
     id: str
     name: str
@@ -72,22 +70,22 @@ class _KeyFile(Struct, forbid_unknown_fields=True):
 
 
 class KeyFile:
-    """The file that `antwort keys` writes. Changes replace it whole, so that a reader never sees half of one."""
+    """The file that `antwort keys` writes. Changes replace it atomically, so that readers never see a partial file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def read(self) -> list[Key]:
-        """All keys, revoked ones too. A file that others may read or write is refused."""
+        """All keys, including revoked ones. A file that other users may read or write is rejected."""
         try:
             with self.path.open("rb") as file:
                 if os.fstat(file.fileno()).st_mode & 0o077:
-                    raise KeyFileError(f"{self.path} may be read or written by others: run `chmod 600` on it.")
+                    raise KeyFileError(f"{self.path} can be read or written by other users: run `chmod 600` on it.")
                 return msgspec.json.decode(file.read(), type=_KeyFile).keys
         except OSError as error:
-            raise KeyFileError(f"The keys cannot be read: {error}. `antwort keys create` makes the file.") from error
+            raise KeyFileError(f"The key file cannot be read: {error}. `antwort keys create` creates it.") from error
         except (msgspec.MsgspecError, UnicodeError) as error:
-            raise KeyFileError(f"{self.path} is not a file of keys: {error}") from error
+            raise KeyFileError(f"{self.path} is not a key file: {error}") from error
 
     def create(
         self,
@@ -97,7 +95,7 @@ class KeyFile:
         requests_per_minute: int | None = None,
         concurrent_responses: int | None = None,
     ) -> tuple[Key, str]:
-        """Add a key; the second value is shown to its owner once and kept nowhere."""
+        """Add a key. The second value is the bearer token, which is shown once and not stored."""
         identifier, secret = secrets.token_hex(8), secrets.token_urlsafe(32)
         key = Key(
             id=identifier,
@@ -111,13 +109,13 @@ class KeyFile:
         try:
             checked = msgspec.convert(msgspec.to_builtins(key), Key)
         except msgspec.ValidationError as error:
-            raise KeyFileError(f"This cannot be a key: {error}") from error
+            raise KeyFileError(f"Invalid key: {error}") from error
         with self._locked():
             self._write([*(self.read() if self.path.exists() else []), checked])
         return checked, f"sk-antwort-{identifier}-{secret}"
 
     def revoke(self, key_id: str) -> bool:
-        """Let a key open nothing any more; False where there is none."""
+        """Revoke a key; False if there is none with this id."""
         with self._locked():
             keys = self.read()
             revoked = [_revoked(key) if key.id == key_id else key for key in keys]
@@ -143,8 +141,8 @@ class KeyFile:
 
     @contextmanager
     def _locked(self) -> Generator[None]:
-        """Two who change the file at once take turns."""
-        import fcntl  # noqa: PLC0415 - only for changes, and not on every platform
+        """Exclusive lock: concurrent changes to the file run one after the other."""
+        import fcntl  # noqa: PLC0415 - needed for changes only, and not on every platform
 
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         handle = os.open(self.path.with_name(f".{self.path.name}.lock"), os.O_RDWR | os.O_CREAT, 0o600)
@@ -163,13 +161,14 @@ def _revoked(key: Key) -> Key:
     return key if key.revoked_at is not None else msgspec.structs.replace(key, revoked_at=int(time.time()))
 
 
-# ── the door ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── authentication ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class Authenticator:
-    """Lets callers in. Without keys everybody is of this machine, and whoever starts the server sees to it.
+    """Authenticates requests by their API key. Without keys every caller is `defaults`.
 
-    `defaults` are the limits of keys that have none of their own, and of that local caller.
+    `defaults` has the limits of keys without limits of their own. The caller of this class has to make sure that a
+    server without keys accepts loopback clients only.
     """
 
     def __init__(self, keys: list[Key] | None, *, defaults: Caller = LOCAL) -> None:
@@ -180,33 +179,34 @@ class Authenticator:
 
     @property
     def requires_key(self) -> bool:
-        """Whether a key is needed."""
         return self._keys is not None
 
     @property
     def count(self) -> int:
-        """How many keys open it."""
+        """Number of valid keys."""
         return len(self._keys or ())
 
     def replace(self, keys: list[Key]) -> None:
-        """From now on these."""
+        """Accept these keys from now on, except revoked ones."""
         self._keys = {key.id: key for key in keys if key.revoked_at is None}
 
     def authenticate(self, authorization: str | None) -> Caller:
-        """The caller behind an `Authorization` header; `ApiError` 401 for one without a good key."""
+        """The caller of an `Authorization` header; `ApiError` 401 without a valid API key."""
         if self._keys is None:
             return self._defaults
-        scheme, _, given = (authorization or "").partition(" ")
-        found = _KEY.fullmatch(given.strip()) if scheme.lower() == "bearer" else None
+        scheme, _, token = (authorization or "").partition(" ")
+        found = _KEY.fullmatch(token.strip()) if scheme.lower() == "bearer" else None
         key = self._keys.get(found["id"]) if found else None
-        # The id is public and may be looked up; the secret is compared in constant time, also where there is no key.
-        right = hmac.compare_digest(_digest(found["secret"] if found else ""), key.sha256 if key else _NOBODY)
-        if key is None or not right:
+        # The id is public and may be looked up; the secret is compared in constant time, also for an unknown id.
+        is_valid = hmac.compare_digest(
+            _digest(found["secret"] if found else ""), key.sha256 if key else _UNMATCHABLE_DIGEST
+        )
+        if key is None or not is_valid:
             raise _unauthorized(authorization)
         return self._caller(key)
 
     def caller_for_key(self, key_id: str) -> Caller | None:
-        """Who has this key; None where it opens nothing any more."""
+        """The caller that this key authenticates; None if it is unknown or revoked."""
         if self._keys is None:
             return self._defaults if key_id == self._defaults.key_id else None
         key = self._keys.get(key_id)
@@ -222,84 +222,72 @@ class Authenticator:
 
 
 def _unauthorized(authorization: str | None) -> ApiError:
-    message = "Incorrect API key provided." if authorization else "You didn't provide an API key: send it as a Bearer."
-    return ApiError(401, message, code="invalid_api_key")
+    missing = "You didn't provide an API key: send it as `Authorization: Bearer <key>`."
+    return ApiError(401, "Incorrect API key provided." if authorization else missing, code="invalid_api_key")
 
 
-def is_loopback(host: str) -> bool:
-    """Whether an address is of this machine only. Names are not looked up: what they mean may change."""
-    if host.lower().rstrip(".") == "localhost":
-        return True
-    try:
-        address = ipaddress.ip_address(host.strip("[]"))
-    except ValueError:
-        return False
-    mapped = getattr(address, "ipv4_mapped", None)
-    return (mapped or address).is_loopback
+# ── rate and concurrency limits ───────────────────────────────────────────────────────────────────────────────────────
 
 
-# ── limits ───────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-class Allowance(Struct, frozen=True):
-    """What is left to a caller: for the `x-ratelimit-*` headers."""
+class RateLimitState(Struct, frozen=True):
+    """State of a caller's rate limit, for the `x-ratelimit-*` headers."""
 
     limit: int
     remaining: int
     reset: float
 
 
-class _Use(Struct):
+class _Usage(Struct):
     tokens: float
-    at: float
+    updated_at: float
     running: int = 0
 
 
 class RateLimiter:
-    """How much each key uses: requests in a bucket that refills evenly, responses that run at once."""
+    """Rate limit (token bucket of requests per minute) and concurrency limit (running responses) of each key."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._uses: dict[str, _Use] = {}
+        self._usages: dict[str, _Usage] = {}
 
-    def take(self, caller: Caller) -> Allowance | None:
-        """One request; `ApiError` 429 where there is none left. None where there is no limit."""
+    def take(self, caller: Caller) -> RateLimitState | None:
+        """Count one request; `ApiError` 429 above the rate limit. None if the caller has no rate limit."""
         limit = caller.requests_per_minute
         if limit is None:
             return None
-        use, now = self._use(caller), self._clock()
-        use.tokens = min(float(limit), use.tokens + (now - use.at) * limit / 60)
-        use.at = now
-        if use.tokens < 1:
-            wait = (1 - use.tokens) * 60 / limit
-            raise _too_many(f"Rate limit reached: {limit} requests per minute.", math.ceil(wait))
-        use.tokens -= 1
-        return Allowance(limit, int(use.tokens), (limit - use.tokens) * 60 / limit)
+        usage, now = self._usage(caller), self._clock()
+        usage.tokens = min(float(limit), usage.tokens + (now - usage.updated_at) * limit / 60)
+        usage.updated_at = now
+        if usage.tokens < 1:
+            wait = (1 - usage.tokens) * 60 / limit
+            raise _too_many_requests(f"Rate limit reached: {limit} requests per minute.", math.ceil(wait))
+        usage.tokens -= 1
+        return RateLimitState(limit, int(usage.tokens), (limit - usage.tokens) * 60 / limit)
 
     def begin(self, caller: Caller) -> Callable[[], None]:
-        """One more response at once; what is returned is to be called, once or more, when it is over."""
+        """Count one running response; `ApiError` 429 above the concurrency limit. Returns its idempotent release."""
         limit = caller.concurrent_responses
         if limit is None:
             return lambda: None
-        if self._use(caller).running >= limit:
-            raise _too_many(f"Too many responses at once: {limit} may run at a time.", 1)
+        if self._usage(caller).running >= limit:
+            raise _too_many_requests(f"Concurrency limit reached: {limit} responses may run at a time.", 1)
         return self.resume(caller)
 
     def resume(self, caller: Caller) -> Callable[[], None]:
-        """The same for one that was let in before: it counts, also where it is one too many."""
-        use = self._use(caller)
-        use.running += 1
-        left = [use]
+        """Like `begin`, for a response that was admitted earlier: it is counted even above the limit."""
+        usage = self._usage(caller)
+        usage.running += 1
+        unreleased = [usage]
 
-        def end() -> None:
-            while left:
-                left.pop().running -= 1
+        def release() -> None:
+            while unreleased:
+                unreleased.pop().running -= 1
 
-        return end
+        return release
 
-    def _use(self, caller: Caller) -> _Use:
-        return self._uses.setdefault(caller.key_id, _Use(float(caller.requests_per_minute or 0), self._clock()))
+    def _usage(self, caller: Caller) -> _Usage:
+        return self._usages.setdefault(caller.key_id, _Usage(float(caller.requests_per_minute or 0), self._clock()))
 
 
-def _too_many(message: str, wait: int) -> ApiError:
-    return ApiError(429, message, kind="rate_limit_error", code="rate_limit_exceeded", retry_after=wait)
+def _too_many_requests(message: str, retry_after: int) -> ApiError:
+    return ApiError(429, message, kind="rate_limit_error", code="rate_limit_exceeded", retry_after=retry_after)

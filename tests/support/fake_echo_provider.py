@@ -126,7 +126,7 @@ class EchoProvider:
 def main() -> None:
     config = load(Path("antwort.yaml"), os.environ)
     set_up_logging(config.log.level, config.log.format)
-    run(config, os.environ, click.echo, also=[EchoProvider()])
+    run(config, os.environ, click.echo, extra_providers=[EchoProvider()])
 
 
 if __name__ == "__main__":

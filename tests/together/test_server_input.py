@@ -27,8 +27,8 @@ def http(server):
 
 
 def test_the_screen_says_what_is_off(server):
-    assert "off: no keys, so only this machine gets in" in server.screen
-    assert "none are run here" in server.screen
+    assert "off: no API keys, so only loopback clients are accepted" in server.screen
+    assert "none run on the server" in server.screen
 
 
 def deep(levels):

@@ -48,7 +48,7 @@ def client(request, server):
 def test_the_screen_says_what_is_on(server):
     assert "scripted (scripted, the default)" in server.screen
     assert "auth       1 keys" in server.screen
-    assert "100000 requests a minute, 100 responses at once" in server.screen
+    assert "100000 requests per minute, 100 concurrent responses" in server.screen
     assert "tools      echo" in server.screen
     assert len(server.screen.splitlines()) < 24
 

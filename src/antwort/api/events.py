@@ -11,7 +11,7 @@ from msgspec import Struct, field
 from antwort.api.errors import ErrorDetail
 from antwort.api.items import Annotation, OutputText, ReasoningText, Refusal, SummaryText
 from antwort.api.responses import Response
-from antwort.api.sse import frame
+from antwort.net.sse import encode_frame
 
 
 class Event(Struct, tag_field="type", kw_only=True):
@@ -241,4 +241,4 @@ def to_json(event: AnyEvent) -> bytes:
 
 def to_sse(event: AnyEvent) -> bytes:
     """The event as a frame of a stream."""
-    return frame(kind_of(event), to_json(event))
+    return encode_frame(kind_of(event), to_json(event))

@@ -16,7 +16,8 @@ from antwort.api.events import AnyEvent, to_sse
 from antwort.api.items import Raw, kind_of
 from antwort.api.requests import Include
 from antwort.api.responses import Response
-from antwort.api.sse import frame, obfuscated, opened
+from antwort.api.sse import obfuscate
+from antwort.net.sse import decode_frame, encode_frame
 
 Cut: TypeAlias = Callable[[Raw], Raw]
 
@@ -62,7 +63,7 @@ class ResponseView(NamedTuple):
 
     def frame(self, kept: bytes) -> bytes:
         """A frame that was kept whole, as this caller gets it."""
-        kind, data = opened(kept)
+        kind, data = decode_frame(kept)
         if kind not in _TELLING_KINDS:
             return self._padded(kept)
         told: Raw = msgspec.json.decode(data)
@@ -70,10 +71,10 @@ class ResponseView(NamedTuple):
             told["item"] = self.item(told["item"])
         else:
             told["response"]["output"] = [self.item(item) for item in told["response"]["output"]]
-        return frame(kind, msgspec.json.encode(told))
+        return encode_frame(kind, msgspec.json.encode(told))
 
     def _padded(self, sent: bytes) -> bytes:
-        return obfuscated(sent) if self.obfuscation else sent
+        return obfuscate(sent) if self.obfuscation else sent
 
 
 def _nulled(field: str) -> Cut:

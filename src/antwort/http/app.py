@@ -13,7 +13,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 
-from antwort.auth import LOCAL, Authenticator, Caller, KeyFile, KeyFileError, is_loopback
+from antwort.auth import LOCAL, Authenticator, Caller, KeyFile, KeyFileError
 from antwort.config import AuthSettings, Config, ConfigError
 from antwort.containers import Containers
 from antwort.containers.sandboxes import Backend, open_backend
@@ -27,6 +27,7 @@ from antwort.http.middleware import RequestMiddleware
 from antwort.http.resources import containers, conversations, files, health, models, responses
 from antwort.http.services import Services
 from antwort.models.registry import open_models
+from antwort.net.origin import is_loopback
 from antwort.storage import open_store
 from antwort.telemetry import Metrics, log
 from antwort.tools import FunctionProvider, ToolRegistry
@@ -121,7 +122,7 @@ def open_authenticator(config: Config) -> Authenticator:
     auth = config.auth
     if auth.keys_file is not None:
         return Authenticator(KeyFile(Path(auth.keys_file)).read(), defaults=_limits(auth))
-    if not is_loopback(config.server.host):
+    if not is_loopback(config.server.host.strip("[]")):
         raise ConfigError(
             f"server.host: {config.server.host} can be reached by others, and there are no keys. Make one with "
             "`antwort keys create` and name the file in auth.keys_file, or listen on 127.0.0.1."

@@ -1,4 +1,4 @@
-"""Every error as OpenAI's envelope, whoever raised it. What is nobody's business is logged, and a plain 500."""
+"""Maps every exception to OpenAI's error envelope; unexpected ones are logged and become a plain 500."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from antwort.telemetry import log
 
 _PARAMS = {"tier": "memory_limit", "path": "file", "size": "file"}
 _CODES = {"size": "container_full"}
-_UNREAD = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+_BODY_UNREAD = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
 
 
-def answer(error: ApiError, headers: Mapping[str, str] | None = None) -> Response:
-    """The answer that tells of an error. Where the rest of a body would still come, nobody listens any more."""
-    close = {"connection": "close"} if error.status in _UNREAD else {}
+def error_response(error: ApiError, headers: Mapping[str, str] | None = None) -> Response:
+    """The error as a response. It closes the connection where the rest of the request body has not been read."""
+    close = {"connection": "close"} if error.status in _BODY_UNREAD else {}
     return Response(
         msgspec.json.encode(error.envelope()),
         error.status,
@@ -33,8 +33,8 @@ def answer(error: ApiError, headers: Mapping[str, str] | None = None) -> Respons
     )
 
 
-def explained(error: Exception) -> ApiError:  # noqa: PLR0911 - one line for each kind of error
-    """What the caller is told of an error."""
+def to_api_error(error: Exception) -> ApiError:  # noqa: PLR0911 - one line for each kind of error
+    """The `ApiError` that reports an exception to the caller."""
     match error:
         case ApiError():
             return error
@@ -47,27 +47,27 @@ def explained(error: Exception) -> ApiError:  # noqa: PLR0911 - one line for eac
         case UnknownCursor():
             return invalid(str(error), param=error.param)
         case ModelFault():
-            return of_fault(error)
+            return from_model_fault(error)
         case SandboxError():
-            return of_sandbox(error)
+            return from_sandbox_error(error)
         case HTTPException():
-            return of_status(error.status_code)
+            return _from_status(error.status_code)
         case _:
             log.error("unexpected_error", exc_info=error)
             return internal()
 
 
-def of_status(status: int) -> ApiError:
-    """What the router found out: a path or a method that is not there."""
+def _from_status(status: int) -> ApiError:
+    """The router's errors: unknown path, unsupported method."""
     if status == HTTPStatus.NOT_FOUND:
         return ApiError(404, "Invalid URL: there is nothing at this path.", code="unknown_url")
     if status == HTTPStatus.METHOD_NOT_ALLOWED:
-        return ApiError(405, "This path does not take this method.", code="method_not_supported")
+        return ApiError(405, "This path does not support this method.", code="method_not_supported")
     return ApiError(status, HTTPStatus(status).phrase + ".")
 
 
-def of_fault(fault: ModelFault) -> ApiError:
-    """A model that failed, as the answer to the request that asked it."""
+def from_model_fault(fault: ModelFault) -> ApiError:
+    """A model's failure as the error of the request that called the model."""
     return ApiError(
         fault.status,
         fault.message,
@@ -78,32 +78,32 @@ def of_fault(fault: ModelFault) -> ApiError:
     )
 
 
-def of_sandbox(trouble: SandboxError) -> ApiError:
-    """A sandbox that could not do what a container needed."""
-    match trouble:
+def from_sandbox_error(error: SandboxError) -> ApiError:
+    """A sandbox's failure as the error of the request that needed it."""
+    match error:
         case SandboxRefused(why="missing"):
-            return ApiError(404, str(trouble), code="not_found")
+            return ApiError(404, str(error), code="not_found")
         case SandboxRefused():
-            return invalid(str(trouble), param=_PARAMS.get(trouble.why), code=_CODES.get(trouble.why, "invalid_value"))
+            return invalid(str(error), param=_PARAMS.get(error.why), code=_CODES.get(error.why, "invalid_value"))
         case SandboxLost():
-            log.warning("sandbox_lost", exc_info=trouble)
-            message = f"{trouble} What was in the container is gone; it gets a new sandbox with its next use."
+            log.warning("sandbox_lost", exc_info=error)
+            message = f"{error} The container's files and state are lost; its next use starts a new sandbox."
             return ApiError(503, message, kind="server_error", code="container_lost", retry_after=1)
         case _:
-            log.warning("sandbox_fault", exc_info=trouble)
-            return unavailable(str(trouble), retry_after=2)
+            log.warning("sandbox_fault", exc_info=error)
+            return unavailable(str(error), retry_after=2)
 
 
 def router_error(request: Request, error: Exception) -> Response:
-    """Starlette's own errors, in our envelope. It asks one route at a time, so it cannot say all that a path takes."""
+    """Starlette's own errors in the envelope. `Allow` is computed here: Starlette lists the methods of one route."""
     headers = error.headers if isinstance(error, HTTPException) else None
     if isinstance(error, HTTPException) and error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
-        headers = {"allow": ", ".join(sorted(_methods(request)))}
-    return answer(explained(error), headers)
+        headers = {"allow": ", ".join(sorted(_allowed_methods(request)))}
+    return error_response(to_api_error(error), headers)
 
 
-def _methods(request: Request) -> set[str]:
-    """What can be done at the path of this request: by all routes that are as near to it as the nearest."""
+def _allowed_methods(request: Request) -> set[str]:
+    """The methods of all routes that have the same path as the first one that matches."""
     routes = [route for route in request.app.routes if isinstance(route, Route)]
-    nearest = next((route.path for route in routes if route.matches(request.scope)[0] is not Match.NONE), None)
-    return {method for route in routes if route.path == nearest for method in route.methods or ()}
+    path = next((route.path for route in routes if route.matches(request.scope)[0] is not Match.NONE), None)
+    return {method for route in routes if route.path == path for method in route.methods or ()}

@@ -1,8 +1,7 @@
-"""The gate that every request passes: who asks, how often, and what every answer carries.
+"""Outermost ASGI middleware: authentication, rate limits, cross-origin check, response headers, errors, access log.
 
-Closed unless said otherwise: a path that is not listed as open needs a key, also one that
-does not exist. Nothing that goes wrong behind the gate gets past it as anything but an
-envelope.
+Every path except the health checks and the OpenAPI document needs an API key, also one that does not exist. Every
+exception of a handler becomes an error envelope.
 """
 
 from __future__ import annotations
@@ -21,91 +20,91 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from antwort.api.errors import ApiError, unavailable
 from antwort.api.ids import new_id
-from antwort.auth import Allowance, Caller, is_loopback
-from antwort.http.errors import answer, explained
-from antwort.http.protocol import CROWDED
+from antwort.auth import Caller, RateLimitState
+from antwort.http.errors import error_response, to_api_error
 from antwort.http.services import Services
+from antwort.net.connections import OVERLOADED
+from antwort.net.origin import cross_origin_violation
 from antwort.telemetry import RequestSpan, log
 
-_OPEN = frozenset({"/healthz", "/readyz", "/openapi.json"})
-_GONE = 499  # what nginx calls a caller who went away; never sent, only logged
+_PUBLIC_PATHS = frozenset({"/healthz", "/readyz", "/openapi.json"})
+_METHODS = frozenset({"GET", "POST", "DELETE", "PUT", "PATCH", "HEAD", "OPTIONS"})
+_STATUS_CLIENT_CLOSED = 499  # nginx's status for a client that disconnected; logged, never sent
 
 
 class RequestMiddleware:
-    """ASGI middleware around everything."""
+    """Wraps the whole application."""
 
     def __init__(self, app: ASGIApp, services: Services) -> None:
         self._app = app
         self._services = services
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let one request in, or not."""
+        """Authenticate and handle one request."""
         if scope["type"] != "http":
             await send({"type": "websocket.close", "code": 1008})
             return
-        visit = _Visit(scope, send)
+        state = _RequestState(scope, send)
         structlog.contextvars.clear_contextvars()
-        structlog.contextvars.bind_contextvars(request_id=visit.id)
-        told = RequestSpan(_method(scope))
+        structlog.contextvars.bind_contextvars(request_id=state.id)
+        span = RequestSpan(_method(scope))
         try:
-            # What an exception says may be content, so it is not recorded; that there was one, the status tells.
-            with use_span(told.span, record_exception=False, set_status_on_exception=False):
-                await self._pass(scope, receive, visit)
+            # The text of an exception may be content, so it is not recorded; the status shows that there was one.
+            with use_span(span.span, record_exception=False, set_status_on_exception=False):
+                await self._handle(scope, receive, state)
         except ClientDisconnect:
-            visit.status = visit.status or _GONE
+            state.status = state.status or _STATUS_CLIENT_CLOSED
         except asyncio.CancelledError:
-            visit.status = visit.status or HTTPStatus.SERVICE_UNAVAILABLE
+            state.status = state.status or HTTPStatus.SERVICE_UNAVAILABLE
             raise
         except Exception as error:  # noqa: BLE001 - the outermost loop: everything becomes an envelope
-            explanation = explained(error)
-            if not visit.status:
-                await answer(explanation)(scope, receive, visit.send)
+            api_error = to_api_error(error)
+            if not state.status:
+                await error_response(api_error)(scope, receive, state.send)
         finally:
-            self._tell(visit, scope)
-            told.end(lambda: _path(scope), visit.status)
+            self._log_and_count(state, scope)
+            span.end(lambda: _route_path(scope), state.status)
 
-    async def _pass(self, scope: Scope, receive: Receive, visit: _Visit) -> None:
-        if scope["path"] not in _OPEN:
-            if CROWDED in scope:
+    async def _handle(self, scope: Scope, receive: Receive, state: _RequestState) -> None:
+        if scope["path"] not in _PUBLIC_PATHS:
+            if OVERLOADED in scope:
                 raise unavailable("The server has too many connections. Try again.", retry_after=1)
-            headers = Headers(scope=scope)
-            self._refuse_strangers(headers)
-            visit.caller = self._services.door.authenticate(headers.get("authorization"))
-            structlog.contextvars.bind_contextvars(tenant=visit.caller.tenant, key_id=visit.caller.key_id)
-            visit.allowance = self._services.limits.take(visit.caller)
-            scope["antwort.caller"] = visit.caller
-        await self._app(scope, receive, visit.send)
+            self._reject_cross_origin(scope)
+            state.caller = self._services.door.authenticate(Headers(scope=scope).get("authorization"))
+            structlog.contextvars.bind_contextvars(tenant=state.caller.tenant, key_id=state.caller.key_id)
+            state.rate_limit = self._services.limits.take(state.caller)
+            scope["antwort.caller"] = state.caller
+        await self._app(scope, receive, state.send)
 
-    def _refuse_strangers(self, headers: Headers) -> None:
-        """Without keys, keep out web pages that a browser on this machine shows.
-
-        They come under a name of their own that leads here, or from another site.
-        """
+    def _reject_cross_origin(self, scope: Scope) -> None:
+        """Without API keys, reject web pages and names other than loopback names: see `antwort.net.origin`."""
         if self._services.door.requires_key:
             return
-        host = _host(headers.get("host", ""))
-        origin = headers.get("origin")
-        if not is_loopback(host) or (origin is not None and not is_loopback(_host(origin.partition("://")[2]))):
-            raise ApiError(403, "Without keys this server answers only to its own machine.", code="forbidden")
+        if cross_origin_violation(scope["headers"]) is not None:
+            message = (
+                "Without API keys this server answers only programs on its own machine that use a loopback name "
+                "(127.0.0.1, [::1], localhost), and no web pages. Configure `auth.keys_file` for other clients."
+            )
+            raise ApiError(403, message, code="forbidden")
 
-    def _tell(self, visit: _Visit, scope: Scope) -> None:
-        seconds = time.perf_counter() - visit.began
-        route = visit.route(scope)
+    def _log_and_count(self, state: _RequestState, scope: Scope) -> None:
+        seconds = time.perf_counter() - state.started
+        route = _handler_name(scope)
         metrics = self._services.metrics
-        metrics.requests.labels(_method(scope), route, str(visit.status)).inc()
+        metrics.requests.labels(_method(scope), route, str(state.status)).inc()
         metrics.request_seconds.labels(route).observe(seconds)
-        log.info("request", route=route, method=scope["method"], status=visit.status, ms=round(seconds * 1000, 1))
+        log.info("request", route=route, method=scope["method"], status=state.status, ms=round(seconds * 1000, 1))
 
 
-class _Visit:
-    """One request on its way through: puts the headers on its answer, and remembers the status."""
+class _RequestState:
+    """State of one request: adds the headers to its response and records the status."""
 
     def __init__(self, scope: Scope, send: Send) -> None:
         self.id = new_id("req_")
-        self.began = time.perf_counter()
+        self.started = time.perf_counter()
         self.status = 0
         self.caller: Caller | None = None
-        self.allowance: Allowance | None = None
+        self.rate_limit: RateLimitState | None = None
         self._send = send
         scope["antwort.request_id"] = self.id
 
@@ -121,37 +120,31 @@ class _Visit:
     def _headers(self) -> Iterable[tuple[str, str]]:
         yield "x-request-id", self.id
         yield "openai-version", "2020-10-01"
-        yield "openai-processing-ms", str(int((time.perf_counter() - self.began) * 1000))
+        yield "openai-processing-ms", str(int((time.perf_counter() - self.started) * 1000))
         yield "x-content-type-options", "nosniff"
         if self.caller is not None:
             yield "openai-organization", self.caller.tenant
-        if self.allowance is not None:
-            yield "x-ratelimit-limit-requests", str(self.allowance.limit)
-            yield "x-ratelimit-remaining-requests", str(self.allowance.remaining)
-            yield "x-ratelimit-reset-requests", f"{self.allowance.reset:.3f}s"
+        if self.rate_limit is not None:
+            yield "x-ratelimit-limit-requests", str(self.rate_limit.limit)
+            yield "x-ratelimit-remaining-requests", str(self.rate_limit.remaining)
+            yield "x-ratelimit-reset-requests", f"{self.rate_limit.reset:.3f}s"
 
-    def route(self, scope: Scope) -> str:
-        """The handler's name: a path would hold ids, and a label must not grow with them."""
-        endpoint = scope.get("endpoint")
-        if endpoint is None:
-            return "none"
-        return f"{endpoint.__module__.rpartition('.')[2]}.{endpoint.__name__}"
+
+def _handler_name(scope: Scope) -> str:
+    """The metric label of the route. Not the path: it contains ids, and labels must not grow with them."""
+    endpoint = scope.get("endpoint")
+    if endpoint is None:
+        return "none"
+    return f"{endpoint.__module__.rpartition('.')[2]}.{endpoint.__name__}"
 
 
 def _method(scope: Scope) -> str:
     method = scope["method"]
-    return method if method in ("GET", "POST", "DELETE", "PUT", "PATCH", "HEAD", "OPTIONS") else "_OTHER"
+    return method if method in _METHODS else "_OTHER"
 
 
-def _path(scope: Scope) -> str | None:
-    """The path of the route that was taken, with names in the place of ids; None where there was none."""
+def _route_path(scope: Scope) -> str | None:
+    """The path template of the matched route, with parameter names instead of ids; None without a match."""
     endpoint = scope.get("endpoint")
     routes = (route for route in scope["app"].routes if isinstance(route, Route)) if endpoint else ()
     return next((route.path for route in routes if route.endpoint is endpoint), None)
-
-
-def _host(authority: str) -> str:
-    """The host of `host:port`, also of one in brackets."""
-    if authority.startswith("["):
-        return authority.partition("]")[0] + "]"
-    return authority.partition(":")[0]

@@ -1,7 +1,6 @@
-"""Uploads, read as they come: fields are small and kept, the one file goes through in chunks.
+"""Multipart file uploads, parsed as a stream: small fields are kept, the one file is passed on in chunks.
 
-The fields may come before the file or after it, so `fields` is whole only when `content`
-has been read to its end.
+Fields may precede or follow the file, so `fields` is complete only after `content` has been read to its end.
 """
 
 from __future__ import annotations
@@ -15,60 +14,61 @@ from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.requests import Request
 
 from antwort.api.errors import ApiError, invalid
-from antwort.http.bodies import check_announced, receive, too_large
+from antwort.http.bodies import stream_body, too_large
 
 if TYPE_CHECKING:
     from python_multipart.multipart import MultipartCallbacks
 
-_LONGEST_FIELD = 64 * 1024
-_MOST_PARTS = 32
-_OVERHEAD = 64 * 1024  # boundaries, headers and fields around the file
+_MAX_FIELD_BYTES = 64 * 1024
+_MAX_PARTS = 32
+_MAX_OVERHEAD = 64 * 1024  # boundaries, headers and fields around the file
 
 
 class Upload:
-    """A form with one file. Made by `receive_upload`, which reads as far as the file's beginning."""
+    """A form with one file. `receive_upload` creates it and reads up to the start of the file."""
 
     def __init__(self, request: Request, limit: int) -> None:
         self.fields: dict[str, str] = {}
         self.filename: str | None = None
-        self._request = request
         self._limit = limit
         self._size = 0
         self._chunks: deque[bytes] = deque()
-        self._form = _Form(self, _boundary(request))
-        self._over = False
+        self._parser = _FormParser(self, _boundary(request))
+        self._body = stream_body(request, limit + _MAX_OVERHEAD)
+        self._is_complete = False
 
-    async def begin(self) -> None:
-        """Read until the file begins, or to the end where there is none."""
-        while self.filename is None and not self._over:
-            await self._more()
+    async def read_to_file(self) -> None:
+        """Read until the file starts, or to the end of a form without a file."""
+        while self.filename is None and not self._is_complete:
+            await self._parse_next()
 
     async def content(self) -> AsyncIterator[bytes]:
-        """The file's bytes. Afterwards all fields are there."""
+        """The file's bytes. Afterwards `fields` is complete."""
         while True:
             while self._chunks:
                 yield self._chunks.popleft()
-            if self._over:
+            if self._is_complete:
                 return
-            await self._more()
+            await self._parse_next()
 
-    def take(self, chunk: bytes) -> None:
-        """Some more of the file."""
+    def add_chunk(self, chunk: bytes) -> None:
+        """Called by the parser with the next part of the file."""
         self._size += len(chunk)
         if self._size > self._limit:
             raise too_large(self._limit)
         self._chunks.append(chunk)
 
-    async def _more(self) -> None:
-        message = await receive(self._request)
-        self._form.write(message.get("body", b""))
-        if not message.get("more_body", False):
-            self._over = True
-            self._form.check_ended()
+    async def _parse_next(self) -> None:
+        chunk = await anext(self._body, None)
+        if chunk is not None:
+            self._parser.write(chunk)
+        else:
+            self._is_complete = True
+            self._parser.check_ended()
 
 
-class _Form:
-    """The parser's callbacks: what a part is called, and where its data goes."""
+class _FormParser:
+    """Callbacks of the multipart parser: collects each part's headers and passes its data on."""
 
     def __init__(self, upload: Upload, boundary: bytes) -> None:
         self._upload = upload
@@ -89,22 +89,22 @@ class _Form:
         try:
             self._parser = MultipartParser(boundary, callbacks)
         except FormParserError as error:
-            raise _broken() from error
+            raise _invalid_form() from error
 
     def write(self, data: bytes) -> None:
         try:
             self._parser.write(data)
         except FormParserError as error:
-            raise _broken() from error
+            raise _invalid_form() from error
 
     def check_ended(self) -> None:
         if not self._ended:
-            raise _broken()
+            raise _invalid_form()
 
     def _part_begin(self) -> None:
         self._parts += 1
-        if self._parts > _MOST_PARTS:
-            raise invalid(f"The form has more than {_MOST_PARTS} parts.", code="invalid_form")
+        if self._parts > _MAX_PARTS:
+            raise invalid(f"The form has more than {_MAX_PARTS} parts.", code="invalid_form")
         self._header, self._value, self._disposition = b"", b"", b""
         self._data.clear()
 
@@ -130,10 +130,10 @@ class _Form:
 
     def _part_data(self, data: bytes, start: int, end: int) -> None:
         if self._is_file:
-            self._upload.take(data[start:end])
+            self._upload.add_chunk(data[start:end])
             return
         self._data += data[start:end]
-        if len(self._data) > _LONGEST_FIELD:
+        if len(self._data) > _MAX_FIELD_BYTES:
             raise invalid(f"The field '{self._name}' is too long.", param=self._name)
 
     def _part_end(self) -> None:
@@ -151,13 +151,12 @@ def _boundary(request: Request) -> bytes:
     return options[b"boundary"]
 
 
-def _broken() -> ApiError:
+def _invalid_form() -> ApiError:
     return invalid("We could not parse the multipart body of your request.", code="invalid_form")
 
 
 async def receive_upload(request: Request, limit: int) -> Upload:
-    """Begin to read a form with a file of at most so many bytes."""
-    check_announced(request, limit + _OVERHEAD)
+    """Parse a form up to the start of its file, which may have at most `limit` bytes."""
     upload = Upload(request, limit)
-    await upload.begin()
+    await upload.read_to_file()
     return upload

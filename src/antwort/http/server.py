@@ -1,4 +1,4 @@
-"""The process: a socket, the application on it, one screen that says what is on, and an orderly end."""
+"""The server process: listening socket, uvicorn, start-up banner, open-file limit and graceful shutdown."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import uvicorn
 
 from antwort.config import Config, ConfigError
 from antwort.http.app import make_app, open_authenticator, open_services
-from antwort.http.protocol import protocol_for
+from antwort.http.protocol import connection_limiter
 from antwort.http.services import Services
 from antwort.http.snippets import snippets
 from antwort.models.discovery import discover_models
@@ -24,43 +24,43 @@ from antwort.tools import FunctionProvider
 
 _BACKLOG = 2048
 _OTHER_FILES = 256
-_SHOWN = 8
+_MAX_MODELS_SHOWN = 8
 
 
 def run(
     config: Config,
     environment: Mapping[str, str],
-    say: Callable[[str], None],
-    also: Iterable[FunctionProvider] = (),
+    echo: Callable[[str], None],
+    extra_providers: Iterable[FunctionProvider] = (),
     *,
     hints: bool = False,
 ) -> None:
-    """Serve until told to stop. `say` is given the screen, once requests are taken, and with `hints` how to try it.
+    """Serve until SIGINT or SIGTERM. Once requests are accepted, `echo` gets the banner, and with `hints` examples.
 
-    A program that brings tools of its own calls this with them (`also`) instead of `antwort serve`.
+    A program with tools of its own calls this with `extra_providers` instead of `antwort serve`.
     """
-    open_authenticator(config)  # before anybody could connect
-    config = _with_room(config)
+    open_authenticator(config)  # fails before the socket accepts connections
+    config = _limit_connections(config)
     with listen(config) as listener:
-        runner = asyncio.Runner(loop_factory=_loop)
+        runner = asyncio.Runner(loop_factory=_new_event_loop)
         with runner:
-            runner.run(_serve(config, environment, listener, say, also, hints=hints))
+            runner.run(_serve(config, environment, listener, echo, extra_providers, hints=hints))
 
 
-def _with_room(config: Config) -> Config:
-    """No more connections than this process may have: whoever is one too many is told so, and nobody else suffers."""
+def _limit_connections(config: Config) -> Config:
+    """Lower `max_connections` to what the open-file limit allows, so that excess connections get 503."""
     wanted = config.server.max_connections
-    granted = make_room(wanted)
+    granted = raise_nofile_limit(wanted)
     if granted < wanted:
         log.warning("fewer_connections", max_connections=granted, wanted=wanted, why="the hard limit of open files")
     return msgspec.structs.replace(config, server=msgspec.structs.replace(config.server, max_connections=granted))
 
 
-def make_room(connections: int) -> int:
-    """Let this process open the files for so many connections, and how many it has room for.
+def raise_nofile_limit(connections: int) -> int:
+    """Raise the soft RLIMIT_NOFILE for this many connections; returns how many the hard limit allows.
 
-    Each may need a second connection, to a model. The soft limit is 1,024 on most hosts, and asking for more is what
-    it is soft for.
+    Each may need a second connection, to a model. The soft limit is 1,024 on most hosts; processes may raise it up to
+    the hard limit.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = 2 * connections + _OTHER_FILES
@@ -71,7 +71,7 @@ def make_room(connections: int) -> int:
 
 
 def listen(config: Config) -> socket.socket:
-    """The socket; port 0 takes any that is free."""
+    """The listening socket; port 0 selects a free port."""
     host, port = config.server.host, config.server.port
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
@@ -80,8 +80,8 @@ def listen(config: Config) -> socket.socket:
         raise ConfigError(f"server: cannot listen on {host}:{port}: {error.strerror or error}") from error
 
 
-def _loop() -> asyncio.AbstractEventLoop:
-    import uvloop  # noqa: PLC0415 - slow to import, and only a server needs it
+def _new_event_loop() -> asyncio.AbstractEventLoop:
+    import uvloop  # noqa: PLC0415 - slow to import, and only the server needs it
 
     return uvloop.new_event_loop()
 
@@ -90,33 +90,33 @@ async def _serve(
     config: Config,
     environment: Mapping[str, str],
     listener: socket.socket,
-    say: Callable[[str], None],
-    also: Iterable[FunctionProvider],
+    echo: Callable[[str], None],
+    extra_providers: Iterable[FunctionProvider],
     *,
     hints: bool,
 ) -> None:
     found = await discover_models(config.models, environment, own_port=listener.getsockname()[1])
     config = msgspec.structs.replace(config, models=found.models)
-    async with open_services(config, environment, also) as services:
+    async with open_services(config, environment, extra_providers) as services:
 
-        def ready() -> None:
-            say(screen(services, listener, found.reason))
+        def on_ready() -> None:
+            echo(startup_banner(services, listener, found.reason))
             if hints:
                 url = _url(services, listener)
-                say("\n" + snippets(url, locked=services.door.requires_key, code=services.containers is not None))
+                echo("\n" + snippets(url, locked=services.door.requires_key, code=services.containers is not None))
 
-        await _Server(services, ready).serve(sockets=[listener])
+        await _Server(services, on_ready).serve(sockets=[listener])
 
 
 class _Server(uvicorn.Server):
-    """Uvicorn, which also tells us when it is ready and when it is told to stop."""
+    """Uvicorn with a callback when it accepts requests, and a shutdown that stops the services first."""
 
-    def __init__(self, services: Services, ready: Callable[[], None]) -> None:
+    def __init__(self, services: Services, on_ready: Callable[[], None]) -> None:
         settings = services.config.server
         super().__init__(
             uvicorn.Config(
                 make_app(services),
-                http=protocol_for(settings),
+                http=connection_limiter(settings).protocol,
                 ws="none",
                 lifespan="off",
                 log_config=None,
@@ -127,41 +127,40 @@ class _Server(uvicorn.Server):
             )
         )
         self._services = services
-        self._ready = ready
-        self._stopping: asyncio.Task[None] | None = None
+        self._on_ready = on_ready
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if self.started:
-            self._ready()
+            self._on_ready()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         await self._services.stop()
         await super().shutdown(sockets)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """A second signal ends at once; it is not raised again afterwards, because to be told to stop is no error."""
+        """Stop; a second SIGINT exits at once. Unlike uvicorn, do not raise the signal again: stopping is no error."""
         if self.should_exit:
             self.force_exit = self.force_exit or sig == signal.SIGINT
         self.should_exit = True
         del frame
 
 
-def screen(services: Services, listener: socket.socket, why: str) -> str:
-    """What is on, and what is off, in one glance. `why` these models."""
+def startup_banner(services: Services, listener: socket.socket, models_source: str) -> str:
+    """One line per feature: URL, models and where they come from, storage, authentication, limits, tools, endpoints."""
     config = services.config
     tools = [provider.name for provider in services.registry.providers]
-    unlocked = "off: no keys, so only this machine gets in"
-    auth = f"{services.door.count} keys" if services.door.requires_key else unlocked
+    no_keys = "off: no API keys, so only loopback clients are accepted"
+    auth = f"{services.door.count} keys" if services.door.requires_key else no_keys
     lines = [
         f"antwort    {_url(services, listener)}",
-        f"models     {_models(services, why)}",
+        f"models     {_describe_models(services, models_source)}",
         f"storage    {config.storage.url.partition('?')[0]}, files in {config.storage.blobs}",
         f"auth       {auth}",
-        f"limits     {_limits(config)}",
-        f"code       {_code(services)}",
-        f"tools      {', '.join(tools) or 'none are run here: functions go back to the client'}",
-        "metrics    /metrics; documents: /openapi.json; health: /healthz, /readyz",
+        f"limits     {_describe_limits(config)}",
+        f"code       {_describe_code_interpreter(services)}",
+        f"tools      {', '.join(tools) or 'none run on the server: function calls are returned to the client'}",
+        "metrics    /metrics; OpenAPI: /openapi.json; health: /healthz, /readyz",
     ]
     return "\n".join(lines)
 
@@ -172,31 +171,33 @@ def _url(services: Services, listener: socket.socket) -> str:
     return f"http://{address}:{listener.getsockname()[1]}/v1"
 
 
-def _models(services: Services, why: str) -> str:
+def _describe_models(services: Services, source: str) -> str:
     models = services.config.models
     if not models.named:
-        return f"none, and until there is one every request is refused: {why}"
+        return f"none, so every request is rejected: {source}"
     default = services.models.default
     shown = [
         f"{name} ({kind_of(one)}{', the default' if name == default else ''})" for name, one in models.named.items()
     ]
-    if len(shown) > _SHOWN:
+    if len(shown) > _MAX_MODELS_SHOWN:
         first = next(line for line, name in zip(shown, models.named, strict=True) if name == default)
         shown = [first, f"and {len(shown) - 1} more"]
     unknown = "; unknown names get the default" if models.default_for_unknown else ""
-    return f"{', '.join(shown)}{unknown}: {why}"
+    return f"{', '.join(shown)}{unknown}: {source}"
 
 
-def _code(services: Services) -> str:
+def _describe_code_interpreter(services: Services) -> str:
     if services.containers is None:
         return services.place
     settings = services.config.containers
-    limits = f"{settings.max_containers} of one owner at a time, idle for {settings.expires_after:g} min at most"
+    limits = f"at most {settings.max_containers} per owner, expire after {settings.expires_after:g} min idle"
     return f"{services.place}; containers: {limits}"
 
 
-def _limits(config: Config) -> str:
+def _describe_limits(config: Config) -> str:
     auth, server = config.auth, config.server
-    rate = f"{auth.requests_per_minute} requests a minute" if auth.requests_per_minute else "no request rate"
-    at_once = f"{auth.concurrent_responses} responses at once" if auth.concurrent_responses else "no limit at once"
-    return f"{rate}, {at_once} unless a key says otherwise; bodies {server.max_body:,} B, files {server.max_file:,} B"
+    rate = f"{auth.requests_per_minute} requests per minute" if auth.requests_per_minute else "no rate limit"
+    concurrency = (
+        f"{auth.concurrent_responses} concurrent responses" if auth.concurrent_responses else "no concurrency limit"
+    )
+    return f"{rate}, {concurrency} by default; bodies {server.max_body:,} B, files {server.max_file:,} B"

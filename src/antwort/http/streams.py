@@ -1,15 +1,15 @@
-"""Events and files out, at the reader's pace: nothing is made until what was before has gone out.
+"""Streaming responses with back-pressure: server-sent events with keep-alive comments, and file downloads.
 
-A reader who goes away ends the work behind the stream; one who takes nothing for too long
-is taken for gone. While there is nothing to send, comments keep the connection alive.
+Nothing is produced before the previous part has been sent. When the client disconnects, or reads nothing for the stall
+time-out, the work behind the stream is cancelled.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import aclosing
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
@@ -17,27 +17,28 @@ from starlette.types import Message, Receive, Scope, Send
 
 from antwort.api.errors import ApiError
 from antwort.api.events import ErrorEvent, to_sse
-from antwort.api.sse import KEEP_ALIVE
-from antwort.http.errors import explained
+from antwort.http.errors import to_api_error
+from antwort.net.disconnect import run_until_disconnect
+from antwort.net.sse import KEEP_ALIVE
 
 T = TypeVar("T")
 
 _HEADERS = {
     "content-type": "text/event-stream; charset=utf-8",
     "cache-control": "no-cache",
-    "x-accel-buffering": "no",  # a proxy that gathers events would make a stream pointless
+    "x-accel-buffering": "no",  # a proxy that buffers events would defeat the stream
 }
 
 
-def broken_off(told: ApiError) -> Iterable[bytes]:
-    """Only what went wrong. It has no number: a reader who can come back goes on behind the last that had one."""
-    yield to_sse(ErrorEvent(error=told.envelope().error))
+def error_event(error: ApiError) -> Iterable[bytes]:
+    """One `error` event. It has no sequence number: a client that resumes continues after the last numbered event."""
+    yield to_sse(ErrorEvent(error=error.envelope().error))
 
 
 class EventStream(Response, Generic[T]):
-    """Sends events as they come, each as the SSE frame that `encode` makes of it. `closed` is called at the end.
+    """Sends each event as the SSE frame that `encode` makes of it. `on_close` is called at the end in any case.
 
-    Where something goes wrong, the last frames are those that `broken` makes of it.
+    After an exception the last frames are those that `error_frames` makes of it.
     """
 
     def __init__(
@@ -47,27 +48,32 @@ class EventStream(Response, Generic[T]):
         encode: Callable[[T], bytes],
         keep_alive: float,
         stall_timeout: float,
-        closed: Callable[[], None] = lambda: None,
-        broken: Callable[[ApiError], Iterable[bytes]] = broken_off,
+        on_close: Callable[[], None] = lambda: None,
+        error_frames: Callable[[ApiError], Iterable[bytes]] = error_event,
     ) -> None:
         super().__init__(status_code=200, headers=_HEADERS)
         del self.headers["content-length"]
         self._events = events
         self._encode = encode
         self._keep_alive = keep_alive
-        self._stall = stall_timeout
-        self._closed = closed
-        self._broken = broken
-        self._busy = False
-        self._quiet = True
+        self._stall_timeout = stall_timeout
+        self._on_close = on_close
+        self._error_frames = error_frames
+        self._is_sending = False
+        self._is_idle = True
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send everything, unless the reader goes."""
+        """Send all frames, unless the client disconnects."""
         del scope
         try:
-            await attended(receive, self._send_all(send), idle=self._keep_alive, on_idle=lambda: self._beat(send))
+            await run_until_disconnect(
+                receive,
+                self._send_all(send),
+                idle_interval=self._keep_alive,
+                on_idle=lambda: self._send_keep_alive(send),
+            )
         finally:
-            self._closed()
+            self._on_close()
 
     async def _send_all(self, send: Send) -> None:
         async with aclosing(self._events) as events:
@@ -77,30 +83,30 @@ class EventStream(Response, Generic[T]):
                     await self._send(send, self._encode(event))
             except (ClientDisconnect, OSError):
                 raise
-            except Exception as error:  # noqa: BLE001 - the status is out: all that can be told goes into the stream
-                for frame in self._broken(explained(error)):
+            except Exception as error:  # noqa: BLE001 - the status has been sent: the error goes into the stream
+                for frame in self._error_frames(to_api_error(error)):
                     await self._send(send, frame)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _send(self, send: Send, frame: bytes) -> None:
-        self._busy, self._quiet = True, False
+        self._is_sending, self._is_idle = True, False
         try:
-            async with asyncio.timeout(self._stall):
+            async with asyncio.timeout(self._stall_timeout):
                 await send({"type": "http.response.body", "body": frame, "more_body": True})
         except TimeoutError as error:
             raise ClientDisconnect from error
         finally:
-            self._busy = False
+            self._is_sending = False
 
-    async def _beat(self, send: Send) -> None:
-        """A sign of life, when there was none and the reader is not behind anyway."""
-        if self._quiet and not self._busy:
+    async def _send_keep_alive(self, send: Send) -> None:
+        """Send a comment if no frame was sent since the last call and none is waiting for the client."""
+        if self._is_idle and not self._is_sending:
             await send({"type": "http.response.body", "body": KEEP_ALIVE, "more_body": True})
-        self._quiet = True
+        self._is_idle = True
 
 
-class Pieces(Protocol):
-    """Bytes that come piece by piece, and have to be closed."""
+class ClosableChunks(Protocol):
+    """An asynchronous iterator of bytes that has to be closed."""
 
     def __aiter__(self) -> AsyncIterator[bytes]: ...
 
@@ -108,13 +114,14 @@ class Pieces(Protocol):
 
 
 class ByteStream(Response):
-    """Sends a file as something to save, at the reader's pace. What feeds it is closed, however it ends.
+    """Sends a file as a download and closes its source, however the response ends.
 
-    One that breaks off ends the connection without an end of the answer, so that nobody takes half for the whole.
+    On an error the connection is closed without the end of the response, so that a partial file is not taken for a
+    complete one.
     """
 
     def __init__(
-        self, pieces: Pieces, *, name: str, media_type: str, stall_timeout: float, size: int | None = None
+        self, chunks: ClosableChunks, *, name: str, media_type: str, stall_timeout: float, size: int | None = None
     ) -> None:
         headers = {
             "content-type": media_type,
@@ -126,62 +133,24 @@ class ByteStream(Response):
         del self.headers["content-length"]
         if size is not None:
             self.headers["content-length"] = str(size)
-        self._pieces = pieces
-        self._stall = stall_timeout
+        self._chunks = chunks
+        self._stall_timeout = stall_timeout
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send everything, unless the reader goes."""
+        """Send all chunks, unless the client disconnects."""
         del scope
-        async with aclosing(self._pieces):
-            await attended(receive, self._send_all(send))
+        async with aclosing(self._chunks):
+            await run_until_disconnect(receive, self._send_all(send))
 
     async def _send_all(self, send: Send) -> None:
         await self._send(send, {"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-        async for piece in self._pieces:
-            await self._send(send, {"type": "http.response.body", "body": piece, "more_body": True})
+        async for chunk in self._chunks:
+            await self._send(send, {"type": "http.response.body", "body": chunk, "more_body": True})
         await self._send(send, {"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _send(self, send: Send, message: Message) -> None:
         try:
-            async with asyncio.timeout(self._stall):
+            async with asyncio.timeout(self._stall_timeout):
                 await send(message)
         except TimeoutError as error:
             raise ClientDisconnect from error
-
-
-async def _nothing() -> None:
-    pass
-
-
-async def attended(
-    receive: Receive,
-    work: Coroutine[Any, Any, T],
-    *,
-    idle: float = 3600.0,
-    on_idle: Callable[[], Awaitable[None]] = _nothing,
-) -> T:
-    """Do some work while its caller is there; `ClientDisconnect` when the caller goes, and the work has stopped."""
-    worker = asyncio.create_task(work)
-    watcher = asyncio.create_task(_watch(receive, idle, on_idle))
-    try:
-        await asyncio.wait({worker, watcher}, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        worker.cancel()
-        watcher.cancel()
-        await asyncio.gather(worker, watcher, return_exceptions=True)
-    if worker.cancelled():
-        raise ClientDisconnect
-    return worker.result()
-
-
-async def _watch(receive: Receive, idle: float, on_idle: Callable[[], Awaitable[None]]) -> None:
-    """Return when the caller has gone."""
-    while True:
-        try:
-            async with asyncio.timeout(idle):
-                message = await receive()
-        except TimeoutError:
-            await on_idle()
-        else:
-            if message["type"] == "http.disconnect":
-                return

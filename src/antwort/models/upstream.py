@@ -20,8 +20,9 @@ from msgspec import Struct
 from antwort.engine.ports import ModelFault
 from antwort.models import upstream_errors
 from antwort.models.upstream_errors import UpstreamError
+from antwort.net.errors import EventTooLong
 from antwort.net.http_transport import HttpTransport
-from antwort.net.sse import EventReader, EventTooLong, ServerEvent
+from antwort.net.sse import EventReader, ServerEvent
 
 _log = structlog.get_logger(__name__)
 _OK = range(200, 300)

@@ -12,10 +12,13 @@
         ├── TooLarge           over a limit of the server
         └── Ended              the container has ended (`reason`)
 
-What the user's code does wrong is never an exception: it is a result.
+What the user's code does wrong is never an exception: it is a result. `antwort.net.errors` has those of the HTTP
+primitives (`NetError`): bodies, archives and semaphores.
 """
 
 from __future__ import annotations
+
+from antwort.net import errors as net
 
 
 class SandboxError(Exception):
@@ -42,12 +45,8 @@ class CannotStart(Unavailable):
     """A zygote or a container did not come up."""
 
 
-class AtCapacity(Unavailable):
+class AtCapacity(Unavailable, net.AtCapacity):
     """Everything is in use and the queue is full, or waiting took too long."""
-
-    def __init__(self, message: str, retry_after: int = 1) -> None:
-        self.retry_after = retry_after
-        super().__init__(message)
 
 
 class Refused(SandboxError):

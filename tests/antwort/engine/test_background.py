@@ -7,13 +7,13 @@ import json
 import pytest
 
 from antwort.api.requests import CreateResponse
-from antwort.api.sse import opened
 from antwort.engine.background import Background
 from antwort.engine.engine import Engine
 from antwort.engine.ports import ChosenModel
 from antwort.engine.stores import Owner
 from antwort.models import Scripted, parse_script
 from antwort.models.registry import ModelRegistry
+from antwort.net.sse import decode_frame
 from antwort.storage import open_store
 from antwort.tools import ToolRegistry
 
@@ -55,7 +55,7 @@ async def launched(server, text):
 
 async def followed(background, identifier, after=-1):
     async with contextlib.aclosing(background.follow(US, identifier, after)) as frames:
-        return [json.loads(opened(frame)[1]) async for frame in frames]
+        return [json.loads(decode_frame(frame)[1]) async for frame in frames]
 
 
 async def wait_for_delta(background, identifier):
@@ -153,7 +153,7 @@ async def test_aclose_leaves_a_response_unfinished_for_the_next_start(server):
     async def follow():
         async with contextlib.aclosing(background.follow(US, identifier, -1)) as frames:
             async for frame in frames:
-                events.append(json.loads(opened(frame)[1]))
+                events.append(json.loads(decode_frame(frame)[1]))
                 if b".delta" in frame:
                     has_delta.set()
 

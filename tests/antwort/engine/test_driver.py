@@ -11,7 +11,6 @@ from fold import fold
 
 from antwort.api.events import AnyEvent, ResponseFailed, kind_of
 from antwort.api.requests import CreateResponse
-from antwort.api.sse import opened
 from antwort.api.tools import FileSearchTool
 from antwort.engine.driver import ResponseRun
 from antwort.engine.engine import Engine
@@ -25,6 +24,7 @@ from antwort.engine.ports import (
 )
 from antwort.engine.stores import Owner
 from antwort.models.registry import ModelRegistry
+from antwort.net.sse import decode_frame
 from antwort.storage import open_store
 from antwort.tools import ToolRegistry as Tools
 
@@ -300,7 +300,7 @@ async def test_a_cancelled_background_response_has_a_complete_event_stream(tmp_p
         numbers = [*range(len(events) - ended_by_itself), *(number for number, _ in frames)]
 
         assert numbers == list(range(len(numbers)))
-        assert opened(frames[-1][1])[0] == ("response.completed" if ended_by_itself else "response.incomplete")
+        assert decode_frame(frames[-1][1])[0] == ("response.completed" if ended_by_itself else "response.incomplete")
 
 
 async def test_a_model_that_raises_when_closed_keeps_its_reply(tmp_path):

@@ -11,7 +11,6 @@ from fixtures_turn import EchoTools
 from antwort.api.errors import ApiError
 from antwort.api.events import ENDINGS, kind_of
 from antwort.api.requests import CreateResponse, decode
-from antwort.api.sse import opened
 from antwort.api.tools import McpTool
 from antwort.engine.engine import Engine
 from antwort.engine.ports import ChosenModel, FunctionSpec
@@ -23,6 +22,7 @@ from antwort.engine.stores import (
 )
 from antwort.models import Scripted, parse_script
 from antwort.models.registry import ModelRegistry
+from antwort.net.sse import decode_frame
 from antwort.storage import open_store
 
 pytestmark = pytest.mark.anyio
@@ -147,7 +147,7 @@ async def test_a_background_response_is_resumed_after_a_kill_unless_it_had_secre
         assert lost.status == "failed"
         assert "secrets" in lost.error.message
         [(number, frame)] = await engine.store.read_events(US, secret.response.id, -1)
-        assert (number, opened(frame)[0]) == (0, "response.failed")
+        assert (number, decode_frame(frame)[0]) == (0, "response.failed")
         assert (await stored(engine, foreground)).status == "failed"
         assert await engine.store.unfinished() == []
     assert SECRET.encode() not in stored_bytes(tmp_path)
@@ -223,7 +223,7 @@ async def test_the_last_events_of_a_background_response_are_stored_with_its_end(
     await run.finish()
     kept = await engine.store.read_events(US, run.response.id, -1)
 
-    assert opened(kept[-1][1])[0] == "response.completed"
+    assert decode_frame(kept[-1][1])[0] == "response.completed"
 
 
 async def test_a_background_response_whose_model_is_gone_fails_on_recovery(tmp_path):
@@ -260,7 +260,7 @@ async def test_a_response_that_cannot_be_resumed_does_not_prevent_the_others(tmp
         assert (ended.status, ended.error.code) == ("failed", "server_error")
         assert str(tmp_path) not in ended.error.message
         [(_, frame)] = await engine.store.read_events(US, lost.response.id, -1)
-        assert opened(frame)[0] == "response.failed"
+        assert decode_frame(frame)[0] == "response.failed"
 
 
 async def test_a_provider_that_raises_does_not_prevent_recovery(tmp_path):

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from antwort.api.errors import ApiError
 from antwort.api.requests import CreateResponse
 from antwort.http.app import make_app
-from antwort.http.bodies import AT_ONCE, DEEPEST, MOST, check_shape, read_json
+from antwort.http.bodies import MAX_DEPTH, MAX_INLINE_BYTES, MAX_OBJECTS, check_nesting, read_json
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.text(),
@@ -26,48 +26,48 @@ def depth(value) -> int:
     return 1 + max(map(depth, value), default=0) if isinstance(value, list) else 0
 
 
-@given(json_values, st.integers(0, 2 * DEEPEST))
-def test_depth_is_what_python_thinks_it_is(value, around):
-    body = b"[" * around + json.dumps(value).encode() + b"]" * around
-    if depth(value) + around <= DEEPEST:
-        check_shape(body)
+@given(json_values, st.integers(0, 2 * MAX_DEPTH))
+def test_the_depth_limit_counts_nesting_levels_as_json_does(value, outer):
+    body = b"[" * outer + json.dumps(value).encode() + b"]" * outer
+    if depth(value) + outer <= MAX_DEPTH:
+        check_nesting(body)
     else:
         with pytest.raises(ApiError):
-            check_shape(body)
+            check_nesting(body)
 
 
 @given(st.binary())
-def test_any_bytes_have_a_depth(body):
-    check_shape(body[: DEEPEST // 2] + b'"\\"' * 200 + body[: DEEPEST // 2])
+def test_any_bytes_can_be_checked(body):
+    check_nesting(body[: MAX_DEPTH // 2] + b'"\\"' * 200 + body[: MAX_DEPTH // 2])
 
 
-def test_it_takes_no_longer_for_nastier_bodies():
-    check_shape(b"{}" * 100 + b'"' + b'\\"' * 5_000_000)
-    check_shape(b'{"[": "' + b"[" * 1_000_000 + b'"}')
+def test_hostile_bodies_take_linear_time():
+    check_nesting(b"{}" * 100 + b'"' + b'\\"' * 5_000_000)
+    check_nesting(b'{"[": "' + b"[" * 1_000_000 + b'"}')
 
 
-def test_it_has_only_so_many_objects_and_arrays_and_strings_do_not_count():
-    check_shape(b"[" + b"{}," * (MOST - 2) + b"{}]")
-    check_shape(b'["' + b"{}," * MOST + b'"]')
+def test_objects_and_arrays_are_limited_and_strings_are_not_counted():
+    check_nesting(b"[" + b"{}," * (MAX_OBJECTS - 2) + b"{}]")
+    check_nesting(b'["' + b"{}," * MAX_OBJECTS + b'"]')
     with pytest.raises(ApiError, match="objects and arrays"):
-        check_shape(b"[" + b"{}," * MOST + b"{}]")
+        check_nesting(b"[" + b"{}," * MAX_OBJECTS + b"{}]")
 
 
 @pytest.mark.anyio
-async def test_others_go_on_while_a_large_body_is_read(stage):
-    items = [{"role": "user", "content": "x" * 100}] * (AT_ONCE // 100)
-    turns = [0]
+async def test_the_loop_is_not_blocked_while_a_large_body_is_decoded(stage):
+    items = [{"role": "user", "content": "x" * 100}] * (MAX_INLINE_BYTES // 100)
+    ticks = [0]
 
-    def turn() -> None:
-        turns[0] += 1
+    def tick() -> None:
+        ticks[0] += 1
 
     async def receive():
-        asyncio.get_running_loop().call_soon(turn)
+        asyncio.get_running_loop().call_soon(tick)
         return {"type": "http.request", "body": json.dumps({"input": items}).encode()}
 
     app = make_app(stage.services)
-    asked = Request({"type": "http", "headers": [], "app": app}, receive)
-    read = await read_json(asked, CreateResponse)
+    request = Request({"type": "http", "headers": [], "app": app}, receive)
+    read = await read_json(request, CreateResponse)
 
     assert read.input == items
-    assert turns == [1]
+    assert ticks == [1]

@@ -19,42 +19,42 @@ from antwort.http.multipart import receive_upload
 BOUNDARY = b"----WebKitFormBoundary7MA4YWxkTrZu0gW"
 
 
-def sent(chunks: list[bytes], *, kind: str | None = None, gone: bool = False) -> Request:
-    """A request whose body comes in these chunks; `gone` where its sender does not stay for the end of it."""
-    waiting = list(chunks)
+def request_with(chunks: list[bytes], *, kind: str | None = None, disconnects: bool = False) -> Request:
+    """A request whose body arrives in these chunks; with `disconnects` the client disconnects before the end."""
+    left = list(chunks)
     app = SimpleNamespace(state=SimpleNamespace(services=SimpleNamespace(config=Config())))
 
     async def receive():
-        if waiting:
-            return {"type": "http.request", "body": waiting.pop(0), "more_body": bool(waiting) or gone}
+        if left:
+            return {"type": "http.request", "body": left.pop(0), "more_body": bool(left) or disconnects}
         return {"type": "http.disconnect"}
 
     kind = kind or f"multipart/form-data; boundary={BOUNDARY.decode()}"
     return Request({"type": "http", "headers": [(b"content-type", kind.encode())], "app": app}, receive)
 
 
-def taken(request: Request, limit: int = 1_000_000) -> tuple[str | None, bytes, dict[str, str]]:
-    async def take():
+def parse(request: Request, limit: int = 1_000_000) -> tuple[str | None, bytes, dict[str, str]]:
+    async def receive_all():
         upload = await receive_upload(request, limit)
         content = b"".join([chunk async for chunk in upload.content()])
         return upload.filename, content, upload.fields
 
-    with ThreadPoolExecutor(1) as thread:  # whatever loop other tests have left in this one
-        return thread.submit(anyio.run, take).result()
+    with ThreadPoolExecutor(1) as thread:  # in a thread without an event loop
+        return thread.submit(anyio.run, receive_all).result()
 
 
-def refusal(request: Request, limit: int = 1_000_000) -> ApiError:
+def parse_error(request: Request, limit: int = 1_000_000) -> ApiError:
     with pytest.raises(ApiError) as caught:
-        taken(request, limit)
+        parse(request, limit)
     return caught.value
 
 
-def cut(body: bytes, places: list[int]) -> list[bytes]:
-    edges = [0, *sorted({place % (len(body) + 1) for place in places}), len(body)]
+def split(body: bytes, positions: list[int]) -> list[bytes]:
+    edges = [0, *sorted({position % (len(body) + 1) for position in positions}), len(body)]
     return [body[start:end] for start, end in pairwise(edges)]
 
 
-# Content that looks like the end of itself is the nasty kind.
+# Content that resembles the boundary is the hardest to parse.
 contents = (
     st.lists(st.sampled_from([b"\r\n", b"--", BOUNDARY, b"\r\n--" + BOUNDARY[:-1], b"x", b"\0\xff"]), max_size=8)
     .map(b"".join)
@@ -63,75 +63,75 @@ contents = (
 
 
 @given(contents, st.text(st.characters(codec="utf-8"), max_size=20), st.booleans(), st.lists(st.integers(0, 10_000)))
-def test_a_form_is_read_whole_wherever_it_is_cut(content, value, behind, places):
+def test_a_form_may_be_split_anywhere(content, value, file_first, positions):
     value = value.replace("\r\n--" + BOUNDARY.decode(), "")
     parts = [("file", content, "a.txt"), ("purpose", value.encode())]
-    body = form(*(parts if behind else reversed(parts)), boundary=BOUNDARY)
+    body = form(*(parts if file_first else reversed(parts)), boundary=BOUNDARY)
 
-    assert taken(sent(cut(body, places))) == ("a.txt", content, {"purpose": value})
+    assert parse(request_with(split(body, positions))) == ("a.txt", content, {"purpose": value})
 
 
 @given(st.binary(max_size=200), st.lists(st.integers(0, 1000), max_size=5))
-def test_any_bytes_are_a_form_or_an_error(body, places):
+def test_any_bytes_are_a_form_or_an_api_error(body, positions):
     with contextlib.suppress(ApiError):  # and nothing else is raised
-        taken(sent(cut(body, places)))
+        parse(request_with(split(body, positions)))
 
 
 @given(st.integers(0, 10_000))
-def test_a_form_that_breaks_off_is_an_error_wherever_it_does(place):
+def test_a_truncated_form_is_an_error(position):
     body = form(("purpose", b"user_data"), ("file", b"hello" * 10, "a.txt"), boundary=BOUNDARY)
-    short = body[: place % (len(body) - len(b"--\r\n"))]
+    truncated = body[: position % (len(body) - len(b"--\r\n"))]
 
-    assert refusal(sent([short])).code == "invalid_form"
+    assert parse_error(request_with([truncated])).code == "invalid_form"
 
 
-def test_a_sender_who_goes_is_no_error_of_the_forms():
+def test_a_disconnect_is_not_an_invalid_form():
     body = form(("file", b"hello" * 10, "a.txt"), boundary=BOUNDARY)
     with pytest.raises(ClientDisconnect):
-        taken(sent([body[:-20]], gone=True))
+        parse(request_with([body[:-20]], disconnects=True))
 
 
 @pytest.mark.parametrize(
     "kind",
     ["", "application/json", "multipart/form-data", "multipart/form-data; boundary=", "multipart/mixed; boundary=b"],
 )
-def test_what_is_no_form_is_refused(kind):
-    assert refusal(sent([b""], kind=kind or "text/plain")).code == "invalid_content_type"
+def test_other_content_types_are_rejected(kind):
+    assert parse_error(request_with([b""], kind=kind or "text/plain")).code == "invalid_content_type"
 
 
-def test_a_boundary_without_end_is_refused():
-    assert refusal(sent([b"x"], kind="multipart/form-data; boundary=" + "b" * 10_000)).status == 400
+def test_a_long_boundary_is_rejected():
+    assert parse_error(request_with([b"x"], kind="multipart/form-data; boundary=" + "b" * 10_000)).status == 400
 
 
-def test_a_file_is_as_large_as_it_may_be_and_no_larger():
+def test_the_file_size_limit():
     body = form(("file", b"x" * 1000, "a.txt"), boundary=BOUNDARY)
 
-    assert len(taken(sent(cut(body, [100, 500])), 1000)[1]) == 1000
-    assert refusal(sent(cut(body, [100, 500])), 999).status == 413
+    assert len(parse(request_with(split(body, [100, 500])), 1000)[1]) == 1000
+    assert parse_error(request_with(split(body, [100, 500])), 999).status == 413
 
 
-def test_a_file_that_says_how_large_it_is_is_refused_before_it_comes():
-    request = sent([b""])
+def test_an_announced_length_above_the_limit_is_rejected_before_the_body():
+    request = request_with([b""])
     request.scope["headers"].append((b"content-length", b"99999999999"))
 
-    assert refusal(request).status == 413
+    assert parse_error(request).status == 413
 
 
 @pytest.mark.parametrize(
-    "parts, told",
+    "parts, message",
     [
         ([("file", b"x", "a"), ("file", b"y", "b")], "exactly one file"),
         ([("purpose", b"x" * 70_000)], "too long"),
         ([(f"field{number}", b"") for number in range(40)], "more than 32 parts"),
     ],
 )
-def test_what_is_too_much_is_refused(parts, told):
-    assert told in refusal(sent([form(*parts, boundary=BOUNDARY)])).message
+def test_forms_above_the_limits_are_rejected(parts, message):
+    assert message in parse_error(request_with([form(*parts, boundary=BOUNDARY)])).message
 
 
-def test_a_form_without_a_file_has_none():
-    assert taken(sent([form(("purpose", b"x"), boundary=BOUNDARY)])) == (None, b"", {"purpose": "x"})
+def test_a_form_without_a_file():
+    assert parse(request_with([form(("purpose", b"x"), boundary=BOUNDARY)])) == (None, b"", {"purpose": "x"})
 
 
-def test_a_part_that_is_called_file_but_has_no_name_is_a_field():
-    assert taken(sent([form(("file", b"x"), boundary=BOUNDARY)])) == (None, b"", {"file": "x"})
+def test_a_part_named_file_without_filename_is_a_field():
+    assert parse(request_with([form(("file", b"x"), boundary=BOUNDARY)])) == (None, b"", {"file": "x"})

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from starlette.requests import ClientDisconnect
 
-from antwort.http.streams import ByteStream, EventStream, attended
+from antwort.http.streams import ByteStream, EventStream
 
 pytestmark = pytest.mark.anyio
 
@@ -16,49 +16,19 @@ def anyio_backend():
     return "asyncio"
 
 
-async def stay() -> Any:
+async def wait_forever() -> Any:
     await asyncio.Event().wait()
 
 
-async def go():
+async def disconnect():
     return {"type": "http.disconnect"}
-
-
-async def test_work_ends_and_its_value_comes_back():
-    async def work():
-        return 3
-
-    assert await attended(stay, work()) == 3
-
-
-async def test_a_caller_who_goes_ends_the_work():
-    ended = asyncio.Event()
-
-    async def work():
-        try:
-            await stay()
-        finally:
-            await asyncio.sleep(0.01)
-            ended.set()
-
-    with pytest.raises(ClientDisconnect):
-        await attended(go, work())
-    assert ended.is_set()
-
-
-async def test_an_error_of_the_work_comes_through():
-    async def work():
-        raise ValueError("ours")
-
-    with pytest.raises(ValueError, match="ours"):
-        await attended(stay, work())
 
 
 def stream(frames, **options):
     return EventStream(frames, encode=bytes, **{"keep_alive": 60, "stall_timeout": 60, **options})
 
 
-async def test_frames_are_pulled_one_by_one():
+async def test_a_frame_is_produced_only_after_the_previous_one_was_sent():
     made, sent = [], []
 
     async def frames():
@@ -72,11 +42,11 @@ async def test_frames_are_pulled_one_by_one():
             assert len(made) == len(sent)
 
     closed = []
-    await stream(frames(), closed=lambda: closed.append(1))({}, stay, send)
+    await stream(frames(), on_close=lambda: closed.append(1))({}, wait_forever, send)
     assert (sent, closed) == ([b"0", b"1", b"2"], [1])
 
 
-async def test_a_reader_who_takes_nothing_ends_the_frames():
+async def test_a_client_that_reads_nothing_closes_the_generator():
     ended = []
 
     async def frames():
@@ -88,14 +58,14 @@ async def test_a_reader_who_takes_nothing_ends_the_frames():
 
     async def send(message):
         if message.get("body"):
-            await stay()
+            await wait_forever()
 
     with pytest.raises(ClientDisconnect):
-        await stream(frames(), stall_timeout=0.05)({}, stay, send)
+        await stream(frames(), stall_timeout=0.05)({}, wait_forever, send)
     assert ended == [1]
 
 
-async def test_what_goes_wrong_is_told_in_the_stream():
+async def test_an_exception_becomes_an_error_event_without_its_text():
     sent = []
 
     async def frames():
@@ -105,12 +75,12 @@ async def test_what_goes_wrong_is_told_in_the_stream():
     async def send(message):
         sent.append(message.get("body", b""))
 
-    await stream(frames())({}, stay, send)
+    await stream(frames())({}, wait_forever, send)
     assert sent[2].startswith(b"event: error\ndata: ")
     assert b"secret" not in sent[2]
 
 
-async def test_signs_of_life_come_only_while_there_is_nothing_else():
+async def test_keep_alive_comments_are_sent_only_while_idle():
     sent = []
 
     async def frames():
@@ -122,7 +92,7 @@ async def test_signs_of_life_come_only_while_there_is_nothing_else():
     async def send(message):
         sent.append(message.get("body", b""))
 
-    await stream(frames(), keep_alive=0.1)({}, stay, send)
+    await stream(frames(), keep_alive=0.1)({}, wait_forever, send)
     assert b": keep-alive\n\n" not in sent[:9]
     assert sent.count(b": keep-alive\n\n") >= 1
 
@@ -130,11 +100,11 @@ async def test_signs_of_life_come_only_while_there_is_nothing_else():
 # ── files ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class Pieces:
-    """A file on its way, which knows whether it was closed."""
+class Chunks:
+    """Chunks of a download that records whether it was closed."""
 
-    def __init__(self, *pieces: bytes | Exception) -> None:
-        self.left = list(pieces)
+    def __init__(self, *chunks: bytes | Exception) -> None:
+        self.left = list(chunks)
         self.closed = False
 
     def __aiter__(self):
@@ -143,55 +113,55 @@ class Pieces:
     async def __anext__(self) -> bytes:
         if not self.left:
             raise StopAsyncIteration
-        piece = self.left.pop(0)
-        if isinstance(piece, Exception):
-            raise piece
-        return piece
+        chunk = self.left.pop(0)
+        if isinstance(chunk, Exception):
+            raise chunk
+        return chunk
 
     async def aclose(self) -> None:
         self.closed = True
 
 
-def download(pieces, stall_timeout=60.0):
-    return ByteStream(pieces, name="n%C3%A4me", media_type="application/octet-stream", stall_timeout=stall_timeout)
+def download(chunks, stall_timeout=60.0):
+    return ByteStream(chunks, name="n%C3%A4me", media_type="application/octet-stream", stall_timeout=stall_timeout)
 
 
-async def test_a_file_goes_out_whole_and_is_closed():
+async def test_a_download_is_sent_and_its_source_closed():
     sent: list[Any] = []
 
     async def send(message):
         sent.append(message)
 
-    pieces = Pieces(b"a", b"b")
-    await download(pieces)({}, stay, send)
+    chunks = Chunks(b"a", b"b")
+    await download(chunks)({}, wait_forever, send)
 
     headers = dict(sent[0]["headers"])
     assert headers[b"content-disposition"] == b"attachment; filename*=UTF-8''n%C3%A4me"
     assert b"content-length" not in headers
     assert [message["body"] for message in sent[1:]] == [b"a", b"b", b""]
     assert [message["more_body"] for message in sent[1:]] == [True, True, False]
-    assert pieces.closed
+    assert chunks.closed
 
 
-async def test_a_file_that_breaks_off_has_no_end():
+async def test_a_download_that_fails_has_no_end():
     sent: list[Any] = []
 
     async def send(message):
         sent.append(message)
 
-    pieces = Pieces(b"a", ValueError("broke off"))
-    with pytest.raises(ValueError, match="broke off"):
-        await download(pieces)({}, stay, send)
+    chunks = Chunks(b"a", ValueError("disk error"))
+    with pytest.raises(ValueError, match="disk error"):
+        await download(chunks)({}, wait_forever, send)
     assert sent[-1]["more_body"]
-    assert pieces.closed
+    assert chunks.closed
 
 
-@pytest.mark.parametrize("receive", [go, stay])
-async def test_a_file_that_nobody_takes_is_closed(receive):
+@pytest.mark.parametrize("receive", [disconnect, wait_forever])
+async def test_the_source_is_closed_when_the_client_disconnects_or_stalls(receive):
     async def send(message):
-        await stay()
+        await wait_forever()
 
-    pieces = Pieces(b"a")
+    chunks = Chunks(b"a")
     with pytest.raises(ClientDisconnect):
-        await download(pieces, stall_timeout=0.05)({}, receive, send)
-    assert pieces.closed
+        await download(chunks, stall_timeout=0.05)({}, receive, send)
+    assert chunks.closed

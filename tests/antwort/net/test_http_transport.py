@@ -260,10 +260,10 @@ async def test_what_came_before_the_break_is_there():
             await anext(pieces)
 
 
-async def test_nobody_there(unused_port):
+async def test_nobody_there(free_tcp_port):
     async with httpx2.AsyncClient(transport=HttpTransport()) as client:
         with pytest.raises(httpx2.ConnectError):
-            await client.post(f"http://127.0.0.1:{unused_port}/")
+            await client.post(f"http://127.0.0.1:{free_tcp_port}/")
         with pytest.raises(httpx2.ConnectError):
             await client.post(f"http://{'x' * 70}.invalid/")
 

@@ -22,7 +22,8 @@ from antwort.containers.sandboxes.port import (
     SandboxRefused,
     SandboxUnavailable,
 )
-from antwort.net.sse import EventTooLong, ServerEvent
+from antwort.net.errors import EventTooLong
+from antwort.net.sse import ServerEvent
 
 _logger = logging.getLogger(__name__)
 

@@ -44,8 +44,9 @@ from antwort.containers.sandboxes.protocol import (
     read_body,
     read_error,
 )
+from antwort.net.errors import EventTooLong
 from antwort.net.http_transport import HttpTransport
-from antwort.net.sse import EventReader, EventTooLong
+from antwort.net.sse import EventReader
 
 _logger = logging.getLogger(__name__)
 

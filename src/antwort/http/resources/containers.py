@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import ExitStack, aclosing
 from urllib.parse import quote
 
@@ -31,7 +31,6 @@ from antwort.api.containers import (
 )
 from antwort.api.errors import ApiError, internal, invalid
 from antwort.api.objects import Deleted
-from antwort.api.sse import frame
 from antwort.containers import Containers, ContainerSpec
 from antwort.containers.outputs import truncate_result
 from antwort.containers.paths import DATA
@@ -42,12 +41,14 @@ from antwort.engine.stores import (
     Owner,
     StoreFault,
 )
-from antwort.http.bodies import json_answer, read_json, receive
-from antwort.http.errors import explained
+from antwort.http.bodies import json_answer, read_json, stream_body
+from antwort.http.errors import to_api_error
 from antwort.http.multipart import receive_upload
 from antwort.http.paging import ends, page_query
 from antwort.http.services import caller_of, owner_of, services_of
-from antwort.http.streams import ByteStream, EventStream, attended
+from antwort.http.streams import ByteStream, EventStream
+from antwort.net.disconnect import run_until_disconnect
+from antwort.net.sse import encode_frame
 
 # ── containers ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -62,7 +63,7 @@ async def create(request: Request) -> Answer:
         expires_after_minutes=asked.expires_after.minutes if asked.expires_after else None,
         file_ids=asked.file_ids or (),
     )
-    record = await attended(request.receive, _containers(request).create(owner_of(request), wish))
+    record = await run_until_disconnect(request.receive, _containers(request).create(owner_of(request), wish))
     return json_answer(_shown(record))
 
 
@@ -104,7 +105,7 @@ async def create_file(request: Request) -> Answer:
 
 async def _copy(request: Request, file_id: str) -> Answer:
     copying = _containers(request).add_file_id(*_named(request), file_id)
-    return json_answer(_file(await attended(request.receive, copying)))
+    return json_answer(_file(await run_until_disconnect(request.receive, copying)))
 
 
 async def list_files(request: Request) -> Answer:
@@ -143,7 +144,7 @@ async def delete_file(request: Request) -> Answer:
 
 async def write_archive(request: Request) -> Answer:
     """Unpack a tar into a container: many files in one request."""
-    files = await _containers(request).unpack(*_named(request), _body(request))
+    files = await _containers(request).unpack(*_named(request), stream_body(request))
     size = sum(file.bytes for file in files)
     return json_answer(Archived(container_id=_id(request), files=len(files), bytes=size))
 
@@ -172,12 +173,12 @@ async def execute(request: Request) -> Answer:
                 encode=lambda step: _encoded(request, step),
                 keep_alive=settings.keep_alive,
                 stall_timeout=settings.stall_timeout,
-                closed=cleanup.pop_all().close,
+                on_close=cleanup.pop_all().close,
             )
         try:
-            return json_answer(_execution(request, await attended(request.receive, _last(steps))))
+            return json_answer(_execution(request, await run_until_disconnect(request.receive, _last(steps))))
         except (SandboxLost, SandboxUnavailable, StoreFault) as trouble:
-            told = explained(trouble)
+            told = to_api_error(trouble)
             told.should_retry = False  # some of the code may have run
             raise told from trouble
 
@@ -195,7 +196,7 @@ def _encoded(request: Request, step: Output | ExecutionResult) -> bytes:
         event = ExecOutput(stream=step.stream, text=step.text)
     else:
         event = ExecCompleted(execution=_execution(request, step))
-    return frame(str(event.__struct_config__.tag), msgspec.json.encode(event))
+    return encode_frame(str(event.__struct_config__.tag), msgspec.json.encode(event))
 
 
 # ── as the wire has it ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -272,14 +273,6 @@ def _file_id(request: Request) -> str:
 
 def _stall(request: Request) -> float:
     return services_of(request).config.server.stall_timeout
-
-
-async def _body(request: Request) -> AsyncIterator[bytes]:
-    more = True
-    while more:
-        message = await receive(request)
-        more = message.get("more_body", False)
-        yield message.get("body", b"")
 
 
 _ONE = "/v1/containers/{container_id}"

@@ -21,10 +21,11 @@ from antwort.api.responses import ResponseError
 from antwort.engine.driver import ResponseRun
 from antwort.engine.stores import StoredResponse
 from antwort.http.bodies import json_answer, read_json
-from antwort.http.errors import of_fault
+from antwort.http.errors import from_model_fault
 from antwort.http.paging import flag, included, listed, page_query, whole_number
 from antwort.http.services import Services, caller_of, owner_of, services_of
-from antwort.http.streams import EventStream, attended
+from antwort.http.streams import EventStream
+from antwort.net.disconnect import run_until_disconnect
 from antwort.telemetry import audit
 
 
@@ -47,13 +48,13 @@ async def create(request: Request) -> Answer:
             return EventStream(
                 run.events(),
                 encode=streamed.encode,
-                broken=streamed.error_frames,
-                closed=cleanup.pop_all().close,
+                error_frames=streamed.error_frames,
+                on_close=cleanup.pop_all().close,
                 **_timeouts(services),
             )
-        response = await attended(request.receive, run.finish())
+        response = await run_until_disconnect(request.receive, run.finish())
         if response.status == "failed" and run.fault is not None and not response.output:
-            raise of_fault(run.fault)  # the model failed before any output: an error status, and no response
+            raise from_model_fault(run.fault)  # the model failed before any output: an error status, and no response
         return json_answer(view.response(response))
 
 

@@ -10,8 +10,8 @@ import os
 from collections.abc import Iterator
 from typing import IO, Final
 
+from antwort.net import tar
 from antwort.sandbox.errors import BadPath, NotFound, TooLarge
-from antwort.sandbox.files import tar
 from antwort.sandbox.files.tree import FileTree, parts
 
 MOST_MEMBERS: Final = 100_000

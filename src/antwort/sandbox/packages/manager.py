@@ -20,8 +20,8 @@ from typing import Any, Final
 
 from packaging.requirements import InvalidRequirement, Requirement
 
+from antwort.net.fair_semaphore import FairSemaphore
 from antwort.sandbox.errors import BadRequirement, TooLarge
-from antwort.sandbox.fair_semaphore import FairSemaphore
 from antwort.sandbox.files.quota import Quota
 from antwort.sandbox.host.probe import Host
 from antwort.sandbox.limits import GIB
@@ -121,7 +121,9 @@ class Packages:
         self._installer = Installer(
             host, stack, self._watchers, index=index, builds=builds, limit=self._allowance.quota
         )
-        self._turns = FairSemaphore(self._allowance.at_once, "installations of packages", queue=self._allowance.queue)
+        self._turns = FairSemaphore(
+            self._allowance.at_once, "installations of packages", max_queue=self._allowance.queue, retry_after=5
+        )
         self._jobs: dict[str, _Job] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -158,7 +160,7 @@ class Packages:
             del self._jobs[name]
 
     async def _install(self, name: str, wanted: list[str], tenant: str) -> None:
-        async with self._turns.place(tenant), self._workshop() as place:
+        async with self._turns.slot(tenant), self._workshop() as place:
             try:
                 usage = await self._installer.fill(place / "out", wanted)
                 await self._workers.run(lambda: self._shelf.put(name, place / "out", usage))

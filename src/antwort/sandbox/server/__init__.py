@@ -1,7 +1,7 @@
 """The sandbox server: the base protocol (`/execute`, `/health`) and sessions, over HTTP.
 
-Follow one request: `connections` (how many, how long) → `door` (who is let in) → `app` (routes, errors) → `execute` or
-`sessions` → the pool → a container, and back.
+Path of a request: `antwort.net.connections` (connection limits) → `auth` → `app` (routes, errors) → `execute` or
+`sessions` → the pool → a container.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Where the server listens: a port, or a Unix socket that only its owner can reach.
+"""Listening sockets of the sandbox server: TCP, or a Unix socket that without a token only its owner can reach.
 
-The sockets are opened before anything else is tried, so that an address that cannot be had is told at once, and
-whoever connects while the server starts waits for it.
+The sockets are opened before the rest of the server starts, so that an unavailable address is reported at once and
+clients that connect during the start wait.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from antwort.sandbox.errors import CannotStart, Refused
 from .settings import SandboxSettings
 
 _BACKLOG: Final = 2048
-_FOR_OTHERS: Final = 0o077
-_NOT_HERE: Final = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
-"""A name may have addresses of a kind that this machine has switched off."""
+_GROUP_AND_OTHERS: Final = 0o077
+_UNSUPPORTED_FAMILY: Final = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
+"""A name may have addresses of a family that is disabled on this machine, such as IPv6."""
 
 
 class Address:
-    """The sockets that a server listens on, and how a person writes them. `open` one."""
+    """Listening sockets and their URL as text. Created by `open`."""
 
     def __init__(self, sockets: list[socket.socket], text: str) -> None:
         self.sockets = sockets
@@ -38,31 +38,31 @@ class Address:
     @classmethod
     @contextlib.contextmanager
     def open(cls, settings: SandboxSettings) -> Generator[Address]:
-        """Listen where the settings say; afterwards nothing is left of it."""
-        with contextlib.ExitStack() as opened:
+        """Listen on the configured address; at the end the sockets are closed and the socket file is removed."""
+        with contextlib.ExitStack() as stack:
             if settings.uds is not None:
                 path = Path(settings.uds).absolute()
-                sockets = [opened.enter_context(_unix(path, private=not settings.token))]
+                sockets = [stack.enter_context(_listen_unix(path, private=not settings.token))]
                 text = f"unix:{path}"
             else:
-                sockets = [opened.enter_context(one) for one in _internet(settings.host, settings.port)]
+                sockets = [stack.enter_context(one) for one in _listen_tcp(settings.host, settings.port)]
                 port: int = sockets[0].getsockname()[1]
                 host = f"[{settings.host}]" if ":" in settings.host else settings.host
                 text = f"http://{host}:{port}"
             yield cls(sockets, text)
 
 
-def _internet(host: str, port: int) -> list[socket.socket]:
-    """One socket for each address that the name has here; port 0 is any that is free, the same for all."""
+def _listen_tcp(host: str, port: int) -> list[socket.socket]:
+    """One socket for each address of the host name. Port 0 selects one free port for all of them."""
     opened: list[socket.socket] = []
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        for family, _, _, _, address in dict.fromkeys(found):
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for family, _, _, _, address in dict.fromkeys(addresses):
             chosen = opened[0].getsockname()[1] if opened else port
             try:
                 opened.append(socket.create_server((str(address[0]), chosen), family=family, backlog=_BACKLOG))
             except OSError as error:
-                if not opened or error.errno not in _NOT_HERE:
+                if not opened or error.errno not in _UNSUPPORTED_FAMILY:
                     raise
     except OSError as error:
         for one in opened:
@@ -72,14 +72,14 @@ def _internet(host: str, port: int) -> list[socket.socket]:
 
 
 @contextlib.contextmanager
-def _unix(path: Path, *, private: bool) -> Generator[socket.socket]:
+def _listen_unix(path: Path, *, private: bool) -> Generator[socket.socket]:
     with socket.socket(socket.AF_UNIX) as listener:
         try:
             _check_directory(path.parent, private=private)
             _remove_stale(path)
             listener.bind(str(path))
             path.chmod(0o600 if private else 0o666)
-            mark = _mark(path)
+            identity = _identity(path)
             listener.listen(_BACKLOG)
         except OSError as error:
             raise CannotStart(f"cannot listen on {path}: {error.strerror or error}") from error
@@ -87,39 +87,40 @@ def _unix(path: Path, *, private: bool) -> Generator[socket.socket]:
             yield listener
         finally:
             with contextlib.suppress(OSError):
-                if _mark(path) == mark:  # another may have taken the place
+                if _identity(path) == identity:  # not the socket of another server
                     path.unlink()
 
 
-def _mark(path: Path) -> tuple[int, int]:
-    """What no other file at the same place has: a number may be given again, but not at the same time."""
-    found = path.lstat()
-    return found.st_ino, found.st_ctime_ns
+def _identity(path: Path) -> tuple[int, int]:
+    """Inode number and change time: inode numbers are reused, but not with the same time."""
+    status = path.lstat()
+    return status.st_ino, status.st_ctime_ns
 
 
 def _check_directory(directory: Path, *, private: bool) -> None:
-    """Whoever can reach the socket can run code, so without a token that must be its owner alone."""
+    """Without a token only the owner may reach the socket, because every client can run code."""
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    found = directory.stat()
-    if private and (found.st_uid != os.geteuid() or found.st_mode & _FOR_OTHERS):
-        message = f"{directory} is open to others: make it private (chmod 700), choose another, or set SANDBOX_TOKEN"
-        raise Refused(message)
+    status = directory.stat()
+    if private and (status.st_uid != os.geteuid() or status.st_mode & _GROUP_AND_OTHERS):
+        raise Refused(
+            f"{directory} is open to other users: make it private (chmod 700), choose another, or set SANDBOX_TOKEN"
+        )
 
 
 def _remove_stale(path: Path) -> None:
-    """What a server that was killed has left; not what somebody listens on, nor anything that is no socket."""
+    """Remove the socket file of a killed server; `Refused` if a process listens on it or it is not a socket."""
     try:
         if not stat.S_ISSOCK(path.lstat().st_mode):
-            raise Refused(f"{path} is there already and is no socket: choose another path")
+            raise Refused(f"{path} exists and is not a socket: choose another path")
     except FileNotFoundError:
         return
-    with socket.socket(socket.AF_UNIX) as caller:
-        caller.setblocking(False)  # noqa: FBT003 - the socket's own way
+    with socket.socket(socket.AF_UNIX) as client:
+        client.setblocking(False)  # noqa: FBT003 - the signature of socket
         try:
-            caller.connect(str(path))
+            client.connect(str(path))
         except ConnectionRefusedError:
             path.unlink()
             return
         except BlockingIOError:
-            pass  # somebody listens, and has no time for us
-    raise Refused(f"somebody listens on {path} already: choose another path")
+            pass  # a process listens, and its backlog is full
+    raise Refused(f"another process listens on {path}: choose another path")

@@ -1,4 +1,4 @@
-"""Routes, errors, life span: wires everybody together and is the only one that knows all."""
+"""ASGI application of the sandbox server: routes, error mapping, lifespan and wiring of its components."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import asyncio
 import contextlib
 import platform
 import time
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Coroutine
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -16,73 +16,81 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from antwort.sandbox.errors import AtCapacity, Ended, NotFound, Refused, SandboxError, TooLarge, Unavailable
+from antwort.net.disconnect import run_until_disconnect
+from antwort.net.errors import AtCapacity, NetError
+from antwort.net.errors import TooLarge as RequestTooLarge
+from antwort.net.fair_semaphore import FairSemaphore
+from antwort.sandbox.errors import Ended, NotFound, SandboxError, TooLarge, Unavailable
 from antwort.sandbox.host import probe as hosts
 from antwort.sandbox.limits import ContainerLimits, tier
 from antwort.sandbox.packages.manager import Packages, check
 from antwort.sandbox.pool.pool import Pool
 from antwort.sandbox.pool.preload import here
-from antwort.sandbox.server import bodies, execute, files, transfers
+from antwort.sandbox.server import execute, files, transfers
 from antwort.sandbox.server.auth import BearerTokenMiddleware, LoopbackOnlyMiddleware
+from antwort.sandbox.server.bodies import JsonFields, read_json
 
-from .gate import Gate
-from .sessions import Order, SandboxSession, Sessions, report
+from .sessions import SandboxSession, SessionExecRequest, Sessions, to_json
 from .settings import SandboxSettings
-from .stream import BROKEN, disconnected, events
+from .stream import INTERNAL_ERROR, stream_execution
 
-T = TypeVar("T")
-
-_STATUS: Final[tuple[tuple[type[SandboxError], int], ...]] = (
+_CLIENT_CLOSED: Final = 499
+_BAD_REQUEST: Final = 400
+_STATUSES: Final[tuple[tuple[type[SandboxError | NetError], int], ...]] = (
     (AtCapacity, 429),
     (Unavailable, 503),
     (NotFound, 404),
     (TooLarge, 413),
+    (RequestTooLarge, 413),
     (Ended, 410),
-    (Refused, 400),
 )
+"""The first class that matches decides; all other errors of the two trees are the caller's: 400."""
 
 
 @dataclass(slots=True)
 class Server:
-    """What a request handler can reach."""
+    """Components that request handlers use."""
 
     settings: SandboxSettings
     pool: Pool
     packages: Packages
     sessions: Sessions
-    gate: Gate
-    archives: Gate
+    execute_slots: FairSemaphore
+    archive_slots: FairSemaphore
     host: hosts.Host
     started: float = field(default_factory=time.monotonic)
 
 
 def make_app(settings: SandboxSettings, host: hosts.Host | None = None) -> Starlette:
-    """The ASGI application. Refuses to be made where a protection is missing and not waived."""
+    """The ASGI application; `WeakHost` if a protection is missing and not waived."""
     settings.check()
     found = host or hosts.probe()
     found.require(settings.waived)
 
     @contextlib.asynccontextmanager
-    async def life(app: Starlette) -> AsyncGenerator[None]:
+    async def lifespan(app: Starlette) -> AsyncGenerator[None]:
         modules = tuple(filter(None, settings.modules.split(",")))
         ready = await asyncio.to_thread(found.claimed)
-        store = await asyncio.to_thread(
+        directory = (settings.state / "packages").absolute()
+        packages = await asyncio.to_thread(
             Packages,
-            (settings.state / "packages").absolute(),
+            directory,
             ready,
             here(modules),
             index=settings.python_index,
             builds=settings.builds,
             allowance=settings.allowance,
         )
-        shown = (settings.state / "packages").absolute()
-        async with contextlib.aclosing(store), Pool(ready, packages=shown, modules=modules) as pool:
-            sessions = Sessions(pool, store, settings)
-            gate = Gate(
-                settings.max_concurrent, "concurrent executions", queue=settings.queue, seconds=settings.queue_seconds
+        async with contextlib.aclosing(packages), Pool(ready, packages=directory, modules=modules) as pool:
+            sessions = Sessions(pool, packages, settings)
+            execute_slots = FairSemaphore(
+                settings.max_concurrent,
+                "concurrent executions",
+                max_queue=settings.queue,
+                wait_timeout=settings.queue_seconds,
             )
-            archives = Gate(transfers.MOST, "archives on their way")
-            app.state.server = Server(settings, pool, store, sessions, gate, archives, found)
+            archive_slots = FairSemaphore(transfers.MAX_TRANSFERS, "archive transfers")
+            app.state.server = Server(settings, pool, packages, sessions, execute_slots, archive_slots, found)
             sweeper = asyncio.create_task(sessions.sweep())
             try:
                 yield
@@ -101,16 +109,21 @@ def make_app(settings: SandboxSettings, host: hosts.Host | None = None) -> Starl
         Route("/sessions/{session}/interrupt", _interrupt, methods=["POST"]),
         *files.ROUTES,
     ]
-    handlers = {SandboxError: _refused, ClientDisconnect: _gone, 500: _broken}
+    handlers = {
+        SandboxError: _error_response,
+        NetError: _error_response,
+        ClientDisconnect: _client_closed,
+        500: _internal_error,
+    }
     if settings.token:
-        door = Middleware(BearerTokenMiddleware, token=settings.token)
+        auth = Middleware(BearerTokenMiddleware, token=settings.token)
     else:
-        door = Middleware(LoopbackOnlyMiddleware, named=settings.uds is None)
-    return Starlette(routes=routes, lifespan=life, middleware=[door], exception_handlers=handlers)
+        auth = Middleware(LoopbackOnlyMiddleware, check_host=settings.uds is None)
+    return Starlette(routes=routes, lifespan=lifespan, middleware=[auth], exception_handlers=handlers)
 
 
-async def _refused(_: Request, error: Exception) -> Response:
-    status = next((code for kind, code in _STATUS if isinstance(error, kind)), 500)
+async def _error_response(_: Request, error: Exception) -> Response:
+    status = next((code for kind, code in _STATUSES if isinstance(error, kind)), _BAD_REQUEST)
     body: dict[str, str] = {"error": str(error)}
     if isinstance(error, Ended):
         body["reason"] = error.reason
@@ -118,22 +131,22 @@ async def _refused(_: Request, error: Exception) -> Response:
     return JSONResponse(body, status, headers=headers)
 
 
-async def _gone(_: Request, error: Exception) -> Response:
-    """The client went away in the middle of its body: nobody reads this, and it is no failure of ours."""
+async def _client_closed(_: Request, error: Exception) -> Response:
+    """The client disconnected. The response is not delivered, and nothing is logged as an error."""
     del error
-    return Response(status_code=499)
+    return Response(status_code=_CLIENT_CLOSED)
 
 
-async def _broken(_: Request, error: Exception) -> Response:
-    """Our own fault. What went wrong is in the log, not in the answer."""
+async def _internal_error(_: Request, error: Exception) -> Response:
+    """An unexpected exception, which is logged and not disclosed in the response."""
     del error
-    return JSONResponse({"error": BROKEN}, 500)
+    return JSONResponse({"error": INTERNAL_ERROR}, 500)
 
 
 def server_of(request: Request) -> Server:
-    """The server that this request came to."""
-    found: Server = request.app.state.server
-    return found
+    """The components of the server that received the request."""
+    server: Server = request.app.state.server
+    return server
 
 
 async def _health(request: Request) -> Response:
@@ -144,7 +157,7 @@ async def _health(request: Request) -> Response:
             "mode": server.settings.mode,
             "runtime_version": f"Python {platform.python_version()}",
             "capacity": server.settings.max_concurrent,
-            "current_load": server.gate.taken,
+            "current_load": server.execute_slots.in_use,
             "uptime_seconds": int(time.monotonic() - server.started),
             "sessions": server.sessions.count,
             "isolation": {name: state for name, state, _ in server.pool.host.lines()},
@@ -154,33 +167,33 @@ async def _health(request: Request) -> Response:
 
 async def _execute(request: Request) -> Response:
     server = server_of(request)
-    # Read before a place is taken: whoever sends one byte a second holds up nobody else.
-    fields = bodies.Fields(await bodies.read(request, server.settings.max_body_bytes))
-    order = execute.parse(fields, server.settings)
-    async with server.gate.place(order.tenant):
-        running = execute.run(order, server.pool, server.packages, server.settings)
-        return await _unless_disconnected(request, running, JSONResponse)
+    # The body is read before a slot is acquired: a slow sender must not occupy one.
+    fields = await read_json(request, server.settings.max_body_bytes)
+    one_shot = execute.parse(fields, server.settings)
+    async with server.execute_slots.slot(one_shot.tenant):
+        running = execute.run(one_shot, server.pool, server.packages, server.settings)
+        return JSONResponse(await run_until_disconnect(request.receive, running))
 
 
 async def _create_session(request: Request) -> Response:
     server = server_of(request)
-    fields = bodies.Fields(await bodies.read(request, server.settings.max_body_bytes))
-    limits = _limits(fields, server)
-    given = fields.files()
-    for name in given:
+    fields = await read_json(request, server.settings.max_body_bytes)
+    limits = _container_limits(fields, server)
+    initial_files = fields.files()
+    for name in initial_files:
         files.parts(name)
     creating = server.sessions.create(
         limits,
         tenant=fields.tenant(),
-        expires_after=fields.number("expires_after_seconds", server.settings.session_seconds, 7 * 86_400),
-        requirements=check(fields.texts("requirements")),
-        seconds=fields.number("timeout_seconds", execute.DEFAULT_SECONDS, server.settings.max_timeout_seconds),
+        expires_after=fields.integer("expires_after_seconds", server.settings.session_seconds, 7 * 86_400),
+        requirements=check(fields.strings("requirements")),
+        seconds=fields.integer("timeout_seconds", execute.DEFAULT_SECONDS, server.settings.max_timeout_seconds),
     )
-    filled = _filled(server, creating, given)
-    return await _unless_disconnected(request, filled, lambda session: JSONResponse(session.describe(), 201))
+    session = await run_until_disconnect(request.receive, _create_with_files(server, creating, initial_files))
+    return JSONResponse(session.describe(), 201)
 
 
-async def _filled(
+async def _create_with_files(
     server: Server, creating: Coroutine[Any, Any, SandboxSession], files: dict[str, bytes]
 ) -> SandboxSession:
     session = await creating
@@ -193,16 +206,16 @@ async def _filled(
     return session
 
 
-def _limits(fields: bodies.Fields, server: Server) -> ContainerLimits:
-    """A tier's limits, each of which a caller may lower."""
-    limits = tier(fields.text("memory", "1g"), host_bytes=server.host.memory_bytes)
+def _container_limits(fields: JsonFields, server: Server) -> ContainerLimits:
+    """The limits of the memory tier, each of which the request may lower."""
+    limits = tier(fields.string("memory", "1g"), host_bytes=server.host.memory_bytes)
     return replace(
         limits,
-        # Below these an interpreter could not even start.
-        memory_bytes=max(64 << 20, fields.number("memory_bytes", limits.memory_bytes, limits.memory_bytes)),
-        disk_bytes=max(1 << 20, fields.number("disk_bytes", limits.disk_bytes, limits.disk_bytes)),
-        disk_files=max(64, fields.number("disk_files", limits.disk_files, limits.disk_files)),
-        processes=max(8, fields.number("processes", limits.processes, limits.processes)),
+        # Below these minimums an interpreter does not start.
+        memory_bytes=max(64 << 20, fields.integer("memory_bytes", limits.memory_bytes, limits.memory_bytes)),
+        disk_bytes=max(1 << 20, fields.integer("disk_bytes", limits.disk_bytes, limits.disk_bytes)),
+        disk_files=max(64, fields.integer("disk_files", limits.disk_files, limits.disk_files)),
+        processes=max(8, fields.integer("processes", limits.processes, limits.processes)),
         output_bytes=server.settings.max_output_bytes,
     )
 
@@ -227,36 +240,18 @@ async def _interrupt(request: Request) -> Response:
 
 async def _execute_in_session(request: Request) -> Response:
     server = server_of(request)
-    fields = bodies.Fields(await bodies.read(request, server.settings.max_body_bytes))
-    order = Order(
+    fields = await read_json(request, server.settings.max_body_bytes)
+    exec_request = SessionExecRequest(
         code=fields.code(),
-        seconds=fields.number("timeout_seconds", execute.DEFAULT_SECONDS, server.settings.max_timeout_seconds),
-        echo=fields.flag("echo", default=True),
-        requirements=check(fields.texts("requirements")),
+        seconds=fields.integer("timeout_seconds", execute.DEFAULT_SECONDS, server.settings.max_timeout_seconds),
+        echo=fields.boolean("echo", default=True),
+        requirements=check(fields.strings("requirements")),
     )
-    live = fields.flag("stream", default="text/event-stream" in request.headers.get("accept", ""))
-    name = request.path_params["session"]
-    if live:
-        server.sessions.get(name)  # a wrong id is an answer, not an event
-        return events(server.sessions, name, order)
-    with server.sessions.using(name) as session:
-        outcome = server.sessions.execute(session, order)
-        return await _unless_disconnected(request, outcome, lambda done: JSONResponse(report(done)))
-
-
-async def _unless_disconnected(
-    request: Request, work: Coroutine[Any, Any, T], answer: Callable[[T], Response]
-) -> Response:
-    """Do the work; if the client goes away meanwhile, stop it instead of running code for nobody."""
-    task = asyncio.ensure_future(work)
-    gone = asyncio.create_task(disconnected(request))
-    try:
-        await asyncio.wait([task, gone], return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-            return Response(status_code=499)
-        return answer(task.result())
-    finally:
-        gone.cancel()
-        task.cancel()
+    is_streamed = fields.boolean("stream", default="text/event-stream" in request.headers.get("accept", ""))
+    session_id = request.path_params["session"]
+    if is_streamed:
+        server.sessions.get(session_id)  # an unknown id is an error status, not an event
+        return stream_execution(server.sessions, session_id, exec_request)
+    with server.sessions.using(session_id) as session:
+        outcome = await run_until_disconnect(request.receive, server.sessions.execute(session, exec_request))
+        return JSONResponse(to_json(outcome))

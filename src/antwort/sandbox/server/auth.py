@@ -1,9 +1,4 @@
-"""Who is let in: with a token whoever sends it, without one only programs of this machine.
-
-A browser on this machine is no such program: a page from anywhere can make it send requests to loopback, even under a
-name of the page's own that is made to resolve to it (DNS rebinding). What gives it away are the headers that no page
-can leave out or change: the name it was told to ask for, and where the page came from.
-"""
+"""Authentication of the sandbox server: a bearer token, or without one loopback clients only."""
 
 from __future__ import annotations
 
@@ -13,22 +8,23 @@ from typing import Final
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from antwort.sandbox.server.settings import is_loopback
+from antwort.net.origin import cross_origin_violation
 
-_WHO: Final = "send the server's token: Authorization: Bearer …"
-_NAME: Final = (
-    "this server has no token, so it answers only programs of its own machine, that call it by a loopback name "
-    "(127.0.0.1, [::1], localhost); for any other name start it with SANDBOX_TOKEN"
-)
-_PAGE: Final = (
-    "this server has no token, so it answers no web page: the request has an Origin, or came from another site; "
-    "to let a page in, start the server with SANDBOX_TOKEN"
-)
-_ELSEWHERE: Final = frozenset({b"cross-site", b"same-site"})
+_TOKEN_REQUIRED: Final = "send the server's token: Authorization: Bearer …"  # noqa: S105 - a message, not a secret
+_FORBIDDEN: Final = {
+    "host": (
+        "this server has no token, so it answers only programs on its own machine that use a loopback name "
+        "(127.0.0.1, [::1], localhost); to use another name, start it with SANDBOX_TOKEN"
+    ),
+    "origin": (
+        "this server has no token, so it answers no web page: the request has an Origin, or came from another site; "
+        "to allow web pages, start it with SANDBOX_TOKEN"
+    ),
+}
 
 
 class BearerTokenMiddleware:
-    """Nothing but the health check is answered without the token."""
+    """Requires the bearer token for every path except the health check."""
 
     def __init__(self, app: ASGIApp, token: str) -> None:
         self._app = app
@@ -36,49 +32,27 @@ class BearerTokenMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"] != "/health":
-            given = dict(scope["headers"]).get(b"authorization", b"")
-            if not hmac.compare_digest(given, self._expected):
-                await JSONResponse({"error": _WHO}, 401)(scope, receive, send)
+            authorization = dict(scope["headers"]).get(b"authorization", b"")
+            if not hmac.compare_digest(authorization, self._expected):
+                await JSONResponse({"error": _TOKEN_REQUIRED}, 401)(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
 
 class LoopbackOnlyMiddleware:
-    """Without a token: nothing is answered that a browser may have been made to ask, not even the health check.
+    """Rejects every request that a web page may have caused, including the health check: see `antwort.net.origin`.
 
-    Names mean nothing on a Unix socket, which no browser can reach; a proxy before it still hands on an `Origin`.
+    `check_host=False` is for Unix sockets.
     """
 
-    def __init__(self, app: ASGIApp, *, named: bool) -> None:
+    def __init__(self, app: ASGIApp, *, check_host: bool) -> None:
         self._app = app
-        self._named = named
+        self._check_host = check_host
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        why = self._why_not(scope["headers"]) if scope["type"] == "http" else None
-        if why is not None:
-            await JSONResponse({"error": why}, 403)(scope, receive, send)
-            return
+        if scope["type"] == "http":
+            violation = cross_origin_violation(scope["headers"], check_host=self._check_host)
+            if violation is not None:
+                await JSONResponse({"error": _FORBIDDEN[violation]}, 403)(scope, receive, send)
+                return
         await self._app(scope, receive, send)
-
-    def _why_not(self, headers: list[tuple[bytes, bytes]]) -> str | None:
-        hosts: list[bytes] = []
-        for name, value in headers:
-            if name == b"origin" or (name == b"sec-fetch-site" and value in _ELSEWHERE):
-                return _PAGE
-            if name == b"host":
-                hosts.append(value)
-        if self._named and not (hosts and all(map(_calls_loopback, hosts))):
-            return _NAME
-        return None
-
-
-def _calls_loopback(host: bytes) -> bool:
-    """A loopback name with any port, or none."""
-    name, colon, port = host.decode("latin-1").rpartition(":")
-    if not colon or port.endswith("]"):  # no port, or the colon is part of an IPv6 address
-        name, port = f"{name}{colon}{port}", "0"
-    if name.startswith("["):
-        name = name[1:-1] if name.endswith("]") else ""
-    elif ":" in name:
-        return False
-    return port.isdecimal() and is_loopback(name.lower())

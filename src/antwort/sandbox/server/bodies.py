@@ -1,8 +1,7 @@
-"""Request bodies: read with a limit, checked field by field."""
+"""JSON request bodies of the sandbox server: read with a limit, and validated field by field."""
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import binascii
 import json
@@ -11,53 +10,29 @@ from typing import Any, Final, cast
 
 from starlette.requests import Request
 
+from antwort.net import bodies
 from antwort.sandbox.errors import Refused, TooLarge
 
-LARGEST_CODE: Final = 5 << 20
-"""Written as JSON it may be six times as long, and must still be one frame for the container."""
+MAX_CODE_BYTES: Final = 5 << 20
+"""As JSON it may be six times as long, and must still fit into one frame to the container."""
 
-_MOST_THROWN_AWAY: Final = 256 << 20
-_STALLED_SECONDS: Final = 30.0
-_LONGEST_TENANT: Final = 200
-
-
-async def read(request: Request, limit: int) -> bytes:
-    """The whole body, or `TooLarge` before more than the limit is kept."""
-    parts: list[bytes] = []
-    async for part in pieces(request, limit, "the body"):
-        parts.append(part)  # noqa: PERF401 - reads as what it is
-    return b"".join(parts)
+_MAX_DRAINED_BYTES: Final = 256 << 20
+_STALL_SECONDS: Final = 30.0
+_MAX_TENANT_LENGTH: Final = 200
 
 
-async def pieces(request: Request, limit: int, what: str) -> AsyncIterator[bytes]:
-    """The body piece by piece, or `TooLarge` at the piece that goes over the limit."""
-    size = 0
-    async for part in _flowing(request.stream(), what):
-        size += len(part)
-        if size <= limit:
-            yield part
-        elif size > limit + _MOST_THROWN_AWAY:
-            break
-        # Past the limit the rest is read and thrown away: a client still sending would not see the answer otherwise.
-    if size > limit:
-        message = f"{what} is over the limit of {limit} bytes"
-        raise TooLarge(message)
+async def read_json(request: Request, limit: int) -> JsonFields:
+    """The body as a JSON object."""
+    return JsonFields(b"".join([chunk async for chunk in stream_body(request, limit, "the body")]))
 
 
-async def _flowing(stream: AsyncIterator[bytes], what: str) -> AsyncIterator[bytes]:
-    """The same, as long as something comes; what a client keeps open without a word takes a place from others."""
-    while True:
-        try:
-            yield await asyncio.wait_for(anext(stream), _STALLED_SECONDS)
-        except StopAsyncIteration:
-            return
-        except TimeoutError:
-            message = f"{what} stopped coming: nothing for {_STALLED_SECONDS:.0f} s"
-            raise Refused(message) from None
+def stream_body(request: Request, limit: int, what: str) -> AsyncIterator[bytes]:
+    """The body in chunks; see `antwort.net.bodies`."""
+    return bodies.stream_body(request, limit, stall_timeout=_STALL_SECONDS, drain=_MAX_DRAINED_BYTES, what=what)
 
 
-class Fields:
-    """A JSON object whose fields are taken one by one, each with its type."""
+class JsonFields:
+    """A JSON object whose fields are read one by one, each with its type; `Refused` for an invalid one."""
 
     def __init__(self, data: bytes) -> None:
         try:
@@ -65,74 +40,67 @@ class Fields:
         except (ValueError, RecursionError) as error:
             raise Refused(f"the body is not JSON: {error}") from error
         if not isinstance(value, dict):
-            message = "the body must be a JSON object"
-            raise Refused(message)
+            raise Refused("the body must be a JSON object")
         self._values: dict[str, Any] = value
 
-    def text(self, name: str, default: str | None = None) -> str:
+    def string(self, name: str, default: str | None = None) -> str:
         value = self._values.get(name, default)
         if not isinstance(value, str):
             raise Refused(f"{name} must be a string")
         return value
 
     def code(self) -> str:
-        code = self.text("code", "")
+        code = self.string("code", "")
         if not code.strip():
-            message = "code must be a string that is not empty"
-            raise Refused(message)
+            raise Refused("code must be a non-empty string")
         try:
             size = len(code.encode())
         except UnicodeEncodeError as error:
             raise Refused(f"code is not valid text: {error}") from error
-        if size > LARGEST_CODE:
-            message = f"code has {size} bytes, more than the {LARGEST_CODE} allowed; send what is data as a file"
-            raise TooLarge(message)
+        if size > MAX_CODE_BYTES:
+            raise TooLarge(f"code has {size} bytes, more than the limit of {MAX_CODE_BYTES}; send data as a file")
         return code
 
     def tenant(self) -> str:
-        """Whose code it is; those who do not say are one tenant, and share a zygote."""
-        name = self.text("tenant", "")
-        if len(name) > _LONGEST_TENANT:
-            message = f"tenant must be at most {_LONGEST_TENANT} characters"
-            raise Refused(message)
+        """The tenant of the code. Requests without one are of the same tenant, and share a zygote."""
+        name = self.string("tenant", "")
+        if len(name) > _MAX_TENANT_LENGTH:
+            raise Refused(f"tenant must be at most {_MAX_TENANT_LENGTH} characters")
         return name
 
-    def number(self, name: str, default: int, most: int) -> int:
-        """A positive whole number; absent, null or not positive means the default."""
+    def integer(self, name: str, default: int, maximum: int) -> int:
+        """A positive integer, capped at `maximum`; the default if it is absent, null or not positive."""
         value = self._values.get(name)
         if value is None:
-            return min(default, most)
+            return min(default, maximum)
         if isinstance(value, bool) or not isinstance(value, int):
-            raise Refused(f"{name} must be a whole number")
-        return min(value if value > 0 else default, most)
+            raise Refused(f"{name} must be an integer")
+        return min(value if value > 0 else default, maximum)
 
-    def flag(self, name: str, *, default: bool) -> bool:
+    def boolean(self, name: str, *, default: bool) -> bool:
         value = self._values.get(name, default)
         if not isinstance(value, bool):
             raise Refused(f"{name} must be true or false")
         return value
 
-    def texts(self, name: str) -> list[str]:
+    def strings(self, name: str) -> list[str]:
         values: Any = self._values.get(name) or []
         if not isinstance(values, list) or not all(isinstance(value, str) for value in cast("list[Any]", values)):
             raise Refused(f"{name} must be a list of strings")
         return cast("list[str]", values)
 
     def files(self) -> dict[str, bytes]:
-        """Name to content, from base64."""
+        """The field `files`: names and their contents, which are base64 in the JSON."""
         values: Any = self._values.get("files") or {}
         if not isinstance(values, dict):
-            message = "files must be an object of name to base64"
-            raise Refused(message)
-        return {name: _decoded(name, value) for name, value in cast("dict[str, Any]", values).items()}
+            raise Refused("files must be an object of name to base64")
+        return {name: _decode_base64(name, value) for name, value in cast("dict[str, Any]", values).items()}
 
 
-def _decoded(name: str, value: object) -> bytes:
+def _decode_base64(name: str, value: object) -> bytes:
+    if not isinstance(value, str):
+        raise Refused(f"file {name!r} must be a base64 string")
     try:
-        return base64.b64decode(value, validate=True) if isinstance(value, str) else _no_text(name)
+        return base64.b64decode(value, validate=True)
     except (binascii.Error, ValueError) as error:
         raise Refused(f"file {name!r} is not base64: {error}") from error
-
-
-def _no_text(name: str) -> bytes:
-    raise Refused(f"file {name!r} must be a base64 string")

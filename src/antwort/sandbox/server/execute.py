@@ -1,4 +1,4 @@
-"""`POST /execute`: one run in a container of its own, gone afterwards. The base protocol."""
+"""`POST /execute`, the base protocol: one run in a container of its own, which is removed afterwards."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from antwort.sandbox.packages.installer import InstallFailed
 from antwort.sandbox.packages.manager import Packages, check
 from antwort.sandbox.pool.pool import Pool
 
-from .bodies import Fields
+from .bodies import JsonFields
 from .settings import SandboxSettings
 
 DEFAULT_SECONDS: Final = 30
-MOST_PRODUCED_BYTES: Final = 64 << 20
-_NAMED: Final = 10
-_TOO_MANY: Final = (
-    f"left out of files_produced: all that comes after the first {MOST_LISTED} files and directories; "
+MAX_PRODUCED_BYTES: Final = 64 << 20
+_MAX_PATHS_NAMED: Final = 10
+_LISTING_TRUNCATED: Final = (
+    f"left out of files_produced: everything after the first {MOST_LISTED} files and directories; "
     "put them into an archive"
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """What one request asks for, checked."""
+class OneShotRequest:
+    """One validated request."""
 
     code: str
     seconds: int
@@ -41,51 +41,51 @@ class Run:
     tenant: str
 
 
-def parse(fields: Fields, settings: SandboxSettings) -> Run:
-    """What the body asks for, or `Refused`."""
+def parse(fields: JsonFields, settings: SandboxSettings) -> OneShotRequest:
+    """The request of a body; `Refused` if it is invalid."""
     files = fields.files()
     for name in files:
         parts(name)
-    return Run(
+    return OneShotRequest(
         code=fields.code(),
-        seconds=fields.number("timeout_seconds", DEFAULT_SECONDS, settings.max_timeout_seconds),
-        requirements=check(fields.texts("requirements")),
+        seconds=fields.integer("timeout_seconds", DEFAULT_SECONDS, settings.max_timeout_seconds),
+        requirements=check(fields.strings("requirements")),
         files=files,
         tenant=fields.tenant(),
     )
 
 
-async def run(order: Run, pool: Pool, packages: Packages, settings: SandboxSettings) -> dict[str, Any]:
-    """Install, create, run, collect, destroy; the caller's time counts for all of it."""
-    deadline = time.monotonic() + order.seconds
+async def run(request: OneShotRequest, pool: Pool, packages: Packages, settings: SandboxSettings) -> dict[str, Any]:
+    """Install the packages, create a container, run the code and collect the files; the time-out covers all of it."""
+    deadline = time.monotonic() + request.seconds
     lease = None
     try:
-        if order.requirements:
-            lease = await packages.install(order.requirements, seconds=order.seconds, tenant=order.tenant)
-        return await _run_with(lease.path if lease else None, order, pool, settings, deadline)
+        if request.requirements:
+            lease = await packages.install(request.requirements, seconds=request.seconds, tenant=request.tenant)
+        return await _run_with(lease.path if lease else None, request, pool, settings, deadline)
     except InstallFailed as error:
-        return _answer("error", -1, stderr=str(error))
+        return _to_json("error", -1, stderr=str(error))
     finally:
         if lease is not None:
             lease.release()
 
 
 async def _run_with(
-    packages: Path | None, order: Run, pool: Pool, settings: SandboxSettings, deadline: float
+    packages: Path | None, request: OneShotRequest, pool: Pool, settings: SandboxSettings, deadline: float
 ) -> dict[str, Any]:
     limits = ContainerLimits(output_bytes=settings.max_output_bytes)
     try:
-        container = await pool.create(limits, tenant=order.tenant, packages=packages, output=settings.output_dir)
+        container = await pool.create(limits, tenant=request.tenant, packages=packages, output=settings.output_dir)
     except CannotStart as error:
-        return _answer("error", -1, stderr=f"the container did not start: {error}")
+        return _to_json("error", -1, stderr=f"the container did not start: {error}")
     try:
-        await asyncio.to_thread(_prepare, container.files, order.files, settings.output_dir)
+        await asyncio.to_thread(_prepare, container.files, request.files, settings.output_dir)
         left = max(0.001, deadline - time.monotonic())
-        outcome = await container.execute(order.code, timeout=left, echo=False)
+        outcome = await container.execute(request.code, timeout=left, echo=False)
         produced, notes = await asyncio.to_thread(_collect, container, settings.output_dir)
     finally:
         await container.end("the run is over")
-    return _report(outcome, order, produced, notes)
+    return _build_result(outcome, request, produced, notes)
 
 
 def _prepare(tree: FileTree, files: dict[str, bytes], output: str) -> None:
@@ -95,16 +95,16 @@ def _prepare(tree: FileTree, files: dict[str, bytes], output: str) -> None:
 
 
 def _collect(container: Container, output: str) -> tuple[dict[str, str], list[str]]:
-    """Regular files in the output directory, sub-directories too; links are not followed, and not sent."""
+    """Regular files below the output directory, and notes about omitted ones. Links are neither followed nor sent."""
     produced: dict[str, str] = {}
     too_large: list[str] = []
-    left = MOST_PRODUCED_BYTES
+    left = MAX_PRODUCED_BYTES
     try:
         tree = container.files
         listing = tree.list(output)
     except (BadPath, NotFound, TooLarge):
         return {}, []
-    except Exception as error:  # noqa: BLE001 - the code may have ended its container in any way
+    except Exception as error:  # noqa: BLE001 - the code may have broken its container in any way
         return {}, [f"files could not be collected: {error}"]
     for entry in listing.entries:
         if entry.kind != "file":
@@ -118,34 +118,36 @@ def _collect(container: Container, output: str) -> tuple[dict[str, str], list[st
             continue
         left -= len(data)
         produced[entry.path.removeprefix(f"{output}/")] = base64.b64encode(data).decode()
-    return produced, [*_left_out(too_large), *([_TOO_MANY] if listing.has_more else [])]
+    return produced, [*_describe_omitted(too_large), *([_LISTING_TRUNCATED] if listing.has_more else [])]
 
 
-def _left_out(paths: list[str]) -> list[str]:
+def _describe_omitted(paths: list[str]) -> list[str]:
     if not paths:
         return []
-    more = f" and {len(paths) - _NAMED} more" if len(paths) > _NAMED else ""
-    shown = ", ".join(paths[:_NAMED])
-    return [f"left out of files_produced: {shown}{more}: all files together may have {MOST_PRODUCED_BYTES} bytes"]
+    more = f" and {len(paths) - _MAX_PATHS_NAMED} more" if len(paths) > _MAX_PATHS_NAMED else ""
+    shown = ", ".join(paths[:_MAX_PATHS_NAMED])
+    return [f"left out of files_produced: {shown}{more}: the limit of all files together is {MAX_PRODUCED_BYTES} bytes"]
 
 
-def _report(outcome: Outcome, order: Run, produced: dict[str, str], notes: list[str]) -> dict[str, Any]:
+def _build_result(
+    outcome: Outcome, request: OneShotRequest, produced: dict[str, str], notes: list[str]
+) -> dict[str, Any]:
     if outcome.status == "timeout":
-        notes = [f"timed out after {order.seconds} s", *notes]
+        notes = [f"timed out after {request.seconds} s", *notes]
     elif outcome.status == "ended" and outcome.reason == "oom":
-        notes = ["oom: the code needed more memory than it may have", *notes]
+        notes = ["oom: the code exceeded its memory limit", *notes]
     elif outcome.status == "ended":
         notes = [outcome.reason or "the container ended", *notes]
     stderr = outcome.stderr + "".join(f"{note}\n" for note in notes)
-    answer = _answer(
+    result = _to_json(
         "success" if outcome.exit_code == 0 else "error",
         outcome.exit_code,
         stdout=outcome.stdout,
         stderr=stderr,
         milliseconds=int(outcome.seconds * 1000),
     )
-    return answer | ({"files_produced": produced} if produced else {})
+    return result | ({"files_produced": produced} if produced else {})
 
 
-def _answer(status: str, code: int, *, stdout: str = "", stderr: str = "", milliseconds: int = 0) -> dict[str, Any]:
+def _to_json(status: str, code: int, *, stdout: str = "", stderr: str = "", milliseconds: int = 0) -> dict[str, Any]:
     return {"status": status, "stdout": stdout, "stderr": stderr, "exit_code": code, "execution_time_ms": milliseconds}

@@ -1,4 +1,4 @@
-"""Files of a session: up, down, list, stat, delete, move, and a whole tree as one tar."""
+"""File routes of a session: upload, download, list, stat, delete, move, and a directory tree as a tar archive."""
 
 from __future__ import annotations
 
@@ -17,37 +17,40 @@ from antwort.sandbox.errors import Refused
 from antwort.sandbox.files import archive
 from antwort.sandbox.files.tree import MOST_LISTED, Draft, Entry, parts
 from antwort.sandbox.server import transfers
-from antwort.sandbox.server.bodies import Fields, pieces, read
+from antwort.sandbox.server.bodies import read_json, stream_body
 
 if TYPE_CHECKING:
     from antwort.sandbox.server.app import Server
 
 _CHUNK: Final = 1 << 20
-# A browser must never run what a container made.
-_INERT: Final = {"X-Content-Type-Options": "nosniff", "Content-Security-Policy": "sandbox", "Cache-Control": "no-store"}
+# Browsers must not render or execute content from a container.
+_DOWNLOAD_HEADERS: Final = {
+    "X-Content-Type-Options": "nosniff",
+    "Content-Security-Policy": "sandbox",
+    "Cache-Control": "no-store",
+}
 
 
 def _server(request: Request) -> Server:
     return request.app.state.server
 
 
-def _described(entry: Entry) -> dict[str, Any]:
+def _to_json(entry: Entry) -> dict[str, Any]:
     return {"path": entry.path, "kind": entry.kind, "size": entry.size, "modified": entry.modified}
 
 
 async def _list(request: Request) -> Response:
     with _server(request).sessions.using(request.path_params["session"]) as session:
         below, after = request.query_params.get("path", ""), request.query_params.get("after", "")
-        limit = _limit(request.query_params.get("limit", str(MOST_LISTED)))
+        limit = _parse_limit(request.query_params.get("limit", str(MOST_LISTED)))
         listing = await asyncio.to_thread(session.container.files.list, below, limit=limit, after=after)
-        files = [_described(entry) for entry in listing.entries]
+        files = [_to_json(entry) for entry in listing.entries]
         return JSONResponse({"files": files, "has_more": listing.has_more})
 
 
-def _limit(text: str) -> int:
+def _parse_limit(text: str) -> int:
     if not (text.isascii() and text.isdigit() and 1 <= int(text) <= MOST_LISTED):
-        message = f"limit must be a whole number from 1 to {MOST_LISTED}"
-        raise Refused(message)
+        raise Refused(f"limit must be an integer from 1 to {MOST_LISTED}")
     return int(text)
 
 
@@ -56,20 +59,20 @@ async def _upload(request: Request) -> Response:
     with _server(request).sessions.using(request.path_params["session"]) as session:
         files = session.container.files
         draft = await asyncio.to_thread(files.draft, path)
-        whole = False
+        is_complete = False
         try:
-            await _receive(request, draft, session.container.limits.disk_bytes)
-            whole = True
+            await _write_body(request, draft, session.container.limits.disk_bytes)
+            is_complete = True
         finally:
-            # Shielded, so that a client that goes leaves no descriptor open.
-            await asyncio.shield(asyncio.ensure_future(asyncio.to_thread(draft.close, whole=whole)))
-        return JSONResponse(_described(await asyncio.to_thread(files.stat, path)), 201)
+            # Shielded, so that a disconnect leaves no file descriptor open.
+            await asyncio.shield(asyncio.ensure_future(asyncio.to_thread(draft.close, whole=is_complete)))
+        return JSONResponse(_to_json(await asyncio.to_thread(files.stat, path)), 201)
 
 
-async def _receive(request: Request, draft: Draft, limit: int) -> None:
+async def _write_body(request: Request, draft: Draft, limit: int) -> None:
     pending = bytearray()
-    async for piece in pieces(request, limit, repr(draft.path)):
-        pending += piece
+    async for chunk in stream_body(request, limit, repr(draft.path)):
+        pending += chunk
         if len(pending) >= _CHUNK:
             await asyncio.to_thread(draft.write, bytes(pending))
             pending.clear()
@@ -81,16 +84,20 @@ async def _download(request: Request) -> Response:
     with _server(request).sessions.using(request.path_params["session"]) as session:
         descriptor, size = await asyncio.to_thread(session.container.files.open_read, path)
     name = quote(parts(path)[-1])
-    headers = {**_INERT, "Content-Length": str(size), "Content-Disposition": f"attachment; filename*=UTF-8''{name}"}
+    headers = {
+        **_DOWNLOAD_HEADERS,
+        "Content-Length": str(size),
+        "Content-Disposition": f"attachment; filename*=UTF-8''{name}",
+    }
     if request.method == "HEAD":
         os.close(descriptor)
         return Response(headers=headers, media_type="application/octet-stream")
-    content, close = _chunks(descriptor, size), lambda: os.close(descriptor)
-    return _Stream(content, close, headers=headers, media_type="application/octet-stream")
+    content, close = _read_chunks(descriptor, size), lambda: os.close(descriptor)
+    return _ClosingResponse(content, close, headers=headers, media_type="application/octet-stream")
 
 
-async def _chunks(descriptor: int, size: int) -> AsyncIterator[bytes]:
-    """Exactly so many bytes as promised; zeros for what the code cut off meanwhile."""
+async def _read_chunks(descriptor: int, size: int) -> AsyncIterator[bytes]:
+    """Exactly `size` bytes, padded with zeros if the running code truncates the file meanwhile."""
     while size:
         data = await asyncio.to_thread(os.read, descriptor, min(size, _CHUNK))
         data = data or b"\0" * min(size, _CHUNK)
@@ -107,15 +114,15 @@ async def _delete(request: Request) -> Response:
 async def _stat(request: Request) -> Response:
     with _server(request).sessions.using(request.path_params["session"]) as session:
         entry = await asyncio.to_thread(session.container.files.stat, request.path_params["path"])
-        return JSONResponse(_described(entry))
+        return JSONResponse(_to_json(entry))
 
 
 async def _move(request: Request) -> Response:
-    fields = Fields(await read(request, _CHUNK))
-    source, target = fields.text("from"), fields.text("to")
+    fields = await read_json(request, _CHUNK)
+    source, target = fields.string("from"), fields.string("to")
     with _server(request).sessions.using(request.path_params["session"]) as session:
         await asyncio.to_thread(session.container.files.move, source, target)
-        return JSONResponse(_described(await asyncio.to_thread(session.container.files.stat, target)))
+        return JSONResponse(_to_json(await asyncio.to_thread(session.container.files.stat, target)))
 
 
 async def _unpack(request: Request) -> Response:
@@ -123,9 +130,9 @@ async def _unpack(request: Request) -> Response:
     server = _server(request)
     with server.sessions.using(request.path_params["session"]) as session:
         files, limit = session.container.files, session.container.limits.disk_bytes
-        # Twice the quota, since headers and padding come on top of what is in the files.
-        body = pieces(request, 2 * limit + _CHUNK, "the archive")
-        async with server.archives.place():
+        # Twice the quota, because headers and padding add to the size of the files.
+        body = stream_body(request, 2 * limit + _CHUNK, "the archive")
+        async with server.archive_slots.slot():
             count = await transfers.receive(body, lambda file: archive.unpack(files, file, below, limit=limit))
         return JSONResponse({"members": count}, 201)
 
@@ -137,25 +144,27 @@ async def _pack(request: Request) -> Response:
     server = _server(request)
     with server.sessions.using(request.path_params["session"]) as session:
         files, limit = session.container.files, 4 * session.container.limits.disk_bytes
-        await asyncio.to_thread(files.list, below, limit=1)  # once bytes are on their way there is no saying no
-    headers = {**_INERT, "Content-Disposition": 'attachment; filename="files.tar"'}
+        await asyncio.to_thread(
+            files.list, below, limit=1
+        )  # fails now, because the status cannot change once bytes are sent
+    headers = {**_DOWNLOAD_HEADERS, "Content-Disposition": 'attachment; filename="files.tar"'}
     packed = transfers.send(lambda file: archive.pack(files, file, below, limit=limit))
-    await server.archives.enter()
-    return _Stream(packed, server.archives.leave, headers=headers, media_type="application/x-tar")
+    await server.archive_slots.acquire()
+    return _ClosingResponse(packed, server.archive_slots.release, headers=headers, media_type="application/x-tar")
 
 
-class _Stream(StreamingResponse):
-    """Calls `after` at its end, also where the client had gone before the first piece was asked for."""
+class _ClosingResponse(StreamingResponse):
+    """Calls `on_close` at its end, also if the client disconnects before the first chunk is produced."""
 
-    def __init__(self, content: AsyncIterator[bytes], after: Callable[[], None], **named: Any) -> None:  # noqa: ANN401 - as the base class takes it
-        super().__init__(content, **named)
-        self._after = after
+    def __init__(self, content: AsyncIterator[bytes], on_close: Callable[[], None], **options: Any) -> None:  # noqa: ANN401 - the arguments of the base class
+        super().__init__(content, **options)
+        self._on_close = on_close
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await super().__call__(scope, receive, send)
         finally:
-            self._after()
+            self._on_close()
 
 
 _FILE: Final = "/sessions/{session}/files/{path:path}"

@@ -1,4 +1,4 @@
-"""The loop: uvicorn on our sockets, until it is told to stop."""
+"""Runs uvicorn with connection limits on the listening sockets until SIGINT or SIGTERM."""
 
 from __future__ import annotations
 
@@ -8,40 +8,42 @@ from types import FrameType
 from typing import Final
 
 import uvicorn
+from starlette.responses import JSONResponse
 from starlette.types import ASGIApp
 
+from antwort.net.connections import ConnectionLimiter, OverloadMiddleware
+
 from .address import Address
-from .connections import ConnectionLimiter, OverloadMiddleware
 
 _SHUTDOWN_SECONDS: Final = 5
-_NOT_STARTED: Final = 3
+_EXIT_NOT_STARTED: Final = 3
 
 
-def serve(app: ASGIApp, address: Address, most_connections: int) -> None:
-    """Answer requests; returns when a signal has ended that in good order."""
-    lobby = ConnectionLimiter(most_connections)
+def serve(app: ASGIApp, address: Address, max_connections: int) -> None:
+    """Serve until a signal has ended the server gracefully."""
+    overloaded = JSONResponse({"error": "too many concurrent requests"}, 503, {"Retry-After": "1"})
     config = uvicorn.Config(
-        OverloadMiddleware(app, lobby),
+        OverloadMiddleware(app, overloaded, exempt={"/health"}),
         loop="uvloop",
-        http=lobby.protocol(),
+        http=ConnectionLimiter(max_connections).protocol,
         ws="none",
         log_level="warning",
         access_log=False,
-        proxy_headers=False,  # who asks is told by the token, not by a header
+        proxy_headers=False,  # callers are identified by the token, not by a header
         server_header=False,
-        timeout_graceful_shutdown=_SHUTDOWN_SECONDS,  # a client that never reads must not keep us from stopping
+        timeout_graceful_shutdown=_SHUTDOWN_SECONDS,  # a client that never reads must not prevent the shutdown
     )
     server = _Server(config)
     server.run(sockets=address.sockets)
     if not server.started:
-        sys.exit(_NOT_STARTED)
+        sys.exit(_EXIT_NOT_STARTED)
 
 
 class _Server(uvicorn.Server):
-    """Uvicorn, which would raise the signal once more when all is over, and we have a socket to remove."""
+    """Uvicorn without raising the signal again after the shutdown, because the socket file has to be removed."""
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """A second Ctrl-C ends at once."""
+        """Stop; a second SIGINT exits at once."""
         if self.should_exit:
             self.force_exit = self.force_exit or sig == signal.SIGINT
         self.should_exit = True

@@ -1,4 +1,4 @@
-"""Sessions: containers that live on between requests, by unguessable ids."""
+"""Sandbox sessions: containers that persist between requests, with unguessable ids, expiry and per-tenant limits."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ import logging
 import secrets
 import time
 from collections import Counter
+from collections.abc import Generator
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
+from antwort.net.fair_semaphore import FairSemaphore
 from antwort.sandbox.container.call import OnOutput, Outcome
 from antwort.sandbox.container.container import Container
 from antwort.sandbox.errors import AtCapacity, Ended, NotFound
@@ -21,46 +23,47 @@ from antwort.sandbox.packages.manager import Packages
 from antwort.sandbox.packages.session_packages import SessionPackages
 from antwort.sandbox.pool.pool import Pool
 
-from .gate import Gate
 from .settings import SandboxSettings
 
 _logger = logging.getLogger(__name__)
 
 _SWEEP_SECONDS: Final = 1.0
-_REMEMBERED: Final = 1_000
+_MAX_ENDED: Final = 1_000
+_MAX_QUEUE: Final = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
-    """What one request asks a session to do."""
+class SessionExecRequest:
+    """One execution in a session."""
 
     code: str
     seconds: float
-    """For installation and run together."""
+    """Time-out of the installation and the run together."""
     echo: bool
     requirements: list[str]
 
 
 @dataclass(slots=True)
 class SandboxSession:
-    """One container that lives on, and when it was last used."""
+    """A container that persists between requests."""
 
     id: str
     tenant: str
     container: Container
     annex: SessionPackages
     expires_after: int
-    created: float = field(default_factory=time.time)
-    used: float = field(default_factory=time.monotonic)
+    created_at: float = field(default_factory=time.time)
+    last_used: float = field(default_factory=time.monotonic)
     users: int = 0
-    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Calls run in order, also where one of them installs packages first."""
-    installing: asyncio.Task[str] | None = None
+    """Requests in progress; a session with any does not expire."""
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held by one execution at a time, including the installation of its packages."""
+    installation: asyncio.Task[str] | None = None
 
     def interrupt(self) -> bool:
-        """Stop what runs, or what is being installed for it; says whether there was anything."""
-        if self.installing is not None:
-            return self.installing.cancel()
+        """Stop the running code, or the installation of its packages; False if there is neither."""
+        if self.installation is not None:
+            return self.installation.cancel()
         return self.container.interrupt()
 
     def describe(self) -> dict[str, Any]:
@@ -68,7 +71,7 @@ class SandboxSession:
             "id": self.id,
             "status": "running" if self.container.alive else "ended",
             "reason": self.container.reason,
-            "created_at": int(self.created),
+            "created_at": int(self.created_at),
             "expires_after_seconds": self.expires_after,
             "memory_bytes": self.container.limits.memory_bytes,
             "disk_bytes": self.container.limits.disk_bytes,
@@ -77,7 +80,7 @@ class SandboxSession:
 
 
 class Sessions:
-    """The sessions of this server. Ended ones are remembered for a while, to say why."""
+    """All sessions of the server. The reasons of the last 1,000 ended ones are kept for the error message."""
 
     def __init__(self, pool: Pool, packages: Packages, settings: SandboxSettings) -> None:
         self._pool = pool
@@ -86,7 +89,9 @@ class Sessions:
         self._live: dict[str, SandboxSession] = {}
         self._ended: dict[str, str] = {}
         self._tenants: Counter[str] = Counter()
-        self._gate = Gate(settings.max_sessions, "sessions", queue=16, seconds=settings.queue_seconds)
+        self._slots = FairSemaphore(
+            settings.max_sessions, "sessions", max_queue=_MAX_QUEUE, wait_timeout=settings.queue_seconds
+        )
 
     @property
     def count(self) -> int:
@@ -95,34 +100,33 @@ class Sessions:
     async def create(
         self, limits: ContainerLimits, *, tenant: str, expires_after: int, requirements: list[str], seconds: float
     ) -> SandboxSession:
-        """A new one, with these packages in it; if they are not there in so many seconds there is none."""
+        """Create a session with these packages; fails if it is not ready within `seconds`."""
         deadline = time.monotonic() + seconds
         if self._tenants[tenant] >= self._settings.max_sessions_per_tenant:
-            message = f"at capacity ({self._tenants[tenant]} sessions of this tenant); end one first"
-            raise AtCapacity(message, 5)
+            raise AtCapacity(f"at capacity ({self._tenants[tenant]} sessions of this tenant); end one first", 5)
         self._tenants[tenant] += 1
         try:
-            await self._gate.enter(tenant)
+            await self._slots.acquire(tenant)
             try:
-                container, annex = await self._furnished(limits, tenant, requirements, deadline)
+                container, annex = await self._create_container(limits, tenant, requirements, deadline)
             except BaseException:
-                self._gate.leave()
+                self._slots.release()
                 raise
         except BaseException:
-            self._one_less(tenant)
+            self._release_tenant(tenant)
             raise
         session = SandboxSession(f"sess_{secrets.token_hex(16)}", tenant, container, annex, expires_after)
         self._live[session.id] = session
         return session
 
-    async def _furnished(
+    async def _create_container(
         self, limits: ContainerLimits, tenant: str, requirements: list[str], deadline: float
     ) -> tuple[Container, SessionPackages]:
-        """A container with these packages, and with a place for more; both are kept until it is gone."""
+        """A container and the package directory for later installations; the packages are kept until it has ended."""
         annex, packages = self._packages.annex(), None
         try:
             if requirements:
-                left = max(0.001, deadline - time.monotonic())  # it may have waited for its place
+                left = max(0.001, deadline - time.monotonic())  # it may have waited for a slot
                 lease = await self._packages.install(requirements, seconds=left, tenant=tenant)
                 annex.keep(lease)
                 packages = lease.path
@@ -133,52 +137,57 @@ class Sessions:
         container.when_gone(lambda: self._packages.retire(annex))
         return container, annex
 
-    async def execute(self, session: SandboxSession, order: Order, on_output: OnOutput | None = None) -> Outcome:
-        """Install what the call needs, then run it; its time counts for both."""
+    async def execute(
+        self, session: SandboxSession, request: SessionExecRequest, on_output: OnOutput | None = None
+    ) -> Outcome:
+        """Install the packages of the request, then run its code; the time-out covers both."""
         try:
-            return await self._executed(session, order, on_output)
+            return await self._install_and_run(session, request, on_output)
         finally:
-            if not session.container.alive:  # it frees its place at once, not at the next sweep
+            if not session.container.alive:  # free its slot now instead of at the next sweep
                 await self._end(session, "ended")
 
-    async def _executed(self, session: SandboxSession, order: Order, on_output: OnOutput | None) -> Outcome:
-        async with session.turn:
-            deadline = time.monotonic() + order.seconds
+    async def _install_and_run(
+        self, session: SandboxSession, request: SessionExecRequest, on_output: OnOutput | None
+    ) -> Outcome:
+        async with session.lock:
+            deadline = time.monotonic() + request.seconds
             try:
-                packages = await self._added(session, order) if order.requirements else None
+                packages = await self._install(session, request) if request.requirements else None
             except InstallFailed as error:
                 return _not_run("error", str(error), on_output)
-            if packages is None and order.requirements:
+            if packages is None and request.requirements:
                 return _not_run("interrupted", "the installation of packages was interrupted", on_output)
             left = max(0.001, deadline - time.monotonic())
             return await session.container.execute(
-                order.code, timeout=left, echo=order.echo, packages=packages, on_output=on_output
+                request.code, timeout=left, echo=request.echo, packages=packages, on_output=on_output
             )
 
-    async def _added(self, session: SandboxSession, order: Order) -> str | None:
-        """The name of the call's packages in the session's annex, or None if that was interrupted."""
-        adding = self._packages.add(session.annex, order.requirements, seconds=order.seconds, tenant=session.tenant)
-        session.installing = asyncio.create_task(adding)
+    async def _install(self, session: SandboxSession, request: SessionExecRequest) -> str | None:
+        """The name of the package set in the session's package directory; None if the installation was interrupted."""
+        adding = self._packages.add(session.annex, request.requirements, seconds=request.seconds, tenant=session.tenant)
+        session.installation = asyncio.create_task(adding)
         try:
-            await asyncio.wait([session.installing])
-            return None if session.installing.cancelled() else session.installing.result()
+            await asyncio.wait([session.installation])
+            return None if session.installation.cancelled() else session.installation.result()
         finally:
-            session.installing.cancel()
-            session.installing = None
+            session.installation.cancel()
+            session.installation = None
 
-    def get(self, name: str) -> SandboxSession:
-        session = self._live.get(name)
+    def get(self, session_id: str) -> SandboxSession:
+        """The session; `Ended` with the reason, or `NotFound`."""
+        session = self._live.get(session_id)
         if session is None:
-            if name in self._ended:
-                raise Ended(self._ended[name])
+            if session_id in self._ended:
+                raise Ended(self._ended[session_id])
             raise NotFound("no such session")
-        session.used = time.monotonic()
+        session.last_used = time.monotonic()
         return session
 
     @contextlib.contextmanager
-    def using(self, name: str):  # noqa: ANN201 - a context manager of Session
-        """The session, kept from expiring meanwhile."""
-        session = self.get(name)
+    def using(self, session_id: str) -> Generator[SandboxSession]:
+        """The session, which does not expire during the block."""
+        session = self.get(session_id)
         if not session.container.alive:
             raise Ended(session.container.reason or "unknown")
         session.users += 1
@@ -186,62 +195,63 @@ class Sessions:
             yield session
         finally:
             session.users -= 1
-            session.used = time.monotonic()
+            session.last_used = time.monotonic()
 
     def all(self) -> list[SandboxSession]:
         return list(self._live.values())
 
-    async def destroy(self, name: str, reason: str = "destroyed") -> None:
-        if name not in self._live:
-            self.get(name)  # says why not
+    async def destroy(self, session_id: str, reason: str = "destroyed") -> None:
+        """End the session; `Ended` or `NotFound` if there is none."""
+        if session_id not in self._live:
+            self.get(session_id)  # raises
             return
-        await self._end(self._live[name], reason)
+        await self._end(self._live[session_id], reason)
 
     async def _end(self, session: SandboxSession, reason: str) -> None:
-        """Whoever comes first ends it; to the others it is no news."""
+        """End the session and free its slot. Only the first of several concurrent calls has an effect."""
         if self._live.pop(session.id, None) is None:
             return
         self._ended[session.id] = session.container.reason or reason
-        while len(self._ended) > _REMEMBERED:
+        while len(self._ended) > _MAX_ENDED:
             del self._ended[next(iter(self._ended))]
         try:
             await session.container.end(reason)
         finally:
-            self._one_less(session.tenant)
-            self._gate.leave()
+            self._release_tenant(session.tenant)
+            self._slots.release()
 
-    def _one_less(self, tenant: str) -> None:
+    def _release_tenant(self, tenant: str) -> None:
         self._tenants[tenant] -= 1
         if not self._tenants[tenant]:
-            del self._tenants[tenant]  # anybody can name a new one, so they must not pile up
+            del self._tenants[tenant]  # tenant names are arbitrary, so unused counters must not accumulate
 
     async def sweep(self) -> None:
-        """End sessions that were idle for too long, and let go of those that have ended by themselves."""
+        """Every second, end expired sessions and remove those whose container has ended."""
         while True:
             await asyncio.sleep(_SWEEP_SECONDS)
             for session in self.all():
                 try:
                     await self._sweep(session)
-                except Exception:  # one that cannot be ended must not keep all others for ever
-                    _logger.exception("a session could not be swept")
+                except Exception:  # a session that cannot be ended must not stop the expiry of the others
+                    _logger.exception("a session could not be ended")
 
     async def _sweep(self, session: SandboxSession) -> None:
-        """Looked at only now: while others were ended it may have been used, or have gone."""
+        # Checked here and not before the loop: a session may be used or end while others are being ended.
         if not session.container.alive:
             await self._end(session, "ended")
-        elif not session.users and time.monotonic() - session.used > session.expires_after:
+        elif not session.users and time.monotonic() - session.last_used > session.expires_after:
             await self._end(session, "expired")
 
 
-def _not_run(status: Literal["error", "interrupted"], why: str, on_output: OnOutput | None) -> Outcome:
-    """The code was never started."""
+def _not_run(status: Literal["error", "interrupted"], message: str, on_output: OnOutput | None) -> Outcome:
+    """The result of code that was not started."""
     if on_output is not None:
-        on_output("stderr", why)
-    return Outcome(status=status, exit_code=-1, stdout="", stderr=why, output=[("stderr", why)])
+        on_output("stderr", message)
+    return Outcome(status=status, exit_code=-1, stdout="", stderr=message, output=[("stderr", message)])
 
 
-def report(outcome: Outcome) -> dict[str, Any]:
-    """An outcome for the wire."""
+def to_json(outcome: Outcome) -> dict[str, Any]:
+    """The outcome as the JSON object of the protocol."""
     return {
         "status": outcome.status,
         "exit_code": outcome.exit_code,

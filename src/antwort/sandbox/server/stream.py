@@ -1,4 +1,4 @@
-"""Live output as server-sent events: `output` while the code runs, then one `result` (or `error`)."""
+"""Live output of a call as server-sent events: `output` while the code runs, then one `result` or `error`."""
 
 from __future__ import annotations
 
@@ -9,100 +9,94 @@ from collections import deque
 from collections.abc import AsyncIterator
 from typing import Any, Final
 
-from starlette.requests import Request
 from starlette.responses import StreamingResponse
 
+from antwort.net.errors import NetError
+from antwort.net.sse import KEEP_ALIVE, encode_frame
 from antwort.sandbox.container.capture import StreamName
 from antwort.sandbox.errors import SandboxError
 
-from .sessions import Order, Sessions, report
+from .sessions import SessionExecRequest, Sessions, to_json
 
 _logger = logging.getLogger(__name__)
 
-_PING_SECONDS: Final = 15.0
+_KEEP_ALIVE_SECONDS: Final = 15.0
 
-BROKEN: Final = "the sandbox server itself failed; see its log"
+INTERNAL_ERROR: Final = "the sandbox server itself failed; see its log"
 
 
-def events(sessions: Sessions, name: str, order: Order) -> StreamingResponse:
-    """Run the code and send what it prints as it prints it."""
+def stream_execution(sessions: Sessions, session_id: str, exec_request: SessionExecRequest) -> StreamingResponse:
+    """Run the code and send its output while it runs."""
     return StreamingResponse(
-        _events(sessions, name, order),
+        _frames(sessions, session_id, exec_request),
         media_type="text/event-stream",
         headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
     )
 
 
-async def _events(sessions: Sessions, name: str, order: Order) -> AsyncIterator[str]:
-    waiting = _Waiting()
+async def _frames(sessions: Sessions, session_id: str, exec_request: SessionExecRequest) -> AsyncIterator[bytes]:
+    queue = _EventQueue()
 
     async def work() -> None:
         try:
-            with sessions.using(name) as session:
-                outcome = await sessions.execute(session, order, waiting.output)
-            waiting.put("result", report(outcome))
-        except SandboxError as error:
-            waiting.put("error", {"error": str(error)})
-        except Exception:  # too late for a status of 500
+            with sessions.using(session_id) as session:
+                outcome = await sessions.execute(session, exec_request, queue.add_output)
+            queue.put("result", to_json(outcome))
+        except (SandboxError, NetError) as error:
+            queue.put("error", {"error": str(error)})
+        except Exception:  # the status of the response has been sent: a 500 is not possible
             _logger.exception("a streamed call failed")
-            waiting.put("error", {"error": BROKEN})
+            queue.put("error", {"error": INTERNAL_ERROR})
         finally:
-            waiting.put("", None)
+            queue.put("", None)
 
     task = asyncio.create_task(work())
     try:
         while True:
             try:
-                kind, value = await asyncio.wait_for(waiting.get(), _PING_SECONDS)
+                name, value = await asyncio.wait_for(queue.get(), _KEEP_ALIVE_SECONDS)
             except TimeoutError:
-                yield ": still running\n\n"
+                yield KEEP_ALIVE
                 continue
-            if not kind:
+            if not name:
                 return
-            # JSON has no line breaks outside strings and escapes those inside: output cannot forge a frame.
-            yield f"event: {kind}\ndata: {json.dumps(value)}\n\n"
+            yield encode_frame(name, json.dumps(value).encode())
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
 
-class _Waiting:
-    """Events not yet sent. Output that waits is joined, since code can print byte by byte to whom never reads."""
+class _EventQueue:
+    """Events that have not been sent. Queued output is joined, because code may print byte by byte."""
 
     def __init__(self) -> None:
         self._events: deque[tuple[str, Any]] = deque()
         self._stream: StreamName | None = None
         self._texts: list[str] = []
-        self._news = asyncio.Event()
+        self._not_empty = asyncio.Event()
 
-    def output(self, stream: StreamName, text: str) -> None:
+    def add_output(self, stream: StreamName, text: str) -> None:
         if stream != self._stream:
-            self._join()
+            self._join_output()
             self._stream = stream
         self._texts.append(text)
-        self._news.set()
+        self._not_empty.set()
 
-    def put(self, kind: str, value: object) -> None:
-        self._join()
-        self._events.append((kind, value))
-        self._news.set()
+    def put(self, name: str, value: object) -> None:
+        self._join_output()
+        self._events.append((name, value))
+        self._not_empty.set()
 
     async def get(self) -> tuple[str, Any]:
-        await self._news.wait()
+        await self._not_empty.wait()
         if not self._events:
-            self._join()
+            self._join_output()
         event = self._events.popleft()
         if not self._events and not self._texts:
-            self._news.clear()
+            self._not_empty.clear()
         return event
 
-    def _join(self) -> None:
+    def _join_output(self) -> None:
         if self._texts:
             self._events.append(("output", {"stream": self._stream, "text": "".join(self._texts)}))
             self._texts = []
-
-
-async def disconnected(request: Request) -> None:
-    """Returns when the client has gone away."""
-    while (await request.receive())["type"] != "http.disconnect":
-        pass

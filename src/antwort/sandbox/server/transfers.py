@@ -1,6 +1,6 @@
-"""Archives on their way: each has a thread of its own, that works at the pace of its client and holds up nobody else.
+"""Archive transfers: each runs in a thread of a dedicated pool and is connected to its client by a bounded queue.
 
-In the threads that everything else shares, a handful of slow clients would be enough to stop the server.
+A transfer blocks its thread at the speed of its client, so a few slow clients would exhaust the shared thread pool.
 """
 
 from __future__ import annotations
@@ -15,57 +15,57 @@ from antwort.sandbox.files.archive import Feed
 
 T = TypeVar("T")
 
-MOST: Final = 32
-"""How many at once; whoever starts one must have a place first, or it would wait for a thread."""
+MAX_TRANSFERS: Final = 32
+"""Number of threads. Callers limit the transfers to it, because one more would wait for a thread."""
 
 _CHUNK: Final = 1 << 20
-_PIECES: Final = 8
-_LOOK_SECONDS: Final = 0.5
-_threads = concurrent.futures.ThreadPoolExecutor(MOST, thread_name_prefix="archive")
+_MAX_QUEUED_CHUNKS: Final = 8
+_POLL_SECONDS: Final = 0.5
+_threads = concurrent.futures.ThreadPoolExecutor(MAX_TRANSFERS, thread_name_prefix="archive")
 
 
-async def receive(pieces: AsyncIterator[bytes], work: Callable[[IO[bytes]], T]) -> T:
-    """Do the work on a file to read from, which has what the pieces are; a full queue slows the sender down."""
-    line = _Line()
-    task = line.start(lambda: work(cast("IO[bytes]", Feed(iter(line.get, b"")))))
+async def receive(chunks: AsyncIterator[bytes], work: Callable[[IO[bytes]], T]) -> T:
+    """Run `work` with a readable file that has the content of `chunks`. A full queue pauses the sender."""
+    pipe = _ThreadPipe()
+    task = pipe.start(lambda: work(cast("IO[bytes]", Feed(iter(pipe.get, b"")))))
     try:
-        async for piece in pieces:
-            if piece:
-                await line.hand_over(piece, task)
-        await line.hand_over(b"", task)
+        async for chunk in chunks:
+            if chunk:
+                await pipe.put_async(chunk, task)
+        await pipe.put_async(b"", task)
         return await task
     finally:
-        await line.stop(task)
+        await pipe.stop(task)
 
 
 async def send(work: Callable[[IO[bytes]], object]) -> AsyncIterator[bytes]:
-    """Do the work on a file to write to, and yield what is written; a full queue slows the work down."""
-    line = _Line()
+    """Run `work` with a writable file and yield what it writes. A full queue pauses `work`."""
+    pipe = _ThreadPipe()
 
-    def whole() -> None:
-        sink = _Sink(line.put)
+    def write_all() -> None:
+        sink = _ChunkWriter(pipe.put)
         try:
             work(cast("IO[bytes]", sink))
             sink.flush()
         finally:
-            line.put(b"")
+            pipe.put(b"")
 
-    task = line.start(whole)
+    task = pipe.start(write_all)
     try:
-        while piece := await line.waiting.get():
-            yield piece
+        while chunk := await pipe.queue.get():
+            yield chunk
         await task
     finally:
-        await line.stop(task)
+        await pipe.stop(task)
 
 
-class _Line:
-    """A short queue between the event loop and one thread; when one side has gone the other does not wait for it."""
+class _ThreadPipe:
+    """A bounded queue between the event loop and one thread. Neither side waits for one that has ended."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._stopped = threading.Event()
-        self.waiting: asyncio.Queue[bytes] = asyncio.Queue(_PIECES)
+        self.queue: asyncio.Queue[bytes] = asyncio.Queue(_MAX_QUEUED_CHUNKS)
 
     def start(self, work: Callable[[], T]) -> asyncio.Future[T]:
         return self._loop.run_in_executor(_threads, work)
@@ -74,37 +74,36 @@ class _Line:
         self._stopped.set()
         await asyncio.gather(task, return_exceptions=True)
 
-    async def hand_over(self, piece: bytes, task: asyncio.Future[Any]) -> None:
-        """To the thread, unless that has ended."""
-        if not self.waiting.full():
-            self.waiting.put_nowait(piece)
+    async def put_async(self, chunk: bytes, task: asyncio.Future[Any]) -> None:
+        """Pass a chunk to the thread, unless its task has ended."""
+        if not self.queue.full():
+            self.queue.put_nowait(chunk)
             return
-        putting = asyncio.ensure_future(self.waiting.put(piece))
+        putting = asyncio.ensure_future(self.queue.put(chunk))
         await asyncio.wait([putting, task], return_when=asyncio.FIRST_COMPLETED)
         putting.cancel()
 
     def get(self) -> bytes:
-        """In the thread."""
-        return self._ask(self.waiting.get())
+        """The next chunk. Called in the thread."""
+        return self._run_in_loop(self.queue.get())
 
-    def put(self, piece: bytes) -> None:
-        """In the thread."""
-        self._ask(self.waiting.put(piece))
+    def put(self, chunk: bytes) -> None:
+        """Pass a chunk to the event loop. Called in the thread."""
+        self._run_in_loop(self.queue.put(chunk))
 
-    def _ask(self, question: Coroutine[Any, Any, T]) -> T:
-        answer = asyncio.run_coroutine_threadsafe(question, self._loop)
+    def _run_in_loop(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         while True:
             try:
-                return answer.result(_LOOK_SECONDS)
+                return future.result(_POLL_SECONDS)
             except concurrent.futures.TimeoutError:
                 if self._stopped.is_set():
-                    answer.cancel()
-                    message = "nobody is at the other end any more"
-                    raise BrokenPipeError(message) from None
+                    future.cancel()
+                    raise BrokenPipeError("the transfer was stopped by the client's side") from None
 
 
-class _Sink:
-    """A file to write to, whose pieces go elsewhere."""
+class _ChunkWriter:
+    """A writable file that passes its content on in chunks."""
 
     def __init__(self, put: Callable[[bytes], None]) -> None:
         self._put = put

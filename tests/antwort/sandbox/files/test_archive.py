@@ -8,7 +8,8 @@ import tarfile
 
 import pytest
 
-from antwort.sandbox.errors import BadPath, TooLarge
+from antwort.net.errors import InvalidArchive
+from antwort.sandbox.errors import TooLarge
 from antwort.sandbox.files.archive import pack, unpack
 from antwort.sandbox.files.tree import FileTree
 
@@ -28,7 +29,7 @@ def test_of_an_archive_that_breaks_off_only_whole_members_are_left(tree, tmp_pat
             member.size = size
             archive.addfile(member, io.BytesIO(b"n" * size))
     (tmp_path / "b").write_bytes(b"old")
-    with pytest.raises(BadPath, match="too early"):
+    with pytest.raises(InvalidArchive, match="truncated"):
         unpack(tree, io.BytesIO(whole.getvalue()[:3000]), "", limit=1 << 20)
 
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"a": b"n" * 10, "b": b"old"}

@@ -13,8 +13,9 @@ import pytest
 from fake_package_index import installers
 from waiting import soon
 
+from antwort.net.errors import AtCapacity
 from antwort.sandbox import Pool, probe
-from antwort.sandbox.errors import AtCapacity, BadRequirement
+from antwort.sandbox.errors import BadRequirement
 from antwort.sandbox.files.quota import Quota
 from antwort.sandbox.packages import cache as shelf
 from antwort.sandbox.packages import manager as packages

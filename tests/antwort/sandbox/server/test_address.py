@@ -76,7 +76,7 @@ def test_the_directory_of_another_is_not_private(place):
     if os.geteuid() != 0:
         pytest.skip("only root can give a directory away")
     os.chown(place, 54321, 54321)
-    with pytest.raises(Refused, match="open to others"), Address.open(SandboxSettings(uds=str(place / "socket"))):
+    with pytest.raises(Refused, match="open to other users"), Address.open(SandboxSettings(uds=str(place / "socket"))):
         pass
 
 
@@ -93,7 +93,7 @@ def test_a_socket_in_use_is_not(place):
     path = str(place / "socket")
     with Address.open(SandboxSettings(uds=path)) as first:
         for _ in range(3):
-            with pytest.raises(Refused, match="somebody listens"), Address.open(SandboxSettings(uds=path)):
+            with pytest.raises(Refused, match="another process listens"), Address.open(SandboxSettings(uds=path)):
                 pass
         with socket.socket(socket.AF_UNIX) as caller:
             caller.connect(path)
@@ -106,13 +106,13 @@ def test_nor_is_one_whose_server_has_no_time(place):
         busy.bind(path)
         busy.listen(0)
         waiting.connect(path)  # and now the queue is full
-        with pytest.raises(Refused, match="somebody listens"), Address.open(SandboxSettings(uds=path)):
+        with pytest.raises(Refused, match="another process listens"), Address.open(SandboxSettings(uds=path)):
             pass
 
 
 def test_what_is_no_socket_is_never_removed(place):
     (place / "notes").write_text("mine")
-    with pytest.raises(Refused, match="no socket"), Address.open(SandboxSettings(uds=str(place / "notes"))):
+    with pytest.raises(Refused, match="not a socket"), Address.open(SandboxSettings(uds=str(place / "notes"))):
         pass
     assert (place / "notes").read_text() == "mine"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 
 from antwort.sandbox.files.tree import MOST_LISTED
-from antwort.sandbox.server.execute import MOST_PRODUCED_BYTES
+from antwort.sandbox.server.execute import MAX_PRODUCED_BYTES
 
 PREPARE = "import os\nos.chdir(os.environ['OUTPUT_DIR'])\n"
 
@@ -26,7 +26,7 @@ def test_more_files_than_are_sent_are_told(server):
     assert len(seen["files_produced"]) == MOST_LISTED
     assert "09999" in seen["files_produced"]
     assert "10000" not in seen["files_produced"]
-    assert f"left out of files_produced: all that comes after the first {MOST_LISTED}" in seen["stderr"]
+    assert f"left out of files_produced: everything after the first {MOST_LISTED}" in seen["stderr"]
     assert seen["status"] == "success"
 
 
@@ -37,7 +37,7 @@ def test_as_many_files_as_are_sent_leave_nothing_to_tell(server):
 
 
 def test_files_too_large_are_named_but_for_a_flood_of_them(server):
-    size = MOST_PRODUCED_BYTES + 1
+    size = MAX_PRODUCED_BYTES + 1
     sparse = f"for i in range(15): os.truncate(os.open(f'sparse{{i:02}}', os.O_CREAT | os.O_RDWR), {size})"
     code = f"{PREPARE}open('kept', 'w').write('x')\n{sparse}"
     seen = server.client.execute(code)

@@ -16,7 +16,7 @@ from antwort.sandbox import ContainerLimits, Pool, probe
 from antwort.sandbox.packages.manager import Packages
 from antwort.sandbox.pool.preload import here
 from antwort.sandbox.server import stream
-from antwort.sandbox.server.sessions import Order, Sessions
+from antwort.sandbox.server.sessions import SessionExecRequest, Sessions
 from antwort.sandbox.server.settings import SandboxSettings
 
 
@@ -153,13 +153,15 @@ async def test_a_session_deleted_while_another_is_swept_does_not_end_the_sweepin
 @pytest.mark.anyio
 @pytest.mark.parametrize("streamed", [False, True], ids=["json", "events"])
 async def test_a_session_that_ends_in_a_call_frees_its_place_at_once(tmp_path, streamed):
-    order = Order(code="import os; os._exit(3)", seconds=10, echo=True, requirements=[])
+    request = SessionExecRequest(code="import os; os._exit(3)", seconds=10, echo=True, requirements=[])
     async with opened(tmp_path, max_sessions=1, queue_seconds=0.0) as sessions:
         for _ in range(2):
             session = await create(sessions)
             if streamed:
-                seen = [str(event) async for event in stream.events(sessions, session.id, order).body_iterator]
+                seen = [
+                    str(event) async for event in stream.stream_execution(sessions, session.id, request).body_iterator
+                ]
                 assert "event: result" in seen[-1]
             else:
-                assert (await sessions.execute(session, order)).exit_code == 3
+                assert (await sessions.execute(session, request)).exit_code == 3
             assert sessions.count == 0
