@@ -4,8 +4,10 @@ import pytest
 
 from antwort.api.errors import ApiError
 from antwort.config import ConfigError, parse
+from antwort.engine.ports import ModelFault
 from antwort.models.registry import open_models
 from antwort.telemetry import Metrics
+from antwort.testing.model import collect, fold, make_request
 
 
 def make_registry(tmp_path, more: str = ""):
@@ -74,3 +76,16 @@ def test_missing_files_are_errors_at_start(tmp_path):
     for more in (", c: {kind: embedded, model: missing.gguf}", ", c: {kind: scripted, script: missing.yaml}"):
         with pytest.raises(ConfigError, match=r"models\.c"):
             make_registry(tmp_path, more)
+
+
+@pytest.mark.anyio
+async def test_faults_of_a_scripted_model_are_neither_retried_nor_open_the_circuit_breaker(tmp_path):
+    (tmp_path / "faults.yaml").write_text(
+        "answers: [{times: 10, reply: [{fault: {retryable: true}}]}, {reply: [{text: Done.}]}]"
+    )
+    model = make_registry(tmp_path, f", c: {{kind: scripted, script: {tmp_path / 'faults.yaml'}}}").find("c").model
+    for _ in range(10):
+        with pytest.raises(ModelFault, match="The script contains a fault"):
+            await collect(model, make_request())
+
+    assert fold(await collect(model, make_request())).text == "Done."
