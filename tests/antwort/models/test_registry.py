@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from antwort.api.errors import ApiError
@@ -78,14 +80,13 @@ def test_missing_files_are_errors_at_start(tmp_path):
             make_registry(tmp_path, more)
 
 
-@pytest.mark.anyio
-async def test_faults_of_a_scripted_model_are_neither_retried_nor_open_the_circuit_breaker(tmp_path):
+def test_faults_of_a_scripted_model_are_neither_retried_nor_open_the_circuit_breaker(tmp_path):
     (tmp_path / "faults.yaml").write_text(
         "answers: [{times: 10, reply: [{fault: {retryable: true}}]}, {reply: [{text: Done.}]}]"
     )
     model = make_registry(tmp_path, f", c: {{kind: scripted, script: {tmp_path / 'faults.yaml'}}}").find("c").model
     for _ in range(10):
         with pytest.raises(ModelFault, match="The script contains a fault"):
-            await collect(model, make_request())
+            asyncio.run(collect(model, make_request()))
 
-    assert fold(await collect(model, make_request())).text == "Done."
+    assert fold(asyncio.run(collect(model, make_request()))).text == "Done."
