@@ -185,8 +185,8 @@ def response_events(answer: ModelAnswer) -> list:
             item = {"id": f"msg_{index}", "type": "message", "role": "assistant", "content": []}
             events.append({"type": "response.output_item.added", "output_index": index, "item": item})
             events += [{"type": f"response.{kind}.delta", **where, "delta": part} for part in split_text(text)]
-            whole = {"text": text} if kind == "output_text" else {"refusal": text}
-            events.append({"type": f"response.{kind}.done", **where, **whole})
+            final = {"text": text} if kind == "output_text" else {"refusal": text}
+            events.append({"type": f"response.{kind}.done", **where, **final})
             events.append({"type": "response.output_item.done", "output_index": index, "item": item})
             index += 1
     for call in answer.calls:

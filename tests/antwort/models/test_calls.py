@@ -15,22 +15,22 @@ WEATHER = '{"city": "Rome"}'
 NEWS = '{"topic": "a \\"b\\" {c}"}'
 
 
-def delta(index=None, ident=None, name=None, arguments=None) -> CallDelta:
-    return CallDelta(index, ident, FunctionDelta(name, arguments))
+def delta(index=None, call_id=None, name=None, arguments=None) -> CallDelta:
+    return CallDelta(index, call_id, FunctionDelta(name, arguments))
 
 
-def assemble(*deltas: CallDelta, taken=()) -> list[AnswerCall]:
-    minted = (f"minted_{at}" for at in itertools.count())
-    assembler = CallAssembler(used_ids=taken, new_call_id=lambda: next(minted))
+def assemble(*deltas: CallDelta, used_ids=()) -> list[AnswerCall]:
+    new_ids = (f"new_{number}" for number in itertools.count())
+    assembler = CallAssembler(used_ids=used_ids, new_call_id=lambda: next(new_ids))
     pieces = [piece for one in deltas for piece in assembler.add(one)]
     return list(fold([*pieces, *assembler.close(), Finished()]).calls)
 
 
 BOTH = [AnswerCall("weather", WEATHER, "a"), AnswerCall("news", NEWS, "b")]
-UNNAMED = [AnswerCall("weather", WEATHER, "minted_0"), AnswerCall("news", NEWS, "minted_1")]
+WITHOUT_IDS = [AnswerCall("weather", WEATHER, "new_0"), AnswerCall("news", NEWS, "new_1")]
 
 
-def test_as_openai_and_vllm_send_them():
+def test_fragments_as_sent_by_openai_and_vllm():
     assert (
         assemble(
             delta(0, "a", "weather", ""),
@@ -43,7 +43,7 @@ def test_as_openai_and_vllm_send_them():
     )
 
 
-def test_side_by_side():
+def test_interleaved_fragments():
     assert (
         assemble(
             delta(0, "a", "weather", WEATHER[:3]),
@@ -55,28 +55,28 @@ def test_side_by_side():
     )
 
 
-def test_whole_and_all_of_them_with_index_0():
+def test_complete_calls_that_all_have_index_0():
     assert assemble(delta(0, "a", "weather", WEATHER), delta(0, "b", "news", NEWS)) == BOTH
-    assert assemble(delta(0, None, "weather", WEATHER), delta(0, None, "news", NEWS)) == UNNAMED
+    assert assemble(delta(0, None, "weather", WEATHER), delta(0, None, "news", NEWS)) == WITHOUT_IDS
 
 
-def test_whole_with_room_behind_it():
+def test_a_complete_call_followed_by_whitespace():
     assert assemble(delta(0, None, "weather", WEATHER), delta(0, None, None, "\n "), delta(0, None, "news", NEWS)) == [
-        AnswerCall("weather", WEATHER + "\n ", "minted_0"),
-        AnswerCall("news", NEWS, "minted_1"),
+        AnswerCall("weather", WEATHER + "\n ", "new_0"),
+        AnswerCall("news", NEWS, "new_1"),
     ]
 
 
-def test_whole_without_an_index():
+def test_complete_calls_without_index():
     assert assemble(delta(None, "a", "weather", WEATHER), delta(None, "b", "news", NEWS)) == BOTH
 
 
-def test_whole_without_index_and_id_also_of_the_same_function():
-    assert assemble(delta(name="weather", arguments=WEATHER), delta(name="news", arguments=NEWS)) == UNNAMED
+def test_complete_calls_without_index_and_id():
+    assert assemble(delta(name="weather", arguments=WEATHER), delta(name="news", arguments=NEWS)) == WITHOUT_IDS
     assert [call.arguments for call in assemble(*[delta(name="weather", arguments=WEATHER)] * 3)] == [WEATHER] * 3
 
 
-def test_fragments_without_an_index():
+def test_fragments_without_index():
     assert (
         assemble(
             delta(None, "a", "weather", WEATHER[:4]),
@@ -88,51 +88,51 @@ def test_fragments_without_an_index():
     )
 
 
-@pytest.mark.parametrize("index, ident", [(0, "a"), (0, None), (None, "a"), (None, None)])
-def test_a_name_that_is_repeated_with_each_fragment(index, ident):
+@pytest.mark.parametrize("index, call_id", [(0, "a"), (0, None), (None, "a"), (None, None)])
+def test_the_name_repeated_in_each_fragment(index, call_id):
     fragments = [WEATHER[at : at + 3] for at in range(0, len(WEATHER), 3)]
-    calls = assemble(*(delta(index, ident, "weather", part) for part in fragments))
+    calls = assemble(*(delta(index, call_id, "weather", part) for part in fragments))
 
-    assert calls == [AnswerCall("weather", WEATHER, ident or "minted_0")]
+    assert calls == [AnswerCall("weather", WEATHER, call_id or "new_0")]
 
 
-def test_a_repeated_name_after_the_end_begins_nothing():
+def test_a_repeated_name_after_complete_arguments_starts_no_call():
     assert assemble(delta(0, None, "weather", WEATHER), delta(0, None, "weather", "")) == [
-        AnswerCall("weather", WEATHER, "minted_0")
+        AnswerCall("weather", WEATHER, "new_0")
     ]
 
 
-def test_a_name_in_fragments_and_one_that_grows():
+def test_a_name_in_fragments():
     assert assemble(delta(0, "a", "wea"), delta(0, None, "ther"), delta(0, arguments="{}"))[0].name == "weather"
     assert assemble(delta(0, "a", "wea"), delta(0, "a", "weather"), delta(0, arguments="{}"))[0].name == "weather"
 
 
-def test_arguments_as_an_object_and_none_at_all():
+def test_arguments_as_an_object_and_no_arguments():
     assert json.loads(assemble(delta(0, "a", "weather", {"city": "Rome"}))[0].arguments) == {"city": "Rome"}
     assert assemble(delta(0, "a", "now")) == [AnswerCall("now", "", "a")]
 
 
-def test_an_id_that_comes_late_and_one_that_is_a_number():
+def test_a_late_id_and_a_numeric_id():
     assert assemble(delta(0, None, "weather", ""), delta(0, "a"), delta(0, arguments=WEATHER)) == BOTH[:1]
     assert assemble(delta(None, None, "weather"), delta(None, 7, None, WEATHER))[0].call_id == "7"
 
 
-def test_ids_that_were_given_before_are_given_anew():
-    calls = assemble(delta(0, "a", "weather", WEATHER), delta(1, "a", "news", NEWS), taken=["a"])
-    assert [call.call_id for call in calls] == ["minted_0", "minted_1"]
+def test_used_ids_are_replaced():
+    calls = assemble(delta(0, "a", "weather", WEATHER), delta(1, "a", "news", NEWS), used_ids=["a"])
+    assert [call.call_id for call in calls] == ["new_0", "new_1"]
     calls = assemble(delta(0, "a", "weather", WEATHER), delta(1, "a", "news", NEWS))
-    assert [call.call_id for call in calls] == ["a", "minted_0"]
+    assert [call.call_id for call in calls] == ["a", "new_0"]
 
 
-def test_an_index_that_is_far_away():
+def test_large_indexes():
     assert assemble(delta(10**9, "a", "weather", WEATHER), delta(3, "b", "news", NEWS)) == BOTH
 
 
-def test_a_name_after_its_arguments():
+def test_a_name_after_the_arguments():
     assert assemble(delta(0, "a", None, WEATHER), delta(0, None, "weather", "")) == BOTH[:1]
 
 
-def test_a_call_of_nothing_is_an_error():
+def test_a_call_without_name_is_an_error():
     with pytest.raises(CallWithoutName):
         assemble(delta(0, "a", None, WEATHER))
     assert assemble(delta(0, "a")) == []
@@ -147,24 +147,26 @@ JSON = st.dictionaries(st.text(max_size=5), st.one_of(st.text(), st.integers(), 
     st.booleans(),
     st.booleans(),
 )
-def test_any_split_comes_to_the_same(wanted, data, ids, repeated):
+def test_any_split_gives_the_same_calls(expected, data, has_ids, is_repeated):
     streams: list[list[CallDelta]] = []
-    for index, (name, arguments) in enumerate(wanted):
-        ident, text = (f"id_{index}" if ids else None), json.dumps(arguments)
+    for index, (name, arguments) in enumerate(expected):
+        call_id, text = (f"id_{index}" if has_ids else None), json.dumps(arguments)
         cuts = sorted({0, len(text), *data.draw(st.lists(st.integers(0, len(text)), max_size=4))})
         fragments = [text[start:stop] for start, stop in itertools.pairwise(cuts)]
-        first = delta(index, ident, name, "")
-        rest = [delta(index, ident if repeated else None, name if repeated else None, part) for part in fragments]
+        first = delta(index, call_id, name, "")
+        rest = [
+            delta(index, call_id if is_repeated else None, name if is_repeated else None, part) for part in fragments
+        ]
         streams.append([first, *rest])
-    # Each call begins after the one before it has begun; from there on they may go on in any order.
+    # Each call starts after the previous one has started; the fragments after that may be interleaved.
     deltas: list[CallDelta] = []
-    begun = 0
+    started = 0
     while any(streams):
-        live = [at for at, stream in enumerate(streams) if stream and at <= begun]
-        at = data.draw(st.sampled_from(live))
-        begun = max(begun, at + 1)
+        available = [at for at, stream in enumerate(streams) if stream and at <= started]
+        at = data.draw(st.sampled_from(available))
+        started = max(started, at + 1)
         deltas.append(streams[at].pop(0))
 
     calls = assemble(*deltas)
 
-    assert [(call.name, json.loads(call.arguments)) for call in calls] == wanted
+    assert [(call.name, json.loads(call.arguments)) for call in calls] == expected

@@ -5,13 +5,13 @@ import pytest
 from antwort.models.logprobs import parse_logprobs
 
 
-def test_the_form_of_the_wire_whatever_was_left_out():
-    told = [
+def test_missing_fields_are_filled_in():
+    entries = [
         {"token": "é", "logprob": -0.5, "bytes": None, "top_logprobs": [{"token": "e", "logprob": -1, "extra": 1}]},
         {"token": "x", "logprob": -1.5, "bytes": [120]},
     ]
 
-    assert parse_logprobs(told, 5) == (
+    assert parse_logprobs(entries, 5) == (
         {
             "token": "é",
             "bytes": [195, 169],
@@ -22,16 +22,16 @@ def test_the_form_of_the_wire_whatever_was_left_out():
     )
 
 
-def test_no_more_than_were_asked_for():
-    likely = [{"token": str(at), "logprob": -float(at)} for at in range(20)]
-    told = [{"token": "0", "logprob": 0.0, "top_logprobs": likely}]
+def test_top_logprobs_are_limited_to_the_requested_number():
+    top = [{"token": str(rank), "logprob": -float(rank)} for rank in range(20)]
+    entries = [{"token": "0", "logprob": 0.0, "top_logprobs": top}]
 
-    assert [len(parse_logprobs(told, most)[0]["top_logprobs"]) for most in (0, 3, 20)] == [0, 3, 20]
-    assert parse_logprobs(told, None) == ()
+    assert [len(parse_logprobs(entries, max_top)[0]["top_logprobs"]) for max_top in (0, 3, 20)] == [0, 3, 20]
+    assert parse_logprobs(entries, None) == ()
 
 
 @pytest.mark.parametrize(
-    "told", [None, {}, "x", [1], [{"token": 1}], [{"token": "x"}], [{"token": "x", "logprob": "y"}]]
+    "entries", [None, {}, "x", [1], [{"token": 1}], [{"token": "x"}], [{"token": "x", "logprob": "y"}]]
 )
-def test_what_makes_no_sense_is_left_out(told):
-    assert parse_logprobs(told, 2) == ()
+def test_invalid_entries_are_dropped(entries):
+    assert parse_logprobs(entries, 2) == ()

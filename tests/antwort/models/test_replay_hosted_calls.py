@@ -8,47 +8,47 @@ from antwort.api.items import read
 from antwort.models.replay_hosted_calls import NO_OUTPUT, OUTPUT_NOT_STORED, replay_call, replay_output
 
 
-def retold(**raw):
+def replayed(**raw):
     call = replay_call(read(raw))
     assert call is not None
     return call
 
 
-def test_code_with_what_it_printed():
+def test_code_interpreter_call():
     item = {"type": "code_interpreter_call", "id": "ci_1", "container_id": "cntr_1", "code": "print(1)"}
-    call = retold(
+    call = replayed(
         **item, outputs=[{"type": "logs", "logs": "1\n"}, {"type": "image", "url": "data:image/png;base64,AA"}]
     )
 
     assert (call.call_id, call.name, json.loads(call.arguments)) == ("ci_1", "code_interpreter", {"code": "print(1)"})
     assert call.output == "1\n\n[figure]"
-    assert retold(**item, outputs=[]).output == NO_OUTPUT
-    assert retold(**item, outputs=None).output == OUTPUT_NOT_STORED
-    assert json.loads(retold(**{**item, "code": None}).arguments) == {"code": ""}
+    assert replayed(**item, outputs=[]).output == NO_OUTPUT
+    assert replayed(**item, outputs=None).output == OUTPUT_NOT_STORED
+    assert json.loads(replayed(**{**item, "code": None}).arguments) == {"code": ""}
 
 
-def test_searches():
-    files = retold(type="file_search_call", id="fs_1", queries=["a"], results=[{"filename": "f.md", "text": "found"}])
+def test_file_and_web_search_calls():
+    files = replayed(type="file_search_call", id="fs_1", queries=["a"], results=[{"filename": "f.md", "text": "found"}])
     assert (json.loads(files.arguments), files.output) == ({"queries": ["a"]}, "f.md: found")
-    assert retold(type="file_search_call", id="fs_1", queries=["a"], results=None).output == OUTPUT_NOT_STORED
+    assert replayed(type="file_search_call", id="fs_1", queries=["a"], results=None).output == OUTPUT_NOT_STORED
 
     action = {"type": "search", "query": "q", "sources": [{"type": "url", "url": "https://a.example"}]}
-    web = retold(type="web_search_call", id="ws_1", action=action)
+    web = replayed(type="web_search_call", id="ws_1", action=action)
     assert (json.loads(web.arguments), web.output) == ({"query": "q"}, "https://a.example")
 
 
-def test_mcp_calls_and_pictures():
-    assert retold(type="mcp_call", id="mcp_1", name="look", arguments="{}", output="seen").output == "seen"
-    error = retold(type="mcp_call", id="mcp_1", name="look", arguments="{}", error={"type": "http_error"})
+def test_mcp_and_image_generation_calls():
+    assert replayed(type="mcp_call", id="mcp_1", name="look", arguments="{}", output="seen").output == "seen"
+    error = replayed(type="mcp_call", id="mcp_1", name="look", arguments="{}", error={"type": "http_error"})
     assert "http_error" in (error.output or "")
-    assert retold(type="image_generation_call", id="ig_1", result="A" * 1000).output == "[generated image]"
+    assert replayed(type="image_generation_call", id="ig_1", result="A" * 1000).output == "[generated image]"
 
 
-def test_calls_whose_result_is_an_item_of_its_own():
-    shell = retold(type="shell_call", id="sh_1", call_id="call_1", action={"commands": ["ls"]})
+def test_calls_with_a_separate_output_item():
+    shell = replayed(type="shell_call", id="sh_1", call_id="call_1", action={"commands": ["ls"]})
     assert (shell.call_id, shell.output, json.loads(shell.arguments)) == ("call_1", None, {"commands": ["ls"]})
-    assert retold(type="local_shell_call", call_id="c", action={"command": ["ls"]}).name == "local_shell"
-    assert retold(type="apply_patch_call", call_id="c", operation={"type": "delete_file"}).name == "apply_patch"
+    assert replayed(type="local_shell_call", call_id="c", action={"command": ["ls"]}).name == "local_shell"
+    assert replayed(type="apply_patch_call", call_id="c", operation={"type": "delete_file"}).name == "apply_patch"
 
     entries = [
         {"stdout": "a.txt\n", "stderr": "", "outcome": {"type": "exit", "exit_code": 0}},
@@ -69,22 +69,22 @@ def test_calls_whose_result_is_an_item_of_its_own():
         {"type": "shell_call", "action": None},
     ],
 )
-def test_odd_items_are_retold_as_well_as_can_be(raw):
-    call = retold(**raw)
+def test_invalid_items_do_not_raise(raw):
+    call = replayed(**raw)
     assert call.call_id
     assert call.name
     json.loads(call.arguments)
 
 
-def test_everything_else_is_none_of_this():
+def test_other_items_are_not_converted():
     for raw in ({"role": "user", "content": "hi"}, {"type": "compaction", "encrypted_content": "x"}, {"type": "new"}):
         assert (replay_call(read(raw)), replay_output(read(raw))) == (None, None)
     assert replay_output(read({"type": "shell_call_output", "output": [7, {"outcome": 7}]})) == "(exit code None)"
 
 
-def test_of_very_long_output_a_model_reads_both_ends():
+def test_long_output_is_truncated_in_the_middle():
     outputs = [{"type": "logs", "logs": "a" * 100_000 + "z" * 100_000}]
-    call = retold(type="code_interpreter_call", id="ci_1", container_id="cntr_1", code="1", outputs=outputs)
+    call = replayed(type="code_interpreter_call", id="ci_1", container_id="cntr_1", code="1", outputs=outputs)
 
     assert call.output is not None
     assert (call.output[0], call.output[-1]) == ("a", "z")

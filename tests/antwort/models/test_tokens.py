@@ -27,22 +27,22 @@ def user(content):
         ("🎈" * 10, 8, 40),
     ],
 )
-def test_text(text, low, high):
+def test_estimate_text(text, low, high):
     assert low <= estimate_text(text) <= high
 
 
-def test_fragments_come_to_the_same():
-    meter, text = TokenEstimator(), "Grüße, 世界! How are you? " * 7
+def test_the_estimate_does_not_depend_on_fragments():
+    estimator, text = TokenEstimator(), "Grüße, 世界! How are you? " * 7
     for char in text:
-        meter.add(char)
+        estimator.add(char)
 
-    assert meter.tokens == estimate_text(text)
+    assert estimator.tokens == estimate_text(text)
 
 
-def test_everything_counts():
+def test_instructions_tools_formats_and_items_count():
     plain = estimate_request(request(user("Hi")))
 
-    assert estimate_request(request(user("Hi"), instructions="Be kind to everybody.")) > plain
+    assert estimate_request(request(user("Hi"), instructions="Be kind to all.")) > plain
     assert estimate_request(request(user("Hi"), tools=[FunctionSpec("f", "Does it.", {"type": "object"})])) > plain
     assert estimate_request(request(user("Hi"), format=JsonSchemaFormat(name="a", schema={"type": "object"}))) > plain
     assert (
@@ -55,7 +55,7 @@ def test_everything_counts():
     )
 
 
-def test_a_picture_is_a_picture_however_many_bytes_it_has():
+def test_an_image_counts_the_same_whatever_its_size():
     data = "data:image/png;base64," + "A" * 1_000_000
     image = {"type": "input_image", "image_url": data}
     answer = {"type": "function_call_output", "call_id": "a", "output": [image]}
@@ -72,13 +72,13 @@ def test_a_picture_is_a_picture_however_many_bytes_it_has():
     assert estimate_request(request(user([{**image, "detail": "low"}]))) < 100
 
 
-def test_what_is_sealed_is_not_read():
+def test_encrypted_content_is_not_counted():
     sealed = {"type": "reasoning", "summary": [], "encrypted_content": "A" * 100_000}
 
     assert estimate_request(request(sealed)) < 20
 
 
-def test_usage():
+def test_estimate_usage():
     usage = estimate_usage(request(user("Hi")), 5)
 
     assert (usage.output_tokens, usage.total_tokens) == (5, usage.input_tokens + 5)

@@ -20,7 +20,7 @@ def fault_for(status, body=b"", headers=None):
 
 
 @pytest.mark.parametrize(
-    "status, body, ours, code, retryable",
+    "status, body, fault_status, code, retryable",
     [
         (401, b'{"error":{"message":"Incorrect API key provided: sk-123"}}', 502, "server_error", False),
         (403, b"Forbidden", 502, "server_error", False),
@@ -71,18 +71,18 @@ def fault_for(status, body=b"", headers=None):
         (418, b"", 502, "server_error", False),
     ],
 )
-def test_each_refusal_has_its_meaning(status, body, ours, code, retryable):
+def test_error_responses_are_mapped(status, body, fault_status, code, retryable):
     fault = fault_for(status, body)
 
-    assert (fault.status, fault.code, fault.retryable) == (ours, code, retryable)
+    assert (fault.status, fault.code, fault.retryable) == (fault_status, code, retryable)
 
 
 @pytest.mark.parametrize("status", [302, 400, 401, 403, 404, 413, 418, 422, 429, 500, 503])
-def test_nothing_that_the_upstream_says_gets_through(status):
-    secret = "sk-secret http://10.0.0.7:8000/v1 somebody's prompt"
+def test_no_upstream_text_reaches_the_caller(status):
+    secret = "sk-secret http://10.0.0.7:8000/v1 another caller's prompt"
     fault = fault_for(status, f'{{"error":{{"message":"{secret}","code":"{secret}"}}}}'.encode())
 
-    assert not any(word in f"{fault.message} {fault.code}" for word in ("sk-", "10.0.0.7", "somebody"))
+    assert not any(word in f"{fault.message} {fault.code}" for word in ("sk-", "10.0.0.7", "another caller"))
 
 
 @pytest.mark.parametrize(
@@ -96,11 +96,11 @@ def test_nothing_that_the_upstream_says_gets_through(status):
         ("something else", ""),
     ],
 )
-def test_a_bad_request_is_hinted_at_in_our_words(message, hint):
+def test_a_400_has_a_hint(message, hint):
     assert hint in fault_for(400, f'{{"error":{{"message":"{message}"}}}}'.encode()).message
 
 
-def test_the_upstream_may_forbid_another_try():
+def test_x_should_retry_false_is_not_retryable():
     assert not fault_for(503, headers={"x-should-retry": "false"}).retryable
     assert fault_for(503, headers={"x-should-retry": "true"}).retryable
 
@@ -119,17 +119,17 @@ def test_the_upstream_may_forbid_another_try():
         ({"retry-after": "9" * 400}, None),
     ],
 )
-def test_how_long_to_wait(headers, seconds):
+def test_parse_retry_after(headers, seconds):
     assert parse_retry_after(headers, now=datetime(2026, 11, 16, tzinfo=UTC)) == seconds
 
 
-def test_a_refusal_tells_how_long_to_wait():
+def test_faults_carry_retry_after():
     assert fault_for(429, headers={"retry-after": "12"}).retry_after == 12
     assert fault_for(503, headers={"retry-after": "3"}).retry_after == 3
 
 
 @pytest.mark.parametrize(
-    "said, code, status",
+    "error, code, status",
     [
         ({"error": {"code": 429, "message": "slow down"}}, "rate_limit_exceeded", 429),
         ({"error": {"type": "rate_limit_error"}}, "rate_limit_exceeded", 429),
@@ -141,19 +141,19 @@ def test_a_refusal_tells_how_long_to_wait():
         (["error"], "server_error", 502),
     ],
 )
-def test_an_error_in_the_middle_of_an_answer(said, code, status):
-    fault = fault_from_stream_error(parse_error(said), model="mine")
+def test_errors_within_a_stream_are_mapped(error, code, status):
+    fault = fault_from_stream_error(parse_error(error), model="mine")
 
     assert (fault.code, fault.status) == (code, status)
     assert "10.0.0.7" not in fault.message
 
 
-def test_a_body_that_is_no_json_is_read_as_text():
+def test_an_error_body_that_is_not_json_is_text():
     assert parse_error_body(b"\xff not json").message == "\ufffd not json"
     assert parse_error_body(b"[" * 100_000).kind == ""
 
 
-def test_the_other_faults_say_whose_they_are():
+def test_retryable_of_other_faults():
     assert upstream_errors.timed_out().status == 504
     assert all(
         fault.retryable

@@ -16,18 +16,9 @@ from importlib.util import find_spec
 
 from antwort.models.embedded.model import Embedded
 from antwort.models.embedded.supervisor import Supervisor
-from antwort.models.embedded.weights import DEFAULT_MODEL, WeightsCache, WeightsError, WeightsMissing, find_weights
+from antwort.models.embedded.weights import DEFAULT_MODEL, WeightsCache, WeightsError, find_weights
 
-__all__ = [
-    "DEFAULT_MODEL",
-    "Embedded",
-    "Supervisor",
-    "WeightsCache",
-    "WeightsError",
-    "WeightsMissing",
-    "available",
-    "find_weights",
-]
+__all__ = ["DEFAULT_MODEL", "Embedded", "Supervisor", "WeightsCache", "WeightsError", "available", "find_weights"]
 
 
 def available() -> bool:

@@ -20,7 +20,7 @@ HELLO = ModelAnswer(text="Hello")
 
 @pytest.fixture
 def model(upstream):
-    return ChatCompletions(upstream.url + "/", model="theirs", api_key=KEY, timeouts=Timeouts(read=1.0))
+    return ChatCompletions(upstream.url + "/", model="upstream-name", api_key=KEY, timeouts=Timeouts(read=1.0))
 
 
 async def ask(model, request=None) -> ModelAnswer:
@@ -30,37 +30,37 @@ async def ask(model, request=None) -> ModelAnswer:
         await model.aclose()
 
 
-async def fault_of(model) -> ModelFault:
+async def get_fault(model) -> ModelFault:
     with pytest.raises(ModelFault) as caught:
         await ask(model)
     return caught.value
 
 
-async def test_what_is_sent(upstream, model):
+async def test_request(upstream, model):
     upstream.set_replies(upstream.chat(HELLO))
 
     assert (await ask(model)).text == "Hello"
 
-    [asked] = upstream.requests
-    assert asked.path == "v1/chat/completions"
-    assert asked.headers["authorization"] == f"Bearer {KEY}"
-    assert asked.headers["accept-encoding"] == "identity"
-    assert (asked.body["model"], asked.body["stream"]) == ("theirs", True)
+    [request] = upstream.requests
+    assert request.path == "v1/chat/completions"
+    assert request.headers["authorization"] == f"Bearer {KEY}"
+    assert request.headers["accept-encoding"] == "identity"
+    assert (request.body["model"], request.body["stream"]) == ("upstream-name", True)
 
 
-async def test_logprobs_are_asked_for_and_come_back(upstream, model):
-    told = {"token": "Hi", "logprob": -0.25, "top_logprobs": [{"token": "Hi", "logprob": -0.25}] * 20}
-    choice = {"index": 0, "delta": {"content": "Hi"}, "logprobs": {"content": [told]}, "finish_reason": "stop"}
+async def test_logprobs(upstream, model):
+    entry = {"token": "Hi", "logprob": -0.25, "top_logprobs": [{"token": "Hi", "logprob": -0.25}] * 20}
+    choice = {"index": 0, "delta": {"content": "Hi"}, "logprobs": {"content": [entry]}, "finish_reason": "stop"}
     upstream.set_replies(upstream.sse({"choices": [choice]}, "[DONE]"))
     pieces = await collect(model, ModelRequest(model="m", items=[], top_logprobs=2))
     await model.aclose()
 
     assert (upstream.requests[0].body["logprobs"], upstream.requests[0].body["top_logprobs"]) == (True, 2)
-    likely = {"token": "Hi", "bytes": [72, 105], "logprob": -0.25}
-    assert pieces[0] == TextPiece("Hi", ({**likely, "top_logprobs": [likely, likely]},))
+    token = {"token": "Hi", "bytes": [72, 105], "logprob": -0.25}
+    assert pieces[0] == TextPiece("Hi", ({**token, "top_logprobs": [token, token]},))
 
 
-async def test_without_a_name_of_its_own_the_clients_is_used(upstream):
+async def test_the_default_model_name_is_the_clients(upstream):
     upstream.set_replies(upstream.chat(HELLO))
     await ask(ChatCompletions(upstream.url, headers={"x-team": "a"}))
 
@@ -69,30 +69,30 @@ async def test_without_a_name_of_its_own_the_clients_is_used(upstream):
     assert "authorization" not in upstream.requests[0].headers
 
 
-# ── oddities ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── variants ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_server_that_takes_no_stream_options_is_asked_without_from_then_on(upstream, model):
-    refusal = upstream.json({"error": {"message": "Unrecognized request argument: stream_options"}}, 400)
+async def test_rejected_stream_options_are_never_sent_again(upstream, model):
+    rejection = upstream.json({"error": {"message": "Unrecognized request argument: stream_options"}}, 400)
     plain = upstream.sse({"choices": [{"delta": {"content": "Hello"}, "finish_reason": "stop"}]}, "[DONE]")
-    upstream.set_replies(refusal, plain)
+    upstream.set_replies(rejection, plain)
 
     first = fold(await collect(model, make_request()))
     await ask(model)
 
-    assert ["stream_options" in asked.body for asked in upstream.requests] == [True, False, False]
+    assert ["stream_options" in request.body for request in upstream.requests] == [True, False, False]
     assert first.text == "Hello"
     assert first.usage.output_tokens > 0  # estimated
 
 
-async def test_a_server_that_does_not_stream(upstream, model):
+async def test_an_answer_that_is_not_streamed(upstream, model):
     message = {"role": "assistant", "content": "Hello"}
     upstream.set_replies(upstream.json({"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}))
 
     assert (await ask(model)).text == "Hello"
 
 
-async def test_calls_as_ollama_sends_them(upstream, model):
+async def test_calls_as_sent_by_ollama(upstream, model):
     calls = [{"id": f"call_{at}", "index": 0, "function": {"name": "f", "arguments": f'{{"a":{at}}}'}} for at in (1, 2)]
     chunks = [
         {"choices": [{"index": 0, "delta": {"role": "assistant", "content": "", "tool_calls": [one]}}]} for one in calls
@@ -106,7 +106,7 @@ async def test_calls_as_ollama_sends_them(upstream, model):
     assert answer.reason == "calls"
 
 
-async def test_an_id_of_the_history_is_not_given_again(upstream, model):
+async def test_call_ids_of_the_history_are_not_reused(upstream, model):
     upstream.set_replies(upstream.chat(ModelAnswer(calls=(AnswerCall("f", "{}"),), reason="calls")))
     history = [
         read({"type": "function_call", "call_id": "call_0", "name": "f", "arguments": "{}"}),
@@ -118,21 +118,21 @@ async def test_an_id_of_the_history_is_not_given_again(upstream, model):
 
 
 @pytest.mark.parametrize("size", [1, 3, 1000])
-async def test_bytes_in_any_chunks(upstream, model, size):
-    whole = upstream.chat(
+async def test_any_chunk_size(upstream, model, size):
+    full = upstream.chat(
         ModelAnswer(reasoning="Hm…", text="Grüße 🎈", calls=(AnswerCall("f", '{"a": "ß"}'),), reason="calls")
     )
-    source = b": hello\r\n\r\n" + b"".join(whole.chunks).replace(b"\n\n", b"\r\n\r\n")
-    upstream.set_replies(type(whole)([source[at : at + size] for at in range(0, len(source), size)]))
+    source = b": hello\r\n\r\n" + b"".join(full.chunks).replace(b"\n\n", b"\r\n\r\n")
+    upstream.set_replies(type(full)([source[at : at + size] for at in range(0, len(source), size)]))
     answer = await ask(model)
 
     assert (answer.reasoning, answer.text, answer.calls[0].arguments) == ("Hm…", "Grüße 🎈", '{"a": "ß"}')
 
 
-async def test_an_answer_whose_numbers_never_come_is_whole(upstream, model):
-    play = upstream.chat(HELLO)
-    play.chunks, play.disconnect = play.chunks[:-2], True
-    upstream.set_replies(play)
+async def test_a_connection_that_breaks_before_the_usage_is_no_fault(upstream, model):
+    reply = upstream.chat(HELLO)
+    reply.chunks, reply.disconnect = reply.chunks[:-2], True
+    upstream.set_replies(reply)
 
     assert (await ask(model)).text == "Hello"
 
@@ -141,103 +141,103 @@ async def test_an_answer_whose_numbers_never_come_is_whole(upstream, model):
 
 
 @pytest.mark.parametrize(
-    "status, body, code, ours",
+    "status, body, code, fault_status",
     [
         (401, {"error": {"message": f"Incorrect API key provided: {KEY}"}}, "server_error", 502),
-        (404, {"error": {"message": "model 'theirs' not found"}}, "model_not_found", 400),
+        (404, {"error": {"message": "model 'upstream-name' not found"}}, "model_not_found", 400),
         (400, {"error": {"code": "context_length_exceeded", "message": "…"}}, "context_length_exceeded", 400),
         (400, {"error": {"message": f"bad field for {KEY} at http://10.0.0.7"}}, "invalid_request", 400),
         (429, {"error": {"message": "slow down"}}, "rate_limit_exceeded", 429),
         (500, {"error": {"message": "CUDA error on 10.0.0.7"}}, "server_error", 502),
     ],
 )
-async def test_refusals_are_mapped_and_not_leaked(upstream, model, status, body, code, ours):
+async def test_error_responses_are_mapped_without_upstream_text(upstream, model, status, body, code, fault_status):
     upstream.set_replies(upstream.json(body, status, {"retry-after": "3"}))
-    fault = await fault_of(model)
+    fault = await get_fault(model)
 
-    assert (fault.code, fault.status) == (code, ours)
-    assert not any(secret in str(fault.__dict__) for secret in (KEY, "10.0.0.7", "theirs", upstream.root))
+    assert (fault.code, fault.status) == (code, fault_status)
+    assert not any(secret in str(fault.__dict__) for secret in (KEY, "10.0.0.7", "upstream-name", upstream.root))
 
 
-async def test_a_huge_refusal_is_not_read_to_its_end(upstream, model):
-    play = upstream.json(b"x", 500)
-    play.chunks = [b"x" * 65536] * 2000
-    upstream.set_replies(play)
+async def test_a_large_error_body_is_not_read_completely(upstream, model):
+    reply = upstream.json(b"x", 500)
+    reply.chunks = [b"x" * 65536] * 2000
+    upstream.set_replies(reply)
 
-    assert (await fault_of(model)).status == 502
+    assert (await get_fault(model)).status == 502
     assert upstream.sent_chunks < 2000
 
 
-async def test_nobody_listens(unused_port):
+async def test_connection_refused(unused_port):
     model = ChatCompletions(f"http://127.0.0.1:{unused_port}/v1")
-    fault = await fault_of(model)
+    fault = await get_fault(model)
 
     assert (fault.status, fault.retryable) == (502, True)
     assert str(unused_port) not in fault.message
 
 
-async def test_an_address_that_is_none():
-    fault = await fault_of(ChatCompletions("not-an-address"))
+async def test_invalid_url():
+    fault = await get_fault(ChatCompletions("not-an-address"))
 
     assert (fault.status, fault.retryable) == (502, False)
 
 
-async def test_too_slow(upstream):
+async def test_read_timeout(upstream):
     upstream.set_replies(upstream.sse({"choices": []}, {"choices": []}, pause=5.0))
 
-    assert (await fault_of(ChatCompletions(upstream.url, timeouts=Timeouts(read=0.1)))).status == 504
+    assert (await get_fault(ChatCompletions(upstream.url, timeouts=Timeouts(read=0.1)))).status == 504
 
 
-async def test_a_connection_that_breaks(upstream, model):
-    play = upstream.chat(HELLO)
-    play.chunks, play.disconnect = play.chunks[:2], True
-    upstream.set_replies(play)
+async def test_a_broken_connection_is_retryable(upstream, model):
+    reply = upstream.chat(HELLO)
+    reply.chunks, reply.disconnect = reply.chunks[:2], True
+    upstream.set_replies(reply)
 
-    assert (await fault_of(model)).retryable
-
-
-async def test_an_answer_that_just_ends(upstream, model):
-    play = upstream.chat(HELLO)
-    play.chunks = play.chunks[:2]
-    upstream.set_replies(play)
-
-    assert "ended before" in (await fault_of(model)).message
+    assert (await get_fault(model)).retryable
 
 
-@pytest.mark.parametrize("garbage", ["<html>", "{", '{"choices": 7}', '"hello"'])
-async def test_garbage(upstream, model, garbage):
-    upstream.set_replies(upstream.sse(garbage))
+async def test_a_truncated_answer_is_a_fault(upstream, model):
+    reply = upstream.chat(HELLO)
+    reply.chunks = reply.chunks[:2]
+    upstream.set_replies(reply)
 
-    assert "could not be read" in (await fault_of(model)).message
+    assert "ended before" in (await get_fault(model)).message
 
 
-async def test_a_page_instead_of_an_answer(upstream, model):
+@pytest.mark.parametrize("data", ["<html>", "{", '{"choices": 7}', '"hello"'])
+async def test_malformed_events(upstream, model, data):
+    upstream.set_replies(upstream.sse(data))
+
+    assert "could not be read" in (await get_fault(model)).message
+
+
+async def test_an_html_page_instead_of_an_answer(upstream, model):
     page = upstream.json(b"<html>Welcome to the router</html>")
     page.content_type = "text/html"
     upstream.set_replies(page)
 
-    assert "could not be read" in (await fault_of(model)).message
+    assert "could not be read" in (await get_fault(model)).message
 
 
-async def test_an_error_in_the_middle(upstream, model):
+async def test_an_error_event_within_the_stream(upstream, model):
     upstream.set_replies(
         upstream.sse({"choices": [{"delta": {"content": "So"}}]}, {"error": {"message": KEY, "code": 500}})
     )
-    fault = await fault_of(model)
+    fault = await get_fault(model)
 
     assert KEY not in fault.message
 
 
 @pytest.mark.parametrize("content_type", ["text/event-stream", "application/json"])
-async def test_a_line_without_end_fills_no_memory(upstream, content_type):
-    play = upstream.sse()
-    play.chunks, play.content_type = [b"data: " + b"x" * 65530] * 3000, content_type
-    upstream.set_replies(play)
+async def test_an_endless_line_uses_bounded_memory(upstream, content_type):
+    reply = upstream.sse()
+    reply.chunks, reply.content_type = [b"data: " + b"x" * 65530] * 3000, content_type
+    upstream.set_replies(reply)
     model = ChatCompletions(upstream.url, max_event=1_000_000)
 
     tracemalloc.start()
     try:
-        fault = await fault_of(model)
+        fault = await get_fault(model)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -246,7 +246,7 @@ async def test_a_line_without_end_fills_no_memory(upstream, content_type):
     assert peak < 20_000_000
 
 
-async def test_a_slow_reader_holds_the_upstream_back(upstream, model):
+async def test_backpressure(upstream, model):
     chunk = {"choices": [{"delta": {"content": "x" * 10_000}}]}
     upstream.set_replies(upstream.sse(*[chunk] * 5000))
 
@@ -257,7 +257,7 @@ async def test_a_slow_reader_holds_the_upstream_back(upstream, model):
     await model.aclose()
 
 
-async def test_leaving_stops_the_upstream(upstream, model):
+async def test_closing_the_generator_disconnects(upstream, model):
     upstream.set_replies(upstream.sse(*[{"choices": [{"delta": {"content": "x"}}]}] * 500, pause=0.02))
 
     async with aclosing(model.generate(make_request())) as pieces:
@@ -279,7 +279,7 @@ async def test_retries_429_and_503_until_success(upstream, model, instrumentatio
     assert len(upstream.requests) == 3
 
 
-async def test_many_answers_at_once(upstream):
+async def test_concurrent_answers(upstream):
     upstream.set_replies(upstream.chat(ModelAnswer(text=LONG_TEXT[:500])))
     model = ChatCompletions(upstream.url)
     answers = await asyncio.gather(*(collect(model, make_request()) for _ in range(150)))
@@ -288,12 +288,12 @@ async def test_many_answers_at_once(upstream):
     assert {fold(pieces).text for pieces in answers} == {LONG_TEXT[:500]}
 
 
-# ── counting ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── count_tokens───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 TOOL = FunctionSpec("f", None, None)
 
 
-async def test_vllm_counts(upstream, model):
+async def test_count_tokens_with_vllm(upstream, model):
     upstream.set_replies(upstream.json({"count": 42, "max_model_len": 4096, "tokens": [1]}), path="tokenize")
 
     assert await model.count_tokens(make_request("Hello", TOOL)) == 42
@@ -302,13 +302,13 @@ async def test_vllm_counts(upstream, model):
     await model.aclose()
 
 
-async def test_llama_cpp_counts(upstream, model):
+async def test_count_tokens_with_llama_cpp(upstream, model):
     upstream.set_replies(upstream.json({"tokens": []}), upstream.json({"tokens": [1, 2, 3]}), path="tokenize")
     upstream.set_replies(upstream.json({"prompt": "<|user|>Hello"}), path="apply-template")
 
     assert await model.count_tokens(make_request("Hello", TOOL)) == 3
     assert await model.count_tokens(make_request()) == 3
-    assert [asked.path for asked in upstream.requests] == [
+    assert [request.path for request in upstream.requests] == [
         "tokenize",
         "apply-template",
         "tokenize",
@@ -318,15 +318,15 @@ async def test_llama_cpp_counts(upstream, model):
     await model.aclose()
 
 
-async def test_a_server_that_cannot_count_is_asked_once(upstream, model):
+async def test_a_server_without_tokenizer_is_asked_once(upstream, model):
     assert await model.count_tokens(make_request()) == estimate_request(make_request())
     assert await model.count_tokens(make_request()) == estimate_request(make_request())
     assert len(upstream.requests) == 1
     await model.aclose()
 
 
-@pytest.mark.parametrize("answer", [{"odd": 1}, 7])
-async def test_a_count_that_makes_no_sense_is_not_believed(upstream, model, answer):
+@pytest.mark.parametrize("answer", [{"unknown": 1}, 7])
+async def test_an_invalid_count_falls_back_to_the_estimate(upstream, model, answer):
     upstream.set_replies(upstream.json(answer), path="tokenize")
     assert await model.count_tokens(make_request()) == estimate_request(make_request())
     upstream.set_replies(upstream.json({"error": {}}, 500), path="tokenize")
@@ -334,7 +334,7 @@ async def test_a_count_that_makes_no_sense_is_not_believed(upstream, model, answ
     await model.aclose()
 
 
-async def test_nobody_is_asked_where_an_estimate_will_do(upstream):
+async def test_tokenizer_estimate_sends_no_request(upstream):
     model = ChatCompletions(upstream.url, tokenizer="estimate", dialect=ChatDialect(images=False))
     assert await model.count_tokens(make_request()) == estimate_request(make_request())
     assert upstream.requests == []

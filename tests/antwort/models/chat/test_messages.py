@@ -22,7 +22,7 @@ def user(content):
     return {"type": "message", "role": "user", "content": content}
 
 
-def said(text):
+def assistant(text):
     return {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": text}]}
 
 
@@ -43,7 +43,7 @@ def tool(call_id, content="done"):
 
 
 def test_a_conversation():
-    assert messages(user("Hi"), said("Hello!"), user("Bye"), instructions="Be kind.") == [
+    assert messages(user("Hi"), assistant("Hello!"), user("Bye"), instructions="Be kind.") == [
         {"role": "system", "content": "Be kind."},
         {"role": "user", "content": "Hi"},
         {"role": "assistant", "content": "Hello!"},
@@ -63,8 +63,8 @@ def test_instructions_at_the_start_are_one_message():
     assert messages(developer, user("Hi"), developer_role="developer")[0]["role"] == "developer"
 
 
-def test_parallel_calls_are_one_message_and_their_results_follow():
-    assert messages(user("Go"), said("I look."), call("a"), call("b"), output("b", "B"), output("a", "A")) == [
+def test_parallel_calls_are_one_message_followed_by_their_outputs():
+    assert messages(user("Go"), assistant("I look."), call("a"), call("b"), output("b", "B"), output("a", "A")) == [
         {"role": "user", "content": "Go"},
         {"role": "assistant", "content": "I look.", "tool_calls": [tool_call("a"), tool_call("b")]},
         tool("a", "A"),
@@ -72,7 +72,7 @@ def test_parallel_calls_are_one_message_and_their_results_follow():
     ]
 
 
-def test_calls_one_after_the_other_are_not():
+def test_sequential_calls_are_separate_messages():
     assert messages(call("a"), output("a"), call("b"), output("b")) == [
         {"role": "assistant", "content": "", "tool_calls": [tool_call("a")]},
         tool("a"),
@@ -81,16 +81,16 @@ def test_calls_one_after_the_other_are_not():
     ]
 
 
-def test_a_result_follows_its_call_wherever_it_stands():
+def test_an_output_follows_its_call_wherever_it_is():
     assert [one["role"] for one in messages(call("a"), user("Hurry"), output("a"))] == ["assistant", "tool", "user"]
 
 
-def test_a_call_without_a_result_and_a_result_without_a_call():
+def test_a_call_without_output_and_an_output_without_call():
     assert messages(call("a"), user("Well?"))[1] == tool("a", OUTPUT_NOT_STORED)
     assert messages(output("gone", "42")) == [{"role": "user", "content": "Result of an earlier tool call:\n42"}]
 
 
-def test_an_id_that_comes_twice():
+def test_a_repeated_call_id():
     assert [one["content"] for one in messages(call("a"), output("a", "1"), call("a"), output("a", "2"))] == [
         "",
         "1",
@@ -102,13 +102,13 @@ def test_an_id_that_comes_twice():
 def test_custom_tools_are_functions_with_one_input():
     raw = {"type": "custom_tool_call", "call_id": "a", "name": "sql", "input": 'SELECT "x"'}
     result = {"type": "custom_tool_call_output", "call_id": "a", "output": [{"type": "input_text", "text": "1"}]}
-    made, answer = messages(raw, result)
+    message, tool_output = messages(raw, result)
 
-    assert json.loads(made["tool_calls"][0]["function"]["arguments"]) == {"input": 'SELECT "x"'}
-    assert answer == tool("a", "1")
+    assert json.loads(message["tool_calls"][0]["function"]["arguments"]) == {"input": 'SELECT "x"'}
+    assert tool_output == tool("a", "1")
 
 
-def test_hosted_calls_are_retold():
+def test_hosted_calls_become_function_calls():
     code = {
         "type": "code_interpreter_call",
         "id": "ci_1",
@@ -117,10 +117,10 @@ def test_hosted_calls_are_retold():
         "outputs": [{"type": "logs", "logs": "2"}],
     }
     shell = {"type": "shell_call", "id": "sh_1", "call_id": "s", "action": {"commands": ["ls"]}}
-    listed = {"stdout": "a", "stderr": "", "outcome": {"type": "exit", "exit_code": 0}}
-    shown = {"type": "shell_call_output", "call_id": "s", "output": [listed]}
+    entry = {"stdout": "a", "stderr": "", "outcome": {"type": "exit", "exit_code": 0}}
+    shell_output = {"type": "shell_call_output", "call_id": "s", "output": [entry]}
 
-    assert messages(code, said("Two."), shell, shown) == [
+    assert messages(code, assistant("Two."), shell, shell_output) == [
         {"role": "assistant", "content": "", "tool_calls": [tool_call("ci_1", "code_interpreter", '{"code": "1+1"}')]},
         tool("ci_1", "2"),
         {"role": "assistant", "content": "Two.", "tool_calls": [tool_call("s", "shell", '{"commands": ["ls"]}')]},
@@ -128,7 +128,7 @@ def test_hosted_calls_are_retold():
     ]
 
 
-def test_pictures_are_sent_or_mentioned():
+def test_images_are_sent_or_replaced_by_a_placeholder():
     content = [
         {"type": "input_text", "text": "What is it?"},
         {"type": "input_image", "image_url": PIXEL, "detail": "low"},
@@ -143,27 +143,27 @@ def test_pictures_are_sent_or_mentioned():
     assert messages(user(unknown))[0]["content"] == "[image]"
 
 
-def test_pictures_of_a_tool_are_shown_after_all_results():
-    picture = [{"type": "input_text", "text": "see"}, {"type": "input_image", "image_url": PIXEL, "detail": "auto"}]
-    shown = messages(call("a"), call("b"), output("a", picture), output("b"), user("Nice"))
+def test_images_of_a_tool_follow_all_outputs():
+    image = [{"type": "input_text", "text": "see"}, {"type": "input_image", "image_url": PIXEL, "detail": "auto"}]
+    result = messages(call("a"), call("b"), output("a", image), output("b"), user("Nice"))
 
-    assert [one["role"] for one in shown] == ["assistant", "tool", "tool", "user", "user"]
-    assert shown[1]["content"] == "see\n[image]"
-    assert shown[3]["content"][1] == {"type": "image_url", "image_url": {"url": PIXEL}}
-    assert len(messages(call("a"), output("a", picture), images=False)) == 2
+    assert [one["role"] for one in result] == ["assistant", "tool", "tool", "user", "user"]
+    assert result[1]["content"] == "see\n[image]"
+    assert result[3]["content"][1] == {"type": "image_url", "image_url": {"url": PIXEL}}
+    assert len(messages(call("a"), output("a", image), images=False)) == 2
 
 
-def test_files_with_text_are_shown_and_others_mentioned():
+def test_text_files_are_included_and_others_replaced_by_a_placeholder():
     text = "data:text/plain;base64," + base64.b64encode("grüße".encode()).decode()
     pdf = {"type": "input_file", "filename": "a.pdf", "file_data": "data:application/pdf;base64,AAAA"}
     bad = {"type": "input_file", "filename": "b.txt", "file_data": "data:text/plain;base64,%%%"}
 
-    shown = messages(user([{"type": "input_file", "filename": "a.txt", "file_data": text}, pdf, bad]))[0]["content"]
+    result = messages(user([{"type": "input_file", "filename": "a.txt", "file_data": text}, pdf, bad]))[0]["content"]
 
-    assert shown == "[attached file: a.txt]\ngrüße\n[end of a.txt]\n[attached file: a.pdf]\n[attached file: b.txt]"
+    assert result == "[attached file: a.txt]\ngrüße\n[end of a.txt]\n[attached file: a.pdf]\n[attached file: b.txt]"
 
 
-def test_files_without_text_are_sent_where_the_server_takes_them():
+def test_binary_files_are_sent_if_the_dialect_allows():
     text = {"type": "input_file", "filename": "a.txt", "file_data": "data:text/plain;base64,YQ=="}
     pdf = {"type": "input_file", "filename": "a.pdf", "file_data": "data:application/pdf;base64,AAAA"}
     sent = {"type": "file", "file": {"filename": "a.pdf", "file_data": "data:application/pdf;base64,AAAA"}}
@@ -172,38 +172,44 @@ def test_files_without_text_are_sent_where_the_server_takes_them():
         {"type": "text", "text": "[attached file: a.txt]\na\n[end of a.txt]"},
         sent,
     ]
-    of_a_tool = messages(call("a"), output("a", [pdf]), files=True)
-    assert [one["role"] for one in of_a_tool] == ["assistant", "tool", "user"]
-    assert of_a_tool[2]["content"][1] == sent
+    from_tool = messages(call("a"), output("a", [pdf]), files=True)
+    assert [one["role"] for one in from_tool] == ["assistant", "tool", "user"]
+    assert from_tool[2]["content"][1] == sent
 
 
 def test_reasoning_is_dropped_or_sent_back():
-    thought = {"type": "reasoning", "id": "rs_1", "summary": [], "content": [{"type": "reasoning_text", "text": "Hm."}]}
+    reasoning = {
+        "type": "reasoning",
+        "id": "rs_1",
+        "summary": [],
+        "content": [{"type": "reasoning_text", "text": "Hm."}],
+    }
 
-    assert messages(thought, said("Hello")) == [{"role": "assistant", "content": "Hello"}]
+    assert messages(reasoning, assistant("Hello")) == [{"role": "assistant", "content": "Hello"}]
     assert (
-        messages(thought, call("a"), output("a"), replay_reasoning="reasoning_content")[0]["reasoning_content"] == "Hm."
+        messages(reasoning, call("a"), output("a"), replay_reasoning="reasoning_content")[0]["reasoning_content"]
+        == "Hm."
     )
-    assert messages(thought, said("Hello"), replay_reasoning="reasoning")[0]["reasoning"] == "Hm."
+    assert messages(reasoning, assistant("Hello"), replay_reasoning="reasoning")[0]["reasoning"] == "Hm."
 
 
-def test_a_refusal_is_said_and_what_nobody_knows_is_skipped():
-    refused = {"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]}
+def test_refusals_are_text_and_unknown_items_are_skipped():
+    refusal = {"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]}
 
     assert messages(
-        refused, {"type": "brand_new", "x": 1}, {"type": "compaction"}, {"type": "item_reference", "id": "x"}
+        refusal, {"type": "brand_new", "x": 1}, {"type": "compaction"}, {"type": "item_reference", "id": "x"}
     ) == [{"role": "assistant", "content": "No."}]
 
 
 ITEMS = st.one_of(
-    st.sampled_from([user("u"), said("s"), {"type": "new"}, {"type": "reasoning", "summary": []}]),
+    st.sampled_from([user("u"), assistant("s"), {"type": "new"}, {"type": "reasoning", "summary": []}]),
     st.sampled_from("abc").map(call),
     st.sampled_from("abc").map(output),
 )
 
 
 @given(st.lists(ITEMS, max_size=12))
-def test_every_result_stands_behind_its_call_and_every_call_has_one(raws):
+def test_every_call_is_followed_by_exactly_one_output(raws):
     open_calls: list[str] = []
     for message in messages(*raws):
         if message["role"] == "tool":
@@ -215,16 +221,16 @@ def test_every_result_stands_behind_its_call_and_every_call_has_one(raws):
 
 
 @pytest.mark.parametrize(
-    "written", ['{"code": "print(1)', "[]", "7", "null", "print(1)", '{"a": "line\nbreak"}', "\ud800", "[" * 100_000]
+    "arguments", ['{"code": "print(1)', "[]", "7", "null", "print(1)", '{"a": "line\nbreak"}', "\ud800", "[" * 100_000]
 )
-def test_arguments_that_no_server_can_read_are_retold_as_some_that_all_can(written):
-    _, made, _ = messages(user("Hi"), call("c1", arguments=written), output("c1", "not valid JSON"))
-    (told,) = made["tool_calls"]
+def test_invalid_json_arguments_are_wrapped(arguments):
+    _, message, _ = messages(user("Hi"), call("c1", arguments=arguments), output("c1", "not valid JSON"))
+    (tool_call_sent,) = message["tool_calls"]
 
-    assert json.loads(told["function"]["arguments"]) == {"not_json": written}
+    assert json.loads(tool_call_sent["function"]["arguments"]) == {"not_json": arguments}
 
 
-def test_arguments_that_can_be_read_stay_as_they_were_written():
-    _, made, _ = messages(user("Hi"), call("c1", arguments='{ "a":1.50 }'), output("c1"))
+def test_valid_arguments_are_unchanged():
+    _, message, _ = messages(user("Hi"), call("c1", arguments='{ "a":1.50 }'), output("c1"))
 
-    assert made["tool_calls"] == [tool_call("c1", arguments='{ "a":1.50 }')]
+    assert message["tool_calls"] == [tool_call("c1", arguments='{ "a":1.50 }')]

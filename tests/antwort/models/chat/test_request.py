@@ -15,13 +15,13 @@ STRICT = FunctionSpec("get", "Gets.", {"type": "object", "properties": {"a": {"t
 
 
 def body(dialect=None, *, include_usage=True, **request):
-    asked = ModelRequest(model="ours", items=HELLO, **request)
-    return to_body(asked, model="theirs", dialect=dialect or ChatDialect(), include_usage=include_usage)
+    model_request = ModelRequest(model="client-name", items=HELLO, **request)
+    return to_body(model_request, model="upstream-name", dialect=dialect or ChatDialect(), include_usage=include_usage)
 
 
-def test_what_is_not_asked_for_is_not_sent():
+def test_fields_that_are_not_set_are_not_sent():
     assert body() == {
-        "model": "theirs",
+        "model": "upstream-name",
         "messages": [{"role": "user", "content": "Hi"}],
         "stream": True,
         "stream_options": {"include_usage": True},
@@ -47,17 +47,17 @@ def test_tools_are_functions():
         (MustCall("look"), {"type": "function", "function": {"name": "look"}}),
     ],
 )
-def test_choices(choice, sent):
+def test_tool_choice(choice, sent):
     assert body(tools=[PLAIN], choice=choice).get("tool_choice") == sent
     assert "tool_choice" not in body(choice=choice)
 
 
-def test_one_call_at_a_time():
+def test_parallel_tool_calls():
     assert body(tools=[PLAIN], parallel=False)["parallel_tool_calls"] is False
     assert "parallel_tool_calls" not in body(parallel=False)
 
 
-def test_formats():
+def test_response_format():
     schema = JsonSchemaFormat(name="answer", schema={"type": "object"}, description="What.", strict=True)
     assert body(format=JsonObjectFormat())["response_format"] == {"type": "json_object"}
     assert body(format=schema)["response_format"] == {
@@ -89,26 +89,26 @@ def test_sampling():
     assert "verbosity" not in body(verbosity="medium")
 
 
-def test_logprobs_are_asked_for_alone_or_with_likely_ones():
-    asked = [
-        {name: body(top_logprobs=most).get(name) for name in ("logprobs", "top_logprobs")} for most in (None, 0, 2)
+def test_logprobs_with_and_without_alternatives():
+    fields = [
+        {name: body(top_logprobs=number).get(name) for name in ("logprobs", "top_logprobs")} for number in (None, 0, 2)
     ]
 
-    assert asked == [
+    assert fields == [
         {"logprobs": None, "top_logprobs": None},
         {"logprobs": True, "top_logprobs": None},
         {"logprobs": True, "top_logprobs": 2},
     ]
 
 
-def test_a_grammar_is_told_in_words():
+def test_a_grammar_is_in_the_description():
     spec = FunctionSpec("sql", "Runs.", None, free_text=True, grammar=GrammarFormat("lark", "start: /a/"))
     [tool] = body(tools=[spec])["tools"]
 
     assert tool["function"]["description"] == "Runs.\n\nThe input must be allowed by this lark grammar:\nstart: /a/"
 
 
-def test_dialects():
+def test_dialect():
     dialect = ChatDialect(
         max_tokens_field="max_completion_tokens", extra={"top_k": 20, "temperature": 0.7, "stream": False}
     )

@@ -14,8 +14,8 @@ from antwort.net.sse import EventReader, ServerEvent
 from antwort.testing.model import AnswerCall, ModelAnswer, fold
 
 
-def read(*payloads, mint=lambda: "minted", name="", logprobs=None):
-    stream = ChatStream(model="mine", new_call_id=mint, top_logprobs=logprobs)
+def read(*payloads, name="", top_logprobs=None):
+    stream = ChatStream(model="mine", new_call_id=lambda: "new_id", top_logprobs=top_logprobs)
     pieces = []
     for payload in payloads:
         data = payload if isinstance(payload, bytes) else json.dumps(payload).encode()
@@ -30,7 +30,7 @@ def chunk(delta, reason=None, **more):
 STOP = chunk({}, "stop")
 
 
-def test_the_reasoning_in_either_field_or_in_both():
+def test_reasoning_in_either_field_or_both():
     for delta in ({"reasoning_content": "Hm."}, {"reasoning": "Hm."}, {"reasoning_content": "Hm.", "reasoning": "Hm."}):
         assert fold(read(chunk(delta), STOP)).reasoning == "Hm."
     assert fold(read(chunk({"reasoning": {"odd": 1}}), STOP)).reasoning == ""
@@ -41,7 +41,7 @@ def test_content_in_parts_and_null_fields():
     assert fold(read(chunk(delta), chunk({"content": None}), STOP)).text == "a"
 
 
-def test_a_server_that_does_not_stream():
+def test_an_answer_that_is_not_streamed():
     message = {
         "role": "assistant",
         "content": "Hi",
@@ -55,7 +55,7 @@ def test_a_server_that_does_not_stream():
     )
 
 
-def test_the_call_of_old_servers():
+def test_legacy_function_call():
     answer = fold(
         read(
             chunk({"function_call": {"name": "f", "arguments": "{"}}),
@@ -63,11 +63,11 @@ def test_the_call_of_old_servers():
         )
     )
 
-    assert answer.calls == (AnswerCall("f", "{}", "minted"),)
+    assert answer.calls == (AnswerCall("f", "{}", "new_id"),)
 
 
 @pytest.mark.parametrize(
-    "reason, calls, ours",
+    "reason, has_calls, expected",
     [
         ("stop", False, "stop"),
         ("eos", False, "stop"),
@@ -79,19 +79,21 @@ def test_the_call_of_old_servers():
         ({"type": "length"}, False, "length"),
     ],
 )
-def test_why_it_ended(reason, calls, ours):
-    delta = {"tool_calls": [{"index": 0, "function": {"name": "f", "arguments": "{}"}}]} if calls else {"content": "x"}
+def test_finish_reason(reason, has_calls, expected):
+    delta = (
+        {"tool_calls": [{"index": 0, "function": {"name": "f", "arguments": "{}"}}]} if has_calls else {"content": "x"}
+    )
 
-    assert fold(read(chunk(delta), chunk({}, reason))).reason == ours
+    assert fold(read(chunk(delta), chunk({}, reason))).reason == expected
 
 
 @pytest.mark.parametrize("reason", ["error", "abort", {"type": "abort"}])
-def test_an_end_that_is_a_failure(reason):
+def test_an_error_finish_reason_is_a_fault(reason):
     with pytest.raises(ModelFault):
         read(chunk({"content": "x"}), chunk({}, reason))
 
 
-def test_the_last_numbers_count():
+def test_the_last_usage_is_used():
     usage = {"prompt_tokens": 5, "completion_tokens": 2, "prompt_tokens_details": None}
     answer = fold(
         read(chunk({"content": "x"}, usage={"prompt_tokens": 5}), STOP, {"choices": [], "usage": usage}, b"[DONE]")
@@ -100,32 +102,32 @@ def test_the_last_numbers_count():
     assert (answer.usage.input_tokens, answer.usage.output_tokens, answer.usage.total_tokens) == (5, 2, 7)
 
 
-def test_done_alone_is_an_end_and_silence_is_none():
+def test_done_without_finish_reason_is_complete_and_neither_is_a_fault():
     assert fold(read(chunk({"content": "x"}), b" [DONE] ")).reason == "stop"
     with pytest.raises(ModelFault, match="ended before it was complete"):
         read(chunk({"content": "x"}))
 
 
-def test_other_choices_are_not_ours():
+def test_other_choices_are_ignored():
     assert (
         fold(read({"choices": [{"index": 1, "delta": {"content": "other"}}]}, chunk({"content": "x"}), STOP)).text
         == "x"
     )
 
 
-def test_logprobs_come_with_their_text():
+def test_logprobs():
     one = {"token": "x", "bytes": [120], "logprob": -0.5, "top_logprobs": []}
     first = {"choices": [{"index": 0, "delta": {"content": "x"}, "logprobs": {"content": [one]}}]}
 
-    assert read(first, STOP, logprobs=0)[0] == TextPiece("x", (one,))
+    assert read(first, STOP, top_logprobs=0)[0] == TextPiece("x", (one,))
     assert read(first, STOP)[0] == TextPiece("x")
 
 
-def test_logprobs_of_no_text_or_of_an_odd_form_begin_nothing():
-    thought = {"delta": {"reasoning_content": "Hm"}, "logprobs": {"content": [{"token": "Hm", "logprob": -1}]}}
-    odd = {"delta": {"content": "x"}, "logprobs": [0.5]}
+def test_logprobs_of_reasoning_and_invalid_logprobs_are_ignored():
+    reasoning = {"delta": {"reasoning_content": "Hm"}, "logprobs": {"content": [{"token": "Hm", "logprob": -1}]}}
+    invalid = {"delta": {"content": "x"}, "logprobs": [0.5]}
     half = {"delta": {"content": ""}, "logprobs": {"content": [{"token": "\ufffd", "logprob": -1, "bytes": [195]}]}}
-    pieces = read({"choices": [thought]}, {"choices": [odd]}, {"choices": [half]}, STOP, logprobs=0)[:-1]
+    pieces = read({"choices": [reasoning]}, {"choices": [invalid]}, {"choices": [half]}, STOP, top_logprobs=0)[:-1]
 
     assert [type(piece) for piece in pieces] == [ReasoningPiece, TextPiece, TextPiece]
     assert pieces[1:] == [
@@ -143,7 +145,7 @@ def test_logprobs_of_no_text_or_of_an_odd_form_begin_nothing():
         ({"message": "secret"}, "error", "server_error"),
     ],
 )
-def test_an_error_in_the_middle(payload, name, code):
+def test_an_error_event(payload, name, code):
     with pytest.raises(ModelFault) as caught:
         read(payload, name=name)
     assert caught.value.code == code
@@ -151,15 +153,15 @@ def test_an_error_in_the_middle(payload, name, code):
 
 
 @pytest.mark.parametrize(
-    "garbage",
+    "data",
     [b"<html>", b"", b"\xff\xfe", b'"text"', b"[]", b'{"choices": 7}', b'{"choices": [{"delta": []}]}', b"[" * 99_999],
 )
-def test_garbage_is_a_fault(garbage):
+def test_malformed_data_is_a_fault(data):
     with pytest.raises(ModelFault, match="could not be read"):
-        read(garbage)
+        read(data)
 
 
-def test_a_call_that_nobody_named_is_a_fault():
+def test_a_call_without_name_is_a_fault():
     with pytest.raises(ModelFault, match="could not be read"):
         read(chunk({"tool_calls": [{"index": 0, "function": {"arguments": "{}"}}]}), STOP)
 
@@ -168,18 +170,18 @@ WORDS = st.text(alphabet='abc é🎈\n"\\{}:', max_size=30)
 
 
 @given(WORDS, WORDS, st.lists(st.dictionaries(WORDS, WORDS, max_size=2), max_size=3), st.data())
-def test_fragments_and_bytes_cut_anywhere_fold_to_the_same_answer(reasoning, text, calls, data):
-    def fragments(whole):
-        cuts = sorted({0, len(whole), *data.draw(st.lists(st.integers(0, len(whole)), max_size=4))})
-        return [whole[start:stop] for start, stop in itertools.pairwise(cuts)]
+def test_any_split_of_fragments_and_bytes_gives_the_same_answer(reasoning, text, calls, data):
+    def fragments(value):
+        cuts = sorted({0, len(value), *data.draw(st.lists(st.integers(0, len(value)), max_size=4))})
+        return [value[start:stop] for start, stop in itertools.pairwise(cuts)]
 
     chunks = [chunk({"reasoning_content": part}) for part in fragments(reasoning)]
     chunks += [chunk({"content": part}) for part in fragments(text)]
-    for at, arguments in enumerate(calls):
-        first = {"index": at, "id": f"id_{at}", "function": {"name": "f", "arguments": ""}}
+    for index, arguments in enumerate(calls):
+        first = {"index": index, "id": f"id_{index}", "function": {"name": "f", "arguments": ""}}
         chunks.append(chunk({"tool_calls": [first]}))
         chunks += [
-            chunk({"tool_calls": [{"index": at, "function": {"arguments": part}}]})
+            chunk({"tool_calls": [{"index": index, "function": {"arguments": part}}]})
             for part in fragments(json.dumps(arguments))
         ]
     end = data.draw(st.sampled_from(["\n", "\r\n"]))

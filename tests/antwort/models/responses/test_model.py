@@ -14,7 +14,7 @@ KEY = "sk-very-secret"
 
 @pytest.fixture
 def model(upstream):
-    return Responses(upstream.url, model="theirs", api_key=KEY, timeouts=Timeouts(read=1.0))
+    return Responses(upstream.url, model="upstream-name", api_key=KEY, timeouts=Timeouts(read=1.0))
 
 
 async def ask(model):
@@ -24,16 +24,20 @@ async def ask(model):
         await model.aclose()
 
 
-async def test_what_is_sent(upstream, model):
+async def test_request_and_answer(upstream, model):
     upstream.set_replies(upstream.responses(ModelAnswer(reasoning="Hm.", text="Hello")))
     answer = await ask(model)
 
-    [asked] = upstream.requests
-    assert (asked.path, asked.headers["authorization"], asked.body["store"]) == ("v1/responses", f"Bearer {KEY}", False)
+    [request] = upstream.requests
+    assert (request.path, request.headers["authorization"], request.body["store"]) == (
+        "v1/responses",
+        f"Bearer {KEY}",
+        False,
+    )
     assert (answer.text, answer.sealed) == ("Hello", ("gAAAA-sealed",))
 
 
-async def test_refusals_are_mapped_and_not_leaked(upstream, model):
+async def test_error_responses_are_mapped_without_upstream_text(upstream, model):
     upstream.set_replies(upstream.json({"error": {"message": f"Incorrect key {KEY}", "code": "invalid_api_key"}}, 401))
 
     with pytest.raises(ModelFault) as caught:
@@ -42,27 +46,27 @@ async def test_refusals_are_mapped_and_not_leaked(upstream, model):
     assert KEY not in caught.value.message
 
 
-async def test_a_connection_that_breaks(upstream, model):
-    play = upstream.responses(ModelAnswer(text="Hello"))
-    play.chunks, play.disconnect = play.chunks[:-1], True
-    upstream.set_replies(play)
+async def test_a_broken_connection_is_a_fault(upstream, model):
+    reply = upstream.responses(ModelAnswer(text="Hello"))
+    reply.chunks, reply.disconnect = reply.chunks[:-1], True
+    upstream.set_replies(reply)
 
     with pytest.raises(ModelFault, match="ended before"):
         await ask(model)
 
 
-async def test_counting(upstream, model):
+async def test_count_tokens(upstream, model):
     counted = upstream.json({"object": "response.input_tokens", "input_tokens": 11})
     upstream.set_replies(counted, path="v1/responses/input_tokens")
     assert await model.count_tokens(make_request()) == 11
 
-    for odd in (upstream.json({"odd": 1}), upstream.json(b"<html>"), upstream.json({}, 500)):
-        upstream.set_replies(odd, path="v1/responses/input_tokens")
+    for invalid in (upstream.json({"odd": 1}), upstream.json(b"<html>"), upstream.json({}, 500)):
+        upstream.set_replies(invalid, path="v1/responses/input_tokens")
         assert await model.count_tokens(make_request()) == estimate_request(make_request())
     await model.aclose()
 
 
-async def test_a_server_that_cannot_count_is_asked_once(upstream, model):
+async def test_a_server_without_token_count_is_asked_once(upstream, model):
     for _ in range(2):
         assert await model.count_tokens(make_request()) == estimate_request(make_request())
     assert len(upstream.requests) == 1

@@ -9,21 +9,21 @@ from antwort.engine.ports import FunctionSpec, ModelRequest, MustCall
 from antwort.models.responses.request import ReplayReasoning, to_body, to_input
 
 HELLO = {"type": "message", "role": "user", "content": "Hi"}
-LOOK = FunctionSpec("look", "Looks.", {"type": "object"}, strict=True)
-FREE = FunctionSpec("sql", None, None, free_text=True)
+LOOK_TOOL = FunctionSpec("look", "Looks.", {"type": "object"}, strict=True)
+FREE_TEXT_TOOL = FunctionSpec("sql", None, None, free_text=True)
 
 
 def body(**request):
-    return to_body(ModelRequest(model="ours", items=[read(HELLO)], **request), model="theirs")
+    return to_body(ModelRequest(model="client-name", items=[read(HELLO)], **request), model="upstream-name")
 
 
-def sent(*raws, reasoning: ReplayReasoning = "sealed"):
+def to_items(*raws, reasoning: ReplayReasoning = "sealed"):
     return list(to_input([read(raw) for raw in raws], reasoning))
 
 
-def test_what_is_not_asked_for_is_not_sent():
+def test_fields_that_are_not_set_are_not_sent():
     assert body() == {
-        "model": "theirs",
+        "model": "upstream-name",
         "input": [HELLO],
         "stream": True,
         "store": False,
@@ -31,8 +31,8 @@ def test_what_is_not_asked_for_is_not_sent():
     }
 
 
-def test_ids_are_ours_and_stay_here():
-    said = {
+def test_ids_and_status_are_removed():
+    message = {
         "id": "msg_1",
         "type": "message",
         "role": "assistant",
@@ -49,30 +49,30 @@ def test_ids_are_ours_and_stay_here():
         "arguments": "{}",
     }
 
-    assert sent({"role": "user", "content": "Hi"}, said, call) == [
+    assert to_items({"role": "user", "content": "Hi"}, message, call) == [
         HELLO,
         {"type": "message", "role": "assistant", "content": [], "phase": "final_answer"},
         {"type": "function_call", "call_id": "a", "name": "f", "arguments": "{}"},
     ]
 
 
-def test_reasoning_goes_back_sealed_whole_or_not_at_all():
+def test_replay_reasoning():
     sealed = {"id": "rs_1", "type": "reasoning", "summary": [], "encrypted_content": "gAAAA"}
     plain = {"id": "rs_2", "type": "reasoning", "summary": [], "encrypted_content": None}
 
-    assert sent(sealed, plain) == [{"type": "reasoning", "summary": [], "encrypted_content": "gAAAA"}]
-    assert len(sent(sealed, plain, reasoning="all")) == 2
-    assert sent(sealed, plain, reasoning="drop") == []
+    assert to_items(sealed, plain) == [{"type": "reasoning", "summary": [], "encrypted_content": "gAAAA"}]
+    assert len(to_items(sealed, plain, reasoning="all")) == 2
+    assert to_items(sealed, plain, reasoning="drop") == []
 
 
-def test_hosted_calls_are_retold_and_the_unknown_is_left_out():
+def test_hosted_calls_become_function_calls_and_unknown_items_are_dropped():
     code = {"type": "code_interpreter_call", "id": "ci_1", "container_id": "cntr_1", "code": "1", "outputs": []}
     shell = {"type": "shell_call", "id": "sh_1", "call_id": "s", "action": {}}
-    shown = {"type": "shell_call_output", "id": "sho_1", "call_id": "s", "output": []}
+    shell_output = {"type": "shell_call_output", "id": "sho_1", "call_id": "s", "output": []}
 
-    retold = sent(code, shell, shown, {"type": "brand_new"}, {"type": "item_reference", "id": "x"})
+    items = to_items(code, shell, shell_output, {"type": "brand_new"}, {"type": "item_reference", "id": "x"})
 
-    assert [(one["type"], one["call_id"]) for one in retold] == [
+    assert [(one["type"], one["call_id"]) for one in items] == [
         ("function_call", "ci_1"),
         ("function_call_output", "ci_1"),
         ("function_call", "s"),
@@ -80,15 +80,15 @@ def test_hosted_calls_are_retold_and_the_unknown_is_left_out():
     ]
 
 
-def test_tools_and_choices():
-    assert body(tools=[LOOK, FREE])["tools"] == [
+def test_tools_and_tool_choice():
+    assert body(tools=[LOOK_TOOL, FREE_TEXT_TOOL])["tools"] == [
         {"type": "function", "name": "look", "description": "Looks.", "parameters": {"type": "object"}, "strict": True},
         {"type": "custom", "name": "sql"},
     ]
-    assert body(tools=[LOOK], choice=MustCall("look"))["tool_choice"] == {"type": "function", "name": "look"}
-    assert body(tools=[FREE], choice=MustCall("sql"))["tool_choice"] == {"type": "custom", "name": "sql"}
-    assert body(tools=[LOOK], choice="required", parallel=False)["parallel_tool_calls"] is False
-    assert "tool_choice" not in body(tools=[LOOK])
+    assert body(tools=[LOOK_TOOL], choice=MustCall("look"))["tool_choice"] == {"type": "function", "name": "look"}
+    assert body(tools=[FREE_TEXT_TOOL], choice=MustCall("sql"))["tool_choice"] == {"type": "custom", "name": "sql"}
+    assert body(tools=[LOOK_TOOL], choice="required", parallel=False)["parallel_tool_calls"] is False
+    assert "tool_choice" not in body(tools=[LOOK_TOOL])
 
 
 def test_options():
@@ -114,7 +114,7 @@ def test_options():
     assert body()["include"] == ["reasoning.encrypted_content"]
 
 
-def test_a_grammar_goes_along():
+def test_a_grammar_is_sent():
     spec = FunctionSpec("sql", None, None, free_text=True, grammar=GrammarFormat("regex", "a+"))
 
     assert body(tools=[spec])["tools"] == [
@@ -123,19 +123,19 @@ def test_a_grammar_goes_along():
 
 
 @pytest.mark.parametrize("name", ["stream", "store", "include", "temperature"])
-def test_counting_asks_for_the_input_alone(name):
-    request = ModelRequest(model="ours", items=[read(HELLO)], tools=[LOOK], temperature=0.5)
+def test_the_token_count_request_contains_only_input_fields(name):
+    request = ModelRequest(model="client-name", items=[read(HELLO)], tools=[LOOK_TOOL], temperature=0.5)
 
-    assert name not in to_body(request, model="theirs", stream=False)
+    assert name not in to_body(request, model="upstream-name", stream=False)
 
 
-def test_the_data_of_files_goes_along_and_their_ids_do_not():
+def test_file_data_is_sent_without_file_ids():
     parts = [
         {"type": "input_image", "file_id": "file-1", "image_url": "data:image/png;base64,AAAA"},
         {"type": "input_file", "file_id": "file-2", "file_data": "data:,x", "filename": "x"},
         {"type": "input_image", "image_url": "https://x.example"},
     ]
-    sent = [
+    without_ids = [
         {"type": "input_image", "image_url": "data:image/png;base64,AAAA"},
         {"type": "input_file", "file_data": "data:,x", "filename": "x"},
         {"type": "input_image", "image_url": "https://x.example"},
@@ -144,6 +144,6 @@ def test_the_data_of_files_goes_along_and_their_ids_do_not():
     output = {"type": "function_call_output", "call_id": "a", "output": parts}
 
     assert list(to_input([read(message), read(output)], "drop")) == [
-        {"type": "message", "role": "user", "content": sent},
-        {"type": "function_call_output", "call_id": "a", "output": sent},
+        {"type": "message", "role": "user", "content": without_ids},
+        {"type": "function_call_output", "call_id": "a", "output": without_ids},
     ]

@@ -13,8 +13,8 @@ from antwort.net.sse import ServerEvent
 from antwort.testing.model import AnswerCall, fold
 
 
-def read(*payloads, name="", logprobs=None):
-    stream, pieces = ResponsesStream(model="mine", new_call_id=lambda: "minted", top_logprobs=logprobs), []
+def read(*payloads, name="", top_logprobs=None):
+    stream, pieces = ResponsesStream(model="mine", new_call_id=lambda: "new_id", top_logprobs=top_logprobs), []
     for payload in payloads:
         data = payload if isinstance(payload, bytes) else json.dumps(payload).encode()
         pieces += stream.read(ServerEvent(name, data))
@@ -37,20 +37,20 @@ COMPLETED = {"type": "response.completed", "response": {"status": "completed"}}
 CALL = {"type": "function_call", "id": "fc_1", "call_id": "a", "name": "f", "arguments": ""}
 
 
-def test_what_deltas_left_out_is_made_up_for_by_the_whole():
-    whole = {"type": "response.output_text.done", "output_index": 0, "content_index": 0, "text": "Hello"}
+def test_text_missing_in_deltas_is_taken_from_done_events():
+    text_done = {"type": "response.output_text.done", "output_index": 0, "content_index": 0, "text": "Hello"}
     message = {
         "type": "message",
         "content": [{"type": "output_text", "text": "Hello"}, {"type": "refusal", "refusal": "No"}],
     }
 
-    assert fold(read(delta("output_text", "Hel", content_index=0), whole, done(message), COMPLETED)).text == "Hello"
+    assert fold(read(delta("output_text", "Hel", content_index=0), text_done, done(message), COMPLETED)).text == "Hello"
     answer = fold(read(done(message), COMPLETED))
     assert (answer.text, answer.refusal) == ("Hello", "No")
     assert fold(read(done({**CALL, "arguments": "{}"}), COMPLETED)).calls == (AnswerCall("f", "{}", "a"),)
 
 
-def test_reasoning_of_all_kinds():
+def test_reasoning_summary_and_encrypted_content():
     item = {
         "type": "reasoning",
         "summary": [{"type": "summary_text", "text": "One."}, {"type": "summary_text", "text": "Two."}],
@@ -63,20 +63,22 @@ def test_reasoning_of_all_kinds():
     assert fold(read(added({**item, "encrypted_content": "early"}), done(item), COMPLETED)).sealed == ("gAAAA",)
 
 
-def test_logprobs_come_with_their_text():
+def test_logprobs():
     one = {"token": "x", "bytes": [120], "logprob": -0.5, "top_logprobs": []}
-    told = delta("output_text", "x", logprobs=[{"token": "x", "logprob": -0.5}])
+    event = delta("output_text", "x", logprobs=[{"token": "x", "logprob": -0.5}])
 
-    assert read(told, COMPLETED, logprobs=2)[0] == TextPiece("x", (one,))
-    assert read(told, COMPLETED)[0] == TextPiece("x")
+    assert read(event, COMPLETED, top_logprobs=2)[0] == TextPiece("x", (one,))
+    assert read(event, COMPLETED)[0] == TextPiece("x")
 
 
-def test_how_it_ends():
+def test_finish_reason():
     assert fold(read(COMPLETED)).reason == "stop"
     assert fold(read(added(CALL), COMPLETED)).reason == "calls"
-    for reason, ours in (("max_output_tokens", "length"), ("content_filter", "content_filter"), (None, "length")):
+    for reason, expected in (("max_output_tokens", "length"), ("content_filter", "content_filter"), (None, "length")):
         details = {"reason": reason} if reason else None
-        assert fold(read({"type": "response.incomplete", "response": {"incomplete_details": details}})).reason == ours
+        assert (
+            fold(read({"type": "response.incomplete", "response": {"incomplete_details": details}})).reason == expected
+        )
 
 
 @pytest.mark.parametrize(
@@ -96,25 +98,25 @@ def test_how_it_ends():
         ({"type": "response.cancelled", "response": {}}, "server_error"),
     ],
 )
-def test_failures(event, code):
+def test_error_events_are_mapped(event, code):
     with pytest.raises(ModelFault) as caught:
         read(delta("output_text", "So"), event)
     assert caught.value.code == code
     assert "secret" not in caught.value.message
 
 
-def test_other_events_are_none_of_ours():
-    odd = [
+def test_other_events_are_ignored():
+    others = [
         {"type": "response.created", "response": 7},
         {"type": "response.new.thing", "delta": {}},
         {"type": "keepalive"},
     ]
 
-    assert fold(read(*odd, b"[DONE]", delta("output_text", "Hi"), COMPLETED)).text == "Hi"
+    assert fold(read(*others, b"[DONE]", delta("output_text", "Hi"), COMPLETED)).text == "Hi"
 
 
 @pytest.mark.parametrize(
-    "garbage",
+    "data",
     [
         b"<html>",
         b"[]",
@@ -124,32 +126,32 @@ def test_other_events_are_none_of_ours():
         b'{"type": "response.completed", "response": {"usage": {"input_tokens": "many"}}}',
     ],
 )
-def test_garbage_is_a_fault(garbage):
+def test_malformed_data_is_a_fault(data):
     with pytest.raises(ModelFault, match="could not be read"):
-        read(garbage)
+        read(data)
 
 
-def test_an_answer_without_an_end_is_a_fault():
+def test_an_answer_without_final_event_is_a_fault():
     with pytest.raises(ModelFault, match="ended before"):
         read(delta("output_text", "So"), b"[DONE]")
 
 
 @given(st.lists(st.text(), max_size=5))
-def test_free_text_becomes_json_however_it_is_cut(fragments):
+def test_free_text_becomes_json_for_any_fragments(fragments):
     item = {"type": "custom_tool_call", "id": "c", "call_id": "a", "name": "sql", "input": ""}
     deltas = [delta("custom_tool_call_input", part) for part in fragments]
-    whole = "".join(fragments)
+    text = "".join(fragments)
     ends = [
-        {"type": "response.custom_tool_call_input.done", "output_index": 0, "input": whole},
-        done({**item, "input": whole}),
+        {"type": "response.custom_tool_call_input.done", "output_index": 0, "input": text},
+        done({**item, "input": text}),
     ]
 
     for end in (ends, ends[:1], ends[1:]):
         [call] = fold(read(added(item), *deltas, *end, COMPLETED)).calls
-        assert json.loads(call.arguments) == {"input": whole}
+        assert json.loads(call.arguments) == {"input": text}
 
 
-def test_usage_is_told_in_all_its_details():
+def test_usage_details():
     usage = {
         "input_tokens": 10,
         "input_tokens_details": {"cached_tokens": 4, "cache_write_tokens": 3},
