@@ -27,7 +27,7 @@ class FunctionTool(_Tool, tag="function"):
     is_async: bool | None = field(name="async", default=None)
 
 
-class TextFormat(Struct, tag_field="type", tag="text", forbid_unknown_fields=True):
+class CustomTextFormat(Struct, tag_field="type", tag="text", forbid_unknown_fields=True):
     """Any text."""
 
 
@@ -43,7 +43,7 @@ class CustomTool(_Tool, tag="custom"):
 
     name: Name
     description: str | None = None
-    format: TextFormat | GrammarFormat | None = None
+    format: CustomTextFormat | GrammarFormat | None = None
     defer_loading: bool | None = None
     is_async: bool | None = field(name="async", default=None)
 

@@ -31,8 +31,8 @@ from antwort.engine.stores import (
     FileRecord,
     OverQuota,
     Owner,
-    Page,
     PageQuery,
+    RecordPage,
 )
 from antwort.telemetry import Metrics, SandboxSpan, audit, log
 
@@ -193,7 +193,7 @@ class Containers:
         """Mark a container as in use, also while nothing runs in it: it neither expires nor is evicted."""
         return self._registry.use(owner, container_id)
 
-    async def page(self, owner: Owner, query: PageQuery, name: str | None = None) -> Page:
+    async def page(self, owner: Owner, query: PageQuery, name: str | None = None) -> RecordPage:
         """A page of the owner's containers. Listing does not postpone expiry."""
         return await self._store.list_containers(owner, query, self._clock(), name)
 
@@ -334,7 +334,7 @@ class Containers:
         files = await self._uploaded(owner, file_ids, "file_ids")
         return await self._copy_uploads(owner, container_id, files)
 
-    async def list_files(self, owner: Owner, container_id: str, query: PageQuery) -> Page:
+    async def list_files(self, owner: Owner, container_id: str, query: PageQuery) -> RecordPage:
         """A page of the files; while code runs, as before it; of an expired container, as last known.
 
         Only the first page looks into the sandbox, so that a cursor stays valid on the pages behind it.

@@ -16,7 +16,7 @@ from antwort.api.errors import ApiError, invalid
 from antwort.api.requests import decode
 from antwort.http.services import services_of
 from antwort.net import bodies
-from antwort.net.errors import BodyTimeout, TooLarge
+from antwort.net.errors import BodyTimeout, SizeLimitExceeded
 
 T = TypeVar("T")
 
@@ -54,7 +54,7 @@ async def stream_body(request: Request, limit: int | None = None) -> AsyncGenera
         async with aclosing(bodies.stream_body(request, limit, stall_timeout=timeout)) as chunks:
             async for chunk in chunks:
                 yield chunk
-    except TooLarge as error:
+    except SizeLimitExceeded as error:
         raise too_large(error.limit) from error
     except BodyTimeout as error:
         raise ApiError(408, "The body of your request did not arrive in time.", code="timeout") from error

@@ -11,7 +11,7 @@ from antwort.api.errors import invalid
 from antwort.api.objects import ItemPage
 from antwort.api.projection import ResponseView
 from antwort.api.requests import Include
-from antwort.engine.stores import Page, PageQuery
+from antwort.engine.stores import PageQuery, RecordPage
 
 MAX_LIMIT, DEFAULT_LIMIT = 100, 20
 """Entries per page, unless a list has other limits."""
@@ -87,7 +87,7 @@ def parse_include(request: Request) -> frozenset[str]:
     return frozenset(values)
 
 
-def item_page(page: Page, view: ResponseView) -> ItemPage:
+def item_page(page: RecordPage, view: ResponseView) -> ItemPage:
     """A page of items for the response body, filtered by `view`."""
     first, last = first_and_last([item["id"] for item in page.data])
     return ItemPage(data=[view.item(item) for item in page.data], first_id=first, last_id=last, has_more=page.has_more)

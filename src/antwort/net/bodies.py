@@ -9,7 +9,7 @@ from typing import Final
 
 from starlette.requests import ClientDisconnect, Request
 
-from antwort.net.errors import BodyTimeout, TooLarge
+from antwort.net.errors import BodyTimeout, SizeLimitExceeded
 
 MIN_BYTES_PER_SECOND: Final = 1024
 """Average rate that a body must have, once its time-out has passed."""
@@ -60,5 +60,5 @@ def _announced_length(request: Request) -> int:
     return int(length[:_MAX_LENGTH_DIGITS]) if length.isdecimal() else 0
 
 
-def _too_large(limit: int, what: str) -> TooLarge:
-    return TooLarge(f"{what} exceeds the limit of {limit} bytes", limit)
+def _too_large(limit: int, what: str) -> SizeLimitExceeded:
+    return SizeLimitExceeded(f"{what} exceeds the limit of {limit} bytes", limit)

@@ -1,8 +1,8 @@
 """Errors of the shared HTTP and stream primitives. Each server maps them to the statuses of its own protocol.
 
 NetError
-├── AtCapacity        a semaphore's queue is full, or the wait timed out (`retry_after`)
-├── TooLarge          a request body or an archive header exceeds its limit (`limit`)
+├── QueueFull         a semaphore's queue is full, or the wait timed out (`retry_after`)
+├── SizeLimitExceeded a request body or an archive header exceeds its limit (`limit`)
 ├── BodyTimeout       a request body stalled, or arrived below the minimum rate
 ├── InvalidArchive    not a complete tar archive, or one with unsupported members
 └── EventTooLong      one server-sent event exceeds the reader's limit
@@ -15,7 +15,7 @@ class NetError(Exception):
     """Root of the errors that `antwort.net` raises on purpose."""
 
 
-class AtCapacity(NetError):
+class QueueFull(NetError):
     """All slots are in use and the queue is full, or the wait for a slot timed out."""
 
     def __init__(self, message: str, retry_after: int = 1) -> None:
@@ -23,7 +23,7 @@ class AtCapacity(NetError):
         super().__init__(message)
 
 
-class TooLarge(NetError):
+class SizeLimitExceeded(NetError):
     """More bytes than `limit`."""
 
     def __init__(self, message: str, limit: int) -> None:

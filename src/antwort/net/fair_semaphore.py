@@ -7,7 +7,7 @@ import contextlib
 from collections import deque
 from collections.abc import AsyncGenerator
 
-from antwort.net.errors import AtCapacity
+from antwort.net.errors import QueueFull
 
 
 class FairSemaphore:
@@ -89,6 +89,6 @@ class FairSemaphore:
         if not queue:
             self._queues.pop(tenant, None)
 
-    def _at_capacity(self) -> AtCapacity:
+    def _at_capacity(self) -> QueueFull:
         queue = f", queue of {self._max_queue}" if self._max_queue else ""
-        return AtCapacity(f"at capacity ({self.in_use + 1}/{self._slots} {self._what}{queue})", self._retry_after)
+        return QueueFull(f"at capacity ({self.in_use + 1}/{self._slots} {self._what}{queue})", self._retry_after)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import IO, Final, Literal
 
-from antwort.net.errors import InvalidArchive, TooLarge
+from antwort.net.errors import InvalidArchive, SizeLimitExceeded
 
 MAX_EXTENSION_BYTES: Final = 64 << 10
 """Size limit of one extension header (PAX records, GNU long name)."""
@@ -165,7 +165,7 @@ def _parse_decimal(digits: bytes) -> int:
 def _check_extension_size(size: int) -> int:
     if size > MAX_EXTENSION_BYTES:
         message = f"a tar extension header has {size} bytes, more than the limit of {MAX_EXTENSION_BYTES}"
-        raise TooLarge(message, MAX_EXTENSION_BYTES)
+        raise SizeLimitExceeded(message, MAX_EXTENSION_BYTES)
     return size
 
 

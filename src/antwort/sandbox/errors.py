@@ -45,7 +45,7 @@ class CannotStart(Unavailable):
     """A zygote or a container did not start."""
 
 
-class AtCapacity(Unavailable, net.AtCapacity):
+class AtCapacity(Unavailable, net.QueueFull):
     """No capacity: the queue is full, or waiting in it timed out."""
 
 

@@ -30,7 +30,7 @@ _TIMEOUT_SECONDS: Final = 60
 
 
 @dataclass(frozen=True, slots=True)
-class Response:
+class HttpReply:
     """A response of the server."""
 
     status: int
@@ -57,18 +57,18 @@ class Client:
 
     def call(
         self, method: str, path: str, body: bytes | None = None, headers: dict[str, str] | None = None
-    ) -> Response:
+    ) -> HttpReply:
         request = urllib.request.Request(f"{self.url}{path}", data=body, method=method, headers=headers or {})  # noqa: S310 - the caller's URL
         if self.token:
             request.add_header("Authorization", f"Bearer {self.token}")
         try:
             with urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS) as response:  # noqa: S310 - the caller's URL
-                return Response(response.status, {k.lower(): v for k, v in response.headers.items()}, response.read())
+                return HttpReply(response.status, {k.lower(): v for k, v in response.headers.items()}, response.read())
         except urllib.error.HTTPError as error:
             with error:
-                return Response(error.code, {k.lower(): v for k, v in error.headers.items()}, error.read())
+                return HttpReply(error.code, {k.lower(): v for k, v in error.headers.items()}, error.read())
 
-    def call_too_large(self, path: str, body: bytes) -> Response:
+    def call_too_large(self, path: str, body: bytes) -> HttpReply:
         """Send a body that the server may refuse before reading all of it; errors while sending are ignored."""
         address = urllib.parse.urlsplit(self.url)
         kind = http.client.HTTPSConnection if address.scheme == "https" else http.client.HTTPConnection
@@ -79,11 +79,11 @@ class Client:
                 authorization = {"Authorization": f"Bearer {self.token}"} if self.token else {}
                 connection.request("POST", f"{address.path}{path}", body, headers | authorization)
             response = connection.getresponse()
-            return Response(response.status, {k.lower(): v for k, v in response.headers.items()}, response.read())
+            return HttpReply(response.status, {k.lower(): v for k, v in response.headers.items()}, response.read())
         finally:
             connection.close()
 
-    def post(self, path: str, value: Any) -> Response:
+    def post(self, path: str, value: Any) -> HttpReply:
         return self.call("POST", path, json.dumps(value).encode(), {"Content-Type": "application/json"})
 
     def execute(self, code: str, **fields: Any) -> Any:
@@ -288,7 +288,7 @@ def no_files_are_left_for_the_next_execution(client: Client) -> None:
 def over_capacity_is_429(client: Client) -> None:
     capacity = client.call("GET", "/health").json["capacity"]
     assert capacity >= 3, capacity
-    responses: list[Response] = []
+    responses: list[HttpReply] = []
     sleep = {"code": "import time; time.sleep(2)"}
     threads = [
         threading.Thread(target=lambda: responses.append(client.post("/execute", sleep))) for _ in range(capacity + 2)

@@ -10,7 +10,7 @@ from starlette.requests import Request
 
 from antwort.api.errors import ApiError
 from antwort.api.projection import ResponseView
-from antwort.engine.stores import Page, PageQuery
+from antwort.engine.stores import PageQuery, RecordPage
 from antwort.http.paging import first_and_last, item_page, parse_boolean, parse_include, parse_integer, parse_page_query
 
 
@@ -93,7 +93,7 @@ def test_include_accepts_both_spellings():
 
 def test_an_item_page_has_first_id_and_last_id():
     items: list[dict[str, Any]] = [{"id": "msg_1", "type": "message"}, {"id": "msg_2", "type": "message"}]
-    page = item_page(Page(items, has_more=True), ResponseView())
+    page = item_page(RecordPage(items, has_more=True), ResponseView())
 
     assert (page.object, page.data, page.has_more) == ("list", items, True)
     assert (page.first_id, page.last_id) == ("msg_1", "msg_2")

@@ -8,7 +8,7 @@ import pytest
 from starlette.requests import ClientDisconnect, Request
 
 from antwort.net import bodies
-from antwort.net.errors import BodyTimeout, TooLarge
+from antwort.net.errors import BodyTimeout, SizeLimitExceeded
 
 pytestmark = pytest.mark.anyio
 
@@ -50,7 +50,7 @@ async def test_a_body_up_to_the_limit_is_read(limit):
 
 async def test_a_body_above_the_limit_is_rejected_at_the_chunk_that_exceeds_it():
     sender = Sender(b"01234", b"56789", b"never read")
-    with pytest.raises(TooLarge, match="the archive exceeds the limit of 9 bytes") as caught:
+    with pytest.raises(SizeLimitExceeded, match="the archive exceeds the limit of 9 bytes") as caught:
         await sender.read(9, what="the archive")
     assert (caught.value.limit, sender.received) == (9, 10)
 
@@ -58,25 +58,25 @@ async def test_a_body_above_the_limit_is_rejected_at_the_chunk_that_exceeds_it()
 async def test_an_announced_length_above_the_limit_is_rejected_before_anything_is_read():
     sender = Sender(b"0123456789")
     for length in (10, 10**30):
-        with pytest.raises(TooLarge):
+        with pytest.raises(SizeLimitExceeded):
             await sender.read(9, length=length)
     assert sender.received == 0
 
 
 async def test_the_excess_is_drained_so_that_the_client_sees_the_response():
     sender = Sender(*[b"x" * 10] * 10)
-    with pytest.raises(TooLarge):
+    with pytest.raises(SizeLimitExceeded):
         await sender.read(15, length=100, drain=1000)
     assert sender.received == 100
 
 
 async def test_draining_is_limited():
     sender = Sender(*[b"x" * 10] * 10)
-    with pytest.raises(TooLarge):
+    with pytest.raises(SizeLimitExceeded):
         await sender.read(15, drain=30)
     assert sender.received == 50
     sender = Sender(*[b"x" * 10] * 10)
-    with pytest.raises(TooLarge):
+    with pytest.raises(SizeLimitExceeded):
         await sender.read(15, length=100, drain=30)
     assert sender.received == 0
 

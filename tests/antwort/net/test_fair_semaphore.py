@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from antwort.net.errors import AtCapacity
+from antwort.net.errors import QueueFull
 from antwort.net.fair_semaphore import FairSemaphore
 
 pytestmark = pytest.mark.anyio
@@ -60,13 +60,13 @@ async def test_a_full_queue_rejects_the_last_request_of_the_longest_queue():
     workers = Workers(1, 3)
     tasks = [workers.start(name) for name in ("a0", "a1", "a2", "a3")]
     await run_pending_tasks()
-    with pytest.raises(AtCapacity, match=r"at capacity \(2/1 installations, queue of 3\)"):
+    with pytest.raises(QueueFull, match=r"at capacity \(2/1 installations, queue of 3\)"):
         await workers.start("a4")
     other = workers.start("b1")
     await run_pending_tasks()
-    with pytest.raises(AtCapacity):
+    with pytest.raises(QueueFull):
         await tasks[3]
-    with pytest.raises(AtCapacity):  # both tenants have their fair share now
+    with pytest.raises(QueueFull):  # both tenants have their fair share now
         await workers.start("b2")
     for name in ("a0", "a1", "b1", "a2"):
         await workers.finish(name)
@@ -77,7 +77,7 @@ async def test_a_full_queue_rejects_the_last_request_of_the_longest_queue():
 async def test_without_a_queue_requests_are_rejected_at_once():
     semaphore = FairSemaphore(1, "runs", retry_after=5)
     async with semaphore.slot():
-        with pytest.raises(AtCapacity, match=r"^at capacity \(2/1 runs\)$") as caught:
+        with pytest.raises(QueueFull, match=r"^at capacity \(2/1 runs\)$") as caught:
             await semaphore.acquire()
     assert (semaphore.in_use, caught.value.retry_after) == (0, 5)
 
@@ -93,7 +93,7 @@ async def test_one_tenant_is_served_in_order_of_arrival():
 
     waiting = [asyncio.create_task(wait(name)) for name in ("first", "second")]
     await asyncio.sleep(0)
-    with pytest.raises(AtCapacity):
+    with pytest.raises(QueueFull):
         await semaphore.acquire()
     semaphore.release()
     await asyncio.gather(*waiting)
@@ -122,7 +122,7 @@ async def test_cancellation_loses_no_slot():
 async def test_a_timed_out_wait_is_rejected_and_loses_no_slot():
     semaphore = FairSemaphore(1, "runs", max_queue=5, wait_timeout=0.05)
     await semaphore.acquire()
-    with pytest.raises(AtCapacity):
+    with pytest.raises(QueueFull):
         await semaphore.acquire()
     cancelled = asyncio.create_task(semaphore.acquire())
     await asyncio.sleep(0.01)

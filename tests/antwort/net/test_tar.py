@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antwort.net import tar
-from antwort.net.errors import InvalidArchive, TooLarge
+from antwort.net.errors import InvalidArchive, SizeLimitExceeded
 
 LONG = "/".join(["directory-with-a-long-name"] * 8) + "/ä.txt"
 
@@ -75,7 +75,7 @@ def test_links_devices_and_unknown_types_are_of_kind_other(kind):
 
 @pytest.mark.parametrize("kind", [b"x", b"g", b"L", b"K"])
 def test_the_size_of_an_extension_header_is_checked_before_it_is_read(kind):
-    with pytest.raises(TooLarge):
+    with pytest.raises(SizeLimitExceeded):
         read(header("x", 1 << 40, kind))
 
 
@@ -136,7 +136,7 @@ def test_any_bytes_are_read_or_rejected(data):
     for whole in (data, header("x", len(data), b"x") + data + b"\0" * (-len(data) % 512) + header("y", 0, b"0")):
         try:
             read(whole)
-        except (InvalidArchive, TooLarge):
+        except (InvalidArchive, SizeLimitExceeded):
             continue
 
 

@@ -15,7 +15,7 @@ from antwort.api.objects import ConversationObject, Deleted, ItemPage
 from antwort.api.requests import AddItems, CreateConversation, UpdateConversation, read_items
 from antwort.engine.attachments import check_files
 from antwort.engine.context import normalize_items
-from antwort.engine.stores import ConversationRecord, Page
+from antwort.engine.stores import ConversationRecord, RecordPage
 from antwort.http.bodies import json_answer, read_json
 from antwort.http.openapi import ApiRoute, Operation
 from antwort.http.paging import INCLUDE_PARAMETER, item_page, paging_parameters, parse_include, parse_page_query
@@ -69,7 +69,7 @@ async def add_items(request: Request) -> Answer:
     if not await services_of(request).store.add_items(owner_of(request), _id(request), items):
         raise _conversation_not_found(request)
     audit("conversation.items.create", _id(request), count=len(items))
-    return json_answer(item_page(Page(items, has_more=False), view))
+    return json_answer(item_page(RecordPage(items, has_more=False), view))
 
 
 async def list_items(request: Request) -> Answer:

@@ -26,7 +26,7 @@ _TEXTS: Final = ("result", "name", "message")
 
 
 @dataclass(frozen=True, slots=True)
-class Image:
+class FigureImage:
     """An image that the code produced."""
 
     mime: str
@@ -47,7 +47,7 @@ class ExecReply:
     result: str | None = None
     """The `repr` of the last expression."""
     error: dict[str, str] | None = None
-    images: list[Image] = field(default_factory=list[Image])
+    images: list[FigureImage] = field(default_factory=list[FigureImage])
     images_left_out: int = 0
     """Images over the limit on number or size of one reply."""
     execution_time_ms: int = 0
@@ -77,7 +77,7 @@ def parse(frame: wire.Frame, token: str) -> ExecReply | None:
     blob_of = {kind: blob for kind, blob in zip(kinds, blobs, strict=True) if kind in _TEXTS}
     if any(len(blob) > _MAX_TEXT_BYTES for blob in blob_of.values()) or ("name" in blob_of) != ("message" in blob_of):
         return None
-    images = [Image(kind, blob) for kind, blob in zip(kinds, blobs, strict=True) if kind == figures.PNG]
+    images = [FigureImage(kind, blob) for kind, blob in zip(kinds, blobs, strict=True) if kind == figures.PNG]
     if sum(len(image.data) for image in images) > figures.MAX_IMAGE_BYTES:
         return None
     # Invalid UTF-8 is replaced, so that the text can be encoded again anywhere.

@@ -26,7 +26,7 @@ _OPEN_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLO
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class DiskUsage:
     """Disk usage of a tree. Hard links count once."""
 
     size: int = 0
@@ -43,14 +43,14 @@ class Quota:
     size: int
     files: int
 
-    def check(self, usage: Usage) -> None:
+    def check(self, usage: DiskUsage) -> None:
         if usage.size > self.size:
             raise TooLarge(f"more than the limit of {self.size} bytes")
         if usage.files > self.files:
             raise TooLarge(f"more than the limit of {self.files} files")
 
 
-def measure(top: Path, quota: Quota | None = None) -> Usage:
+def measure(top: Path, quota: Quota | None = None) -> DiskUsage:
     """Measure the tree; raises `TooLarge` as soon as it exceeds the quota."""
     size = files = directories = 0
     seen: set[int] = set()
@@ -64,8 +64,8 @@ def measure(top: Path, quota: Quota | None = None) -> Usage:
         size, files = size + cost, files + 1
         directories += cost if stat.S_ISDIR(info.st_mode) else 0
         if quota is not None:
-            quota.check(Usage(size, files, directories))
-    return Usage(size, files, directories)
+            quota.check(DiskUsage(size, files, directories))
+    return DiskUsage(size, files, directories)
 
 
 def walk(top: Path) -> Iterator[tuple[Path, os.stat_result]]:

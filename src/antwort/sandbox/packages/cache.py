@@ -20,7 +20,7 @@ from typing import Final
 
 from antwort.sandbox.errors import TooLarge
 from antwort.sandbox.files import quota
-from antwort.sandbox.files.quota import Usage
+from antwort.sandbox.files.quota import DiskUsage
 
 _SET_NAME_RE: Final = re.compile(r"[0-9a-f]{64}")
 
@@ -96,7 +96,7 @@ class PackageCache:
                 with contextlib.suppress(OSError):  # the next server removes it at start
                     quota.remove(staging)
 
-    def put(self, name: str, staged: Path, usage: Usage) -> None:
+    def put(self, name: str, staged: Path, usage: DiskUsage) -> None:
         """Make an installed set read-only and move it into the cache atomically; `TooLarge` if it does not fit."""
         with self._size_lock:
             self._evict_for(usage.size)

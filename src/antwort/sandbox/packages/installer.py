@@ -17,7 +17,7 @@ from typing import Final
 
 from antwort.sandbox.errors import CannotStart, Refused, TooLarge
 from antwort.sandbox.files import quota
-from antwort.sandbox.files.quota import Quota, Usage
+from antwort.sandbox.files.quota import DiskUsage, Quota
 from antwort.sandbox.host import bubblewrap
 from antwort.sandbox.host.cgroups import Cgroup
 from antwort.sandbox.host.probe import UIDS, Host
@@ -60,12 +60,12 @@ class Installer:
         self._builds = builds
         self._quota = quota
 
-    async def install(self, out: Path, requirements: list[str]) -> Usage:
+    async def install(self, out: Path, requirements: list[str]) -> DiskUsage:
         """Install into this directory, which is created; returns its disk usage."""
         try:
             code, message = await self._run(self._launch(out, requirements), out)
             if code in _FILE_TOO_LARGE or (code and "File too large" in message):
-                self._quota.check(Usage(size=self._quota.size + 1))  # RLIMIT_FSIZE hit: report it as quota
+                self._quota.check(DiskUsage(size=self._quota.size + 1))  # RLIMIT_FSIZE hit: report it as quota
             if code:
                 raise InstallFailed(message.strip()[-_MAX_MESSAGE_CHARS:] or "uv failed without a message")
             await self._threads.run(lambda: quota.remove(out / ".tmp"))

@@ -17,8 +17,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from antwort.net.disconnect import run_until_disconnect
-from antwort.net.errors import AtCapacity, NetError
-from antwort.net.errors import TooLarge as RequestTooLarge
+from antwort.net.errors import NetError, QueueFull, SizeLimitExceeded
 from antwort.net.fair_semaphore import FairSemaphore
 from antwort.sandbox.errors import Ended, NotFound, SandboxError, TooLarge, Unavailable
 from antwort.sandbox.host import probe as hosts
@@ -38,11 +37,11 @@ from .stream import INTERNAL_ERROR, stream_execution
 _CLIENT_CLOSED: Final = 499
 _BAD_REQUEST: Final = 400
 _STATUSES: Final[tuple[tuple[type[SandboxError | NetError], int], ...]] = (
-    (AtCapacity, 429),
+    (QueueFull, 429),
     (Unavailable, 503),
     (NotFound, 404),
     (TooLarge, 413),
-    (RequestTooLarge, 413),
+    (SizeLimitExceeded, 413),
     (Ended, 410),
 )
 """The first class that matches decides; all other errors of the two trees are the caller's: 400."""
@@ -128,7 +127,7 @@ async def _error_response(_: Request, error: Exception) -> Response:
     body: dict[str, str] = {"error": str(error)}
     if isinstance(error, Ended):
         body["reason"] = error.reason
-    headers = {"Retry-After": str(error.retry_after)} if isinstance(error, AtCapacity) else None
+    headers = {"Retry-After": str(error.retry_after)} if isinstance(error, QueueFull) else None
     return JSONResponse(body, status, headers=headers)
 
 

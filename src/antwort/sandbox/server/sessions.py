@@ -108,14 +108,14 @@ class Sessions:
         try:
             await self._slots.acquire(tenant)
             try:
-                container, annex = await self._create_container(limits, tenant, requirements, deadline)
+                container, session_packages = await self._create_container(limits, tenant, requirements, deadline)
             except BaseException:
                 self._slots.release()
                 raise
         except BaseException:
             self._release_tenant(tenant)
             raise
-        session = SandboxSession(f"sess_{secrets.token_hex(16)}", tenant, container, annex, expires_after)
+        session = SandboxSession(f"sess_{secrets.token_hex(16)}", tenant, container, session_packages, expires_after)
         self._live[session.id] = session
         return session
 
@@ -123,19 +123,21 @@ class Sessions:
         self, limits: ContainerLimits, tenant: str, requirements: list[str], deadline: float
     ) -> tuple[Container, SessionPackages]:
         """A container and the package directory for later installations; the packages are kept until it has ended."""
-        annex, packages = self._packages.open_session_packages(), None
+        session_packages, packages = self._packages.open_session_packages(), None
         try:
             if requirements:
                 left = max(0.001, deadline - time.monotonic())  # it may have waited for a slot
                 lease = await self._packages.install(requirements, seconds=left, tenant=tenant)
-                annex.hold_lease(lease)
+                session_packages.hold_lease(lease)
                 packages = lease.path
-            container = await self._pool.create(limits, tenant=tenant, packages=packages, session_packages=annex.path)
+            container = await self._pool.create(
+                limits, tenant=tenant, packages=packages, session_packages=session_packages.path
+            )
         except BaseException:
-            self._packages.close_session_packages(annex)
+            self._packages.close_session_packages(session_packages)
             raise
-        container.on_ended(lambda: self._packages.close_session_packages(annex))
-        return container, annex
+        container.on_ended(lambda: self._packages.close_session_packages(session_packages))
+        return container, session_packages
 
     async def execute(
         self, session: SandboxSession, request: SessionExecRequest, on_output: OnOutput | None = None

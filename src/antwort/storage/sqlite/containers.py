@@ -14,11 +14,11 @@ from antwort.engine.stores import (
     ContainerUse,
     OverQuota,
     Owner,
-    Page,
     PageQuery,
+    RecordPage,
 )
 from antwort.storage.sqlite.database import TenantRows
-from antwort.storage.sqlite.paging import Listing, page_rows
+from antwort.storage.sqlite.paging import PagedQuery, page_rows
 
 _FIELDS = ContainerRecord.__struct_fields__
 _COLUMNS = ", ".join(_FIELDS)
@@ -60,11 +60,11 @@ def find(rows: TenantRows, ids: Sequence[str], now: float) -> dict[str, Containe
     return {record.id: record for record in (_record(row, now) for row in found)}
 
 
-def container_page(rows: TenantRows, query: PageQuery, name: str | None, now: float) -> Page:
+def container_page(rows: TenantRows, query: PageQuery, name: str | None, now: float) -> RecordPage:
     """A page of containers, in order of creation."""
-    listing = Listing("containers", "(:name IS NULL OR name = :name)", {"name": name})
+    listing = PagedQuery("containers", "(:name IS NULL OR name = :name)", {"name": name})
     found, more = page_rows(rows, listing, _COLUMNS, query)
-    return Page([_record(row, now) for row in found], more)
+    return RecordPage([_record(row, now) for row in found], more)
 
 
 def touch(rows: TenantRows, container_id: str, now: float) -> ContainerRecord | None:
@@ -191,14 +191,14 @@ def change_files(
     return True
 
 
-def file_page(rows: TenantRows, container_id: str, query: PageQuery) -> Page | None:
+def file_page(rows: TenantRows, container_id: str, query: PageQuery) -> RecordPage | None:
     """A page of the files of one container, in order of their last change."""
     key = _key(rows, container_id)
     if key is None:
         return None
-    listing = Listing("container_files", "container = :container", {"container": key})
+    listing = PagedQuery("container_files", "container = :container", {"container": key})
     found, more = page_rows(rows, listing, _FILE_COLUMNS, query)
-    return Page([_file(row, container_id) for row in found], more)
+    return RecordPage([_file(row, container_id) for row in found], more)
 
 
 def get_file(rows: TenantRows, container_id: str, file_id: str) -> ContainerFileRecord | None:

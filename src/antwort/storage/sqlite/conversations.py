@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from antwort.api.items import Raw
-from antwort.engine.stores import ConversationRecord, Page, PageQuery
+from antwort.engine.stores import ConversationRecord, PageQuery, RecordPage
 from antwort.storage.sqlite.columns import RowValues, decode_items, item_rows
 from antwort.storage.sqlite.database import TenantRows
-from antwort.storage.sqlite.paging import Listing, page_column
+from antwort.storage.sqlite.paging import PagedQuery, page_column
 
 _metadata = msgspec.json.Decoder(dict[str, str]).decode
 
@@ -71,14 +71,14 @@ def append(rows: TenantRows, conversation_id: str, items: Sequence[RowValues]) -
     return True
 
 
-def item_page(rows: TenantRows, conversation_id: str, query: PageQuery) -> Page | None:
+def item_page(rows: TenantRows, conversation_id: str, query: PageQuery) -> RecordPage | None:
     """A page of the items."""
     key = _key(rows, conversation_id)
     if key is None:
         return None
-    listing = Listing("conversation_items", "conversation = :conversation", {"conversation": key})
+    listing = PagedQuery("conversation_items", "conversation = :conversation", {"conversation": key})
     bodies, more = page_column(rows, listing, "body", query)
-    return Page(decode_items(bodies), more)
+    return RecordPage(decode_items(bodies), more)
 
 
 def all_items(rows: TenantRows, conversation_id: str) -> list[Raw] | None:

@@ -6,9 +6,9 @@ import sqlite3
 
 import msgspec
 
-from antwort.engine.stores import FileRecord, Page, PageQuery
+from antwort.engine.stores import FileRecord, PageQuery, RecordPage
 from antwort.storage.sqlite.database import TenantRows
-from antwort.storage.sqlite.paging import Listing, page_column
+from antwort.storage.sqlite.paging import PagedQuery, page_column
 
 _NOT_EXPIRED = "(expires_at IS NULL OR expires_at > :now)"
 
@@ -38,13 +38,13 @@ def get(rows: TenantRows, file_id: str, now: int) -> tuple[FileRecord, str] | No
     return None if found is None else (_record(found[0]), found[1])
 
 
-def file_page(rows: TenantRows, query: PageQuery, purpose: str | None, now: int) -> Page:
+def file_page(rows: TenantRows, query: PageQuery, purpose: str | None, now: int) -> RecordPage:
     """A page of the records, in order of creation."""
-    listing = Listing(
+    listing = PagedQuery(
         "files", f"{_NOT_EXPIRED} AND (:purpose IS NULL OR purpose = :purpose)", {"now": now, "purpose": purpose}
     )
     bodies, more = page_column(rows, listing, "body", query)
-    return Page([_record(body) for body in bodies], more)
+    return RecordPage([_record(body) for body in bodies], more)
 
 
 def delete(rows: TenantRows, file_id: str, now: int) -> list[str]:

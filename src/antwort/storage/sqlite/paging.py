@@ -10,7 +10,7 @@ from antwort.engine.stores import PageQuery, UnknownCursor
 from antwort.storage.sqlite.database import TenantRows
 
 
-class Listing(Struct, frozen=True):
+class PagedQuery(Struct, frozen=True):
     """The rows of a table that meet a condition, ordered by key. Table and condition are constants."""
 
     table: str
@@ -23,27 +23,29 @@ class Listing(Struct, frozen=True):
         return f"SELECT {columns} FROM {' '.join(parts)}"  # noqa: S608 - constants of this package, values are bound
 
 
-def page_column(rows: TenantRows, listing: Listing, column: str, query: PageQuery) -> tuple[list[Any], bool]:
+def page_column(rows: TenantRows, listing: PagedQuery, column: str, query: PageQuery) -> tuple[list[Any], bool]:
     """One column of a page, and whether more rows follow in its direction."""
     found, more = page_rows(rows, listing, column, query)
     return [value for (value,) in found], more
 
 
-def page_rows(rows: TenantRows, listing: Listing, columns: str, query: PageQuery) -> tuple[list[tuple[Any, ...]], bool]:
+def page_rows(
+    rows: TenantRows, paged: PagedQuery, columns: str, query: PageQuery
+) -> tuple[list[tuple[Any, ...]], bool]:
     """The rows of a page, and whether more rows follow in its direction."""
     ascending = query.order == "asc"
-    after = _key(rows, listing, "after", query.after)
-    before = _key(rows, listing, "before", query.before)
+    after = _key(rows, paged, "after", query.after)
+    before = _key(rows, paged, "before", query.before)
     low, high = (after, before) if ascending else (before, after)
     backwards = query.before is not None and query.after is None  # the page ends directly before the cursor
     direction = "ASC" if ascending != backwards else "DESC"
     found = rows.execute(
-        listing.select(
+        paged.select(
             columns,
             "(:low IS NULL OR key > :low) AND (:high IS NULL OR key < :high)",
             f"ORDER BY key {direction} LIMIT :limit",
         ),
-        **listing.values,
+        **paged.values,
         low=low,
         high=high,
         limit=max(query.limit, 0) + 1,
@@ -53,7 +55,9 @@ def page_rows(rows: TenantRows, listing: Listing, columns: str, query: PageQuery
     return (data[::-1] if backwards else data), more
 
 
-def _key(rows: TenantRows, listing: Listing, param: Literal["after", "before"], identifier: str | None) -> int | None:
+def _key(
+    rows: TenantRows, listing: PagedQuery, param: Literal["after", "before"], identifier: str | None
+) -> int | None:
     if identifier is None:
         return None
     key = rows.fetchone(listing.select("min(key)", "id = :cursor"), **listing.values, cursor=identifier)

@@ -13,14 +13,14 @@ from antwort.api.responses import Response
 from antwort.engine.stores import (
     MAX_EVENT_READ_BYTES,
     Owner,
-    Page,
     PageQuery,
+    RecordPage,
     StoredResponse,
 )
 from antwort.storage.sqlite.columns import RowValues, decode_items, item_rows
 from antwort.storage.sqlite.conversations import append
 from antwort.storage.sqlite.database import TenantRows
-from antwort.storage.sqlite.paging import Listing, page_column
+from antwort.storage.sqlite.paging import PagedQuery, page_column
 
 _INPUT, _OUTPUT = 0, 1
 
@@ -128,14 +128,14 @@ def history(rows: TenantRows, response_id: str) -> list[Raw] | None:
     return decode_items(body for (body,) in found if body is not None) if found else None
 
 
-def input_page(rows: TenantRows, response_id: str, query: PageQuery) -> Page | None:
+def input_page(rows: TenantRows, response_id: str, query: PageQuery) -> RecordPage | None:
     """A page of the input items of a response."""
     key = _key(rows, response_id)
     if key is None:
         return None
-    listing = Listing("response_items", "response = :response AND part = :part", {"response": key, "part": _INPUT})
+    listing = PagedQuery("response_items", "response = :response AND part = :part", {"response": key, "part": _INPUT})
     bodies, more = page_column(rows, listing, "body", query)
-    return Page(decode_items(bodies), more)
+    return RecordPage(decode_items(bodies), more)
 
 
 def find_items(rows: TenantRows, ids: Sequence[str]) -> dict[str, Raw]:

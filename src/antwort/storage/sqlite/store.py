@@ -21,8 +21,8 @@ from antwort.engine.stores import (
     ConversationRecord,
     FileRecord,
     Owner,
-    Page,
     PageQuery,
+    RecordPage,
     StoredResponse,
     StoreFault,
 )
@@ -113,7 +113,7 @@ class SqliteStore:
     async def history(self, owner: Owner, response_id: str) -> list[dict[str, Any]] | None:
         return await self._database.read(owner, lambda rows: responses.history(rows, response_id))
 
-    async def input_items(self, owner: Owner, response_id: str, query: PageQuery) -> Page | None:
+    async def input_items(self, owner: Owner, response_id: str, query: PageQuery) -> RecordPage | None:
         return await self._database.read(owner, lambda rows: responses.input_page(rows, response_id, query))
 
     async def find_items(self, owner: Owner, ids: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -152,7 +152,7 @@ class SqliteStore:
         added = item_rows(items)
         return await self._database.write(owner, lambda rows: conversations.append(rows, conversation_id, added))
 
-    async def list_items(self, owner: Owner, conversation_id: str, query: PageQuery) -> Page | None:
+    async def list_items(self, owner: Owner, conversation_id: str, query: PageQuery) -> RecordPage | None:
         return await self._database.read(owner, lambda rows: conversations.item_page(rows, conversation_id, query))
 
     async def all_items(self, owner: Owner, conversation_id: str) -> list[dict[str, Any]] | None:
@@ -176,7 +176,7 @@ class SqliteStore:
         found = await self._file(owner, file_id)
         return None if found is None else found[0]
 
-    async def list_files(self, owner: Owner, query: PageQuery, purpose: str | None = None) -> Page:
+    async def list_files(self, owner: Owner, query: PageQuery, purpose: str | None = None) -> RecordPage:
         now = self._now()
         return await self._database.read(owner, lambda rows: files.file_page(rows, query, purpose, now))
 
@@ -222,7 +222,7 @@ class SqliteStore:
     async def find_containers(self, owner: Owner, ids: Sequence[str], now: float) -> dict[str, ContainerRecord]:
         return await self._database.read(owner, lambda rows: containers.find(rows, ids, now))
 
-    async def list_containers(self, owner: Owner, query: PageQuery, now: float, name: str | None = None) -> Page:
+    async def list_containers(self, owner: Owner, query: PageQuery, now: float, name: str | None = None) -> RecordPage:
         return await self._database.read(owner, lambda rows: containers.container_page(rows, query, name, now))
 
     async def touch_container(self, owner: Owner, container_id: str, now: float) -> ContainerRecord | None:
@@ -263,7 +263,7 @@ class SqliteStore:
             owner, lambda rows: containers.change_files(rows, container_id, added, removed)
         )
 
-    async def list_container_files(self, owner: Owner, container_id: str, query: PageQuery) -> Page | None:
+    async def list_container_files(self, owner: Owner, container_id: str, query: PageQuery) -> RecordPage | None:
         return await self._database.read(owner, lambda rows: containers.file_page(rows, container_id, query))
 
     async def get_container_file(self, owner: Owner, container_id: str, file_id: str) -> ContainerFileRecord | None:

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 
 from antwort.engine.stores import (
     Owner,
-    Page,
     PageQuery,
+    RecordPage,
     Store,
     UnknownCursor,
 )
@@ -72,7 +72,9 @@ async def chunks(*pieces: bytes) -> AsyncIterator[bytes]:
         yield piece
 
 
-async def check_pages(list_page: Callable[[PageQuery], Awaitable[Page | None]], get_id: Callable[[Any], str]) -> None:
+async def check_pages(
+    list_page: Callable[[PageQuery], Awaitable[RecordPage | None]], get_id: Callable[[Any], str]
+) -> None:
     """Check all combinations of paging parameters on a list of `LISTED_IDS`."""
 
     async def ids(query: PageQuery) -> tuple[list[str], bool]:

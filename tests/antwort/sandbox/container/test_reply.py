@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antwort.sandbox.container import reply as replies
-from antwort.sandbox.container.reply import ExecReply, Image
+from antwort.sandbox.container.reply import ExecReply, FigureImage
 
 HEADER = {"call": "t", "status": "success", "exit_code": 0, "parts": []}
 TOO_LONG = (7 << 20) + 1
@@ -28,7 +28,7 @@ def test_all_parts_of_a_frame_are_parsed():
         exit_code=1,
         result="r",
         error={"name": "n", "message": "m"},
-        images=[Image("image/png", b"i")],
+        images=[FigureImage("image/png", b"i")],
     )
 
 
@@ -98,7 +98,7 @@ def test_the_report_has_the_fields_of_the_protocol():
         stdout="o",
         output=[("stdout", "o")],
         result="2",
-        images=[Image("image/png", b"i")],
+        images=[FigureImage("image/png", b"i")],
         execution_time_ms=7,
     )
     assert reply.report() == {

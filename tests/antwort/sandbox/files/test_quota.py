@@ -9,7 +9,7 @@ import pytest
 
 from antwort.sandbox.errors import TooLarge
 from antwort.sandbox.files import quota
-from antwort.sandbox.files.quota import MIN_FILE_COST, Quota, Usage
+from antwort.sandbox.files.quota import MIN_FILE_COST, DiskUsage, Quota
 
 
 def make_deep(top: Path, levels: int) -> None:
@@ -56,7 +56,7 @@ def test_measuring_stops_at_the_quota(tmp_path):
 def test_links_are_not_followed(tmp_path):
     (tmp_path / "loop").symlink_to(tmp_path)
     (tmp_path / "away").symlink_to("/usr")
-    assert quota.measure(tmp_path) == Usage(2 * MIN_FILE_COST, 2, 0)
+    assert quota.measure(tmp_path) == DiskUsage(2 * MIN_FILE_COST, 2, 0)
 
 
 def test_too_deep_or_too_long_is_over_quota_and_can_be_removed(tmp_path):

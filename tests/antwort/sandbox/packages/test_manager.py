@@ -13,7 +13,7 @@ import pytest
 from fake_package_index import installers
 from waiting import wait_until_async
 
-from antwort.net.errors import AtCapacity
+from antwort.net.errors import QueueFull
 from antwort.sandbox import Pool, probe
 from antwort.sandbox.files.quota import Quota
 from antwort.sandbox.packages.cache import lock_directory
@@ -137,7 +137,7 @@ async def test_concurrent_installations_are_limited(package_index, cache_directo
     async with open_manager(cache_directory, package_index.blocked_url, max_concurrent=2, max_queued=4) as manager:
         tasks = [asyncio.create_task(manager.install([name], seconds=60)) for name in names]
         assert sorted(await until_requested(package_index, 2)) == ["/blocked/thing-0/", "/blocked/thing-1/"]
-        with pytest.raises(AtCapacity):
+        with pytest.raises(QueueFull):
             await manager.install(["thing-7"], seconds=60)
         package_index.unblock.set()
         leases = await asyncio.gather(*tasks)

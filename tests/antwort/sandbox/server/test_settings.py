@@ -22,7 +22,7 @@ def test_the_error_of_an_invalid_value_names_its_variable(name, value):
         from_environment({f"SANDBOX_{name}": value})
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "sandbox.internal"])  # noqa: S104 - rejected
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "sandbox.internal"])  # noqa: S104 - these are rejected
 def test_a_token_is_required_beyond_loopback(host):
     with pytest.raises(Refused, match="SANDBOX_TOKEN"):
         from_environment({}, host=host).check()
@@ -38,7 +38,7 @@ def test_a_unix_socket_needs_no_token():
     from_environment({"SANDBOX_HOST": "0.0.0.0", "SANDBOX_UDS": "/run/mine/socket"}).check()  # noqa: S104 - not used
 
 
-@pytest.mark.parametrize("name", ["..", "/tmp", "a/../b", "a\\b", "a\nb", ".", "a//b", "x" * 300])  # noqa: S108 - rejected
+@pytest.mark.parametrize("name", ["..", "/tmp", "a/../b", "a\\b", "a\nb", ".", "a//b", "x" * 300])  # noqa: S108 - these are rejected
 def test_the_output_directory_must_be_a_relative_path_in_the_container(name):
     with pytest.raises(Refused, match="SANDBOX_OUTPUT_DIR"):
         from_environment({"SANDBOX_OUTPUT_DIR": name}).check()
