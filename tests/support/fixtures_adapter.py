@@ -1,7 +1,7 @@
 """Three stages on which the OpenAI adapter must play the same: our server, answers written by us, and OpenAI itself.
 
-A scene is asked for by its name. On the wire stage that is a file of answers; on our server the scripted model knows
-the scene by a word in the prompt; OpenAI is asked as everybody asks it.
+A scene is request for by its name. On the wire stage that is a file of answers; on our server the scripted model knows
+the scene by a word in the prompt; OpenAI is request as everybody asks it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
-from fake_responses_api import FakeApi, error, load, message, response
+from fake_responses_api import FakeResponsesApi, error, load, message, response
 from fixtures_server import serving
 
 from weakincentives.adapters.openai import OpenAIAdapter, OpenAIClientConfig
@@ -97,12 +97,12 @@ class WireStage(Stage):
     name = "wire"
     lacks = MappingProxyType({"slowly": "a played answer takes no time"})
 
-    def __init__(self, api: FakeApi) -> None:
+    def __init__(self, api: FakeResponsesApi) -> None:
         self.api = api
 
     def make(self, scene: str, **options: Any) -> OpenAIAdapter:
         answers = PLAYED.get(scene) or load(scene)
-        self.api.answers = FakeApi.answers_of(answers)
+        self.api.responses = FakeResponsesApi.to_responses(answers)
         return self.api.adapter(**options)
 
 

@@ -1,7 +1,7 @@
 """A stage for workspaces: the real server, with a model that plays scenes of code, and files to mount.
 
 A scene is a list of turns, each some Python or what a function tool is called with; then the model says what the last
-of them printed. It is asked for by `scene <name>` in the prompt.
+of them printed. It is request for by `scene <name>` in the prompt.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
-from fake_responses_api import FakeApi, error, message, playing, response
+from fake_responses_api import FakeResponsesApi, error, message, response, responses_api
 from fixtures_adapter import AntwortStage, OpenAIStage, Stage, WireStage, antwort_stage
 
 from weakincentives.adapters import NamedTool
@@ -80,8 +80,8 @@ def antwort(tmp_path_factory) -> Iterator[AntwortStage]:
 
 
 @pytest.fixture
-def api() -> Iterator[FakeApi]:
-    with playing() as fake:
+def api() -> Iterator[FakeResponsesApi]:
+    with responses_api() as fake:
         yield fake
 
 
@@ -94,17 +94,17 @@ def stage(request) -> Stage:
     return OpenAIStage(chosen=request.config.option.markexpr == "openai")
 
 
-@pytest.mark.parametrize("chosen, asked", [([], 0), (["-m", "openai"], 1)])
-def test_openai_is_asked_only_by_who_says_so(api: FakeApi, chosen: list[str], asked: int):
+@pytest.mark.parametrize("chosen, request", [([], 0), (["-m", "openai"], 1)])
+def test_openai_is_asked_only_by_who_says_so(api: FakeResponsesApi, chosen: list[str], request: int):
     """In a process of its own, with a key, and with a fake in OpenAI's place."""
-    api.answers = FakeApi.answers_of([response(message("Hello."))])
+    api.responses = FakeResponsesApi.to_responses([response(message("Hello."))])
     one = f"{__file__}::test_a_text_is_answered[openai]"
     environment = {**os.environ, "OPENAI_API_KEY": "none", "OPENAI_BASE_URL": api.url}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *chosen, one]
     ran = subprocess.run(command, env=environment, check=False, capture_output=True, text=True)
 
-    assert len(api.asked) == asked, ran.stdout
-    assert ("1 passed" if asked else "make test-openai") in ran.stdout
+    assert len(api.requests) == request, ran.stdout
+    assert ("1 passed" if request else "make test-openai") in ran.stdout
 
 
 @dataclass(frozen=True)
@@ -246,7 +246,9 @@ def test_who_is_told_to_wait_waits(stage: Stage):
 
 def test_the_deadline_ends_a_request_that_takes_too_long(stage: Stage):
     with pytest.raises(DeadlineExceededError):
-        stage.adapter("slowly").evaluate(text_prompt("Answer slowly."), session=Session(), deadline=Deadline.after(0.5))
+        stage.adapter("slowly").evaluate(
+            text_prompt("FakeResponse slowly."), session=Session(), deadline=Deadline.after(0.5)
+        )
 
 
 def test_all_requests_count(stage: Stage):
@@ -264,7 +266,7 @@ def test_all_requests_count(stage: Stage):
 
 def test_a_tool_that_the_server_does_not_have_is_named(stage: Stage):
     if isinstance(stage, WireStage):
-        stage.api.answers = FakeApi.answers_of([error(400, "It is not available.", param="tools[0].type")])
+        stage.api.responses = FakeResponsesApi.to_responses([error(400, "It is not available.", param="tools[0].type")])
         adapter = stage.api.adapter()
     else:
         adapter = stage.adapter("refused tool")
@@ -457,10 +459,10 @@ def test_apply_patch(stage: Stage):
 
 def test_mcp(stage: Stage):
     session = Session()
-    asked: list[McpApproval] = []
+    request: list[McpApproval] = []
 
     def approve(approval: McpApproval, context: ToolContext) -> bool:
-        asked.append(approval)
+        request.append(approval)
         return True
 
     docs = McpConfig(server_label="docs", server_url="https://docs.example/mcp", approve=approve)
@@ -469,7 +471,7 @@ def test_mcp(stage: Stage):
     )
 
     assert answer.output == Verdict("done", 3)
-    assert asked == [McpApproval("docs", "search", '{"q": "tea"}')]
+    assert request == [McpApproval("docs", "search", '{"q": "tea"}')]
     approval, good, bad, worse = session[ToolInvoked].all()
     assert (approval.name, approval.origin, approval.result.value) == ("docs", "client", McpDecision(approve=True))
     assert (good.name, good.origin, good.capability) == ("docs", "provider", "mcp")
@@ -479,7 +481,7 @@ def test_mcp(stage: Stage):
     assert "http_error 401" in worse.rendered_output
 
 
-DOCS = McpConfig(server_label="docs", server_url="https://docs.example/mcp", approve=lambda asked, context: True)
+DOCS = McpConfig(server_label="docs", server_url="https://docs.example/mcp", approve=lambda request, context: True)
 TOLD = {
     "code_interpreter": (OpenAICodeInterpreterSection(), "ci_1 + provider, call_1 + client, ci_2 + provider"),
     "code_interpreter_failures": (OpenAICodeInterpreterSection(), "ci_1 - provider, ci_2 - provider"),
@@ -504,7 +506,7 @@ TOLD = {
 
 
 @pytest.mark.parametrize("scene", TOLD)
-def test_whoever_runs_a_tool_its_calls_are_told_whole_and_alike(api: FakeApi, scene: str):
+def test_whoever_runs_a_tool_its_calls_are_told_whole_and_alike(api: FakeResponsesApi, scene: str):
     """Call id, success and origin in order; and the transcript has all that the event has, beside a typed answer."""
     section, told = TOLD[scene]
     session, files = Session(), InMemoryFilesystem()
@@ -563,8 +565,8 @@ def recorded() -> Iterator[Any]:
 
 @pytest.mark.skipif(not RECORDED.is_dir(), reason="no recorded answers lie beside this clone")
 @pytest.mark.parametrize("payload", list(recorded()))
-def test_what_openai_has_answered_is_understood(api: FakeApi, payload: dict[str, Any]):
-    api.answers = FakeApi.answers_of([payload])
+def test_what_openai_has_answered_is_understood(api: FakeResponsesApi, payload: dict[str, Any]):
+    api.responses = FakeResponsesApi.to_responses([payload])
     session = Session()
     hosted = OpenAIHostedToolsConfig(code_interpreter=True)
     answer = api.adapter(hosted_tools=hosted).evaluate(text_prompt("Roll dice."), session=session)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from fake_responses_api import Answer, FakeApi, message, playing, response
+from fake_responses_api import FakeResponse, FakeResponsesApi, message, response, responses_api
 from fixtures_server import Server, serving
 
 from weakincentives.adapters.openai import OpenAIAdapter
@@ -251,10 +251,10 @@ CITED = {
 
 
 @pytest.fixture
-def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeApi]:
+def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeResponsesApi]:
     """Written answers, where the examples expect OpenAI."""
-    with playing(*[response(CODE, message("The mean is 3.", CITED))] * 2) as fake:
-        fake.routes["GET /containers/cntr_1/files/cfile_1/content"] = lambda asked: Answer(b"PNG")
+    with responses_api(*[response(CODE, message("The mean is 3.", CITED))] * 2) as fake:
+        fake.routes["GET /containers/cntr_1/files/cfile_1/content"] = lambda request: FakeResponse(b"PNG")
         monkeypatch.setenv("OPENAI_BASE_URL", fake.url)
         monkeypatch.setenv("OPENAI_API_KEY", "none")
         yield fake
@@ -320,8 +320,8 @@ def test_the_tool_of_the_example_works_in_a_prompt_too(run_block, api):
     with pytest.raises(NativeToolError, match="allowed_host_roots is empty"):
         OpenAIAdapter(model="gpt-4.1").evaluate(Prompt(ns="n", key="k", sections=(section,)), session=Session())
 
-    api.routes["POST /files"] = lambda asked: Answer({"id": "file_1", "object": "file"})
-    api.routes["DELETE /files/file_1"] = lambda asked: Answer({"id": "file_1", "deleted": True})
+    api.routes["POST /files"] = lambda request: FakeResponse({"id": "file_1", "object": "file"})
+    api.routes["DELETE /files/file_1"] = lambda request: FakeResponse({"id": "file_1", "deleted": True})
     allowed = dataclasses.replace(tool, config=dataclasses.replace(tool.config, allowed_host_roots=(Path.cwd(),)))
     session = Session()
     prompt = Prompt(ns="n", key="k", sections=(section.clone(tools=(allowed,)),))
@@ -344,7 +344,7 @@ def test_a_native_tool_is_evaluated_as_declared(run_block, api):
         "status": "completed",
         "action": {"type": "search", "query": "x"},
     }
-    api.answers = FakeApi.answers_of([response(search, message("Sunny."))])
+    api.responses = FakeResponsesApi.to_responses([response(search, message("Sunny."))])
     section = MarkdownSection(title="Task", key="task", template="Search.", tools=(tool,))
     session = Session()
     OpenAIAdapter(model="gpt-4.1").evaluate(Prompt(ns="n", key="k", sections=(section,)), session=session)

@@ -166,7 +166,7 @@ def test_a_change_that_leaves_the_size_as_it_was_is_seen(server, workspace):
 
 
 def test_files_that_went_with_a_sandbox_are_missed_and_put_back(server, workspace):
-    """Long before the container would be asked after for its age: what is listed after a turn tells."""
+    """Long before the container would be request after for its age: what is listed after a turn tells."""
     evaluate(server, workspace, "sum")
     first = workspace.container_id
     os.kill(sandbox_pid(server), signal.SIGKILL)
@@ -192,7 +192,7 @@ def test_tools_of_ours_share_the_files_with_the_code(server, workspace):
         context.filesystem.write_text("reply.txt", context.filesystem.read_text(params.path).upper())
         return ToolResult("written")
 
-    tool = Tool[Named, None](name="answer", description="Answer.", handler=answer)
+    tool = Tool[Named, None](name="answer", description="FakeResponse.", handler=answer)
     response = adapter_for(server).evaluate(scene("mixed", workspace, tools=[tool]), session=workspace.session)
 
     assert response.text == "BY CODE\n"
@@ -261,7 +261,7 @@ def test_cleanup_is_done_once_and_ends_everything(server, workspace):
 
 @pytest.fixture
 def unlucky(client, config, tmp_path):
-    """A workspace whose results cannot be left where they were asked for."""
+    """A workspace whose results cannot be left where they were request for."""
     (tmp_path / "file").touch()
     yield OpenAIContainerWorkspaceSection(
         session=Session(),

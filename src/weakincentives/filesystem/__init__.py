@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from weakincentives.filesystem.journal import HostSnapshot
     from weakincentives.filesystem.mounts.copy import materialize
 
-_HOMES = {"HostFilesystem": "host", "HostSnapshot": "journal", "materialize": "mount_copy"}
+_HOMES = {"HostFilesystem": "host", "HostSnapshot": "journal", "materialize": "mounts.copy"}
 
 __all__ = [
     "FileStat",

@@ -18,26 +18,26 @@ def test_files_are_copied_when_they_are_needed_and_gone_when_they_are_removed(tm
     (tmp_path / "data").mkdir()
     (tmp_path / "data/a").write_text("1")
     files = MountedFiles([HostMount(tmp_path / "data")], [tmp_path])
-    assert not files.is_there
+    assert not files.is_copied
 
     assert files.previews[0].entries == ("a",)
-    assert (files.directory / "data/a").read_text() == "1"
-    assert files.is_there
-    (files.directory / "data/locked").mkdir()
-    (files.directory / "data/locked/b").touch()
-    (files.directory / "data/locked").chmod(0)
-    (files.directory / "link").symlink_to(tmp_path)
+    assert (files.copy() / "data/a").read_text() == "1"
+    assert files.is_copied
+    (files.copy() / "data/locked").mkdir()
+    (files.copy() / "data/locked/b").touch()
+    (files.copy() / "data/locked").chmod(0)
+    (files.copy() / "link").symlink_to(tmp_path)
     for _ in range(2):
         files.remove()
-    assert not files.directory.exists()
+    assert not files.copy().exists()
     assert (tmp_path / "data/a").exists()
     assert files.previews[0].entries == ("a",)
-    assert not files.is_there
+    assert not files.is_copied
 
 
 def test_what_nobody_removes_goes_with_the_object(tmp_path):
     files = MountedFiles([], [])
-    directory = files.directory
+    directory = files.copy()
     del files
     gc.collect()
 
@@ -49,7 +49,7 @@ def test_what_was_never_copied_is_not_copied_at_the_end(tmp_path):
     files.remove()
 
     with pytest.raises(WorkspaceError, match="cleaned up"):
-        _ = files.directory
+        files.copy()
 
 
 def test_a_copy_that_is_refused_leaves_nothing_and_can_be_tried_again(tmp_path, monkeypatch):
@@ -57,7 +57,7 @@ def test_a_copy_that_is_refused_leaves_nothing_and_can_be_tried_again(tmp_path, 
     (tmp_path / "tmp").mkdir()
     files = MountedFiles([HostMount(tmp_path / "later")], [tmp_path])
     with pytest.raises(WorkspaceError, match="does not exist"):
-        _ = files.directory
+        files.copy()
     assert list((tmp_path / "tmp").iterdir()) == []
 
     (tmp_path / "later").mkdir()

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from fake_responses_api import Answer, FakeApi, error, load, message, playing, response
+from fake_responses_api import FakeResponse, FakeResponsesApi, error, load, message, response, responses_api
 from openai import APIStatusError, OpenAI
 from openai.types.responses import Response
 
@@ -16,7 +16,7 @@ from weakincentives.adapters.openai import (
     citations,
     download,
 )
-from weakincentives.adapters.openai.citations import read_citation
+from weakincentives.adapters.openai.citations import parse_citation
 from weakincentives.clock import ManualClock
 from weakincentives.errors import ProviderFault, WinkError
 
@@ -34,7 +34,7 @@ def test_every_kind_is_read_and_an_unknown_one_left_out():
         FileCitation("file-1", "", 3),
     )
     assert citations(load("unknown_items")[1]) == ()
-    assert read_citation({"type": "container_file_citation"}, 5) == ContainerFileCitation("", "", "", 5, 5)
+    assert parse_citation({"type": "container_file_citation"}, 5) == ContainerFileCitation("", "", "", 5, 5)
 
 
 def test_an_answer_may_come_as_json_from_the_sdk_or_from_us():
@@ -55,14 +55,14 @@ def test_the_citation_of_a_recorded_answer_is_found():
 
 @pytest.fixture
 def api():
-    with playing() as fake:
-        fake.routes["GET /containers/cntr_1/files/cfile_1/content"] = lambda asked: Answer(b"forty\0two")
-        fake.routes["GET /files/file-1/content"] = lambda asked: Answer(b"tea")
+    with responses_api() as fake:
+        fake.routes["GET /containers/cntr_1/files/cfile_1/content"] = lambda request: FakeResponse(b"forty\0two")
+        fake.routes["GET /files/file-1/content"] = lambda request: FakeResponse(b"tea")
         yield fake
 
 
 @pytest.fixture
-def client(api: FakeApi):
+def client(api: FakeResponsesApi):
     with OpenAI(base_url=api.url, api_key="none", max_retries=0) as made:
         yield made
 
@@ -89,9 +89,9 @@ def test_the_adapter_downloads_too(api, tmp_path):
 
 
 def test_the_adapter_tries_again_after_a_fault_and_after_half_a_file(api, tmp_path):
-    half = Answer(b"forty", headers={"content-length": "9", "connection": "close"})
-    tries = [error(503, "busy"), half, Answer(b"forty\0two")]
-    api.routes["GET /containers/cntr_1/files/cfile_1/content"] = lambda asked: tries.pop(0)
+    half = FakeResponse(b"forty", headers={"content-length": "9", "connection": "close"})
+    tries = [error(503, "busy"), half, FakeResponse(b"forty\0two")]
+    api.routes["GET /containers/cntr_1/files/cfile_1/content"] = lambda request: tries.pop(0)
     clock = ManualClock()
 
     assert api.adapter(clock=clock).download(FILE, tmp_path).read_bytes() == b"forty\0two"
@@ -100,7 +100,7 @@ def test_the_adapter_tries_again_after_a_fault_and_after_half_a_file(api, tmp_pa
 
 
 def test_a_file_that_is_gone_is_a_fault_of_ours(api, tmp_path):
-    api.routes = {"GET /containers/.*": lambda asked: error(404, "gone")}
+    api.routes = {"GET /containers/.*": lambda request: error(404, "gone")}
     with pytest.raises(ProviderFault, match="404: gone"):
         api.adapter().download(FILE, tmp_path)
 
@@ -117,7 +117,7 @@ def test_a_name_cannot_lead_out_of_the_directory(client, tmp_path, name):
 
 @pytest.mark.parametrize("name", ["..", ".", "a/..", "/"])
 def test_what_is_no_name_is_refused(client, tmp_path, name):
-    with pytest.raises(WinkError, match="is no name for a file"):
+    with pytest.raises(WinkError, match="is not a file name"):
         download(client, ContainerFileCitation("cntr_1", "cfile_1", name), tmp_path)
 
 
@@ -126,7 +126,7 @@ def test_a_file_without_a_name_gets_its_id(client, tmp_path):
 
 
 def test_a_failed_download_leaves_everything_as_it_was(api, client, tmp_path):
-    api.routes["GET /containers/.*"] = lambda asked: error(404, "gone")
+    api.routes["GET /containers/.*"] = lambda request: error(404, "gone")
     api.routes = dict(reversed(api.routes.items()))
     target = tmp_path / "answer.txt"
     target.write_bytes(b"old")
@@ -137,5 +137,5 @@ def test_a_failed_download_leaves_everything_as_it_was(api, client, tmp_path):
 
 
 def test_a_page_is_no_file(client, tmp_path):
-    with pytest.raises(WinkError, match="UrlCitation is no file to download"):
+    with pytest.raises(WinkError, match="UrlCitation is not a file that can be downloaded"):
         download(client, UrlCitation("https://x/", "X"), tmp_path)  # pyright: ignore[reportArgumentType] - the point

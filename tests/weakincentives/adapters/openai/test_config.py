@@ -96,7 +96,7 @@ def test_the_container_of_a_workspace_has_more_memory_than_the_tool_s():
     [
         ({"memory_limit": "8g"}, "memory_limit must be one of 1g, 4g, 16g, 64g, not '8g'"),
         ({"mode": "shared"}, "mode must be 'auto' or 'explicit', not 'shared'"),
-        ({"expires_after": 0}, "expires_after are minutes, at least 1, not 0"),
+        ({"expires_after": 0}, "expires_after is in minutes, at least 1, not 0"),
         ({"container_id": " "}, "container_id is empty"),
     ],
 )

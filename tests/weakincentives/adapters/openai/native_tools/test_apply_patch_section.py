@@ -7,7 +7,7 @@ import pytest
 from weakincentives.adapters.openai import ApplyPatchConfig, OpenAIApplyPatchSection
 from weakincentives.adapters.openai.native_tools import ApplyPatchCall, ApplyPatchResult
 from weakincentives.adapters.openai.native_tools.apply_patch_section import CAPABILITY, apply
-from weakincentives.adapters.openai.native_tools.capability import ConfigError, LeftToUs, Scene
+from weakincentives.adapters.openai.native_tools.capability import ClientMustRun, ConfigError, ResponseContext
 from weakincentives.adapters.turn import ToolOutput
 from weakincentives.filesystem import Filesystem, HostFilesystem, InMemoryFilesystem
 from weakincentives.prompt import ToolContext
@@ -60,8 +60,8 @@ def test_files_are_created_updated_and_deleted(files):
         ("delete_file", "missing.py", "", "missing.py"),
         ("delete_file", "src", "", "only files can be deleted"),
         ("delete_file", ".", "", "only files can be deleted"),
-        ("move_file", "src/app.py", "", "is no operation; use create_file, update_file or delete_file"),
-        ("", "", "", "is no operation"),
+        ("move_file", "src/app.py", "", "is not an operation; use create_file, update_file or delete_file"),
+        ("", "", "", "is not an operation"),
     ],
 )
 def test_what_fails_changes_nothing_and_says_why(files, operation, path, diff, told):
@@ -80,9 +80,9 @@ def test_a_call_is_left_to_us_and_answered_by_its_status():
         "call_id": "call_1",
         "operation": {"type": "delete_file", "path": "a"},
     }
-    reading = CAPABILITY.read(item, Scene(), ApplyPatchConfig())
+    reading = CAPABILITY.parse_call(item, ResponseContext(), ApplyPatchConfig())
 
-    assert isinstance(reading, LeftToUs)
+    assert isinstance(reading, ClientMustRun)
     assert reading.params == ApplyPatchCall("delete_file", "a", "")
     assert reading.undone_on_failure
     assert reading.answer(ToolOutput("call_1", "apply_patch", "Deleted a.", success=True)) == {

@@ -8,11 +8,11 @@ from weakincentives.adapters.openai.native_tools.capability import (
     Capability,
     ConfigError,
     NativeSection,
-    Ran,
-    Reading,
-    Scene,
-    failure,
-    one_of,
+    ParsedCall,
+    ProviderRan,
+    ResponseContext,
+    check_one_of,
+    failed_result,
     without_none,
 )
 from weakincentives.adapters.openai.wire import Wire
@@ -31,13 +31,13 @@ class Paint(Capability):
     items = frozenset({"paint_call"})
     config_type = PaintConfig
     fields = ("colour", "size")
-    example = Ran(None, ToolResult(""))
+    example = ProviderRan(None, ToolResult(""))
 
-    def write(self, config: PaintConfig) -> Wire | None:
-        one_of(config.colour, ("red", "none"), "colour")
+    def declaration_fields(self, config: PaintConfig) -> Wire | None:
+        check_one_of(config.colour, ("red", "none"), "colour")
         return None if config.colour == "none" else {"colour": config.colour}
 
-    def read(self, item: Wire, scene: Scene, config: object) -> Reading:
+    def parse_call(self, item: Wire, response: ResponseContext, config: object) -> ParsedCall:
         return None
 
 
@@ -71,7 +71,8 @@ def test_what_most_tools_have_in_common():
     paint = Paint()
 
     assert (paint.slot({}), paint.slot_of({}), paint.choice({})) == ("paint", "paint", {"type": "paint"})
-    assert paint.place({}, "cntr_1") is None
+    assert not paint.needs_container({})
+    assert paint.with_container({"type": "paint"}, "cntr_1") == {"type": "paint"}
     paint.check_resources({}, None, ResourceRegistry())
     assert paint.declaration(None, origin="here") == NativeDeclaration("paint", "paint", "openai", None, None, "here")
 
@@ -98,13 +99,13 @@ def test_a_section_is_checked_when_it_is_built_and_when_it_is_changed():
     ],
 )
 def test_a_failure_says_the_providers_code(item, told):
-    result = failure(item)
+    result = failed_result(item)
 
     assert result is not None
     assert (result.message, result.success, result.value) == (told, False, None)
 
 
 def test_what_went_well_is_no_failure():
-    assert failure({"status": "completed", "error": None}) is None
-    assert failure({}) is None
+    assert failed_result({"status": "completed", "error": None}) is None
+    assert failed_result({}) is None
     assert without_none(a=1, b=None, c=0) == {"a": 1, "c": 0}

@@ -13,7 +13,7 @@ from weakincentives.adapters.openai import (
     ExistingContainerRef,
     OpenAICodeInterpreterSection,
 )
-from weakincentives.adapters.openai.native_tools.capability import ConfigError, Ran, Scene
+from weakincentives.adapters.openai.native_tools.capability import ConfigError, ProviderRan, ResponseContext
 from weakincentives.adapters.openai.native_tools.code_interpreter_section import CAPABILITY, ends_in_traceback
 from weakincentives.errors import PromptValidationError
 
@@ -27,15 +27,15 @@ ITEM = {
 }
 
 
-def read(item: dict, scene: Scene | None = None) -> Any:
-    reading = CAPABILITY.read(item, scene or Scene(), None)
-    assert isinstance(reading, Ran)
+def read(item: dict, scene: ResponseContext | None = None) -> Any:
+    reading = CAPABILITY.parse_call(item, scene or ResponseContext(), None)
+    assert isinstance(reading, ProviderRan)
     return reading
 
 
 def test_a_call_tells_its_code_its_output_and_its_files():
     file = ContainerFile("cntr_1", "cfile_1", "a.txt")
-    ran = read(ITEM, Scene(files={"ci_1": (file,)}))
+    ran = read(ITEM, ResponseContext(files={"ci_1": (file,)}))
 
     assert ran.params == CodeInterpreterCall("1 + 1", "cntr_1")
     assert ran.result.value == CodeInterpreterResult(
@@ -143,9 +143,10 @@ def test_the_providers_own_form_may_leave_the_container_out():
 def test_code_that_has_a_container_is_not_placed_in_another():
     wire = CAPABILITY.declare(CodeInterpreterConfig())
     assert wire is not None
-    assert CAPABILITY.place(wire, "cntr_2") == {"type": "code_interpreter", "container": "cntr_2"}
+    assert CAPABILITY.needs_container(wire)
+    assert CAPABILITY.with_container(wire, "cntr_2") == {"type": "code_interpreter", "container": "cntr_2"}
     with pytest.raises(ConfigError, match="container is 'cntr_1', but a section of the prompt brings one"):
-        CAPABILITY.place({"container": "cntr_1"}, "cntr_2")
+        CAPABILITY.needs_container({"container": "cntr_1"})
 
 
 def test_the_section_refuses_a_wrong_tier_when_it_is_built():

@@ -15,7 +15,7 @@ from weakincentives.adapters.openai import (
     ExistingContainerRef,
     OpenAICodeInterpreterTool,
 )
-from weakincentives.adapters.openai.native_tools.code_interpreter_tool import container_of, plain_container
+from weakincentives.adapters.openai.native_tools.code_interpreter_tool import container_param, parse_container
 from weakincentives.errors import PromptValidationError
 from weakincentives.filesystem import HostMount
 from weakincentives.prompt import MarkdownSection, Prompt, PromptOverrides, ToolContext, ToolOverride, ToolResult
@@ -25,14 +25,14 @@ WRITTEN = {"type": "auto", "memory_limit": "4g", "file_ids": ["file_1"], "host_m
 
 
 def test_a_container_is_read_from_plain_data():
-    assert container_of(WRITTEN) == AutoContainerConfig(
+    assert parse_container(WRITTEN) == AutoContainerConfig(
         memory_limit="4g", file_ids=("file_1",), host_mounts=(HostMount(**MOUNT),)
     )
-    assert container_of("cntr_1") == container_of({"id": "cntr_1"}) == ExistingContainerRef("cntr_1")
-    assert container_of({"id": "cntr_1", "memory_limit": "16g"}) == ExistingContainerRef("cntr_1", "16g")
-    assert container_of({"type": "auto"}) == AutoContainerConfig()
+    assert parse_container("cntr_1") == parse_container({"id": "cntr_1"}) == ExistingContainerRef("cntr_1")
+    assert parse_container({"id": "cntr_1", "memory_limit": "16g"}) == ExistingContainerRef("cntr_1", "16g")
+    assert parse_container({"type": "auto"}) == AutoContainerConfig()
     mounted = AutoContainerConfig(host_mounts=(HostMount("x"),))
-    assert container_of({"type": "auto", "host_mounts": [HostMount("x")]}) == container_of(mounted) == mounted
+    assert parse_container({"type": "auto", "host_mounts": [HostMount("x")]}) == parse_container(mounted) == mounted
 
 
 @pytest.mark.parametrize("tier", ["8g", "", "1G", "2g", 4, None])
@@ -44,10 +44,10 @@ def test_a_tier_that_does_not_exist_is_refused_naming_the_four(tier, form):
     if form is ExistingContainerRef:
         given = ExistingContainerRef("cntr_1", tier)
     if form is not AutoContainerConfig and tier is None:
-        assert container_of(given)
+        assert parse_container(given)
         return
     with pytest.raises(ValueError, match=r"container.memory_limit must be one of 1g, 4g, 16g, 64g, not"):
-        container_of(given)
+        parse_container(given)
 
 
 @pytest.mark.parametrize(
@@ -64,8 +64,8 @@ def test_a_tier_that_does_not_exist_is_refused_naming_the_four(tier, form):
         ({"type": "auto", "file_ids": "file_1"}, "container.file_ids must be a list"),
         ({"type": "auto", "file_ids": [7]}, "container.file_ids must be ids"),
         ({"type": "auto", "file_ids": ["f"] * 51}, "at most 50 files, not 51"),
-        ({"type": "auto", "host_mounts": [{"path": "x"}]}, "container.host_mounts has .* which is no HostMount"),
-        ({"type": "auto", "host_mounts": [{"host_path": ""}]}, "which is no HostMount"),
+        ({"type": "auto", "host_mounts": [{"path": "x"}]}, "container.host_mounts has .* which is not a HostMount"),
+        ({"type": "auto", "host_mounts": [{"host_path": ""}]}, "which is not a HostMount"),
         ({"type": "auto", "network_policy": {"type": "open"}}, "container.network_policy must be"),
         ({"type": "auto", "network_policy": {"type": "disabled", "allowed_domains": []}}, "network_policy must be"),
         ({"type": "auto", "network_policy": {"type": "allowlist"}}, "must be a list that names at least one"),
@@ -83,7 +83,7 @@ def test_a_tier_that_does_not_exist_is_refused_naming_the_four(tier, form):
 )
 def test_what_is_wrong_with_a_container_is_named(given, told):
     with pytest.raises(ValueError, match=told):
-        container_of(given)
+        parse_container(given)
 
 
 @pytest.mark.parametrize("roots", ["/srv/data", Path("/srv/data")])
@@ -96,14 +96,14 @@ def test_a_container_is_written_without_its_mounts():
     policy = {"type": "allowlist", "allowed_domains": ["a.example"]}
     config = AutoContainerConfig(file_ids=("a",), network_policy=policy, host_mounts=(HostMount("x"),))
 
-    assert plain_container(config, ["b"]) == {
+    assert container_param(config, ["b"]) == {
         "type": "auto",
         "memory_limit": "1g",
         "file_ids": ["a", "b"],
         "network_policy": policy,
     }
-    assert plain_container(WRITTEN) == {"type": "auto", "memory_limit": "4g", "file_ids": ["file_1"]}
-    assert plain_container(ExistingContainerRef("cntr_1", "4g")) == plain_container({"id": "cntr_1"}) == "cntr_1"
+    assert container_param(WRITTEN) == {"type": "auto", "memory_limit": "4g", "file_ids": ["file_1"]}
+    assert container_param(ExistingContainerRef("cntr_1", "4g")) == container_param({"id": "cntr_1"}) == "cntr_1"
 
 
 def test_secrets_of_a_policy_are_not_shown():
@@ -111,7 +111,7 @@ def test_secrets_of_a_policy_are_not_shown():
     policy = {"type": "allowlist", "allowed_domains": ["a.example"], "domain_secrets": [secret]}
 
     assert "s3cret" not in repr(AutoContainerConfig(network_policy=policy))
-    assert container_of(AutoContainerConfig(network_policy=policy)).memory_limit == "1g"
+    assert parse_container(AutoContainerConfig(network_policy=policy)).memory_limit == "1g"
 
 
 def test_the_tool_declares_code_interpreter_of_openai():

@@ -4,7 +4,7 @@ import pytest
 
 from weakincentives.adapters.openai import FileSearchConfig, OpenAIFileSearchSection
 from weakincentives.adapters.openai.native_tools import FileHit, FileSearchCall, FileSearchResult
-from weakincentives.adapters.openai.native_tools.capability import ConfigError, Ran, Scene
+from weakincentives.adapters.openai.native_tools.capability import ConfigError, ProviderRan, ResponseContext
 from weakincentives.adapters.openai.native_tools.file_search_section import CAPABILITY
 from weakincentives.errors import PromptEvaluationError, PromptValidationError
 from weakincentives.prompt import MarkdownSection, NativeDeclaration, Prompt
@@ -69,9 +69,9 @@ def test_stores_go_by_their_ids(stores):
         CAPABILITY.declare(FileSearchConfig(stores))
 
 
-def read(**item) -> Ran:
-    reading = CAPABILITY.read({"id": "fs_1", "type": "file_search_call", **item}, Scene(), None)
-    assert isinstance(reading, Ran)
+def read(**item) -> ProviderRan:
+    reading = CAPABILITY.parse_call({"id": "fs_1", "type": "file_search_call", **item}, ResponseContext(), None)
+    assert isinstance(reading, ProviderRan)
     return reading
 
 

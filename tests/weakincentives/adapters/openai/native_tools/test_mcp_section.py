@@ -7,7 +7,12 @@ from fake_responses_api import load
 
 from weakincentives.adapters.openai import McpConfig, OpenAIMcpSection
 from weakincentives.adapters.openai.native_tools import McpApproval, McpCall, McpDecision, McpResult
-from weakincentives.adapters.openai.native_tools.capability import ConfigError, LeftToUs, Ran, Scene
+from weakincentives.adapters.openai.native_tools.capability import (
+    ClientMustRun,
+    ConfigError,
+    ProviderRan,
+    ResponseContext,
+)
 from weakincentives.adapters.openai.native_tools.mcp_section import CAPABILITY
 from weakincentives.adapters.turn import ToolOutput
 from weakincentives.errors import PromptValidationError
@@ -44,7 +49,7 @@ def test_a_server_is_declared_and_its_secrets_are_not_shown():
     "config, told",
     [
         (None, "it needs a server: give McpConfig"),
-        (McpConfig(server_label="", server_url="x"), "server_label must name"),
+        (McpConfig(server_label="", server_url="x"), "server_label is empty"),
         (McpConfig(server_label="a"), "exactly one of server_url, connector_id and tunnel_id must be given, not none"),
         (McpConfig(server_label="a", server_url="x", connector_id="y"), "not server_url and connector_id"),
         (McpConfig(server_label="a", server_url="x", require_approval="sometimes"), "'always', 'never' or a filter"),
@@ -67,13 +72,13 @@ def test_a_prompt_may_have_several_servers_but_each_once():
 
 
 def read(item: dict[str, Any], config: McpConfig = DOCS) -> Any:
-    return CAPABILITY.read(item, Scene(), config)
+    return CAPABILITY.parse_call(item, ResponseContext(), config)
 
 
 def test_the_list_of_tools_is_no_call_unless_it_failed():
     assert read(LISTED) is None
     ran = read({**LISTED, "error": "the server is down"})
-    assert isinstance(ran, Ran)
+    assert isinstance(ran, ProviderRan)
     assert (ran.params, ran.result.success) == (McpCall("docs", "list_tools"), False)
     assert "the server is down" in ran.result.message
 
@@ -97,17 +102,17 @@ def test_a_failure_has_the_kind_and_the_code():
 @pytest.mark.parametrize(
     "approve, decision, reason",
     [
-        (None, False, "nobody was asked: McpConfig has no `approve`"),
-        (lambda asked, context: asked.name == "search", True, None),
-        (lambda asked, context: False, False, None),
-        (lambda asked, context: McpDecision(approve=False, reason="too curious"), False, "too curious"),
+        (None, False, "McpConfig has no `approve` function"),
+        (lambda request, context: request.name == "search", True, None),
+        (lambda request, context: False, False, None),
+        (lambda request, context: McpDecision(approve=False, reason="too curious"), False, "too curious"),
     ],
 )
 def test_approval_is_given_by_the_caller_and_never_by_default(approve, decision, reason):
     config = McpConfig(server_label="docs", server_url="https://x/", approve=approve)
     reading = read(ASKED, config)
 
-    assert isinstance(reading, LeftToUs)
+    assert isinstance(reading, ClientMustRun)
     assert reading.params == McpApproval("docs", "search", '{"q": "tea"}')
     result = reading.run(NOBODY)
     assert result.success

@@ -11,7 +11,7 @@ from weakincentives.adapters.openai.native_tools.registry import by_config, by_i
 SIXTH = """
 from __future__ import annotations
 from dataclasses import dataclass
-from weakincentives.adapters.openai.native_tools.capability import Capability, Ran
+from weakincentives.adapters.openai.native_tools.capability import Capability, ProviderRan
 from weakincentives.prompt import ToolResult
 
 
@@ -24,13 +24,13 @@ class Telepathy(Capability):
     name = "telepathy"
     items = frozenset({"telepathy_call"})
     config_type = TelepathyConfig
-    example = Ran(None, ToolResult(""))
+    example = ProviderRan(None, ToolResult(""))
 
-    def write(self, config):
+    def declaration_fields(self, config):
         return {"distance": config.distance}
 
-    def read(self, item, scene, config):
-        return Ran(item["thought"], ToolResult("heard"))
+    def parse_call(self, item, response, config):
+        return ProviderRan(item["thought"], ToolResult("heard"))
 
 
 CAPABILITY = Telepathy()
@@ -43,8 +43,8 @@ PROGRAM = """
     from weakincentives.adapters.openai import OpenAIHostedToolsConfig
     from weakincentives.adapters.openai.native_tools.registry import capabilities, by_item
     from weakincentives.adapters.openai.native_tools.telepathy_section import TelepathyConfig
-    from weakincentives.adapters.openai.offer import make_offer
-    from weakincentives.adapters.openai.reading import read_reply
+    from weakincentives.adapters.openai.responses.parsing import parse_response
+    from weakincentives.adapters.openai.responses.tool_params import build_tool_params
     from weakincentives.prompt import MarkdownSection, Prompt
     from weakincentives.adapters import ScriptedAdapter
     from weakincentives.runtime import Session
@@ -53,10 +53,10 @@ PROGRAM = """
     adapter.native_tools = OpenAIHostedToolsConfig(others=(TelepathyConfig(7),)).declarations()
     task = MarkdownSection(title="Task", key="task", template="Think.")
     rendered = adapter.render(Prompt(ns="n", key="k", sections=[task]), session=Session())
-    offer = make_offer(rendered, prompt_name="k", allowed=None)
+    params = build_tool_params(rendered, prompt_name="k", allowed=None)
     item = {"id": "t1", "type": "telepathy_call", "thought": "tea"}
-    (call,) = read_reply({"output": [item]}, offer, prompt_name="k").native_calls
-    print(json.dumps([offer.wire, call.name, call.params, call.result.message]))
+    (call,) = parse_response({"output": [item]}, params, prompt_name="k").native_calls
+    print(json.dumps([params.wire, call.name, call.params, call.result.message]))
 """
 
 

@@ -8,7 +8,7 @@ import pytest
 from weakincentives.adapters.openai import FileSearchConfig, McpConfig, ShellConfig, WebSearchConfig
 from weakincentives.adapters.openai.native_tools.capability import ConfigError
 from weakincentives.adapters.openai.native_tools.registry import by_config
-from weakincentives.adapters.openai.native_tools.validation import fits, misfit_in
+from weakincentives.adapters.openai.native_tools.validation import matches_type, validate_types
 
 WITH_A_NEED: dict[type, Any] = {
     FileSearchConfig: FileSearchConfig(("vs_1",)),
@@ -29,7 +29,7 @@ ODD: list[Any] = [None, 5, True, 2.5, "x", b"x", [1], (None,), ["a"], {"a": 1}, 
     ],
 )
 def test_the_field_is_named_with_what_it_may_hold_and_never_what_it_holds(config, told):
-    assert misfit_in(config) == told
+    assert validate_types(config) == told
 
 
 @pytest.mark.parametrize("kind", by_config(), ids=lambda kind: kind.__name__)
@@ -59,4 +59,4 @@ def test_what_fits_is_declared_and_what_does_not_is_refused_by_name(kind):
     ],
 )
 def test_values_and_types(value, wanted, good):
-    assert fits(value, wanted) is good
+    assert matches_type(value, wanted) is good

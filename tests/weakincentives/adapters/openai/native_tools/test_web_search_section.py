@@ -4,13 +4,13 @@ import pytest
 
 from weakincentives.adapters.openai import OpenAIWebSearchSection, WebSearchConfig
 from weakincentives.adapters.openai.native_tools import WebSearchCall, WebSearchResult
-from weakincentives.adapters.openai.native_tools.capability import ConfigError, Ran, Scene
+from weakincentives.adapters.openai.native_tools.capability import ConfigError, ProviderRan, ResponseContext
 from weakincentives.adapters.openai.native_tools.web_search_section import CAPABILITY
 
 
-def read(**item) -> Ran:
-    reading = CAPABILITY.read({"id": "ws_1", "type": "web_search_call", **item}, Scene(), None)
-    assert isinstance(reading, Ran)
+def read(**item) -> ProviderRan:
+    reading = CAPABILITY.parse_call({"id": "ws_1", "type": "web_search_call", **item}, ResponseContext(), None)
+    assert isinstance(reading, ProviderRan)
     return reading
 
 
@@ -69,7 +69,7 @@ def test_every_action_is_read(action, call, sources):
     ran = read(status="completed", action=action)
 
     assert (ran.params, ran.result.value) == (call, WebSearchResult(sources))
-    assert ran.result.render() == ("\n".join(sources) or "(no sources told)")
+    assert ran.result.render() == ("\n".join(sources) or "(no sources)")
 
 
 def test_a_failure_has_no_value():

@@ -5,7 +5,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from fake_responses_api import Answer, FakeApi, error, function_call, load, message, playing, response
+from fake_responses_api import (
+    FakeResponse,
+    FakeResponsesApi,
+    error,
+    function_call,
+    load,
+    message,
+    response,
+    responses_api,
+)
 
 from weakincentives.adapters.openai import (
     CodeInterpreterConfig,
@@ -59,13 +68,13 @@ def prompt(*sections: Section[Any]) -> Prompt[Verdict]:
     return Prompt(PromptTemplate[Verdict](ns="n", key="judge", sections=[TASK, *sections]))
 
 
-def evaluate(api: FakeApi, *sections: Section[Any], session: Session | None = None, **options: Any) -> Any:
+def evaluate(api: FakeResponsesApi, *sections: Section[Any], session: Session | None = None, **options: Any) -> Any:
     return api.adapter(clock=ManualClock(), **options).evaluate(prompt(*sections), session=session or Session())
 
 
 def test_a_request_has_the_prompt_the_tools_the_shape_of_the_answer_and_the_parameters():
     config = OpenAIModelConfig(temperature=0.5, verbosity="low", max_output_tokens=99)
-    with playing(DONE) as api:
+    with responses_api(DONE) as api:
         answer = evaluate(api, OpenAIWebSearchSection(), model_config=config)
 
     assert answer.output == Verdict("done", 3)
@@ -85,7 +94,7 @@ def test_a_request_has_the_prompt_the_tools_the_shape_of_the_answer_and_the_para
 
 def test_a_bare_prompt_makes_a_bare_request():
     section = MarkdownSection(title="Task", key="task", template="Say hello.")
-    with playing(response(message("Hello."))) as api:
+    with responses_api(response(message("Hello."))) as api:
         api.adapter(model_config=OpenAIModelConfig(prompt_role="developer")).evaluate(
             Prompt(ns="n", key="k", sections=[section]), session=Session()
         )
@@ -95,7 +104,7 @@ def test_a_bare_prompt_makes_a_bare_request():
 
 
 def test_without_storage_reasoning_comes_back_sealed():
-    with playing(DONE) as api:
+    with responses_api(DONE) as api:
         evaluate(api, OpenAICodeInterpreterSection(), model_config=OpenAIModelConfig(store=False))
 
     assert api.bodies[0]["store"] is False
@@ -104,7 +113,7 @@ def test_without_storage_reasoning_comes_back_sealed():
 
 def test_everything_that_came_is_sent_again_untouched_with_what_our_tools_answered():
     first, second = load("unknown_items")
-    with playing(first, second) as api:
+    with responses_api(first, second) as api:
         evaluate(api)
 
     before, after = (body["input"] for body in api.bodies)
@@ -118,7 +127,7 @@ def test_everything_that_came_is_sent_again_untouched_with_what_our_tools_answer
 def test_the_tools_of_a_section_that_was_opened_are_offered_from_then_on():
     hidden = OpenAICodeInterpreterSection().clone(summary="Python.", visibility=SectionVisibility.SUMMARY)
     opening = response(function_call("open_section", path="openai_code_interpreter"))
-    with playing(opening, DONE) as api:
+    with responses_api(opening, DONE) as api:
         evaluate(api, hidden, hosted_tools=OpenAIHostedToolsConfig(web_search=True))
 
     assert [[tool.get("name", tool["type"]) for tool in body["tools"]] for body in api.bodies] == [
@@ -130,7 +139,7 @@ def test_the_tools_of_a_section_that_was_opened_are_offered_from_then_on():
 
 def test_a_tool_that_the_server_refuses_is_named_with_where_it_was_declared():
     refused = error(400, "Tool type 'web_search' is not available on this server.", param="tools[1].type")
-    with playing(refused) as api, pytest.raises(NativeToolError) as caught:
+    with responses_api(refused) as api, pytest.raises(NativeToolError) as caught:
         evaluate(api, OpenAIWebSearchSection())
 
     assert caught.value.message == (
@@ -141,7 +150,7 @@ def test_a_tool_that_the_server_refuses_is_named_with_where_it_was_declared():
 
 @pytest.mark.parametrize("param", ["tools[0].name", "tools[7]", "input"])
 def test_a_refusal_of_something_else_is_told_as_it_is(param):
-    with playing(error(400, "No.", param=param)) as api, pytest.raises(PromptEvaluationError) as caught:
+    with responses_api(error(400, "No.", param=param)) as api, pytest.raises(PromptEvaluationError) as caught:
         evaluate(api, OpenAIWebSearchSection())
 
     assert caught.value.message == "openai did not answer: 400: No."
@@ -155,16 +164,16 @@ def test_a_refusal_of_something_else_is_told_as_it_is(param):
 
 def test_a_container_that_the_caller_gave_and_that_is_gone_is_a_clear_error():
     section = OpenAICodeInterpreterSection(default_params=CodeInterpreterConfig("cntr_9"))
-    with playing(error(400, "Container is expired.")) as api:
+    with responses_api(error(400, "Container is expired.")) as api:
         with pytest.raises(NativeToolError, match="container 'cntr_9' is gone: 400: Container is expired") as caught:
             evaluate(api, section)
-        assert "Make another and give its id" in caught.value.message
+        assert "Give the id of another" in caught.value.message
         assert len(api.bodies) == 1
 
 
 def test_a_response_that_failed_before_anything_ran_is_tried_again():
     session = Session()
-    with playing(*load("failed")) as api:
+    with responses_api(*load("failed")) as api:
         answer = evaluate(api, session=session)
 
     assert answer.output == Verdict("done", 3)
@@ -175,7 +184,7 @@ def test_a_response_that_failed_after_something_ran_is_not():
     ran = load("code_interpreter")[0]["output"][1]
     failed = response(ran, status="failed", error={"code": "server_error", "message": "Broke."})
     with (
-        playing(failed) as api,
+        responses_api(failed) as api,
         pytest.raises(PromptEvaluationError, match=r"failed \(server_error\): Broke") as caught,
     ):
         evaluate(api)
@@ -194,21 +203,21 @@ def test_a_response_that_failed_after_something_ran_is_not():
         ({"status": "failed", "error": None}, r"failed \(no code\): no reason given"),
         ({"status": "cancelled"}, "ended as 'cancelled'"),
         ({"status": "in_progress"}, "ended as 'in_progress'"),
-        ({"output": "text"}, "not of the Responses API: output is no list"),
-        ({"usage": [1]}, "not of the Responses API: usage is no object"),
-        ({"status": "failed", "error": "No."}, "not of the Responses API: error is no object"),
+        ({"output": "text"}, "not of the Responses API: output is not a list"),
+        ({"usage": [1]}, "not of the Responses API: usage is not an object"),
+        ({"status": "failed", "error": "No."}, "not of the Responses API: error is not an object"),
     ],
 )
 def test_what_is_no_answer_is_an_error_of_the_response(fields, told):
-    with playing(response(**fields)) as api, pytest.raises(PromptEvaluationError, match=told) as caught:
+    with responses_api(response(**fields)) as api, pytest.raises(PromptEvaluationError, match=told) as caught:
         evaluate(api)
 
     assert (caught.value.phase, len(api.bodies)) == ("response", 1)
 
 
 def test_a_page_instead_of_an_answer_is_an_error_of_the_response():
-    with playing(Answer(b"<html>Welcome</html>")) as api:
-        with pytest.raises(PromptEvaluationError, match="not of the Responses API: it is no JSON") as caught:
+    with responses_api(FakeResponse(b"<html>Welcome</html>")) as api:
+        with pytest.raises(PromptEvaluationError, match="not of the Responses API: it is not JSON") as caught:
             evaluate(api)
         assert caught.value.phase == "response"
 
@@ -217,12 +226,12 @@ def test_faults_that_pass_are_waited_for_and_lasting_ones_told():
     clock = ManualClock()
     policy = ThrottlePolicy(max_attempts=3)
     busy = error(429, "slow down", retry_after="7")
-    with playing(busy, Answer(hang_up=True), DONE) as api:
+    with responses_api(busy, FakeResponse(disconnect=True), DONE) as api:
         answer = api.adapter(clock=clock, throttle=policy).evaluate(prompt(), session=Session())
     assert answer.output == Verdict("done", 3)
     assert clock.slept[0] == 7
 
-    with playing(busy, busy, busy, DONE) as api:
+    with responses_api(busy, busy, busy, DONE) as api:
         with pytest.raises(PromptEvaluationError, match="openai did not answer: 429: slow down") as caught:
             api.adapter(clock=clock, throttle=policy).evaluate(prompt(), session=Session())
         assert (caught.value.phase, len(api.bodies)) == ("request", 3)
@@ -235,7 +244,7 @@ def test_a_hook_gets_the_result_and_decides_what_it_was():
     tool = OpenAICodeInterpreterTool(name="python", handle_provider_output=hook)
     section = MarkdownSection(title="More", key="more", template="Compute.", tools=[tool])
     session = Session()
-    with playing(*load("code_interpreter")) as api:
+    with responses_api(*load("code_interpreter")) as api:
         evaluate(api, section, session=session)
 
     first = session[ToolInvoked].all()[0]
@@ -256,7 +265,7 @@ def test_a_hook_is_not_asked_about_an_output_that_never_came():
         handle_provider_output=hook,
     )
     session = Session()
-    with playing(*load("file_search_failure")) as api:
+    with responses_api(*load("file_search_failure")) as api:
         evaluate(api, MarkdownSection(title="More", key="more", template="Find.", tools=[tool]), session=session)
 
     (event,) = session[ToolInvoked].all()
@@ -267,7 +276,7 @@ def test_a_hook_is_not_asked_about_an_output_that_never_came():
 def test_secrets_of_a_declaration_are_not_logged(caplog):
     secret = McpConfig(server_label="docs", server_url="https://x/", authorization="s3cret")
     hosted = OpenAIHostedToolsConfig(code_interpreter=True, file_search=FileSearchConfig(("vs_1",)), others=(secret,))
-    with playing(DONE) as api, caplog.at_level(logging.DEBUG, "weakincentives"):
+    with responses_api(DONE) as api, caplog.at_level(logging.DEBUG, "weakincentives"):
         evaluate(api, hosted_tools=hosted)
 
     assert "code_interpreter in 1g" in caplog.text
@@ -276,7 +285,7 @@ def test_secrets_of_a_declaration_are_not_logged(caplog):
 
 
 def test_a_store_less_search_goes_unoffered_and_the_rest_goes_on(caplog):
-    with playing(DONE) as api:
+    with responses_api(DONE) as api:
         evaluate(api, OpenAIFileSearchSection())
 
     assert caplog.text.count("has nothing to work on") == 1

@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from weakincentives.adapters.openai.responses.history import Replay, encode, ran_in
+from weakincentives.adapters.openai.responses.history import RequestHistory, encode_json, has_calls_in
 from weakincentives.adapters.openai.wire import message
 from weakincentives.adapters.turn import ClientRunCall, HistoryItem, ModelReply, ToolCall, ToolOutput
 from weakincentives.prompt import ToolResult
@@ -12,7 +12,7 @@ from weakincentives.runtime.slices import SliceView
 HEAD = b'{"model":"m"}'
 
 
-def said(replay: Replay) -> list[Any]:
+def said(replay: RequestHistory) -> list[Any]:
     body = json.loads(replay.body(HEAD))
     assert body["model"] == "m"
     return body["input"]
@@ -25,9 +25,9 @@ def history(*items: HistoryItem) -> SliceView[HistoryItem]:
 def test_everything_is_repeated_untouched_and_in_order():
     reasoning = {"id": "rs_1", "type": "reasoning", "summary": [], "x_future": {"a": [1.50, None, 2**70]}}
     call = {"id": "fc_1", "type": "function_call", "call_id": "call_1", "name": "f", "arguments": "{}"}
-    replay = Replay([message("user", "Hi.")])
+    replay = RequestHistory([message("user", "Hi.")])
     reply = ModelReply(calls=(ToolCall("call_1", "f"),), items=(reasoning, call))
-    replay.follow(history(reply, ToolOutput("call_1", "f", "done", success=True)))
+    replay.append_new(history(reply, ToolOutput("call_1", "f", "done", success=True)))
 
     assert said(replay) == [
         {"type": "message", "role": "user", "content": "Hi."},
@@ -38,21 +38,21 @@ def test_everything_is_repeated_untouched_and_in_order():
 
 
 def test_a_request_that_is_tried_again_says_nothing_twice():
-    replay = Replay([message("user", "Hi.")])
+    replay = RequestHistory([message("user", "Hi.")])
     so_far = history(ModelReply(items=({"type": "message", "id": "msg_1"},)))
-    replay.follow(so_far)
+    replay.append_new(so_far)
     once = replay.body(HEAD)
-    replay.follow(so_far)
+    replay.append_new(so_far)
 
     assert replay.body(HEAD) == once
 
 
 def test_only_what_is_new_is_encoded():
-    replay = Replay([])
+    replay = RequestHistory([])
     view: SliceView[HistoryItem] = SliceView()
     for at in range(3):
         view = view.appended(ModelReply(items=({"id": at},)))
-        replay.follow(view)
+        replay.append_new(view)
 
     assert said(replay) == [{"id": 0}, {"id": 1}, {"id": 2}]
 
@@ -67,8 +67,8 @@ def test_a_call_that_was_left_to_us_is_answered_in_its_own_form():
         run=lambda context: ToolResult(""),
         answer=lambda output: {"type": "shell_call_output", "said": output.text},
     )
-    replay = Replay([])
-    replay.follow(history(ModelReply(calls=(call,)), ToolOutput("call_1", "shell", "ok", success=True)))
+    replay = RequestHistory([])
+    replay.append_new(history(ModelReply(calls=(call,)), ToolOutput("call_1", "shell", "ok", success=True)))
 
     assert said(replay) == [{"type": "shell_call_output", "said": "ok"}]
 
@@ -76,7 +76,7 @@ def test_a_call_that_was_left_to_us_is_answered_in_its_own_form():
 def test_half_a_surrogate_pair_is_written_out():
     value = {"a\ud800": ["b\udfff", {"c": 1}, None, 2.5]}
 
-    assert json.loads(encode(value)) == {"a\\ud800": ["b\\udfff", {"c": 1}, None, 2.5]}
+    assert json.loads(encode_json(value)) == {"a\\ud800": ["b\\udfff", {"c": 1}, None, 2.5]}
 
 
 CODE = {"id": "ci_1", "type": "code_interpreter_call", "code": "x = 1", "container_id": "cntr_1", "outputs": None}
@@ -93,9 +93,9 @@ REASONING = {"id": "rs_1", "type": "reasoning", "summary": []}
 
 def test_what_ran_in_a_dead_container_is_retold_in_words():
     other = {**CODE, "id": "ci_2", "container_id": "cntr_2"}
-    replay = Replay([message("user", "Hi."), REASONING, CODE, CODE, REASONING, other, SHELL, OUTPUT])
+    replay = RequestHistory([message("user", "Hi."), REASONING, CODE, CODE, REASONING, other, SHELL, OUTPUT])
 
-    assert replay.scrub("cntr_1") == 3
+    assert replay.scrub_container("cntr_1") == 3
     kept = said(replay)
     assert [item["type"] for item in kept] == [
         "message",
@@ -110,7 +110,7 @@ def test_what_ran_in_a_dead_container_is_retold_in_words():
     assert "x = 1" in kept[1]["content"]
     assert "a.txt" in kept[-1]["content"]
     assert b"cntr_1" not in replay.body(HEAD)
-    assert replay.scrub("cntr_1") == 0
+    assert replay.scrub_container("cntr_1") == 0
 
 
 def test_images_are_not_retold():
@@ -118,8 +118,8 @@ def test_images_are_not_retold():
         **CODE,
         "outputs": [{"type": "image", "url": "data:image/png;base64,AAAA"}, {"type": "logs", "logs": "5\ud800"}],
     }
-    replay = Replay([seen])
-    replay.scrub("cntr_1")
+    replay = RequestHistory([seen])
+    replay.scrub_container("cntr_1")
 
     (told,) = said(replay)
     assert "base64" not in told["content"]
@@ -127,10 +127,10 @@ def test_images_are_not_retold():
 
 
 def test_a_history_without_the_container_stays_as_it_is():
-    replay = Replay([message("user", "Hi."), REASONING])
+    replay = RequestHistory([message("user", "Hi."), REASONING])
     before = replay.body(HEAD)
 
-    assert replay.scrub("cntr_1") == 0
+    assert replay.scrub_container("cntr_1") == 0
     assert replay.body(HEAD) == before
 
 
@@ -139,5 +139,5 @@ def test_what_ran_in_a_container_is_known_by_its_id():
     shell = {"type": "shell_call", "environment": {"type": "container_reference", "container_id": "cntr_2"}}
     said = {"type": "message", "content": [{"type": "output_text", "text": "cntr_3"}]}
 
-    assert [ran_in(f"cntr_{at}", {"output": [code, shell, said]}) for at in (1, 2, 3)] == [True, True, False]
-    assert not ran_in("cntr_1", {})
+    assert [has_calls_in(f"cntr_{at}", {"output": [code, shell, said]}) for at in (1, 2, 3)] == [True, True, False]
+    assert not has_calls_in("cntr_1", {})

@@ -10,24 +10,24 @@ import pytest
 from fake_responses_api import WIRE, function_call, load, message, response
 
 from weakincentives.adapters.openai import ContainerFile, ContainerFileCitation, UrlCitation
-from weakincentives.adapters.openai.responses.parsing import read_reply
-from weakincentives.adapters.openai.responses.tool_params import Offer, make_offer
-from weakincentives.adapters.openai.wire import Malformed
+from weakincentives.adapters.openai.responses.parsing import parse_response
+from weakincentives.adapters.openai.responses.tool_params import ToolParams, build_tool_params
+from weakincentives.adapters.openai.wire import MalformedResponse
 from weakincentives.adapters.turn import ClientRunCall, ToolCall, ToolOutput
 from weakincentives.budget import TokenUsage
 from weakincentives.errors import ContentFilteredError, IncompleteAnswerError, RefusalError
 from weakincentives.prompt import MarkdownSection, NativeTool, Prompt, Tool
 
-NOTHING = Offer((), ())
+NOTHING = ToolParams((), ())
 
 
-def offer(*tools: Tool[Any, Any]) -> Offer:
+def offer(*tools: Tool[Any, Any]) -> ToolParams:
     section = MarkdownSection(title="Task", key="task", template="Do it.", tools=tools)
-    return make_offer(Prompt(ns="n", key="k", sections=[section]).render(), prompt_name="k", allowed=None)
+    return build_tool_params(Prompt(ns="n", key="k", sections=[section]).render(), prompt_name="k", allowed=None)
 
 
-def read(payload: dict[str, Any], tools: Offer = NOTHING) -> Any:
-    return read_reply(payload, tools, prompt_name="k")
+def read(payload: dict[str, Any], tools: ToolParams = NOTHING) -> Any:
+    return parse_response(payload, tools, prompt_name="k")
 
 
 def test_text_calls_usage_and_items_are_read():
@@ -216,7 +216,7 @@ def test_a_refusal_beside_a_call_is_not_the_end():
     ],
 )
 def test_what_is_of_another_shape_is_malformed(output):
-    with pytest.raises(Malformed):
+    with pytest.raises(MalformedResponse):
         read(response(output=output))
 
 
@@ -238,6 +238,6 @@ def test_whatever_stands_in_an_answer_it_is_read_or_malformed(name):
                 reduce(lambda inside, key: inside[key], above, output)[last] = odd
                 try:
                     reply = read({**whole, "output": output})
-                except Malformed:
+                except MalformedResponse:
                     continue
                 assert all(isinstance(call.result.render(), str) for call in reply.native_calls)

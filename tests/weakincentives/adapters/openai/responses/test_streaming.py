@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from fake_responses_api import ENVELOPE, Answer, error, message, playing, response
+from fake_responses_api import ENVELOPE, FakeResponse, error, message, response, responses_api
 
 from weakincentives import MarkdownSection, Prompt, PromptTemplate, Session
 from weakincentives.adapters.openai import OpenAIModelConfig
 from weakincentives.adapters.openai.responses.streaming import read_stream
-from weakincentives.adapters.openai.wire import Malformed
+from weakincentives.adapters.openai.wire import MalformedResponse
 from weakincentives.deadlines import Deadline
 from weakincentives.errors import DeadlineExceededError, PromptEvaluationError, ProviderFault
 from weakincentives.runtime import InProcessDispatcher, ModelProgress
@@ -79,7 +79,7 @@ def test_comments_several_data_lines_and_carriage_returns_are_read():
 
 @pytest.mark.parametrize("events, again", [((), None), ((BEGUN,), False)])
 def test_a_stream_without_an_end_is_a_fault_and_what_has_begun_is_not_asked_for_again(events, again):
-    with pytest.raises(ProviderFault, match="broke off") as caught:
+    with pytest.raises(ProviderFault, match="before the response was complete") as caught:
         told(*events)
     assert caught.value.should_retry is again
 
@@ -95,14 +95,14 @@ def test_an_error_in_the_stream_is_a_fault_with_its_code(events, again):
     "data", [b"data: {", b"data: []", b'data: {"type": 3}', b'data: {"type": "response.completed"}']
 )
 def test_what_is_no_event_is_malformed(data):
-    with pytest.raises(Malformed):
+    with pytest.raises(MalformedResponse):
         read_stream([data, b""], lambda *_: None)
 
 
 # ── through the adapter ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def streamed(*output: dict[str, Any]) -> Answer:
+def streamed(*output: dict[str, Any]) -> FakeResponse:
     events = [
         {"type": "response.created", "response": ENVELOPE},
         BEGUN,
@@ -110,7 +110,7 @@ def streamed(*output: dict[str, Any]) -> Answer:
         delta("output_text", "lo.", "msg_1"),
         {"type": "response.completed", "response": response(*output)},
     ]
-    return Answer(b"\n".join(lines(*events)), headers={"content-type": "text/event-stream"})
+    return FakeResponse(b"\n".join(lines(*events)), headers={"content-type": "text/event-stream"})
 
 
 def prompt() -> Prompt[None]:
@@ -127,7 +127,7 @@ def test_subscribers_hear_the_answer_while_it_is_written_and_nothing_of_it_is_ke
     bus, elsewhere = InProcessDispatcher(), list[ModelProgress]()
     bus.subscribe(ModelProgress, elsewhere.append)
 
-    with playing(streamed(message("Hello."))) as api:
+    with responses_api(streamed(message("Hello."))) as api:
         answer = api.adapter(model_config=STREAM).evaluate(prompt(), session=session, bus=bus)
 
     assert answer.text == "Hello."
@@ -146,7 +146,7 @@ def test_without_stream_nothing_is_asked_for_and_nothing_told():
     session, heard = Session(), list[ModelProgress]()
     session.dispatcher.subscribe(ModelProgress, heard.append)
 
-    with playing(response(message("Hello."))) as api:
+    with responses_api(response(message("Hello."))) as api:
         api.adapter().evaluate(prompt(), session=session)
 
     assert "stream" not in api.bodies[0]
@@ -154,19 +154,22 @@ def test_without_stream_nothing_is_asked_for_and_nothing_told():
 
 
 def test_a_refusal_before_the_stream_is_tried_again():
-    with playing(error(500, "broken", retry_after="0"), streamed(message("Hello."))) as api:
+    with responses_api(error(500, "broken", retry_after="0"), streamed(message("Hello."))) as api:
         answer = api.adapter(model_config=STREAM).evaluate(prompt(), session=Session())
 
     assert answer.text == "Hello."
-    assert len(api.asked) == 2
+    assert len(api.requests) == 2
 
 
 def test_a_stream_that_breaks_off_at_work_is_an_error_and_not_asked_for_again():
-    half = Answer(b"\n".join(lines(BEGUN)), headers={"content-type": "text/event-stream"})
+    half = FakeResponse(b"\n".join(lines(BEGUN)), headers={"content-type": "text/event-stream"})
 
-    with playing(half, streamed(message("Hello."))) as api, pytest.raises(PromptEvaluationError, match="broke off"):
+    with (
+        responses_api(half, streamed(message("Hello."))) as api,
+        pytest.raises(PromptEvaluationError, match="before the response was complete"),
+    ):
         api.adapter(model_config=STREAM).evaluate(prompt(), session=Session())
-    assert len(api.asked) == 1
+    assert len(api.requests) == 1
 
 
 def test_a_connection_that_is_cut_at_work_is_not_asked_for_again():
@@ -174,14 +177,17 @@ def test_a_connection_that_is_cut_at_work_is_not_asked_for_again():
         yield b"\n".join(lines(BEGUN))
         raise ConnectionResetError
 
-    half = Answer(cut(), headers={"content-type": "text/event-stream"})
-    with playing(half, streamed(message("Hello."))) as api, pytest.raises(PromptEvaluationError, match="bro"):
+    half = FakeResponse(cut(), headers={"content-type": "text/event-stream"})
+    with (
+        responses_api(half, streamed(message("Hello."))) as api,
+        pytest.raises(PromptEvaluationError, match="complete"),
+    ):
         api.adapter(model_config=STREAM).evaluate(prompt(), session=Session())
-    assert len(api.asked) == 1
+    assert len(api.requests) == 1
 
 
 def test_a_server_that_does_not_stream_is_understood():
-    with playing(response(message("Hello."))) as api:
+    with responses_api(response(message("Hello."))) as api:
         assert api.adapter(model_config=STREAM).evaluate(prompt(), session=Session()).text == "Hello."
 
 
@@ -191,7 +197,7 @@ def test_a_deadline_ends_a_stream_that_goes_on():
             time.sleep(0.02)
             yield b"\n".join(lines(delta("output_text", "and on ")))
 
-    with playing(Answer(endless(), headers={"content-type": "text/event-stream"})) as api:
+    with responses_api(FakeResponse(endless(), headers={"content-type": "text/event-stream"})) as api:
         adapter = api.adapter(model_config=STREAM)
         with pytest.raises(DeadlineExceededError):
             adapter.evaluate(prompt(), session=Session(), deadline=Deadline.after(0.5))

@@ -16,7 +16,7 @@ from weakincentives.adapters.openai import (
     OpenAIMcpSection,
 )
 from weakincentives.adapters.openai.native_tools.registry import capabilities
-from weakincentives.adapters.openai.responses.tool_params import find_capability, make_offer, resolve_choice
+from weakincentives.adapters.openai.responses.tool_params import build_tool_params, find_capability, resolve_tool_choice
 from weakincentives.adapters.turn import NamedTool
 from weakincentives.errors import NativeToolError
 from weakincentives.prompt import (
@@ -71,7 +71,7 @@ def render(*sections: Section[Any], tools: tuple[Tool[Any, Any], ...] = ()) -> R
 
 
 def offer_of(rendered: RenderedPrompt[Any], allowed: Any = None):
-    return make_offer(rendered, prompt_name="k", allowed=allowed)
+    return build_tool_params(rendered, prompt_name="k", allowed=allowed)
 
 
 def test_our_tools_come_first_and_includes_are_asked_for_once():
@@ -139,7 +139,7 @@ def test_file_search_without_a_store_is_not_offered(caplog):
             PlainSection(type="shell", environment={"type": "container_reference"}),
             "environment.container_id must be the id of a container",
         ),
-        (PlainSection(type="web_search", filters={"allowed_domains": {1}, "x": object()}), "holds what JSON cannot"),
+        (PlainSection(type="web_search", filters={"allowed_domains": {1}, "x": object()}), "cannot be encoded as JSON"),
     ],
 )
 def test_what_the_provider_would_refuse_is_refused_with_its_origin(section, told):
@@ -183,18 +183,19 @@ def test_two_servers_of_one_label_collide():
 
 def test_code_is_placed_in_the_container_that_a_section_brings():
     offer = offer_of(render(OpenAICodeInterpreterSection(), tools=(ECHO, WEB)))
-    placed = offer.placed("cntr_1")
+    assert offer.needs_container()
+    placed = offer.with_container("cntr_1")
 
     assert placed is not None
     assert placed.wire[1:] == [{"type": "code_interpreter", "container": "cntr_1"}, {"type": "web_search"}]
-    assert offer_of(render(tools=(WEB,))).placed("cntr_1") is None
+    assert not offer_of(render(tools=(WEB,))).needs_container()
 
 
 NATIVES = offer_of(
     render(
         tools=(OpenAICodeInterpreterTool(name="python"), WEB),
     )
-).natives
+).native
 
 
 @pytest.mark.parametrize(
@@ -214,17 +215,17 @@ NATIVES = offer_of(
 )
 def test_a_choice_is_understood_in_every_form(given, meant, wire):
     offer = offer_of(render(tools=(ECHO, OpenAICodeInterpreterTool(name="python"), WEB)))
-    choice = resolve_choice(given, ["echo"], offer.natives)
+    choice = resolve_tool_choice(given, ["echo"], offer.native)
 
     assert choice == meant
-    assert offer.choice(choice) == wire
+    assert offer.tool_choice(choice) == wire
 
 
 def test_the_choice_of_a_server_names_its_label():
     offer = offer_of(render(OpenAIMcpSection(default_params=McpConfig(server_label="docs", server_url="https://x/"))))
-    choice = resolve_choice({"type": "mcp", "server_label": "docs"}, [], offer.natives)
+    choice = resolve_tool_choice({"type": "mcp", "server_label": "docs"}, [], offer.native)
 
-    assert offer.choice(choice) == {"type": "mcp", "server_label": "docs"}
+    assert offer.tool_choice(choice) == {"type": "mcp", "server_label": "docs"}
 
 
 @pytest.mark.parametrize(
@@ -243,7 +244,7 @@ def test_the_choice_of_a_server_names_its_label():
 )
 def test_a_choice_that_means_nothing_is_refused(given, told):
     with pytest.raises(ValueError, match=told):
-        resolve_choice(given, ["echo"], NATIVES)
+        resolve_tool_choice(given, ["echo"], NATIVES)
 
 
 def test_a_call_is_told_to_whom_it_belongs():
@@ -252,5 +253,5 @@ def test_a_call_is_told_to_whom_it_belongs():
 
     owner = offer.owner(mcp, {"server_label": "docs"})
     assert owner is not None
-    assert owner.declared.name == "docs"
+    assert owner.declaration.name == "docs"
     assert offer.owner(mcp, {"server_label": "other"}) is None
