@@ -37,7 +37,7 @@ from weakincentives.tools import HostMount
 CODE = OpenAIHostedToolsConfig(code_interpreter=True)
 
 
-def ran(container: str) -> dict[str, Any]:
+def code_call(container: str) -> dict[str, Any]:
     outputs = [{"type": "logs", "logs": "5"}]
     return {
         "id": "ci_1",
@@ -75,9 +75,11 @@ def ping(params: None, *, context: ToolContext) -> ToolResult[None]:
     return ToolResult("pong")
 
 
-def evaluate(api: FakeContainersApi, workspace: OpenAIContainerWorkspaceSection, *answers: Any, **options: Any) -> Any:
-    api.responses = api.to_responses(answers)
-    ping_tool = Tool[None, None](name="ping", description="FakeResponse.", handler=options.pop("handler", ping))
+def evaluate(
+    api: FakeContainersApi, workspace: OpenAIContainerWorkspaceSection, *responses: Any, **options: Any
+) -> Any:
+    api.responses = api.to_responses(responses)
+    ping_tool = Tool[None, None](name="ping", description="Answer.", handler=options.pop("handler", ping))
     task = MarkdownSection(title="Task", key="task", template="Do it.", tools=[ping_tool])
     prompt = Prompt(ns="n", key="k", sections=[task, workspace])
     adapter = api.adapter(client=api.client, hosted_tools=options.pop("hosted", CODE))
@@ -88,14 +90,14 @@ def notes(body: dict[str, Any]) -> list[str]:
     return [item["content"] for item in body["input"] if item.get("role") == "developer"]
 
 
-# ── taking part ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── container source ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_it_is_what_the_seam_asks_for(workspace):
+def test_workspace_is_a_container_source(workspace):
     assert isinstance(workspace, ContainerSource)
 
 
-def test_the_container_is_made_filled_and_named_in_the_declaration(api, workspace):
+def test_container_is_created_filled_and_declared(api, workspace):
     hosted = OpenAIHostedToolsConfig(code_interpreter=True, others=(ShellConfig(container={"type": "auto"}),))
     evaluate(api, workspace, response(message("Done.")), hosted=hosted)
 
@@ -105,13 +107,13 @@ def test_the_container_is_made_filled_and_named_in_the_declaration(api, workspac
     assert sorted(api.contents.values()) == [b"src/a.py", b"src/b.py"]
 
 
-def test_without_a_tool_that_would_use_it_no_container_is_made(api, workspace):
+def test_no_container_without_a_tool_that_needs_one(api, workspace):
     evaluate(api, workspace, response(message("Done.")), hosted=OpenAIHostedToolsConfig())
 
     assert api.containers == {}
 
 
-def test_what_code_did_is_listed_after_the_turn_and_only_then(api, workspace):
+def test_files_are_listed_only_after_code_code_call(api, workspace):
     workspace.filesystem.ensure_container()
     api.requests.clear()
     listings = r".*/files\?.*"
@@ -124,25 +126,29 @@ def test_what_code_did_is_listed_after_the_turn_and_only_then(api, workspace):
 
     api.put("made.txt", b"1")
     evaluate(
-        api, workspace, response(ran(api.newest.id), function_call("ping")), response(message("Done.")), handler=look
+        api,
+        workspace,
+        response(code_call(api.newest.id), function_call("ping")),
+        response(message("Done.")),
+        handler=look,
     )
     assert api.count_requests("GET", listings) == 1
     output = next(item for item in api.bodies[-1]["input"] if item["type"] == "function_call_output")
     assert output["output"] == "made.txt, project/src/a.py, project/src/b.py"
 
 
-def test_an_answer_is_not_lost_because_the_container_cannot_be_looked_at(api, workspace, caplog):
+def test_failed_listing_keeps_the_answer(api, workspace, caplog):
     workspace.filesystem.ensure_container()
     api.faults = [error(403, "Not for you.")]
-    answer = evaluate(api, workspace, response(ran(api.newest.id), message("Done.")))
+    answer = evaluate(api, workspace, response(code_call(api.newest.id), message("Done.")))
 
     assert answer.text == "Done."
     assert "could not be listed" in caplog.text
     api.put("made.txt", b"1")
-    assert workspace.filesystem.exists("made.txt")  # it is looked at when it is needed
+    assert workspace.filesystem.exists("made.txt")  # listed on the next use
 
 
-def test_a_server_that_makes_no_container_ends_the_evaluation(api, workspace):
+def test_refused_container_ends_the_evaluation(api, workspace):
     api.max_containers = 0
     with pytest.raises(PromptEvaluationError, match="No more containers") as caught:
         evaluate(api, workspace, response(message("Done.")))
@@ -151,29 +157,29 @@ def test_a_server_that_makes_no_container_ends_the_evaluation(api, workspace):
     assert api.bodies == []
 
 
-# ── what the model is told ───────────────────────────────────────────────────────────────────────────────────────────
+# ── notes for the model ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_where_files_really_are_is_said(api, workspace):
+def test_note_lists_relocated_files(api, workspace):
     evaluate(api, workspace, response(message("Done.")))
 
     (note,) = notes(api.bodies[0])
-    places = {content.decode(): place for place, content in api.contents.items()}
+    paths = {content.decode(): path for path, content in api.contents.items()}
     assert note == (
         "Some files of the workspace do not lie where their paths say:\n"
-        f"- `project/src/a.py` is `/mnt/data/{places['src/a.py']}`\n"
-        f"- `project/src/b.py` is `/mnt/data/{places['src/b.py']}`"
+        f"- `project/src/a.py` is `/mnt/data/{paths['src/a.py']}`\n"
+        f"- `project/src/b.py` is `/mnt/data/{paths['src/b.py']}`"
     )
 
 
 @pytest.mark.parametrize("api", ["kept"], indirect=True)
-def test_where_they_are_as_they_should_nothing_is_said(api, workspace):
+def test_no_note_without_relocated_files(api, workspace):
     evaluate(api, workspace, response(message("Done.")))
 
     assert notes(api.bodies[0]) == []
 
 
-def test_of_many_files_a_map_is_put_into_the_container(api, tmp_path):
+def test_map_of_many_relocated_files_is_written_to_the_container(api, tmp_path):
     (tmp_path / "many").mkdir()
     for number in range(60):
         (tmp_path / f"many/{number}.txt").write_text(str(number))
@@ -182,14 +188,14 @@ def test_of_many_files_a_map_is_put_into_the_container(api, tmp_path):
     ) as workspace:
         evaluate(api, workspace, response(message("Done.")))
         (note,) = notes(api.bodies[0])
-        place = next(place for place in api.contents if place.endswith("workspace-places.json"))
-        assert f"`/mnt/data/{place}` is a JSON object" in note
-        told = json.loads(api.contents[place])
-        assert len(told) == 60
-        assert api.contents[told["many/7.txt"].removeprefix("/mnt/data/")] == b"7"
+        path = next(path for path in api.contents if path.endswith("workspace-places.json"))
+        assert f"`/mnt/data/{path}` is a JSON object" in note
+        mapping = json.loads(api.contents[path])
+        assert len(mapping) == 60
+        assert api.contents[mapping["many/7.txt"].removeprefix("/mnt/data/")] == b"7"
 
 
-def test_a_container_that_went_is_retold_and_what_was_lost_is_said(api, workspace):
+def test_expired_container_is_scrubbed_and_loss_is_noted(api, workspace):
     workspace.filesystem.ensure_container()
     first = api.newest
     api.put("made.txt", b"1")
@@ -198,39 +204,41 @@ def test_a_container_that_went_is_retold_and_what_was_lost_is_said(api, workspac
         first.status = "expired"
         return ToolResult("pong")
 
-    answers = [response(ran(first.id), function_call("ping")), error(400, EXPIRED), response(message("Done."))]
-    evaluate(api, workspace, *answers, handler=expire)
+    responses = [response(code_call(first.id), function_call("ping")), error(400, EXPIRED), response(message("Done."))]
+    evaluate(api, workspace, *responses, handler=expire)
 
     assert first.id.encode() not in api.requests[-1].raw
     assert api.bodies[-1]["tools"][-1]["container"] == api.newest.id != first.id
     assert "The container was replaced by a new one." in notes(api.bodies[-1])[-1]
     assert "`made.txt`" in notes(api.bodies[-1])[-1]
-    (told,) = workspace.session[ContainerRecreated].all()
-    assert (told.old_id, told.new_id, told.lost) == (first.id, api.newest.id, ("made.txt",))
+    (event,) = workspace.session[ContainerRecreated].all()
+    assert (event.old_id, event.new_id, event.lost) == (first.id, api.newest.id, ("made.txt",))
 
 
-def test_one_that_is_found_gone_before_a_request_is_retold_as_well(api, workspace):
-    """By us, and not by the answer: then the history must not name it either."""
+def test_container_found_gone_by_a_tool_is_scrubbed(api, workspace):
+    """A tool finds the container gone before the provider does: the history must not contain its id."""
     workspace.filesystem.ensure_container()
     first = api.newest
 
     def write(params: None, *, context: ToolContext) -> ToolResult[None]:
         del api.containers[first.id]
         assert context.filesystem is not None
-        context.filesystem.write_text("ours.txt", "1")
+        context.filesystem.write_text("own.txt", "1")
         return ToolResult("pong")
 
-    evaluate(api, workspace, response(ran(first.id), function_call("ping")), response(message("Done.")), handler=write)
+    evaluate(
+        api, workspace, response(code_call(first.id), function_call("ping")), response(message("Done.")), handler=write
+    )
 
     assert len(api.bodies) == 2
     assert first.id.encode() not in api.requests[-1].raw
     assert "The container was replaced" in notes(api.bodies[-1])[-1]
 
 
-# ── the section itself ───────────────────────────────────────────────────────────────────────────────────────────────
+# ── section ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_its_text_can_be_overridden_and_names_the_mounts(workspace):
+def test_text_lists_mounts_and_can_be_overridden(workspace):
     template = MarkdownSection(title="T", key="t", template="x")
     prompt = Prompt(ns="n", key="k", sections=[template, workspace])
 
@@ -286,14 +294,14 @@ def test_rendering_creates_nothing_and_opens_no_file(api, project, tmp_path, mon
     workspace.cleanup()
 
 
-def test_a_workspace_without_files_says_so():
+def test_text_of_a_workspace_without_files():
     workspace = OpenAIContainerWorkspaceSection(session=Session())
 
     assert workspace.render(None, 0, "1").endswith("There are no files yet.")
     workspace.cleanup()
 
 
-def test_a_clone_keeps_what_a_section_has(workspace, tmp_path):
+def test_clone_keeps_arguments(workspace, tmp_path):
     child = MarkdownSection(title="C", key="c", template="c")
     other = workspace.clone(children=[child], enabled=lambda: True, results_dir=tmp_path, sync_on_cleanup=True)
     again = other.clone(summary="Files.", visibility=SectionVisibility.SUMMARY, container_config=ContainerConfig("1g"))
@@ -306,7 +314,7 @@ def test_a_clone_keeps_what_a_section_has(workspace, tmp_path):
         one.cleanup()
 
 
-def test_cleanup_without_any_use_asks_nobody(api, project):
+def test_cleanup_without_use_sends_no_request(api, project):
     workspace = OpenAIContainerWorkspaceSection(
         session=Session(),
         mounts=(HostMount(project),),
@@ -319,7 +327,7 @@ def test_cleanup_without_any_use_asks_nobody(api, project):
     assert (api.requests, workspace.session[WorkspaceSynced].all()) == ([], ())
 
 
-def test_a_sync_that_fails_keeps_the_container_and_still_removes_the_directory(api, workspace):
+def test_failed_sync_keeps_container_and_removes_directory(api, workspace):
     workspace.sync_on_cleanup = True
     workspace.filesystem.ensure_container()
     api.put("made.txt", b"1")
@@ -336,10 +344,10 @@ def test_a_sync_that_fails_keeps_the_container_and_still_removes_the_directory(a
 
 
 def test_events_go_to_the_session_of_the_evaluation(api, workspace):
-    visitor = Session()
+    session = Session()
     api.responses = api.to_responses([response(message("Done."))])
     prompt = Prompt(ns="n", key="k", sections=[workspace])
-    api.adapter(client=api.client, hosted_tools=CODE).evaluate(prompt, session=visitor)
+    api.adapter(client=api.client, hosted_tools=CODE).evaluate(prompt, session=session)
 
-    assert visitor[TransferProgress].all()[-1].session_id == visitor.session_id
+    assert session[TransferProgress].all()[-1].session_id == session.session_id
     assert workspace.session[TransferProgress].all() == ()

@@ -1,4 +1,4 @@
-"""The files of a container over the plain API, as OpenAI has it and as it may be; our own server is in `together`."""
+"""`ContainerFilesystem` over the Containers API without archives; antwort is tested in `tests/together`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def files_of(api: FakeContainersApi, session: Session | None = None, **options: 
 
 
 @pytest.mark.parametrize("naming", ["prefixed", "refused"], indirect=True)
-class TestOnAnyPlainServer(FilesystemConformance):
+class TestWithoutArchiveExtension(FilesystemConformance):
     @pytest.fixture(autouse=True)
     def naming(self, request):
         with containers_api(naming=request.param) as self._api:
@@ -41,7 +41,7 @@ def api():
 
 
 @pytest.mark.parametrize("naming", ["kept", "prefixed", "flattened", "refused"])
-def test_files_of_one_name_in_many_directories_are_many_files(naming, tmp_path):
+def test_equal_names_in_different_directories_are_separate_files(naming, tmp_path):
     paths = ["a/x", "b/x", "x", "a/b/x", "a%2Fx"]
     for path in paths:
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
@@ -60,7 +60,7 @@ def test_files_of_one_name_in_many_directories_are_many_files(naming, tmp_path):
 # ── requests ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_nothing_is_asked_before_the_first_use(api):
+def test_no_request_before_the_first_use(api):
     files = files_of(api)
 
     assert (files.container_id, files.known_paths(), api.requests) == (None, (), [])
@@ -70,7 +70,7 @@ def test_nothing_is_asked_before_the_first_use(api):
     assert api.requests == []
 
 
-def test_what_was_written_is_read_from_here(api):
+def test_written_file_is_read_from_the_mirror(api):
     files = files_of(api)
     files.write_text("a/b.txt", "1")
 
@@ -78,25 +78,25 @@ def test_what_was_written_is_read_from_here(api):
     assert api.count_requests("GET", ".*/content") == 0
 
 
-def test_a_read_is_kept_by_id_and_size(api):
+def test_read_cache_key_is_id_and_size(api):
     files = files_of(api)
     files.ensure_container()
-    kept = api.put("made.txt", b"one")
+    file = api.put("made.txt", b"one")
     files.refresh()
 
     assert [files.read_text("made.txt") for _ in range(3)] == ["one"] * 3
     assert api.count_requests("GET", ".*/content") == 1
-    kept.content = b"three"  # the same id, and another size
+    file.content = b"three"  # same id, other size
     files.refresh()
     assert files.read_text("made.txt") == "three"
-    kept.id, api.newest.files = "cfile_other", {"cfile_other": kept}
-    kept.content = b"seven"  # the same size, and another id
+    file.id, api.newest.files = "cfile_other", {"cfile_other": file}
+    file.content = b"seven"  # same size, other id
     files.refresh()
     assert files.read_text("made.txt") == "seven"
     assert api.count_requests("GET", ".*/content") == 3
 
 
-def test_every_page_of_a_listing_is_followed(api):
+def test_all_pages_of_a_listing_are_read(api):
     files = files_of(api)
     files.ensure_container()
     for number in range(250):
@@ -107,7 +107,7 @@ def test_every_page_of_a_listing_is_followed(api):
     assert api.count_requests("GET", r".*/files\?.*") == 3
 
 
-def test_a_listing_that_never_ends_is_an_error(api):
+def test_repeated_page_of_a_listing_is_an_error(api):
     files = files_of(api)
     files.write_text("a.txt", "1")
     page = {"object": "list", "data": [api._file(next(iter(api.newest.files.values())), api.newest)], "has_more": True}
@@ -116,7 +116,7 @@ def test_a_listing_that_never_ends_is_an_error(api):
         files.refresh()
 
 
-def test_a_file_is_replaced_by_the_new_one_before_the_old_one_goes(api):
+def test_replacement_is_uploaded_before_the_old_file_is_deleted(api):
     files = files_of(api)
     files.write_text("a.txt", "old")
     api.requests.clear()
@@ -129,7 +129,7 @@ def test_a_file_is_replaced_by_the_new_one_before_the_old_one_goes(api):
     assert list(api.contents.values()) == [b"new"]
 
 
-def test_a_file_that_cannot_be_replaced_stays(api):
+def test_failed_replacement_keeps_the_old_file(api):
     files = files_of(api)
     files.write_text("a.txt", "old")
     api.faults = [error(413, "Too large.")]
@@ -140,7 +140,7 @@ def test_a_file_that_cannot_be_replaced_stays(api):
     assert list(api.contents.values()) == [b"old"]
 
 
-def test_a_server_that_does_not_tell_sizes_is_read_for_them():
+def test_missing_sizes_are_measured_by_download():
     with containers_api(sizes=False) as api:
         files = files_of(api)
         files.write_text("a.txt", "12345")
@@ -151,7 +151,7 @@ def test_a_server_that_does_not_tell_sizes_is_read_for_them():
         assert files.grep("12") != []
 
 
-def test_of_two_files_in_one_place_the_later_one_counts():
+def test_later_one_of_two_files_with_the_same_path_counts():
     with containers_api(naming="kept") as api:
         files = files_of(api)
         files.ensure_container()
@@ -162,7 +162,7 @@ def test_of_two_files_in_one_place_the_later_one_counts():
         assert (files.list_dir(), files.read_text("a.txt")) == (["a.txt"], "22")
 
 
-def test_who_is_told_to_wait_waits_and_goes_on(api):
+def test_429_503_and_disconnect_are_retried(api):
     clock = ManualClock()
     files = ContainerFilesystem(manager=ContainerManager(client=api.client, clock=clock))
     files.ensure_container()
@@ -174,7 +174,7 @@ def test_who_is_told_to_wait_waits_and_goes_on(api):
     assert len(clock.slept) == 3
 
 
-def test_an_answer_of_another_api_is_an_error_that_says_so(api):
+def test_response_of_another_api_is_an_error(api):
     files = files_of(api)
     files.ensure_container()
     api.faults = [FakeResponse({"data": "nothing"})]
@@ -185,7 +185,7 @@ def test_an_answer_of_another_api_is_an_error_that_says_so(api):
         files.write_text("a", "1")
 
 
-def test_whatever_goes_wrong_is_the_filesystems_error(api, tmp_path):
+def test_provider_faults_become_filesystem_errors(api, tmp_path):
     files = files_of(api)
     files.write_text("a.txt", "1")
     api.routes[r"GET /containers/([^/?]+)"] = lambda _: error(403, "Not for you.")
@@ -194,7 +194,7 @@ def test_whatever_goes_wrong_is_the_filesystems_error(api, tmp_path):
             use()
 
 
-def test_a_download_that_breaks_off_begins_again(api):
+def test_incomplete_download_is_repeated(api):
     files = files_of(api)
     files.ensure_container()
     api.put("made.bin", b"x" * 100_000)
@@ -204,19 +204,19 @@ def test_a_download_that_breaks_off_begins_again(api):
     assert files.read_bytes("made.bin") == b"x" * 100_000
 
 
-def test_a_file_that_went_between_listing_and_reading_is_missing(api):
+def test_file_deleted_after_the_listing_is_missing(api):
     files = files_of(api)
     files.ensure_container()
-    kept = api.put("made.txt", b"1")
+    file = api.put("made.txt", b"1")
     files.refresh()
-    del api.newest.files[kept.id]
+    del api.newest.files[file.id]
 
     with pytest.raises(MissingFileError):
         files.read_text("made.txt")
     assert not files.exists("made.txt")
 
 
-def test_deleting_what_is_gone_already_is_done(api):
+def test_deleting_a_missing_remote_file_succeeds(api):
     files = files_of(api)
     files.write_text("a.txt", "1")
     files.write_text("dir/b.txt", "2")
@@ -228,11 +228,11 @@ def test_deleting_what_is_gone_already_is_done(api):
     assert files.list_dir() == []
 
 
-# ── containers that are gone ─────────────────────────────────────────────────────────────────────────────────────────
+# ── expiry ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("form", ["400 expired", "404", "status"])
-def test_every_form_of_being_gone_is_one(api, form):
+def test_404_400_and_expired_status_all_mean_expiry(api, form):
     session, clock = Session(), ManualClock()
     manager = ContainerManager(client=api.client, session=session, clock=clock)
     files = ContainerFilesystem(manager=manager)
@@ -243,21 +243,21 @@ def test_every_form_of_being_gone_is_one(api, form):
     else:
         first.status = "expired"
     if form == "status":
-        clock.advance(11 * 60)  # then it is request after, and nothing is tried that would fail
+        clock.advance(11 * 60)  # an idle container is retrieved before it is used
         assert files.list_dir() == ["a.txt"]
     else:
         files.write_text("b.txt", "2")
 
-    (told,) = session[ContainerRecreated].all()
-    assert (told.old_id, told.new_id, told.restored, told.lost) == (first.id, api.newest.id, ("a.txt",), ())
+    (event,) = session[ContainerRecreated].all()
+    assert (event.old_id, event.new_id, event.restored, event.lost) == (first.id, api.newest.id, ("a.txt",), ())
     assert files.read_text("a.txt") == "1"
-    manager_seen = [
+    uploads = [
         one.path for one in api.requests if one.method == "POST" and one.path.startswith(f"/v1/containers/{first.id}")
     ]
-    assert len(manager_seen) == {"400 expired": 2, "404": 2, "status": 1}[form]
+    assert len(uploads) == {"400 expired": 2, "404": 2, "status": 1}[form]
 
 
-def test_one_that_is_gone_again_is_not_tried_for_ever(api):
+def test_second_loss_in_one_operation_is_an_error(api):
     files = files_of(api)
     files.write_text("a.txt", "1")
     del api.containers[api.newest.id]
@@ -266,7 +266,7 @@ def test_one_that_is_gone_again_is_not_tried_for_ever(api):
 
     def vanish(request):
         seen.append(request.path)
-        if len(seen) > 2:  # the old one, and what is restored into the new one, are what they are
+        if len(seen) > 2:  # the first upload goes to the old container, the second one restores `a.txt`
             api.containers.clear()
         return upload(request)
 
@@ -276,7 +276,7 @@ def test_one_that_is_gone_again_is_not_tried_for_ever(api):
     assert len(seen) == 3
 
 
-def test_after_its_end_it_says_so(api):
+def test_use_after_cleanup_is_an_error(api):
     files = files_of(api)
     files.write_text("a.txt", "1")
     files.cleanup()
@@ -287,10 +287,10 @@ def test_after_its_end_it_says_so(api):
         files.read_text("a.txt")
 
 
-# ── what it begins with ──────────────────────────────────────────────────────────────────────────────────────────────
+# ── initial files ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_tarball_and_a_directory_to_begin_with(api, tmp_path):
+def test_initial_files_from_tarball_and_directory(api, tmp_path):
     with tarfile.open(tmp_path / "begin.tar", "w") as tar:
         info = tarfile.TarInfo("src/grün.py")
         info.size = 3
@@ -307,7 +307,7 @@ def test_a_tarball_and_a_directory_to_begin_with(api, tmp_path):
 @pytest.mark.parametrize(
     "name, kind", [("../out", tarfile.REGTYPE), ("/etc/x", tarfile.REGTYPE), ("l", tarfile.SYMTYPE)]
 )
-def test_a_tarball_that_is_not_safe_is_refused_before_anything_is_made(api, tmp_path, name, kind):
+def test_unsafe_tarball_is_refused_before_a_container_is_created(api, tmp_path, name, kind):
     with tarfile.open(tmp_path / "bad.tar", "w") as tar:
         info = tarfile.TarInfo(name)
         info.type, info.linkname = kind, "/etc/passwd"
@@ -320,17 +320,17 @@ def test_a_tarball_that_is_not_safe_is_refused_before_anything_is_made(api, tmp_
     assert (api.containers, list((tmp_path / "root").iterdir()), (tmp_path / "out").exists()) == ({}, [], False)
 
 
-# ── bringing it here ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── sync and download ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def everything(place: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(place)): path.read_bytes() for path in place.rglob("*") if path.is_file()}
+def read_tree(root: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
 
 
 HOSTILE = ["../outside", "a/../../outside", "/etc/cron.d/x", "a//b", "C:\\x", "nul\0byte", "..", "x/" + "y" * 300]
 
 
-def test_a_name_that_would_leave_the_directory_is_refused_and_told(tmp_path):
+def test_names_that_leave_the_directory_are_refused(tmp_path):
     (tmp_path / "outside").write_text("untouched")
     with containers_api(naming="kept") as api:
         files = files_of(api, local_root=tmp_path / "in/root")
@@ -343,10 +343,10 @@ def test_a_name_that_would_leave_the_directory_is_refused_and_told(tmp_path):
             assert synced.added == ("good.txt",)
             assert {name for name, _ in synced.refused} == set(HOSTILE)
 
-    assert everything(tmp_path) == {"outside": b"untouched", "in/root/good.txt": b"good", "in/all/good.txt": b"good"}
+    assert read_tree(tmp_path) == {"outside": b"untouched", "in/root/good.txt": b"good", "in/all/good.txt": b"good"}
 
 
-def test_links_on_this_side_are_not_followed(tmp_path):
+def test_host_symlinks_are_not_followed(tmp_path):
     (tmp_path / "outside").mkdir()
     (tmp_path / "outside/file").write_text("untouched")
     with containers_api(naming="kept") as api:
@@ -361,11 +361,11 @@ def test_links_on_this_side_are_not_followed(tmp_path):
         synced = files.download_all(dest)
 
     assert (synced.added, sorted(name for name, _ in synced.refused)) == (("fine",), ["dir/new", "file"])
-    assert everything(tmp_path / "outside") == {"file": b"untouched"}
+    assert read_tree(tmp_path / "outside") == {"file": b"untouched"}
 
 
-def test_kinds_may_have_changed_meanwhile(tmp_path):
-    """Code made a file of our directory, and a directory of our file."""
+def test_sync_replaces_files_by_directories_and_vice_versa(tmp_path):
+    """Code replaced a directory by a file, and a file by a directory."""
     with containers_api(naming="kept") as api:
         files = files_of(api, local_root=tmp_path)
         files.write_text("dir/inner", "1")
@@ -376,4 +376,4 @@ def test_kinds_may_have_changed_meanwhile(tmp_path):
         synced = files.sync()
 
     assert (synced.added, synced.removed) == (("dir", "file/inner"), ())
-    assert everything(tmp_path) == {"dir": b"now a file", "file/inner": b"now a directory"}
+    assert read_tree(tmp_path) == {"dir": b"now a file", "file/inner": b"now a directory"}

@@ -1,3 +1,5 @@
+"""`FileIndex`: directories, mirrored flag, remote paths. No I/O."""
+
 from __future__ import annotations
 
 import pytest
@@ -24,19 +26,19 @@ def index_of(*paths: str) -> FileIndex:
     return index
 
 
-def test_directories_are_what_paths_say_and_what_was_made():
+def test_directories_follow_from_paths_and_mkdir():
     index = index_of("a/b/c", "a/d", "e")
     index.make_directory("x/y")
 
     assert (index.names("."), index.names("a"), index.names("x")) == (["a", "e", "x"], ["b", "d"], ["y"])
     index.remove("a/b/c")
-    assert index.names("a") == ["b", "d"]  # the directory that held it stays
+    assert index.names("a") == ["b", "d"]  # its directory stays
     index.remove_directory("a")
     assert index.names(".") == ["e", "x"]
     assert [index.topmost_missing(path) for path in ("e", "new", "x/y/z/file", "p/q/r")] == ["e", "new", "x/y/z", "p"]
 
 
-def test_what_is_wrong_with_a_path_is_told():
+def test_invalid_paths_raise():
     index = index_of("a/b")
 
     assert index.find("a") is None
@@ -50,7 +52,7 @@ def test_what_is_wrong_with_a_path_is_told():
         index.check_writable("a/b/c")
 
 
-def test_a_refresh_tells_what_is_still_as_we_have_it():
+def test_refresh_keeps_mirrored_flag_of_unchanged_files():
     index = index_of("same", "changed", "resized", "gone")
     index.put(FileEntry("archived", "archived", None, 1, 0, is_mirrored=True))
     index.put(FileEntry("rewritten", "rewritten", None, 1, 0, is_mirrored=True))
@@ -77,7 +79,7 @@ def test_a_refresh_tells_what_is_still_as_we_have_it():
     assert not index.has_missing([listed("same"), listed("archived")])
 
 
-def test_a_refresh_keeps_what_was_made_unless_a_file_took_its_place():
+def test_refresh_keeps_directories_unless_replaced_by_a_file():
     index = index_of("dir/file")
     index.make_directory("empty")
     index.make_directory("taken/below")
@@ -89,7 +91,7 @@ def test_a_refresh_keeps_what_was_made_unless_a_file_took_its_place():
 
 
 @pytest.mark.parametrize("remote_path", ["../x", "a/../b", "a//b", "", ".", "a\\b", "x" * 300, "nul\0"])
-def test_what_no_path_can_spell_is_refused_and_told(remote_path):
+def test_invalid_remote_paths_are_refused(remote_path):
     index = FileIndex()
     index.refresh([listed("fine"), listed(remote_path, "id-bad")])
 
@@ -97,7 +99,7 @@ def test_what_no_path_can_spell_is_refused_and_told(remote_path):
     assert [name for name, _ in index.refused] == [remote_path]
 
 
-def test_a_file_below_a_file_is_refused():
+def test_file_below_a_file_is_refused():
     index = FileIndex()
     index.refresh([listed("a/b"), listed("a")])
 
@@ -106,28 +108,28 @@ def test_a_file_below_a_file_is_refused():
 
 
 @given(st.lists(st.lists(NAMES, min_size=1, max_size=3).map("/".join), unique=True, max_size=8))
-def test_every_path_has_a_place_of_its_own_and_is_found_again_by_it(paths):
+def test_remote_paths_are_unique_and_reversible(paths):
     index = FileIndex()
     kept = []
     for path in paths:
         if not index.is_directory(path) and not any(f"{path}/".startswith(f"{one}/") for one in kept):
             index.put(FileEntry(path, index.remote_path_for(path), None, 1, 0))
             kept.append(path)
-    places = [entry.remote_path for entry in index]
-    index.refresh([listed(remote_path) for remote_path in places])
+    remote_paths = [entry.remote_path for entry in index]
+    index.refresh([listed(remote_path) for remote_path in remote_paths])
 
-    assert len(set(places)) == len(kept)
+    assert len(set(remote_paths)) == len(kept)
     assert sorted(entry.path for entry in index) == sorted(kept)
     assert all(
         len(part.encode()) <= 256 and part.isprintable()
-        for remote_path in places
+        for remote_path in remote_paths
         for part in remote_path.split("/")
         if '"' in part
     )
-    assert not any(character in remote_path for remote_path in places for character in '"\n\r\t\x7f\u2028\u202e')
+    assert not any(character in remote_path for remote_path in remote_paths for character in '"\n\r\t\x7f\u2028\u202e')
 
 
-def test_a_name_that_can_be_kept_is_kept():
+def test_only_special_names_are_escaped():
     for name in (" ", "-rf", "a%20b", "日本 🎈", "👨\u200d👩", "x" * 255, "it's"):
         assert FileIndex().remote_path_for(f"d/{name}") == f"d/{name}"
     index = index_of('a"b', "a%22b", "a\nb")

@@ -26,7 +26,7 @@ LISTED, ASKED = load("mcp")[0]["output"]
 CALLED, FAILED, DENIED, _ = load("mcp")[1]["output"]
 
 
-def test_a_server_is_declared_and_its_secrets_are_not_shown():
+def test_declaration_and_repr_without_secrets():
     assert CAPABILITY.declare(DOCS) == {
         "type": "mcp",
         "server_label": "docs",
@@ -46,7 +46,7 @@ def test_a_server_is_declared_and_its_secrets_are_not_shown():
 
 
 @pytest.mark.parametrize(
-    "config, told",
+    "config, expected",
     [
         (None, "it needs a server: give McpConfig"),
         (McpConfig(server_label="", server_url="x"), "server_label is empty"),
@@ -56,12 +56,12 @@ def test_a_server_is_declared_and_its_secrets_are_not_shown():
         ({"type": "mcp", "server_url": "x"}, "server_label must name"),
     ],
 )
-def test_a_wrong_configuration_is_refused(config, told):
-    with pytest.raises(ConfigError, match=told):
+def test_invalid_config_is_refused(config, expected):
+    with pytest.raises(ConfigError, match=expected):
         CAPABILITY.declare(config)
 
 
-def test_a_prompt_may_have_several_servers_but_each_once():
+def test_prompt_may_have_several_servers_with_different_labels():
     other = McpConfig(server_label="other", server_url="https://x/")
     sections = [OpenAIMcpSection(default_params=config) for config in (DOCS, other)]
     rendered = Prompt(ns="n", key="k", sections=sections).render()
@@ -75,7 +75,7 @@ def read(item: dict[str, Any], config: McpConfig = DOCS) -> Any:
     return CAPABILITY.parse_call(item, ResponseContext(), config)
 
 
-def test_the_list_of_tools_is_no_call_unless_it_failed():
+def test_list_tools_is_recorded_only_if_it_failed():
     assert read(LISTED) is None
     ran = read({**LISTED, "error": "the server is down"})
     assert isinstance(ran, ProviderRan)
@@ -83,7 +83,7 @@ def test_the_list_of_tools_is_no_call_unless_it_failed():
     assert "the server is down" in ran.result.message
 
 
-def test_a_call_is_read_with_its_arguments_and_its_output():
+def test_call_has_arguments_and_output():
     ran = read(CALLED)
 
     assert ran.params == McpCall("docs", "search", '{"q": "tea"}')
@@ -92,7 +92,7 @@ def test_a_call_is_read_with_its_arguments_and_its_output():
     assert read({**CALLED, "output": None}).result.render() == "(no output)"
 
 
-def test_a_failure_has_the_kind_and_the_code():
+def test_failure_has_error_type_and_code():
     assert read(FAILED).result.message == (
         'mcp_call failed (mcp_tool_execution_error): [{"type":"text","text":"q is missing"}]'
     )
@@ -108,7 +108,7 @@ def test_a_failure_has_the_kind_and_the_code():
         (lambda request, context: McpDecision(approve=False, reason="too curious"), False, "too curious"),
     ],
 )
-def test_approval_is_given_by_the_caller_and_never_by_default(approve, decision, reason):
+def test_approval_is_decided_by_approve_and_denied_by_default(approve, decision, reason):
     config = McpConfig(server_label="docs", server_url="https://x/", approve=approve)
     reading = read(ASKED, config)
 
@@ -125,7 +125,7 @@ def test_approval_is_given_by_the_caller_and_never_by_default(approve, decision,
     }
 
 
-def test_who_fails_to_decide_has_not_approved():
+def test_raising_approve_function_denies_the_call():
     answer = read(ASKED).answer(ToolOutput("mcpr_1", "docs", "Tool docs failed: ValueError", success=False))
 
     assert (answer["approve"], answer["reason"]) == (False, "Tool docs failed: ValueError")

@@ -60,7 +60,7 @@ PROGRAM = """
 """
 
 
-def test_all_of_them_are_found_in_alphabetical_order():
+def test_capabilities_are_found_in_alphabetical_order():
     assert {"apply_patch", "code_interpreter", "file_search", "mcp", "shell", "web_search"} <= capabilities().keys()
     assert list(capabilities()) == sorted(capabilities())
     assert len(by_config()) == len(capabilities())
@@ -68,17 +68,17 @@ def test_all_of_them_are_found_in_alphabetical_order():
     assert all(hasattr(native_tools, name) for name in ("OpenAIShellSection", "OpenAIApplyPatchSection"))
 
 
-def test_every_file_has_its_section_where_the_others_have_theirs():
+def test_every_section_module_exports_its_section():
     for name in capabilities():
         module = sys.modules[f"{native_tools.__name__}.{name}_section"]
         sections = [kind for kind in vars(module) if kind.startswith("OpenAI") and kind.endswith("Section")]
         assert len(sections) == 1, name
 
 
-def test_another_one_is_another_file(tmp_path):
-    """In a process of its own, since what was found is remembered."""
+def test_new_section_module_is_found(tmp_path):
+    """In a separate process, because the registry is cached."""
     (tmp_path / "telepathy_section.py").write_text(SIXTH, encoding="utf-8")
     program = [sys.executable, "-c", textwrap.dedent(PROGRAM), str(tmp_path)]
-    said = subprocess.check_output(program, text=True)
+    output = subprocess.check_output(program, text=True)
 
-    assert json.loads(said) == [[{"type": "telepathy", "distance": 7}], "telepathy", "tea", "heard"]
+    assert json.loads(output) == [[{"type": "telepathy", "distance": 7}], "telepathy", "tea", "heard"]

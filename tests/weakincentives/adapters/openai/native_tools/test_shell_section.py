@@ -40,25 +40,25 @@ def local_call(**fields: Any) -> dict[str, Any]:
         (ShellConfig(AutoContainerConfig(memory_limit="4g")), {"type": "container_auto", "memory_limit": "4g"}),
     ],
 )
-def test_where_commands_run_is_declared(config, environment):
+def test_declared_environments(config, environment):
     assert CAPABILITY.declare(config) == {"type": "shell", "environment": environment}
     assert OpenAIShellSection(default_params=config).native_tools()[0].config is config
 
 
 @pytest.mark.parametrize(
-    "config, told",
+    "config, expected",
     [
         (ShellConfig("cntr_1", executor), "not both"),
         (ShellConfig(AutoContainerConfig(memory_limit="8g")), "1g, 4g, 16g, 64g"),
-        (ShellConfig(AutoContainerConfig(host_mounts=(HostMount("x"),))), "host_mounts work with code interpreter only"),
+        (ShellConfig(AutoContainerConfig(host_mounts=(HostMount("x"),))), "host_mounts work with code interpreter"),
     ],
 )
-def test_a_wrong_configuration_is_refused(config, told):
-    with pytest.raises(ConfigError, match=told):
+def test_invalid_config_is_refused(config, expected):
+    with pytest.raises(ConfigError, match=expected):
         CAPABILITY.declare(config)
 
 
-def test_only_a_container_of_its_own_is_replaced_by_one_that_a_section_brings():
+def test_only_auto_container_needs_a_container():
     auto = {"type": "shell", "environment": {"type": "container_auto"}}
 
     assert CAPABILITY.needs_container(auto)
@@ -71,7 +71,7 @@ def test_only_a_container_of_its_own_is_replaced_by_one_that_a_section_brings():
         CAPABILITY.needs_container({"environment": {"type": "container_reference", "container_id": "cntr_1"}})
 
 
-def test_commands_that_ran_at_the_provider_are_read_with_their_outputs():
+def test_provider_run_commands_have_their_outputs():
     (payload,) = load("shell_hosted")
     items = payload["output"]
     scene = ResponseContext(outputs={"call_1": items[1], "call_2": items[3]})
@@ -97,7 +97,7 @@ def test_commands_that_ran_at_the_provider_are_read_with_their_outputs():
         ({"type": "shell", "environment": {"type": "container_auto"}}, {}),
     ],
 )
-def test_a_command_for_a_container_never_runs_here(config, fields):
+def test_container_command_never_runs_on_the_host(config, fields):
     reading = CAPABILITY.parse_call(local_call(**fields), ResponseContext(), config)
 
     assert isinstance(reading, ProviderRan)
@@ -105,7 +105,7 @@ def test_a_command_for_a_container_never_runs_here(config, fields):
     assert "the provider sent no output" in reading.result.message
 
 
-def test_a_command_for_us_is_run_by_the_executor_and_answered_one_by_one():
+def test_host_commands_run_in_the_executor_with_one_output_each():
     reading = CAPABILITY.parse_call(local_call(environment=None), ResponseContext(), ShellConfig(executor=executor))
 
     assert isinstance(reading, ClientMustRun)
@@ -124,7 +124,7 @@ def test_a_command_for_us_is_run_by_the_executor_and_answered_one_by_one():
     }
 
 
-def test_every_command_is_answered_also_where_none_was_run():
+def test_every_command_gets_an_output_even_if_none_ran():
     reading = CAPABILITY.parse_call(
         local_call(action={"commands": ["a", "b"]}), ResponseContext(), ShellConfig(executor=executor)
     )
@@ -137,7 +137,7 @@ def test_every_command_is_answered_also_where_none_was_run():
     }
 
 
-def test_a_timeout_is_an_outcome_of_its_own():
+def test_timeout_outcome():
     reading = CAPABILITY.parse_call(local_call(), ResponseContext(), None)
     assert isinstance(reading, ClientMustRun)
     value = ShellResult((CommandOutput("half", "", None),))
@@ -146,13 +146,13 @@ def test_a_timeout_is_an_outcome_of_its_own():
     assert answer["output"][0]["outcome"] == {"type": "timeout"}
 
 
-def test_an_executor_that_forgets_a_command_is_not_believed():
+def test_executor_with_missing_outputs_is_an_error():
     result = run(ShellCall(("a", "b")), lambda call, *, context: [CommandOutput()], NOBODY)
 
     assert (result.success, result.message) == (False, "the executor answered 1 of 2 commands.")
 
 
-def test_what_a_hostile_action_holds_is_read_as_nothing():
+def test_invalid_action_fields_are_ignored():
     reading = CAPABILITY.parse_call(
         local_call(action={"commands": "rm", "timeout_ms": -1}), ResponseContext(), ShellConfig()
     )
@@ -161,7 +161,7 @@ def test_what_a_hostile_action_holds_is_read_as_nothing():
     assert reading.params == ShellCall()
 
 
-def test_here_means_an_executor_or_a_jail_with_files():
+def test_host_commands_need_an_executor_or_a_jail_with_files():
     files = ResourceRegistry.build({Filesystem: InMemoryFilesystem()})
     nothing = ResourceRegistry()
 

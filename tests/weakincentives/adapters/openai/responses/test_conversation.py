@@ -72,7 +72,7 @@ def evaluate(api: FakeResponsesApi, *sections: Section[Any], session: Session | 
     return api.adapter(clock=ManualClock(), **options).evaluate(prompt(*sections), session=session or Session())
 
 
-def test_a_request_has_the_prompt_the_tools_the_shape_of_the_answer_and_the_parameters():
+def test_request_has_prompt_tools_schema_and_parameters():
     config = OpenAIModelConfig(temperature=0.5, verbosity="low", max_output_tokens=99)
     with responses_api(DONE) as api:
         answer = evaluate(api, OpenAIWebSearchSection(), model_config=config)
@@ -92,7 +92,7 @@ def test_a_request_has_the_prompt_the_tools_the_shape_of_the_answer_and_the_para
     assert "store" not in body
 
 
-def test_a_bare_prompt_makes_a_bare_request():
+def test_minimal_prompt_makes_minimal_request():
     section = MarkdownSection(title="Task", key="task", template="Say hello.")
     with responses_api(response(message("Hello."))) as api:
         api.adapter(model_config=OpenAIModelConfig(prompt_role="developer")).evaluate(
@@ -103,7 +103,7 @@ def test_a_bare_prompt_makes_a_bare_request():
     assert api.bodies == [{"model": "a-model", "input": [{"type": "message", "role": "developer", "content": content}]}]
 
 
-def test_without_storage_reasoning_comes_back_sealed():
+def test_store_false_includes_encrypted_reasoning():
     with responses_api(DONE) as api:
         evaluate(api, OpenAICodeInterpreterSection(), model_config=OpenAIModelConfig(store=False))
 
@@ -111,7 +111,7 @@ def test_without_storage_reasoning_comes_back_sealed():
     assert api.bodies[0]["include"] == ["code_interpreter_call.outputs", "reasoning.encrypted_content"]
 
 
-def test_everything_that_came_is_sent_again_untouched_with_what_our_tools_answered():
+def test_history_repeats_items_unchanged_with_tool_outputs():
     first, second = load("unknown_items")
     with responses_api(first, second) as api:
         evaluate(api)
@@ -124,7 +124,7 @@ def test_everything_that_came_is_sent_again_untouched_with_what_our_tools_answer
     ]
 
 
-def test_the_tools_of_a_section_that_was_opened_are_offered_from_then_on():
+def test_tools_of_an_opened_section_are_declared():
     hidden = OpenAICodeInterpreterSection().clone(summary="Python.", visibility=SectionVisibility.SUMMARY)
     opening = response(function_call("open_section", path="openai_code_interpreter"))
     with responses_api(opening, DONE) as api:
@@ -134,10 +134,10 @@ def test_the_tools_of_a_section_that_was_opened_are_offered_from_then_on():
         ["look_up", "open_section", "web_search"],
         ["look_up", "code_interpreter", "web_search"],
     ]
-    assert api.bodies[1]["input"][0] == api.bodies[0]["input"][0]  # the text that caches rely on
+    assert api.bodies[1]["input"][0] == api.bodies[0]["input"][0]  # unchanged, for prompt caches
 
 
-def test_a_tool_that_the_server_refuses_is_named_with_where_it_was_declared():
+def test_rejected_tool_is_named_with_its_origin():
     refused = error(400, "Tool type 'web_search' is not available on this server.", param="tools[1].type")
     with responses_api(refused) as api, pytest.raises(NativeToolError) as caught:
         evaluate(api, OpenAIWebSearchSection())
@@ -149,7 +149,7 @@ def test_a_tool_that_the_server_refuses_is_named_with_where_it_was_declared():
 
 
 @pytest.mark.parametrize("param", ["tools[0].name", "tools[7]", "input"])
-def test_a_refusal_of_something_else_is_told_as_it_is(param):
+def test_other_rejections_are_reported_unchanged(param):
     with responses_api(error(400, "No.", param=param)) as api, pytest.raises(PromptEvaluationError) as caught:
         evaluate(api, OpenAIWebSearchSection())
 
@@ -162,7 +162,7 @@ def test_a_refusal_of_something_else_is_told_as_it_is(param):
     }
 
 
-def test_a_container_that_the_caller_gave_and_that_is_gone_is_a_clear_error():
+def test_expired_given_container_is_named():
     section = OpenAICodeInterpreterSection(default_params=CodeInterpreterConfig("cntr_9"))
     with responses_api(error(400, "Container is expired.")) as api:
         with pytest.raises(NativeToolError, match="container 'cntr_9' is gone: 400: Container is expired") as caught:
@@ -171,7 +171,7 @@ def test_a_container_that_the_caller_gave_and_that_is_gone_is_a_clear_error():
         assert len(api.bodies) == 1
 
 
-def test_a_response_that_failed_before_anything_ran_is_tried_again():
+def test_failed_response_without_output_is_retried():
     session = Session()
     with responses_api(*load("failed")) as api:
         answer = evaluate(api, session=session)
@@ -180,7 +180,7 @@ def test_a_response_that_failed_before_anything_ran_is_tried_again():
     assert len(api.bodies) == 3
 
 
-def test_a_response_that_failed_after_something_ran_is_not():
+def test_failed_response_with_output_is_not_retried():
     ran = load("code_interpreter")[0]["output"][1]
     failed = response(ran, status="failed", error={"code": "server_error", "message": "Broke."})
     with (
@@ -194,7 +194,7 @@ def test_a_response_that_failed_after_something_ran_is_not():
 
 
 @pytest.mark.parametrize(
-    "fields, told",
+    "fields, expected",
     [
         (
             {"status": "failed", "error": {"code": "invalid_prompt", "message": "No."}},
@@ -208,21 +208,21 @@ def test_a_response_that_failed_after_something_ran_is_not():
         ({"status": "failed", "error": "No."}, "not of the Responses API: error is not an object"),
     ],
 )
-def test_what_is_no_answer_is_an_error_of_the_response(fields, told):
-    with responses_api(response(**fields)) as api, pytest.raises(PromptEvaluationError, match=told) as caught:
+def test_malformed_response_raises_with_phase_response(fields, expected):
+    with responses_api(response(**fields)) as api, pytest.raises(PromptEvaluationError, match=expected) as caught:
         evaluate(api)
 
     assert (caught.value.phase, len(api.bodies)) == ("response", 1)
 
 
-def test_a_page_instead_of_an_answer_is_an_error_of_the_response():
+def test_html_instead_of_json_raises_with_phase_response():
     with responses_api(FakeResponse(b"<html>Welcome</html>")) as api:
         with pytest.raises(PromptEvaluationError, match="not of the Responses API: it is not JSON") as caught:
             evaluate(api)
         assert caught.value.phase == "response"
 
 
-def test_faults_that_pass_are_waited_for_and_lasting_ones_told():
+def test_transient_faults_are_retried_and_permanent_ones_raised():
     clock = ManualClock()
     policy = ThrottlePolicy(max_attempts=3)
     busy = error(429, "slow down", retry_after="7")
@@ -237,7 +237,7 @@ def test_faults_that_pass_are_waited_for_and_lasting_ones_told():
         assert (caught.value.phase, len(api.bodies)) == ("request", 3)
 
 
-def test_a_hook_gets_the_result_and_decides_what_it_was():
+def test_provider_output_hook_replaces_the_result():
     def hook(result: dict[str, object], context: ToolContext) -> ToolResult[dict[str, object]]:
         return ToolResult(str(result["output_text"]).strip(), {"seen": result["code"]}, success=False)
 
@@ -252,7 +252,7 @@ def test_a_hook_gets_the_result_and_decides_what_it_was():
     assert (first.success, first.capability) == (False, "code_interpreter")
 
 
-def test_a_hook_is_not_asked_about_an_output_that_never_came():
+def test_provider_output_hook_is_not_called_without_output():
     def hook(result: dict[str, object], context: ToolContext) -> ToolResult[dict[str, object]]:
         raise AssertionError("there is nothing to handle")
 
@@ -284,7 +284,7 @@ def test_secrets_of_a_declaration_are_not_logged(caplog):
     assert "s3cret" not in caplog.text
 
 
-def test_a_store_less_search_goes_unoffered_and_the_rest_goes_on(caplog):
+def test_file_search_without_store_is_left_out(caplog):
     with responses_api(DONE) as api:
         evaluate(api, OpenAIFileSearchSection())
 
