@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 _MAX_NOTE_PATHS = 50
-_PATH_MAP_FILE = "workspace-places.json"
+_PATH_MAP_FILE = "workspace-paths.json"
 _WORKSPACE_ARGUMENTS = (
     *("session", "mounts", "allowed_host_roots", "container_config", "sync_on_cleanup", "accepts_overrides"),
     *("client", "results_dir"),
@@ -164,7 +164,7 @@ class OpenAIContainerWorkspaceSection(MarkdownSection[_WorkspaceSectionParams]):
             _logger.warning("the files of container %s could not be listed after a turn: %s", container_id, error)
 
     def container_note(self, *, replaced: bool) -> str | None:
-        """Files at other paths than the prompt says, and files that were lost with a replaced container."""
+        """Files at other paths than in the prompt, and files that were lost with a replaced container."""
         notes = [self._relocation_note(), self._loss_note() if replaced else None]
         return "\n\n".join(note for note in notes if note) or None
 

@@ -188,7 +188,7 @@ def test_map_of_many_relocated_files_is_written_to_the_container(api, tmp_path):
     ) as workspace:
         evaluate(api, workspace, response(message("Done.")))
         (note,) = notes(api.bodies[0])
-        path = next(path for path in api.contents if path.endswith("workspace-places.json"))
+        path = next(path for path in api.contents if path.endswith("workspace-paths.json"))
         assert f"`/mnt/data/{path}` is a JSON object" in note
         mapping = json.loads(api.contents[path])
         assert len(mapping) == 60

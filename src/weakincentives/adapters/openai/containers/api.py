@@ -7,7 +7,7 @@ than `running` and lost content all mean that a container is gone: they all beco
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast
 from urllib.parse import quote
@@ -120,7 +120,7 @@ class ContainerApi:
         return found
 
     def delete(self, container_id: str) -> None:
-        """Delete a container. Tried once: one that stays expires by itself."""
+        """Delete a container. Tried once: a container that is not deleted expires."""
         self._request(lambda options: self.client.containers.delete(container_id, **options), max_attempts=1)
 
     # ── files ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -158,12 +158,10 @@ class ContainerApi:
             raise ProviderFault(f"the server stored {name!r} outside of {CONTAINER_ROOT}", should_retry=False)
         return created
 
-    @contextmanager
-    def stream_file(self, container_id: str, file_id: str) -> Generator[Iterator[bytes]]:
+    def stream_file(self, container_id: str, file_id: str) -> AbstractContextManager[Iterator[bytes]]:
         """Stream the content of a file."""
         path = f"{_files_path(container_id)}/{quote(file_id, safe='')}/content"
-        with self._stream(path, container_id, file_id) as chunks:
-            yield chunks
+        return self._stream(path, container_id, file_id)
 
     def delete_file(self, container_id: str, file_id: str) -> None:
         """Delete a file; `FileGone` if it does not exist."""
@@ -195,11 +193,9 @@ class ContainerApi:
         """Send a tar for the server to unpack; `tar` produces it, once per attempt."""
         self._request(lambda options: self._put_archive(container_id, tar(), options), container_id)
 
-    @contextmanager
-    def stream_archive(self, container_id: str) -> Generator[Iterator[bytes]]:
+    def stream_archive(self, container_id: str) -> AbstractContextManager[Iterator[bytes]]:
         """Stream all files as one tar."""
-        with self._stream(f"{_path(container_id)}/archive", container_id) as chunks:
-            yield chunks
+        return self._stream(f"{_path(container_id)}/archive", container_id)
 
     # ── requests ─────────────────────────────────────────────────────────────────────────────────────────────────────
 

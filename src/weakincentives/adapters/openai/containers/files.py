@@ -89,6 +89,7 @@ class ContainerFiles:
 
     def open(self, scope: EvaluationScope | None = None) -> OpenContainer:
         """Open a container that has these files. The mirror is opened first: what it refuses costs no container."""
+        self._manager.check_not_closed()
         try:
             self.mirror.open()
             container = self._manager.ensure(scope)

@@ -4,7 +4,7 @@ Beside the container there are an index of its files, a mirror on the host and a
 container that is gone is restored from the mirror: the initial files, and all that was written or synced through here.
 
 Snapshots make tool calls transactional. Without them a tool that fails after it wrote files would leave these files in
-the container, although the model is told that the call had no effect.
+the container, although the call is reported as without effect.
 """
 
 from __future__ import annotations

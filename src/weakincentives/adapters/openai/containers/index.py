@@ -1,6 +1,6 @@
-"""Index of a container's files by path, over an API that knows only file ids. Pure: no I/O.
+"""Index of a container's files by path, over an API that has only file ids. Pure: no I/O.
 
-A container has no directories of its own: they follow from the paths of its files, and from `mkdir`. The *remote path*
+A container has no directories: they follow from the paths of its files, and from `mkdir`. The *remote path*
 of a file is its path in the container. It equals the path here, unless the server changes or refuses the name.
 """
 

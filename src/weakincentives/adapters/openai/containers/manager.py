@@ -1,4 +1,4 @@
-"""`ContainerManager`: lifecycle of one container: create, reuse, detect expiry, replace, delete. It knows no files.
+"""`ContainerManager`: lifecycle of one container: create, reuse, detect expiry, replace, delete. It has no files.
 
 Every operation on a container, also those of the filesystems that use it, holds the manager's lock. So two threads that
 find the container expired create one replacement.
@@ -99,14 +99,17 @@ class ContainerManager:
         """Register a user of the container. The container lives until the last user is released."""
         self._users.add(user)
 
+    def check_not_closed(self) -> None:
+        if self.is_closed:
+            raise WorkspaceError("this workspace was cleaned up; make a new one")
+
     def ensure(self, scope: EvaluationScope | None = None) -> OpenContainer:
         """Open the container; create it, or replace one that is gone. The caller fills a container that is new to it.
 
         A container that was idle for half of its lifetime is retrieved first, which also restarts its idle time.
         """
         with self.lock:
-            if self.is_closed:
-                raise WorkspaceError("this workspace was cleaned up; make a new one")
+            self.check_not_closed()
             api = self._connect(scope)
             if self.container_id is not None and self._was_idle():
                 self._retrieve(api)
@@ -220,7 +223,7 @@ class ContainerManager:
         self.loss, self._gone, self._container = gone, None, None
 
     def _delete(self, api: ContainerApi) -> None:
-        """Delete a container that was created here. A failure is only logged: the container expires by itself."""
+        """Delete a container that was created here. A failure is only logged: the container then expires."""
         if self._container is None or not self._is_owned or (self._gone is not None and not self._gone.still_billable):
             return
         try:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EvaluationScope:
-    """The client (without retries of its own), the session for events, and the deadline of one evaluation."""
+    """The client (its retries are off), the session for events, and the deadline of one evaluation."""
 
     client: OpenAI
     session: Session
@@ -43,7 +43,7 @@ class ContainerSource(Protocol):
         ...
 
     def container_note(self, *, replaced: bool) -> str | None:
-        """Return a message for the model about this container; `replaced`: it takes the place of an earlier one."""
+        """Return a message for the model about this container; `replaced`: it replaces an earlier one."""
         ...
 
     def container_expired(self, container_id: str, scope: EvaluationScope) -> None:

@@ -169,7 +169,7 @@ class Capability(ABC):
 def check_container_is_open(container_id: str | None) -> None:
     """Raise `ConfigError` if a declaration names a container although a section of the prompt supplies one."""
     if container_id is not None:
-        raise ConfigError(f"container is {container_id!r}, but a section of the prompt brings one")
+        raise ConfigError(f"container is {container_id!r}, but a section of the prompt supplies one")
 
 
 def check_one_of(value: object, allowed: tuple[str, ...], name: str) -> None:

@@ -126,11 +126,11 @@ class Conversation:
             return None
         keys = " and ".join(repr(section.key) for section in sources)
         if len(sources) > 1:
-            raise self._native_error(f"sections {keys} both bring a container: a prompt can have one of them")
+            raise self._native_error(f"sections {keys} both supply a container: a prompt can have one of them")
         try:
             return sources[0] if params.needs_container() else None
         except ConfigError as error:
-            raise self._native_error(f"{error}: section {keys} brings one. Remove one of them") from error
+            raise self._native_error(f"{error}: section {keys} supplies one. Remove one of them") from error
 
     def _plan_uploads(self) -> Uploads | None:
         try:
@@ -139,7 +139,7 @@ class Conversation:
             raise self._native_error(str(error)) from error
         if uploads is not None and self._tools.source is not None:
             raise self._native_error(
-                "container.host_mounts: a section of the prompt brings a container; mount them there"
+                "container.host_mounts: a section of the prompt supplies a container; mount them there"
             )
         if uploads is not None:
             self._evaluation.cleanup.callback(lambda: uploads.remove(self._sdk.client))

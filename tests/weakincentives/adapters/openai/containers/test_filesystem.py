@@ -276,7 +276,8 @@ def test_second_loss_in_one_operation_is_an_error(api):
     assert len(seen) == 3
 
 
-def test_use_after_cleanup_is_an_error(api):
+def test_use_after_cleanup_is_an_error(api, tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     files = files_of(api)
     files.write_text("a.txt", "1")
     files.cleanup()
@@ -285,6 +286,7 @@ def test_use_after_cleanup_is_an_error(api):
     assert api.containers == {}
     with pytest.raises(WorkspaceError, match="cleaned up"):
         files.read_text("a.txt")
+    assert list(tmp_path.iterdir()) == []  # the mirror is removed and not created again
 
 
 # ── initial files ────────────────────────────────────────────────────────────────────────────────────────────────────

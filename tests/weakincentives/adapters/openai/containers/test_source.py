@@ -181,11 +181,11 @@ def test_shell_shares_the_container():
 @pytest.mark.parametrize(
     "sections, hosted, expected",
     [
-        ([Workspace("a"), Workspace("b")], CODE, "sections 'a' and 'b' both bring a container"),
+        ([Workspace("a"), Workspace("b")], CODE, "sections 'a' and 'b' both supply a container"),
         (
             [Workspace(), OpenAICodeInterpreterSection(default_params=CodeInterpreterConfig("cntr_9"))],
             None,
-            "container is 'cntr_9', .*section 'workspace' brings one",
+            "container is 'cntr_9', .*section 'workspace' supplies one",
         ),
     ],
 )

@@ -145,7 +145,7 @@ def test_declared_container_conflicts_with_a_section():
     assert wire is not None
     assert CAPABILITY.needs_container(wire)
     assert CAPABILITY.with_container(wire, "cntr_2") == {"type": "code_interpreter", "container": "cntr_2"}
-    with pytest.raises(ConfigError, match="container is 'cntr_1', but a section of the prompt brings one"):
+    with pytest.raises(ConfigError, match="container is 'cntr_1', but a section of the prompt supplies one"):
         CAPABILITY.needs_container({"container": "cntr_1"})
 
 

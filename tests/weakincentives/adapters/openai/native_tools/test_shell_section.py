@@ -67,7 +67,7 @@ def test_only_auto_container_needs_a_container():
         "environment": {"type": "container_reference", "container_id": "cntr_2"},
     }
     assert not CAPABILITY.needs_container(LOCAL)
-    with pytest.raises(ConfigError, match="container is 'cntr_1', but a section of the prompt brings one"):
+    with pytest.raises(ConfigError, match="container is 'cntr_1', but a section of the prompt supplies one"):
         CAPABILITY.needs_container({"environment": {"type": "container_reference", "container_id": "cntr_1"}})
 
 
