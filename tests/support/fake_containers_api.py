@@ -1,8 +1,8 @@
-"""A stage for the plain Containers API, as its facts are known: ids and no paths, names that the server changes.
+"""Fake Containers API without extensions: file ids and no paths, and names that the server changes.
 
-It keeps files in memory and answers `POST /responses` like the stage that it is built on. What the real one leaves open
-is a choice here: whether a name gets a prefix, loses its directories or is refused for them, whether sizes are told.
-Also a server that is not to be trusted: what it lists and sends can be put in by hand.
+Keeps files in memory and answers `POST /responses` like `FakeResponsesApi`. Options select the behaviour that OpenAI's
+API does not document: whether a file name gets a prefix, loses its directories or is refused for them, and whether
+sizes are listed. Tests can also add files and responses that a hostile server might send.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
-from fake_responses_api import Answer, Asked, FakeApi, error
+from fake_responses_api import FakeResponse, FakeResponsesApi, RecordedRequest, error
 from openai import OpenAI
 
 EXPIRED = "Container is expired."
 
 
 @dataclass
-class Kept:
-    """A file."""
+class FakeFile:
+    """A stored file."""
 
     id: str
     path: str
@@ -34,47 +34,47 @@ class Kept:
 
 
 @dataclass
-class Box:
-    """A container."""
+class FakeContainer:
+    """A stored container."""
 
     id: str
     memory_limit: str
     name: str
     status: str = "running"
-    files: dict[str, Kept] = field(default_factory=dict)
+    files: dict[str, FakeFile] = field(default_factory=dict)
 
 
-class PlainContainers(FakeApi):
-    """The API. `naming` is what it does to the name of an upload."""
+class FakeContainersApi(FakeResponsesApi):
+    """The fake server. `naming` selects what it does with the name of an upload."""
 
     def __init__(
         self,
-        *answers: Any,
+        *responses: Any,
         naming: Literal["kept", "prefixed", "flattened", "refused"] = "prefixed",
         sizes: bool = True,
     ) -> None:
         self.naming = naming
         self.sizes = sizes
-        self.boxes: dict[str, Box] = {}
-        self.faults: list[Answer] = []
-        """Played before anything else is done about a file."""
-        self.most = 99
-        super().__init__(*answers)
-        box, file = r"/containers/([^/?]+)", r"/files/([^/?]+)"
+        self.containers: dict[str, FakeContainer] = {}
+        self.faults: list[FakeResponse] = []
+        """Sent instead of the responses to the next requests for files."""
+        self.max_containers = 99
+        super().__init__(*responses)
+        container_route, file_route = r"/containers/([^/?]+)", r"/files/([^/?]+)"
         self.routes = {
             "POST /containers": self._create,
-            "GET " + box: self._retrieve,
-            "DELETE " + box: self._delete,
-            "POST " + box + "/files": self._upload,
-            "GET " + box + r"/files(\?.*)?": self._list,
-            "GET " + box + file + "/content": self._content,
-            "DELETE " + box + file: self._remove,
-            r"PUT .*": lambda asked: error(404, f"Invalid URL (PUT {asked.path})"),
+            "GET " + container_route: self._retrieve,
+            "DELETE " + container_route: self._delete,
+            "POST " + container_route + "/files": self._upload,
+            "GET " + container_route + r"/files(\?.*)?": self._list,
+            "GET " + container_route + file_route + "/content": self._content,
+            "DELETE " + container_route + file_route: self._remove,
+            r"PUT .*": lambda request: error(404, f"Invalid URL (PUT {request.path})"),
         }
 
     @cached_property
     def client(self) -> Any:
-        """The real SDK, in front of it."""
+        """A client of the real SDK for this server."""
         return OpenAI(base_url=self.url, api_key="none", max_retries=0, timeout=30)
 
     def close(self) -> None:
@@ -83,62 +83,62 @@ class PlainContainers(FakeApi):
         super().close()
 
     @property
-    def box(self) -> Box:
+    def newest(self) -> FakeContainer:
         """The newest container."""
-        return list(self.boxes.values())[-1]
+        return list(self.containers.values())[-1]
 
-    def put(self, name: str, content: bytes, *, source: str = "assistant") -> Kept:
-        """As code in the newest container does it."""
+    def put(self, name: str, content: bytes, *, source: str = "assistant") -> FakeFile:
+        """Create a file as code in the newest container does."""
         path = name if name.startswith("/") else f"/mnt/data/{name}"
-        kept = Kept(f"cfile_{secrets.token_hex(8)}", path, content, source)
-        self.box.files[kept.id] = kept
-        return kept
+        file = FakeFile(f"cfile_{secrets.token_hex(8)}", path, content, source)
+        self.newest.files[file.id] = file
+        return file
 
-    def _create(self, asked: Asked) -> Answer:
-        if sum(box.status == "running" for box in self.boxes.values()) >= self.most:
+    def _create(self, request: RecordedRequest) -> FakeResponse:
+        if sum(container.status == "running" for container in self.containers.values()) >= self.max_containers:
             return error(429, "No more containers.", code="insufficient_quota")
-        box = Box(f"cntr_{secrets.token_hex(8)}", asked.body["memory_limit"], asked.body["name"])
-        self.boxes[box.id] = box
-        return Answer(self._shown(box))
+        container = FakeContainer(f"cntr_{secrets.token_hex(8)}", request.body["memory_limit"], request.body["name"])
+        self.containers[container.id] = container
+        return FakeResponse(self._describe(container))
 
     @staticmethod
-    def _shown(box: Box) -> dict[str, Any]:
+    def _describe(container: FakeContainer) -> dict[str, Any]:
         return {
-            "id": box.id,
+            "id": container.id,
             "object": "container",
-            "status": box.status,
-            "memory_limit": box.memory_limit,
-            "name": box.name,
+            "status": container.status,
+            "memory_limit": container.memory_limit,
+            "name": container.name,
             "expires_after": {"anchor": "last_active_at", "minutes": 20},
         }
 
-    def _find(self, asked: Asked, *, alive: bool = True) -> Box | Answer:
-        (identifier,) = re.findall(r"/containers/([^/?]+)", asked.path)
-        box = self.boxes.get(identifier)
-        if box is None:
+    def _find(self, request: RecordedRequest, *, alive: bool = True) -> FakeContainer | FakeResponse:
+        (identifier,) = re.findall(r"/containers/([^/?]+)", request.path)
+        container = self.containers.get(identifier)
+        if container is None:
             return error(404, f"Container with id '{identifier}' not found.")
-        return box if box.status == "running" or not alive else error(400, EXPIRED)
+        return container if container.status == "running" or not alive else error(400, EXPIRED)
 
-    def _retrieve(self, asked: Asked) -> Answer:
-        box = self._find(asked, alive=False)
-        return box if isinstance(box, Answer) else Answer(self._shown(box))
+    def _retrieve(self, request: RecordedRequest) -> FakeResponse:
+        container = self._find(request, alive=False)
+        return container if isinstance(container, FakeResponse) else FakeResponse(self._describe(container))
 
-    def _delete(self, asked: Asked) -> Answer:
-        box = self._find(asked, alive=False)
-        if isinstance(box, Answer):
-            return box
-        del self.boxes[box.id]
-        return Answer({"id": box.id, "object": "container.deleted", "deleted": True})
+    def _delete(self, request: RecordedRequest) -> FakeResponse:
+        container = self._find(request, alive=False)
+        if isinstance(container, FakeResponse):
+            return container
+        del self.containers[container.id]
+        return FakeResponse({"id": container.id, "object": "container.deleted", "deleted": True})
 
-    def _upload(self, asked: Asked) -> Answer:
+    def _upload(self, request: RecordedRequest) -> FakeResponse:
         if self.faults:
             return self.faults.pop(0)
-        box = self._find(asked)
-        if isinstance(box, Answer):
-            return box
-        head, _, rest = asked.raw.partition(b"\r\n\r\n")
+        container = self._find(request)
+        if isinstance(container, FakeResponse):
+            return container
+        head, _, rest = request.raw.partition(b"\r\n\r\n")
         (name,) = re.findall(r'filename="(.*?)"', head.decode())
-        boundary = asked.raw.partition(b"\r\n")[0]
+        boundary = request.raw.partition(b"\r\n")[0]
         content = rest[: rest.rindex(b"\r\n" + boundary)]
         if "/" in name and self.naming == "refused":
             return error(400, "Invalid file name.")
@@ -146,71 +146,71 @@ class PlainContainers(FakeApi):
             name = name.rpartition("/")[2]
         if self.naming == "prefixed":
             name = f"{secrets.token_hex(16)}-{name}"
-        kept = Kept(f"cfile_{secrets.token_hex(8)}", f"/mnt/data/{name}", content)
-        box.files[kept.id] = kept
-        return Answer(self._file(kept, box))
+        file = FakeFile(f"cfile_{secrets.token_hex(8)}", f"/mnt/data/{name}", content)
+        container.files[file.id] = file
+        return FakeResponse(self._file(file, container))
 
-    def _file(self, kept: Kept, box: Box) -> dict[str, Any]:
+    def _file(self, file: FakeFile, container: FakeContainer) -> dict[str, Any]:
         return {
-            "id": kept.id,
+            "id": file.id,
             "object": "container.file",
-            "created_at": kept.created_at,
-            "bytes": len(kept.content) if self.sizes else None,
-            "container_id": box.id,
-            "path": kept.path,
-            "source": kept.source,
+            "created_at": file.created_at,
+            "bytes": len(file.content) if self.sizes else None,
+            "container_id": container.id,
+            "path": file.path,
+            "source": file.source,
         }
 
-    def _list(self, asked: Asked) -> Answer:
+    def _list(self, request: RecordedRequest) -> FakeResponse:
         if self.faults:
             return self.faults.pop(0)
-        box = self._find(asked)
-        if isinstance(box, Answer):
-            return box
-        query = dict(re.findall(r"(\w+)=([^&]*)", asked.path.partition("?")[2]))
-        files = list(box.files.values())
+        container = self._find(request)
+        if isinstance(container, FakeResponse):
+            return container
+        query = dict(re.findall(r"(\w+)=([^&]*)", request.path.partition("?")[2]))
+        files = list(container.files.values())
         start = next((at + 1 for at, one in enumerate(files) if one.id == query.get("after")), 0)
         page = files[start : start + int(query["limit"])]
         more = start + len(page) < len(files)
-        return Answer({"object": "list", "data": [self._file(one, box) for one in page], "has_more": more})
+        return FakeResponse({"object": "list", "data": [self._file(one, container) for one in page], "has_more": more})
 
-    def _one(self, asked: Asked) -> tuple[Kept, Box] | Answer:
+    def _find_file(self, request: RecordedRequest) -> tuple[FakeFile, FakeContainer] | FakeResponse:
         if self.faults:
             return self.faults.pop(0)
-        box = self._find(asked)
-        if isinstance(box, Answer):
-            return box
-        (identifier,) = re.findall(r"/files/([^/?]+)", asked.path)
-        if identifier not in box.files:
-            return error(404, f"File {identifier} not found on container {box.id}.")
-        return box.files[identifier], box
+        container = self._find(request)
+        if isinstance(container, FakeResponse):
+            return container
+        (identifier,) = re.findall(r"/files/([^/?]+)", request.path)
+        if identifier not in container.files:
+            return error(404, f"File {identifier} not found on container {container.id}.")
+        return container.files[identifier], container
 
-    def _content(self, asked: Asked) -> Answer:
-        found = self._one(asked)
-        return found if isinstance(found, Answer) else Answer(found[0].content)
+    def _content(self, request: RecordedRequest) -> FakeResponse:
+        found = self._find_file(request)
+        return found if isinstance(found, FakeResponse) else FakeResponse(found[0].content)
 
-    def _remove(self, asked: Asked) -> Answer:
-        found = self._one(asked)
-        if isinstance(found, Answer):
+    def _remove(self, request: RecordedRequest) -> FakeResponse:
+        found = self._find_file(request)
+        if isinstance(found, FakeResponse):
             return found
-        kept, box = found
-        del box.files[kept.id]
-        return Answer({"id": kept.id, "object": "container.file.deleted", "deleted": True})
+        file, container = found
+        del container.files[file.id]
+        return FakeResponse({"id": file.id, "object": "container.file.deleted", "deleted": True})
 
-    def asked_for(self, method: str, pattern: str) -> int:
-        """How often."""
-        return sum(one.method == method and bool(re.fullmatch(pattern, one.path)) for one in self.asked)
+    def count_requests(self, method: str, pattern: str) -> int:
+        """The number of requests with this method and path."""
+        return sum(one.method == method and bool(re.fullmatch(pattern, one.path)) for one in self.requests)
 
     @property
-    def told(self) -> dict[str, bytes]:
-        """What is in the newest container, by place."""
-        return {one.path.removeprefix("/mnt/data/"): one.content for one in self.box.files.values()}
+    def contents(self) -> dict[str, bytes]:
+        """The files of the newest container, by path below `/mnt/data`."""
+        return {one.path.removeprefix("/mnt/data/"): one.content for one in self.newest.files.values()}
 
 
 @contextmanager
-def plain_containers(*answers: Any, **options: Any) -> Iterator[PlainContainers]:
-    """One for a while."""
-    api = PlainContainers(*answers, **options)
+def containers_api(*responses: Any, **options: Any) -> Iterator[FakeContainersApi]:
+    """Run a fake Containers API."""
+    api = FakeContainersApi(*responses, **options)
     try:
         yield api
     finally:

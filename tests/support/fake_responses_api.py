@@ -1,7 +1,7 @@
-"""A stage for adapters: a server on loopback that plays answers of the Responses API, and keeps what it was asked.
+"""Fake Responses API: a server on loopback that sends prepared responses and records the requests.
 
-The answers are written by us from the facts of the API, as JSON below `tests/wire`. The client in front of it is the
-real SDK, over real sockets.
+The responses are written from the documented API, as JSON below `tests/wire`. Tests connect with the real SDK over real
+sockets.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ def function_call(name: str, call_id: str = "call_1", /, **arguments: Any) -> di
 
 
 def response(*output: dict[str, Any], **fields: Any) -> dict[str, Any]:
-    """A whole response with this output."""
+    """A complete response with this output."""
     return {**ENVELOPE, "output": list(output), **fields}
 
 
 def load(name: str) -> list[dict[str, Any]]:
-    """The responses of a file in `tests/wire`; each is written as what differs from the envelope."""
+    """The responses of a file in `tests/wire`; each one has only the fields that differ from the envelope."""
     return [{**ENVELOPE, **part} for part in json.loads((WIRE / f"{name}.json").read_text(encoding="utf-8"))]
 
 
 @dataclass
-class Asked:
-    """A request that came."""
+class RecordedRequest:
+    """A request that the server received."""
 
     method: str
     path: str
@@ -64,37 +64,39 @@ class Asked:
 
 
 @dataclass
-class Answer:
-    """What to answer: JSON, or bytes as they are, or piece by piece; after `delay` seconds; or nothing, and hang up."""
+class FakeResponse:
+    """A response: JSON, bytes, or an iterator of chunks, after `delay` seconds; `disconnect` closes the connection."""
 
     body: Any = b""
     status: int = 200
     headers: dict[str, str] = field(default_factory=dict)
     delay: float = 0
-    hang_up: bool = False
+    disconnect: bool = False
 
 
-def error(status: int, message: str, *, code: str | None = None, param: str | None = None, **headers: str) -> Answer:
+def error(
+    status: int, message: str, *, code: str | None = None, param: str | None = None, **headers: str
+) -> FakeResponse:
     body = {"error": {"message": message, "type": "invalid_request_error", "param": param, "code": code}}
-    return Answer(body, status, {name.replace("_", "-"): value for name, value in headers.items()})
+    return FakeResponse(body, status, {name.replace("_", "-"): value for name, value in headers.items()})
 
 
-class FakeApi:
-    """Answers `POST /responses` one after the other, and everything else by `routes`: pattern → answer."""
+class FakeResponsesApi:
+    """Sends `responses` to `POST /responses`, one after the other; other requests are handled by `routes`."""
 
-    def __init__(self, *answers: Any) -> None:
-        self.answers = self.answers_of(answers)
-        self.routes: dict[str, Callable[[Asked], Answer]] = {}
-        self.asked: list[Asked] = []
+    def __init__(self, *responses: Any) -> None:
+        self.responses = self.to_responses(responses)
+        self.routes: dict[str, Callable[[RecordedRequest], FakeResponse]] = {}
+        self.requests: list[RecordedRequest] = []
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self._server.daemon_threads = True
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True)
         self._thread.start()
 
     @staticmethod
-    def answers_of(given: Iterable[Any]) -> list[Answer]:
-        """Whole answers from these, or from the responses that they are to hold."""
-        return [one if isinstance(one, Answer) else Answer(one) for one in given]
+    def to_responses(given: Iterable[Any]) -> list[FakeResponse]:
+        """Wrap JSON bodies as responses."""
+        return [one if isinstance(one, FakeResponse) else FakeResponse(one) for one in given]
 
     @property
     def url(self) -> str:
@@ -102,11 +104,11 @@ class FakeApi:
 
     @property
     def bodies(self) -> list[Any]:
-        """The requests for responses, in order."""
-        return [one.body for one in self.asked if one.path.endswith("/responses")]
+        """The bodies of the requests to `/responses`, in order."""
+        return [one.body for one in self.requests if one.path.endswith("/responses")]
 
     def adapter(self, **options: Any) -> OpenAIAdapter:
-        """An adapter in front of it."""
+        """An adapter that uses this server."""
         options = {"model": "a-model", **options}
         if "client" not in options:
             options.setdefault("client_config", OpenAIClientConfig(base_url=self.url, api_key="none", timeout=30))
@@ -117,14 +119,14 @@ class FakeApi:
         self._thread.join()
         self._server.server_close()
 
-    def answer(self, asked: Asked) -> Answer:
-        self.asked.append(asked)
+    def respond(self, request: RecordedRequest) -> FakeResponse:
+        self.requests.append(request)
         for pattern, route in self.routes.items():
-            if re.fullmatch(pattern, f"{asked.method} {asked.path.removeprefix('/v1')}"):
-                return route(asked)
-        if not asked.path.endswith("/responses"):
-            return error(404, f"there is no {asked.path}")
-        return self.answers.pop(0) if self.answers else error(500, "nothing is left to play", x_should_retry="false")
+            if re.fullmatch(pattern, f"{request.method} {request.path.removeprefix('/v1')}"):
+                return route(request)
+        if not request.path.endswith("/responses"):
+            return error(404, f"there is no {request.path}")
+        return self.responses.pop(0) if self.responses else error(500, "no response is left", x_should_retry="false")
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:
         api = self
@@ -134,22 +136,22 @@ class FakeApi:
 
             def handle_any(self) -> None:
                 raw = self.rfile.read(int(self.headers.get("content-length", 0))) or b"".join(self.chunks())
-                asked = Asked(
+                request = RecordedRequest(
                     self.command, self.path, {name.lower(): value for name, value in self.headers.items()}, raw
                 )
-                answer = api.answer(asked)
-                time.sleep(answer.delay)
-                if answer.hang_up:
+                response = api.respond(request)
+                time.sleep(response.delay)
+                if response.disconnect:
                     self.close_connection = True
                     return
-                if isinstance(answer.body, Iterator):
-                    _send_pieces(self, answer)
+                if isinstance(response.body, Iterator):
+                    _send_chunks(self, response)
                     return
-                plain = answer.body if isinstance(answer.body, bytes) else json.dumps(answer.body).encode()
-                self.send_response(answer.status)
-                kind = "application/octet-stream" if isinstance(answer.body, bytes) else "application/json"
+                plain = response.body if isinstance(response.body, bytes) else json.dumps(response.body).encode()
+                self.send_response(response.status)
+                kind = "application/octet-stream" if isinstance(response.body, bytes) else "application/json"
                 headers = {"content-type": kind, "content-length": str(len(plain)), "x-request-id": "req_1"}
-                for name, value in {**headers, **answer.headers}.items():
+                for name, value in {**headers, **response.headers}.items():
                     self.send_header(name, value)
                 self.end_headers()
                 self.wfile.write(plain)
@@ -161,7 +163,7 @@ class FakeApi:
                 if self.headers.get("transfer-encoding") == "chunked":
                     self.rfile.readline()
 
-            do_POST = do_GET = do_PUT = do_DELETE = handle_any  # noqa: N815 - what http.server looks for
+            do_POST = do_GET = do_PUT = do_DELETE = handle_any  # noqa: N815 - names that http.server requires
 
             def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - named by http.server
                 pass
@@ -169,21 +171,21 @@ class FakeApi:
         return Handler
 
 
-def _send_pieces(handler: BaseHTTPRequestHandler, answer: Answer) -> None:
+def _send_chunks(handler: BaseHTTPRequestHandler, response: FakeResponse) -> None:
     handler.close_connection = True
-    handler.send_response(answer.status)
-    for name, value in {**answer.headers, "connection": "close"}.items():
+    handler.send_response(response.status)
+    for name, value in {**response.headers, "connection": "close"}.items():
         handler.send_header(name, value)
     handler.end_headers()
-    with suppress(OSError):  # whoever asked has gone
-        for piece in answer.body:
-            handler.wfile.write(piece)
+    with suppress(OSError):  # the client has disconnected
+        for chunk in response.body:
+            handler.wfile.write(chunk)
 
 
 @contextmanager
-def playing(*answers: Any) -> Iterator[FakeApi]:
-    """A fake for a while."""
-    api = FakeApi(*answers)
+def responses_api(*responses: Any) -> Iterator[FakeResponsesApi]:
+    """Run a fake Responses API."""
+    api = FakeResponsesApi(*responses)
     try:
         yield api
     finally:

@@ -1,7 +1,7 @@
-"""Three stages on which the OpenAI adapter must play the same: our server, answers written by us, and OpenAI itself.
+"""Backends for the OpenAI adapter: antwort with a scripted model, a fake server with prepared responses, and OpenAI.
 
-A scene is asked for by its name. On the wire stage that is a file of answers; on our server the scripted model knows
-the scene by a word in the prompt; OpenAI is asked as everybody asks it.
+A scenario is selected by name. For the fake server it is a file of responses; for antwort the scripted model recognises
+it by a word in the prompt; OpenAI gets the prompt alone.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
-from fake_responses_api import FakeApi, error, load, message, response
+from fake_responses_api import FakeResponsesApi, error, load, message, response
 from fixtures_server import run_server
 
 from weakincentives.adapters.openai import OpenAIAdapter, OpenAIClientConfig
@@ -64,7 +64,7 @@ SCRIPT = {
     ],
 }
 
-PLAYED = {
+PREPARED_RESPONSES = {
     "greet": [response(message("Hello."))],
     "several": [response(message(VERDICTS))],
     "patience": [
@@ -73,41 +73,41 @@ PLAYED = {
     ],
     "no such model": [error(404, "The model 'nobody' does not exist.", code="model_not_found")],
 }
-"""Answers that have no file of their own."""
+"""Responses without a file in `tests/wire`."""
 
 
-class Stage:
-    """Where an adapter plays. `lacks` are scenes that cannot be had there, with the reason."""
+class Backend:
+    """A server for an adapter. `unsupported` are scenarios that it cannot produce, with the reason."""
 
     name: str
-    lacks: Mapping[str, str]
+    unsupported: Mapping[str, str]
 
-    def adapter(self, scene: str, **options: Any) -> OpenAIAdapter:
-        if scene in self.lacks:
-            pytest.skip(f"on {self.name}: {self.lacks[scene]}")
-        return self.make(scene, **options)
+    def adapter(self, scenario: str, **options: Any) -> OpenAIAdapter:
+        if scenario in self.unsupported:
+            pytest.skip(f"on {self.name}: {self.unsupported[scenario]}")
+        return self.make(scenario, **options)
 
-    def make(self, scene: str, **options: Any) -> OpenAIAdapter:
+    def make(self, scenario: str, **options: Any) -> OpenAIAdapter:
         raise NotImplementedError
 
 
-class WireStage(Stage):
-    """Answers from `tests/wire`."""
+class RecordedBackend(Backend):
+    """A fake server with the responses in `tests/wire`."""
 
     name = "wire"
-    lacks = MappingProxyType({"slowly": "a played answer takes no time"})
+    unsupported = MappingProxyType({"slowly": "a prepared response takes no time"})
 
-    def __init__(self, api: FakeApi) -> None:
+    def __init__(self, api: FakeResponsesApi) -> None:
         self.api = api
 
-    def make(self, scene: str, **options: Any) -> OpenAIAdapter:
-        answers = PLAYED.get(scene) or load(scene)
-        self.api.answers = FakeApi.answers_of(answers)
+    def make(self, scenario: str, **options: Any) -> OpenAIAdapter:
+        answers = PREPARED_RESPONSES.get(scenario) or load(scenario)
+        self.api.responses = FakeResponsesApi.to_responses(answers)
         return self.api.adapter(**options)
 
 
-NOT_YET = "our server does not run this tool yet"
-HOSTED: tuple[str, ...] = (
+NOT_SUPPORTED = "antwort does not run this tool yet"
+UNSUPPORTED_TOOLS: tuple[str, ...] = (
     "file_search",
     "file_search_failure",
     "web_search",
@@ -117,31 +117,36 @@ HOSTED: tuple[str, ...] = (
     "apply_patch",
     "mcp",
 )
-ODD: tuple[str, ...] = ("two_messages", "unknown_items")
+UNUSUAL_OUTPUT: tuple[str, ...] = ("two_messages", "unknown_items")
 
 
-class AntwortStage(Stage):
-    """Our server, a process of its own, with a scripted model."""
+class AntwortBackend(Backend):
+    """An antwort process with a scripted model."""
 
     name = "antwort"
-    lacks = MappingProxyType({**dict.fromkeys(HOSTED, NOT_YET), **dict.fromkeys(ODD, "its model is only a script")})
+    unsupported = MappingProxyType(
+        {
+            **dict.fromkeys(UNSUPPORTED_TOOLS, NOT_SUPPORTED),
+            **dict.fromkeys(UNUSUAL_OUTPUT, "its scripted model does not produce it"),
+        }
+    )
 
     def __init__(self, url: str) -> None:
         self.url = url
 
-    def make(self, scene: str, **options: Any) -> OpenAIAdapter:
+    def make(self, scenario: str, **options: Any) -> OpenAIAdapter:
         config = OpenAIClientConfig(base_url=f"{self.url}/v1", api_key="none", timeout=30)
         return OpenAIAdapter(**{"model": "scripted", "client_config": config, **options})
 
 
-CANNOT_BE_MADE_TO = "it cannot be made to"
+NOT_REPRODUCIBLE = "it cannot be produced on demand"
 
 
-class OpenAIStage(Stage):
-    """The real thing. `OPENAI_MODEL` says with which model."""
+class OpenAIBackend(Backend):
+    """OpenAI. `OPENAI_MODEL` selects the model."""
 
     name = "openai"
-    lacks = dict.fromkeys(
+    unsupported = dict.fromkeys(
         (
             "refusal",
             "content_filter",
@@ -156,25 +161,25 @@ class OpenAIStage(Stage):
             "unknown_items",
             "refused tool",
         ),
-        CANNOT_BE_MADE_TO,
+        NOT_REPRODUCIBLE,
     )
 
-    def __init__(self, *, chosen: bool) -> None:
-        self.chosen = chosen
+    def __init__(self, *, is_selected: bool) -> None:
+        self.is_selected = is_selected
 
-    def make(self, scene: str, **options: Any) -> OpenAIAdapter:
-        if not self.chosen:  # a key in the environment is no leave to spend money
-            pytest.skip("asks OpenAI, which `make test-openai` does")
+    def make(self, scenario: str, **options: Any) -> OpenAIAdapter:
+        if not self.is_selected:  # a key in the environment is not the permission to spend money
+            pytest.skip("sends requests to OpenAI: run `make test-openai`")
         if "OPENAI_API_KEY" not in os.environ:
             pytest.skip("OPENAI_API_KEY is not set")
         return OpenAIAdapter(**{"model": os.environ.get("OPENAI_MODEL", "gpt-5.1"), **options})
 
 
 @contextmanager
-def antwort_stage(place: Path) -> Iterator[AntwortStage]:
-    """Our server for a while."""
-    place.mkdir(parents=True, exist_ok=True)
-    (place / "scenes.yaml").write_text(json.dumps(SCRIPT), encoding="utf-8")
-    models = {"scripted": {"kind": "scripted", "script": "scenes.yaml"}}
-    with run_server(place, {"models": models, "providers": {"code_interpreter": {"enabled": True}}}) as server:
-        yield AntwortStage(server.url)
+def antwort_backend(directory: Path) -> Iterator[AntwortBackend]:
+    """Run antwort."""
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "scenarios.yaml").write_text(json.dumps(SCRIPT), encoding="utf-8")
+    models = {"scripted": {"kind": "scripted", "script": "scenarios.yaml"}}
+    with run_server(directory, {"models": models, "providers": {"code_interpreter": {"enabled": True}}}) as server:
+        yield AntwortBackend(server.url)

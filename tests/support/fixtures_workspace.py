@@ -1,7 +1,7 @@
-"""A stage for workspaces: the real server, with a model that plays scenes of code, and files to mount.
+"""Fixtures for workspaces: antwort with a model that runs scripted scenarios of code, and host files to mount.
 
-A scene is a list of turns, each some Python or what a function tool is called with; then the model says what the last
-of them printed. It is asked for by `scene <name>` in the prompt.
+A scenario is a list of turns: Python code, or the call of a function tool. After the last turn the model answers with
+the output of that turn. The prompt selects a scenario by `scenario <name>`.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, Secti
 CODE = OpenAIHostedToolsConfig(code_interpreter=True)
 
 
-def script(scenes: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
-    """What the model plays. A turn is code, or a whole reply in the script's own form."""
+def script(scenarios: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
+    """The script of the model. A turn is code, or a reply in the form of the script."""
     answers = [
-        {"when": {"text": f"scene {name}.", "turn": turn}, "reply": [_reply(one)]}
-        for name, turns in scenes.items()
+        {"when": {"text": f"scenario {name}.", "turn": turn}, "reply": [_reply(one)]}
+        for name, turns in scenarios.items()
         for turn, one in enumerate(turns, start=1)
     ]
     return {"answers": [*answers, {"reply": [{"text": "<<output>>"}]}]}
@@ -35,14 +35,14 @@ def _reply(turn: Any) -> dict[str, Any]:
 
 
 def call(name: str, **arguments: Any) -> dict[str, Any]:
-    """A turn in which one of our tools is called."""
+    """A turn that calls a function tool."""
     return {"call": {"name": name, "arguments": arguments}}
 
 
 @contextmanager
-def playing_scenes(place: Path, scenes: Mapping[str, Sequence[Any]], **config: Any) -> Iterator[Server]:
-    """The server, for a while."""
-    with code_server("local", place, script=script(scenes), **config) as server:
+def scripted_server(directory: Path, scenarios: Mapping[str, Sequence[Any]], **config: Any) -> Iterator[Server]:
+    """Run the server."""
+    with code_server("local", directory, script=script(scenarios), **config) as server:
         yield server
 
 
@@ -51,14 +51,14 @@ def adapter_for(server: Server, **options: Any) -> OpenAIAdapter:
     return OpenAIAdapter(**{"model": "scripted", "client_config": config, "hosted_tools": CODE, **options})
 
 
-def scene(name: str, *sections: Section[Any], tools: Sequence[Any] = ()) -> Prompt[Any]:
-    """A prompt that asks for a scene."""
-    task = MarkdownSection(title="Task", key="task", template=f"Play scene {name}.", tools=tools)
+def scenario_prompt(name: str, *sections: Section[Any], tools: Sequence[Any] = ()) -> Prompt[Any]:
+    """A prompt that selects a scenario."""
+    task = MarkdownSection(title="Task", key="task", template=f"Run scenario {name}.", tools=tools)
     return Prompt(PromptTemplate(ns="test", key="scene", sections=[task, *sections]))
 
 
 def write_files(root: Path, files: Mapping[str, str | bytes]) -> Path:
-    """Files on this machine, to be mounted."""
+    """Create host files to mount."""
     for name, content in files.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""The files of a container as a `Filesystem`: on our server, by the plain API and by archives."""
+"""`Filesystem` conformance suite of `ContainerFilesystem` with antwort, with and without archives."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The conformance suite of the OpenAI adapter: the same evaluations against our server, written answers, and OpenAI.
+"""Conformance suite of the OpenAI adapter: the same evaluations against antwort, prepared responses, and OpenAI.
 
-With `OPENAI_API_KEY` set, `make test-openai` runs it against OpenAI too; `OPENAI_MODEL` says with which model.
+With `OPENAI_API_KEY` set, `make test-openai` runs it against OpenAI too; `OPENAI_MODEL` selects the model.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
-from fake_responses_api import FakeApi, error, message, playing, response
-from fixtures_adapter import AntwortStage, OpenAIStage, Stage, WireStage, antwort_stage
+from fake_responses_api import FakeResponsesApi, error, message, response, responses_api
+from fixtures_adapter import AntwortBackend, Backend, OpenAIBackend, RecordedBackend, antwort_backend
 
 from weakincentives.adapters import NamedTool
 from weakincentives.adapters.openai import (
@@ -70,41 +70,41 @@ from weakincentives.tools import CommandOutput, JailedShell, ShellResult
 
 RECORDED = Path(__file__).parents[2].parent / "shared" / "reference"
 
-has_a_jail = pytest.mark.skipif(JailedShell.unavailable_reason() is not None, reason="this machine builds no jail")
+needs_jail = pytest.mark.skipif(JailedShell.unavailable_reason() is not None, reason="this host cannot build a jail")
 
 
 @pytest.fixture(scope="module")
-def antwort(tmp_path_factory) -> Iterator[AntwortStage]:
-    with antwort_stage(tmp_path_factory.mktemp("antwort")) as stage:
-        yield stage
+def antwort(tmp_path_factory) -> Iterator[AntwortBackend]:
+    with antwort_backend(tmp_path_factory.mktemp("antwort")) as backend:
+        yield backend
 
 
 @pytest.fixture
-def api() -> Iterator[FakeApi]:
-    with playing() as fake:
+def api() -> Iterator[FakeResponsesApi]:
+    with responses_api() as fake:
         yield fake
 
 
 @pytest.fixture(params=["wire", "antwort", pytest.param("openai", marks=pytest.mark.openai)])
-def stage(request) -> Stage:
+def backend(request) -> Backend:
     if request.param == "wire":
-        return WireStage(request.getfixturevalue("api"))
+        return RecordedBackend(request.getfixturevalue("api"))
     if request.param == "antwort":
         return request.getfixturevalue("antwort")
-    return OpenAIStage(chosen=request.config.option.markexpr == "openai")
+    return OpenAIBackend(is_selected=request.config.option.markexpr == "openai")
 
 
-@pytest.mark.parametrize("chosen, asked", [([], 0), (["-m", "openai"], 1)])
-def test_openai_is_asked_only_by_who_says_so(api: FakeApi, chosen: list[str], asked: int):
-    """In a process of its own, with a key, and with a fake in OpenAI's place."""
-    api.answers = FakeApi.answers_of([response(message("Hello."))])
-    one = f"{__file__}::test_a_text_is_answered[openai]"
+@pytest.mark.parametrize("options, requests", [([], 0), (["-m", "openai"], 1)])
+def test_openai_backend_needs_an_option(api: FakeResponsesApi, options: list[str], requests: int):
+    """In a separate process, with an API key, and with a fake server as OpenAI."""
+    api.responses = FakeResponsesApi.to_responses([response(message("Hello."))])
+    one = f"{__file__}::test_text_answer[openai]"
     environment = {**os.environ, "OPENAI_API_KEY": "none", "OPENAI_BASE_URL": api.url}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *chosen, one]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options, one]
     ran = subprocess.run(command, env=environment, check=False, capture_output=True, text=True)
 
-    assert len(api.asked) == asked, ran.stdout
-    assert ("1 passed" if asked else "make test-openai") in ran.stdout
+    assert len(api.requests) == requests, ran.stdout
+    assert ("1 passed" if requests else "make test-openai") in ran.stdout
 
 
 @dataclass(frozen=True)
@@ -143,9 +143,9 @@ LOOK_IT_UP = "First look up tea and coffee with the tool look_up, both at once. 
 # ── answers ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_text_is_answered(stage: Stage):
+def test_text_answer(backend: Backend):
     session = Session()
-    answer = stage.adapter("greet").evaluate(text_prompt("Greet me: say exactly `Hello.`"), session=session)
+    answer = backend.adapter("greet").evaluate(text_prompt("Greet me: say exactly `Hello.`"), session=session)
 
     assert "Hello" in answer.text
     assert (answer.output, answer.turns) == (None, 1)
@@ -153,9 +153,9 @@ def test_a_text_is_answered(stage: Stage):
     assert [entry.kind for entry in session.transcript()] == ["prompt", "model", "answer"]
 
 
-def test_tools_of_ours_and_a_typed_answer(stage: Stage):
+def test_function_tools_and_structured_output(backend: Backend):
     session = Session()
-    answer = stage.adapter("function_tool").evaluate(verdict_prompt(LOOK_IT_UP), session=session)
+    answer = backend.adapter("function_tool").evaluate(verdict_prompt(LOOK_IT_UP), session=session)
 
     assert isinstance(answer.output, Verdict)
     events = session[ToolInvoked].all()
@@ -168,52 +168,52 @@ def test_tools_of_ours_and_a_typed_answer(stage: Stage):
     assert session[PromptExecuted].all()[0].usage == answer.usage
 
 
-def test_a_list_is_answered(stage: Stage):
+def test_list_output(backend: Backend):
     task = MarkdownSection(title="Task", key="task", template="Judge several teas, at least two of them.")
     prompt = Prompt(PromptTemplate[list[Verdict]](ns="suite", key="list", sections=[task]))
-    answer = stage.adapter("several").evaluate(prompt, session=Session())
+    answer = backend.adapter("several").evaluate(prompt, session=Session())
 
     assert len(answer.output) >= 2
     assert all(isinstance(one, Verdict) for one in answer.output)
 
 
 @pytest.mark.parametrize("choice", ["required", NamedTool("look_up"), {"type": "function", "name": "look_up"}])
-def test_a_demand_is_met_once_and_the_loop_ends(stage: Stage, choice: Any):
+def test_required_tool_choice_ends_after_one_call(backend: Backend, choice: Any):
     session = Session()
-    adapter = stage.adapter("function_tool", tool_choice=choice, max_turns=8)
+    adapter = backend.adapter("function_tool", tool_choice=choice, max_turns=8)
     answer = adapter.evaluate(verdict_prompt(LOOK_IT_UP), session=session)
 
     assert isinstance(answer.output, Verdict)
     assert session[ToolInvoked].all()
 
 
-def test_nothing_needs_to_be_stored(stage: Stage):
-    adapter = stage.adapter("function_tool", model_config=OpenAIModelConfig(store=False))
+def test_store_false(backend: Backend):
+    adapter = backend.adapter("function_tool", model_config=OpenAIModelConfig(store=False))
 
     assert isinstance(adapter.evaluate(verdict_prompt(LOOK_IT_UP), session=Session()).output, Verdict)
 
 
-def test_a_bus_hears_what_the_session_hears(stage: Stage):
+def test_bus_gets_the_events_of_the_session(backend: Backend):
     bus, heard = InProcessDispatcher(), []
     bus.subscribe(object, lambda event: heard.append(type(event)))
-    stage.adapter("greet").evaluate(text_prompt("Greet me."), session=Session(), bus=bus)
+    backend.adapter("greet").evaluate(text_prompt("Greet me."), session=Session(), bus=bus)
 
     assert [kind.__name__ for kind in heard] == ["PromptRendered", "ModelResponded", "PromptExecuted"]
 
 
-# ── what is no answer ────────────────────────────────────────────────────────────────────────────────────────────────
+# ── errors of the response ───────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_refusal_is_an_error_of_its_own(stage: Stage):
+def test_refusal_error(backend: Backend):
     with pytest.raises(RefusalError, match="I will not judge tea") as caught:
-        stage.adapter("refusal").evaluate(text_prompt("Please refuse to judge tea."), session=Session())
+        backend.adapter("refusal").evaluate(text_prompt("Please refuse to judge tea."), session=Session())
 
     assert caught.value.phase == "response"
 
 
-def test_an_answer_that_is_cut_off_is_an_error_of_its_own(stage: Stage):
+def test_incomplete_answer_error(backend: Backend):
     session = Session()
-    adapter = stage.adapter("cut_off", model_config=OpenAIModelConfig(max_output_tokens=16))
+    adapter = backend.adapter("cut_off", model_config=OpenAIModelConfig(max_output_tokens=16))
     with pytest.raises(IncompleteAnswerError, match="max_output_tokens"):
         adapter.evaluate(text_prompt("Write an essay about tea."), session=session)
 
@@ -221,14 +221,14 @@ def test_an_answer_that_is_cut_off_is_an_error_of_its_own(stage: Stage):
     assert session[PromptExecuted].all() == ()
 
 
-def test_an_answer_that_is_filtered_is_an_error_of_its_own(stage: Stage):
+def test_content_filter_error(backend: Backend):
     with pytest.raises(ContentFilteredError):
-        stage.adapter("content_filter").evaluate(text_prompt("Say what is forbidden."), session=Session())
+        backend.adapter("content_filter").evaluate(text_prompt("Say what is forbidden."), session=Session())
 
 
-def test_a_model_that_is_not_there_is_an_error_of_the_request(stage: Stage):
+def test_unknown_model_raises_with_phase_request(backend: Backend):
     with pytest.raises(PromptEvaluationError, match="model_not_found") as caught:
-        stage.adapter("no such model", model="nobody").evaluate(text_prompt("Greet me."), session=Session())
+        backend.adapter("no such model", model="nobody").evaluate(text_prompt("Greet me."), session=Session())
 
     assert caught.value.phase == "request"
 
@@ -236,22 +236,24 @@ def test_a_model_that_is_not_there_is_an_error_of_the_request(stage: Stage):
 # ── limits ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_who_is_told_to_wait_waits(stage: Stage):
+def test_retry_after_is_honoured(backend: Backend):
     clock = ManualClock()
-    answer = stage.adapter("patience", clock=clock).evaluate(text_prompt("Have patience."), session=Session())
+    answer = backend.adapter("patience", clock=clock).evaluate(text_prompt("Have patience."), session=Session())
 
     assert answer.text == "Here you are."
     assert clock.slept == [7]
 
 
-def test_the_deadline_ends_a_request_that_takes_too_long(stage: Stage):
+def test_deadline_ends_a_slow_request(backend: Backend):
     with pytest.raises(DeadlineExceededError):
-        stage.adapter("slowly").evaluate(text_prompt("Answer slowly."), session=Session(), deadline=Deadline.after(0.5))
+        backend.adapter("slowly").evaluate(
+            text_prompt("FakeResponse slowly."), session=Session(), deadline=Deadline.after(0.5)
+        )
 
 
-def test_all_requests_count(stage: Stage):
+def test_usage_covers_all_requests(backend: Backend):
     tracker = BudgetTracker(Budget(max_total_tokens=1_000_000))
-    answer = stage.adapter("function_tool").evaluate(
+    answer = backend.adapter("function_tool").evaluate(
         verdict_prompt(LOOK_IT_UP), session=Session(), budget_tracker=tracker
     )
 
@@ -259,25 +261,27 @@ def test_all_requests_count(stage: Stage):
     assert answer.turns >= 2
 
 
-# ── tools that the provider runs, or leaves to us ────────────────────────────────────────────────────────────────────
+# ── native tools ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_tool_that_the_server_does_not_have_is_named(stage: Stage):
-    if isinstance(stage, WireStage):
-        stage.api.answers = FakeApi.answers_of([error(400, "It is not available.", param="tools[0].type")])
-        adapter = stage.api.adapter()
+def test_unsupported_tool_is_named(backend: Backend):
+    if isinstance(backend, RecordedBackend):
+        backend.api.responses = FakeResponsesApi.to_responses(
+            [error(400, "It is not available.", param="tools[0].type")]
+        )
+        adapter = backend.api.adapter()
     else:
-        adapter = stage.adapter("refused tool")
+        adapter = backend.adapter("refused tool")
     with pytest.raises(
         NativeToolError, match=r"tool 'web_search' .section 'openai_web_search'.: the server refuses it"
     ):
         adapter.evaluate(text_prompt("Greet me.", OpenAIWebSearchSection()), session=Session())
 
 
-def test_code_interpreter(stage: Stage, tmp_path: Path):
-    """Python with `print(6 * 7)` in it, a tool of ours beside it, a typed answer, and a file that is cited."""
+def test_code_interpreter(backend: Backend, tmp_path: Path):
+    """Code, a function tool, structured output, and a cited file."""
     session = Session()
-    adapter = stage.adapter("code_interpreter", hosted_tools=OpenAIHostedToolsConfig(code_interpreter=True))
+    adapter = backend.adapter("code_interpreter", hosted_tools=OpenAIHostedToolsConfig(code_interpreter=True))
     text = (
         "Use the python tool to print 6 * 7. Then look up `42` with look_up. Then write 42 to /mnt/data/answer.txt "
         "with python. Then answer."
@@ -296,25 +300,25 @@ def test_code_interpreter(stage: Stage, tmp_path: Path):
     assert "42" in first.result.message
     assert first.rendered_output == first.result.value.logs == first.result.message
     assert (first.success, first.params.container_id) == (True, first.result.value.container_id)
-    ours = [event for event in session[ToolInvoked].all() if event.origin == "client"]
-    assert [event.name for event in ours] == ["look_up"]
-    told = [entry for entry in session.transcript() if entry.kind == "tool" and entry.origin == "provider"]
-    assert told[0].params["code"] == first.params.code
-    assert told[0].value["logs"] == first.result.message
+    client_events = [event for event in session[ToolInvoked].all() if event.origin == "client"]
+    assert [event.name for event in client_events] == ["look_up"]
+    entries = [entry for entry in session.transcript() if entry.kind == "tool" and entry.origin == "provider"]
+    assert entries[0].params["code"] == first.params.code
+    assert entries[0].value["logs"] == first.result.message
     assert {event.result.value.container_id for event in events if event.result.value} == {first.params.container_id}
-    if not isinstance(stage, OpenAIStage):
+    if not isinstance(backend, OpenAIBackend):
         (cited,) = answer.citations
         assert isinstance(cited, ContainerFileCitation)
         assert (cited.container_id, cited.filename) == (first.params.container_id, "answer.txt")
         value: Any = events[1].result.value
         assert value.files == (ContainerFile(cited.container_id, cited.file_id, "answer.txt"),)
-        if isinstance(stage, AntwortStage):
+        if isinstance(backend, AntwortBackend):
             assert adapter.download(cited, tmp_path).read_text(encoding="utf-8") == "42"
 
 
-def test_code_interpreter_failures(stage: Stage):
+def test_code_interpreter_failures(backend: Backend):
     session = Session()
-    adapter = stage.adapter("code_interpreter_failures")
+    adapter = backend.adapter("code_interpreter_failures")
     answer = adapter.evaluate(verdict_prompt("Divide by zero.", OpenAICodeInterpreterSection()), session=session)
 
     assert answer.output == Verdict("done", 3)
@@ -322,17 +326,17 @@ def test_code_interpreter_failures(stage: Stage):
     value: Any = raised.result.value
     assert (raised.success, value.status) == (False, "completed")
     assert raised.rendered_output.strip().endswith("ZeroDivisionError: division by zero")
-    if isinstance(stage, WireStage):
+    if isinstance(backend, RecordedBackend):
         (failed,) = more
         value = failed.result.value
         assert (failed.success, value.status) == (False, "failed")
         assert failed.rendered_output.startswith("code_interpreter_call failed (failed)")
 
 
-def test_file_search(stage: Stage):
+def test_file_search(backend: Backend):
     session = Session()
     section = OpenAIFileSearchSection(default_params=FileSearchConfig(("vs_1",), 5))
-    answer = stage.adapter("file_search").evaluate(verdict_prompt("Find tea.", section), session=session)
+    answer = backend.adapter("file_search").evaluate(verdict_prompt("Find tea.", section), session=session)
 
     assert answer.output == Verdict("done", 3)
     (event,) = session[ToolInvoked].all()
@@ -344,10 +348,10 @@ def test_file_search(stage: Stage):
     assert answer.citations == (FileCitation("file-1", "tea.md", 12),)
 
 
-def test_file_search_failure(stage: Stage):
+def test_file_search_failure(backend: Backend):
     session = Session()
     hosted = OpenAIHostedToolsConfig(file_search=FileSearchConfig(("vs_1",)))
-    adapter = stage.adapter("file_search_failure", hosted_tools=hosted)
+    adapter = backend.adapter("file_search_failure", hosted_tools=hosted)
     adapter.evaluate(verdict_prompt("Find tea."), session=session)
 
     (event,) = session[ToolInvoked].all()
@@ -355,9 +359,9 @@ def test_file_search_failure(stage: Stage):
     assert "vector_store_timeout" in event.rendered_output
 
 
-def test_web_search(stage: Stage):
+def test_web_search(backend: Backend):
     session = Session()
-    adapter = stage.adapter("web_search", hosted_tools=OpenAIHostedToolsConfig(web_search=WebSearchConfig()))
+    adapter = backend.adapter("web_search", hosted_tools=OpenAIHostedToolsConfig(web_search=WebSearchConfig()))
     answer = adapter.evaluate(verdict_prompt("Search the web for the price of tea, then judge."), session=session)
 
     assert isinstance(answer.output, Verdict)
@@ -365,26 +369,26 @@ def test_web_search(stage: Stage):
     assert events
     assert {(event.name, event.origin, event.success) for event in events} == {("web_search", "provider", True)}
     assert all(isinstance(event.params, WebSearchCall) for event in events)
-    if isinstance(stage, WireStage):
+    if isinstance(backend, RecordedBackend):
         assert [event.params.action for event in events] == ["search", "open_page", "find_in_page"]
         assert events[0].rendered_output == "https://tea.example/prices"
         assert answer.citations == (UrlCitation("https://tea.example/prices", "Tea prices", 13, 17),)
 
 
-def test_web_search_failure(stage: Stage):
+def test_web_search_failure(backend: Backend):
     session = Session()
-    adapter = stage.adapter("web_search_failure")
+    adapter = backend.adapter("web_search_failure")
     adapter.evaluate(verdict_prompt("Search the web.", OpenAIWebSearchSection()), session=session)
 
     (event,) = session[ToolInvoked].all()
     assert (event.success, event.rendered_output) == (False, "web_search_call failed (failed): no reason given")
 
 
-def test_shell_at_the_provider(stage: Stage):
+def test_hosted_shell(backend: Backend):
     session = Session()
     container = {"type": "auto", "memory_limit": "1g"}
     hosted = OpenAIHostedToolsConfig(others=(ShellConfig(container=container),))
-    answer = stage.adapter("shell_hosted", hosted_tools=hosted).evaluate(
+    answer = backend.adapter("shell_hosted", hosted_tools=hosted).evaluate(
         verdict_prompt("Run `ls` and `cat missing` in the shell, then judge."), session=session
     )
 
@@ -392,19 +396,19 @@ def test_shell_at_the_provider(stage: Stage):
     events = [event for event in session[ToolInvoked].all() if event.capability == "shell"]
     assert {(event.name, event.origin) for event in events} == {("shell", "provider")}
     assert isinstance(events[0].result.value, ShellResult)
-    if isinstance(stage, WireStage):
+    if isinstance(backend, RecordedBackend):
         assert [event.success for event in events] == [False, False]
         assert events[0].rendered_output == (
             "a.txt\n(exit code 0)\ncat: missing: No such file or directory\n(exit code 1)"
         )
 
 
-@has_a_jail
-def test_shell_here(stage: Stage):
+@needs_jail
+def test_local_shell(backend: Backend):
     session, files = Session(), InMemoryFilesystem()
     files.write_text("notes.txt", "tea\n")
     text = "Run in the shell, in one call: `cat notes.txt` and `echo more >> notes.txt; exit 3`. Then judge."
-    answer = stage.adapter("shell_local").evaluate(
+    answer = backend.adapter("shell_local").evaluate(
         verdict_prompt(text, OpenAIShellSection()),
         session=session,
         resources=ResourceRegistry.build({Filesystem: files}),
@@ -415,14 +419,14 @@ def test_shell_here(stage: Stage):
     assert (event.name, event.origin, event.provider, event.capability) == ("shell", "client", "openai", "shell")
     assert event.rendered_output == "tea\n(exit code 0)\n(exit code 3)"
     assert not event.success
-    assert files.read_text("notes.txt") == "tea\nmore\n"  # a command that fails has done what it did
-    if isinstance(stage, WireStage):
-        sent = stage.api.bodies[-1]["input"][-1]
+    assert files.read_text("notes.txt") == "tea\nmore\n"  # a failed command is not rolled back
+    if isinstance(backend, RecordedBackend):
+        sent = backend.api.bodies[-1]["input"][-1]
         assert (sent["type"], sent["call_id"], sent["max_output_length"]) == ("shell_call_output", "call_1", 4096)
         assert [entry["outcome"]["exit_code"] for entry in sent["output"]] == [0, 3]
 
 
-def test_apply_patch(stage: Stage):
+def test_apply_patch(backend: Backend):
     session, files = Session(), InMemoryFilesystem()
     files.write_text("src/app.py", 'def main():\n    print("old")\n')
     files.write_text("old.txt", "old")
@@ -430,7 +434,7 @@ def test_apply_patch(stage: Stage):
         'With apply_patch: in src/app.py (which is `def main():\\n    print("old")\\n`) print "new" instead of "old"; '
         "create docs/new.md; delete old.txt. Then judge."
     )
-    answer = stage.adapter("apply_patch").evaluate(
+    answer = backend.adapter("apply_patch").evaluate(
         verdict_prompt(text, OpenAIApplyPatchSection()),
         session=session,
         resources=ResourceRegistry.build({Filesystem: files}),
@@ -444,32 +448,32 @@ def test_apply_patch(stage: Stage):
     assert {(event.name, event.origin, event.capability) for event in events} == {
         ("apply_patch", "client", "apply_patch")
     }
-    if isinstance(stage, WireStage):
+    if isinstance(backend, RecordedBackend):
         assert [event.success for event in events] == [True, True, True, False]
         assert events[0].params == ApplyPatchCall(
             "update_file", "src/app.py", '@@ def main():\n-    print("old")\n+    print("new")\n'
         )
         assert events[0].result.value == ApplyPatchResult("update_file", "src/app.py", 1, 1)
-        sent = [item for item in stage.api.bodies[-1]["input"] if item["type"] == "apply_patch_call_output"]
+        sent = [item for item in backend.api.bodies[-1]["input"] if item["type"] == "apply_patch_call_output"]
         assert [item["status"] for item in sent] == ["completed"] * 3 + ["failed"]
         assert "these lines are not in the file" in sent[-1]["output"]
 
 
-def test_mcp(stage: Stage):
+def test_mcp(backend: Backend):
     session = Session()
-    asked: list[McpApproval] = []
+    request: list[McpApproval] = []
 
     def approve(approval: McpApproval, context: ToolContext) -> bool:
-        asked.append(approval)
+        request.append(approval)
         return True
 
     docs = McpConfig(server_label="docs", server_url="https://docs.example/mcp", approve=approve)
-    answer = stage.adapter("mcp").evaluate(
+    answer = backend.adapter("mcp").evaluate(
         verdict_prompt("Search the docs.", OpenAIMcpSection(default_params=docs)), session=session
     )
 
     assert answer.output == Verdict("done", 3)
-    assert asked == [McpApproval("docs", "search", '{"q": "tea"}')]
+    assert request == [McpApproval("docs", "search", '{"q": "tea"}')]
     approval, good, bad, worse = session[ToolInvoked].all()
     assert (approval.name, approval.origin, approval.result.value) == ("docs", "client", McpDecision(approve=True))
     assert (good.name, good.origin, good.capability) == ("docs", "provider", "mcp")
@@ -479,8 +483,8 @@ def test_mcp(stage: Stage):
     assert "http_error 401" in worse.rendered_output
 
 
-DOCS = McpConfig(server_label="docs", server_url="https://docs.example/mcp", approve=lambda asked, context: True)
-TOLD = {
+DOCS = McpConfig(server_label="docs", server_url="https://docs.example/mcp", approve=lambda request, context: True)
+EXPECTED_CALLS = {
     "code_interpreter": (OpenAICodeInterpreterSection(), "ci_1 + provider, call_1 + client, ci_2 + provider"),
     "code_interpreter_failures": (OpenAICodeInterpreterSection(), "ci_1 - provider, ci_2 - provider"),
     "file_search": (OpenAIFileSearchSection(default_params=FileSearchConfig(("vs_1",))), "fs_1 + provider"),
@@ -503,21 +507,23 @@ TOLD = {
 }
 
 
-@pytest.mark.parametrize("scene", TOLD)
-def test_whoever_runs_a_tool_its_calls_are_told_whole_and_alike(api: FakeApi, scene: str):
-    """Call id, success and origin in order; and the transcript has all that the event has, beside a typed answer."""
-    section, told = TOLD[scene]
+@pytest.mark.parametrize("scenario", EXPECTED_CALLS)
+def test_events_have_the_same_fields_for_client_and_provider_tools(api: FakeResponsesApi, scenario: str):
+    """Call id, success and origin in order; the transcript has all fields of the events."""
+    section, expected = EXPECTED_CALLS[scenario]
     session, files = Session(), InMemoryFilesystem()
     files.write_text("src/app.py", 'def main():\n    print("old")\n')
     files.write_text("old.txt", "old")
     resources = ResourceRegistry.build({Filesystem: files})
     answer = (
-        WireStage(api).adapter(scene).evaluate(verdict_prompt("Judge.", section), session=session, resources=resources)
+        RecordedBackend(api)
+        .adapter(scenario)
+        .evaluate(verdict_prompt("Judge.", section), session=session, resources=resources)
     )
 
     assert isinstance(answer.output, Verdict)
     events = session[ToolInvoked].all()
-    assert ", ".join(f"{one.call_id} {'+' if one.success else '-'} {one.origin}" for one in events) == told
+    assert ", ".join(f"{one.call_id} {'+' if one.success else '-'} {one.origin}" for one in events) == expected
     entries = [entry for entry in session.transcript() if entry.kind == "tool"]
     for event, entry in zip(events, entries, strict=True):
         assert is_dataclass(event.params)
@@ -528,23 +534,23 @@ def test_whoever_runs_a_tool_its_calls_are_told_whole_and_alike(api: FakeApi, sc
         assert event.rendered_output
 
 
-def test_every_tool_is_among_them():
-    assert {section.capability.name for section, _ in TOLD.values()} == capabilities().keys()
+def test_every_capability_is_covered():
+    assert {section.capability.name for section, _ in EXPECTED_CALLS.values()} == capabilities().keys()
 
 
-def test_two_messages_are_both_kept(stage: Stage):
-    answer = stage.adapter("two_messages").evaluate(verdict_prompt("Think aloud."), session=Session())
+def test_two_messages(backend: Backend):
+    answer = backend.adapter("two_messages").evaluate(verdict_prompt("Think aloud."), session=Session())
 
     assert answer.output == Verdict("done", 3)
     assert answer.text.startswith("Let me think about it.\n\n{")
 
 
-def test_what_nobody_knows_is_sent_back_untouched(stage: Stage):
-    answer = stage.adapter("unknown_items").evaluate(verdict_prompt("Read my mind."), session=Session())
+def test_unknown_items_are_repeated_unchanged(backend: Backend):
+    answer = backend.adapter("unknown_items").evaluate(verdict_prompt("Read my mind."), session=Session())
 
     assert answer.output == Verdict("done", 3)
-    assert isinstance(stage, WireStage)
-    sent = stage.api.bodies[1]["input"]
+    assert isinstance(backend, RecordedBackend)
+    sent = backend.api.bodies[1]["input"]
     assert sent[1]["x_future"] == {"deep": [1, 2.5, None]}
     assert sent[2]["type"] == "telepathy_call"
 
@@ -553,7 +559,7 @@ def test_what_nobody_knows_is_sent_back_untouched(stage: Stage):
 
 
 def recorded() -> Iterator[Any]:
-    """Answers of OpenAI's that lie beside some clones: a response, and the one that a stream ends with."""
+    """Recorded responses of OpenAI, if they are present: a response, and the final response of a stream."""
     for path in sorted(RECORDED.glob("openai-*-response.json")):
         yield pytest.param(json.loads(path.read_text(encoding="utf-8")), id=path.stem)
     for path in sorted(RECORDED.glob("openai-*-stream.jsonl")):
@@ -563,8 +569,8 @@ def recorded() -> Iterator[Any]:
 
 @pytest.mark.skipif(not RECORDED.is_dir(), reason="no recorded answers lie beside this clone")
 @pytest.mark.parametrize("payload", list(recorded()))
-def test_what_openai_has_answered_is_understood(api: FakeApi, payload: dict[str, Any]):
-    api.answers = FakeApi.answers_of([payload])
+def test_recorded_openai_response_is_parsed(api: FakeResponsesApi, payload: dict[str, Any]):
+    api.responses = FakeResponsesApi.to_responses([payload])
     session = Session()
     hosted = OpenAIHostedToolsConfig(code_interpreter=True)
     answer = api.adapter(hosted_tools=hosted).evaluate(text_prompt("Roll dice."), session=session)

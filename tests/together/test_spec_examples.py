@@ -1,7 +1,6 @@
-"""What the written specifications show, run as written; and the same usage in our own words.
+"""Examples of the specifications, run as written, and tests of the same usage.
 
-The specifications lie beside the repository, in `shared/specs`, and not in every clone. Only the parts that are
-marked as needing them are skipped without.
+The specifications are in `shared/specs` beside the repository. Tests that need them are skipped without them.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from fake_responses_api import Answer, FakeApi, message, playing, response
+from fake_responses_api import FakeResponse, FakeResponsesApi, message, response, responses_api
 from fixtures_server import Server, run_server
 
 from weakincentives.adapters.openai import OpenAIAdapter
@@ -73,11 +72,11 @@ PATHS = {
 
 
 @pytest.mark.parametrize("path, name", [(path, name) for path, names in PATHS.items() for name in names.split()])
-def test_the_name_is_where_the_contract_says(path, name):
+def test_contract_import_paths(path, name):
     assert hasattr(importlib.import_module(path), name)
 
 
-def test_a_name_is_the_same_wherever_it_is_imported_from():
+def test_aliases_are_the_same_object():
     from weakincentives.prompt import section, tool, tool_result  # noqa: PLC0415 - the point of the test
 
     assert (section.Section, tool.NativeTool, tool_result.ToolResult) == (Section, NativeTool, ToolResult)
@@ -108,7 +107,7 @@ def blocks_of(spec: str) -> list[str]:
 
 @needs_the_specs
 @pytest.mark.parametrize("spec", ["000", "002", "003"])
-def test_no_example_is_left_out(spec):
+def test_all_spec_examples_are_covered(spec):
     known = [example for example in EXAMPLES if example.spec == spec]
 
     assert [sum(example.line in block for example in known) for block in blocks_of(spec)] == [1] * len(known)
@@ -128,12 +127,12 @@ def run_block(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., 
             source = source.replace(written, instead)
         file = tmp_path / "specification.py"
         file.write_text(source, encoding="utf-8")
-        monkeypatch.chdir(tmp_path)  # an example that writes a file does so in nobody's way
+        monkeypatch.chdir(tmp_path)  # examples write files to the working directory
         description = spec_from_file_location(file.stem, file)
         assert description is not None
         assert description.loader is not None
         module = module_from_spec(description)
-        monkeypatch.setitem(sys.modules, file.stem, module)  # dataclasses look their annotations up there
+        monkeypatch.setitem(sys.modules, file.stem, module)  # dataclasses resolve annotations there
         description.loader.exec_module(module)
         return vars(module)
 
@@ -153,7 +152,7 @@ RESEARCH = {
 
 @pytest.fixture
 def antwort(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    """Our server, where the examples expect OpenAI, with a model of the name that they ask for."""
+    """antwort in the place of OpenAI, with a model of the name in the examples."""
     place = tmp_path_factory.mktemp("antwort")
     (place / "research.yaml").write_text(json.dumps(RESEARCH), encoding="utf-8")
     with run_server(place, {"models": {"gpt-4.1": {"kind": "scripted", "script": "research.yaml"}}}) as server:
@@ -163,7 +162,7 @@ def antwort(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monkey
 
 
 @needs_the_specs
-def test_the_skeleton_of_a_native_section_runs_as_written(run_block):
+def test_native_section_skeleton_runs_as_written(run_block):
     defined = run_block(NATIVE_SECTION)
     section_type, params_type = defined["OpenAIFileSearchSection"], defined["FileSearchParams"]
     section = section_type(default_params=params_type(corpus_ids=("c1",)))
@@ -175,7 +174,7 @@ def test_the_skeleton_of_a_native_section_runs_as_written(run_block):
 
 
 @needs_the_specs
-def test_a_prompt_with_a_native_section_is_built_as_written(run_block):
+def test_prompt_with_native_section_runs_as_written(run_block):
     defined = run_block(NATIVE_PROMPT)
     rendered = defined["prompt"].bind(defined["ContentParams"](topic="LLM safety")).render()
 
@@ -187,7 +186,7 @@ def test_a_prompt_with_a_native_section_is_built_as_written(run_block):
 
 
 @needs_the_specs
-def test_the_mixed_prompt_is_evaluated_as_written(run_block, antwort):
+def test_mixed_prompt_runs_as_written(run_block, antwort):
     defined = run_block(MIXED_PROMPT)
 
     assert defined["response"].text == "Summary."
@@ -201,7 +200,7 @@ def test_the_mixed_prompt_is_evaluated_as_written(run_block, antwort):
 
 
 @needs_the_specs
-def test_a_native_tool_is_declared_as_written(run_block):
+def test_native_tool_runs_as_written(run_block):
     defined = run_block(NATIVE_TOOL)
     tool = defined["web_search_tool"]
 
@@ -251,18 +250,18 @@ CITED = {
 
 
 @pytest.fixture
-def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeApi]:
-    """Written answers, where the examples expect OpenAI."""
-    with playing(*[response(CODE, message("The mean is 3.", CITED))] * 2) as fake:
-        fake.routes["GET /containers/cntr_1/files/cfile_1/content"] = lambda asked: Answer(b"PNG")
+def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeResponsesApi]:
+    """Prepared responses in the place of OpenAI."""
+    with responses_api(*[response(CODE, message("The mean is 3.", CITED))] * 2) as fake:
+        fake.routes["GET /containers/cntr_1/files/cfile_1/content"] = lambda request: FakeResponse(b"PNG")
         monkeypatch.setenv("OPENAI_BASE_URL", fake.url)
         monkeypatch.setenv("OPENAI_API_KEY", "none")
         yield fake
 
 
 @needs_the_specs
-def test_code_interpreter_is_used_as_written(run_block, api, capsys):
-    """All but the loop that downloads, whose lines no SDK has; what we offer instead stands in its place."""
+def test_code_interpreter_runs_as_written(run_block, api, capsys):
+    """Without the download loop, which no SDK supports; `citations` and `download` replace it."""
     defined = run_block(CODE_TOOL, replace={DOWNLOAD: INSTEAD})
 
     assert capsys.readouterr().out == "The mean is 3.\n"
@@ -294,8 +293,8 @@ ANALYSIS = {
 
 
 @needs_the_specs
-def test_code_interpreter_is_used_as_written_on_our_server(run_block, tmp_path_factory, monkeypatch, capsys):
-    """As above, and with the id that our server gave to the file: ids come from prior uploads, as the example says."""
+def test_code_interpreter_runs_as_written_on_antwort(run_block, tmp_path_factory, monkeypatch, capsys):
+    """As above, with the file id of antwort: the example expects an id of an earlier upload."""
     place = tmp_path_factory.mktemp("antwort")
     (place / "analysis.yaml").write_text(json.dumps(ANALYSIS), encoding="utf-8")
     models = {"gpt-4.1": {"kind": "scripted", "script": "analysis.yaml"}}
@@ -311,8 +310,8 @@ def test_code_interpreter_is_used_as_written_on_our_server(run_block, tmp_path_f
 
 
 @needs_the_specs
-def test_the_tool_of_the_example_works_in_a_prompt_too(run_block, api):
-    """Its mount is read below the roots that the orchestrator allows; the example leaves that to it."""
+def test_example_tool_works_in_a_prompt(run_block, api):
+    """The mount is below the allowed roots, which the example leaves to the orchestrator."""
     tool = run_block(CODE_TOOL, replace={DOWNLOAD: ""})["code_interpreter_tool"]
     Path("sunfish").mkdir()
     Path("sunfish", "readme.md").write_text("Chess.", encoding="utf-8")
@@ -320,8 +319,8 @@ def test_the_tool_of_the_example_works_in_a_prompt_too(run_block, api):
     with pytest.raises(NativeToolError, match="allowed_host_roots is empty"):
         OpenAIAdapter(model="gpt-4.1").evaluate(Prompt(ns="n", key="k", sections=(section,)), session=Session())
 
-    api.routes["POST /files"] = lambda asked: Answer({"id": "file_1", "object": "file"})
-    api.routes["DELETE /files/file_1"] = lambda asked: Answer({"id": "file_1", "deleted": True})
+    api.routes["POST /files"] = lambda request: FakeResponse({"id": "file_1", "object": "file"})
+    api.routes["DELETE /files/file_1"] = lambda request: FakeResponse({"id": "file_1", "deleted": True})
     allowed = dataclasses.replace(tool, config=dataclasses.replace(tool.config, allowed_host_roots=(Path.cwd(),)))
     session = Session()
     prompt = Prompt(ns="n", key="k", sections=(section.clone(tools=(allowed,)),))
@@ -336,7 +335,7 @@ def test_the_tool_of_the_example_works_in_a_prompt_too(run_block, api):
 
 
 @needs_the_specs
-def test_a_native_tool_is_evaluated_as_declared(run_block, api):
+def test_native_tool_is_evaluated(run_block, api):
     tool = run_block(NATIVE_TOOL)["web_search_tool"]
     search = {
         "id": "ws_1",
@@ -344,7 +343,7 @@ def test_a_native_tool_is_evaluated_as_declared(run_block, api):
         "status": "completed",
         "action": {"type": "search", "query": "x"},
     }
-    api.answers = FakeApi.answers_of([response(search, message("Sunny."))])
+    api.responses = FakeResponsesApi.to_responses([response(search, message("Sunny."))])
     section = MarkdownSection(title="Task", key="task", template="Search.", tools=(tool,))
     session = Session()
     OpenAIAdapter(model="gpt-4.1").evaluate(Prompt(ns="n", key="k", sections=(section,)), session=session)
@@ -416,7 +415,7 @@ def research() -> Prompt[Any]:
     )
 
 
-def test_a_section_of_ones_own_stands_in_the_tree_and_leaves_no_trace():
+def test_custom_native_section_renders_no_text():
     clone = CorpusSection(default_params=Corpora(("c1",))).clone()
 
     assert clone.default_params == Corpora(("c1",))
@@ -424,7 +423,7 @@ def test_a_section_of_ones_own_stands_in_the_tree_and_leaves_no_trace():
     assert research().find_section(CorpusSection) is not None
 
 
-def test_native_and_function_tools_are_used_in_one_evaluation():
+def test_native_and_function_tools_in_one_evaluation():
     searched = ToolResult.ok({"results": ["a.txt"]})
     bus, session = InProcessEventBus(), Session()
     heard: list[object] = []
@@ -461,7 +460,7 @@ class Found:
     payload: dict[str, object]
 
 
-def test_a_native_tool_is_declared_with_examples_and_without_a_handler():
+def test_native_tool_with_examples_and_no_handler():
     tool = NativeTool[Search, Found](
         name="web_search",
         description="Search the web.",
@@ -471,7 +470,7 @@ def test_a_native_tool_is_declared_with_examples_and_without_a_handler():
     assert '{"query":"weather"} → {"payload":{"results":[]}}' in tool.spec().description
 
 
-def test_the_parts_of_a_mount_path_can_be_read_however_it_was_given():
+def test_mount_path_segments_of_str_and_vfspath():
     for given in (VfsPath(("workspace", "sunfish")), "workspace/sunfish", "/workspace/sunfish"):
         mount = HostMount(host_path="sunfish", mount_path=given, include_glob=("*.py",), max_bytes=600_000)
 
@@ -479,7 +478,7 @@ def test_the_parts_of_a_mount_path_can_be_read_however_it_was_given():
         assert "/" + "/".join(mount.mount_path.segments) == "/workspace/sunfish"
 
 
-def test_a_provider_tool_may_have_a_hook_for_a_plain_mapping():
+def test_provider_tool_hook_with_mapping():
     def identity(result: dict[str, object], context: ToolContext) -> ToolResult[dict[str, object]]:
         return ToolResult(message=str(result.get("output_text") or ""), value=result, success=True)
 

@@ -1,7 +1,7 @@
-"""The stories and migrations of the specification of workspaces, run as written against our server.
+"""User stories and migrations of the workspace specification, run as written against antwort.
 
-The specifications lie beside the repository, in `shared/specs`, and not in every clone. A block takes its names for
-granted, so they are imported before it; its paths are on no machine of ours, so they are put below a folder that is.
+The specifications are in `shared/specs` beside the repository; the tests are skipped without them. The names that a
+block uses are imported before it, and its absolute paths are moved below a temporary directory.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ ANSWERS = [
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    """Our server, where the stories expect OpenAI, with a model of the name that they ask for."""
+    """antwort in the place of OpenAI, with a model of the name in the stories."""
     models = {MODEL: {"kind": "scripted", "script": "script.yaml"}}
     place = tmp_path_factory.mktemp("antwort")
     with code_server("local", place, script={**script({}), "answers": ANSWERS}, models=models) as running:
@@ -81,7 +81,7 @@ def server(tmp_path_factory):
 
 @pytest.fixture
 def run_block(server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., dict[str, Any]]:
-    """Run the one block that holds a certain line, with what is impossible in it replaced; what it defined."""
+    """Run the block that contains a line, with unsupported parts replaced; return the names that it defines."""
     monkeypatch.setenv("OPENAI_BASE_URL", f"{server.url}/v1")
     monkeypatch.setenv("OPENAI_API_KEY", "none")
 
@@ -93,7 +93,7 @@ def run_block(server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callab
             source = source.replace(written, instead)
         source = re.sub(r'(?<=")/(?=repos|data)', f"{tmp_path}/", source)
         module = ModuleType("specification")
-        monkeypatch.setitem(__import__("sys").modules, module.__name__, module)  # where dataclasses look up their names
+        monkeypatch.setitem(__import__("sys").modules, module.__name__, module)  # dataclasses resolve annotations there
         exec(compile(NAMES, "names", "exec"), vars(module))  # noqa: S102 - our own imports
         vars(module).update(given)
         exec(compile(source, str(path), "exec"), vars(module))  # noqa: S102 - our own specification
@@ -120,7 +120,7 @@ def test_story_1_portable_code_review(run_block, tmp_path, capsys):
 
 
 def test_story_2_long_running_analysis(run_block, tmp_path):
-    """But for compaction, which is another story."""
+    """Without compaction."""
     write_files(tmp_path / "data/analysis", {"one.csv": "1", "two.csv": "2"})
     session = Session()
     answers: list[Any] = []
@@ -156,7 +156,7 @@ class AnalysisResult:
 
 
 class DatabaseConnection:
-    """What the story takes for granted: a database that answers with rows."""
+    """The database that the story assumes."""
 
     def __init__(self) -> None:
         self._database = sqlite3.connect(":memory:")
@@ -172,7 +172,7 @@ class DatabaseConnection:
 
 
 def test_story_3_hybrid_tools(run_block, server):
-    """Our server has no web search yet and says so by name; without it, everything else runs."""
+    """antwort has no web search and names it in the error; without it the story runs."""
     session = Session()
     workspace = OpenAIContainerWorkspaceSection(session=session)
     given = {"AnalysisResult": AnalysisResult, "DatabaseConnection": DatabaseConnection}
@@ -210,7 +210,7 @@ def test_migration_from_vfs_tools(run_block, server, tmp_path):
 
 
 def test_migration_from_claude(run_block, tmp_path):
-    """But for the Claude half, which is another story; what the example leaves out is filled in."""
+    """Without the Claude part; omissions of the example are filled in."""
     write_files(tmp_path / "data", {"one.csv": "1"})
     line = "adapter = ClaudeAgentSDKAdapter("
     (path,) = SPECS.glob("001*")

@@ -1,4 +1,4 @@
-"""A workspace on our server: host files in the model's container, what its code makes of them, and how it ends."""
+"""`OpenAIContainerWorkspaceSection` with antwort: mounts, changes by code, sync, cleanup, sharing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from fixtures_code_interpreter import sandbox_pid
-from fixtures_workspace import adapter_for, call, playing_scenes, scene, write_files
+from fixtures_workspace import adapter_for, call, scenario_prompt, scripted_server, write_files
 
 from weakincentives.adapters.openai import CodeInterpreterResult, ContainerConfig, OpenAIContainerWorkspaceSection
 from weakincentives.errors import WorkspaceError
@@ -20,7 +20,7 @@ from weakincentives.prompt import Tool, ToolContext, ToolResult
 from weakincentives.runtime import ContainerRecreated, Session, ToolInvoked, TransferProgress, WorkspaceSynced
 from weakincentives.tools import HostMount, VfsToolsSection
 
-SCENES = {
+SCENARIOS = {
     "sum": ["print(sum(len(open(p).read()) for p in ('project/a.py', 'project/src/b.py')))"],
     "work": [
         "import os; os.makedirs('/mnt/data/out', exist_ok=True); open('/mnt/data/out/new.txt', 'w').write('made')",
@@ -57,7 +57,7 @@ FILES = {"a.py": "print(1)\n", "src/b.py": "import a\n", ".git/config": "secret"
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    with playing_scenes(tmp_path_factory.mktemp("antwort"), SCENES) as running:
+    with scripted_server(tmp_path_factory.mktemp("antwort"), SCENARIOS) as running:
         yield running
 
 
@@ -90,15 +90,15 @@ def workspace(client, project, config):
 
 
 def evaluate(server, workspace, name, **options) -> Any:
-    return adapter_for(server).evaluate(scene(name, workspace), session=workspace.session, **options)
+    return adapter_for(server).evaluate(scenario_prompt(name, workspace), session=workspace.session, **options)
 
 
-def files_in(place: Path) -> set[str]:
-    return {str(path.relative_to(place)) for path in place.rglob("*") if path.is_file()}
+def files_in(root: Path) -> set[str]:
+    return {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
 
 
-def test_code_finds_the_files_where_the_prompt_says(server, workspace):
-    text = scene("sum", workspace).render().text
+def test_code_finds_files_at_the_described_paths(server, workspace):
+    text = scenario_prompt("sum", workspace).render().text
     assert "`/mnt/data/project`: 2 files, 18 bytes\n```\nsrc/\n  b.py\na.py\n```" in text
 
     assert evaluate(server, workspace, "sum").text == "18\n"
@@ -107,7 +107,7 @@ def test_code_finds_the_files_where_the_prompt_says(server, workspace):
     assert ran.result.value.container_id == workspace.container_id
 
 
-def test_nothing_is_copied_or_made_before_it_is_needed(client, project, tmp_path, monkeypatch):
+def test_nothing_is_copied_or_created_before_first_use(client, project, tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
     (tmp_path / "tmp").mkdir()
     mounts = (HostMount(project),)
@@ -127,14 +127,14 @@ def test_nothing_is_copied_or_made_before_it_is_needed(client, project, tmp_path
     assert not any((tmp_path / "tmp").iterdir())
 
 
-def test_what_code_does_is_seen_after_the_turn_and_comes_back(server, workspace, project):
+def test_changes_by_code_are_listed_and_synced(server, workspace, project):
     evaluate(server, workspace, "work")
     files = workspace.filesystem
 
     assert files.list_dir() == ["out", "project"]
     assert (files.read_text("out/new.txt"), files.read_text("project/a.py")) == ("made", "print(1)\n# seen")
     assert not files.exists("project/src/b.py")
-    assert files.unsaved() == ("out/new.txt", "project/a.py")
+    assert files.dirty_paths() == ("out/new.txt", "project/a.py")
 
     synced = workspace.sync()
 
@@ -148,37 +148,37 @@ def test_what_code_does_is_seen_after_the_turn_and_comes_back(server, workspace,
     assert synced.render() == "1 added, 1 changed, 1 removed"
     assert workspace.session[WorkspaceSynced].all() == (synced,)
     assert files_in(workspace.temp_dir) == {"out/new.txt", "project/a.py"}
-    assert (project / "src/b.py").exists()  # the host's own files are nobody's business
+    assert (project / "src/b.py").exists()  # files of the host are never changed
     assert (project / "a.py").read_text() == "print(1)\n"
     assert workspace.sync().render() == "2 unchanged"
-    assert "Also there by now, below `/mnt/data`:\n- `out/new.txt`" in scene("sum", workspace).render().text
+    assert "Also there by now, below `/mnt/data`:\n- `out/new.txt`" in scenario_prompt("sum", workspace).render().text
 
 
-def test_a_change_that_leaves_the_size_as_it_was_is_seen(server, workspace):
+def test_change_of_equal_size_is_detected(server, workspace):
     assert workspace.mount_previews[0].bytes_copied == 18
     evaluate(server, workspace, "swap")
 
     assert workspace.filesystem.read_text("project/a.py") == "print(2)\n"
-    assert workspace.filesystem.unsaved() == ("project/a.py",)
+    assert workspace.filesystem.dirty_paths() == ("project/a.py",)
     evaluate(server, workspace, "remember")
     assert workspace.sync().changed == ("project/a.py",)
     assert (workspace.temp_dir / "project/a.py").read_text() == "print(2)\n"
 
 
-def test_files_that_went_with_a_sandbox_are_missed_and_put_back(server, workspace):
-    """Long before the container would be asked after for its age: what is listed after a turn tells."""
+def test_files_lost_with_a_sandbox_are_restored(server, workspace):
+    """The listing after a turn shows the loss, before the container is old enough to be retrieved."""
     evaluate(server, workspace, "sum")
     first = workspace.container_id
     os.kill(sandbox_pid(server), signal.SIGKILL)
-    evaluate(server, workspace, "remember")  # played in a sandbox with nothing in it
+    evaluate(server, workspace, "remember")  # runs in an empty sandbox
 
     assert evaluate(server, workspace, "sum").text == "18\n"
-    (told,) = workspace.session[ContainerRecreated].all()
-    assert (told.old_id, told.new_id, told.lost) == (first, workspace.container_id, ())
-    assert told.restored == ("project/a.py", "project/src/b.py")
+    (event,) = workspace.session[ContainerRecreated].all()
+    assert (event.old_id, event.new_id, event.lost) == (first, workspace.container_id, ())
+    assert event.restored == ("project/a.py", "project/src/b.py")
 
 
-def test_variables_live_from_one_evaluation_to_the_next(server, workspace):
+def test_variables_survive_between_evaluations(server, workspace):
     evaluate(server, workspace, "remember")
     container = workspace.container_id
 
@@ -186,25 +186,27 @@ def test_variables_live_from_one_evaluation_to_the_next(server, workspace):
     assert workspace.container_id == container
 
 
-def test_tools_of_ours_share_the_files_with_the_code(server, workspace):
+def test_function_tools_share_the_files_with_code(server, workspace):
     def answer(params: Named, *, context: ToolContext) -> ToolResult[None]:
         assert context.filesystem is not None
         context.filesystem.write_text("reply.txt", context.filesystem.read_text(params.path).upper())
         return ToolResult("written")
 
     tool = Tool[Named, None](name="answer", description="Answer.", handler=answer)
-    response = adapter_for(server).evaluate(scene("mixed", workspace, tools=[tool]), session=workspace.session)
+    response = adapter_for(server).evaluate(
+        scenario_prompt("mixed", workspace, tools=[tool]), session=workspace.session
+    )
 
     assert response.text == "BY CODE\n"
 
 
 def test_file_tools_work_on_the_container(server, workspace):
-    prompt = scene("vfs", workspace, VfsToolsSection())
+    prompt = scenario_prompt("vfs", workspace, VfsToolsSection())
 
     assert adapter_for(server).evaluate(prompt, session=workspace.session).text == "by the model\n"
 
 
-def test_what_a_failed_tool_did_to_the_container_is_undone(server, workspace):
+def test_changes_of_a_failed_tool_are_rolled_back(server, workspace):
     def spoil(params: None, *, context: ToolContext) -> ToolResult[None]:
         files = context.filesystem
         assert files is not None
@@ -214,7 +216,9 @@ def test_what_a_failed_tool_did_to_the_container_is_undone(server, workspace):
         raise RuntimeError("on purpose")
 
     tool = Tool[None, None](name="spoil", description="Spoil it.", handler=spoil)
-    response = adapter_for(server).evaluate(scene("failure", workspace, tools=[tool]), session=workspace.session)
+    response = adapter_for(server).evaluate(
+        scenario_prompt("failure", workspace, tools=[tool]), session=workspace.session
+    )
 
     failed = workspace.session[ToolInvoked].all()[1]
     assert (failed.success, "on purpose" in failed.result.message) == (False, True)
@@ -224,7 +228,7 @@ def test_what_a_failed_tool_did_to_the_container_is_undone(server, workspace):
     assert workspace.filesystem.list_dir() == ["made.txt", "project"]
 
 
-def test_results_are_left_where_they_were_asked_for(server, project, config, tmp_path):
+def test_results_are_copied_to_results_dir(server, project, config, tmp_path):
     workspace = OpenAIContainerWorkspaceSection(
         session=Session(),
         mounts=(HostMount(project, exclude_glob=(".git/*",)),),
@@ -246,7 +250,7 @@ def test_results_are_left_where_they_were_asked_for(server, project, config, tmp
     assert found == {"out/new.txt", "project/a.py"}
 
 
-def test_cleanup_is_done_once_and_ends_everything(server, workspace):
+def test_cleanup_is_idempotent(server, workspace):
     evaluate(server, workspace, "remember")
     temp_dir = workspace.temp_dir
     workspace.cleanup()
@@ -261,7 +265,7 @@ def test_cleanup_is_done_once_and_ends_everything(server, workspace):
 
 @pytest.fixture
 def unlucky(client, config, tmp_path):
-    """A workspace whose results cannot be left where they were asked for."""
+    """A workspace whose results_dir cannot be created."""
     (tmp_path / "file").touch()
     yield OpenAIContainerWorkspaceSection(
         session=Session(),
@@ -274,7 +278,7 @@ def unlucky(client, config, tmp_path):
         client.containers.delete(container.id)
 
 
-def test_where_the_results_cannot_be_left_the_container_is(client, unlucky):
+def test_unwritable_results_dir_keeps_the_container(client, unlucky):
     unlucky.filesystem.write_text("a", "1")
     container, temp_dir = unlucky.container_id, unlucky.temp_dir
     with pytest.raises(WorkspaceError, match=f"still in container {container}"):
@@ -285,7 +289,7 @@ def test_where_the_results_cannot_be_left_the_container_is(client, unlucky):
     assert [one.id for one in client.containers.list()] == [container]
 
 
-def test_an_error_in_the_block_is_not_hidden_by_one_of_cleaning_up(unlucky, caplog):
+def test_cleanup_error_does_not_hide_the_original_error(unlucky, caplog):
     def work() -> None:
         with unlucky:
             unlucky.filesystem.write_text("a", "1")
@@ -295,21 +299,21 @@ def test_an_error_in_the_block_is_not_hidden_by_one_of_cleaning_up(unlucky, capl
         work()
 
     assert not unlucky.temp_dir.exists()
-    assert "could not be cleaned up after an error" in caplog.text
+    assert "the cleanup of the workspace failed after an error" in caplog.text
 
 
-def test_progress_is_told(server, workspace, tmp_path):
+def test_progress_events(server, workspace, tmp_path):
     evaluate(server, workspace, "work")
     workspace.filesystem.download_all(tmp_path / "all")
-    told = workspace.session[TransferProgress].all()
+    events = workspace.session[TransferProgress].all()
 
-    up = [event for event in told if event.direction == "upload"][-1]
+    up = [event for event in events if event.direction == "upload"][-1]
     assert (up.files, up.total_files, up.bytes, up.total_bytes, up.done) == (2, 2, 18, 18, True)
-    down = [event for event in told if event.direction == "download"][-1]
+    down = [event for event in events if event.direction == "download"][-1]
     assert (down.files, down.bytes, down.container_id) == (2, 19, workspace.container_id)
 
 
-def test_many_threads_make_one_container(client, workspace):
+def test_concurrent_threads_create_one_container(client, workspace):
     shared = workspace.clone(client=client)
     begin = threading.Barrier(8)
     failures: list[BaseException] = []
@@ -318,7 +322,7 @@ def test_many_threads_make_one_container(client, workspace):
         try:
             begin.wait()
             shared.filesystem.write_text(f"thread/{number}", str(number))
-        except BaseException as error:  # noqa: BLE001 - told below
+        except BaseException as error:  # noqa: BLE001 - asserted below
             failures.append(error)
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
@@ -333,7 +337,7 @@ def test_many_threads_make_one_container(client, workspace):
     shared.cleanup()
 
 
-# ── whose container it is ────────────────────────────────────────────────────────────────────────────────────────────
+# ── sharing and reuse ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def auto(client, session, **options) -> OpenAIContainerWorkspaceSection:
@@ -341,38 +345,38 @@ def auto(client, session, **options) -> OpenAIContainerWorkspaceSection:
     return OpenAIContainerWorkspaceSection(session=session, container_config=config, client=client, **options)
 
 
-def test_workspaces_of_one_session_can_share_a_container(client, project):
+def test_workspaces_of_one_session_share_a_container(client, project):
     session = Session()
     one = auto(client, session, mounts=(HostMount(project, "one"),), allowed_host_roots=(project,))
     two = auto(client, session, mounts=(HostMount(project, "two"),), allowed_host_roots=(project,))
-    stranger = auto(client, Session())
-    stranger.filesystem.write_text("theirs", "3")
+    other = auto(client, Session())
+    other.filesystem.write_text("other", "3")
 
     assert one.filesystem.list_dir() == ["one"]
     assert two.filesystem.list_dir() == ["one", "two"]
-    assert one.container_id == two.container_id != stranger.container_id
+    assert one.container_id == two.container_id != other.container_id
     one.filesystem.refresh()
     assert one.filesystem.read_text("two/a.py") == "print(1)\n"
 
     one.cleanup()
     assert two.filesystem.read_text("two/a.py") == "print(1)\n"
     two.cleanup()
-    stranger.cleanup()
+    other.cleanup()
     assert list(client.containers.list()) == []
 
 
 def remembered(server, session) -> str:
-    """Code ran in a container of no workspace; its id."""
-    adapter_for(server).evaluate(scene("remember"), session=session)
+    """Run code in a container without a workspace; return its id."""
+    adapter_for(server).evaluate(scenario_prompt("remember"), session=session)
     (ran,) = session[ToolInvoked].all()
     assert isinstance(ran.result.value, CodeInterpreterResult)
     assert ran.result.value.container_id is not None
     return ran.result.value.container_id
 
 
-def test_a_container_of_an_earlier_turn_is_used_again_and_left(server, client):
+def test_earlier_container_is_reused_and_not_deleted(server, client):
     session = Session()
-    container = remembered(server, session)  # one that the server made
+    container = remembered(server, session)  # created by the server
     with auto(client, session) as workspace:
         assert evaluate(server, workspace, "recall").text == "42\n"
         assert workspace.container_id == container
@@ -382,7 +386,7 @@ def test_a_container_of_an_earlier_turn_is_used_again_and_left(server, client):
     client.containers.delete(left.id)
 
 
-def test_one_with_less_memory_than_asked_for_is_not(server, client):
+def test_container_with_less_memory_is_not_reused(server, client):
     session = Session()
     container = remembered(server, session)
     config = ContainerConfig(memory_limit="4g", mode="auto")
@@ -392,7 +396,7 @@ def test_one_with_less_memory_than_asked_for_is_not(server, client):
     client.containers.delete(container)
 
 
-def test_a_container_that_was_given_is_used_and_left(client, project, config):
+def test_given_container_is_used_and_not_deleted(client, project, config):
     given = client.containers.create(name="mine")
     client.containers.files.create(given.id, file=("before.txt", b"mine"))
     with OpenAIContainerWorkspaceSection(
@@ -410,7 +414,7 @@ def test_a_container_that_was_given_is_used_and_left(client, project, config):
     client.containers.delete(given.id)
 
 
-def test_a_clone_is_a_workspace_of_its_own(server, client, workspace):
+def test_clone_is_a_separate_workspace(server, client, workspace):
     other = workspace.clone(session=Session(), client=client, title="Files", key="files")
     other.filesystem.write_text("project/a.py", "changed")
 
@@ -420,10 +424,10 @@ def test_a_clone_is_a_workspace_of_its_own(server, client, workspace):
     assert evaluate(server, workspace, "sum").text == "18\n"
 
 
-def test_an_evaluation_at_another_server_takes_the_files_along(server, client, workspace, tmp_path):
+def test_evaluation_at_another_server_recreates_the_container(server, client, workspace, tmp_path):
     evaluate(server, workspace, "work")
     first = workspace.container_id
-    with playing_scenes(tmp_path / "other", SCENES) as other:
+    with scripted_server(tmp_path / "other", SCENARIOS) as other:
         assert evaluate(other, workspace, "sum").text == "18\n"
         (moved,) = workspace.session[ContainerRecreated].all()
         assert (moved.old_id, moved.new_id) == (first, workspace.container_id)

@@ -1,4 +1,4 @@
-"""Containers that go while a workspace needs them: idle ones that expire, and those that somebody deletes."""
+"""Workspaces whose container expires, is deleted, or loses its sandbox."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from fixtures_code_interpreter import sandbox_pid
 from fixtures_server import Server
-from fixtures_workspace import adapter_for, call, playing_scenes, scene, write_files
+from fixtures_workspace import adapter_for, call, scenario_prompt, scripted_server, write_files
 
 from weakincentives.adapters.openai import (
     ContainerConfig,
@@ -26,7 +26,7 @@ from weakincentives.prompt import Tool, ToolContext, ToolResult
 from weakincentives.runtime import ContainerRecreated, Session, ToolInvoked, WorkspaceSynced
 from weakincentives.tools import HostMount
 
-SCENES = {
+SCENARIOS = {
     "make": [
         "open('/mnt/data/made.txt', 'w').write('by code')",
         "open('/mnt/data/project/a.txt', 'w').write('changed'); x = 1; print('done')",
@@ -43,9 +43,9 @@ IDLE = 3.0
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    """Containers live for seconds, and two of them are all that there may be."""
+    """Containers expire after seconds, and there may be two at a time."""
     settings = {"expires_after": IDLE / 60, "max_containers": 2}
-    with playing_scenes(tmp_path_factory.mktemp("antwort"), SCENES, containers=settings) as running:
+    with scripted_server(tmp_path_factory.mktemp("antwort"), SCENARIOS, containers=settings) as running:
         yield running
 
 
@@ -75,8 +75,8 @@ def workspace(client, config, tmp_path):
         yield section
 
 
-def expired(client: Any, container_id: str | None) -> None:
-    """Wait until it has; being listed is no use, so that puts nothing off."""
+def wait_until_expired(client: Any, container_id: str | None) -> None:
+    """Wait until the container has expired; a listing does not count as use."""
     for _ in range(600):
         (found,) = [one for one in client.containers.list(limit=100) if one.id == container_id]
         if found.status == "expired":
@@ -86,33 +86,33 @@ def expired(client: Any, container_id: str | None) -> None:
 
 
 def evaluate(server: Server, workspace: OpenAIContainerWorkspaceSection, name: str, **options: Any) -> Any:
-    return adapter_for(server).evaluate(scene(name, workspace, **options), session=workspace.session)
+    return adapter_for(server).evaluate(scenario_prompt(name, workspace, **options), session=workspace.session)
 
 
 def recreated(workspace: OpenAIContainerWorkspaceSection) -> tuple[ContainerRecreated, ...]:
     return workspace.session[ContainerRecreated].all()
 
 
-def test_idle_between_two_evaluations(server, client, workspace, caplog):
+def test_container_expires_between_evaluations(server, client, workspace, caplog):
     evaluate(server, workspace, "make")
     first = workspace.container_id
-    workspace.filesystem.write_text("ours.txt", "by us")
-    expired(client, first)
+    workspace.filesystem.write_text("own.txt", "by the client")
+    wait_until_expired(client, first)
 
-    assert evaluate(server, workspace, "look").text == "['ours.txt', 'project'] first\n"
-    told = recreated(workspace)[0]
-    assert (told.old_id, told.restored) == (first, ("ours.txt", "project/a.txt", "project/b/c.txt"))
-    assert told.lost == ("made.txt", "project/a.txt")
+    assert evaluate(server, workspace, "look").text == "['own.txt', 'project'] first\n"
+    event = recreated(workspace)[0]
+    assert (event.old_id, event.restored) == (first, ("own.txt", "project/a.txt", "project/b/c.txt"))
+    assert event.lost == ("made.txt", "project/a.txt")
     assert f"container {first} was gone" in caplog.text
-    assert workspace.filesystem.list_dir() == ["ours.txt", "project"]
+    assert workspace.filesystem.list_dir() == ["own.txt", "project"]
 
 
-def test_idle_between_two_calls_of_the_filesystem(client, workspace):
+def test_container_expires_between_filesystem_calls(client, workspace):
     files = workspace.filesystem
     files.write_text("one.txt", "1")
     files.mkdir("empty")
     first = files.container_id
-    expired(client, first)
+    wait_until_expired(client, first)
 
     files.write_text("two.txt", "2")
 
@@ -123,14 +123,14 @@ def test_idle_between_two_calls_of_the_filesystem(client, workspace):
     assert client.containers.retrieve(files.container_id).status == "running"
 
 
-def test_what_was_synced_is_restored(server, client, workspace):
+def test_synced_files_are_restored(server, client, workspace):
     evaluate(server, workspace, "make")
     workspace.sync()
     client.containers.delete(workspace.container_id)
 
     assert evaluate(server, workspace, "look").text == "['made.txt', 'project'] changed\n"
-    (told,) = recreated(workspace)
-    assert (told.restored, told.lost) == (("made.txt", "project/a.txt", "project/b/c.txt"), ())
+    (event,) = recreated(workspace)
+    assert (event.restored, event.lost) == (("made.txt", "project/a.txt", "project/b/c.txt"), ())
 
 
 OPERATIONS = {
@@ -145,34 +145,34 @@ OPERATIONS = {
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_deleted_behind_our_back(client, workspace, operation):
+def test_deleted_container_is_replaced_by_every_operation(client, workspace, operation):
     files = workspace.filesystem
     files.write_text("one.txt", "1")
     client.containers.files.create(files.container_id, file=("made.txt", b"by another"))
     files.refresh()
     first = files.container_id
     client.containers.delete(first)
-    if operation == "read":  # what only the container had is gone, and that is no reason to say anything else
+    if operation == "read":  # content that was only in the container is lost
         with pytest.raises(FileNotFoundError):
             OPERATIONS[operation](files)
     else:
         OPERATIONS[operation](files)
     if operation == "mkdir" and not recreated(workspace):
-        files.write_text("another.txt", "3")  # on a server without directories, one is our own knowledge until then
+        files.write_text("another.txt", "3")  # without archives, mkdir sends no request
 
-    (told,) = recreated(workspace)
-    assert (told.old_id, told.new_id, told.lost) == (first, files.container_id, ("made.txt",))
+    (event,) = recreated(workspace)
+    assert (event.old_id, event.new_id, event.lost) == (first, files.container_id, ("made.txt",))
     expected = {"read": "1", "write": "1", "replace": "2", "delete": None}.get(operation, "1")
     assert (files.read_text("one.txt") if files.exists("one.txt") else None) == expected
     assert files.read_text("project/b/c.txt") == "second"
     assert len(recreated(workspace)) == 1
 
 
-def test_in_the_middle_of_an_evaluation(server, client, workspace):
-    """The code of the first turn ran in a container that is gone before the last: history and model are told."""
+def test_container_is_deleted_during_an_evaluation(server, client, workspace):
+    """The container of the first turn is gone before the last turn: its calls are scrubbed from the history."""
 
     def vanish(params: None, *, context: ToolContext) -> ToolResult[None]:
-        if not recreated(workspace):  # a model that is played counts its turns, and one is retold in words by then
+        if not recreated(workspace):  # the scripted model counts turns, and one was rewritten as text
             client.containers.delete(workspace.container_id)
         return ToolResult("gone")
 
@@ -180,19 +180,19 @@ def test_in_the_middle_of_an_evaluation(server, client, workspace):
     answer = evaluate(server, workspace, "between", tools=[tool])
 
     assert answer.text == "['project'] False\n"
-    (told,) = recreated(workspace)
-    assert told.lost == ("made.txt",)
+    (event,) = recreated(workspace)
+    assert event.lost == ("made.txt",)
     ran = [event.result.value.container_id for event in workspace.session[ToolInvoked].all() if event.name != "vanish"]
-    assert ran == [told.old_id, told.new_id]
+    assert ran == [event.old_id, event.new_id]
 
 
-def test_the_sandbox_dies_and_the_container_lives(server, client, workspace):
-    """Our server says so; the files are gone all the same."""
+def test_sandbox_dies_while_the_container_exists(server, client, workspace):
+    """The server reports the loss of the sandbox; the files are lost."""
     files = workspace.filesystem
     files.write_text("one.txt", "1")
     first = files.container_id
     os.kill(sandbox_pid(server), signal.SIGKILL)
-    answer = evaluate(server, workspace, "look")  # played in a sandbox with nothing in it
+    answer = evaluate(server, workspace, "look")  # runs in an empty sandbox
 
     assert "No such file" in answer.text
     assert evaluate(server, workspace, "look").text == "['one.txt', 'project'] first\n"
@@ -200,12 +200,12 @@ def test_the_sandbox_dies_and_the_container_lives(server, client, workspace):
     assert "sandbox" in recreated(workspace)[0].reason
 
 
-def test_another_is_refused(server, client, workspace):
+def test_refused_replacement_is_an_error_without_loss(server, client, workspace):
     files = workspace.filesystem
     files.write_text("one.txt", "1")
     first = files.container_id
     client.containers.delete(first)
-    taken = [client.containers.create(name="in the way").id for _ in range(2)]
+    taken = [client.containers.create(name="other").id for _ in range(2)]
 
     with pytest.raises(ContainerExpiredError, match="quota of containers") as caught:
         files.write_text("two.txt", "2")
@@ -215,17 +215,17 @@ def test_another_is_refused(server, client, workspace):
     with pytest.raises(ContainerExpiredError):
         evaluate(server, workspace, "look")
     assert (files.container_id, recreated(workspace)) == (None, ())
-    assert (workspace.temp_dir / "one.txt").read_text() == "1"  # what we have, we still have
+    assert (workspace.temp_dir / "one.txt").read_text() == "1"  # the mirror keeps its files
 
     for container in taken:
         client.containers.delete(container)
     files.write_text("two.txt", "2")
     assert files.list_dir() == ["one.txt", "project", "two.txt"]
-    (told,) = recreated(workspace)
-    assert (told.old_id, told.new_id) == (first, files.container_id)
+    (event,) = recreated(workspace)
+    assert (event.old_id, event.new_id) == (first, files.container_id)
 
 
-def test_a_container_that_was_given_is_not_replaced(server, client, config):
+def test_given_container_is_not_replaced(server, client, config):
     given = client.containers.create(name="mine").id
     session = Session()
     with OpenAIContainerWorkspaceSection(
@@ -241,29 +241,29 @@ def test_a_container_that_was_given_is_not_replaced(server, client, config):
         assert list(client.containers.list()) == []
 
 
-def test_cleanup_makes_no_container_only_to_empty_it(client, workspace, tmp_path, caplog):
+def test_cleanup_does_not_recreate_a_container(client, workspace, tmp_path, caplog):
     workspace.sync_on_cleanup, workspace.results_dir = True, tmp_path / "results"
-    workspace.filesystem.write_text("ours.txt", "1")
-    client.containers.files.create(workspace.container_id, file=("theirs.txt", b"2"))
+    workspace.filesystem.write_text("own.txt", "1")
+    client.containers.files.create(workspace.container_id, file=("other.txt", b"2"))
     workspace.filesystem.refresh()
     client.containers.delete(workspace.container_id)
     workspace.cleanup()
 
     (synced,) = workspace.session[WorkspaceSynced].all()
-    assert (synced.container_id, synced.lost) == (None, ("theirs.txt",))
-    assert "lost: ['theirs.txt']" in caplog.text
-    assert [path.name for path in (tmp_path / "results").iterdir()] == ["ours.txt"]
+    assert (synced.container_id, synced.lost) == (None, ("other.txt",))
+    assert "lost: ['other.txt']" in caplog.text
+    assert [path.name for path in (tmp_path / "results").iterdir()] == ["own.txt"]
     assert list(client.containers.list()) == []
     assert recreated(workspace) == ()
 
 
-def test_one_that_was_idle_for_half_its_life_is_asked_after(client, config):
-    """Then even a listing, which of an expired container tells what there was, does not tell lies."""
+def test_idle_container_is_retrieved_before_use(client, config):
+    """Also for a listing, which an expired container still answers."""
     clock = ManualClock()
     files = ContainerFilesystem(manager=ContainerManager(config=config, client=client, clock=clock))
     files.write_text("a.txt", "1")
     first = files.container_id
-    expired(client, first)
+    wait_until_expired(client, first)
     clock.advance(IDLE / 2 + 0.1)
 
     files.refresh()

@@ -1,4 +1,4 @@
-"""What may be mounted, and what becomes of it: in the temporary directory, in the prompt, and in the container."""
+"""Mounts of a workspace: refused ones, globs, names, many files, large files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from fixtures_server import Server
-from fixtures_workspace import adapter_for, playing_scenes, scene, write_files
+from fixtures_workspace import adapter_for, scenario_prompt, scripted_server, write_files
 from permissions import without_dac_override
 
 from weakincentives.adapters.openai import ContainerConfig, OpenAIContainerWorkspaceSection
@@ -17,7 +17,7 @@ from weakincentives.runtime import Session, TransferProgress
 from weakincentives.tools import HostMount
 
 LARGE = 200_000_000
-SCENES = {
+SCENARIOS = {
     "large": ["import os; f = open('/mnt/data/data/large.bin', 'rb'); print(os.path.getsize(f.name), f.read(3))"],
     "count": ["import os; print(sum(len(names) for _, _, names in os.walk('/mnt/data')))"],
     "names": ["import os; print(sorted(os.listdir('/mnt/data/names')))"],
@@ -26,7 +26,7 @@ SCENES = {
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    with playing_scenes(tmp_path_factory.mktemp("antwort"), SCENES) as running:
+    with scripted_server(tmp_path_factory.mktemp("antwort"), SCENARIOS) as running:
         yield running
 
 
@@ -38,7 +38,7 @@ def client(server):
 
 @pytest.fixture
 def make(client, tmp_path) -> Any:
-    """Makes a workspace below an allowed root; all are cleaned up, and no container is left."""
+    """Creates workspaces with one allowed root; cleans them up, and checks that no container is left."""
     made: list[OpenAIContainerWorkspaceSection] = []
 
     def make(*mounts: HostMount, roots: tuple[Path, ...] = (tmp_path / "root",), archives: bool = True) -> Any:
@@ -60,13 +60,13 @@ def make(client, tmp_path) -> Any:
 
 
 def refused(server: Server, workspace: OpenAIContainerWorkspaceSection, kind: type[Exception], match: str) -> None:
-    """Every way in is refused alike, and nothing was made or is left."""
+    """Every use is refused in the same way, and nothing is created."""
     uses: list[Callable[[], object]] = [
         lambda: workspace.temp_dir,
         lambda: workspace.mount_previews,
         workspace.filesystem.list_dir,
         workspace.filesystem.ensure_container,
-        lambda: adapter_for(server).evaluate(scene("count", workspace), session=workspace.session),
+        lambda: adapter_for(server).evaluate(scenario_prompt("count", workspace), session=workspace.session),
     ]
     for use in uses:
         with pytest.raises(kind, match=match):
@@ -77,10 +77,10 @@ def refused(server: Server, workspace: OpenAIContainerWorkspaceSection, kind: ty
     assert workspace.session[TransferProgress].all() == ()
 
 
-# ── what is refused ──────────────────────────────────────────────────────────────────────────────────────────────────
+# ── refused mounts ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_what_lies_outside_of_the_roots_is_refused_at_once(make, tmp_path):
+def test_mounts_outside_the_roots_are_refused_at_construction(make, tmp_path):
     write_files(tmp_path, {"outside/secret": "x", "root/inside": "y"})
     (tmp_path / "root/link").symlink_to(tmp_path / "outside")
     for host_path in (tmp_path / "outside", tmp_path / "root/../outside/secret", tmp_path / "root/link", "/etc/passwd"):
@@ -92,11 +92,11 @@ def test_what_lies_outside_of_the_roots_is_refused_at_once(make, tmp_path):
         HostMount(tmp_path / "root", "../up")
 
 
-def test_without_mounts_no_roots_are_needed(make):
+def test_no_roots_needed_without_mounts(make):
     assert make(roots=()).filesystem.list_dir() == []
 
 
-def test_a_link_that_leads_out_is_an_error_where_links_are_followed_and_nothing_otherwise(server, make, tmp_path):
+def test_escaping_link_is_refused_if_followed_and_skipped_otherwise(server, make, tmp_path):
     write_files(tmp_path, {"outside/secret": "x", "root/data/file": "y"})
     (tmp_path / "root/data/out").symlink_to(tmp_path / "outside/secret")
     (tmp_path / "root/data/folder").symlink_to(tmp_path / "outside")
@@ -107,7 +107,7 @@ def test_a_link_that_leads_out_is_an_error_where_links_are_followed_and_nothing_
     assert make(HostMount(tmp_path / "root/data")).filesystem.glob("**") == ["data/file"]
 
 
-def test_too_much_is_refused_before_anything_is_sent(server, make, tmp_path):
+def test_max_bytes_is_checked_before_any_request(server, make, tmp_path):
     write_files(tmp_path / "root/data", {"small": b"1", "large": b"2" * 900, "larger": b"3" * 1000})
     workspace = make(HostMount(tmp_path / "root/data", max_bytes=1900))
 
@@ -115,25 +115,25 @@ def test_too_much_is_refused_before_anything_is_sent(server, make, tmp_path):
     assert len(make(HostMount(tmp_path / "root/data", max_bytes=1901)).filesystem.list_dir("data")) == 3
 
 
-def test_one_bad_mount_spoils_them_all(server, make, tmp_path):
+def test_one_invalid_mount_refuses_all(server, make, tmp_path):
     write_files(tmp_path / "root", {"good/file": "x"})
     workspace = make(HostMount(tmp_path / "root/good"), HostMount(tmp_path / "root/missing"))
 
     refused(server, workspace, WorkspaceError, "does not exist")
 
 
-def test_what_cannot_be_read_is_named(server, make, tmp_path):
+def test_unreadable_file_is_named(server, make, tmp_path):
     write_files(tmp_path / "root/data", {"open": "x", "secret": "y"})
     (tmp_path / "root/data/secret").chmod(0)
     with without_dac_override():
         refused(server, make(HostMount(tmp_path / "root/data")), WorkspaceError, "cannot read .*secret")
 
 
-# ── what arrives ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── transferred files ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("archives", [True, False], ids=["archive", "plain"])
-def test_globs_hold_at_every_depth(make, tmp_path, archives):
+def test_globs_match_at_every_depth(make, tmp_path, archives):
     kept = ("a.py", "src/b.py", "src/deep/er/c.py", "src/build.py")
     dropped = (".git/config", "src/.git/x", "a.pyc", "src/deep/b.pyc", "src/__pycache__/c.py", "build/x.py", "notes.md")
     write_files(tmp_path / "root/data", dict.fromkeys((*kept, *dropped), "x"))
@@ -148,7 +148,7 @@ def test_globs_hold_at_every_depth(make, tmp_path, archives):
 
 
 @pytest.mark.parametrize("archives", [True, False], ids=["archive", "plain"])
-def test_names_in_any_script_come_through_and_back(server, make, tmp_path, archives):
+def test_unicode_names_are_uploaded_and_downloaded(server, make, tmp_path, archives):
     names = [
         "日本語.txt",
         "naïve café.md",
@@ -165,16 +165,16 @@ def test_names_in_any_script_come_through_and_back(server, make, tmp_path, archi
     odd = ['dou"ble', "new\nline", "tab\t", "turn\u202eed", "dou%22ble"]
     write_files(tmp_path / "root/names", {name: name for name in (*names, *odd)})
     workspace = make(HostMount(tmp_path / "root/names"), archives=archives)
-    answer = adapter_for(server).evaluate(scene("names", workspace), session=workspace.session).text
+    answer = adapter_for(server).evaluate(scenario_prompt("names", workspace), session=workspace.session).text
 
     assert all(ascii(name)[1:-1] in ascii(answer) or name in answer for name in names)
     assert workspace.filesystem.list_dir("names") == sorted((*names, *odd))
     assert {name: workspace.filesystem.read_text(f"names/{name}") for name in odd} == {name: name for name in odd}
-    places = workspace.filesystem.elsewhere()
-    assert set(places) == {f"names/{name}" for name in odd if name != "dou%22ble"} | (
-        {"names/dou%22ble"} & places.keys()
+    relocated = workspace.filesystem.relocated()
+    assert set(relocated) == {f"names/{name}" for name in odd if name != "dou%22ble"} | (
+        {"names/dou%22ble"} & relocated.keys()
     )
-    assert len(set(places.values()) | {f"names/{name}" for name in names}) == len(places) + len(names)
+    assert len(set(relocated.values()) | {f"names/{name}" for name in names}) == len(relocated) + len(names)
     workspace.filesystem.download_all(tmp_path / "back")
     assert {path.name: path.read_text() for path in (tmp_path / "back/names").iterdir()} == {
         name: name for name in (*names, *odd)
@@ -184,12 +184,14 @@ def test_names_in_any_script_come_through_and_back(server, make, tmp_path, archi
 def test_ten_thousand_small_files(server, make, tmp_path):
     files = {f"d{number % 100}/f{number}.txt": str(number) for number in range(10_000)}
     workspace = make(HostMount(write_files(tmp_path / "root/data", files)))
-    text = scene("count", workspace).render().text
+    text = scenario_prompt("count", workspace).render().text
 
     assert "`/mnt/data/data`: 10,000 files" in text
     assert "… and 80 more" in text
     assert len(text.splitlines()) < 60
-    assert adapter_for(server).evaluate(scene("count", workspace), session=workspace.session).text == "10000\n"
+    assert (
+        adapter_for(server).evaluate(scenario_prompt("count", workspace), session=workspace.session).text == "10000\n"
+    )
     assert workspace.filesystem.read_text("data/d99/f9999.txt") == "9999"
     assert len(workspace.filesystem.list_dir("data/d7")) == 100
     synced = workspace.sync()
@@ -203,7 +205,7 @@ def test_one_file_of_200_megabytes(server, make, tmp_path, archives):
         file.write(b"big")
         file.truncate(LARGE)
     workspace = make(HostMount(tmp_path / "root/data"), archives=archives)
-    answer = adapter_for(server).evaluate(scene("large", workspace), session=workspace.session)
+    answer = adapter_for(server).evaluate(scenario_prompt("large", workspace), session=workspace.session)
 
     assert answer.text == f"{LARGE} b'big'\n"
     up = workspace.session[TransferProgress].all()

@@ -1,4 +1,4 @@
-"""The answers that we wrote are of the shape that OpenAI's own SDK expects."""
+"""Prepared responses match the types of OpenAI's SDK."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OF_THE_FUTURE = ("telepathy_call", "citation_of_the_future")
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_a_payload_is_what_the_sdk_takes_it_for(path):
+def test_payloads_match_the_sdk_types(path):
     for part in json.loads(path.read_text(encoding="utf-8")):
         whole = {**ENVELOPE, **part, "output": []}
         assert Response.model_validate(whole).status == whole["status"]

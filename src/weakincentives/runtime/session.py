@@ -124,6 +124,7 @@ class Session:
         self._reducers: dict[type, list[tuple[type, Reducer[Any, Any]]]] = {}
         self._lock = RLock()
         self._extra_dispatchers: tuple[Dispatcher, ...] = ()
+        self._shared: dict[type, object] = {}
 
     def __getitem__(self, item_type: type[T], /) -> Slice[T]:
         return Slice(self, item_type)
@@ -222,6 +223,16 @@ class Session:
         with self._lock:
             logs = {kind: view for kind, view in self._slices.items() if kind in self._logs}
             self._slices = {**snapshot.slices, **logs}
+
+    def shared(self, kind: type[T], create: Callable[[], T], *, reuse: Callable[[T], bool]) -> T:
+        """The object of this type that the users of the session share; `create` replaces one that `reuse` rejects."""
+        with self._lock:
+            known = self._shared.get(kind)
+            if isinstance(known, kind) and reuse(known):
+                return known
+            created = create()
+            self._shared[kind] = created
+            return created
 
     def transcript(self) -> Transcript:
         """The transcript of all evaluations with this session, in order."""

@@ -1,4 +1,4 @@
-"""What workspace sections are made of: host files in a temporary directory, and the words that tell a model of them."""
+"""Mounted host files of workspace sections: plan, copy to a temporary directory, and description for the prompt."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ import tempfile
 import unicodedata
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from threading import RLock
 from typing import TypeAlias
 
 from weakincentives.errors import WorkspaceError
 from weakincentives.filesystem import HostMount, HostMountPreview, materialize
-from weakincentives.filesystem.mounts.plan import check_mounts, root_tuple
+from weakincentives.filesystem.mounts.plan import AllowedRoots, MountPlan, check_mounts, plan_mounts, root_tuple
 
 _Tree: TypeAlias = "dict[str, _Tree | None]"
 
-_LINES = 60
-_LINES_AT_LEAST = 6
-_NAMES_PER_DIRECTORY = 20
-_DEEPEST = 8
+_MAX_LINES = 60
+_MIN_LINES_PER_MOUNT = 6
+_MAX_NAMES_PER_DIRECTORY = 20
+_MAX_DEPTH = 8
+_MAX_OTHER_FILES = 20
 _KILO = 1000
-_OTHERS = 20
 
 
 class MountedFiles:
-    """Host files, copied to a temporary directory when they are first needed; and gone with it.
+    """Host files that are planned when they are described, and copied to a temporary directory when they are opened.
 
-    What lies outside of the allowed roots is refused at once, everything else when it is copied. A directory that
-    nobody removes goes when this object does.
+    A mount outside of the allowed roots is refused at once; everything else is checked by the plan. The directory is
+    removed by `remove`, or when this object is garbage-collected.
     """
 
     def __init__(self, mounts: Sequence[HostMount], allowed_host_roots: Sequence[os.PathLike[str] | str]) -> None:
@@ -40,126 +40,150 @@ class MountedFiles:
         check_mounts(self.mounts, self.allowed_host_roots)
         self._directory: Path | None = None
         self._previews: tuple[HostMountPreview, ...] | None = None
-        self._is_over = False
+        self._is_removed = False
         self._lock = RLock()
 
     @property
-    def directory(self) -> Path:
-        """Where they are. Once it was removed, where they were."""
+    def previews(self) -> tuple[HostMountPreview, ...]:
+        """What each mount copied, or will copy. Planned once: lists directories and sizes, opens no file."""
+        with self._lock:
+            if self._previews is None:
+                self._check_not_removed()
+                self._previews = self._planned()
+            return self._previews
+
+    @property
+    def is_copied(self) -> bool:
+        """Whether the temporary directory exists."""
+        return self._directory is not None and not self._is_removed
+
+    def copy(self) -> Path:
+        """Copy the files on the first call; return the directory, also after it was removed."""
         with self._lock:
             if self._directory is None:
+                self._check_not_removed()
                 self._directory, self._previews = self._copied()
             return self._directory
 
-    @property
-    def previews(self) -> tuple[HostMountPreview, ...]:
-        """What became of each mount."""
-        with self._lock:
-            _ = self.directory
-            return self._previews or ()
-
-    @property
-    def is_there(self) -> bool:
-        """Whether they have been copied."""
-        return self._directory is not None and not self._is_over
-
     def remove(self) -> None:
-        """Remove the directory and all that is in it. Done twice, it is done once."""
+        """Remove the directory with its content. A second call does nothing."""
         with self._lock:
-            directory, self._is_over = self._directory if not self._is_over else None, True
+            directory, self._is_removed = self._directory if not self._is_removed else None, True
         if directory is not None:
-            _remove(directory)
+            _remove_tree(directory)
+
+    def _check_not_removed(self) -> None:
+        if self._is_removed:
+            raise WorkspaceError("this workspace was cleaned up; make a new one")
+
+    def _planned(self) -> tuple[HostMountPreview, ...]:
+        if not self.mounts:
+            return ()
+        with ExitStack() as stack:
+            plans = plan_mounts(self.mounts, AllowedRoots(self.allowed_host_roots, stack))
+            return tuple(map(_preview, plans))
 
     def _copied(self) -> tuple[Path, tuple[HostMountPreview, ...]]:
-        if self._is_over:
-            raise WorkspaceError("this workspace was cleaned up; make a new one")
         directory = Path(tempfile.mkdtemp(prefix="weakincentives-workspace-"))
         try:
             previews = materialize(self.mounts, allowed_host_roots=self.allowed_host_roots, destination=directory)
         except BaseException:
-            _remove(directory)
+            _remove_tree(directory)
             raise
-        weakref.finalize(self, _remove, directory)
+        weakref.finalize(self, _remove_tree, directory)
         return directory, previews
 
 
-def _remove(directory: Path) -> None:
-    """All of it, also below directories that forbid it; links are removed and not followed."""
-    for place, names, _ in os.walk(directory):
+def _preview(plan: MountPlan) -> HostMountPreview:
+    return HostMountPreview(
+        host_path=plan.mount.host_path,
+        resolved_host=plan.resolved,
+        mount_path=str(plan.mount_path),
+        entries=tuple(file.entry for file in plan.files),
+        is_directory=plan.is_directory,
+        bytes_copied=plan.size,
+    )
+
+
+def _remove_tree(directory: Path) -> None:
+    """Remove a directory, also below directories without write permission; links are removed, not followed."""
+    for parent, names, _ in os.walk(directory):
         for name in names:
-            below = Path(place, name)
+            below = Path(parent, name)
             with suppress(OSError):
                 if not below.is_symlink():
                     below.chmod(0o700)
     shutil.rmtree(directory, ignore_errors=True)
 
 
-def describe(previews: Sequence[HostMountPreview], place: str, others: Iterable[str] = ()) -> str:
-    """Where each mount is and what is in it, cut where it gets long; and what else there is by now."""
-    budget = max(_LINES_AT_LEAST, _LINES // max(1, len(previews)))
-    blocks = [_mount(preview, place, budget) for preview in previews]
-    more = [f"- `{_shown(path)}`" for path in others]
+def describe(previews: Sequence[HostMountPreview], root: str, others: Iterable[str] = ()) -> str:
+    """Describe each mount below `root` as a file tree, shortened if it is long; then list `others`."""
+    max_lines = max(_MIN_LINES_PER_MOUNT, _MAX_LINES // max(1, len(previews)))
+    blocks = [_describe_mount(preview, root, max_lines) for preview in previews]
+    more = [f"- `{_escape(path)}`" for path in others]
     if more:
-        cut = [f"- … and {len(more) - _OTHERS} more"] if len(more) > _OTHERS else []
-        blocks.append("\n".join([f"Also there by now, below `{place}`:", *more[:_OTHERS], *cut]))
+        rest = [f"- … and {len(more) - _MAX_OTHER_FILES} more"] if len(more) > _MAX_OTHER_FILES else []
+        blocks.append("\n".join([f"Also there by now, below `{root}`:", *more[:_MAX_OTHER_FILES], *rest]))
     return "\n\n".join(blocks)
 
 
-def _mount(preview: HostMountPreview, place: str, budget: int) -> str:
-    where = f"{place}/{preview.mount_path}".removesuffix("/.")
-    size = _size(preview.bytes_copied)
+def _describe_mount(preview: HostMountPreview, root: str, max_lines: int) -> str:
+    path = _escape(f"{root}/{preview.mount_path}".removesuffix("/."))
+    size = _format_size(preview.bytes_copied)
     if not preview.is_directory:
-        return f"`{_shown(where)}`: a file of {size}"
-    count = len(preview.entries)
-    head = f"`{_shown(where)}`: {count:,} {'file' if count == 1 else 'files'}, {size}"
-    lines = _fitting(_grown(preview.entries), budget)
+        return f"`{path}`: a file of {size}"
+    head = f"`{path}`: {_format_count(len(preview.entries))}, {size}"
+    lines = _fit_lines(_build_tree(preview.entries), max_lines)
     return "\n".join([head, "```", *lines, "```"]) if lines else head
 
 
-def _grown(entries: Iterable[str]) -> _Tree:
+def _build_tree(entries: Iterable[str]) -> _Tree:
     top: _Tree = {}
     for entry in entries:
-        *above, name = entry.split("/")
-        here = top
-        for part in above:
-            below = here.setdefault(part, {})
-            here = below if below is not None else {}
-        here[name] = None
+        *parents, name = entry.split("/")
+        tree = top
+        for parent in parents:
+            below = tree.setdefault(parent, {})
+            tree = below if below is not None else {}
+        tree[name] = None
     return top
 
 
-def _fitting(tree: _Tree, budget: int) -> list[str]:
-    """As deep as the lines allow, and one level in any case."""
-    lines = list(_lines(tree, 1, ""))
-    for depth in range(2, _DEEPEST + 1):
-        deeper = list(_lines(tree, depth, ""))
-        if len(deeper) > budget:
+def _fit_lines(tree: _Tree, max_lines: int) -> list[str]:
+    """The lines of the deepest tree that fits into `max_lines`, at least one level."""
+    lines = list(_tree_lines(tree, 1, ""))
+    for depth in range(2, _MAX_DEPTH + 1):
+        deeper = list(_tree_lines(tree, depth, ""))
+        if len(deeper) > max_lines:
             break
         lines = deeper
     return lines
 
 
-def _lines(tree: _Tree, depth: int, indent: str) -> Iterator[str]:
+def _tree_lines(tree: _Tree, depth: int, indent: str) -> Iterator[str]:
     names = sorted(tree, key=lambda name: (tree[name] is None, name))
-    for name in names[:_NAMES_PER_DIRECTORY]:
+    for name in names[:_MAX_NAMES_PER_DIRECTORY]:
         below = tree[name]
         if below is None:
-            yield f"{indent}{_shown(name)}"
+            yield f"{indent}{_escape(name)}"
         elif depth > 1:
-            yield f"{indent}{_shown(name)}/"
-            yield from _lines(below, depth - 1, f"{indent}  ")
+            yield f"{indent}{_escape(name)}/"
+            yield from _tree_lines(below, depth - 1, f"{indent}  ")
         else:
-            count = _count(below)
-            yield f"{indent}{_shown(name)}/ ({count:,} {'file' if count == 1 else 'files'})"
-    if len(names) > _NAMES_PER_DIRECTORY:
-        yield f"{indent}… and {len(names) - _NAMES_PER_DIRECTORY:,} more"
+            yield f"{indent}{_escape(name)}/ ({_format_count(_count_files(below))})"
+    if len(names) > _MAX_NAMES_PER_DIRECTORY:
+        yield f"{indent}… and {len(names) - _MAX_NAMES_PER_DIRECTORY:,} more"
 
 
-def _count(tree: _Tree) -> int:
-    return sum(1 if below is None else _count(below) for below in tree.values())
+def _count_files(tree: _Tree) -> int:
+    return sum(1 if below is None else _count_files(below) for below in tree.values())
 
 
-def _size(count: int) -> str:
+def _format_count(count: int) -> str:
+    return f"{count:,} {'file' if count == 1 else 'files'}"
+
+
+def _format_size(count: int) -> str:
     size = float(count)
     for unit in ("bytes", "kB", "MB"):
         if size < _KILO:
@@ -168,6 +192,6 @@ def _size(count: int) -> str:
     return f"{size:.1f} GB"
 
 
-def _shown(name: str) -> str:
-    """A name on one line that cannot end the quoting around it."""
+def _escape(name: str) -> str:
+    """Escape control characters and backticks, so that a name stays on its line and in its quotes."""
     return "".join(f"\\u{ord(one):04x}" if unicodedata.category(one)[0] == "C" or one == "`" else one for one in name)

@@ -280,3 +280,21 @@ def test_reducer_may_dispatch_events():
 
     assert session[Note].all() == (Note("a"),)
     assert session[Plan].latest() == Plan(("a",))
+
+
+def test_shared_object_is_created_once_per_type_and_replaced_when_rejected():
+    session, other = Session(), Session()
+
+    def never(_: object) -> bool:
+        return False
+
+    def always(_: object) -> bool:
+        return True
+
+    first = session.shared(list, list[int], reuse=always)
+    assert session.shared(list, list[int], reuse=always) is first
+    assert session.shared(dict, dict[int, int], reuse=always) == {}
+    assert other.shared(list, list[int], reuse=always) is not first
+    second = session.shared(list, list[int], reuse=never)
+    assert second is not first
+    assert session.shared(list, list[int], reuse=always) is second

@@ -1,16 +1,15 @@
-"""OpenAI's Responses API, spoken to OpenAI or to any server that speaks it. All wire literals stay in this room.
+"""OpenAI adapter: evaluates prompts with the Responses API of OpenAI or of a compatible server.
 
-adapter           `OpenAIAdapter`; `conversation` is one evaluation's requests
-config            how it is set up
-offer             the tools of a prompt on the wire, and every reason to refuse one
-native_tools/     the tools that the provider runs, one file each
-replay, reading   what a request repeats; what an answer means (`wire`, `projection`)
-citations         what an answer refers to, and how to get it
-container_source  the seam for sections that bring a container
-workspace         `OpenAIContainerWorkspaceSection`, which brings one with files of this machine in it
-container         `ContainerManager`, its one owner; `container_api` asks the server
-container_fs      `ContainerFilesystem` (`container_contents`: `_index`, `_mirror`, `_transfer`, `_sync`)
-transport         the one door to OpenAI's SDK, which is loaded on first use
+adapter        `OpenAIAdapter`
+config         configuration of model, client, container and hosted tools
+responses/     requests, history, tool parameters, parsing and streaming (`conversation` is one evaluation)
+native_tools/  provider-run tools, one module each
+containers/    `ContainerFilesystem`, `ContainerManager`, and the `ContainerSource` protocol
+workspace      `OpenAIContainerWorkspaceSection`: host files in a container
+uploads        `host_mounts` of code interpreter
+citations      citations of a response, and the download of cited files
+wire           wire format of the Responses API
+sdk            OpenAI's SDK, imported on first use
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from weakincentives.adapters.openai.config import (
 )
 from weakincentives.adapters.openai.containers.filesystem import ContainerFilesystem
 from weakincentives.adapters.openai.containers.manager import ContainerManager
-from weakincentives.adapters.openai.containers.source import ContainerGuide, ContainerSource, ContainerVisit
+from weakincentives.adapters.openai.containers.source import ContainerSource, EvaluationScope
 from weakincentives.adapters.openai.native_tools import (
     ApplyPatchConfig,
     FileSearchConfig,
@@ -70,10 +69,9 @@ __all__ = [
     "ContainerFile",
     "ContainerFileCitation",
     "ContainerFilesystem",
-    "ContainerGuide",
     "ContainerManager",
     "ContainerSource",
-    "ContainerVisit",
+    "EvaluationScope",
     "ExistingContainerRef",
     "FileCitation",
     "FileSearchConfig",

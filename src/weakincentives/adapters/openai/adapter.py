@@ -1,8 +1,8 @@
-"""`OpenAIAdapter`: prompts evaluated by OpenAI's Responses API, or by any server that speaks it.
+"""`OpenAIAdapter`: evaluates prompts with the Responses API of OpenAI, or of any server that implements it.
 
-The story of `evaluate` is told in `adapters.core`. This adapter's part of it: `render` adds the tools of
-`hosted_tools`; `choose` reads `tool_choice`; `connect` makes a `Conversation`, which refuses what cannot work and then
-sends one request after the other. What comes back is read in `reading`, tool by tool in `native_tools`.
+`adapters.core` has the agent loop. This adapter adds: `render` adds the tools of `hosted_tools`; `choose` resolves
+`tool_choice`; `connect` creates a `Conversation`, which checks the prompt and then sends the requests. Responses are
+parsed in `responses.parsing`, tool by tool in `native_tools`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from weakincentives.adapters.core import DEFAULT_MAX_TURNS, Connection, Evaluation, ProviderAdapter
 from weakincentives.adapters.openai.citations import FileCitation, download
@@ -21,12 +21,12 @@ from weakincentives.adapters.openai.native_tools.capability import PROVIDER
 from weakincentives.adapters.openai.native_tools.code_interpreter_tool import ContainerFile
 from weakincentives.adapters.openai.responses.conversation import Conversation
 from weakincentives.adapters.openai.responses.tool_params import (
-    PLAIN_CHOICES,
+    PLAIN_TOOL_CHOICES,
     find_capability,
-    offer_natives,
-    resolve_choice,
+    native_tool_params,
+    resolve_tool_choice,
 )
-from weakincentives.adapters.openai.sdk import Transport, faults
+from weakincentives.adapters.openai.sdk import SdkClient, translate_errors
 from weakincentives.adapters.retry import ThrottlePolicy, with_backoff
 from weakincentives.adapters.turn import ToolChoice
 from weakincentives.clock import SYSTEM_CLOCK, Clock
@@ -36,17 +36,17 @@ if TYPE_CHECKING:
     from openai import OpenAI
 
 AnyToolChoice: TypeAlias = ToolChoice | Mapping[str, Any]
-"""Ours, or the API's own form: `{"type": "function", "name": …}`, `{"type": "code_interpreter"}`, and so on."""
+"""A `ToolChoice`, or the API's own form: `{"type": "function", "name": …}`, `{"type": "code_interpreter"}`, …"""
 
 
 class OpenAIAdapter(ProviderAdapter):
     """Evaluates prompts with a model behind the Responses API.
 
-    Give either a `client` of OpenAI's SDK, or a `client_config` to make one from; without both, one is made from the
-    environment when it is first needed. `hosted_tools` are offered to the model with every prompt.
+    Give either a `client` of OpenAI's SDK, or a `client_config` to create one; without both, a client is created from
+    the environment on first use. `hosted_tools` are added to the tools of every prompt.
 
-    `close`, or the end of a `with` block, closes the connections of a client that was made here; one of the caller's is
-    the caller's to close. A workspace that works with this client is cleaned up before.
+    `close`, or the end of a `with` block, closes a client that was created here; it does not close a `client` that was
+    given. Clean up a workspace that uses this client before.
     """
 
     provider = PROVIDER
@@ -64,9 +64,9 @@ class OpenAIAdapter(ProviderAdapter):
         throttle: ThrottlePolicy | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        super().__init__(
-            tool_choice=cast("ToolChoice", tool_choice), max_turns=max_turns, throttle=throttle, clock=clock
-        )
+        wire_choice = tool_choice if isinstance(tool_choice, Mapping) else None
+        plain_choice = "auto" if isinstance(tool_choice, Mapping) else tool_choice
+        super().__init__(tool_choice=plain_choice, max_turns=max_turns, throttle=throttle, clock=clock)
         if not model:
             raise ValueError("model is empty: name the model to ask, such as model='gpt-5'")
         if client is not None and client_config is not None:
@@ -76,59 +76,60 @@ class OpenAIAdapter(ProviderAdapter):
         self.model = model
         self.model_config = model_config or OpenAIModelConfig()
         self.native_tools = hosted_tools.declarations() if hosted_tools else ()
-        self._transport = Transport(client, client_config)
+        self._wire_tool_choice = wire_choice  # in the API's own form; it takes precedence over `tool_choice`
+        self._sdk = SdkClient(client, client_config)
         for declared in self.native_tools:
-            find_capability(declared, "", self._allowed)
+            find_capability(declared, "", self._allowed_tools)
 
     @property
     def client(self) -> OpenAI:
         """The SDK's client, with its own retries off."""
-        return self._transport.client
+        return self._sdk.client
 
     @property
-    def _allowed(self) -> Collection[str] | None:
+    def _allowed_tools(self) -> Collection[str] | None:
         return self.model_config.native_tools.get(self.model)
 
     def resolve_tool_choice(self, evaluation: Evaluation) -> ToolChoice:
-        rendered = evaluation.rendered
-        if self.tool_choice in PLAIN_CHOICES and (self.tool_choice != "required" or rendered.tools):
-            return self.tool_choice
-        natives = offer_natives(rendered, prompt_name=evaluation.prompt.name, allowed=self._allowed)
+        rendered, wire_choice, choice = evaluation.rendered, self._wire_tool_choice, self.tool_choice
+        if wire_choice is None and choice in PLAIN_TOOL_CHOICES and (choice != "required" or rendered.tools):
+            return choice
+        native = native_tool_params(rendered, prompt_name=evaluation.prompt.name, allowed=self._allowed_tools)
         try:
-            return resolve_choice(self.tool_choice, [tool.name for tool in rendered.tools], natives)
+            given = choice if wire_choice is None else wire_choice
+            return resolve_tool_choice(given, [tool.name for tool in rendered.tools], native)
         except ValueError as error:
             raise evaluation.error(str(error)) from error
 
     def connect(self, evaluation: Evaluation) -> Connection:
         conversation = Conversation(
             evaluation,
-            transport=self._transport,
+            sdk=self._sdk,
             model=self.model,
             config=self.model_config,
-            allowed=self._allowed,
+            allowed=self._allowed_tools,
         )
         try:
-            with faults():
-                _ = self.client
+            self._sdk.open()
         except ProviderFault as fault:
-            raise evaluation.error(f"there is no client: {fault}") from fault
+            raise evaluation.error(f"no client could be created: {fault}") from fault
         return conversation
 
     def download(self, citation: ContainerFile | FileCitation, dest: str | os.PathLike[str]) -> Path:
-        """Write a file that an answer cites to `dest`, or into it where that is a directory.
+        """Write a cited file to `dest`, or into it if that is a directory.
 
-        It is tried again as requests are; a `ProviderFault` says why it could not be had.
+        The download is retried as requests are. Raises `ProviderFault`.
         """
 
-        def once() -> Path:
-            with faults():
+        def attempt() -> Path:
+            with translate_errors():
                 return download(self.client, citation, dest)
 
-        return with_backoff(once, policy=self.throttle, clock=self.clock)
+        return with_backoff(attempt, policy=self.throttle, clock=self.clock)
 
     def close(self) -> None:
-        """Close connections that are ours. What nobody closes goes with the adapter."""
-        self._transport.close()
+        """Close the connections of a client that was created here."""
+        self._sdk.close()
 
     def __enter__(self) -> Self:
         return self

@@ -1,4 +1,4 @@
-"""What an answer refers to: files in containers, files that were searched, pages. And how to get such a file."""
+"""Citations of a response (container files, searched files, URLs), and the download of cited files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from weakincentives.adapters.core import PromptResponse
 from weakincentives.adapters.openai.native_tools.code_interpreter_tool import ContainerFile
-from weakincentives.adapters.openai.wire import MESSAGE, Wire, as_object, number_in, objects_in, parts_of, text_in
+from weakincentives.adapters.openai.wire import MESSAGE, Wire, as_object, as_objects, get_count, get_str, message_parts
 from weakincentives.errors import WinkError
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ContainerFileCitation(ContainerFile):
-    """A file that the model's code made, and the part of the text that speaks of it."""
+    """A file that the model's code created, and the range of the text that cites it."""
 
     start_index: int = 0
     end_index: int = 0
@@ -28,7 +28,7 @@ class ContainerFileCitation(ContainerFile):
 
 @dataclass(frozen=True)
 class FileCitation:
-    """An uploaded file that the model found something in."""
+    """An uploaded file that the model cites."""
 
     file_id: str
     filename: str
@@ -37,7 +37,7 @@ class FileCitation:
 
 @dataclass(frozen=True)
 class UrlCitation:
-    """A page that the model found something on, and the part of the text that speaks of it."""
+    """A web page that the model cites, and the range of the text that cites it."""
 
     url: str
     title: str
@@ -48,59 +48,61 @@ class UrlCitation:
 Citation: TypeAlias = ContainerFileCitation | FileCitation | UrlCitation
 
 
-def read_citation(raw: Wire, offset: int = 0) -> Citation | None:
-    """One annotation; None for a kind that we do not know. `offset` is where its part of the text begins."""
+def parse_citation(raw: Wire, offset: int = 0) -> Citation | None:
+    """Parse one annotation; None for an unknown type. `offset` is the start of its part in the whole text."""
     match raw.get("type"):
         case "container_file_citation":
             return ContainerFileCitation(
-                text_in(raw, "container_id"),
-                text_in(raw, "file_id"),
-                text_in(raw, "filename"),
-                offset + number_in(raw, "start_index"),
-                offset + number_in(raw, "end_index"),
+                get_str(raw, "container_id"),
+                get_str(raw, "file_id"),
+                get_str(raw, "filename"),
+                offset + get_count(raw, "start_index"),
+                offset + get_count(raw, "end_index"),
             )
         case "file_citation":
-            return FileCitation(text_in(raw, "file_id"), text_in(raw, "filename"), offset + number_in(raw, "index"))
+            return FileCitation(get_str(raw, "file_id"), get_str(raw, "filename"), offset + get_count(raw, "index"))
         case "file_path":
-            return FileCitation(text_in(raw, "file_id"), "", offset + number_in(raw, "index"))
+            return FileCitation(get_str(raw, "file_id"), "", offset + get_count(raw, "index"))
         case "url_citation":
             return UrlCitation(
-                text_in(raw, "url"),
-                text_in(raw, "title"),
-                offset + number_in(raw, "start_index"),
-                offset + number_in(raw, "end_index"),
+                get_str(raw, "url"),
+                get_str(raw, "title"),
+                offset + get_count(raw, "start_index"),
+                offset + get_count(raw, "end_index"),
             )
         case _:
             return None
 
 
-def citations(response: Any) -> tuple[Citation, ...]:  # noqa: ANN401 - an answer in any of its forms
-    """Everything that an answer cites, in order: of a `PromptResponse`, an SDK's `Response`, or its JSON.
+def citations(response: Any) -> tuple[Citation, ...]:  # noqa: ANN401 - a response in any of its forms
+    """All citations, in order, of a `PromptResponse`, of an SDK `Response`, or of its JSON.
 
-    Positions count from the beginning of the message's own part, as the API tells them.
+    In the last two cases positions count from the start of the message part, as in the API.
     """
     if isinstance(response, PromptResponse):
         return cast("PromptResponse[Any]", response).citations
     plain = response.to_dict(mode="json", warnings=False) if hasattr(response, "to_dict") else response
-    output = objects_in(as_object(plain, "the response").get("output"), "output")
+    output = as_objects(as_object(plain, "the response").get("output"), "output")
     found = (
-        read_citation(raw)
+        parse_citation(raw)
         for item in output
         if item.get("type") == MESSAGE
-        for _, _, annotations in parts_of(item)
+        for _, _, annotations in message_parts(item)
         for raw in annotations
     )
     return tuple(one for one in found if one is not None)
 
 
 def download(client: OpenAI, citation: ContainerFile | FileCitation, dest: str | os.PathLike[str]) -> Path:
-    """Write a cited file to `dest`, or into it where that is a directory, and return where it is.
+    """Write a cited file to `dest`, or into it if that is a directory, and return the path of the file.
 
-    The file's name is the model's choice, so only its last part is used. An existing file is replaced once the new one
-    is complete; a download that fails leaves nothing behind.
+    The model chooses the file's name, so only its last component is used. An existing file is replaced when the
+    download is complete; a failed download leaves no file.
     """
-    if not isinstance(citation, ContainerFile | FileCitation):  # pyright: ignore[reportUnnecessaryIsInstance] - not everybody checks types
-        raise WinkError(f"{type(citation).__name__} is no file to download: cite a container's file or an uploaded one")
+    if not isinstance(citation, ContainerFile | FileCitation):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may not check types
+        raise WinkError(
+            f"{type(citation).__name__} is not a file that can be downloaded: give a ContainerFile or a FileCitation"
+        )
     target = Path(dest)
     if target.is_dir():
         target /= _safe_name(citation.filename or citation.file_id)
@@ -129,5 +131,5 @@ def _content(client: OpenAI, citation: ContainerFile | FileCitation) -> Iterable
 def _safe_name(filename: str) -> str:
     name = filename.replace("\\", "/").rpartition("/")[2].replace("\0", "")
     if name in {"", ".", ".."}:
-        raise WinkError(f"{filename!r} is no name for a file: give `dest` as the path of a file")
+        raise WinkError(f"{filename!r} is not a file name: give `dest` as the path of a file")
     return name

@@ -1,4 +1,4 @@
-"""How an adapter is set up: the model's parameters, the way to the server, and the tools that every prompt gets."""
+"""Configuration of the OpenAI adapter: model parameters, client, container, and tools for every prompt."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from weakincentives.adapters.openai.native_tools.code_interpreter_tool import ME
 from weakincentives.adapters.openai.native_tools.file_search_section import FileSearchConfig
 from weakincentives.adapters.openai.native_tools.registry import by_config, capabilities
 from weakincentives.adapters.openai.native_tools.web_search_section import WebSearchConfig
-from weakincentives.adapters.openai.wire import RESERVED, Role
+from weakincentives.adapters.openai.wire import RESERVED_PARAMETERS, Role
 from weakincentives.prompt import NativeDeclaration
 
 
 @dataclass(frozen=True, kw_only=True)
 class OpenAIModelConfig:
-    """Parameters of every request. What is left at None is the provider's to choose.
+    """Parameters of every request. For None the provider's default applies.
 
-    `store=False` keeps nothing at the provider; what the model thought is then sent along sealed.
-    `prompt_role` is who says the prompt. It is the user, because some models will not answer a
-    conversation in which nobody has asked anything.
-    `native_tools` says which tools of the provider's a model has, such as
-    `{"my-model": {"code_interpreter"}}`; a model that is not listed is asked, and its refusal told.
-    `stream=True` has answers sent as they are written, and tells the session's subscribers: `ModelProgress`.
-    `extra` are parameters that have no name here.
+    `store=False` stores nothing at the provider; reasoning is then sent back encrypted.
+    `prompt_role` is the role of the prompt's message. The default is `user`, because some models do not answer a
+    conversation without a user message.
+    `native_tools` lists the provider-run tools of a model, such as `{"my-model": {"code_interpreter"}}`; for a model
+    that is not listed the request is sent, and an error of the server names the rejected tool.
+    `stream=True` streams responses; the session's subscribers get `ModelProgress`.
+    `extra` are parameters without a field here.
     """
 
     temperature: float | None = None
@@ -48,15 +48,15 @@ class OpenAIModelConfig:
     extra: Mapping[str, Any] = field(default_factory=dict[str, Any], hash=False)
 
     def __post_init__(self) -> None:
-        if taken := sorted(RESERVED & self.extra.keys()):
-            raise ValueError(f"extra cannot hold {taken[0]!r}, which the adapter settles itself")
+        if taken := sorted(RESERVED_PARAMETERS & self.extra.keys()):
+            raise ValueError(f"extra cannot hold {taken[0]!r}, which the adapter sets itself")
         if unknown := sorted({name for names in self.native_tools.values() for name in names} - capabilities().keys()):
             raise ValueError(f"native_tools names {unknown[0]!r}; known are: {', '.join(capabilities())}")
 
     def parameters(self) -> dict[str, Any]:
-        """The part of a request that follows from these alone."""
+        """The parameters of a request that depend on this configuration only."""
         reasoning = {"effort": self.reasoning_effort, "summary": self.reasoning_summary}
-        given: dict[str, Any] = {
+        parameters: dict[str, Any] = {
             "temperature": self.temperature,
             "top_p": self.top_p,
             "max_output_tokens": self.max_output_tokens,
@@ -70,14 +70,14 @@ class OpenAIModelConfig:
             "safety_identifier": self.safety_identifier,
             "store": self.store,
         }
-        return {**{key: value for key, value in given.items() if value is not None}, **self.extra}
+        return {**{key: value for key, value in parameters.items() if value is not None}, **self.extra}
 
 
 @dataclass(frozen=True, kw_only=True)
 class OpenAIClientConfig:
-    """The way to the server. What is left at None is taken from the environment, as OpenAI's SDK does.
+    """The arguments of the SDK's client. For None the SDK reads the environment.
 
-    `timeout` is the most seconds for one request; a deadline makes it less.
+    `timeout` is the maximum of seconds for one request; a deadline reduces it.
     """
 
     api_key: str | None = field(default=None, repr=False)
@@ -88,7 +88,7 @@ class OpenAIClientConfig:
     default_headers: Mapping[str, str] | None = field(default=None, repr=False, hash=False)
 
     def arguments(self) -> dict[str, Any]:
-        """What was given, for the client's constructor."""
+        """The given values, for the client's constructor."""
         return {name: value for name, value in vars(self).items() if value is not None}
 
 
@@ -96,10 +96,10 @@ class OpenAIClientConfig:
 class ContainerConfig:
     """The container of a workspace.
 
-    `mode="auto"` uses a container that this session already has, if one is alive and has the memory; "explicit" makes
-    one for this workspace alone. `expires_after` are minutes of idleness; without them the provider decides.
-    `container_id` is a container of yours: it is used, but never deleted, and never replaced when it is gone.
-    `archives=False` uses nothing that OpenAI's own API has not, also where the server offers to take whole archives.
+    `mode="auto"` reuses a container of this session, if one is running and has enough memory; "explicit" creates one
+    for this workspace alone. `expires_after` is the idle timeout in minutes; without it the provider's default applies.
+    `container_id` is the id of an existing container: it is used, never deleted, and not replaced when it expires.
+    `archives=False` uses only OpenAI's own API, also on a server with the archive extension.
     """
 
     memory_limit: str = "4g"
@@ -114,17 +114,17 @@ class ContainerConfig:
         if self.mode not in ("auto", "explicit"):
             raise ValueError(f"mode must be 'auto' or 'explicit', not {self.mode!r}")
         if self.expires_after is not None and self.expires_after < 1:
-            raise ValueError(f"expires_after are minutes, at least 1, not {self.expires_after!r}")
+            raise ValueError(f"expires_after is in minutes, at least 1, not {self.expires_after!r}")
         if self.container_id is not None and not self.container_id.strip():
-            raise ValueError("container_id is empty: give the id of a container, or None to have one made")
+            raise ValueError("container_id is empty: give the id of a container, or None to have one created")
 
 
 @dataclass(frozen=True)
 class OpenAIHostedToolsConfig:
     """Provider-run tools for every prompt of an adapter.
 
-    Where True is not enough, give the tool's configuration. `others` are configurations of
-    any other tool that the provider has, such as `McpConfig(…)`, or declarations in its own form.
+    Instead of True, give the tool's configuration for other settings. `others` are configurations of other
+    provider-run tools, such as `McpConfig(…)`, or declarations in wire form.
     """
 
     code_interpreter: bool | CodeInterpreterConfig = False
@@ -133,20 +133,20 @@ class OpenAIHostedToolsConfig:
     others: tuple[Any, ...] = ()
 
     def declarations(self) -> tuple[NativeDeclaration, ...]:
-        """What a prompt's sections would declare."""
+        """The declarations, in the form in which sections declare tools."""
         named = {name: getattr(self, name) for name in ("code_interpreter", "file_search", "web_search")}
-        asked = [
+        given = [
             capabilities()[name].declaration(None if config is True else config, origin=f"hosted_tools.{name}")
             for name, config in named.items()
             if config is not None and config is not False
         ]
-        return (*asked, *(_other(config, f"hosted_tools.others[{at}]") for at, config in enumerate(self.others)))
+        return (*given, *(_declaration(config, f"hosted_tools.others[{at}]") for at, config in enumerate(self.others)))
 
 
-def _other(config: object, origin: str) -> NativeDeclaration:
+def _declaration(config: object, origin: str) -> NativeDeclaration:
     if isinstance(config, Mapping):
-        plain = NativeDeclaration.of(cast("Mapping[str, Any]", config))
-        return replace(plain, provider=PROVIDER, origin=origin)
+        declaration = NativeDeclaration.of(cast("Mapping[str, Any]", config))
+        return replace(declaration, provider=PROVIDER, origin=origin)
     capability = by_config().get(type(config))
     if capability is None:
         known = ", ".join(kind.__name__ for kind in by_config())

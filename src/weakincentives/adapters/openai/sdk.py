@@ -1,14 +1,14 @@
-"""The one door to OpenAI's SDK: its client, one request at a time, and its exceptions as our faults.
+"""`SdkClient`: access to OpenAI's SDK: creates the client, sends one request, translates SDK errors to `ProviderFault`.
 
-The SDK is loaded on first use. Requests go out as bytes and come back as bytes: what a conversation holds is repeated
-exactly as it came, and nobody pays for models of every item. The SDK does what it is best at: keys, headers, timeouts.
+The SDK is imported on first use. Requests and responses are bytes: the history repeats items exactly as they arrived,
+without the cost of SDK models for every item. The SDK adds API keys, headers and timeouts.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager
 from importlib import import_module
 from threading import Lock
@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, cast
 from weakref import finalize
 
 from weakincentives.adapters.openai.config import OpenAIClientConfig
-from weakincentives.adapters.openai.responses.streaming import Tell, read_stream
-from weakincentives.adapters.openai.wire import PATH, STREAMED, Wire, as_object, decode
+from weakincentives.adapters.openai.responses.streaming import OnDelta, read_stream
+from weakincentives.adapters.openai.wire import PATH, STREAM_BODY_HEADERS, Wire, as_object, decode_json
 from weakincentives.adapters.retry import parse_retry_after
 from weakincentives.errors import MissingExtraError, ProviderFault
 
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
-_HTTPX2_SINCE = 3
-_EVENTS = "text/event-stream"
+_FIRST_HTTPX2_VERSION = 3
+_EVENT_STREAM = "text/event-stream"
 _NO_QUOTA = "insufficient_quota"
 
 
-class Transport:
-    """Sends requests. The SDK's own retries are off, so that nothing is tried twice as often as it should."""
+class SdkClient:
+    """An SDK client that is given, or created on first use. The SDK's retries are off: the adapter retries itself."""
 
     def __init__(self, client: OpenAI | None, config: OpenAIClientConfig | None) -> None:
         self._given = client
@@ -42,49 +42,56 @@ class Transport:
 
     @property
     def client(self) -> OpenAI:
-        """The client, made when it is first needed."""
+        """The client. Raises the SDK's own errors."""
         with self._lock:
             if self._client is None:
                 if self._given is None:
-                    self._client = _made(self._config)
+                    self._client = _create_client(self._config)
                 else:
                     self._client = self._given.with_options(max_retries=0)
             return self._client
 
+    def open(self) -> OpenAI:
+        """The client. Raises `ProviderFault`, for example if no API key is set."""
+        with translate_errors():
+            return self.client
+
     def close(self) -> None:
-        """Close the connections of a client that was made here. Whoever sends something afterwards gets another."""
+        """Close the connections of a client that was created here. The next request creates another client."""
         with self._lock:
             client, self._client = self._client, None
         if client is not None and self._given is None:
             client.close()
 
-    def send(self, body: bytes, *, seconds: float | None, tell: Tell | None = None) -> Wire:
-        """Post a request; no longer than `seconds` is waited for its answer. Raises `ProviderFault` or `Malformed`.
+    def send(self, body: bytes, *, timeout_seconds: float | None, on_delta: OnDelta | None = None) -> Wire:
+        """Post a request and return the response. Raises `ProviderFault` or `MalformedResponse`.
 
-        With `tell` the request asks for a stream, and its pieces are told as they come.
+        With `on_delta` the request asks for a stream, and `on_delta` is called with every piece.
         """
         client = self.client
-        options: dict[str, Any] = {} if seconds is None else {"timeout": shorter(client, seconds)}
-        if tell is not None:
-            options["headers"] = STREAMED
-        kind = http_library().Response
-        late = _alarm(seconds)
-        with faults():
-            response: Any = client.post(PATH, content=body, cast_to=kind, options=cast("Any", options))
-        _logger.debug("answered %s with request id %s", response.status_code, response.headers.get("x-request-id"))
-        if tell is None:
-            return as_object(decode(response.content), "the answer")
+        options: dict[str, Any] = (
+            {} if timeout_seconds is None else {"timeout": request_timeout(client, timeout_seconds)}
+        )
+        if on_delta is not None:
+            options["headers"] = STREAM_BODY_HEADERS
+        response_type = http_library().Response
+        end = None if timeout_seconds is None else time.monotonic() + timeout_seconds
+        with translate_errors():
+            response: Any = client.post(PATH, content=body, cast_to=response_type, options=cast("Any", options))
+        _logger.debug("status %s, request id %s", response.status_code, response.headers.get("x-request-id"))
+        if on_delta is None:
+            return as_object(decode_json(response.content), "the answer")
         with closing(response):
-            lines = _lines(response, late)
-            if _EVENTS in response.headers.get("content-type", ""):
-                return read_stream(lines, tell)
-            return as_object(decode(b"\n".join(lines)), "the answer")  # from a server that does not stream
+            lines = _lines(response, end)
+            if _EVENT_STREAM in response.headers.get("content-type", ""):
+                return read_stream(lines, on_delta)
+            return as_object(decode_json(b"\n".join(lines)), "the answer")  # the server does not stream
 
 
-def _made(config: OpenAIClientConfig) -> OpenAI:
-    """A client that takes its connections along when nobody has it any more.
+def _create_client(config: OpenAIClientConfig) -> OpenAI:
+    """Create a client whose connections are closed when it is garbage-collected.
 
-    Clients refer to themselves, so the collector gets them together with their sockets, and may come to those first.
+    A client refers to itself. The collector frees it together with its sockets, and may free the sockets first.
     """
     sdk = _sdk()
     http = sdk.DefaultHttpxClient()
@@ -93,32 +100,26 @@ def _made(config: OpenAIClientConfig) -> OpenAI:
     return cast("OpenAI", client)
 
 
-def _alarm(seconds: float | None) -> Callable[[], bool]:
-    """Says whether these seconds are over."""
-    end = None if seconds is None else time.monotonic() + seconds
-    return lambda: end is not None and time.monotonic() > end
-
-
-def _lines(response: Any, late: Callable[[], bool]) -> Iterator[bytes]:  # noqa: ANN401 - what the SDK has is generated
-    """The lines of an answer as they come, no longer than there is time."""
+def _lines(response: Any, end: float | None) -> Iterator[bytes]:  # noqa: ANN401 - the SDK's response types are generated
+    """Yield the lines of a response as they arrive; `end` is the monotonic time at which the request times out."""
     rest = b""
     try:
-        with faults():
-            for piece in response.iter_bytes():
-                *lines, rest = (rest + piece).split(b"\n")
+        with translate_errors():
+            for chunk in response.iter_bytes():
+                *lines, rest = (rest + chunk).split(b"\n")
                 yield from lines
-                if late():
+                if end is not None and time.monotonic() > end:
                     raise ProviderFault("the request timed out")
     except http_library().TimeoutException as error:
         raise ProviderFault("the request timed out") from error
     except http_library().HTTPError as error:
-        raise ProviderFault(f"the answer broke off: {error}") from error
+        raise ProviderFault(f"the connection closed before the answer was complete: {error}") from error
     yield from (rest, b"")
 
 
 @contextmanager
-def faults() -> Generator[None]:
-    """What the SDK raises inside, or the HTTP library below it, becomes a `ProviderFault`."""
+def translate_errors() -> Generator[None]:
+    """Translate errors of the SDK, and of its HTTP library, to `ProviderFault`."""
     sdk = _sdk()
     try:
         yield
@@ -130,20 +131,20 @@ def faults() -> Generator[None]:
         raise ProviderFault(f"no connection: {error.__cause__ or error}") from error
     except sdk.OpenAIError as error:
         raise ProviderFault(str(error), should_retry=False) from error
-    except http_library().TransportError as error:  # in the middle of a body, where the SDK does not look
+    except http_library().TransportError as error:  # while a body is read, the SDK does not translate it
         raise ProviderFault(f"the connection broke: {error}") from error
 
 
-def shorter(client: OpenAI, seconds: float) -> float:
-    """The client's own patience, or what time is left where that is less; a fault where none is."""
+def request_timeout(client: OpenAI, seconds: float) -> float:
+    """The smaller one of the client's timeout and the time left; `ProviderFault` if no time is left."""
     if seconds <= 0:
         raise ProviderFault("no time is left for the request")
-    timeout: Any = client.timeout  # a number, a Timeout of either HTTP library, or None
+    timeout: Any = client.timeout  # a number, a Timeout of one of the HTTP libraries, or None
     known = timeout if isinstance(timeout, int | float) else getattr(timeout, "read", None)
     return seconds if known is None else min(float(known), seconds)
 
 
-def _sdk() -> Any:  # noqa: ANN401 - a module that may not be there
+def _sdk() -> Any:  # noqa: ANN401 - an optional module
     try:
         return import_module("openai")
     except ImportError as error:
@@ -152,25 +153,23 @@ def _sdk() -> Any:  # noqa: ANN401 - a module that may not be there
         ) from error
 
 
-def http_library() -> Any:  # noqa: ANN401 - the same
-    """The library that the SDK sends its requests with; which one depends on the SDK."""
-    modern = int(_sdk().__version__.split(".")[0]) >= _HTTPX2_SINCE
-    return import_module("httpx2" if modern else "httpx")
+def http_library() -> Any:  # noqa: ANN401 - an optional module
+    """The HTTP library of the installed SDK version."""
+    uses_httpx2 = int(_sdk().__version__.split(".")[0]) >= _FIRST_HTTPX2_VERSION
+    return import_module("httpx2" if uses_httpx2 else "httpx")
 
 
-def _status_fault(error: Any) -> ProviderFault:  # noqa: ANN401 - an exception of a module that may not be there
+def _status_fault(error: Any) -> ProviderFault:  # noqa: ANN401 - an exception of an optional module
     headers = error.response.headers
-    told = {"true": True, "false": False}.get(headers.get("x-should-retry", "").lower())
+    should_retry = {"true": True, "false": False}.get(headers.get("x-should-retry", "").lower())
     body = cast("Wire", error.body) if isinstance(error.body, dict) else {}
-    if told is None and body.get("code") == _NO_QUOTA:
-        told = False  # a 429 that no waiting cures
-    said = body.get("message") or error.message
+    if should_retry is None and body.get("code") == _NO_QUOTA:
+        should_retry = False  # a 429 that does not end by waiting
     code = f" ({body['code']})" if body.get("code") else ""
-    message = f"{error.status_code}{code}: {said}"
     return ProviderFault(
-        message,
+        f"{error.status_code}{code}: {body.get('message') or error.message}",
         status=error.status_code,
         retry_after=parse_retry_after(headers),
-        should_retry=told,
+        should_retry=should_retry,
         payload=cast("object", error.body),
     )

@@ -1,7 +1,7 @@
-"""The Responses API in words: every name that a request or an answer has there. What one tool alone has is in its file.
+"""Wire format of the Responses API: field names, builders for parts of a request, and checked access to responses.
 
-Functions here build the parts of a request from ours and take the parts of an answer apart. They check shapes, because
-an answer may come from any server that says it speaks this API; `Malformed` says what is wrong with one.
+What only one tool uses is in the module of that tool. Shapes are checked, because a response may come from any server
+that claims to implement this API; `MalformedResponse` names the wrong part.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from weakincentives.budget import TokenUsage
 from weakincentives.prompt import OutputSchema, ToolSpec
 
 Wire: TypeAlias = dict[str, Any]
-"""A part of a request, or of an answer, as JSON has it."""
+"""A JSON object of a request or a response."""
 
 Role: TypeAlias = Literal["user", "developer", "system"]
 
@@ -30,32 +30,34 @@ FINAL_PHASE = "final_answer"
 
 _BAD_REQUEST, _NOT_FOUND = 400, 404
 
-STREAMED: Final = {"X-Stainless-Raw-Response": "stream"}
-"""How the SDK is told to leave a body where it is."""
+STREAM_BODY_HEADERS: Final = {"X-Stainless-Raw-Response": "stream"}
+"""Headers that make the SDK return the body unread."""
 INCLUDE_REASONING = "reasoning.encrypted_content"
-RESERVED = frozenset({"model", "input", "tools", "tool_choice", "text", "include", "stream", "background", "store"})
-"""What the adapter settles itself, so that nobody else does behind its back."""
+RESERVED_PARAMETERS = frozenset(
+    {"model", "input", "tools", "tool_choice", "text", "include", "stream", "background", "store"}
+)
+"""Request parameters that the adapter sets itself."""
 
 
-class Malformed(ValueError):
-    """An answer that is none of this API's."""
+class MalformedResponse(ValueError):
+    """A response that does not have the shape of this API."""
 
 
 # ── requests ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def message(role: Role, text: str) -> Wire:
-    """Something said to the model."""
+    """An input message."""
     return {"type": MESSAGE, "role": role, "content": text}
 
 
 def assistant_message(text: str) -> Wire:
-    """Something that the model is to believe it has said."""
+    """An input message in the name of the model."""
     return {"type": MESSAGE, "role": "assistant", "content": text}
 
 
 def function_tool(spec: ToolSpec) -> Wire:
-    """One of our tools."""
+    """The declaration of a function tool."""
     return {
         "type": "function",
         "name": spec.name,
@@ -66,126 +68,126 @@ def function_tool(spec: ToolSpec) -> Wire:
 
 
 def function_choice(name: str) -> Wire:
-    """The model must call this tool of ours."""
+    """The `tool_choice` that forces a call of a function tool."""
     return {"type": "function", "name": name}
 
 
 def function_call_output(call_id: str, text: str) -> Wire:
-    """What one of our tools answered."""
+    """The output of a function tool."""
     return {"type": "function_call_output", "call_id": call_id, "output": text}
 
 
 def json_schema(schema: OutputSchema) -> Wire:
-    """The shape of the answer."""
+    """The `text.format` of structured output."""
     return {"type": "json_schema", "name": schema.name, "schema": schema.schema, "strict": schema.strict}
 
 
-def refused_tool(payload: object) -> int | None:
-    """Which of the tools, by number, an error is about; None where it is about something else."""
+def rejected_tool_index(payload: object) -> int | None:
+    """The index in `tools` that an error names; None if it names another parameter."""
     param = cast("Wire", payload).get("param") if isinstance(payload, dict) else None
     found = re.match(r"tools\[(\d+)\]", param) if isinstance(param, str) else None
     return int(found[1]) if found else None
 
 
-def is_expiry(status: int | None, text: str, container_id: str) -> bool:
-    """Whether a refusal says that a container is gone. The API has no code for it."""
+def is_container_expired(status: int | None, text: str, container_id: str) -> bool:
+    """Whether an error means that a container expired. The API has no error code for it."""
     lowered = text.lower()
     return (status == _BAD_REQUEST and ("container is expired" in lowered or "expected container_id" in lowered)) or (
         status in (_BAD_REQUEST, _NOT_FOUND) and container_id in text
     )
 
 
-# ── answers ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── responses ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def decode(content: bytes) -> object:
-    """What some JSON says, or `Malformed`."""
+def decode_json(content: bytes) -> object:
+    """Decode JSON. Raises `MalformedResponse`."""
     try:
         return cast("object", msgspec.json.decode(content))
     except (msgspec.DecodeError, UnicodeError):
-        pass  # it is strict, and models print what is no Unicode; the other is slower and takes it
+        pass  # msgspec rejects lone surrogates, which programs do print; the slower json module accepts them
     try:
         return json.loads(content)
     except (ValueError, RecursionError) as error:
-        raise Malformed(f"it is no JSON: {error}") from error
+        raise MalformedResponse(f"it is not JSON: {error}") from error
 
 
 def as_object(value: object, what: str) -> Wire:
-    """A JSON object, or `Malformed`."""
+    """Check that a value is a JSON object."""
     if not isinstance(value, dict):
-        raise Malformed(f"{what} is no object but {_shown(value)}")
+        raise MalformedResponse(f"{what} is not an object but {_excerpt(value)}")
     return cast("Wire", value)
 
 
-def objects_in(value: object, what: str) -> list[Wire]:
-    """A list of JSON objects, or `Malformed`; null is an empty one."""
+def as_objects(value: object, what: str) -> list[Wire]:
+    """Check that a value is a list of JSON objects; null is an empty list."""
     if value is None:
         return []
     if not isinstance(value, list):
-        raise Malformed(f"{what} is no list but {_shown(value)}")
+        raise MalformedResponse(f"{what} is not a list but {_excerpt(value)}")
     return [as_object(one, f"{what}[{at}]") for at, one in enumerate(cast("list[object]", value))]
 
 
-def text_in(holder: Mapping[str, Any], key: str) -> str:
-    """A string; what is null or missing is an empty one."""
-    value = holder.get(key)
+def get_str(raw: Mapping[str, Any], key: str) -> str:
+    """A string field; empty if it is null or missing."""
+    value = raw.get(key)
     if value is None:
         return ""
     if not isinstance(value, str):
-        raise Malformed(f"{key!r} is no text but {_shown(value)}")
+        raise MalformedResponse(f"{key!r} is not a string but {_excerpt(value)}")
     return value
 
 
-def texts_in(holder: Mapping[str, Any], key: str) -> tuple[str, ...]:
-    """Several strings; what is null or missing is none."""
-    value = holder.get(key)
+def get_strs(raw: Mapping[str, Any], key: str) -> tuple[str, ...]:
+    """A field with a list of strings; empty if it is null or missing."""
+    value = raw.get(key)
     if value is None:
         return ()
     if not isinstance(value, list) or not all(isinstance(one, str) for one in cast("list[object]", value)):
-        raise Malformed(f"{key!r} is no list of texts but {_shown(cast('object', value))}")
+        raise MalformedResponse(f"{key!r} is not a list of strings but {_excerpt(cast('object', value))}")
     return tuple(cast("list[str]", value))
 
 
-def number_in(holder: Mapping[str, Any], key: str) -> int:
-    """A count; what is null or missing is zero."""
-    value = holder.get(key)
+def get_count(raw: Mapping[str, Any], key: str) -> int:
+    """A non-negative integer field; 0 if it is null or missing."""
+    value = raw.get(key)
     if value is None:
         return 0
     if not isinstance(value, int) or value < 0:
-        raise Malformed(f"{key!r} is no count but {_shown(value)}")
+        raise MalformedResponse(f"{key!r} is not a count but {_excerpt(value)}")
     return value
 
 
-def call_id_of(item: Wire) -> str:
-    """What a call goes by: tools that the provider runs have no `call_id` of their own."""
-    known = text_in(item, "call_id") or text_in(item, "id")
+def get_call_id(item: Wire) -> str:
+    """The id of a call: `call_id`, or `id` for provider-run tools, which have no `call_id`."""
+    known = get_str(item, "call_id") or get_str(item, "id")
     if not known:
-        raise Malformed(f"an item of type {item.get('type')!r} has neither call_id nor id")
+        raise MalformedResponse(f"an item of type {item.get('type')!r} has neither call_id nor id")
     return known
 
 
-def parts_of(item: Wire) -> Iterator[tuple[Literal["text", "refusal"], str, list[Wire]]]:
-    """What a message of the model says: kind, text and annotations of each part."""
-    for part in objects_in(item.get("content"), "content"):
+def message_parts(item: Wire) -> Iterator[tuple[Literal["text", "refusal"], str, list[Wire]]]:
+    """The parts of a message: kind, text and annotations."""
+    for part in as_objects(item.get("content"), "content"):
         if part.get("type") == "output_text":
-            yield "text", text_in(part, "text"), objects_in(part.get("annotations"), "annotations")
+            yield "text", get_str(part, "text"), as_objects(part.get("annotations"), "annotations")
         elif part.get("type") == "refusal":
-            yield "refusal", text_in(part, "refusal"), []
+            yield "refusal", get_str(part, "refusal"), []
 
 
-def usage_of(response: Wire) -> TokenUsage:
-    """What a request has used; nothing, where the answer does not say."""
+def parse_usage(response: Wire) -> TokenUsage:
+    """The token usage of a response; zero if it is missing."""
     usage = as_object(response.get("usage") or {}, "usage")
     cached = as_object(usage.get("input_tokens_details") or {}, "usage.input_tokens_details")
     reasoned = as_object(usage.get("output_tokens_details") or {}, "usage.output_tokens_details")
     return TokenUsage(
-        number_in(usage, "input_tokens"),
-        number_in(usage, "output_tokens"),
-        number_in(cached, "cached_tokens"),
-        number_in(reasoned, "reasoning_tokens"),
+        get_count(usage, "input_tokens"),
+        get_count(usage, "output_tokens"),
+        get_count(cached, "cached_tokens"),
+        get_count(reasoned, "reasoning_tokens"),
     )
 
 
-def _shown(value: object) -> str:
+def _excerpt(value: object) -> str:
     text = repr(value)
-    return text if len(text) <= 60 else f"{text[:60]}…"  # noqa: PLR2004 - a glimpse of it
+    return text if len(text) <= 60 else f"{text[:60]}…"  # noqa: PLR2004 - enough to recognise it

@@ -1,7 +1,7 @@
-"""`OpenAIContainerWorkspaceSection`: folders of this machine, inside the container that the model's code runs in.
+"""`OpenAIContainerWorkspaceSection`: host files in the container in which code interpreter runs.
 
-The section takes part in an evaluation as a `ContainerSource`: it has the container made and filled before the first
-request, looks at what code has done in it after every answer, and makes another where one has expired.
+The section is a `ContainerSource`: it creates and fills the container before the first request, lists the container's
+files after every response, and replaces a container that expired.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from weakincentives.adapters.openai.config import ContainerConfig
-from weakincentives.adapters.openai.containers.api import PLACE, ContainerGone
+from weakincentives.adapters.openai.containers.api import CONTAINER_ROOT, ContainerGone
 from weakincentives.adapters.openai.containers.filesystem import ContainerFilesystem
 from weakincentives.adapters.openai.containers.manager import manager_for
-from weakincentives.adapters.openai.containers.source import ContainerVisit
+from weakincentives.adapters.openai.containers.source import EvaluationScope
 from weakincentives.errors import FilesystemError, ProviderFault, WinkError, WorkspaceError
 from weakincentives.filesystem import Filesystem, HostFilesystem, HostMount, HostMountPreview
 from weakincentives.prompt import MarkdownSection, SupportsDataclass
@@ -32,15 +32,15 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
-_MOST_PLACES_TOLD = 50
-_MANIFEST = "workspace-places.json"
-_ARGUMENTS = (
+_MAX_NOTE_PATHS = 50
+_PATH_MAP_FILE = "workspace-paths.json"
+_WORKSPACE_ARGUMENTS = (
     *("session", "mounts", "allowed_host_roots", "container_config", "sync_on_cleanup", "accepts_overrides"),
     *("client", "results_dir"),
 )
-_OF_SECTIONS = ("title", "key", "children", "enabled", "summary", "visibility")
+_SECTION_ARGUMENTS = ("title", "key", "children", "enabled", "summary", "visibility")
 
-_GUIDE = """\
+_TEMPLATE = """\
 Your files are in the container of the `python` tool, below `/mnt/data`. A path such as `a/b` means `/mnt/data/a/b`.
 Read and change them there with code. Whatever you leave below `/mnt/data` is kept; nothing else is.
 
@@ -53,14 +53,15 @@ class _WorkspaceSectionParams:
 
 
 class OpenAIContainerWorkspaceSection(MarkdownSection[_WorkspaceSectionParams]):
-    """A prompt section that brings host files into the container that code interpreter (or a hosted shell) works in.
+    """A prompt section with host files in the container of code interpreter or of a hosted shell.
 
-    Nothing is copied before the files are needed, and no container made before one is: by an evaluation, or by the
-    first use of `filesystem`. Everything ends with `cleanup`, or at the end of a `with` block.
+    Rendering plans the mounts: it lists their directories and reads no file. The files are copied, and the container
+    is created, by an evaluation or by the first use of `filesystem`. `cleanup`, or the end of a `with` block, removes
+    both.
 
-    `client` is for use before any evaluation, which brings its own; without one it is made from the environment.
-    `sync_on_cleanup` brings back what is in the container before it goes. As the temporary directory goes as well,
-    `results_dir` is where that is then left: every file that is new, or that was changed since it was mounted.
+    `client` is used before an evaluation, which has its own; without it a client is created from the environment.
+    `sync_on_cleanup` downloads the container's files before the container is deleted. The temporary directory is
+    removed too, so give `results_dir`: it receives every file that is new, or that changed since it was mounted.
     """
 
     def __init__(
@@ -81,14 +82,13 @@ class OpenAIContainerWorkspaceSection(MarkdownSection[_WorkspaceSectionParams]):
         self.client = client
         self.results_dir = None if results_dir is None else Path(results_dir)
         self._files = MountedFiles(mounts, allowed_host_roots)
-        files = self._files  # and not the section: what a session shares must not hold on to the session
         self._filesystem = ContainerFilesystem(
-            manager=manager_for(session, self.container_config, client), local_root=lambda: files.directory
+            manager=manager_for(session, self.container_config, client), local_root=self._files.copy
         )
-        self._is_over = False
-        super().__init__(title="Workspace", key="workspace", template=_GUIDE, accepts_overrides=accepts_overrides)
+        self._is_closed = False
+        super().__init__(title="Workspace", key="workspace", template=_TEMPLATE, accepts_overrides=accepts_overrides)
 
-    # ── what there is ────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── the section ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     @property
     def mounts(self) -> tuple[HostMount, ...]:
@@ -100,22 +100,22 @@ class OpenAIContainerWorkspaceSection(MarkdownSection[_WorkspaceSectionParams]):
 
     @property
     def temp_dir(self) -> Path:
-        """The directory with our copy of the files."""
-        return self._files.directory
+        """The temporary directory with copies of the files. Reading this copies them."""
+        return self._files.copy()
 
     @property
     def mount_previews(self) -> tuple[HostMountPreview, ...]:
-        """What became of each mount."""
+        """What each mount copied, or will copy."""
         return self._files.previews
 
     @property
     def filesystem(self) -> ContainerFilesystem:
-        """The files in the container. It is made when they are first used."""
+        """The files in the container, which is created on first use."""
         return self._filesystem
 
     @property
     def container_id(self) -> str | None:
-        """The container's id; None before there is one."""
+        """The id of the container; None before one exists."""
         return self._filesystem.container_id
 
     def resources(self) -> ResourceRegistry:
@@ -129,122 +129,121 @@ class OpenAIContainerWorkspaceSection(MarkdownSection[_WorkspaceSectionParams]):
             for entry in preview.entries
         }
         others = [path for path in self._filesystem.known_paths() if path not in mounted]
-        told = describe(self.mount_previews, PLACE, others) or "There are no files yet."
-        return super().render(_WorkspaceSectionParams(told), depth, number)
+        text = describe(self.mount_previews, CONTAINER_ROOT, others) or "There are no files yet."
+        return super().render(_WorkspaceSectionParams(text), depth, number)
 
     def clone(self, **kwargs: object) -> Self:
-        """A workspace of its own, with the same arguments but for these."""
-        arguments: dict[str, Any] = {name: kwargs.pop(name, getattr(self, name)) for name in _ARGUMENTS}
-        others = {name: kwargs.pop(name, getattr(self, name)) for name in _OF_SECTIONS}
+        """A separate workspace with the same arguments, except for those given."""
+        arguments: dict[str, Any] = {name: kwargs.pop(name, getattr(self, name)) for name in _WORKSPACE_ARGUMENTS}
+        others = {name: kwargs.pop(name, getattr(self, name)) for name in _SECTION_ARGUMENTS}
         others["tools"] = kwargs.pop("tools", self.tools())
-        made = type(self)(**arguments)
-        return super(OpenAIContainerWorkspaceSection, made).clone(**others, template=self.template, **kwargs)
+        created = type(self)(**arguments)
+        return super(OpenAIContainerWorkspaceSection, created).clone(**others, template=self.template, **kwargs)
 
-    # ── its part in an evaluation ────────────────────────────────────────────────────────────────────────────────────
+    # ── `ContainerSource` ────────────────────────────────────────────────────────────────────────────────────────────
 
-    def open_container(self, visit: ContainerVisit) -> str:
-        """A container with the files in it, for the model to work in."""
-        with self._filesystem.manager.visiting(visit.client, visit.session, visit.deadline):
-            container = self._filesystem.ensure_container()
-            self._filesystem.expect_changes()
-            return container
+    def open_container(self, scope: EvaluationScope) -> str:
+        """Open the container with the files in it."""
+        container_id = self._filesystem.ensure_container(scope)
+        self._filesystem.expect_changes()
+        return container_id
 
-    def container_expired(self, container_id: str, visit: ContainerVisit) -> None:
-        """The next one will be another."""
-        with self._filesystem.manager.visiting(visit.client, visit.session, visit.deadline):
-            gone = ContainerGone(container_id, "a response said that it is gone")
-            self._filesystem.manager.report_gone(gone)
+    def container_expired(self, container_id: str, scope: EvaluationScope) -> None:
+        """Replace the container on the next `open_container`."""
+        _ = scope
+        self._filesystem.manager.report_gone(ContainerGone(container_id, "a response reported that it expired"))
 
-    def container_used(self, container_id: str, visit: ContainerVisit) -> None:
-        """Look at what code has left. The answer that came is not lost where that fails: then it is looked at later."""
-        if not visit.ran:
-            self._filesystem.nothing_changed()
+    def container_used(self, container_id: str, scope: EvaluationScope, *, has_run_code: bool) -> None:
+        """List the files that code has changed. A failure is logged, and the files are listed on their next use."""
+        if not has_run_code:
+            self._filesystem.retract_change()
             return
-        with self._filesystem.manager.visiting(visit.client, visit.session, visit.deadline):
-            try:
-                self._filesystem.look_again(container_id)
-            except (ProviderFault, FilesystemError) as error:
-                _logger.warning("container %s could not be looked at after a turn: %s", container_id, error)
+        try:
+            self._filesystem.refresh_after_request(container_id, scope)
+        except (ProviderFault, FilesystemError) as error:
+            _logger.warning("the files of container %s could not be listed after a turn: %s", container_id, error)
 
     def container_note(self, *, replaced: bool) -> str | None:
-        """What the prompt could not say: that files lie elsewhere, or that another container is gone."""
-        notes = [self._told_places(), self._told_loss() if replaced else None]
+        """Files at other paths than in the prompt, and files that were lost with a replaced container."""
+        notes = [self._relocation_note(), self._loss_note() if replaced else None]
         return "\n\n".join(note for note in notes if note) or None
 
-    def _told_places(self) -> str | None:
-        places = self._filesystem.elsewhere()
-        if not places:
+    def _relocation_note(self) -> str | None:
+        relocated = self._filesystem.relocated()
+        if not relocated:
             return None
-        if len(places) <= _MOST_PLACES_TOLD:
-            lines = "\n".join(f"- `{path}` is `{PLACE}/{place}`" for path, place in sorted(places.items()))
+        if len(relocated) <= _MAX_NOTE_PATHS:
+            lines = "\n".join(
+                f"- `{path}` is `{CONTAINER_ROOT}/{remote}`" for path, remote in sorted(relocated.items())
+            )
             return f"Some files of the workspace do not lie where their paths say:\n{lines}"
-        full = {path: f"{PLACE}/{place}" for path, place in sorted(places.items())}
-        self._filesystem.write_text(_MANIFEST, json.dumps(full, ensure_ascii=False, indent=1))
-        where = self._filesystem.elsewhere().get(_MANIFEST, _MANIFEST)
+        full = {path: f"{CONTAINER_ROOT}/{remote}" for path, remote in sorted(relocated.items())}
+        self._filesystem.write_text(_PATH_MAP_FILE, json.dumps(full, ensure_ascii=False, indent=1))
+        remote = self._filesystem.relocated().get(_PATH_MAP_FILE, _PATH_MAP_FILE)
         return (
             "Files of the workspace do not lie where their paths say. "
-            f"`{PLACE}/{where}` is a JSON object that maps each path to where it is."
+            f"`{CONTAINER_ROOT}/{remote}` is a JSON object that maps each path to where it is."
         )
 
-    def _told_loss(self) -> str | None:
-        recreated = self._filesystem.manager.recreated
+    def _loss_note(self) -> str | None:
+        recreated = self._filesystem.recreated
         if recreated is None:
             return None
-        lost = ", ".join(f"`{path}`" for path in recreated.lost[:_MOST_PLACES_TOLD]) or "none that we know of"
+        lost = ", ".join(f"`{path}`" for path in recreated.lost[:_MAX_NOTE_PATHS]) or "none that are known"
         return (
-            "The container was replaced by a new one. The files of the workspace are there again as we had them; "
-            f"variables are gone, and so is what code made of these files: {lost}."
+            "The container was replaced by a new one. The files of the workspace are there again as they were last "
+            f"saved; variables are gone, and so are the changes that code made to these files: {lost}."
         )
 
-    # ── the end ──────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── sync and cleanup ─────────────────────────────────────────────────────────────────────────────────────────────
 
     def sync(self) -> WorkspaceSynced:
-        """Bring everything in the container back into `temp_dir`, and say what changed there."""
-        if self._is_over:
+        """Download all changes in the container into `temp_dir`; return what changed there."""
+        if self._is_closed:
             raise WorkspaceError("this workspace was cleaned up; sync it before")
         return self._filesystem.sync()
 
     def cleanup(self) -> None:
-        """Sync if that was asked for, delete the container, and remove the temporary directory in any case.
+        """Sync if `sync_on_cleanup` is set, delete the container, and remove the temporary directory in any case.
 
-        Where the sync fails the container is left as it is, so that its files can still be had, and the error raised
-        when everything else is done. Done twice, it is done once.
+        If the sync fails, the container is kept, so that its files can still be downloaded, and the error is raised
+        after the rest is done. A second call does nothing.
         """
-        if self._is_over:
+        if self._is_closed:
             return
-        self._is_over = True
-        is_safe = not self.sync_on_cleanup
+        self._is_closed = True
+        is_saved = not self.sync_on_cleanup
         try:
             if self.sync_on_cleanup:
-                self._bring_back()
-                is_safe = True
+                self._save_results()
+                is_saved = True
         finally:
             try:
-                self._filesystem.cleanup(keep_container=not is_safe)
+                self._filesystem.cleanup(keep_container=not is_saved)
             finally:
                 self._files.remove()
 
-    def _bring_back(self) -> None:
+    def _save_results(self) -> None:
         manager = self._filesystem.manager
         with manager.lock:
             if manager.container_id is None:
                 return
-            if not manager.check():  # one that is gone is not made again only to be emptied
-                lost = self._filesystem.unsaved()
+            if not manager.check():  # do not create a container only to download from it
+                lost = self._filesystem.dirty_paths()
                 _logger.warning("the container was gone before its files could be synced; lost: %s", list(lost))
-                manager.tell(WorkspaceSynced(container_id=None, directory=self.temp_dir, lost=lost))
+                self.session.dispatch(WorkspaceSynced(container_id=None, directory=self.temp_dir, lost=lost))
             else:
                 self._filesystem.sync()
             if self.results_dir is not None:
-                self._leave_results(self.results_dir)
+                self._copy_results(self.results_dir)
 
-    def _leave_results(self, target: Path) -> None:
+    def _copy_results(self, target: Path) -> None:
         try:
             target.mkdir(parents=True, exist_ok=True)
             self._filesystem.copy_results(HostFilesystem(target))
         except OSError as error:
             raise WorkspaceError(
-                f"the results cannot be left in {str(target)!r}: {error}. They are still in container "
+                f"the results cannot be written to {str(target)!r}: {error}. They are still in container "
                 f"{self.container_id}, until it expires"
             ) from error
 
@@ -259,4 +258,4 @@ class OpenAIContainerWorkspaceSection(MarkdownSection[_WorkspaceSectionParams]):
         except WinkError:
             if error is None:
                 raise
-            _logger.exception("the workspace could not be cleaned up after an error")
+            _logger.exception("the cleanup of the workspace failed after an error")

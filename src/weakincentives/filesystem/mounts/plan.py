@@ -9,6 +9,7 @@ following links, which enforces the confinement.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import stat
@@ -36,6 +37,7 @@ from weakincentives.filesystem.paths import Parts, VfsPath, is_addressable, join
 MAX_FILES = 1_000_000
 
 _MAX_LISTED_FILES = 5
+_STAT = getattr(os, "O_PATH", READ_FILE)  # a plan reads metadata: it opens no file for reading
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,13 +138,15 @@ def plan_mounts(mounts: Iterable[HostMount], roots: AllowedRoots) -> tuple[Mount
 def _plan(mount: HostMount, roots: AllowedRoots) -> MountPlan:
     location = roots.resolve(mount.host_path)
     mount_path = mount.mount_path or _default_mount_path(mount, location)
-    with _translate_read_errors(location), open_beneath(location.anchor, location.parts, READ_FILE) as descriptor:
+    with _translate_read_errors(location), open_beneath(location.anchor, location.parts, _STAT) as descriptor:
         found = os.fstat(descriptor)
     if stat.S_ISDIR(found.st_mode):
         files = tuple(sorted(_MountWalk(mount, mount_path, roots).files(location), key=lambda file: file.target))
     elif stat.S_ISREG(found.st_mode):
         if not mount_path.segments:
             raise WorkspaceError(f"{mount.host_path!r} is a file; mount_path must include its name")
+        with _translate_read_errors(location):
+            _check_readable(location)
         files = (PlannedFile(mount_path.segments[-1], mount_path.segments, location, found.st_size),)
     else:
         raise WorkspaceError(
@@ -205,9 +209,8 @@ class _MountWalk:
                 return (None, None) if self._excluded.match_file(path + "/") else (source, found)
             if not stat.S_ISREG(found.st_mode) or (self._included and not self._included.match_file(path)):
                 return None, None
-            # Opened now, so that unreadable files are found before anything is copied.
-            with open_beneath(source.anchor, source.parts, READ_FILE) as file:
-                return source, os.fstat(file)
+            _check_readable(source)
+            return source, found
 
     def _follow_link(self, link: Location) -> tuple[Location, os.stat_result] | None:
         if not self._mount.follow_symlinks:
@@ -311,6 +314,12 @@ def _check_overlaps(plans: Sequence[MountPlan]) -> None:
                     f"the mounts of {plan.mount.host_path!r} and {other.mount.host_path!r} both write to "
                     f"{join(target)!r}; change the mount_path of one of them"
                 )
+
+
+def _check_readable(location: Location) -> None:
+    """Raise `PermissionError` for a file that cannot be read, before anything is copied; the copy checks it again."""
+    if not os.access(location.path, os.R_OK, effective_ids=os.access in os.supports_effective_ids):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
 
 @contextmanager

@@ -4,7 +4,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from fake_responses_api import Answer, FakeApi, error, function_call, load, message, playing, response
+from fake_responses_api import (
+    FakeResponse,
+    FakeResponsesApi,
+    error,
+    function_call,
+    load,
+    message,
+    response,
+    responses_api,
+)
 from openai import AsyncOpenAI, OpenAI
 
 from weakincentives.adapters import NamedTool
@@ -74,23 +83,23 @@ def prompt(*sections: Section[Any]) -> Prompt[Any]:
     return Prompt(ns="n", key="judge", sections=[TASK, *sections])
 
 
-def test_an_adapter_takes_a_client_or_what_to_make_one_from():
+def test_constructor_accepts_client_or_client_config():
     with OpenAI(base_url="http://127.0.0.1:1/v1", api_key="none") as client:
         given = OpenAIAdapter(model="m", client=client)
         assert (given.client.base_url, given.client.max_retries) == (client.base_url, 0)
         with pytest.raises(ValueError, match="client or client_config, not both"):
             OpenAIAdapter(model="m", client=client, client_config=OpenAIClientConfig())
-    made = OpenAIAdapter(model="m", client_config=OpenAIClientConfig(base_url="http://127.0.0.1:2/v1", api_key="k"))
-    assert str(made.client.base_url) == "http://127.0.0.1:2/v1/"
-    assert made.client is made.client
+    created = OpenAIAdapter(model="m", client_config=OpenAIClientConfig(base_url="http://127.0.0.1:2/v1", api_key="k"))
+    assert str(created.client.base_url) == "http://127.0.0.1:2/v1/"
+    assert created.client is created.client
     with pytest.raises(ValueError, match="model is empty"):
         OpenAIAdapter(model="")
     with pytest.raises(ValueError, match="client is asynchronous"):
         OpenAIAdapter(model="m", client=AsyncOpenAI(api_key="none"))  # pyright: ignore[reportArgumentType] - the point
 
 
-def test_a_block_closes_the_connections_that_were_made_for_it():
-    with playing(response(message("Hi."))) as api:
+def test_with_block_closes_created_client():
+    with responses_api(response(message("Hi."))) as api:
         config = OpenAIClientConfig(base_url=api.url, api_key="none")
         with OpenAIAdapter(model="m", client_config=config) as adapter:
             adapter.evaluate(prompt(), session=Session())
@@ -99,34 +108,34 @@ def test_a_block_closes_the_connections_that_were_made_for_it():
     assert client.is_closed()
 
 
-def test_without_a_key_nothing_is_sent_and_the_error_says_so(monkeypatch):
+def test_missing_api_key_is_reported_before_any_request(monkeypatch):
     for name in ("OPENAI_API_KEY", "OPENAI_ADMIN_KEY"):
         monkeypatch.delenv(name, raising=False)
-    with pytest.raises(PromptEvaluationError, match=r"there is no client: .*OPENAI_API_KEY") as caught:
+    with pytest.raises(PromptEvaluationError, match=r"no client could be created: .*OPENAI_API_KEY") as caught:
         OpenAIAdapter(model="m").evaluate(prompt(), session=Session())
 
     assert caught.value.phase == "request"
 
 
-def test_a_model_that_is_known_not_to_have_a_tool_fails_at_construction():
-    knows = OpenAIModelConfig(native_tools={"small": {"file_search"}})
+def test_hosted_tool_unknown_to_the_model_fails_at_construction():
+    allowed = OpenAIModelConfig(native_tools={"small": {"file_search"}})
     tools = OpenAIHostedToolsConfig(code_interpreter=True)
     with pytest.raises(NativeToolError, match=r"hosted_tools.code_interpreter.*It has: file_search") as caught:
-        OpenAIAdapter(model="small", model_config=knows, hosted_tools=tools)
+        OpenAIAdapter(model="small", model_config=allowed, hosted_tools=tools)
 
     assert isinstance(caught.value, ValueError)
     assert (caught.value.phase, caught.value.prompt_name) == ("request", "")
-    assert OpenAIAdapter(model="unknown", model_config=knows, hosted_tools=tools).native_tools
+    assert OpenAIAdapter(model="unknown", model_config=allowed, hosted_tools=tools).native_tools
 
 
-def test_a_model_that_is_known_not_to_have_a_tool_refuses_the_section_too():
-    knows = OpenAIModelConfig(native_tools={"a-model": {"file_search"}})
-    with playing() as api, pytest.raises(NativeToolError, match="this model does not have 'web_search'"):
-        api.adapter(model_config=knows).evaluate(prompt(OpenAIWebSearchSection()), session=Session())
-    assert api.asked == []
+def test_section_tool_unknown_to_the_model_is_refused():
+    allowed = OpenAIModelConfig(native_tools={"a-model": {"file_search"}})
+    with responses_api() as api, pytest.raises(NativeToolError, match="this model does not have 'web_search'"):
+        api.adapter(model_config=allowed).evaluate(prompt(OpenAIWebSearchSection()), session=Session())
+    assert api.requests == []
 
 
-# ── what is refused before anything is sent ──────────────────────────────────────────────────────────────────────────
+# ── refused before any request ───────────────────────────────────────────────────────────────────────────────────────
 
 GOOGLE = ProviderTool[None, dict, None](name="search", description="Search.", provider="google", config=None)
 
@@ -136,7 +145,7 @@ def with_tool(tool: Tool[Any, Any]) -> Section[Any]:
 
 
 @pytest.mark.parametrize(
-    "sections, options, told",
+    "sections, options, expected",
     [
         (
             [with_tool(OpenAICodeInterpreterTool(container={"type": "auto", "memory_limit": "8g"}))],
@@ -175,23 +184,23 @@ def with_tool(tool: Tool[Any, Any]) -> Section[Any]:
         ),
     ],
 )
-def test_bad_input_is_refused_before_anything_is_sent(sections, options, told):
+def test_invalid_input_is_refused_before_any_request(sections, options, expected):
     session = Session()
-    with playing(DONE) as api, pytest.raises(PromptEvaluationError, match=told) as caught:
+    with responses_api(DONE) as api, pytest.raises(PromptEvaluationError, match=expected) as caught:
         api.adapter(**options).evaluate(prompt(*sections), session=session)
 
     assert (caught.value.phase, caught.value.prompt_name) == ("request", "judge")
-    assert (api.asked, list(session.transcript())) == ([], [])
+    assert (api.requests, list(session.transcript())) == ([], [])
 
 
-def test_a_demand_that_nothing_can_meet_is_refused():
+def test_required_tool_choice_without_tools_is_refused():
     silent = MarkdownSection(title="Task", key="task", template="Say it.")
-    text = Prompt(ns="n", key="text", sections=[silent, OpenAIFileSearchSection()])  # which has no store to search
-    with playing(DONE) as api, pytest.raises(PromptEvaluationError, match="'required', but no tool is offered"):
+    text = Prompt(ns="n", key="text", sections=[silent, OpenAIFileSearchSection()])  # without a vector store
+    with responses_api(DONE) as api, pytest.raises(PromptEvaluationError, match="'required', but no tool is offered"):
         api.adapter(tool_choice="required").evaluate(text, session=Session())
 
-    assert api.asked == []
-    with playing(DONE) as api:
+    assert api.requests == []
+    with responses_api(DONE) as api:
         tools = OpenAIHostedToolsConfig(web_search=True)
         api.adapter(tool_choice="required", hosted_tools=tools).evaluate(text, session=Session())
     assert api.bodies[0]["tool_choice"] == "required"
@@ -200,13 +209,13 @@ def test_a_demand_that_nothing_can_meet_is_refused():
 # ── the loop ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_calls_of_every_response_are_told_in_order_before_the_next_turn():
+def test_tool_events_are_in_order_and_before_the_next_turn():
     session = Session()
-    with playing(*load("code_interpreter")) as api:
+    with responses_api(*load("code_interpreter")) as api:
         answer = api.adapter().evaluate(prompt(OpenAICodeInterpreterSection()), session=session)
 
-    told = [(entry.kind, entry.call_id, entry.origin) for entry in session.transcript()]
-    assert told == [
+    entries = [(entry.kind, entry.call_id, entry.origin) for entry in session.transcript()]
+    assert entries == [
         ("prompt", None, None),
         ("tool", "ci_1", "provider"),
         ("model", None, None),
@@ -221,15 +230,15 @@ def test_calls_of_every_response_are_told_in_order_before_the_next_turn():
 
 def test_citations_of_earlier_turns_are_kept():
     cited = {"type": "url_citation", "url": "https://a/", "title": "A", "start_index": 0, "end_index": 1}
-    with playing(response(message("See.", cited), function_call("look_up", topic="tea")), DONE) as api:
+    with responses_api(response(message("See.", cited), function_call("look_up", topic="tea")), DONE) as api:
         answer = api.adapter().evaluate(prompt(), session=Session())
 
     assert [one.url for one in answer.citations] == ["https://a/"]
 
 
-def test_a_failed_tool_is_undone_and_the_model_told():
+def test_failed_tool_is_rolled_back_and_reported_to_the_model():
     session = Session()
-    with playing(load("function_tool")[0], DONE) as api:
+    with responses_api(load("function_tool")[0], DONE) as api:
         api.adapter().evaluate(prompt(), session=session)
 
     assert session[Note].all() == (Note("tea"),)
@@ -246,16 +255,16 @@ def test_a_failed_tool_is_undone_and_the_model_told():
         ({"type": "function", "name": "look_up"}, {"type": "function", "name": "look_up"}),
     ],
 )
-def test_a_demand_is_over_once_it_was_met(choice, first):
-    with playing(response(function_call("look_up", topic="tea")), DONE) as api:
+def test_tool_choice_relaxes_to_auto_after_the_call(choice, first):
+    with responses_api(response(function_call("look_up", topic="tea")), DONE) as api:
         api.adapter(tool_choice=choice).evaluate(prompt(), session=Session())
 
     assert [body["tool_choice"] for body in api.bodies] == [first, "auto"]
 
 
-def test_a_demand_for_a_tool_of_the_providers_is_met_by_it():
+def test_native_tool_choice_is_satisfied_by_a_native_call():
     first = load("code_interpreter")[0]
-    with playing(first, DONE) as api:
+    with responses_api(first, DONE) as api:
         api.adapter(tool_choice={"type": "built_in", "name": "code_interpreter"}).evaluate(
             prompt(OpenAICodeInterpreterSection()), session=Session()
         )
@@ -263,8 +272,8 @@ def test_a_demand_for_a_tool_of_the_providers_is_met_by_it():
     assert [body["tool_choice"] for body in api.bodies] == [{"type": "code_interpreter"}, "auto"]
 
 
-def test_a_demand_that_was_not_met_stands():
-    with playing(response(function_call("look_up", topic="tea")), DONE) as api:
+def test_unsatisfied_tool_choice_is_repeated():
+    with responses_api(response(function_call("look_up", topic="tea")), DONE) as api:
         api.adapter(tool_choice=NamedTool("web_search")).evaluate(prompt(OpenAIWebSearchSection()), session=Session())
 
     assert [body["tool_choice"] for body in api.bodies] == [{"type": "web_search"}] * 2
@@ -274,9 +283,9 @@ def test_a_demand_that_was_not_met_stands():
     "name, kind",
     [("refusal", RefusalError), ("content_filter", ContentFilteredError), ("cut_off", IncompleteAnswerError)],
 )
-def test_an_answer_that_is_none_raises_after_what_ran_was_told(name, kind):
+def test_refusal_and_truncation_raise_after_tool_events(name, kind):
     session = Session()
-    with playing(*load(name)) as api, pytest.raises(kind) as caught:
+    with responses_api(*load(name)) as api, pytest.raises(kind) as caught:
         api.adapter().evaluate(prompt(), session=session)
 
     assert (caught.value.phase, caught.value.prompt_name) == ("response", "judge")
@@ -288,47 +297,47 @@ def test_an_answer_that_is_none_raises_after_what_ran_was_told(name, kind):
 # ── limits ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_the_deadline_is_the_requests_timeout():
-    with playing(Answer(DONE, delay=10)) as api, pytest.raises(DeadlineExceededError) as caught:
+def test_deadline_sets_the_request_timeout():
+    with responses_api(FakeResponse(DONE, delay=10)) as api, pytest.raises(DeadlineExceededError) as caught:
         api.adapter().evaluate(prompt(), session=Session(), deadline=Deadline.after(0.3))
 
     assert caught.value.phase == "budget"
-    assert float(api.asked[0].headers["x-stainless-read-timeout"]) <= 0.3
+    assert float(api.requests[0].headers["x-stainless-read-timeout"]) <= 0.3
 
 
-def test_the_budget_is_over_all_requests():
+def test_budget_covers_all_requests():
     again = response(function_call("look_up", topic="tea"))
-    with playing(again, again, DONE) as api, pytest.raises(BudgetExceededError, match="used 240"):
+    with responses_api(again, again, DONE) as api, pytest.raises(BudgetExceededError, match="used 240"):
         api.adapter().evaluate(prompt(), session=Session(), budget=Budget(max_total_tokens=200))
 
     assert len(api.bodies) == 2
 
 
-def test_the_budget_counts_an_answer_that_was_cut_off():
+def test_budget_counts_a_truncated_answer():
     budget = Budget(max_total_tokens=1000)
     from weakincentives.budget import BudgetTracker  # noqa: PLC0415 - beside its use
 
     tracker = BudgetTracker(budget)
-    with playing(*load("cut_off")) as api, pytest.raises(IncompleteAnswerError):
+    with responses_api(*load("cut_off")) as api, pytest.raises(IncompleteAnswerError):
         api.adapter().evaluate(prompt(), session=Session(), budget_tracker=tracker)
 
     assert tracker.usage.total_tokens == 120
 
 
-def test_nothing_is_retried_twice():
+def test_sdk_retries_are_off():
     refused = error(500, "broken", x_should_retry="false")
-    with playing(refused, DONE) as api, pytest.raises(PromptEvaluationError, match="500: broken"):
+    with responses_api(refused, DONE) as api, pytest.raises(PromptEvaluationError, match="500: broken"):
         api.adapter().evaluate(prompt(), session=Session())
 
-    assert len(api.asked) == 1
+    assert len(api.requests) == 1
 
 
-def test_an_adapter_can_be_used_again_and_by_several_at_once():
+def test_adapter_is_reusable_and_thread_safe():
     from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 - beside its use
 
-    def one(api: FakeApi) -> str:
+    def one(api: FakeResponsesApi) -> str:
         return adapter.evaluate(prompt(), session=Session()).text
 
-    with playing(*[DONE] * 8) as api, ThreadPoolExecutor(4) as pool:
+    with responses_api(*[DONE] * 8) as api, ThreadPoolExecutor(4) as pool:
         adapter = api.adapter()
         assert list(pool.map(one, [api] * 8)) == ["Done."] * 8

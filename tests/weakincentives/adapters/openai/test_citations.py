@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from fake_responses_api import Answer, FakeApi, error, load, message, playing, response
+from fake_responses_api import FakeResponse, FakeResponsesApi, error, load, message, response, responses_api
 from openai import APIStatusError, OpenAI
 from openai.types.responses import Response
 
@@ -16,7 +16,7 @@ from weakincentives.adapters.openai import (
     citations,
     download,
 )
-from weakincentives.adapters.openai.citations import read_citation
+from weakincentives.adapters.openai.citations import parse_citation
 from weakincentives.clock import ManualClock
 from weakincentives.errors import ProviderFault, WinkError
 
@@ -24,7 +24,7 @@ RECORDED = Path(__file__).parents[4].parent / "shared" / "reference" / "openai-c
 FILE = ContainerFileCitation("cntr_1", "cfile_1", "answer.txt")
 
 
-def test_every_kind_is_read_and_an_unknown_one_left_out():
+def test_all_citation_types_are_parsed_and_unknown_ones_skipped():
     assert [one for name in ("code_interpreter", "file_search", "web_search") for one in citations(load(name)[-1])] == [
         ContainerFileCitation("cntr_1", "cfile_1", "answer.txt", 13, 17),
         FileCitation("file-1", "tea.md", 12),
@@ -34,10 +34,10 @@ def test_every_kind_is_read_and_an_unknown_one_left_out():
         FileCitation("file-1", "", 3),
     )
     assert citations(load("unknown_items")[1]) == ()
-    assert read_citation({"type": "container_file_citation"}, 5) == ContainerFileCitation("", "", "", 5, 5)
+    assert parse_citation({"type": "container_file_citation"}, 5) == ContainerFileCitation("", "", "", 5, 5)
 
 
-def test_an_answer_may_come_as_json_from_the_sdk_or_from_us():
+def test_citations_accept_json_sdk_response_and_prompt_response():
     plain = load("code_interpreter")[-1]
     cited = citations(plain)
 
@@ -46,7 +46,7 @@ def test_an_answer_may_come_as_json_from_the_sdk_or_from_us():
 
 
 @pytest.mark.skipif(not RECORDED.is_file(), reason="the recorded answers do not lie beside this clone")
-def test_the_citation_of_a_recorded_answer_is_found():
+def test_citation_in_a_recorded_response():
     (cited,) = citations(json.loads(RECORDED.read_text(encoding="utf-8")))
 
     assert isinstance(cited, ContainerFileCitation)
@@ -55,19 +55,19 @@ def test_the_citation_of_a_recorded_answer_is_found():
 
 @pytest.fixture
 def api():
-    with playing() as fake:
-        fake.routes["GET /containers/cntr_1/files/cfile_1/content"] = lambda asked: Answer(b"forty\0two")
-        fake.routes["GET /files/file-1/content"] = lambda asked: Answer(b"tea")
+    with responses_api() as fake:
+        fake.routes["GET /containers/cntr_1/files/cfile_1/content"] = lambda request: FakeResponse(b"forty\0two")
+        fake.routes["GET /files/file-1/content"] = lambda request: FakeResponse(b"tea")
         yield fake
 
 
 @pytest.fixture
-def client(api: FakeApi):
-    with OpenAI(base_url=api.url, api_key="none", max_retries=0) as made:
-        yield made
+def client(api: FakeResponsesApi):
+    with OpenAI(base_url=api.url, api_key="none", max_retries=0) as client:
+        yield client
 
 
-def test_a_file_is_written_into_a_directory_under_its_own_name(client, tmp_path):
+def test_download_into_a_directory_uses_the_file_name(client, tmp_path):
     path = download(client, FILE, tmp_path)
 
     assert path == tmp_path / "answer.txt"
@@ -75,7 +75,7 @@ def test_a_file_is_written_into_a_directory_under_its_own_name(client, tmp_path)
     assert [entry.name for entry in tmp_path.iterdir()] == ["answer.txt"]
 
 
-def test_a_file_is_written_where_one_says_and_replaces_what_is_there(client, tmp_path):
+def test_download_to_a_path_replaces_an_existing_file(client, tmp_path):
     target = tmp_path / "copy.bin"
     target.write_bytes(b"old")
 
@@ -84,14 +84,14 @@ def test_a_file_is_written_where_one_says_and_replaces_what_is_there(client, tmp
     assert download(client, FileCitation("file-1", "tea.md"), tmp_path).read_bytes() == b"tea"
 
 
-def test_the_adapter_downloads_too(api, tmp_path):
+def test_adapter_download(api, tmp_path):
     assert api.adapter().download(FILE, tmp_path).read_bytes() == b"forty\0two"
 
 
-def test_the_adapter_tries_again_after_a_fault_and_after_half_a_file(api, tmp_path):
-    half = Answer(b"forty", headers={"content-length": "9", "connection": "close"})
-    tries = [error(503, "busy"), half, Answer(b"forty\0two")]
-    api.routes["GET /containers/cntr_1/files/cfile_1/content"] = lambda asked: tries.pop(0)
+def test_adapter_download_retries_after_fault_and_partial_body(api, tmp_path):
+    half = FakeResponse(b"forty", headers={"content-length": "9", "connection": "close"})
+    tries = [error(503, "busy"), half, FakeResponse(b"forty\0two")]
+    api.routes["GET /containers/cntr_1/files/cfile_1/content"] = lambda request: tries.pop(0)
     clock = ManualClock()
 
     assert api.adapter(clock=clock).download(FILE, tmp_path).read_bytes() == b"forty\0two"
@@ -99,8 +99,8 @@ def test_the_adapter_tries_again_after_a_fault_and_after_half_a_file(api, tmp_pa
     assert [entry.name for entry in tmp_path.iterdir()] == ["answer.txt"]
 
 
-def test_a_file_that_is_gone_is_a_fault_of_ours(api, tmp_path):
-    api.routes = {"GET /containers/.*": lambda asked: error(404, "gone")}
+def test_missing_file_raises_provider_fault(api, tmp_path):
+    api.routes = {"GET /containers/.*": lambda request: error(404, "gone")}
     with pytest.raises(ProviderFault, match="404: gone"):
         api.adapter().download(FILE, tmp_path)
 
@@ -108,7 +108,7 @@ def test_a_file_that_is_gone_is_a_fault_of_ours(api, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["../../evil.txt", "/etc/evil.txt", "..\\..\\evil.txt", "a/b/evil.txt", "evil.txt\0"])
-def test_a_name_cannot_lead_out_of_the_directory(client, tmp_path, name):
+def test_file_name_cannot_leave_the_directory(client, tmp_path, name):
     inside = tmp_path / "inside"
     inside.mkdir()
 
@@ -116,17 +116,17 @@ def test_a_name_cannot_lead_out_of_the_directory(client, tmp_path, name):
 
 
 @pytest.mark.parametrize("name", ["..", ".", "a/..", "/"])
-def test_what_is_no_name_is_refused(client, tmp_path, name):
-    with pytest.raises(WinkError, match="is no name for a file"):
+def test_invalid_file_name_is_refused(client, tmp_path, name):
+    with pytest.raises(WinkError, match="is not a file name"):
         download(client, ContainerFileCitation("cntr_1", "cfile_1", name), tmp_path)
 
 
-def test_a_file_without_a_name_gets_its_id(client, tmp_path):
+def test_file_without_a_name_is_named_by_its_id(client, tmp_path):
     assert download(client, FileCitation("file-1", ""), tmp_path).name == "file-1"
 
 
-def test_a_failed_download_leaves_everything_as_it_was(api, client, tmp_path):
-    api.routes["GET /containers/.*"] = lambda asked: error(404, "gone")
+def test_failed_download_changes_nothing(api, client, tmp_path):
+    api.routes["GET /containers/.*"] = lambda request: error(404, "gone")
     api.routes = dict(reversed(api.routes.items()))
     target = tmp_path / "answer.txt"
     target.write_bytes(b"old")
@@ -136,6 +136,6 @@ def test_a_failed_download_leaves_everything_as_it_was(api, client, tmp_path):
     assert [(entry.name, entry.read_bytes()) for entry in tmp_path.iterdir()] == [("answer.txt", b"old")]
 
 
-def test_a_page_is_no_file(client, tmp_path):
-    with pytest.raises(WinkError, match="UrlCitation is no file to download"):
+def test_url_citation_cannot_be_downloaded(client, tmp_path):
+    with pytest.raises(WinkError, match="UrlCitation is not a file that can be downloaded"):
         download(client, UrlCitation("https://x/", "X"), tmp_path)  # pyright: ignore[reportArgumentType] - the point

@@ -14,7 +14,7 @@ from weakincentives.adapters.openai import (
 )
 
 
-def test_only_what_was_given_is_sent():
+def test_only_given_parameters_are_sent():
     assert OpenAIModelConfig().parameters() == {}
     config = OpenAIModelConfig(
         temperature=0.0,
@@ -37,17 +37,17 @@ def test_only_what_was_given_is_sent():
 
 
 @pytest.mark.parametrize("name", ["input", "model", "tools", "stream", "background", "store"])
-def test_what_the_adapter_settles_cannot_be_given_behind_its_back(name):
+def test_reserved_parameters_are_refused_in_extra(name):
     with pytest.raises(ValueError, match=f"extra cannot hold '{name}'"):
         OpenAIModelConfig(extra={name: 1})
 
 
-def test_the_list_of_what_models_have_names_only_what_there_is():
+def test_native_tools_refuses_unknown_capabilities():
     with pytest.raises(ValueError, match="native_tools names 'telepathy'; known are: apply_patch"):
         OpenAIModelConfig(native_tools={"m": {"telepathy"}})
 
 
-def test_keys_and_headers_are_not_shown():
+def test_repr_hides_keys_and_headers():
     config = OpenAIClientConfig(api_key="sk-secret", default_headers={"x-token": "secret"}, timeout=5)
 
     assert "secret" not in repr(config)
@@ -75,31 +75,31 @@ def test_hosted_tools_become_declarations_with_their_origin():
     assert {one.provider for one in tools.declarations()} == {"openai"}
 
 
-def test_none_are_on_unless_somebody_wants_them():
+def test_no_hosted_tools_by_default():
     assert OpenAIHostedToolsConfig().declarations() == ()
     assert len(OpenAIHostedToolsConfig(web_search=WebSearchConfig()).declarations()) == 1
 
 
-def test_what_configures_nothing_is_refused():
+def test_unknown_config_type_in_others_is_refused():
     with pytest.raises(
         ValueError, match=r"hosted_tools.others\[0\] is 7, which configures no tool. Give one of: Apply"
     ):
         OpenAIHostedToolsConfig(others=(7,)).declarations()
 
 
-def test_the_container_of_a_workspace_has_more_memory_than_the_tool_s():
+def test_default_memory_of_workspace_is_4g_and_of_tool_1g():
     assert ContainerConfig() == ContainerConfig(memory_limit="4g", mode="explicit")
 
 
 @pytest.mark.parametrize(
-    "given, told",
+    "given, expected",
     [
         ({"memory_limit": "8g"}, "memory_limit must be one of 1g, 4g, 16g, 64g, not '8g'"),
         ({"mode": "shared"}, "mode must be 'auto' or 'explicit', not 'shared'"),
-        ({"expires_after": 0}, "expires_after are minutes, at least 1, not 0"),
+        ({"expires_after": 0}, "expires_after is in minutes, at least 1, not 0"),
         ({"container_id": " "}, "container_id is empty"),
     ],
 )
-def test_a_container_that_cannot_be_is_refused(given, told):
-    with pytest.raises(ValueError, match=told):
+def test_invalid_container_config_is_refused(given, expected):
+    with pytest.raises(ValueError, match=expected):
         ContainerConfig(**given)

@@ -7,81 +7,83 @@ import sys
 import textwrap
 
 import pytest
-from fake_responses_api import Answer, error, message, playing, response
+from fake_responses_api import FakeResponse, error, message, response, responses_api
 from openai import OpenAI
 
 from weakincentives.adapters.openai import OpenAIClientConfig
-from weakincentives.adapters.openai.sdk import Transport, faults, shorter
-from weakincentives.adapters.openai.wire import Malformed
+from weakincentives.adapters.openai.sdk import SdkClient, request_timeout, translate_errors
+from weakincentives.adapters.openai.wire import MalformedResponse
 from weakincentives.errors import MissingExtraError, ProviderFault
 
 BODY = b'{"model":"m","input":"hi"}'
 
 
-def transport(url: str, **options) -> Transport:
-    return Transport(None, OpenAIClientConfig(base_url=url, api_key="sk-1", **options))
+def transport(url: str, **options) -> SdkClient:
+    return SdkClient(None, OpenAIClientConfig(base_url=url, api_key="sk-1", **options))
 
 
-def test_bytes_go_out_as_they_are_and_json_comes_back():
-    with playing(response(message("Hello."))) as api:
-        answer = transport(api.url, organization="org-1", default_headers={"x-extra": "1"}).send(BODY, seconds=None)
+def test_send_posts_bytes_and_returns_json():
+    with responses_api(response(message("Hello."))) as api:
+        answer = transport(api.url, organization="org-1", default_headers={"x-extra": "1"}).send(
+            BODY, timeout_seconds=None
+        )
 
     assert answer["output"][0]["content"][0]["text"] == "Hello."
-    (asked,) = api.asked
-    assert asked.raw == BODY
-    assert asked.path == "/v1/responses"
-    assert asked.headers["authorization"] == "Bearer sk-1"
-    assert asked.headers["content-type"] == "application/json"
-    assert (asked.headers["openai-organization"], asked.headers["x-extra"]) == ("org-1", "1")
+    (request,) = api.requests
+    assert request.raw == BODY
+    assert request.path == "/v1/responses"
+    assert request.headers["authorization"] == "Bearer sk-1"
+    assert request.headers["content-type"] == "application/json"
+    assert (request.headers["openai-organization"], request.headers["x-extra"]) == ("org-1", "1")
 
 
-def test_a_client_of_the_callers_is_used_without_its_own_retries():
-    with playing(error(500, "broken"), response()) as api, OpenAI(base_url=api.url, api_key="sk-2") as client:
-        sender = Transport(client, None)
+def test_given_client_is_used_without_its_retries():
+    with responses_api(error(500, "broken"), response()) as api, OpenAI(base_url=api.url, api_key="sk-2") as client:
+        sdk = SdkClient(client, None)
         with pytest.raises(ProviderFault):
-            sender.send(BODY, seconds=None)
-        sender.send(BODY, seconds=None)
+            sdk.send(BODY, timeout_seconds=None)
+        sdk.send(BODY, timeout_seconds=None)
 
     assert client.max_retries == 2
-    assert [asked.headers["authorization"] for asked in api.asked] == ["Bearer sk-2"] * 2
+    assert [request.headers["authorization"] for request in api.requests] == ["Bearer sk-2"] * 2
 
 
-def test_connections_go_with_a_client_that_nobody_has_any_more():
-    with playing(response()) as api:
-        sender = transport(api.url)
-        sender.send(BODY, seconds=None)
-        assert sender.client.containers  # which refers to the client that it is of
-        http = sender.client._client  # the SDK has no other way to see it, and closes it only where nobody does
-        del sender
+def test_connections_close_when_the_client_is_garbage_collected():
+    with responses_api(response()) as api:
+        sdk = transport(api.url)
+        sdk.send(BODY, timeout_seconds=None)
+        assert sdk.client.containers  # creates a reference cycle
+        http = sdk.client._client  # the SDK has no public access to it
+        del sdk
         gc.collect()
 
     assert http.is_closed
 
 
-def test_what_is_closed_is_opened_again_when_it_is_needed():
-    with playing(response(), response()) as api:
-        sender = transport(api.url)
-        sender.close()  # nothing to do yet
-        first = sender.client
-        sender.send(BODY, seconds=None)
-        sender.close()
+def test_closed_client_is_created_again_on_use():
+    with responses_api(response(), response()) as api:
+        sdk = transport(api.url)
+        sdk.close()  # without a client
+        first = sdk.client
+        sdk.send(BODY, timeout_seconds=None)
+        sdk.close()
         assert first.is_closed()
-        sender.send(BODY, seconds=None)
-        sender.close()
+        sdk.send(BODY, timeout_seconds=None)
+        sdk.close()
 
-    assert len(api.asked) == 2
+    assert len(api.requests) == 2
 
 
-def test_a_client_of_the_callers_is_not_closed():
+def test_given_client_is_not_closed():
     with OpenAI(base_url="http://127.0.0.1:1", api_key="none") as client:
-        sender = Transport(client, None)
-        _ = sender.client
-        sender.close()
+        sdk = SdkClient(client, None)
+        _ = sdk.client
+        sdk.close()
         assert not client.is_closed()
 
 
 @pytest.mark.parametrize(
-    "answer, status, wait, again, told",
+    "answer, status, wait, again, expected",
     [
         (error(429, "slow down", retry_after="7"), 429, 7, None, "429: slow down"),
         (error(429, "slow down", retry_after_ms="1500"), 429, 1.5, None, "429: slow down"),
@@ -89,12 +91,12 @@ def test_a_client_of_the_callers_is_not_closed():
         (error(404, "later", x_should_retry="true"), 404, None, True, "404: later"),
         (error(429, "no money", code="insufficient_quota"), 429, None, False, r"429 \(insufficient_quota\): no money"),
         (error(400, "wrong", code="invalid_type"), 400, None, None, r"400 \(invalid_type\): wrong"),
-        (Answer(b"<html>bad gateway</html>", 502), 502, None, None, "502: "),
+        (FakeResponse(b"<html>bad gateway</html>", 502), 502, None, None, "502: "),
     ],
 )
-def test_a_refusal_is_a_fault_with_everything_that_the_provider_says(answer, status, wait, again, told):
-    with playing(answer) as api, pytest.raises(ProviderFault, match=told) as caught:
-        transport(api.url).send(BODY, seconds=None)
+def test_http_error_becomes_fault_with_status_and_headers(answer, status, wait, again, expected):
+    with responses_api(answer) as api, pytest.raises(ProviderFault, match=expected) as caught:
+        transport(api.url).send(BODY, timeout_seconds=None)
 
     fault = caught.value
     assert (fault.status, fault.retry_after, fault.should_retry) == (status, wait, again)
@@ -102,52 +104,58 @@ def test_a_refusal_is_a_fault_with_everything_that_the_provider_says(answer, sta
         assert fault.payload == answer.body["error"]
 
 
-def test_a_connection_that_breaks_is_a_fault_without_a_status():
-    with playing(Answer(hang_up=True)) as api, pytest.raises(ProviderFault, match="no connection") as caught:
-        transport(api.url).send(BODY, seconds=None)
+def test_connection_error_is_a_fault_without_status():
+    with (
+        responses_api(FakeResponse(disconnect=True)) as api,
+        pytest.raises(ProviderFault, match="no connection") as caught,
+    ):
+        transport(api.url).send(BODY, timeout_seconds=None)
 
     assert caught.value.status is None
-    with pytest.raises(ProviderFault, match="no connection"):  # the server is gone by now
-        transport(api.url).send(BODY, seconds=None)
+    with pytest.raises(ProviderFault, match="no connection"):  # the server is closed
+        transport(api.url).send(BODY, timeout_seconds=None)
 
 
-def test_no_longer_is_waited_than_there_is_time():
-    with playing(Answer(response(), delay=5)) as api, pytest.raises(ProviderFault, match="timed out") as caught:
-        transport(api.url).send(BODY, seconds=0.2)
+def test_request_times_out_after_the_given_seconds():
+    with (
+        responses_api(FakeResponse(response(), delay=5)) as api,
+        pytest.raises(ProviderFault, match="timed out") as caught,
+    ):
+        transport(api.url).send(BODY, timeout_seconds=0.2)
 
     assert caught.value.status is None
 
 
 @pytest.mark.parametrize("patience, wanted", [(600, 5), (3, 3), (None, 5)])
-def test_the_shorter_patience_counts(patience, wanted):
+def test_request_timeout_is_the_smaller_one(patience, wanted):
     with OpenAI(base_url="http://127.0.0.1:1", api_key="none", timeout=patience) as client:
-        assert shorter(client, 5) == wanted
+        assert request_timeout(client, 5) == wanted
 
 
-def test_the_clients_usual_patience_is_known():
+def test_request_timeout_reads_the_client_default():
     with OpenAI(base_url="http://127.0.0.1:1", api_key="none") as client:
-        assert shorter(client, 5) == 5
-        assert shorter(client, 5000) == 600
+        assert request_timeout(client, 5) == 5
+        assert request_timeout(client, 5000) == 600
 
 
 @pytest.mark.parametrize(
-    "body, told", [(b"<html>", "no JSON"), (b"[1]", "no object"), (b"", "no JSON"), (b"7", "no obj")]
+    "body, expected", [(b"<html>", "not JSON"), (b"[1]", "not an object"), (b"", "not JSON"), (b"7", "not an obj")]
 )
-def test_what_is_no_answer_of_the_api_is_malformed(body, told):
-    with playing(Answer(body)) as api, pytest.raises(Malformed, match=told):
-        transport(api.url).send(BODY, seconds=None)
+def test_unexpected_body_is_malformed(body, expected):
+    with responses_api(FakeResponse(body)) as api, pytest.raises(MalformedResponse, match=expected):
+        transport(api.url).send(BODY, timeout_seconds=None)
 
 
-def test_text_that_is_no_unicode_is_read_all_the_same():
-    with playing(Answer(b'{"output": ["\\ud800"], "big": 1e400}')) as api:
-        answer = transport(api.url).send(BODY, seconds=None)
+def test_lone_surrogates_in_a_response_are_decoded():
+    with responses_api(FakeResponse(b'{"output": ["\\ud800"], "big": 1e400}')) as api:
+        answer = transport(api.url).send(BODY, timeout_seconds=None)
 
     assert answer["output"] == ["\ud800"]
 
 
-def test_any_other_error_of_the_sdk_is_a_fault_that_no_retry_cures():
-    with pytest.raises(ProviderFault) as caught, faults():
-        OpenAI(api_key=None, base_url="http://127.0.0.1:1")  # nothing in the environment either
+def test_other_sdk_errors_are_faults_without_retry():
+    with pytest.raises(ProviderFault) as caught, translate_errors():
+        OpenAI(api_key=None, base_url="http://127.0.0.1:1")  # no key in the environment
 
     assert caught.value.should_retry is False
 
@@ -160,7 +168,7 @@ def bare_environment(monkeypatch):
 
 WITHOUT = """
     import sys
-    sys.modules["openai"] = None  # as where it is not installed
+    sys.modules["openai"] = None  # as if not installed
     from weakincentives.adapters.openai import OpenAIAdapter
     adapter = OpenAIAdapter(model="m")
     try:
@@ -170,16 +178,16 @@ WITHOUT = """
 """
 
 
-def test_without_the_sdk_the_error_names_the_extra():
-    said = subprocess.check_output([sys.executable, "-c", textwrap.dedent(WITHOUT)], text=True)
+def test_missing_sdk_error_names_the_extra():
+    output = subprocess.check_output([sys.executable, "-c", textwrap.dedent(WITHOUT)], text=True)
 
     assert issubclass(MissingExtraError, ImportError)
-    assert said.strip() == (
+    assert output.strip() == (
         "MissingExtraError the OpenAI adapter needs OpenAI's SDK: pip install 'weakincentives[openai]'"
     )
 
 
-def test_the_sdk_is_loaded_on_first_use():
+def test_sdk_is_imported_on_first_use():
     code = """
         import json, sys
         from weakincentives.adapters.openai import OpenAIAdapter, OpenAIClientConfig
@@ -188,6 +196,6 @@ def test_the_sdk_is_loaded_on_first_use():
         adapter.client
         print(json.dumps([before, "openai" in sys.modules]))
     """
-    said = subprocess.check_output([sys.executable, "-c", textwrap.dedent(code)], text=True)
+    output = subprocess.check_output([sys.executable, "-c", textwrap.dedent(code)], text=True)
 
-    assert json.loads(said) == [False, True]
+    assert json.loads(output) == [False, True]

@@ -5,7 +5,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_responses_api import Answer, Asked, FakeApi, error, function_call, message, playing, response
+from fake_responses_api import (
+    FakeResponse,
+    FakeResponsesApi,
+    RecordedRequest,
+    error,
+    function_call,
+    message,
+    response,
+    responses_api,
+)
 
 from weakincentives.adapters.openai import AutoContainerConfig, OpenAICodeInterpreterTool
 from weakincentives.clock import ManualClock
@@ -29,23 +38,23 @@ def host(tmp_path) -> Path:
 
 @pytest.fixture
 def api():
-    with playing(response(message("Done."))) as fake:
+    with responses_api(response(message("Done."))) as fake:
         uploaded: list[str] = []
 
-        def upload(asked: Asked) -> Answer:
-            uploaded.append(re.findall(rb'filename="([^"]+)"', asked.raw)[0].decode())
-            made = {
+        def upload(request: RecordedRequest) -> FakeResponse:
+            uploaded.append(re.findall(rb'filename="([^"]+)"', request.raw)[0].decode())
+            created = {
                 "id": f"file-{len(uploaded)}",
                 "object": "file",
                 "bytes": 1,
                 "created_at": 1,
                 "purpose": "user_data",
             }
-            return Answer({**made, "filename": uploaded[-1], "status": "processed"})
+            return FakeResponse({**created, "filename": uploaded[-1], "status": "processed"})
 
         fake.routes["POST /files"] = upload
-        fake.routes["DELETE /files/.*"] = lambda asked: Answer(
-            {"id": asked.path.rpartition("/")[2], "object": "file", "deleted": True}
+        fake.routes["DELETE /files/.*"] = lambda request: FakeResponse(
+            {"id": request.path.rpartition("/")[2], "object": "file", "deleted": True}
         )
         yield fake
 
@@ -57,11 +66,11 @@ def prompt(*mounts: HostMount, roots: Any, **container: Any) -> Prompt[Any]:
     return Prompt(ns="n", key="k", sections=[MarkdownSection(title="T", key="t", template="Add up.", tools=[tool])])
 
 
-def methods(api: FakeApi) -> list[str]:
-    return [f"{asked.method} {asked.path.removeprefix('/v1')}" for asked in api.asked]
+def methods(api: FakeResponsesApi) -> list[str]:
+    return [f"{request.method} {request.path.removeprefix('/v1')}" for request in api.requests]
 
 
-def test_files_are_uploaded_first_named_to_the_model_and_removed_in_the_end(api, host):
+def test_host_mounts_are_uploaded_described_and_deleted(api, host):
     wanted = prompt(HostMount(str(host), "project"), roots=[host], file_ids=("file-x",))
     api.adapter().evaluate(wanted, session=Session())
 
@@ -72,7 +81,7 @@ def test_files_are_uploaded_first_named_to_the_model_and_removed_in_the_end(api,
         "memory_limit": "1g",
         "file_ids": ["file-x", "file-1", "file-2", "file-3"],
     }
-    assert "host_mounts" not in api.asked[3].raw.decode()
+    assert "host_mounts" not in api.requests[3].raw.decode()
     note = body["input"][1]
     assert note["role"] == "developer"
     assert note["content"] == (
@@ -81,28 +90,30 @@ def test_files_are_uploaded_first_named_to_the_model_and_removed_in_the_end(api,
         "- /mnt/data/notes.md is /project/a/notes.md\n"
         "- /mnt/data/project__b__data.csv is /project/b/data.csv"
     )
-    assert b"created_at" in api.asked[0].raw  # they expire, should nobody remove them
+    assert b"created_at" in api.requests[0].raw  # with an expiry, in case the deletion fails
 
 
-def test_names_that_meet_are_kept_apart(api, host):
+def test_equal_file_names_get_unique_names(api, host):
     (host / "a__x.txt").write_text("1")
     (host / "a" / "x.txt").write_text("2")
     (host / "b" / "x.txt").write_text("3")
     api.adapter().evaluate(prompt(HostMount(str(host), "."), roots=[host]), session=Session())
 
-    names = [re.findall(rb'filename="([^"]+)"', asked.raw)[0] for asked in api.asked if asked.path == "/v1/files"]
+    names = [
+        re.findall(rb'filename="([^"]+)"', request.raw)[0] for request in api.requests if request.path == "/v1/files"
+    ]
     assert len(names) == len(set(names)) == 6
     assert {b"a__x.txt", b"_a__x.txt"} <= set(names)
 
 
-def test_a_section_that_is_opened_brings_its_files(api, host):
+def test_mounts_of_an_opened_section_are_uploaded(api, host):
     tool = OpenAICodeInterpreterTool(
         container=AutoContainerConfig(host_mounts=(HostMount(str(host / "a")),)), allowed_host_roots=[host]
     )
     closed = MarkdownSection(
         title="T", key="t", template="Add up.", tools=[tool], summary="Sums.", visibility=SectionVisibility.SUMMARY
     )
-    api.answers.insert(0, Answer(response(function_call("open_section", path="t"))))
+    api.responses.insert(0, FakeResponse(response(function_call("open_section", path="t"))))
     api.adapter().evaluate(Prompt(ns="n", key="k", sections=[closed]), session=Session())
 
     assert methods(api) == ["POST /responses"] + ["POST /files"] * 2 + ["POST /responses"] + [
@@ -112,8 +123,8 @@ def test_a_section_that_is_opened_brings_its_files(api, host):
     assert api.bodies[1]["input"][-1]["content"].startswith("Files in the container:")
 
 
-def test_files_are_uploaded_once_however_often_the_model_is_asked(api, host):
-    api.answers.insert(0, error(500, "broken", retry_after_ms="1"))
+def test_files_are_uploaded_once_for_several_requests(api, host):
+    api.responses.insert(0, error(500, "broken", retry_after_ms="1"))
     api.adapter().evaluate(prompt(HostMount(str(host / "a")), roots=[host]), session=Session())
 
     assert methods(api).count("POST /files") == 2
@@ -121,7 +132,7 @@ def test_files_are_uploaded_once_however_often_the_model_is_asked(api, host):
 
 
 @pytest.mark.parametrize(
-    "change, told",
+    "change, expected",
     [
         ({"roots": []}, "allowed_host_roots is empty"),
         ({"roots": ["/usr"]}, "host_mounts"),
@@ -129,20 +140,20 @@ def test_files_are_uploaded_once_however_often_the_model_is_asked(api, host):
         ({"file_ids": tuple("x" * 48)}, "has 3 files, and a container takes 2 more"),
     ],
 )
-def test_mounts_that_cannot_be_are_refused_before_anything_is_sent(api, host, change, told):
+def test_invalid_mounts_are_refused_before_any_request(api, host, change, expected):
     mount = HostMount(str(host), "project", max_bytes=change.pop("max_bytes", None))
-    with pytest.raises(NativeToolError, match=told) as caught:
+    with pytest.raises(NativeToolError, match=expected) as caught:
         api.adapter().evaluate(prompt(mount, **{"roots": [host], **change}), session=Session())
 
-    assert (caught.value.phase, api.asked) == ("request", [])
+    assert (caught.value.phase, api.requests) == ("request", [])
 
 
-def test_an_upload_that_fails_ends_the_evaluation_and_leaves_nothing(api, host, tmp_path, monkeypatch):
+def test_failed_upload_ends_the_evaluation_and_deletes_files(api, host, tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
     monkeypatch.setattr("tempfile.tempdir", None)
     (tmp_path / "temporary").mkdir()
     first = api.routes["POST /files"]
-    api.routes["POST /files"] = lambda asked: first(asked) if len(api.asked) == 1 else error(400, "no more")
+    api.routes["POST /files"] = lambda request: first(request) if len(api.requests) == 1 else error(400, "no more")
     with pytest.raises(PromptEvaluationError, match=r"file project__a__data.csv could not|file notes.md could not"):
         api.adapter().evaluate(prompt(HostMount(str(host), "project"), roots=[host]), session=Session())
 
@@ -150,37 +161,37 @@ def test_an_upload_that_fails_ends_the_evaluation_and_leaves_nothing(api, host, 
     assert list((tmp_path / "temporary").iterdir()) == []
 
 
-def test_a_file_that_cannot_be_removed_does_not_spoil_the_answer(api, host, caplog):
-    api.routes["DELETE /files/.*"] = lambda asked: error(404, "gone already")
+def test_failed_deletion_of_an_upload_keeps_the_answer(api, host, caplog):
+    api.routes["DELETE /files/.*"] = lambda request: error(404, "gone already")
     answer = api.adapter().evaluate(prompt(HostMount(str(host / "a")), roots=[host]), session=Session())
 
     assert answer.text == "Done."
     assert "could not be deleted" in caplog.text
 
 
-def test_uploads_and_the_request_after_them_share_the_deadline(api, host):
+def test_uploads_and_request_share_the_deadline(api, host):
     clock = ManualClock()
     first = api.routes["POST /files"]
 
-    def upload(asked: Asked) -> Answer:
+    def upload(request: RecordedRequest) -> FakeResponse:
         clock.sleep(4)
-        return first(asked)
+        return first(request)
 
     api.routes["POST /files"] = upload
     wanted = prompt(HostMount(str(host / "a")), roots=[host])
     api.adapter().evaluate(wanted, session=Session(), deadline=Deadline.after(10, clock=clock))
 
-    left = [float(asked.headers["x-stainless-read-timeout"]) for asked in api.asked]
-    assert left == [10, 6, 2, 10, 10]  # two files, the request, and the removals, which have a limit of their own
+    left = [float(request.headers["x-stainless-read-timeout"]) for request in api.requests]
+    assert left == [10, 6, 2, 10, 10]  # two files, the request, and the deletions, which have their own timeout
 
 
-def test_no_request_is_sent_where_uploads_took_all_the_time(api, host):
+def test_no_request_is_sent_after_uploads_used_the_deadline(api, host):
     clock = ManualClock()
     first = api.routes["POST /files"]
 
-    def upload(asked: Asked) -> Answer:
+    def upload(request: RecordedRequest) -> FakeResponse:
         clock.sleep(6)
-        return first(asked)
+        return first(request)
 
     api.routes["POST /files"] = upload
     wanted = prompt(HostMount(str(host / "a")), roots=[host])

@@ -7,7 +7,7 @@ from weakincentives.budget import TokenUsage
 from weakincentives.prompt import OutputSchema, ToolSpec
 
 
-def test_the_parts_of_a_request_are_named_as_the_api_names_them():
+def test_request_parts_use_the_wire_names():
     spec = ToolSpec("echo", "Echo.", {"type": "object"}, strict=True)
 
     assert wire.function_tool(spec) == {
@@ -28,7 +28,7 @@ def test_the_parts_of_a_request_are_named_as_the_api_names_them():
     assert wire.assistant_message("hi")["role"] == "assistant"
 
 
-def test_usage_is_read_in_full_and_may_be_missing():
+def test_usage_is_parsed_and_optional():
     usage = {
         "input_tokens": 9,
         "output_tokens": 5,
@@ -36,44 +36,44 @@ def test_usage_is_read_in_full_and_may_be_missing():
         "output_tokens_details": {"reasoning_tokens": 3},
     }
 
-    assert wire.usage_of({"usage": usage}) == TokenUsage(9, 5, 4, 3)
-    assert wire.usage_of({"usage": {"input_tokens": 1}}) == TokenUsage(1)
-    assert wire.usage_of({"usage": None}) == wire.usage_of({}) == TokenUsage()
+    assert wire.parse_usage({"usage": usage}) == TokenUsage(9, 5, 4, 3)
+    assert wire.parse_usage({"usage": {"input_tokens": 1}}) == TokenUsage(1)
+    assert wire.parse_usage({"usage": None}) == wire.parse_usage({}) == TokenUsage()
 
 
 @pytest.mark.parametrize(
-    "read, told",
+    "read, expected",
     [
-        (lambda: wire.as_object([], "the answer"), "the answer is no object but"),
-        (lambda: wire.objects_in({}, "output"), "output is no list"),
-        (lambda: wire.objects_in([{}, 7], "output"), r"output\[1\] is no object but 7"),
-        (lambda: wire.text_in({"name": 5}, "name"), "'name' is no text but 5"),
-        (lambda: wire.texts_in({"names": "ab"}, "names"), "'names' is no list of texts but 'ab'"),
-        (lambda: wire.texts_in({"names": ["a", 5]}, "names"), "'names' is no list of texts"),
-        (lambda: wire.number_in({"n": -1}, "n"), "'n' is no count but -1"),
-        (lambda: wire.number_in({"n": "x" * 99}, "n"), "xxx…$"),
-        (lambda: wire.call_id_of({"type": "x_call"}), "type 'x_call' has neither call_id nor id"),
-        (lambda: wire.usage_of({"usage": []} and {"usage": [1]}), "usage is no object"),
+        (lambda: wire.as_object([], "the answer"), "the answer is not an object but"),
+        (lambda: wire.as_objects({}, "output"), "output is not a list"),
+        (lambda: wire.as_objects([{}, 7], "output"), r"output\[1\] is not an object but 7"),
+        (lambda: wire.get_str({"name": 5}, "name"), "'name' is not a string but 5"),
+        (lambda: wire.get_strs({"names": "ab"}, "names"), "'names' is not a list of strings but 'ab'"),
+        (lambda: wire.get_strs({"names": ["a", 5]}, "names"), "'names' is not a list of strings"),
+        (lambda: wire.get_count({"n": -1}, "n"), "'n' is not a count but -1"),
+        (lambda: wire.get_count({"n": "x" * 99}, "n"), "xxx…$"),
+        (lambda: wire.get_call_id({"type": "x_call"}), "type 'x_call' has neither call_id nor id"),
+        (lambda: wire.parse_usage({"usage": []} and {"usage": [1]}), "usage is not an object"),
     ],
 )
-def test_what_is_of_another_shape_is_malformed_and_said_to_be(read, told):
-    with pytest.raises(wire.Malformed, match=told):
+def test_wrong_shapes_are_malformed_with_a_message(read, expected):
+    with pytest.raises(wire.MalformedResponse, match=expected):
         read()
 
 
-def test_a_call_goes_by_its_own_id_where_it_has_no_other():
-    assert wire.call_id_of({"call_id": "call_1", "id": "fc_1"}) == "call_1"
-    assert wire.call_id_of({"call_id": None, "id": "ci_1"}) == "ci_1"
+def test_call_id_falls_back_to_item_id():
+    assert wire.get_call_id({"call_id": "call_1", "id": "fc_1"}) == "call_1"
+    assert wire.get_call_id({"call_id": None, "id": "ci_1"}) == "ci_1"
 
 
-def test_parts_of_a_message_are_told_apart_and_unknown_ones_left_out():
+def test_message_parts_skip_unknown_types():
     parts = [
         {"type": "output_text", "text": "a", "annotations": [{"type": "x"}]},
         {"type": "hologram"},
         {"type": "refusal", "refusal": "no"},
     ]
 
-    assert list(wire.parts_of({"content": parts})) == [("text", "a", [{"type": "x"}]), ("refusal", "no", [])]
+    assert list(wire.message_parts({"content": parts})) == [("text", "a", [{"type": "x"}]), ("refusal", "no", [])]
 
 
 @pytest.mark.parametrize(
@@ -86,8 +86,8 @@ def test_parts_of_a_message_are_told_apart_and_unknown_ones_left_out():
         (None, None),
     ],
 )
-def test_an_error_may_be_about_one_of_the_tools(payload, number):
-    assert wire.refused_tool(payload) == number
+def test_rejected_tool_index_is_read_from_param(payload, number):
+    assert wire.rejected_tool_index(payload) == number
 
 
 @pytest.mark.parametrize(
@@ -102,5 +102,5 @@ def test_an_error_may_be_about_one_of_the_tools(payload, number):
         (None, "no connection", False),
     ],
 )
-def test_a_container_that_is_gone_is_recognized(status, text, gone):
-    assert wire.is_expiry(status, text, "cntr_1") is gone
+def test_expired_container_errors_are_recognized(status, text, gone):
+    assert wire.is_container_expired(status, text, "cntr_1") is gone

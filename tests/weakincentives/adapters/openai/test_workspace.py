@@ -1,18 +1,22 @@
-"""The section's part in an evaluation, on a plain server as OpenAI's is: what the model is told, and what is asked."""
+"""The workspace section in an evaluation, against the fake Containers API without the archive extension."""
 
 from __future__ import annotations
 
+import ctypes
 import json
+import os
+import struct
+import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_containers_api import EXPIRED, PlainContainers, plain_containers
+from fake_containers_api import EXPIRED, FakeContainersApi, containers_api
 from fake_responses_api import error, function_call, message, response
 
 from weakincentives.adapters.openai import (
     ContainerConfig,
-    ContainerGuide,
     ContainerSource,
     OpenAIContainerWorkspaceSection,
     OpenAIHostedToolsConfig,
@@ -33,7 +37,7 @@ from weakincentives.tools import HostMount
 CODE = OpenAIHostedToolsConfig(code_interpreter=True)
 
 
-def ran(container: str) -> dict[str, Any]:
+def code_call(container: str) -> dict[str, Any]:
     outputs = [{"type": "logs", "logs": "5"}]
     return {
         "id": "ci_1",
@@ -47,7 +51,7 @@ def ran(container: str) -> dict[str, Any]:
 
 @pytest.fixture(params=["prefixed"])
 def api(request):
-    with plain_containers(naming=request.param) as running:
+    with containers_api(naming=request.param) as running:
         yield running
 
 
@@ -71,8 +75,10 @@ def ping(params: None, *, context: ToolContext) -> ToolResult[None]:
     return ToolResult("pong")
 
 
-def evaluate(api: PlainContainers, workspace: OpenAIContainerWorkspaceSection, *answers: Any, **options: Any) -> Any:
-    api.answers = api.answers_of(answers)
+def evaluate(
+    api: FakeContainersApi, workspace: OpenAIContainerWorkspaceSection, *responses: Any, **options: Any
+) -> Any:
+    api.responses = api.to_responses(responses)
     ping_tool = Tool[None, None](name="ping", description="Answer.", handler=options.pop("handler", ping))
     task = MarkdownSection(title="Task", key="task", template="Do it.", tools=[ping_tool])
     prompt = Prompt(ns="n", key="k", sections=[task, workspace])
@@ -84,61 +90,66 @@ def notes(body: dict[str, Any]) -> list[str]:
     return [item["content"] for item in body["input"] if item.get("role") == "developer"]
 
 
-# ── taking part ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── container source ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_it_is_what_the_seam_asks_for(workspace):
+def test_workspace_is_a_container_source(workspace):
     assert isinstance(workspace, ContainerSource)
-    assert isinstance(workspace, ContainerGuide)
 
 
-def test_the_container_is_made_filled_and_named_in_the_declaration(api, workspace):
+def test_container_is_created_filled_and_declared(api, workspace):
     hosted = OpenAIHostedToolsConfig(code_interpreter=True, others=(ShellConfig(container={"type": "auto"}),))
     evaluate(api, workspace, response(message("Done.")), hosted=hosted)
 
     tools = {tool["type"]: tool for tool in api.bodies[0]["tools"]}
-    assert tools["code_interpreter"]["container"] == api.box.id
-    assert tools["shell"]["environment"] == {"type": "container_reference", "container_id": api.box.id}
-    assert sorted(api.told.values()) == [b"src/a.py", b"src/b.py"]
+    assert tools["code_interpreter"]["container"] == api.newest.id
+    assert tools["shell"]["environment"] == {"type": "container_reference", "container_id": api.newest.id}
+    assert sorted(api.contents.values()) == [b"src/a.py", b"src/b.py"]
 
 
-def test_without_a_tool_that_would_use_it_no_container_is_made(api, workspace):
+def test_no_container_without_a_tool_that_needs_one(api, workspace):
     evaluate(api, workspace, response(message("Done.")), hosted=OpenAIHostedToolsConfig())
 
-    assert api.boxes == {}
+    assert api.containers == {}
 
 
-def test_what_code_did_is_listed_after_the_turn_and_only_then(api, workspace):
+def test_files_are_listed_only_after_code_code_call(api, workspace):
     workspace.filesystem.ensure_container()
-    api.asked.clear()
+    api.requests.clear()
     listings = r".*/files\?.*"
     evaluate(api, workspace, response(function_call("ping")), response(message("Done.")))
-    assert api.asked_for("GET", listings) == 0
+    assert api.count_requests("GET", listings) == 0
 
     def look(params: None, *, context: ToolContext) -> ToolResult[None]:
         assert context.filesystem is not None
         return ToolResult(", ".join(context.filesystem.glob("**")))
 
     api.put("made.txt", b"1")
-    evaluate(api, workspace, response(ran(api.box.id), function_call("ping")), response(message("Done.")), handler=look)
-    assert api.asked_for("GET", listings) == 1
+    evaluate(
+        api,
+        workspace,
+        response(code_call(api.newest.id), function_call("ping")),
+        response(message("Done.")),
+        handler=look,
+    )
+    assert api.count_requests("GET", listings) == 1
     output = next(item for item in api.bodies[-1]["input"] if item["type"] == "function_call_output")
     assert output["output"] == "made.txt, project/src/a.py, project/src/b.py"
 
 
-def test_an_answer_is_not_lost_because_the_container_cannot_be_looked_at(api, workspace, caplog):
+def test_failed_listing_keeps_the_answer(api, workspace, caplog):
     workspace.filesystem.ensure_container()
     api.faults = [error(403, "Not for you.")]
-    answer = evaluate(api, workspace, response(ran(api.box.id), message("Done.")))
+    answer = evaluate(api, workspace, response(code_call(api.newest.id), message("Done.")))
 
     assert answer.text == "Done."
-    assert "could not be looked at" in caplog.text
+    assert "could not be listed" in caplog.text
     api.put("made.txt", b"1")
-    assert workspace.filesystem.exists("made.txt")  # it is looked at when it is needed
+    assert workspace.filesystem.exists("made.txt")  # listed on the next use
 
 
-def test_a_server_that_makes_no_container_ends_the_evaluation(api, workspace):
-    api.most = 0
+def test_refused_container_ends_the_evaluation(api, workspace):
+    api.max_containers = 0
     with pytest.raises(PromptEvaluationError, match="No more containers") as caught:
         evaluate(api, workspace, response(message("Done.")))
 
@@ -146,29 +157,29 @@ def test_a_server_that_makes_no_container_ends_the_evaluation(api, workspace):
     assert api.bodies == []
 
 
-# ── what the model is told ───────────────────────────────────────────────────────────────────────────────────────────
+# ── notes for the model ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_where_files_really_are_is_said(api, workspace):
+def test_note_lists_relocated_files(api, workspace):
     evaluate(api, workspace, response(message("Done.")))
 
     (note,) = notes(api.bodies[0])
-    places = {content.decode(): place for place, content in api.told.items()}
+    paths = {content.decode(): path for path, content in api.contents.items()}
     assert note == (
         "Some files of the workspace do not lie where their paths say:\n"
-        f"- `project/src/a.py` is `/mnt/data/{places['src/a.py']}`\n"
-        f"- `project/src/b.py` is `/mnt/data/{places['src/b.py']}`"
+        f"- `project/src/a.py` is `/mnt/data/{paths['src/a.py']}`\n"
+        f"- `project/src/b.py` is `/mnt/data/{paths['src/b.py']}`"
     )
 
 
 @pytest.mark.parametrize("api", ["kept"], indirect=True)
-def test_where_they_are_as_they_should_nothing_is_said(api, workspace):
+def test_no_note_without_relocated_files(api, workspace):
     evaluate(api, workspace, response(message("Done.")))
 
     assert notes(api.bodies[0]) == []
 
 
-def test_of_many_files_a_map_is_put_into_the_container(api, tmp_path):
+def test_map_of_many_relocated_files_is_written_to_the_container(api, tmp_path):
     (tmp_path / "many").mkdir()
     for number in range(60):
         (tmp_path / f"many/{number}.txt").write_text(str(number))
@@ -177,55 +188,57 @@ def test_of_many_files_a_map_is_put_into_the_container(api, tmp_path):
     ) as workspace:
         evaluate(api, workspace, response(message("Done.")))
         (note,) = notes(api.bodies[0])
-        place = next(place for place in api.told if place.endswith("workspace-places.json"))
-        assert f"`/mnt/data/{place}` is a JSON object" in note
-        told = json.loads(api.told[place])
-        assert len(told) == 60
-        assert api.told[told["many/7.txt"].removeprefix("/mnt/data/")] == b"7"
+        path = next(path for path in api.contents if path.endswith("workspace-paths.json"))
+        assert f"`/mnt/data/{path}` is a JSON object" in note
+        mapping = json.loads(api.contents[path])
+        assert len(mapping) == 60
+        assert api.contents[mapping["many/7.txt"].removeprefix("/mnt/data/")] == b"7"
 
 
-def test_a_container_that_went_is_retold_and_what_was_lost_is_said(api, workspace):
+def test_expired_container_is_scrubbed_and_loss_is_noted(api, workspace):
     workspace.filesystem.ensure_container()
-    first = api.box
+    first = api.newest
     api.put("made.txt", b"1")
 
     def expire(params: None, *, context: ToolContext) -> ToolResult[None]:
         first.status = "expired"
         return ToolResult("pong")
 
-    answers = [response(ran(first.id), function_call("ping")), error(400, EXPIRED), response(message("Done."))]
-    evaluate(api, workspace, *answers, handler=expire)
+    responses = [response(code_call(first.id), function_call("ping")), error(400, EXPIRED), response(message("Done."))]
+    evaluate(api, workspace, *responses, handler=expire)
 
-    assert first.id.encode() not in api.asked[-1].raw
-    assert api.bodies[-1]["tools"][-1]["container"] == api.box.id != first.id
+    assert first.id.encode() not in api.requests[-1].raw
+    assert api.bodies[-1]["tools"][-1]["container"] == api.newest.id != first.id
     assert "The container was replaced by a new one." in notes(api.bodies[-1])[-1]
     assert "`made.txt`" in notes(api.bodies[-1])[-1]
-    (told,) = workspace.session[ContainerRecreated].all()
-    assert (told.old_id, told.new_id, told.lost) == (first.id, api.box.id, ("made.txt",))
+    (event,) = workspace.session[ContainerRecreated].all()
+    assert (event.old_id, event.new_id, event.lost) == (first.id, api.newest.id, ("made.txt",))
 
 
-def test_one_that_is_found_gone_before_a_request_is_retold_as_well(api, workspace):
-    """By us, and not by the answer: then the history must not name it either."""
+def test_container_found_gone_by_a_tool_is_scrubbed(api, workspace):
+    """A tool finds the container gone before the provider does: the history must not contain its id."""
     workspace.filesystem.ensure_container()
-    first = api.box
+    first = api.newest
 
     def write(params: None, *, context: ToolContext) -> ToolResult[None]:
-        del api.boxes[first.id]
+        del api.containers[first.id]
         assert context.filesystem is not None
-        context.filesystem.write_text("ours.txt", "1")
+        context.filesystem.write_text("own.txt", "1")
         return ToolResult("pong")
 
-    evaluate(api, workspace, response(ran(first.id), function_call("ping")), response(message("Done.")), handler=write)
+    evaluate(
+        api, workspace, response(code_call(first.id), function_call("ping")), response(message("Done.")), handler=write
+    )
 
     assert len(api.bodies) == 2
-    assert first.id.encode() not in api.asked[-1].raw
+    assert first.id.encode() not in api.requests[-1].raw
     assert "The container was replaced" in notes(api.bodies[-1])[-1]
 
 
-# ── the section itself ───────────────────────────────────────────────────────────────────────────────────────────────
+# ── section ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_its_text_can_be_overridden_and_names_the_mounts(workspace):
+def test_text_lists_mounts_and_can_be_overridden(workspace):
     template = MarkdownSection(title="T", key="t", template="x")
     prompt = Prompt(ns="n", key="k", sections=[template, workspace])
 
@@ -233,14 +246,62 @@ def test_its_text_can_be_overridden_and_names_the_mounts(workspace):
     assert workspace.with_text("Here: ${mounts}").render(None, 0, "1").startswith("Here: `/mnt/data/project`")
 
 
-def test_a_workspace_without_files_says_so():
+class Inotify:
+    """Records the names of regular files that any process opens or creates in some directories."""
+
+    OPEN, CREATE, IS_DIRECTORY = 0x20, 0x100, 0x40000000
+
+    def __init__(self, *directories: Path) -> None:
+        libc = ctypes.CDLL(None, use_errno=True)
+        self._descriptor = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+        for directory in directories:
+            assert libc.inotify_add_watch(self._descriptor, os.fsencode(directory), self.OPEN | self.CREATE) >= 0
+
+    def events(self) -> list[tuple[str, str]]:
+        found: list[tuple[str, str]] = []
+        with suppress(BlockingIOError):
+            data = os.read(self._descriptor, 1 << 16)
+            while data:
+                _, mask, _, length = struct.unpack_from("iIII", data)
+                name, data = data[16 : 16 + length].rstrip(b"\0").decode(), data[16 + length :]
+                if mask & self.CREATE or not mask & self.IS_DIRECTORY:
+                    found.append(("create" if mask & self.CREATE else "open", name))
+        return found
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="inotify is an interface of Linux")
+def test_rendering_creates_nothing_and_opens_no_file(api, project, tmp_path, monkeypatch):
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
+    (project / "link").symlink_to("src/a.py")
+    mounts = (HostMount(project, follow_symlinks=True), HostMount(project / "src/a.py", "single.py"))
+    workspace = OpenAIContainerWorkspaceSection(
+        session=Session(), mounts=mounts, allowed_host_roots=(project,), client=api.client
+    )
+    watch = Inotify(tmp_path / "tmp", project, project / "src")
+    text = Prompt(ns="n", key="k", sections=[workspace]).render().text
+    assert "`/mnt/data/project`: 3 files, 24 bytes" in text
+    assert "`/mnt/data/single.py`: a file of 8 bytes" in text
+    assert (watch.events(), api.requests) == ([], [])
+
+    workspace.filesystem.ensure_container()
+    assert ("open", "a.py") in watch.events()
+    assert Prompt(ns="n", key="k", sections=[workspace]).render().text == text
+    watch.close()
+    workspace.cleanup()
+
+
+def test_text_of_a_workspace_without_files():
     workspace = OpenAIContainerWorkspaceSection(session=Session())
 
     assert workspace.render(None, 0, "1").endswith("There are no files yet.")
     workspace.cleanup()
 
 
-def test_a_clone_keeps_what_a_section_has(workspace, tmp_path):
+def test_clone_keeps_arguments(workspace, tmp_path):
     child = MarkdownSection(title="C", key="c", template="c")
     other = workspace.clone(children=[child], enabled=lambda: True, results_dir=tmp_path, sync_on_cleanup=True)
     again = other.clone(summary="Files.", visibility=SectionVisibility.SUMMARY, container_config=ContainerConfig("1g"))
@@ -253,7 +314,7 @@ def test_a_clone_keeps_what_a_section_has(workspace, tmp_path):
         one.cleanup()
 
 
-def test_cleanup_without_any_use_asks_nobody(api, project):
+def test_cleanup_without_use_sends_no_request(api, project):
     workspace = OpenAIContainerWorkspaceSection(
         session=Session(),
         mounts=(HostMount(project),),
@@ -263,10 +324,10 @@ def test_cleanup_without_any_use_asks_nobody(api, project):
     )
     workspace.cleanup()
 
-    assert (api.asked, workspace.session[WorkspaceSynced].all()) == ([], ())
+    assert (api.requests, workspace.session[WorkspaceSynced].all()) == ([], ())
 
 
-def test_a_sync_that_fails_keeps_the_container_and_still_removes_the_directory(api, workspace):
+def test_failed_sync_keeps_container_and_removes_directory(api, workspace):
     workspace.sync_on_cleanup = True
     workspace.filesystem.ensure_container()
     api.put("made.txt", b"1")
@@ -277,16 +338,16 @@ def test_a_sync_that_fails_keeps_the_container_and_still_removes_the_directory(a
     workspace.cleanup()
 
     assert not directory.exists()
-    assert list(api.told.values())[-1] == b"1"
+    assert list(api.contents.values())[-1] == b"1"
     with pytest.raises(WorkspaceError, match="cleaned up"):
         workspace.sync()
 
 
 def test_events_go_to_the_session_of_the_evaluation(api, workspace):
-    visitor = Session()
-    api.answers = api.answers_of([response(message("Done."))])
+    session = Session()
+    api.responses = api.to_responses([response(message("Done."))])
     prompt = Prompt(ns="n", key="k", sections=[workspace])
-    api.adapter(client=api.client, hosted_tools=CODE).evaluate(prompt, session=visitor)
+    api.adapter(client=api.client, hosted_tools=CODE).evaluate(prompt, session=session)
 
-    assert visitor[TransferProgress].all()[-1].session_id == visitor.session_id
+    assert session[TransferProgress].all()[-1].session_id == session.session_id
     assert workspace.session[TransferProgress].all() == ()

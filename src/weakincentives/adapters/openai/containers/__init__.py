@@ -1,4 +1,4 @@
-"""The Containers API: lifecycle, files, transfer and the container filesystem."""
+"""Containers API of OpenAI: `ContainerFilesystem` over `ContainerFiles` over `ContainerManager` over `ContainerApi`."""
 
 from __future__ import annotations
 

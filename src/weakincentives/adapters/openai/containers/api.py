@@ -1,19 +1,26 @@
-"""The Containers API, one request at a time: what can go wrong with each, and what a server offers beyond it.
+"""Client of the Containers API (`/containers`): containers, their files, and the archive extension of some servers.
 
-Every request is tried again where that may help, and within the deadline. A container that is gone shows in several
-ways; here they all become `ContainerGone`.
+Every request is retried with back-off within the deadline. HTTP 404, HTTP 400 "Container is expired.", a status other
+than `running` and lost content all mean that a container is gone: they all become `ContainerGone`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast
 from urllib.parse import quote
 
-from weakincentives.adapters.openai.sdk import faults, http_library, shorter
-from weakincentives.adapters.openai.wire import STREAMED, Malformed, Wire, as_object, objects_in, text_in
+from weakincentives.adapters.openai.sdk import http_library, request_timeout, translate_errors
+from weakincentives.adapters.openai.wire import (
+    STREAM_BODY_HEADERS,
+    MalformedResponse,
+    Wire,
+    as_object,
+    as_objects,
+    get_str,
+)
 from weakincentives.adapters.retry import ThrottlePolicy, with_backoff
 from weakincentives.clock import SYSTEM_CLOCK, Clock
 from weakincentives.deadlines import Deadline
@@ -24,32 +31,32 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-PLACE = "/mnt/data"
-"""Where the files of a container are, for the code in it."""
+CONTAINER_ROOT = "/mnt/data"
+"""The directory of a container's files, as code in the container sees it."""
 
-_PAGE = 100
+_PAGE_SIZE = 100
 _BAD_REQUEST, _NOT_FOUND = 400, 404
 _NO_SUCH_ROUTE = frozenset({400, 404, 405, 415, 501})
 _EMPTY_TAR = bytes(1024)
-_LOST = "antwort:lost"
+_LOST_FIELD = "antwort:lost"
 
 
 class ContainerGone(ProviderFault):
-    """The provider no longer has a container, or has lost what was in it: then there `is_a_rest` of it."""
+    """The container expired, was deleted, or lost its content; in the last case it is `still_billable`."""
 
-    def __init__(self, container_id: str, why: str, status: int | None = None, *, is_a_rest: bool = False) -> None:
+    def __init__(self, container_id: str, why: str, status: int | None = None, *, still_billable: bool = False) -> None:
         super().__init__(why, status=status, should_retry=False)
         self.container_id = container_id
-        self.is_a_rest = is_a_rest
+        self.still_billable = still_billable
 
 
 class FileGone(ProviderFault):
-    """The container is there, and the file is not."""
+    """The container exists, the file does not."""
 
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """What is known of a container. `lifetime` is how many idle seconds it is kept."""
+    """A container as the API describes it. `lifetime` is its idle timeout in seconds."""
 
     id: str
     status: str
@@ -59,27 +66,34 @@ class Container:
 
     @property
     def is_alive(self) -> bool:
-        """Whether it can be used, and holds what was put into it."""
+        """Whether it is running and has not lost its content."""
         return self.status == "running" and self.lost is None
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteFile:
-    """A file as it is listed. `place` is where code finds it, below `/mnt/data`; a size may not be known."""
+    """A file as the API lists it. `remote_path` is relative to `/mnt/data`; `size` may be unknown."""
 
     id: str
-    place: str
+    remote_path: str
     size: int | None
     created_at: int
     source: str = "user"
 
 
 class ContainerApi:
-    """One server's containers, by way of one client of the SDK's."""
+    """Requests to the Containers API through one SDK client, within one deadline."""
 
-    def __init__(self, client: OpenAI, *, throttle: ThrottlePolicy | None = None, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(
+        self,
+        client: OpenAI,
+        *,
+        deadline: Deadline | None = None,
+        throttle: ThrottlePolicy | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
         self.client = client
-        self.deadline: Deadline | None = None
+        self.deadline = deadline
         self._throttle = throttle or ThrottlePolicy()
         self._clock = clock
 
@@ -89,125 +103,141 @@ class ContainerApi:
         body: Wire = {"name": name, "memory_limit": memory_limit}
         if minutes is not None:
             body["expires_after"] = {"anchor": "last_active_at", "minutes": minutes}
-        with _reading():
-            return _container(self._ask(lambda more: self._post("/containers", body, more)))
+        with _shape_errors():
+            return _container(self._request(lambda options: self._post("/containers", body, options)))
 
     def retrieve(self, container_id: str) -> Container:
-        """What is known of it; asking is using, so its idleness begins anew."""
-        with _reading():
-            return _container(self._ask(lambda more: self._get(_path(container_id), more), container_id))
+        """Describe a container. This counts as use, so its idle time starts again."""
+        with _shape_errors():
+            return _container(self._request(lambda options: self._get(_path(container_id), options), container_id))
+
+    def require_alive(self, container_id: str) -> Container:
+        """Describe a container; `ContainerGone` if it is not running, or lost its content."""
+        found = self.retrieve(container_id)
+        if not found.is_alive:
+            why = found.lost or f"its status is {found.status!r}"
+            raise ContainerGone(container_id, why, still_billable=found.status == "running")
+        return found
 
     def delete(self, container_id: str) -> None:
-        """Tried once: what is left of a container expires by itself, and nobody wants to wait for that."""
-        self._ask(lambda more: self.client.containers.delete(container_id, **more), tries=1)
+        """Delete a container. Tried once: a container that is not deleted expires."""
+        self._request(lambda options: self.client.containers.delete(container_id, **options), max_attempts=1)
 
     # ── files ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def files(self, container_id: str) -> Iterator[RemoteFile]:
-        """All of them, page by page. What lies elsewhere than below `/mnt/data` is left out."""
-        path = _files(container_id)
+    def list_files(self, container_id: str) -> Iterator[RemoteFile]:
+        """List all files below `/mnt/data`, page by page."""
+        path = _files_path(container_id)
         after: str | None = None
         while True:
-            query: Wire = {"limit": _PAGE, "order": "asc"} | ({} if after is None else {"after": after})
-            answer = self._ask(lambda more, q=query: self._get(path, more, params=q), container_id)
-            with _reading():
+            query: Wire = {"limit": _PAGE_SIZE, "order": "asc"} | ({} if after is None else {"after": after})
+            answer = self._request(lambda options, q=query: self._get(path, options, params=q), container_id)
+            with _shape_errors():
                 page = as_object(answer, "the page")
-                data = objects_in(page.get("data"), "data")
+                data = as_objects(page.get("data"), "data")
                 found = list(map(_file, data))
             yield from (file for file in found if file is not None)
             if not page.get("has_more") or not data:
                 return
             before, after = after, str(data[-1].get("id"))
             if after == before:
-                raise ProviderFault(f"the listing of {container_id} does not go on behind {after}", should_retry=False)
+                raise ProviderFault(f"the listing of {container_id} repeats its page after {after}", should_retry=False)
 
-    def upload(self, container_id: str, name: str, source: Callable[[], BinaryIO]) -> RemoteFile:
-        """Put a file there; `source` opens it, once for each try. Where it lies then is the server's to say."""
+    def upload_file(self, container_id: str, name: str, source: Callable[[], BinaryIO]) -> RemoteFile:
+        """Upload a file; `source` opens it, once per attempt. The server chooses the path in the container."""
 
-        def send(more: Wire) -> object:
-            options: Any = {**more, "headers": {"Content-Type": "multipart/form-data"}}
+        def send(options: Wire) -> object:
+            request_options: Any = {**options, "headers": {"Content-Type": "multipart/form-data"}}
             with source() as file:
                 parts = [("file", (name, file))]
-                return self.client.post(_files(container_id), cast_to=object, files=parts, options=options)
+                return self.client.post(_files_path(container_id), cast_to=object, files=parts, options=request_options)
 
-        with _reading():
-            made = _file(as_object(self._ask(send, container_id), "the file"))
-        if made is None:
-            raise ProviderFault(f"the server put {name!r} where no code finds it", should_retry=False)
-        return made
+        with _shape_errors():
+            created = _file(as_object(self._request(send, container_id), "the file"))
+        if created is None:
+            raise ProviderFault(f"the server stored {name!r} outside of {CONTAINER_ROOT}", should_retry=False)
+        return created
 
-    @contextmanager
-    def content(self, container_id: str, file_id: str) -> Generator[Iterator[bytes]]:
-        """A file's bytes, as they come."""
-        path = f"{_files(container_id)}/{quote(file_id, safe='')}/content"
-        with self._streaming(path, container_id, file_id) as pieces:
-            yield pieces
+    def stream_file(self, container_id: str, file_id: str) -> AbstractContextManager[Iterator[bytes]]:
+        """Stream the content of a file."""
+        path = f"{_files_path(container_id)}/{quote(file_id, safe='')}/content"
+        return self._stream(path, container_id, file_id)
 
-    def remove(self, container_id: str, file_id: str) -> None:
-        """Remove a file; `FileGone` where it has gone already."""
+    def delete_file(self, container_id: str, file_id: str) -> None:
+        """Delete a file; `FileGone` if it does not exist."""
         files = self.client.containers.files
-        self._ask(lambda more: files.delete(file_id, container_id=container_id, **more), container_id, file_id)
+        self._request(
+            lambda options: files.delete(file_id, container_id=container_id, **options), container_id, file_id
+        )
 
-    # ── archives, where the server takes them ────────────────────────────────────────────────────────────────────────
+    # ── archives: an extension ───────────────────────────────────────────────────────────────────────────────────────
 
     def takes_archives(self, container_id: str) -> bool:
-        """Ask the server, by an archive with nothing in it. One that has never heard of archives says so at once."""
+        """Probe for the archive extension with an empty tar."""
+
+        def probe(options: Wire) -> object:
+            return self._put_archive(container_id, _EMPTY_TAR, options)
+
         try:
-            answer = self._ask(lambda more: self._put(container_id, _EMPTY_TAR, more), tries=1)
+            answer = self._request(probe, max_attempts=1)
         except ProviderFault as fault:
             if fault.status not in _NO_SUCH_ROUTE:
-                answer = self._ask(lambda more: self._put(container_id, _EMPTY_TAR, more), container_id)
-            elif not self.retrieve(container_id).is_alive:  # then it was refused for another reason
+                answer = self._request(probe, container_id)
+            elif not self.retrieve(container_id).is_alive:  # refused because the container is gone
                 raise ContainerGone(container_id, str(fault), fault.status) from fault
             else:
                 return False
         return isinstance(answer, dict) and cast("Wire", answer).get("object") == "container.archive"
 
-    def unpack(self, container_id: str, tar: Callable[[], Iterator[bytes]]) -> None:
-        """Send a tar to be unpacked; `tar` makes it, once for each try."""
-        self._ask(lambda more: self._put(container_id, tar(), more), container_id)
+    def upload_archive(self, container_id: str, tar: Callable[[], Iterator[bytes]]) -> None:
+        """Send a tar for the server to unpack; `tar` produces it, once per attempt."""
+        self._request(lambda options: self._put_archive(container_id, tar(), options), container_id)
 
-    @contextmanager
-    def pack(self, container_id: str) -> Generator[Iterator[bytes]]:
-        """All files as one tar."""
-        with self._streaming(f"{_path(container_id)}/archive", container_id) as pieces:
-            yield pieces
+    def stream_archive(self, container_id: str) -> AbstractContextManager[Iterator[bytes]]:
+        """Stream all files as one tar."""
+        return self._stream(f"{_path(container_id)}/archive", container_id)
 
-    # ── asking ───────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── requests ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _ask(
+    def _request(
         self,
         request: Callable[[Wire], T],
         container_id: str | None = None,
         file_id: str | None = None,
-        tries: int | None = None,
+        max_attempts: int | None = None,
     ) -> T:
-        def once() -> T:
-            with faults():
-                return request(self._patience())
+        def attempt() -> T:
+            with translate_errors():
+                return request(self._timeout_options())
 
-        policy = self._throttle if tries is None else replace(self._throttle, max_attempts=tries)
+        policy = self._throttle if max_attempts is None else replace(self._throttle, max_attempts=max_attempts)
         try:
-            return with_backoff(once, policy=policy, deadline=self.deadline, clock=self._clock)
+            return with_backoff(attempt, policy=policy, deadline=self.deadline, clock=self._clock)
         except ProviderFault as fault:
-            explained = self._explained(fault, container_id, file_id)
-            if explained is fault:
+            classified = self._classify(fault, container_id, file_id)
+            if classified is fault:
                 raise
-            raise explained from fault
+            raise classified from fault
 
     @contextmanager
-    def _streaming(self, path: str, container_id: str, file_id: str | None = None) -> Generator[Iterator[bytes]]:
-        response = self._ask(lambda more: self._get(path, more, headers=STREAMED), container_id, file_id)
+    def _stream(self, path: str, container_id: str, file_id: str | None = None) -> Generator[Iterator[bytes]]:
+        response = self._request(
+            lambda options: self._get(path, options, headers=STREAM_BODY_HEADERS), container_id, file_id
+        )
         try:
-            yield _pieces(response)
+            yield _chunks(response)
         finally:
             response.close()
 
-    def _patience(self) -> Wire:
-        return {} if self.deadline is None else {"timeout": shorter(self.client, max(0.001, self.deadline.remaining))}
+    def _timeout_options(self) -> Wire:
+        return (
+            {}
+            if self.deadline is None
+            else {"timeout": request_timeout(self.client, max(0.001, self.deadline.remaining))}
+        )
 
-    def _explained(self, fault: ProviderFault, container_id: str | None, file_id: str | None) -> ProviderFault:
-        """What a refusal means. Whatever it is, it has been tried often enough."""
+    def _classify(self, fault: ProviderFault, container_id: str | None, file_id: str | None) -> ProviderFault:
+        """Tell a gone container or file from other faults. The retries are used up, so none of them is retried."""
         fault.should_retry = False
         if container_id is None:
             return fault
@@ -219,23 +249,23 @@ class ContainerApi:
             return FileGone(str(fault), status=fault.status, should_retry=False)
         return ContainerGone(container_id, str(fault), fault.status)
 
-    def _post(self, path: str, body: Wire, more: Wire) -> object:
-        return self.client.post(path, cast_to=object, body=body, options=cast("Any", more))
+    def _post(self, path: str, body: Wire, options: Wire) -> object:
+        return self.client.post(path, cast_to=object, body=body, options=cast("Any", options))
 
-    def _get(self, path: str, more: Wire, **options: object) -> Any:  # noqa: ANN401 - plain data, or a body to be read
-        return self.client.get(path, cast_to=object, options=cast("Any", {**more, **options}))
+    def _get(self, path: str, options: Wire, **more: object) -> Any:  # noqa: ANN401 - JSON, or a body to be read
+        return self.client.get(path, cast_to=object, options=cast("Any", {**options, **more}))
 
-    def _put(self, container_id: str, tar: bytes | Iterator[bytes], more: Wire) -> object:
-        options: Any = {**more, "headers": {"Content-Type": "application/x-tar"}}
-        return self.client.put(f"{_path(container_id)}/archive", cast_to=object, content=tar, options=options)
+    def _put_archive(self, container_id: str, tar: bytes | Iterator[bytes], options: Wire) -> object:
+        request_options: Any = {**options, "headers": {"Content-Type": "application/x-tar"}}
+        return self.client.put(f"{_path(container_id)}/archive", cast_to=object, content=tar, options=request_options)
 
 
 @contextmanager
-def _reading() -> Generator[None]:
-    """An answer that is none of this API's is a fault like others."""
+def _shape_errors() -> Generator[None]:
+    """Turn an answer with an unexpected shape into a `ProviderFault`."""
     try:
         yield
-    except Malformed as error:
+    except MalformedResponse as error:
         raise ProviderFault(f"the answer is not of the Containers API: {error}", should_retry=False) from error
 
 
@@ -243,44 +273,43 @@ def _path(container_id: str) -> str:
     return f"/containers/{quote(container_id, safe='')}"
 
 
-def _files(container_id: str) -> str:
+def _files_path(container_id: str) -> str:
     return f"{_path(container_id)}/files"
 
 
-def _pieces(response: Any) -> Iterator[bytes]:  # noqa: ANN401 - what the SDK has is generated
-    """What comes; one that breaks off is a fault, and no end."""
+def _chunks(response: Any) -> Iterator[bytes]:  # noqa: ANN401 - the SDK's response types are generated
+    """Yield the body; a body that ends early is a `ProviderFault`."""
     try:
-        with faults():
+        with translate_errors():
             yield from response.iter_bytes()
     except http_library().HTTPError as error:
-        raise ProviderFault(f"the answer broke off: {error}") from error
+        raise ProviderFault(f"the connection closed before the answer was complete: {error}") from error
 
 
 def _container(answer: object) -> Container:
     raw = as_object(answer, "the container")
     minutes = as_object(raw.get("expires_after") or {}, "expires_after").get("minutes")
-    if not text_in(raw, "id"):
-        raise Malformed("the container has no id")
+    if not get_str(raw, "id"):
+        raise MalformedResponse("the container has no id")
     return Container(
-        id=text_in(raw, "id"),
-        status=text_in(raw, "status"),
-        memory_limit=text_in(raw, "memory_limit") or None,
+        id=get_str(raw, "id"),
+        status=get_str(raw, "status"),
+        memory_limit=get_str(raw, "memory_limit") or None,
         lifetime=minutes * 60.0 if isinstance(minutes, int | float) else None,
-        lost=text_in(raw, _LOST) or None,
+        lost=get_str(raw, _LOST_FIELD) or None,
     )
 
 
 def _file(raw: Wire) -> RemoteFile | None:
-    path = text_in(raw, "path")
-    place = path.removeprefix(f"{PLACE}/")
-    if place == path or not place:
+    path = get_str(raw, "path")
+    remote_path = path.removeprefix(f"{CONTAINER_ROOT}/")
+    if remote_path == path or not remote_path:
         return None
-    size = raw.get("bytes")
-    created = raw.get("created_at")
+    size, created = raw.get("bytes"), raw.get("created_at")
     return RemoteFile(
-        id=text_in(raw, "id"),
-        place=place,
+        id=get_str(raw, "id"),
+        remote_path=remote_path,
         size=size if isinstance(size, int) else None,
         created_at=created if isinstance(created, int) else 0,
-        source=text_in(raw, "source"),
+        source=get_str(raw, "source"),
     )

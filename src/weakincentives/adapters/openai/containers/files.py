@@ -1,158 +1,245 @@
-"""The files in a container, worked on by path: index, mirror and cache kept in step with what the server has.
+"""`ContainerFiles`: the files of a container by path; keeps index, mirror and read cache in step with the server.
 
-Every method that asks the server is given the container's id, and may raise `ContainerGone`: the manager then calls it
-again with another.
+Calls go one way: `ContainerFilesystem` calls this module, which calls `ContainerManager` for the container and
+`ContainerApi` for its files. A container that is new to these files is filled from the mirror by `open`.
 """
 
 from __future__ import annotations
 
 import io
+import logging
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
-from typing import BinaryIO, Literal
+from typing import BinaryIO, TypeVar
 
-from weakincentives.adapters.openai.containers.api import FileGone
-from weakincentives.adapters.openai.containers.index import Entry, Index
-from weakincentives.adapters.openai.containers.manager import ContainerManager
+from weakincentives.adapters.openai.containers.api import ContainerGone, FileGone
+from weakincentives.adapters.openai.containers.index import FileEntry, FileIndex
+from weakincentives.adapters.openai.containers.manager import ContainerManager, OpenContainer
 from weakincentives.adapters.openai.containers.mirror import Mirror
+from weakincentives.adapters.openai.containers.source import EvaluationScope
 from weakincentives.adapters.openai.containers.transfer import (
-    Archive,
-    OneByOne,
-    Outgoing,
-    Progress,
-    Refused,
+    Download,
+    FileUpload,
+    FileUploader,
     Sink,
-    download,
-    in_parallel,
+    fetch_archive,
+    fetch_file,
+    fetch_files,
+    run_parallel,
+    send_archive,
 )
-from weakincentives.errors import MissingFileError
+from weakincentives.errors import (
+    ContainerExpiredError,
+    FilesystemError,
+    MissingFileError,
+    ProviderFault,
+    WorkspaceError,
+)
 from weakincentives.filesystem import FileStat
 from weakincentives.filesystem.errors import missing_file, not_a_directory, not_a_file
 from weakincentives.filesystem.paths import normalise
+from weakincentives.runtime import ContainerRecreated
 
-_MOST_CACHED = 64 << 20
-_LARGEST_CACHED = 16 << 20
-_FEW = 8  # files that are quicker to get one by one than with all others in one archive
+T = TypeVar("T")
+
+_logger = logging.getLogger(__name__)
+
+_MAX_CACHE_BYTES = 64 << 20
+_MAX_CACHED_FILE_BYTES = 16 << 20
+_MAX_SINGLE_DOWNLOADS = 8  # up to this many files are faster to download one by one than in one archive of all files
 
 
-class ContainerContents:
-    """What is in the container of a manager. A lodger of it: it moves into every new one."""
+class ContainerFiles:
+    """The files of one filesystem in the container of a manager, which other filesystems may use too."""
 
     def __init__(self, manager: ContainerManager, mirror: Mirror) -> None:
-        self.index = Index()
-        self.is_stale = True
-        """Somebody may have changed what is there: it has to be looked at before anything is said of it."""
-        self.was_stale = True
+        self.index = FileIndex()
+        self.mirror = mirror
+        self.recreated: ContainerRecreated | None = None
+        """The last replacement of the container."""
         self._manager = manager
-        self._mirror = mirror
-        self._one_by_one = OneByOne()
+        self._container_id: str | None = None  # the container that has these files
+        self._lost: tuple[str, ...] = ()
+        self._possible_changes = 1
+        self._uploader = FileUploader()
         self._cache: OrderedDict[tuple[str, int | None, int], bytes] = OrderedDict()
-        self._began = datetime.now(UTC)
+        self._created_at = datetime.now(UTC)
+        manager.attach(self)
 
-    # ── moving in ────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── the container ────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def prepare(self) -> None:
-        """Have the mirror there."""
-        _ = self._mirror.files
+    def run(self, work: Callable[[OpenContainer], T], scope: EvaluationScope | None = None) -> T:
+        """Call `work` with the open container; a second time with a replacement, if the first container is gone."""
+        first: ContainerGone | None = None
+        while True:
+            try:
+                result = work(self.open(scope))
+            except ContainerGone as gone:
+                self._manager.report_gone(gone)
+                if first is not None:
+                    what = f"container {gone.container_id}, which replaced it, is gone too"
+                    raise _expired(first.container_id, first, what) from gone
+                first = gone
+            else:
+                self._manager.report_used()
+                return result
 
-    def settle(self, container_id: str) -> tuple[str, ...]:
-        """Put all of the mirror into a container that has none of it; which paths these are."""
-        files, directories = self._mirror.listing()
+    def open(self, scope: EvaluationScope | None = None) -> OpenContainer:
+        """Open a container that has these files. The mirror is opened first: what it refuses costs no container."""
+        self._manager.check_not_closed()
+        try:
+            self.mirror.open()
+            container = self._manager.ensure(scope)
+            if container.id != self._container_id:
+                self._fill(container)
+        except (ProviderFault, FilesystemError, WorkspaceError) as error:
+            lost = self._container_id
+            if lost is None or lost == self._manager.container_id or self._manager.loss is None:
+                raise
+            raise _expired(lost, self._manager.loss, f"a replacement could not be created: {error}") from error
+        return container
+
+    def close(self, *, keep_container: bool = False) -> None:
+        """Release the container, and remove a temporary mirror."""
+        self._container_id = None
+        self._manager.release(self, keep=keep_container)
+        self.mirror.close()
+
+    def _fill(self, container: OpenContainer) -> None:
+        """Upload the mirror into a container that has none of these files."""
+        files, directories = self.mirror.listing()
+        self._lost = self._lost or self.dirty_paths()
         self.index.clear()
         self._cache.clear()
         for directory in directories:
             self.index.make_directory(directory)
         now = int(datetime.now(UTC).timestamp())
-        outgoing: list[Outgoing] = []
+        uploads: list[FileUpload] = []
         for path, size in files:
-            place = self.index.place_for(path)
-            self.index.put(Entry(path, place, None, size, now, is_saved=True))
-            outgoing.append(Outgoing(path, place, size, partial(self._mirror.open_read, path)))
-        self._send(outgoing, directories, container_id)
-        self._mirror.sent.update(path for path, _ in files)
-        self.is_stale = not self._manager.is_fresh
-        return tuple(path for path, _ in files)
+            remote_path = self.index.remote_path_for(path)
+            self.index.put(FileEntry(path, remote_path, None, size, now, is_mirrored=True))
+            uploads.append(FileUpload(path, remote_path, size, partial(self.mirror.open_read, path)))
+        try:
+            self._send(uploads, directories, container)
+        except (ProviderFault, FilesystemError, WorkspaceError):
+            if container.is_new:
+                self._manager.discard()
+            raise
+        self.mirror.uploaded.update(path for path, _ in files)
+        self._possible_changes = 0 if container.is_new else 1
+        replaced, self._container_id = self._container_id, container.id
+        lost, self._lost = self._lost, ()
+        if replaced is not None:
+            self._report_recreated(replaced, container, tuple(path for path, _ in files), lost)
 
-    def _send(self, files: Sequence[Outgoing], directories: Sequence[str], container: str) -> None:
-        api, progress = self._manager.api, self._progress("upload", container, [file.size for file in files])
-        if self._manager.takes_archives:
+    def _send(self, files: Sequence[FileUpload], directories: Sequence[str], container: OpenContainer) -> None:
+        if container.takes_archives:
             if files or directories:
-                Archive.send(api, container, files, list(map(self.index.place_for, directories)), progress)
+                send_archive(files, list(map(self.index.remote_path_for, directories)), container)
             return
-        for file, made in zip(files, self._one_by_one.send(api, container, files, progress), strict=True):
-            self.index.put(Entry(file.path, made.place, made.id, file.size, made.created_at, is_saved=True))
+        for file, sent in zip(files, self._uploader.send_all(files, container), strict=True):
+            self.index.put(
+                FileEntry(file.path, sent.remote_path, sent.id, file.size, sent.created_at, is_mirrored=True)
+            )
 
-    def unsaved(self) -> tuple[str, ...]:
-        """The files whose newest content is in the container only, as far as we know."""
-        return tuple(entry.path for entry in self.index if not entry.is_saved)
+    def _report_recreated(
+        self, old_id: str, container: OpenContainer, restored: tuple[str, ...], lost: tuple[str, ...]
+    ) -> None:
+        reason = str(self._manager.loss)
+        _logger.warning(
+            "container %s was gone (%s); %s replaces it, with %d files restored and %d lost",
+            *(old_id, reason, container.id, len(restored), len(lost)),
+        )
+        self.recreated = ContainerRecreated(
+            old_id, container.id, restored, tuple(sorted(lost)), reason=reason, session_id=container.session_id
+        )
+        container.dispatch(self.recreated)
 
-    # ── looking ──────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── listing ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def refresh(self, container: str) -> None:
-        """Look at what is there. Where files that we put there are not, the container itself is asked after first."""
-        listed = list(self._manager.api.files(container))
-        if self.index.misses(listed):
-            self._manager.require()
+    def expect_changes(self) -> None:
+        """Count a request that may run code in the container; `index` is out of date until the next listing."""
+        self._possible_changes += 1
+
+    def retract_change(self) -> None:
+        """Discount a request that ran no code."""
+        self._possible_changes = max(0, self._possible_changes - 1)
+
+    def dirty_paths(self) -> tuple[str, ...]:
+        """The files whose newest content is only in the container, as of the last listing."""
+        return tuple(entry.path for entry in self.index if not entry.is_mirrored)
+
+    def refresh(self, container: OpenContainer) -> None:
+        """List the files. If uploaded files are missing, the container itself is checked first."""
+        listed = list(container.api.list_files(container.id))
+        if self.index.has_missing(listed):
+            container.api.require_alive(container.id)
         self.index.refresh(listed)
-        self.is_stale = False
+        self._possible_changes = 0
 
-    def look(self, container: str) -> None:
-        """The same, where there is a reason to."""
-        if self.is_stale:
+    def refresh_if_stale(self, container: OpenContainer) -> None:
+        """List the files if they may have changed since the last listing."""
+        if self._possible_changes:
             self.refresh(container)
 
-    def names(self, path: str, container: str) -> list[str]:
-        """What a directory holds."""
-        self.look(container)
+    def names(self, path: str, container: OpenContainer) -> list[str]:
+        """The names in a directory."""
+        self.refresh_if_stale(container)
         if self.index.find(path) is not None:
             raise not_a_directory(path)
         return self.index.names(normalise(path))
 
-    def stat(self, path: str, container: str) -> FileStat:
-        """What is at a path. Where the server does not tell a size, the file has to be read for it."""
-        self.look(container)
+    def stat(self, path: str, container: OpenContainer) -> FileStat:
+        """Describe a path. If the server lists no size, the file is downloaded to measure it."""
+        self.refresh_if_stale(container)
         entry = self.index.find(path)
         if entry is None:
-            return FileStat(normalise(path), 0, is_dir=True, modified_at=self._began)
-        size = len(self.content(entry, container)) if entry.size is None else entry.size
+            return FileStat(normalise(path), 0, is_dir=True, modified_at=self._created_at)
+        size = len(self._content(entry, container)) if entry.size is None else entry.size
         return FileStat(entry.path, size, is_dir=False, modified_at=datetime.fromtimestamp(entry.created_at, UTC))
 
-    def read(self, path: str, container: str) -> bytes:
-        """A file's content: the mirror's where that is the same, or the cache's, or the container's."""
-        self.look(container)
+    # ── reading ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def read(self, path: str, container: OpenContainer) -> bytes:
+        """The content of a file: from the mirror if that has the same, else from the cache or the container."""
+        self.refresh_if_stale(container)
         entry = self.index.find(path)
         if entry is None:
             raise not_a_file(path)
-        if entry.is_saved:
-            with suppress(MissingFileError):  # somebody has tidied up in the mirror; the container has it still
-                return self._mirror.files.read_bytes(entry.path)
+        if entry.is_mirrored:
+            with suppress(MissingFileError):  # deleted from the mirror by other code; the container still has it
+                return self.mirror.files.read_bytes(entry.path)
         try:
-            return self.content(entry, container)
+            return self._content(entry, container)
         except FileGone as gone:
-            self.is_stale = True
+            self.expect_changes()
             raise missing_file(path) from gone
 
-    def content(self, entry: Entry, container: str) -> bytes:
-        """What the container has. Kept by id and size, since another content has another of the one or the other."""
-        entry = self._listed(entry, container)
+    def dirty_content(self, path: str, container: OpenContainer) -> dict[str, bytes]:
+        """The content of the file at a path, or of those below it, that only the container has."""
+        return {one.path: self._content(one, container) for one in self.index.files_at(path) if not one.is_mirrored}
+
+    def _content(self, entry: FileEntry, container: OpenContainer) -> bytes:
+        """Download a file, through a cache whose key changes with the content: id, size and time of creation."""
+        entry = self._with_id(entry, container)
         key = (entry.file_id or "", entry.size, entry.created_at)
         if key in self._cache:
             self._cache.move_to_end(key)
             return self._cache[key]
         target = io.BytesIO()
-        download(self._manager.api, container, entry, target)
+        fetch_file(entry, target, container)
         content = target.getvalue()
-        if entry.size is not None and len(content) <= _LARGEST_CACHED:
+        if entry.size is not None and len(content) <= _MAX_CACHED_FILE_BYTES:
             self._cache[key] = content
-            while sum(map(len, self._cache.values())) > _MOST_CACHED:
+            while sum(map(len, self._cache.values())) > _MAX_CACHE_BYTES:
                 self._cache.popitem(last=False)
         return content
 
-    def _listed(self, entry: Entry, container: str) -> Entry:
-        """The same file, with the id that an archive did not tell."""
+    def _with_id(self, entry: FileEntry, container: OpenContainer) -> FileEntry:
+        """The same file with its id, which is unknown after an archive upload until the files are listed."""
         if entry.file_id is not None:
             return entry
         self.refresh(container)
@@ -163,75 +250,58 @@ class ContainerContents:
 
     # ── changing ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def upload(self, path: str, size: int, source: Callable[[], BinaryIO], container: str) -> None:
-        """Put a file there; only then does the one before it go."""
-        before, place = self.index.get(path), self.index.place_for(path)
-        if before is not None and before.place != place:
-            before = self._listed(before, container)
-        made = self._one_by_one.send_one(self._manager.api, container, Outgoing(path, place, size, source))
-        self.index.put(Entry(path, made.place, made.id, size, made.created_at))
-        if before is not None and before.file_id not in (None, made.id):
-            self._remove(before, container)
+    def upload(self, path: str, size: int, source: Callable[[], BinaryIO], container: OpenContainer) -> None:
+        """Upload a file, then delete the one that it replaces."""
+        before, remote_path = self.index.get(path), self.index.remote_path_for(path)
+        if before is not None and before.remote_path != remote_path:
+            before = self._with_id(before, container)
+        created = self._uploader.send(FileUpload(path, remote_path, size, source), container)
+        self.index.put(FileEntry(path, created.remote_path, created.id, size, created.created_at))
+        if before is not None and before.file_id not in (None, created.id):
+            _delete_file(before, container)
 
-    def delete(self, path: str, container: str) -> None:
-        """Remove a file, or a directory with all that is in it."""
+    def delete(self, path: str, container: OpenContainer) -> None:
+        """Delete a file, or a directory with its content."""
         is_file = self.index.get(path) is not None
-        if any(entry.file_id is None for entry in self.index.at(path)):
+        if any(entry.file_id is None for entry in self.index.files_at(path)):
             self.refresh(container)
-        in_parallel([partial(self._remove, entry, container) for entry in self.index.at(path)], lambda: None)
+        run_parallel([partial(_delete_file, entry, container) for entry in self.index.files_at(path)], lambda: None)
         if not is_file:
-            self.index.drop_directory(path)
+            self.index.remove_directory(path)
         elif self.index.get(path) is not None:
-            self.index.drop(path)
+            self.index.remove(path)
 
-    def _remove(self, entry: Entry, container: str) -> None:
-        with suppress(FileGone):  # so it is where it should be
-            self._manager.api.remove(container, entry.file_id or "")
-
-    def make_directory(self, path: str, container: str) -> None:
-        """Where directories can be sent, code in the container sees it too; elsewhere it is our own knowledge."""
+    def make_directory(self, path: str, container: OpenContainer) -> None:
+        """Create a directory. Without the archive extension it exists in the index only."""
         if not self.index.is_directory(path):
-            if self._manager.takes_archives:
+            if container.takes_archives:
                 self._send([], [path], container)
             self.index.make_directory(path)
 
-    def unsaved_at(self, path: str, container: str) -> dict[str, bytes]:
-        """The content of a file, or of those below a directory, that only the container has."""
-        return {entry.path: self.content(entry, container) for entry in self.index.at(path) if not entry.is_saved}
+    # ── downloading ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    # ── bringing it here ─────────────────────────────────────────────────────────────────────────────────────────────
+    def fetch(self, wanted: Sequence[FileEntry], sink: Sink, container: OpenContainer) -> Download:
+        """Download files into a sink by the faster transfer."""
+        if container.takes_archives and len(wanted) > _MAX_SINGLE_DOWNLOADS:
+            paths = {one.remote_path: one.path for one in wanted}
+            return fetch_archive(paths.get, sink, container, [one.size or 0 for one in wanted])
+        return fetch_files([self._with_id(entry, container) for entry in wanted], sink, container)
 
-    def fetch(self, wanted: Sequence[Entry], sink: Sink, container: str) -> tuple[dict[str, int], Refused]:
-        """Hand files to a sink, by the quicker route; how many bytes each of them had, and what was not taken."""
-        came, counting = _counting(sink)
-        api, progress = self._manager.api, self._progress("download", container, [one.size or 0 for one in wanted])
-        if self._manager.takes_archives and len(wanted) > _FEW:
-            paths = {one.place: one.path for one in wanted}
-            return came, Archive.fetch(api, container, paths.get, counting, progress)
-        listed = [self._listed(entry, container) for entry in wanted]
-        return came, self._one_by_one.fetch(api, container, listed, counting, progress)
-
-    def fetch_all(self, sink: Sink, container: str) -> tuple[dict[str, int], Refused] | None:
-        """Hand everything to a sink without so much as a listing; None where another route is quicker."""
-        if not self._manager.takes_archives or not (self.is_stale or len(self.unsaved()) > _FEW):
-            return None
-        came, counting = _counting(sink)
-        progress = self._progress("download", container, None)
-        return came, Archive.fetch(self._manager.api, container, self.index.path_of, counting, progress)
-
-    def _progress(
-        self, direction: Literal["upload", "download"], container: str, sizes: Sequence[int] | None
-    ) -> Progress:
-        return Progress(self._manager.tell, direction, container, sizes, session_id=self._manager.session_id)
+    def fetch_all(self, sink: Sink, container: OpenContainer) -> Download | None:
+        """Download everything as one archive, without a listing; None if another transfer is faster."""
+        is_faster = self._possible_changes or len(self.dirty_paths()) > _MAX_SINGLE_DOWNLOADS
+        return fetch_archive(self.index.path_of, sink, container) if container.takes_archives and is_faster else None
 
 
-def _counting(sink: Sink) -> tuple[dict[str, int], Sink]:
-    """The same sink, and how many bytes it was given for each path."""
-    came: dict[str, int] = {}
+def _delete_file(entry: FileEntry, container: OpenContainer) -> None:
+    with suppress(FileGone):
+        container.api.delete_file(container.id, entry.file_id or "")
 
-    def counting(path: str, content: Iterator[bytes]) -> None:
-        sizes: list[int] = []
-        sink(path, (piece for piece in content if sizes.append(len(piece)) is None))
-        came[path] = sum(sizes)
 
-    return came, counting
+def _expired(container_id: str, gone: ContainerGone, what: str) -> ContainerExpiredError:
+    return ContainerExpiredError(
+        f"container {container_id} is gone ({gone}), and {what}. The files in the local mirror are safe; try again, or "
+        "sync earlier",
+        container_id=container_id,
+        original_error=gone,
+    )

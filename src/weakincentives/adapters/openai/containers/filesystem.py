@@ -1,30 +1,34 @@
-"""`ContainerFilesystem`: the files of a container as a `Filesystem`.
+"""`ContainerFilesystem`: the files of a container as a `Filesystem`, with snapshot and restore.
 
-Three things are kept beside the container: an index of what is in it (`container_index`), a mirror on this machine with
-all whose content we know (`container_mirror`), and a cache of what was read. The mirror is what a container that is
-gone is restored from: the files that it began with, and everything that was written or synced through here.
+Beside the container there are an index of its files, a mirror on the host and a read cache (`ContainerFiles`). A
+container that is gone is restored from the mirror: the initial files, and all that was written or synced through here.
+
+Snapshots make tool calls transactional. Without them a tool that fails after it wrote files would leave these files in
+the container, although the call is reported as without effect.
 """
 
 from __future__ import annotations
 
 import io
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 from weakref import WeakSet
 
 from weakincentives.adapters.openai.config import ContainerConfig
-from weakincentives.adapters.openai.containers.files import ContainerContents
-from weakincentives.adapters.openai.containers.manager import ContainerManager
+from weakincentives.adapters.openai.containers.api import ContainerGone
+from weakincentives.adapters.openai.containers.files import ContainerFiles
+from weakincentives.adapters.openai.containers.manager import ContainerManager, OpenContainer
 from weakincentives.adapters.openai.containers.mirror import Mirror
+from weakincentives.adapters.openai.containers.source import EvaluationScope
 from weakincentives.adapters.openai.containers.sync import download_all, sync
 from weakincentives.errors import FilesystemError, ProviderFault
 from weakincentives.filesystem import FileStat, FilesystemBase, HostFilesystem, HostSnapshot
 from weakincentives.filesystem.errors import directory_not_empty, root_not_deletable
 from weakincentives.filesystem.paths import join, normalise, split
-from weakincentives.runtime import WorkspaceSynced
+from weakincentives.runtime import ContainerRecreated, WorkspaceSynced
 
 if TYPE_CHECKING:
     from openai import OpenAI
@@ -34,32 +38,31 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """A path that was changed, and what was at it or below it that the mirror did not have."""
+    """A changed path, and the earlier content at it or below it that was not in the mirror."""
 
     path: str
-    rescued: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
+    content_before: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
 
 
 class ContainerSnapshot:
-    """A moment of one `ContainerFilesystem`, to hand back to its `restore`."""
+    """A snapshot of one `ContainerFilesystem`, for its `restore`."""
 
-    __slots__ = ("__weakref__", "made", "mirror", "position")
+    __slots__ = ("__weakref__", "directories", "mirror", "position")
 
-    def __init__(self, mirror: HostSnapshot | None, made: frozenset[str], position: int) -> None:
+    def __init__(self, mirror: HostSnapshot | None, directories: frozenset[str], position: int) -> None:
         self.mirror = mirror
-        self.made = made
+        self.directories = directories
         self.position = position
 
 
 class ContainerFilesystem(FilesystemBase):
-    """A `Filesystem` over a container, which is made when it is first needed.
+    """A `Filesystem` over a container, which is created on first use. It may be shared by threads.
 
-    A container that has expired is replaced, and gets back all that is mirrored here; `ContainerRecreated` says what
-    was lost. What code in the container does is seen after a `refresh`, which a workspace does after every turn.
+    A container that expired is replaced and filled from the mirror; `ContainerRecreated` lists what was lost. Changes
+    by code in the container are visible after `refresh`; a workspace refreshes after every turn.
 
-    `tarball_path` is a tar of the files to begin with. `local_root` is the mirror: a directory, or a function that
-    makes one when it is needed; what it holds is put into the container. Without it there is a temporary one.
-    Threads may share it; they take turns.
+    `tarball_path` is a tar of initial files. `local_root` is the mirror: a directory, or a function that creates it on
+    first use; its files are uploaded. Without it the mirror is a temporary directory.
     """
 
     def __init__(
@@ -73,8 +76,8 @@ class ContainerFilesystem(FilesystemBase):
     ) -> None:
         self.manager = manager or ContainerManager(config=container_config, client=client)
         self._mirror = Mirror(local_root, tarball_path)
-        self._contents = ContainerContents(self.manager, self._mirror)
-        self._log: list[_Change] = []
+        self._files = ContainerFiles(self.manager, self._mirror)
+        self._changes: list[_Change] = []
         self._snapshots: WeakSet[ContainerSnapshot] = WeakSet()
 
     def __repr__(self) -> str:
@@ -82,86 +85,105 @@ class ContainerFilesystem(FilesystemBase):
 
     @property
     def container_id(self) -> str | None:
-        """The container's id, or None if there is none yet."""
+        """The id of the container; None before one exists."""
         return self.manager.container_id
 
-    def ensure_container(self) -> str:
-        """Make the container if need be, with the files that it begins with, and return its id."""
+    @property
+    def recreated(self) -> ContainerRecreated | None:
+        """The last replacement of the container."""
+        return self._files.recreated
+
+    def ensure_container(self, scope: EvaluationScope | None = None) -> str:
+        """Create the container and fill it with the initial files, if necessary; return its id."""
         with self.manager.lock:
-            self.manager.admit(self._contents)
-            return self.manager.ensure()
+            return self._files.run(lambda container: container.id, scope)
 
     def cleanup(self, *, keep_container: bool = False) -> None:
-        """Release everything: the container, if it was made here and nobody else uses it, and a temporary mirror."""
+        """Delete the container, if it was created here and no other filesystem uses it, and a temporary mirror."""
         with self.manager.lock:
-            self.manager.release(self._contents, keep=keep_container)
-            self._mirror.close()
+            self._files.close(keep_container=keep_container)
 
-    # ── what code in the container has done ──────────────────────────────────────────────────────────────────────────
+    # ── changes by code in the container ─────────────────────────────────────────────────────────────────────────────
 
     def refresh(self) -> None:
-        """Look at what is in the container now."""
-        self._run(".", self._contents.refresh)
+        """List the files of the container now."""
+        self._run(".", self._files.refresh)
 
-    def look_again(self, container_id: str) -> None:
-        """The same for a container that was just used; where it is gone by now, that is left to whoever needs it."""
+    def refresh_after_request(self, container_id: str, scope: EvaluationScope) -> None:
+        """List the files if this is still the container. A container that is gone is replaced on its next use."""
         with self.manager.lock:
-            if self.container_id == container_id:
-                self._contents.refresh(container_id)
+            container = self.manager.current(scope)
+            if container is None or container.id != container_id:
+                return
+            try:
+                self._files.refresh(container)
+            except ContainerGone as gone:
+                self.manager.report_gone(gone)
+                raise
 
     def expect_changes(self) -> None:
-        """Somebody is about to work in the container: what is known of it will have to be asked anew."""
-        self._contents.was_stale, self._contents.is_stale = self._contents.is_stale, True
+        """A request that may run code in the container is about to be sent: list the files before the next use."""
+        self._files.expect_changes()
 
-    def nothing_changed(self) -> None:
-        """Nobody did, after all."""
-        self._contents.is_stale = self._contents.was_stale
+    def retract_change(self) -> None:
+        """That request ran no code."""
+        self._files.retract_change()
 
-    def elsewhere(self) -> dict[str, str]:
-        """Where the files are that do not lie in the container where their paths say."""
-        return self._contents.index.elsewhere()
+    def relocated(self) -> dict[str, str]:
+        """Paths of files whose path in the container differs, each with that path."""
+        return self._files.index.relocated()
 
     def known_paths(self) -> tuple[str, ...]:
-        """The files that were there when it was last looked at. Asks nobody."""
-        return tuple(sorted(entry.path for entry in self._contents.index))
+        """All files of the last listing. Sends no request."""
+        return tuple(sorted(entry.path for entry in self._files.index))
 
-    def unsaved(self) -> tuple[str, ...]:
-        """Those of them whose newest content is in the container only."""
-        return self._contents.unsaved()
+    def dirty_paths(self) -> tuple[str, ...]:
+        """The files of the last listing whose newest content is only in the container."""
+        return self._files.dirty_paths()
+
+    # ── host copies ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def copy_results(self, target: HostFilesystem) -> None:
-        """Copy the files of the mirror that are new, or not what they were when it was made."""
+        """Copy the files of the mirror that are new, or changed since the mirror was created."""
         for path in sorted(self._mirror.changed):
             if self._mirror.files.is_file(path):
-                self._mirror.copy(path, target)
+                self._mirror.copy_to(target, path)
 
     def sync(self) -> WorkspaceSynced:
-        """Bring everything in the container into the mirror, and say what is different there now."""
-        return self._told(self._run(".", partial(sync, self._contents, self._mirror), ask=True))
+        """Download all changes into the mirror; return what changed there."""
+        return self._run_sync(partial(sync, self._files))
 
     def download_all(self, dest: Path) -> WorkspaceSynced:
-        """Bring everything in the container into a directory, and say what is different there now."""
-        return self._told(self._run(".", partial(download_all, self._contents, self._mirror, Path(dest)), ask=True))
+        """Download everything into a directory; return what changed there."""
+        return self._run_sync(partial(download_all, self._files, Path(dest)))
+
+    def _run_sync(self, work: Callable[[OpenContainer], WorkspaceSynced]) -> WorkspaceSynced:
+        def dispatched(container: OpenContainer) -> WorkspaceSynced:
+            synced = work(container)
+            container.dispatch(synced)
+            return synced
+
+        return self._run(".", dispatched, check=True)
 
     # ── reading ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def read_bytes(self, path: str) -> bytes:
         split(path)
-        return self._run(path, partial(self._contents.read, path))
+        return self._run(path, partial(self._files.read, path))
 
     def stat(self, path: str) -> FileStat:
         split(path)
-        return self._run(path, partial(self._contents.stat, path))
+        return self._run(path, partial(self._files.stat, path))
 
     def list_dir(self, path: str = ".") -> list[str]:
         split(path)
-        return self._run(path, partial(self._contents.names, path))
+        return self._run(path, partial(self._files.names, path))
 
     def scan(self, path: str = ".") -> list[FileStat]:
-        parts, contents = split(path), self._contents
+        parts, files = split(path), self._files
 
-        def work(container: str) -> list[FileStat]:
-            return [contents.stat(join((*parts, name)), container) for name in contents.names(path, container)]
+        def work(container: OpenContainer) -> list[FileStat]:
+            return [files.stat(join((*parts, name)), container) for name in files.names(path, container)]
 
         return self._run(path, work)
 
@@ -171,25 +193,25 @@ class ContainerFilesystem(FilesystemBase):
         split(path)
         copied = bytes(content)
 
-        def work(container: str) -> None:
-            self._contents.look(container)
-            known = self._contents.index.check_writable(path)
-            self._note(known, container)
-            self._contents.upload(known, len(copied), lambda: io.BytesIO(copied), container)
-            self._mirror.put(known, (copied,))
-            self._contents.index.save(known)
+        def work(container: OpenContainer) -> None:
+            self._files.refresh_if_stale(container)
+            known = self._files.index.check_writable(path)
+            self._log_change(known, container)
+            self._files.upload(known, len(copied), lambda: io.BytesIO(copied), container)
+            self._mirror.write(known, (copied,))
+            self._files.index.mark_mirrored(known)
 
         self._run(path, work)
 
     def mkdir(self, path: str) -> None:
         parts = split(path)
 
-        def work(container: str) -> None:
-            self._contents.look(container)
-            self._contents.index.refuse_file_on_the_way(path, parts)
-            if not self._contents.index.is_directory(join(parts)):
-                self._note(join(parts), container)
-                self._contents.make_directory(join(parts), container)
+        def work(container: OpenContainer) -> None:
+            self._files.refresh_if_stale(container)
+            self._files.index.check_directories(path, parts)
+            if not self._files.index.is_directory(join(parts)):
+                self._log_change(join(parts), container)
+                self._files.make_directory(join(parts), container)
                 self._mirror.files.mkdir(path)
 
         self._run(path, work)
@@ -199,14 +221,14 @@ class ContainerFilesystem(FilesystemBase):
             raise root_not_deletable(path)
         known = normalise(path)
 
-        def work(container: str) -> None:
-            self._contents.look(container)
-            index = self._contents.index
+        def work(container: OpenContainer) -> None:
+            self._files.refresh_if_stale(container)
+            index = self._files.index
             index.find(path)
             if index.is_directory(known) and index.names(known) and not recursive:
                 raise directory_not_empty(path)
-            self._note(known, container)
-            self._contents.delete(known, container)
+            self._log_change(known, container)
+            self._files.delete(known, container)
             self._mirror.remove(known)
 
         self._run(path, work)
@@ -214,81 +236,72 @@ class ContainerFilesystem(FilesystemBase):
     # ── snapshots ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def snapshot(self) -> ContainerSnapshot:
-        """The present moment. It covers what is changed through here, not what code in the container does."""
+        """Take a snapshot. It covers changes through this object, not those by code in the container."""
         with self.manager.lock:
-            mirror = self._mirror.snapshot() if self._mirror.is_open else None
-            snapshot = ContainerSnapshot(mirror, self._contents.index.made, len(self._log))
+            mirror = self._mirror.files.snapshot() if self._mirror.is_open else None
+            snapshot = ContainerSnapshot(mirror, self._files.index.created_directories, len(self._changes))
             self._snapshots.add(snapshot)
             return snapshot
 
     def restore(self, snapshot: object, /) -> None:
-        """Put back what was changed through here since then."""
+        """Undo the changes through this object since the snapshot."""
         with self.manager.lock:
             if not isinstance(snapshot, ContainerSnapshot) or snapshot not in self._snapshots:
                 raise FilesystemError("this snapshot was taken of another filesystem", path=".")
-            since = self._log[snapshot.position :]
-            if since and snapshot.mirror is not None:
-                self._mirror.restore(snapshot.mirror)
-                for path, content in _rescued(since).items():
-                    self._mirror.put(path, (content,))
-                changed = sorted({change.path for change in since})
-                self._log += [_Change(path) for path in changed]
-                self._run(".", partial(self._put_back, changed, snapshot.made))
+            changes = self._changes[snapshot.position :]
+            if changes and snapshot.mirror is not None:
+                self._mirror.files.restore(snapshot.mirror)
+                for path, content in _first_contents(changes).items():
+                    self._mirror.write(path, (content,))
+                changed = sorted({change.path for change in changes})
+                self._changes += [_Change(path) for path in changed]
+                self._run(".", partial(self._upload_restored, changed, snapshot.directories))
 
-    def _put_back(self, changed: Sequence[str], made: frozenset[str], container: str) -> None:
-        """Let the container follow the mirror: first what has to go, then what has to come."""
-        contents, mirror = self._contents, self._mirror
-        contents.look(container)
+    def _upload_restored(self, changed: Sequence[str], directories: frozenset[str], container: OpenContainer) -> None:
+        """Make the container equal to the restored mirror at the changed paths: delete first, then upload."""
+        files, mirror = self._files, self._mirror
+        files.refresh_if_stale(container)
         for path in changed:
-            is_replaced = contents.index.get(path) is not None and mirror.files.is_file(path)
-            if not is_replaced and (contents.index.get(path) is not None or contents.index.is_directory(path)):
-                contents.delete(path, container)
+            is_replaced = files.index.get(path) is not None and mirror.files.is_file(path)
+            if not is_replaced and (files.index.get(path) is not None or files.index.is_directory(path)):
+                files.delete(path, container)
         for path in [found for top in changed for found in mirror.files_at(top)]:
-            contents.upload(path, mirror.files.stat(path).size, partial(mirror.open_read, path), container)
-            contents.index.save(path)
-        for path in sorted(made | {path for path in changed if mirror.files.is_dir(path)}):
-            contents.make_directory(path, container)
+            files.upload(path, mirror.files.stat(path).size, partial(mirror.open_read, path), container)
+            files.index.mark_mirrored(path)
+        for path in sorted(directories | {path for path in changed if mirror.files.is_dir(path)}):
+            files.make_directory(path, container)
 
-    def _note(self, path: str, container: str) -> None:
-        """A path is about to be changed. Where somebody may want it back, what only the container has is kept."""
+    def _log_change(self, path: str, container: OpenContainer) -> None:
+        """Log a change that is about to happen; while a snapshot exists, save what only the container has."""
         if not self._snapshots:
-            self._log.clear()
+            self._changes.clear()
             return
         for snapshot in self._snapshots:
-            if snapshot.mirror is None:  # it is from before anything was opened, when all was as it is now
-                snapshot.mirror = self._mirror.snapshot()
-        top = self._contents.index.topmost_missing(path)
-        self._log.append(_Change(top, self._contents.unsaved_at(top, container)))
+            if snapshot.mirror is None:  # taken before the mirror was opened, and nothing has changed since
+                snapshot.mirror = self._mirror.files.snapshot()
+        top = self._files.index.topmost_missing(path)
+        self._changes.append(_Change(top, self._files.dirty_content(top, container)))
 
-    # ── how anything is done ─────────────────────────────────────────────────────────────────────────────────────────
-
-    def _run(self, path: str, work: Callable[[str], T], *, ask: bool = False) -> T:
-        """Do something in the container; where all of it counts, `ask` after the container first."""
+    def _run(self, path: str, work: Callable[[OpenContainer], T], *, check: bool = False) -> T:
+        """Run `work` with the open container; `check` retrieves the container first, whenever it was last used."""
         with self.manager.lock:
-            self.manager.admit(self._contents)
             try:
-                if ask:
+                if check:
                     self.manager.check()
-                return self.manager.run(work)
+                return self._files.run(work)
             except ProviderFault as fault:
                 raise FilesystemError(f"{path!r}: {fault}", path=path) from fault
 
-    def _told(self, synced: WorkspaceSynced) -> WorkspaceSynced:
-        synced = replace(synced, session_id=self.manager.session_id)
-        self.manager.tell(synced)
-        return synced
+
+def _is_below(path: str, tops: Sequence[str]) -> bool:
+    return any(path == top or path.startswith(f"{top}/") for top in tops)
 
 
-def _rescued(changes: Sequence[_Change]) -> dict[str, bytes]:
-    """What files held before the first of these changes to them, where only the container knew."""
+def _first_contents(changes: Sequence[_Change]) -> dict[str, bytes]:
+    """The content of each file before its first change, where it was not in the mirror."""
     found: dict[str, bytes] = {}
     changed: list[str] = []
     for change in changes:
-        untouched = {path for path in change.rescued if not any(_is_below(path, earlier) for earlier in changed)}
-        found |= {path: change.rescued[path] for path in untouched}
+        found |= {path: content for path, content in change.content_before.items() if not _is_below(path, changed)}
         changed.append(change.path)
     return found
-
-
-def _is_below(path: str, top: str) -> bool:
-    return path == top or path.startswith(f"{top}/")

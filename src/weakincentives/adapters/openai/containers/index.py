@@ -1,8 +1,7 @@
-"""What is in a container, by path: an index over an API that knows only ids. Pure.
+"""Index of a container's files by path, over an API that has only file ids. Pure: no I/O.
 
-A container has no directories of its own: they are what the paths of its files say, and what was made through us. Where
-a file lies in the container is its *place*. That is its path, unless the server will not have it so; then this is where
-the two are told apart.
+A container has no directories: they follow from the paths of its files, and from `mkdir`. The *remote path*
+of a file is its path in the container. It equals the path here, unless the server changes or refuses the name.
 """
 
 from __future__ import annotations
@@ -17,226 +16,227 @@ from weakincentives.errors import InvalidPathError
 from weakincentives.filesystem.errors import missing_file, not_a_directory, not_a_file
 from weakincentives.filesystem.paths import MAX_NAME_BYTES, ROOT, Parts, join, split
 
-_KEPT_OF_A_LONG_NAME = 180
+_MAX_ESCAPED_PREFIX_BYTES = 180
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """A file. `file_id` is None where it came in an archive and nobody has listed it since.
+class FileEntry:
+    """A file. `file_id` is None if it was uploaded in an archive and not listed since.
 
-    `is_saved` says that the same content is kept on this side.
+    `is_mirrored`: the mirror has the same content.
     """
 
     path: str
-    place: str
+    remote_path: str
     file_id: str | None
     size: int | None
     created_at: int
-    is_saved: bool = False
+    is_mirrored: bool = False
 
 
-class Index:
-    """All files, the directories above them, and the directories that were made."""
+class FileIndex:
+    """All files, their parent directories, and directories without files."""
 
     def __init__(self) -> None:
-        self.made: frozenset[str] = frozenset()
-        """Directories that are there without any file in them. Replaced and never changed, so that it can be kept."""
+        self.created_directories: frozenset[str] = frozenset()
+        """Directories that exist without any file in them. Replaced and never modified, so a snapshot can hold it."""
         self.refused: tuple[tuple[str, str], ...] = ()
-        """What was listed and has no path here, each with the reason."""
-        self._entries: dict[str, Entry] = {}
+        """Listed files whose remote path is not a valid path here, each with the reason."""
+        self._entries: dict[str, FileEntry] = {}
         self._children: dict[str, set[str]] = {ROOT: set()}
-        self._places: dict[str, str] = {}
+        self._paths: dict[str, str] = {}  # by remote path
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    def __iter__(self) -> Iterator[Entry]:
+    def __iter__(self) -> Iterator[FileEntry]:
         return iter(self._entries.values())
 
-    def get(self, path: str) -> Entry | None:
-        """The file at a path in normal form."""
+    def get(self, path: str) -> FileEntry | None:
+        """The file at a normalised path."""
         return self._entries.get(path)
 
     def is_directory(self, path: str) -> bool:
         return path in self._children
 
     def names(self, path: str) -> list[str]:
-        """What a directory holds."""
+        """The names in a directory."""
         return sorted(self._children[path])
 
-    def find(self, path: str) -> Entry | None:
-        """The file at a path as it was given, or None for a directory; otherwise the error that says what is wrong."""
+    def find(self, path: str) -> FileEntry | None:
+        """The file at a path as the caller wrote it, or None for a directory; otherwise raises."""
         parts = split(path)
         known = join(parts)
         if known in self._children:
             return None
         entry = self._entries.get(known)
         if entry is None:
-            self.refuse_file_on_the_way(path, parts[:-1])
+            self.check_directories(path, parts[:-1])
             raise missing_file(path)
         return entry
 
-    def refuse_file_on_the_way(self, path: str, parts: Parts) -> None:
-        """Refuse `path` if one of the directories that it needs is a file."""
+    def check_directories(self, path: str, parts: Parts) -> None:
+        """Refuse `path` if one of the directories `parts` is a file."""
         for length in range(1, len(parts) + 1):
             if join(parts[:length]) in self._entries:
                 raise not_a_directory(path, component=join(parts[:length]))
 
     def check_writable(self, path: str) -> str:
-        """The normal form of a path at which a file can be written."""
+        """The normalised form of a path to which a file can be written; otherwise raises."""
         parts = split(path)
         known = join(parts)
         if known in self._children:
             raise not_a_file(path)
-        self.refuse_file_on_the_way(path, parts[:-1])
+        self.check_directories(path, parts[:-1])
         return known
 
     def topmost_missing(self, path: str) -> str:
-        """The path, or the first directory on the way to it that is not there."""
+        """The first parent directory that does not exist, or the path itself."""
         parts = split(path)
-        above = (join(parts[:length]) for length in range(1, len(parts)))
-        return next((one for one in above if one not in self._children), path)
+        parents = (join(parts[:length]) for length in range(1, len(parts)))
+        return next((one for one in parents if one not in self._children), path)
 
-    def files_below(self, path: str) -> list[Entry]:
-        """Every file in a directory, at every depth."""
-        prefix = "" if path == ROOT else f"{path}/"
-        return [entry for known, entry in self._entries.items() if known.startswith(prefix)]
-
-    def at(self, path: str) -> list[Entry]:
+    def files_at(self, path: str) -> list[FileEntry]:
         """The file at a path, or every file below it."""
         entry = self._entries.get(path)
-        return self.files_below(path) if entry is None else [entry]
+        return self._files_below(path) if entry is None else [entry]
 
-    def path_of(self, place: str) -> str:
-        """The path of what lies at a place."""
-        return self._places.get(place, place)
+    def path_of(self, remote_path: str) -> str:
+        """The path of the file with this remote path."""
+        return self._paths.get(remote_path, remote_path)
 
-    def elsewhere(self) -> dict[str, str]:
-        """The places of those files that do not lie where their paths say."""
-        return {entry.path: entry.place for entry in self._entries.values() if entry.place != entry.path}
+    def relocated(self) -> dict[str, str]:
+        """The remote paths of the files whose remote path differs from their path."""
+        return {one.path: one.remote_path for one in self._entries.values() if one.remote_path != one.path}
 
     # ── changes ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def clear(self) -> None:
-        """An empty container, with nothing made in it."""
-        self._entries, self._children, self._places = {}, {ROOT: set()}, {}
-        self.made, self.refused = frozenset(), ()
+        """Remove all files and directories."""
+        self._entries, self._children, self._paths = {}, {ROOT: set()}, {}
+        self.created_directories, self.refused = frozenset(), ()
 
-    def put(self, entry: Entry) -> None:
-        """A file is there now, with the directories above it."""
+    def put(self, entry: FileEntry) -> None:
+        """Add or replace a file, with its parent directories."""
         before = self._entries.get(entry.path)
         if before is not None:
-            self._places.pop(before.place, None)
+            self._paths.pop(before.remote_path, None)
         self._entries[entry.path] = entry
-        self._places[entry.place] = entry.path
-        self._grow(entry.path)
+        self._paths[entry.remote_path] = entry.path
+        self._add_to_parents(entry.path)
 
-    def drop(self, path: str) -> None:
-        """A file is gone. The directory that held it stays."""
+    def remove(self, path: str) -> None:
+        """Remove a file. Its directory stays."""
         entry = self._entries.pop(path)
-        self._places.pop(entry.place, None)
-        above, name = _apart(path)
-        self._children[above].discard(name)
-        self.made = self.made | {above} if above != ROOT else self.made
+        self._paths.pop(entry.remote_path, None)
+        self._remove_from_parent(path)
 
     def make_directory(self, path: str) -> None:
-        """A directory is there now."""
+        """Add a directory."""
         if path not in self._children:
             self._children[path] = set()
-            self._grow(path)
-            self.made |= {path}
+            self._add_to_parents(path)
+            self.created_directories |= {path}
 
-    def drop_directory(self, path: str) -> None:
-        """A directory is gone, with all that is in it."""
-        for entry in self.files_below(path):
-            self.drop(entry.path)
+    def remove_directory(self, path: str) -> None:
+        """Remove a directory with its content."""
+        for entry in self._files_below(path):
+            self.remove(entry.path)
         inside = {known for known in self._children if known == path or known.startswith(f"{path}/")}
         for known in inside:
             del self._children[known]
-        above, name = _apart(path)
-        self._children[above].discard(name)
-        self.made = (self.made - inside) | ({above} if above != ROOT else frozenset())
+        self.created_directories -= inside
+        self._remove_from_parent(path)
 
-    def save(self, path: str) -> None:
-        """What is in a file is now kept on this side too."""
-        self._entries[path] = replace(self._entries[path], is_saved=True)
+    def mark_mirrored(self, path: str) -> None:
+        """Record that the mirror has the content of a file."""
+        self._entries[path] = replace(self._entries[path], is_mirrored=True)
 
-    def place_for(self, path: str) -> str:
-        """Where to ask for a file to be put: at its own path if that can be, else where no other file is."""
-        place = join([_spelled(part) for part in split(path)])
-        while self._places.get(place, path) != path:
-            above, name = _apart(place)
-            place = f"_{name}" if above == ROOT else f"{above}/_{name}"
-        return place
+    def remote_path_for(self, path: str) -> str:
+        """The remote path to request for a file: its own path if that can be, else one that no other file has."""
+        remote_path = join([_escape_name(part) for part in split(path)])
+        while self._paths.get(remote_path, path) != path:
+            parent, name = _split_parent(remote_path)
+            remote_path = f"_{name}" if parent == ROOT else f"{parent}/_{name}"
+        return remote_path
 
-    def misses(self, listed: Iterable[RemoteFile]) -> bool:
-        """Whether something that was put there is not listed."""
-        places = {file.place for file in listed}
-        return any(entry.is_saved and entry.place not in places for entry in self)
+    def has_missing(self, listed: Iterable[RemoteFile]) -> bool:
+        """Whether an uploaded file is not listed."""
+        remote_paths = {file.remote_path for file in listed}
+        return any(entry.is_mirrored and entry.remote_path not in remote_paths for entry in self)
 
     def refresh(self, listed: Iterable[RemoteFile]) -> None:
-        """Take over what was listed. What it says of a file that we know decides whether our copy is still its copy."""
-        before, paths = self._entries, dict(self._places)
-        self._entries, self._children, self._places = {}, {ROOT: set()}, {}
+        """Replace the content by a listing. A known file stays mirrored if the listing shows the same file."""
+        before, paths = self._entries, dict(self._paths)
+        self._entries, self._children, self._paths = {}, {ROOT: set()}, {}
         refused: list[tuple[str, str]] = []
-        newest = {file.place: file for file in listed}  # of two in one place, the later one counts
-        for file in sorted(newest.values(), key=lambda one: one.place):
-            path = paths.get(file.place, file.place)
+        newest = {file.remote_path: file for file in listed}  # of two with the same path, the later one counts
+        for file in sorted(newest.values(), key=lambda one: one.remote_path):
+            path = paths.get(file.remote_path, file.remote_path)
             try:
                 if path == ROOT or join(split(path)) != path:
-                    raise InvalidPathError("it is not the normal form of a file's path", path=path)
-                self.refuse_file_on_the_way(path, split(path)[:-1])
+                    raise InvalidPathError("it is not the normalised path of a file", path=path)
+                self.check_directories(path, split(path)[:-1])
             except OSError as error:
-                refused.append((file.place, str(error)))
+                refused.append((file.remote_path, str(error)))
                 continue
-            is_saved = _is_same(before.get(path), file)
-            self.put(Entry(path, file.place, file.id, file.size, file.created_at, is_saved=is_saved))
+            is_mirrored = _is_same(before.get(path), file)
+            self.put(FileEntry(path, file.remote_path, file.id, file.size, file.created_at, is_mirrored=is_mirrored))
         self.refused = tuple(refused)
-        made, self.made = self.made, frozenset()
-        for path in sorted(made):
+        created, self.created_directories = self.created_directories, frozenset()
+        for path in sorted(created):
             parts = split(path)
             if all(join(parts[:length]) not in self._entries for length in range(1, len(parts) + 1)):
                 self.make_directory(path)
-                self.made |= {path}
+                self.created_directories |= {path}
 
-    def _grow(self, path: str) -> None:
-        """Let every directory above know what is in it."""
+    def _files_below(self, path: str) -> list[FileEntry]:
+        prefix = "" if path == ROOT else f"{path}/"
+        return [entry for known, entry in self._entries.items() if known.startswith(prefix)]
+
+    def _add_to_parents(self, path: str) -> None:
         while path != ROOT:
-            above, name = _apart(path)
-            names = self._children.setdefault(above, set())
+            parent, name = _split_parent(path)
+            names = self._children.setdefault(parent, set())
             if name in names:
                 return
             names.add(name)
-            path = above
+            path = parent
+
+    def _remove_from_parent(self, path: str) -> None:
+        """Remove a name from its directory, which continues to exist without it."""
+        parent, name = _split_parent(path)
+        self._children[parent].discard(name)
+        self.created_directories |= {parent} - {ROOT}
 
 
-def _is_same(known: Entry | None, file: RemoteFile) -> bool:
-    """Whether the content that we keep is this file's: by its id; or where an archive brought it, by who wrote it."""
-    if known is None or not known.is_saved:
+def _is_same(known: FileEntry | None, file: RemoteFile) -> bool:
+    """Whether a listed file has the mirrored content: same id; after an archive upload, same size and uploaded."""
+    if known is None or not known.is_mirrored:
         return False
     if known.file_id is not None:
         return (known.file_id, known.size) == (file.id, file.size)
     return known.size == file.size and file.source == "user"
 
 
-def _apart(path: str) -> tuple[str, str]:
-    above, _, name = path.rpartition("/")
-    return above or ROOT, name
+def _split_parent(path: str) -> tuple[str, str]:
+    parent, _, name = path.rpartition("/")
+    return parent or ROOT, name
 
 
-def _spelled(name: str) -> str:
-    """A name that a form can carry and a server will take: what is no plain character is written out."""
-    if not any(map(_is_odd, name)):
+def _escape_name(name: str) -> str:
+    """A name that fits into a multipart header and that servers accept: other characters are percent-encoded."""
+    if not any(map(_needs_escape, name)):
         return name
-    spelled = "".join(
-        "".join(f"%{byte:02X}" for byte in one.encode()) if _is_odd(one) or one == "%" else one for one in name
+    escaped = "".join(
+        "".join(f"%{byte:02X}" for byte in one.encode()) if _needs_escape(one) or one == "%" else one for one in name
     )
-    if len(spelled.encode()) <= MAX_NAME_BYTES:
-        return spelled
+    if len(escaped.encode()) <= MAX_NAME_BYTES:
+        return escaped
     digest = hashlib.sha256(name.encode()).hexdigest()[:16]
-    return f"{spelled.encode()[:_KEPT_OF_A_LONG_NAME].decode(errors='ignore')}-{digest}"
+    return f"{escaped.encode()[:_MAX_ESCAPED_PREFIX_BYTES].decode(errors='ignore')}-{digest}"
 
 
-def _is_odd(character: str) -> bool:
+def _needs_escape(character: str) -> bool:
     kind = unicodedata.category(character)
     return character == '"' or (kind[0] == "C" and character != "\N{ZERO WIDTH JOINER}") or kind in ("Zl", "Zp")

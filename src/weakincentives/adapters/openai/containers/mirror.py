@@ -1,4 +1,4 @@
-"""What a container's files are restored from: a directory of this machine with all whose content we know."""
+"""`Mirror`: host directory with the known content of a container's files, from which a container is restored."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from pathlib import Path
 from typing import BinaryIO
 
 from weakincentives.errors import FilesystemError
-from weakincentives.filesystem import HostFilesystem, HostSnapshot
+from weakincentives.filesystem import HostFilesystem
 from weakincentives.filesystem.paths import join, split
 from weakincentives.filesystem.tar import unpack
 
-_CHUNK = 1 << 20
+_CHUNK_BYTES = 1 << 20
 
 
 class Mirror:
-    """A directory that is opened, or made, when it is first needed. What a tar holds is unpacked into it then."""
+    """A directory that is opened, or created, on first use; a tarball is unpacked into it then."""
 
     def __init__(self, root: Path | Callable[[], Path] | None, tarball: Path | None) -> None:
-        self._given = root
+        self._root = root
         self._tarball = tarball
-        self._own: Path | None = None
+        self._temporary: Path | None = None
         self._files: HostFilesystem | None = None
-        self.sent: set[str] = set()
-        """The paths that were in the container with the content that is here."""
+        self.uploaded: set[str] = set()
+        """Paths that were in the container with the content of the mirror."""
         self.changed: set[str] = set()
-        """Those that were written here since."""
+        """Paths that were written since the mirror was opened."""
 
     @property
     def is_open(self) -> bool:
@@ -36,12 +36,27 @@ class Mirror:
 
     @property
     def files(self) -> HostFilesystem:
-        """The directory."""
+        """The directory as a filesystem. Opens it."""
+        return self.open()
+
+    def open(self) -> HostFilesystem:
+        """Open or create the directory."""
         if self._files is None:
-            self._files = HostFilesystem(self._root())
+            if self._root is None:
+                root = self._temporary = Path(tempfile.mkdtemp(prefix="weakincentives-container-"))
+            else:
+                root = self._root() if callable(self._root) else self._root
+            self._files = HostFilesystem(root)
             if self._tarball is not None:
-                self._fill(self._files, self._tarball)
+                _unpack_tarball(self._tarball, self._files)
         return self._files
+
+    def close(self) -> None:
+        """Close the directory; a temporary one is removed."""
+        self._files = None
+        if self._temporary is not None:
+            shutil.rmtree(self._temporary, ignore_errors=True)
+            self._temporary = None
 
     def open_read(self, path: str) -> BinaryIO:
         return self.files.open_read(path)
@@ -63,8 +78,11 @@ class Mirror:
             for directory, _, names in self.files.walk(path):
                 yield from (join((*split(directory), name)) for name in names)
 
-    def put(self, path: str, content: Iterable[bytes]) -> None:
-        """Write a file. Code in the container may have made a file of a directory, or the other way round."""
+    def write(self, path: str, content: Iterable[bytes]) -> None:
+        """Write a file, replacing a directory at its path, or files at its parent directories.
+
+        Code in the container may have replaced one kind by the other.
+        """
         parts = split(path)
         for length in range(1, len(parts)):
             if self.files.is_file(join(parts[:length])):
@@ -72,46 +90,27 @@ class Mirror:
         if self.files.is_dir(path):
             self.files.delete(path, recursive=True)
         self.files.write_chunks(path, content)
-        self.sent.add(path)
+        self.uploaded.add(path)
         self.changed.add(path)
 
     def remove(self, path: str) -> None:
-        """Remove a file, or a directory with all that is in it."""
+        """Remove a file, or a directory with its content, if it exists."""
         if self.files.exists(path):
             self.files.delete(path, recursive=True)
 
-    def copy(self, path: str, target: HostFilesystem) -> None:
-        """Write a file to another directory."""
+    def copy_to(self, target: HostFilesystem, path: str) -> None:
+        """Copy a file to another directory."""
         with self.open_read(path) as file:
-            target.write_chunks(path, iter(partial(file.read, _CHUNK), b""))
+            target.write_chunks(path, iter(partial(file.read, _CHUNK_BYTES), b""))
 
-    def snapshot(self) -> HostSnapshot:
-        return self.files.snapshot()
 
-    def restore(self, snapshot: HostSnapshot) -> None:
-        self.files.restore(snapshot)
-
-    def close(self) -> None:
-        """Let go of the directory; one of our own is removed."""
-        self._files = None
-        if self._own is not None:
-            shutil.rmtree(self._own, ignore_errors=True)
-            self._own = None
-
-    def _root(self) -> Path:
-        if self._given is None:
-            self._own = Path(tempfile.mkdtemp(prefix="weakincentives-container-"))
-            return self._own
-        return self._given() if callable(self._given) else self._given
-
-    @staticmethod
-    def _fill(files: HostFilesystem, tarball: Path) -> None:
-        with tarball.open("rb") as tar:
-            for member in unpack(iter(partial(tar.read, _CHUNK), b"")):
-                if member.kind == "directory":
-                    files.mkdir(member.name)
-                elif member.kind == "file":
-                    files.write_chunks(member.name, member.content)
-                else:
-                    message = f"{member.name!r} in {str(tarball)!r} is neither file nor directory; pack it without"
-                    raise FilesystemError(message, path=member.name)
+def _unpack_tarball(tarball: Path, files: HostFilesystem) -> None:
+    with tarball.open("rb") as tar:
+        for member in unpack(iter(partial(tar.read, _CHUNK_BYTES), b"")):
+            if member.kind == "directory":
+                files.mkdir(member.name)
+            elif member.kind == "file":
+                files.write_chunks(member.name, member.content)
+            else:
+                message = f"{member.name!r} in {str(tarball)!r} is neither a file nor a directory; leave it out"
+                raise FilesystemError(message, path=member.name)

@@ -1,17 +1,16 @@
-"""The seam for sections that bring a container of their own, as a workspace does. Declares only.
+"""`ContainerSource`: protocol for prompt sections that supply the container of code interpreter and of hosted shells.
 
-A section of the prompt that has the three methods of `ContainerSource` takes part in every request:
+A section of the prompt with the four methods of `ContainerSource` takes part in every request:
 
-1. Before it, `open_container` says which container the model's code is to run in. The id is put into the declaration of
-   code interpreter, and of a shell that would otherwise get a container of its own.
-2. Where the provider says that this container is gone, `container_expired` is told, everything that ran there is
-   retold in words, and step 1 is taken again. Whoever cannot make another container raises an error there.
-3. After the answer, `container_used` may look at what the model's code has left behind.
+1. Before the request, `open_container` returns the id of the container in which the model's code is to run. The id
+   replaces the `container` of code interpreter, and of a shell whose container the server would choose.
+2. `container_note` returns a message for the model about a container that is new to the conversation, or None.
+3. If the provider reports that the container expired, `container_expired` is called, all calls that ran in it are
+   rewritten as text in the history, and step 1 is repeated. A section that cannot create another container raises.
+4. After the response, `container_used` may list what the model's code left behind.
 
-One that is a `ContainerGuide` as well is asked what there is to say of every container that is new to a conversation.
-
-Only sections that take part in the prompt are asked, and only where some tool would use the container. A prompt has at
-most one of them, and a declaration that names a container itself beside one is refused.
+Only enabled sections are called, and only if some tool uses the container. A prompt has at most one such section, and a
+tool declaration beside it that names a container itself is an error.
 """
 
 from __future__ import annotations
@@ -27,37 +26,30 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class ContainerVisit:
-    """What a source may use: a client that does not retry by itself, the session for events, and the time left."""
+class EvaluationScope:
+    """The client (its retries are off), the session for events, and the deadline of one evaluation."""
 
     client: OpenAI
     session: Session
     deadline: Deadline | None = None
-    ran: bool = True
-    """After an answer: whether anything ran in the container."""
 
 
 @runtime_checkable
 class ContainerSource(Protocol):
-    """A section that says which container to use."""
+    """A section that supplies the container for the model's code."""
 
-    def open_container(self, visit: ContainerVisit) -> str:
-        """The id of a container that is ready. Called before every request, so it should remember."""
+    def open_container(self, scope: EvaluationScope) -> str:
+        """Return the id of a running container. Called before every request: return the same id while it lives."""
         ...
-
-    def container_expired(self, container_id: str, visit: ContainerVisit) -> None:
-        """The provider no longer has this container. The next `open_container` must give another, or raise."""
-        ...
-
-    def container_used(self, container_id: str, visit: ContainerVisit) -> None:
-        """A response came back that may have changed what is in the container."""
-        ...
-
-
-@runtime_checkable
-class ContainerGuide(Protocol):
-    """A source that may have something to say of its container which the prompt could not know."""
 
     def container_note(self, *, replaced: bool) -> str | None:
-        """What the model is told before it works in this container: the first one, or one that replaced another."""
+        """Return a message for the model about this container; `replaced`: it replaces an earlier one."""
+        ...
+
+    def container_expired(self, container_id: str, scope: EvaluationScope) -> None:
+        """The provider no longer has this container. The next `open_container` returns another id, or raises."""
+        ...
+
+    def container_used(self, container_id: str, scope: EvaluationScope, *, has_run_code: bool) -> None:
+        """A response arrived; `has_run_code`: it has calls that ran in the container and may have changed files."""
         ...

@@ -1,9 +1,11 @@
-"""The tools that OpenAI runs, or leaves to us in a form of its own: one file each. Nothing here sends a request.
+"""Native tools of OpenAI: run by the provider, or by the client in a provider-specific form. Sends no request.
 
-capability      what each of them is to the adapter
-registry        finds them
-fitting         whether a configuration holds what it should
-*_section       one tool: its section, its configuration, the types of its calls and results, its wire
+capability             `Capability`: base class of all tools
+registry               finds the capabilities
+validation             type check of configurations
+*_section              one tool: section, configuration, types of its calls and results, wire format
+code_interpreter_tool  `OpenAICodeInterpreterTool` and the container forms
+v4a                    patches of `apply_patch`
 """
 
 from __future__ import annotations

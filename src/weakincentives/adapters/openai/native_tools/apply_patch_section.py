@@ -1,4 +1,4 @@
-"""Apply patch: the model writes diffs in a form of the provider's, and we apply them to the session's files."""
+"""Apply patch (`apply_patch`): the client applies V4A diffs of the model to the evaluation's `Filesystem`."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from dataclasses import dataclass
 
 from weakincentives.adapters.openai.native_tools.capability import (
     Capability,
+    ClientMustRun,
     ConfigError,
-    LeftToUs,
     NativeSection,
-    Ran,
-    Reading,
-    Scene,
+    ParsedCall,
+    ProviderRan,
+    ResponseContext,
 )
 from weakincentives.adapters.openai.native_tools.v4a import Patched, PatchError, create, update
-from weakincentives.adapters.openai.wire import Wire, as_object, call_id_of, text_in
+from weakincentives.adapters.openai.wire import Wire, as_object, get_call_id, get_str
 from weakincentives.adapters.turn import ToolOutput
 from weakincentives.errors import FilesystemError
 from weakincentives.filesystem import Filesystem
@@ -29,7 +29,7 @@ _NO_FILES = (
 
 @dataclass(frozen=True, slots=True)
 class ApplyPatchConfig:
-    """There is nothing to configure: the files are those of the evaluation."""
+    """No options: the files are those of the evaluation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class ApplyPatchCall:
 
 @dataclass(frozen=True, slots=True)
 class ApplyPatchResult:
-    """What was done."""
+    """The applied operation, with the number of added and removed lines."""
 
     operation: str = "update_file"
     path: str = ""
@@ -51,10 +51,10 @@ class ApplyPatchResult:
     removed: int = 0
 
     def render(self) -> str:
-        """In words."""
-        done = {"create_file": "Created", "update_file": "Updated", "delete_file": "Deleted"}[self.operation]
+        """The operation as text."""
+        verb = {"create_file": "Created", "update_file": "Updated", "delete_file": "Deleted"}[self.operation]
         counts = "" if self.operation == "delete_file" else f" (+{self.added} -{self.removed} lines)"
-        return f"{done} {self.path}{counts}."
+        return f"{verb} {self.path}{counts}."
 
 
 class ApplyPatch(Capability):
@@ -64,12 +64,12 @@ class ApplyPatch(Capability):
     items = frozenset({"apply_patch_call"})
     config_type = ApplyPatchConfig
     fields = ("allowed_callers",)
-    example = Ran(
+    example = ProviderRan(
         ApplyPatchCall("update_file", "src/app.py", "@@\n-old\n+new"),
         ToolResult("", ApplyPatchResult("update_file", "src/app.py", 1, 1)),
     )
 
-    def write(self, config: ApplyPatchConfig) -> Wire:
+    def declaration_fields(self, config: ApplyPatchConfig) -> Wire:
         _ = config
         return {}
 
@@ -78,21 +78,21 @@ class ApplyPatch(Capability):
         if Filesystem not in resources:
             raise ConfigError(_NO_FILES)
 
-    def read(self, item: Wire, scene: Scene, config: object) -> Reading:
-        _ = scene, config
+    def parse_call(self, item: Wire, response: ResponseContext, config: object) -> ParsedCall:
+        _ = response, config
         operation = as_object(item.get("operation") or {}, "operation")
-        call = ApplyPatchCall(text_in(operation, "type"), text_in(operation, "path"), text_in(operation, "diff"))
-        call_id = call_id_of(item)
+        call = ApplyPatchCall(get_str(operation, "type"), get_str(operation, "path"), get_str(operation, "diff"))
+        call_id = get_call_id(item)
 
         def answer(output: ToolOutput) -> Wire:
             status = "completed" if output.success else "failed"
             return {"type": "apply_patch_call_output", "call_id": call_id, "status": status, "output": output.text}
 
-        return LeftToUs(call, lambda context: apply(call, context), answer)
+        return ClientMustRun(call, lambda context: apply(call, context), answer)
 
 
 def apply(call: ApplyPatchCall, context: ToolContext) -> ToolResult[ApplyPatchResult]:
-    """Do all of it, or nothing and say why: the new content is known before the one write."""
+    """Apply one operation, completely or not at all: the new content is computed before the only write."""
     try:
         return ToolResult.ok(_apply(call, context.filesystem))
     except (PatchError, FilesystemError) as error:
@@ -106,26 +106,26 @@ def _apply(call: ApplyPatchCall, files: Filesystem) -> ApplyPatchResult:
         case "create_file":
             if files.exists(call.path):
                 raise PatchError("the file exists already; use update_file, or delete it first")
-            done = create(call.diff)
-            files.write_text(call.path, done.text)
+            patched = create(call.diff)
+            files.write_text(call.path, patched.text)
         case "update_file":
-            done = update(files.read_text(call.path), call.diff)
-            files.write_text(call.path, done.text)
+            patched = update(files.read_text(call.path), call.diff)
+            files.write_text(call.path, patched.text)
         case "delete_file":
             if files.is_dir(call.path):
                 raise PatchError("this is a directory; only files can be deleted")
             files.delete(call.path)
-            done = Patched("", 0, 0)
+            patched = Patched("", 0, 0)
         case _:
-            raise PatchError(f"{call.operation!r} is no operation; use create_file, update_file or delete_file")
-    return ApplyPatchResult(call.operation, call.path, done.added, done.removed)
+            raise PatchError(f"{call.operation!r} is not an operation; use create_file, update_file or delete_file")
+    return ApplyPatchResult(call.operation, call.path, patched.added, patched.removed)
 
 
 CAPABILITY = ApplyPatch()
 
 
 class OpenAIApplyPatchSection(NativeSection[ApplyPatchConfig]):
-    """Lets the model change files by diffs. They are applied here, to the evaluation's `Filesystem`."""
+    """Lets the model change files by diffs, which the client applies to the evaluation's `Filesystem`."""
 
     capability = CAPABILITY
 

@@ -1,7 +1,8 @@
-"""What a tool of the provider's is to the adapter: how it is declared, and how its items become calls and results.
+"""`Capability`: how one provider-run tool is declared in a request, and how its response items are parsed.
 
-Each file beside this one that ends in `_section` holds one: a section, a configuration, the types of its calls and
-results, and a `Capability` that says how they look on the wire. `registry` finds them; nothing else lists them.
+Each module beside this one whose name ends in `_section` holds one tool: a section, a configuration, the types of its
+calls and results, and a `Capability` that maps them to the wire. `registry` finds these modules; nothing else lists
+them.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, TypeAlias, TypeVar, cast
 
 from weakincentives.adapters.openai.native_tools.code_interpreter_tool import ContainerFile
-from weakincentives.adapters.openai.native_tools.validation import misfit_in
+from weakincentives.adapters.openai.native_tools.validation import validate_types
 from weakincentives.adapters.openai.wire import Wire
 from weakincentives.adapters.turn import ToolOutput
 from weakincentives.errors import NativeToolError
@@ -27,31 +28,31 @@ C = TypeVar("C")
 
 
 class ConfigError(ValueError):
-    """A configuration that the provider would refuse. Names the field, and what is allowed."""
+    """A configuration that the provider would reject. The message names the field and the allowed values."""
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
-    """What came along with a call in the same response."""
+class ResponseContext:
+    """Parts of a response that belong to a call but are separate items."""
 
     outputs: Mapping[str, Wire] = field(default_factory=dict[str, Wire])
-    """Items that answer a call, by its id, where the provider has run it."""
+    """Output items of calls that the provider ran, by call id."""
 
     files: Mapping[str, tuple[ContainerFile, ...]] = field(default_factory=dict[str, tuple[ContainerFile, ...]])
-    """Files that the model cites after a call, by its id."""
+    """Files that messages cite after a call, by call id."""
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
-    """The provider ran this."""
+class ProviderRan:
+    """A call that the provider ran."""
 
     params: object
     result: ToolResult[Any]
 
 
 @dataclass(frozen=True, slots=True)
-class LeftToUs:
-    """The provider leaves this to the client: `run` it, and send the `answer`."""
+class ClientMustRun:
+    """A call that the client must run: `run` executes it, `answer` turns the output into an input item."""
 
     params: object
     run: Callable[[ToolContext], ToolResult[Any]]
@@ -59,51 +60,51 @@ class LeftToUs:
     undone_on_failure: bool = True
 
 
-Reading: TypeAlias = Ran | LeftToUs | None
+ParsedCall: TypeAlias = ProviderRan | ClientMustRun | None
 
 
 class Capability(ABC):
-    """One tool of the provider's."""
+    """One provider-run tool."""
 
     name: ClassVar[str]
-    """What the provider calls it, and what its declaration has as `type`."""
+    """The provider's name of the tool, and the `type` of its declaration."""
 
     items: ClassVar[frozenset[str]]
-    """The types of the items that its calls are."""
+    """The types of the response items of its calls."""
 
     config_type: ClassVar[type[Any]]
 
     fields: ClassVar[tuple[str, ...]] = ()
-    """What its declaration may have besides `type`."""
+    """The fields of its declaration besides `type`."""
 
     includes: ClassVar[tuple[str, ...]] = ()
-    """What a request must ask for so that results come along."""
+    """Values of the request's `include` that make the response contain results."""
 
-    example: ClassVar[Ran]
-    """A call as it might be, to see whether the types that somebody declared can hold one."""
+    example: ClassVar[ProviderRan]
+    """An example call, to check that the declared params and result types can hold one."""
 
     def declare(self, config: object) -> Wire | None:
-        """The declaration for a request; None where there is nothing to offer. Raises `ConfigError`."""
+        """The declaration for a request; None if there is nothing to declare. Raises `ConfigError`."""
         if isinstance(config, Mapping):
-            return self.adopt(cast("Mapping[str, Any]", config))
+            return self.check_declaration(cast("Mapping[str, Any]", config))
         if config is None:
             config = self.defaults()
         if not isinstance(config, self.config_type):
             raise ConfigError(f"its config must be a {self.config_type.__name__}, not {config!r}")
-        if (why := misfit_in(config)) is not None:
+        if (why := validate_types(config)) is not None:
             raise ConfigError(why)
-        return {"type": self.name, **fields} if (fields := self.write(config)) is not None else None
+        return {"type": self.name, **fields} if (fields := self.declaration_fields(config)) is not None else None
 
     def defaults(self) -> object:
-        """The configuration where none was given."""
+        """The configuration if none was given."""
         return self.config_type()
 
     @abstractmethod
-    def write(self, config: Any) -> Wire | None:  # noqa: ANN401 - each subclass knows its own
-        """The fields of the declaration, checked."""
+    def declaration_fields(self, config: Any) -> Wire | None:  # noqa: ANN401 - each subclass has its own config type
+        """The checked fields of the declaration."""
 
-    def adopt(self, given: Mapping[str, Any]) -> Wire | None:
-        """A declaration in the provider's own form: its fields are checked by name, its values by the provider."""
+    def check_declaration(self, given: Mapping[str, Any]) -> Wire | None:
+        """Check a declaration in wire form. Field names are checked here, values by the provider."""
         named = {"type", "name"} if given.get("type") == BUILT_IN else {"type"}
         if unknown := sorted(given.keys() - {*self.fields, *named}):
             raise ConfigError(
@@ -112,78 +113,89 @@ class Capability(ABC):
         return {**{key: value for key, value in given.items() if key in self.fields}, "type": self.name}
 
     def slot(self, wire: Wire) -> str:
-        """What two declarations cannot share."""
+        """The uniqueness key of a declaration: two declarations of a prompt cannot share it."""
         _ = wire
         return self.name
 
     def slot_of(self, item: Wire) -> str:
-        """The slot of the declaration that a call belongs to."""
+        """The uniqueness key of the declaration that a call belongs to."""
         _ = item
         return self.name
 
     def choice(self, wire: Wire) -> Wire:
-        """How a request says that the model must call this."""
+        """The `tool_choice` of a request that forces a call of this tool."""
         _ = wire
         return {"type": self.name}
 
-    def chosen_by(self, choice: Mapping[str, Any]) -> str | None:
-        """The name that a choice of this kind of tool gives in the API's own form; None where that is not its form."""
+    def name_in_choice(self, choice: Mapping[str, Any]) -> str | None:
+        """The tool name in a `tool_choice` in wire form; None if the form is wrong."""
         return self.name if len(choice) == 1 else None
 
-    def container(self, wire: Wire) -> str | None:
-        """The container that a declaration names."""
+    def container_id(self, wire: Wire) -> str | None:
+        """The container id in a declaration."""
         _ = wire
         return None
 
-    def place(self, wire: Wire, container_id: str) -> Wire | None:
-        """The declaration with its code in this container; None for a tool that runs in none. Raises `ConfigError`."""
-        _ = wire, container_id
-        return None
+    def needs_container(self, wire: Wire) -> bool:
+        """Whether a `ContainerSource` must supply the container. `ConfigError` if the declaration names one itself."""
+        _ = wire
+        return False
+
+    def with_container(self, wire: Wire, container_id: str) -> Wire:
+        """A declaration that `needs_container`, with this container."""
+        _ = container_id
+        return wire
 
     def check_resources(self, wire: Wire, config: object, resources: ResourceRegistry) -> None:
-        """Refuse, with a `ConfigError`, what lacks something that we would need to run it."""
+        """Raise `ConfigError` if a resource is missing that the client needs to run the calls."""
         _ = wire, config, resources
 
     @abstractmethod
-    def read(self, item: Wire, scene: Scene, config: object) -> Reading:
-        """What an item tells; None where that is nothing to record. `config` is the declaration's."""
+    def parse_call(self, item: Wire, response: ResponseContext, config: object) -> ParsedCall:
+        """Parse a response item; None if there is no call to record. `config` is that of the declaration."""
 
     def check_section(self, config: object, key: str) -> None:
-        """For sections, which know what they will declare and can refuse it when they are built."""
+        """Check the configuration of a section when the section is built."""
         try:
             self.declare(config)
         except ConfigError as error:
             raise NativeToolError(f"section {key!r}: {error}", prompt_name="", phase="request") from error
 
     def declaration(self, config: object, *, origin: str = "") -> NativeDeclaration:
-        """The declaration that every way of asking for this becomes."""
+        """The provider-neutral declaration of this tool."""
         return NativeDeclaration(self.name, self.name, PROVIDER, config, None, origin)
 
 
-def one_of(value: object, allowed: tuple[str, ...], name: str) -> None:
-    """Refuse what is not among these; None is always fine."""
+def check_container_is_open(container_id: str | None) -> None:
+    """Raise `ConfigError` if a declaration names a container although a section of the prompt supplies one."""
+    if container_id is not None:
+        raise ConfigError(f"container is {container_id!r}, but a section of the prompt supplies one")
+
+
+def check_one_of(value: object, allowed: tuple[str, ...], name: str) -> None:
+    """Raise `ConfigError` unless the value is allowed or None."""
     if value is not None and value not in allowed:
         raise ConfigError(f"{name} must be one of {', '.join(allowed)}, not {value!r}")
 
 
 def without_none(**fields: object) -> Wire:
-    """The fields that were given."""
+    """The fields that are not None."""
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def failure(item: Wire, *, value: object = None) -> ToolResult[Any] | None:
-    """The result of a call that the provider reports as failed, with its code; None for one that went well."""
+def failed_result(item: Wire, *, value: object = None) -> ToolResult[Any] | None:
+    """The result of a call that the provider reports as failed, with its error code; None if it did not fail."""
     error, status = item.get("error"), item.get("status")
     if not error and status in (None, "completed"):
         return None
-    told = cast("Wire", error) if isinstance(error, dict) else {"message": error}
-    code = " ".join(str(told[key]) for key in ("type", "code") if told.get(key) is not None) or status
-    why = told.get("message") or (dump_json(told["content"]) if told.get("content") else "no reason given")
+    details = cast("Wire", error) if isinstance(error, dict) else {"message": error}
+    code = " ".join(str(details[key]) for key in ("type", "code") if details.get(key) is not None) or status
+    why = details.get("message") or (dump_json(details["content"]) if details.get("content") else "no reason given")
     return ToolResult(f"{item.get('type')} failed ({code}): {why}", value, success=False)
 
 
 class NativeSection(Section[C], Generic[C]):
-    """A section that declares one tool of the provider's and renders no text. Its params are the configuration."""
+    """A section that declares one provider-run tool and renders no text. Its params are the configuration."""
 
     capability: ClassVar[Capability]
 

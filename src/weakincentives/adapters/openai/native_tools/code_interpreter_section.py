@@ -1,4 +1,4 @@
-"""Code interpreter: the provider runs Python that the model wrote, in a container."""
+"""Code interpreter (`code_interpreter`): the provider runs Python of the model in a container."""
 
 from __future__ import annotations
 
@@ -10,26 +10,27 @@ from weakincentives.adapters.openai.native_tools.capability import (
     Capability,
     ConfigError,
     NativeSection,
-    Ran,
-    Reading,
-    Scene,
-    failure,
+    ParsedCall,
+    ProviderRan,
+    ResponseContext,
+    check_container_is_open,
+    failed_result,
 )
 from weakincentives.adapters.openai.native_tools.code_interpreter_tool import (
     CodeInterpreterCall,
     CodeInterpreterConfig,
     CodeInterpreterResult,
-    container_of,
-    plain_container,
+    container_param,
+    parse_container,
 )
-from weakincentives.adapters.openai.wire import Wire, call_id_of, objects_in, text_in
+from weakincentives.adapters.openai.wire import Wire, as_objects, get_call_id, get_str
 from weakincentives.prompt import ToolResult
 
-# What Python and IPython print of an exception: a heading, frames, and flush left at the end its name and message.
+# The traceback of Python and IPython: a heading, frames, and at the end, without indent, the exception and its message.
 _HEADING = "Traceback (most recent call last)"
-_FRAME = ("Cell In[", "Input In", "File ", "---")
-_EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(: .*|:)?")
-_SYNTAX = re.compile(r"(Syntax|Indentation|Tab)Error: .*")
+_FRAME_PREFIXES = ("Cell In[", "Input In", "File ", "---")
+_EXCEPTION_RE = re.compile(r"[A-Za-z_][\w.]*(: .*|:)?")
+_SYNTAX_ERROR_RE = re.compile(r"(Syntax|Indentation|Tab)Error: .*")
 
 
 class CodeInterpreter(Capability):
@@ -40,72 +41,74 @@ class CodeInterpreter(Capability):
     config_type = CodeInterpreterConfig
     fields = ("container", "allowed_callers")
     includes = ("code_interpreter_call.outputs",)
-    example = Ran(CodeInterpreterCall("1 + 1", "cntr_1"), ToolResult("2", CodeInterpreterResult("1 + 1", "2")))
+    example = ProviderRan(CodeInterpreterCall("1 + 1", "cntr_1"), ToolResult("2", CodeInterpreterResult("1 + 1", "2")))
 
-    def write(self, config: CodeInterpreterConfig) -> Wire:
+    def declaration_fields(self, config: CodeInterpreterConfig) -> Wire:
         try:
-            return {"container": plain_container(container_of(config.container))}
+            return {"container": container_param(parse_container(config.container))}
         except ValueError as error:
             raise ConfigError(str(error)) from error
 
-    def adopt(self, given: Mapping[str, Any]) -> Wire | None:
-        wire = super().adopt(given)
+    def check_declaration(self, given: Mapping[str, Any]) -> Wire | None:
+        wire = super().check_declaration(given)
         container: Any = given.get("container", {"type": "auto"})
-        return {**(wire or {}), **self.write(CodeInterpreterConfig(container))}
+        return {**(wire or {}), **self.declaration_fields(CodeInterpreterConfig(container))}
 
-    def container(self, wire: Wire) -> str | None:
+    def container_id(self, wire: Wire) -> str | None:
         named = wire["container"]
         return named if isinstance(named, str) else None
 
-    def place(self, wire: Wire, container_id: str) -> Wire:
-        if (named := self.container(wire)) is not None:
-            raise ConfigError(f"container is {named!r}, but a section of the prompt brings one")
+    def needs_container(self, wire: Wire) -> bool:
+        check_container_is_open(self.container_id(wire))
+        return True
+
+    def with_container(self, wire: Wire, container_id: str) -> Wire:
         return {**wire, "container": container_id}
 
-    def read(self, item: Wire, scene: Scene, config: object) -> Reading:
+    def parse_call(self, item: Wire, response: ResponseContext, config: object) -> ParsedCall:
         _ = config
-        outputs = objects_in(item.get("outputs"), "outputs")
-        logs = "\n".join(text_in(one, "logs") for one in outputs if one.get("type") == "logs")
+        outputs = as_objects(item.get("outputs"), "outputs")
+        logs = "\n".join(get_str(one, "logs") for one in outputs if one.get("type") == "logs")
         value = CodeInterpreterResult(
-            code=text_in(item, "code"),
+            code=get_str(item, "code"),
             logs=logs,
-            images=tuple(text_in(one, "url") for one in outputs if one.get("type") == "image"),
-            files=scene.files.get(call_id_of(item), ()),
+            images=tuple(get_str(one, "url") for one in outputs if one.get("type") == "image"),
+            files=response.files.get(get_call_id(item), ()),
             container_id=item.get("container_id"),
-            status=text_in(item, "status") or "completed",
+            status=get_str(item, "status") or "completed",
             stdout=item.get("stdout"),
             stderr=item.get("stderr"),
             exit_code=item.get("exit_code"),
         )
-        broken = None if logs else failure(item, value=value)
-        good = value.status == "completed" and not value.exit_code and not ends_in_traceback(logs)
-        result = broken or ToolResult(logs, value, success=good)
-        return Ran(CodeInterpreterCall(value.code, value.container_id), result)
+        failed = None if logs else failed_result(item, value=value)
+        is_success = value.status == "completed" and not value.exit_code and not ends_in_traceback(logs)
+        result = failed or ToolResult(logs, value, success=is_success)
+        return ProviderRan(CodeInterpreterCall(value.code, value.container_id), result)
 
 
 def ends_in_traceback(logs: str) -> bool:
-    """Whether the last thing that code printed is an exception that nobody caught. The API has no other sign of one.
+    """Whether the logs end in the traceback of an uncaught exception. The API has no other sign of one.
 
-    A traceback that was printed on purpose, with more text after it, is none.
+    A traceback with more text after it was printed on purpose, and does not count.
     """
     lines = logs.rstrip().split("\n")
-    if _SYNTAX.fullmatch(lines[-1]):
-        return any(line.lstrip().startswith(_FRAME) for line in lines[:-1])
+    if _SYNTAX_ERROR_RE.fullmatch(lines[-1]):
+        return any(line.lstrip().startswith(_FRAME_PREFIXES) for line in lines[:-1])
     headings = [at for at, line in enumerate(lines) if _HEADING in line]
     if not headings:
         return False
     rest = [line for line in lines[headings[-1] + 1 :] if line.strip()]
-    flush_left = [line for line in rest if not line[0].isspace() and not line.startswith(_FRAME)]
-    if not flush_left:  # a group of exceptions is drawn as a tree, all of it indented
+    unindented = [line for line in rest if not line[0].isspace() and not line.startswith(_FRAME_PREFIXES)]
+    if not unindented:  # an exception group is printed as a tree, all of it indented
         return bool(rest) and rest[-1].lstrip().startswith("+--")
-    return flush_left == [lines[-1]] and _EXCEPTION.fullmatch(lines[-1].rstrip()) is not None
+    return unindented == [lines[-1]] and _EXCEPTION_RE.fullmatch(lines[-1].rstrip()) is not None
 
 
 CAPABILITY = CodeInterpreter()
 
 
 class OpenAICodeInterpreterSection(NativeSection[CodeInterpreterConfig]):
-    """Lets the model run Python in a container of the provider's."""
+    """Lets the model run Python in a container of the provider."""
 
     capability = CAPABILITY
 

@@ -1,8 +1,7 @@
-"""`OpenAICodeInterpreterTool`: Python that OpenAI runs, its containers, and what comes back. Sends nothing.
+"""`OpenAICodeInterpreterTool`: code interpreter, the configuration of its container, calls and results. No I/O.
 
-A container is asked for in one of three ways: a new one (`AutoContainerConfig`), one that exists
-(`ExistingContainerRef`), or as plain data in the form that the API has. They are read when a request is built, so that
-what is wrong with one is told with the prompt's name; `container_of` is that reading.
+A container has one of three forms: a new one (`AutoContainerConfig`), an existing one (`ExistingContainerRef`), or a
+mapping in wire form. `parse_container` checks it when a request is built, so that an error names the prompt.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ P = TypeVar("P")
 R = TypeVar("R")
 
 MEMORY_TIERS = ("1g", "4g", "16g", "64g")
-MOST_FILES = 50
+MAX_FILES = 50
 
 _POLICIES = {"disabled": {"type"}, "allowlist": {"type", "allowed_domains", "domain_secrets"}}
 _AUTO_FIELDS = ("type", "memory_limit", "file_ids", "network_policy", "host_mounts")
@@ -32,20 +31,19 @@ _REF_FIELDS = ("id", "memory_limit")
 class AutoContainerConfig:
     """A new container, or the one that the conversation already uses.
 
-    `file_ids` are uploaded files to begin with. `host_mounts` are files of this machine; they are uploaded when they
-    are needed, and taken back when the evaluation ends. `network_policy` is the API's own form; without one there is
-    no network.
+    `file_ids` are uploaded files. `host_mounts` are host files; they are uploaded before the first request, and the
+    uploads are deleted when the evaluation ends. `network_policy` is in wire form; without it there is no network.
     """
 
     memory_limit: str = "1g"
     file_ids: tuple[str, ...] = ()
-    network_policy: Mapping[str, Any] | None = field(default=None, hash=False, repr=False)  # it may hold secrets
+    network_policy: Mapping[str, Any] | None = field(default=None, hash=False, repr=False)  # may hold secrets
     host_mounts: tuple[HostMount, ...] = ()
 
 
 @dataclass(frozen=True)
 class ExistingContainerRef:
-    """A container that was made before. Its memory was settled then; here it only documents what is expected."""
+    """An existing container. Its memory was set when it was created; `memory_limit` here is documentation."""
 
     id: str
     memory_limit: str | None = None
@@ -56,7 +54,7 @@ ContainerLike: TypeAlias = AutoContainerConfig | ExistingContainerRef | Mapping[
 
 @dataclass(frozen=True)
 class CodeInterpreterConfig:
-    """How code interpreter is declared. Host mounts are read below `allowed_host_roots` only; none are, without any."""
+    """Configuration of code interpreter. Host mounts must be below `allowed_host_roots`, and need at least one."""
 
     container: ContainerLike = field(default_factory=AutoContainerConfig, hash=False)
     allowed_host_roots: tuple[str | os.PathLike[str], ...] = ()
@@ -64,7 +62,7 @@ class CodeInterpreterConfig:
 
 @dataclass(frozen=True)
 class CodeInterpreterCall:
-    """What the model ran, and where."""
+    """The code that the model ran, and its container."""
 
     code: str = ""
     container_id: str | None = None
@@ -72,7 +70,7 @@ class CodeInterpreterCall:
 
 @dataclass(frozen=True)
 class ContainerFile:
-    """A file in a container, as it can be asked for."""
+    """A file in a container, by its ids."""
 
     container_id: str
     file_id: str
@@ -81,9 +79,9 @@ class ContainerFile:
 
 @dataclass(frozen=True)
 class CodeInterpreterResult:
-    """What came of a call. `files` are those that the model speaks of afterwards; images are URLs, mostly data URLs.
+    """The result of a call. `files` are those that messages cite afterwards; `images` are URLs, mostly data URLs.
 
-    `stdout`, `stderr` and `exit_code` are None where the provider does not tell them apart, as OpenAI does not.
+    `stdout`, `stderr` and `exit_code` are None if the provider does not report them, as OpenAI does not.
     """
 
     code: str = ""
@@ -97,18 +95,18 @@ class CodeInterpreterResult:
     exit_code: int | None = None
 
     def render(self) -> str:
-        """The logs; where there are none, what else there is."""
-        made = [f"{len(self.images)} image(s)"] if self.images else []
-        made += [file.filename for file in self.files]
-        return self.logs or (f"(no text; made: {', '.join(made)})" if made else "(no output)")
+        """The logs; without logs, the images and files."""
+        created = [f"{len(self.images)} image(s)"] if self.images else []
+        created += [file.filename for file in self.files]
+        return self.logs or (f"(no text; made: {', '.join(created)})" if created else "(no output)")
 
 
 @dataclass(frozen=True, kw_only=True, init=False)
 class OpenAICodeInterpreterTool(ProviderTool[P, R, CodeInterpreterConfig], Generic[P, R]):
-    """Code interpreter, with a container of your choice and a say in what becomes of its results.
+    """Code interpreter with a chosen container and a hook for its results.
 
-    `handle_provider_output` gets a `CodeInterpreterResult`; one that is annotated to take a `dict` gets plain data,
-    with the logs as `output_text`. `container` is then the declaration's container in the API's own form.
+    `handle_provider_output` gets a `CodeInterpreterResult`; a hook annotated with `dict` gets a dictionary, with the
+    logs as `output_text`. The property `container` is the container in wire form.
     """
 
     provider: str = field(default="openai", init=False)
@@ -127,7 +125,7 @@ class OpenAICodeInterpreterTool(ProviderTool[P, R, CodeInterpreterConfig], Gener
         accepts_overrides: bool = False,
         config: CodeInterpreterConfig | None = None,
     ) -> None:
-        asked = AutoContainerConfig() if container is None else container
+        chosen = AutoContainerConfig() if container is None else container
         values: dict[str, object] = {
             "name": name,
             "description": description,
@@ -136,7 +134,7 @@ class OpenAICodeInterpreterTool(ProviderTool[P, R, CodeInterpreterConfig], Gener
             "accepts_overrides": accepts_overrides,
             "provider": "openai",
             "capability": "code_interpreter",
-            "config": config or CodeInterpreterConfig(asked, _roots(allowed_host_roots)),
+            "config": config or CodeInterpreterConfig(chosen, _check_roots(allowed_host_roots)),
             "handle_provider_output": handle_provider_output,
             "param_descriptions": {},
         }
@@ -145,45 +143,45 @@ class OpenAICodeInterpreterTool(ProviderTool[P, R, CodeInterpreterConfig], Gener
         self.__post_init__()
 
     @property
-    def container(self) -> Any:  # noqa: ANN401 - a string or plain data, ready for any client's `tools=`
-        """The container in the API's own form. Host mounts are not in it: their files have to be uploaded first."""
-        return plain_container(self.config.container)
+    def container(self) -> Any:  # noqa: ANN401 - a string or a dictionary, ready for any client's `tools=`
+        """The container in wire form. It has no host mounts: their files must be uploaded first."""
+        return container_param(self.config.container)
 
     def _types(self) -> tuple[Any, Any]:
         if self.type_arguments:
             return self.type_arguments[0], self.type_arguments[1]
-        taken = _first_hint(self.handle_provider_output) or _returned(self.handler)
-        return _first_hint(self.handler) or CodeInterpreterCall, taken or CodeInterpreterResult
+        result = _first_hint(self.handle_provider_output) or _result_hint(self.handler)
+        return _first_hint(self.handler) or CodeInterpreterCall, result or CodeInterpreterResult
 
 
-def _roots(given: Sequence[str | os.PathLike[str]]) -> tuple[str | os.PathLike[str], ...]:
-    """One path alone would fall into its letters, the first of which is the root of everything."""
+def _check_roots(given: Sequence[str | os.PathLike[str]]) -> tuple[str | os.PathLike[str], ...]:
+    """Refuse a single path: as a sequence it is its characters, and the first one, `/`, would allow everything."""
     if not _is_list(given):
         raise PromptValidationError(f"allowed_host_roots must be a list of directories, not {given!r}")
     return tuple(given)
 
 
-def container_of(given: ContainerLike) -> AutoContainerConfig | ExistingContainerRef:
-    """Read what was asked for; a `ValueError` names the field and what it may be."""
-    read = given if isinstance(given, AutoContainerConfig | ExistingContainerRef) else _read(given)
-    if isinstance(read, ExistingContainerRef):
-        if not isinstance(read.id, str) or not read.id.strip():  # pyright: ignore[reportUnnecessaryIsInstance] - not everybody checks types
-            raise ValueError(f"container.id must be the id of a container, such as 'cntr_…', not {read.id!r}")
-        if read.memory_limit is not None:
-            _check_tier(read.memory_limit)
-        return read
-    _check_tier(read.memory_limit)
-    _check_policy(read.network_policy)
-    _check_mounts(read.host_mounts)
-    if not _is_list(read.file_ids) or not all(isinstance(one, str) and one for one in read.file_ids):  # pyright: ignore[reportUnnecessaryIsInstance] - the same
-        raise ValueError(f"container.file_ids must be ids of uploaded files, not {read.file_ids!r}")
-    if len(read.file_ids) > MOST_FILES:
-        raise ValueError(f"container.file_ids may name at most {MOST_FILES} files, not {len(read.file_ids)}")
-    return read
+def parse_container(given: ContainerLike) -> AutoContainerConfig | ExistingContainerRef:
+    """Check a container in any of its forms; a `ValueError` names the field and the allowed values."""
+    container = given if isinstance(given, AutoContainerConfig | ExistingContainerRef) else _from_wire(given)
+    if isinstance(container, ExistingContainerRef):
+        if not isinstance(container.id, str) or not container.id.strip():  # pyright: ignore[reportUnnecessaryIsInstance] - callers may not check types
+            raise ValueError(f"container.id must be the id of a container, such as 'cntr_…', not {container.id!r}")
+        if container.memory_limit is not None:
+            _check_tier(container.memory_limit)
+        return container
+    _check_tier(container.memory_limit)
+    _check_policy(container.network_policy)
+    _check_mounts(container.host_mounts)
+    if not _is_list(container.file_ids) or not all(isinstance(one, str) and one for one in container.file_ids):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may not check types
+        raise ValueError(f"container.file_ids must be ids of uploaded files, not {container.file_ids!r}")
+    if len(container.file_ids) > MAX_FILES:
+        raise ValueError(f"container.file_ids may name at most {MAX_FILES} files, not {len(container.file_ids)}")
+    return container
 
 
-def plain_container(given: ContainerLike, file_ids: Iterable[str] = ()) -> str | dict[str, Any]:
-    """A container as a request holds it, with more files; unchecked, and without host mounts."""
+def container_param(given: ContainerLike, file_ids: Iterable[str] = ()) -> str | dict[str, Any]:
+    """A container in wire form, with additional files; unchecked, and without host mounts."""
     match given:
         case str():
             return given
@@ -199,15 +197,15 @@ def plain_container(given: ContainerLike, file_ids: Iterable[str] = ()) -> str |
             return known if isinstance(known, str) else {key: given[key] for key in given if key != "host_mounts"}
 
 
-def _read(given: Mapping[str, Any] | str) -> AutoContainerConfig | ExistingContainerRef:
+def _from_wire(given: Mapping[str, Any] | str) -> AutoContainerConfig | ExistingContainerRef:
     if isinstance(given, str):
         return ExistingContainerRef(given)
-    if not isinstance(given, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance] - not everybody checks types
-        raise ValueError(f"container must be an id, an AutoContainerConfig or an ExistingContainerRef, not {given!r}")  # noqa: TRY004 - whoever reads it expects one kind
+    if not isinstance(given, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may not check types
+        raise ValueError(f"container must be an id, an AutoContainerConfig or an ExistingContainerRef, not {given!r}")  # noqa: TRY004 - all errors here are ValueError
     by_id = "id" in given and given.get("type") is None
-    known = _REF_FIELDS if by_id else _AUTO_FIELDS
-    if unknown := sorted(given.keys() - set(known)):
-        raise ValueError(f"container.{unknown[0]} is not known; allowed are: {', '.join(known)}")
+    fields = _REF_FIELDS if by_id else _AUTO_FIELDS
+    if unknown := sorted(given.keys() - set(fields)):
+        raise ValueError(f"container.{unknown[0]} is not known; allowed are: {', '.join(fields)}")
     if by_id:
         return ExistingContainerRef(given["id"], given.get("memory_limit"))
     if given.get("type") != "auto":
@@ -215,13 +213,13 @@ def _read(given: Mapping[str, Any] | str) -> AutoContainerConfig | ExistingConta
     tier = given.get("memory_limit")
     return AutoContainerConfig(
         memory_limit="1g" if tier is None else tier,
-        file_ids=_several(given, "file_ids"),
+        file_ids=_list_field(given, "file_ids"),
         network_policy=given.get("network_policy"),
-        host_mounts=tuple(map(_mount, _several(given, "host_mounts"))),
+        host_mounts=tuple(map(_mount, _list_field(given, "host_mounts"))),
     )
 
 
-def _several(given: Mapping[str, Any], name: str) -> tuple[Any, ...]:
+def _list_field(given: Mapping[str, Any], name: str) -> tuple[Any, ...]:
     value = given.get(name)
     if value is None:
         return ()
@@ -231,7 +229,7 @@ def _several(given: Mapping[str, Any], name: str) -> tuple[Any, ...]:
 
 
 def _is_list(value: object) -> bool:
-    """A text is none, though it has letters, and neither is a mapping, though it has keys."""
+    """Whether a value is a list or another iterable, but neither a string nor a mapping."""
     return isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping)
 
 
@@ -241,7 +239,7 @@ def _mount(given: HostMount | Mapping[str, Any]) -> HostMount:
     try:
         return HostMount(**given)
     except (TypeError, WorkspaceError) as error:
-        raise ValueError(f"container.host_mounts has {given!r}, which is no HostMount: {error}") from error
+        raise ValueError(f"container.host_mounts has {given!r}, which is not a HostMount: {error}") from error
 
 
 def _check_mounts(mounts: object) -> None:
@@ -257,7 +255,7 @@ def _check_tier(tier: object) -> None:
 def _check_policy(policy: Mapping[str, Any] | None) -> None:
     if policy is None:
         return
-    kind = policy.get("type") if isinstance(policy, Mapping) else None  # pyright: ignore[reportUnnecessaryIsInstance] - not everybody checks types
+    kind = policy.get("type") if isinstance(policy, Mapping) else None  # pyright: ignore[reportUnnecessaryIsInstance] - callers may not check types
     if not isinstance(kind, str) or kind not in _POLICIES or policy.keys() - _POLICIES[kind]:
         raise ValueError(
             "container.network_policy must be {'type': 'disabled'} or {'type': 'allowlist', 'allowed_domains': […]}, "
@@ -268,20 +266,20 @@ def _check_policy(policy: Mapping[str, Any] | None) -> None:
 
 
 def _first_hint(function: Callable[..., Any] | None) -> Any:  # noqa: ANN401 - any type form, or None
-    """What the first parameter is annotated as; None where that cannot be told."""
+    """The annotation of the first parameter; None if it cannot be resolved."""
     if function is None:
         return None
     first = next(iter(inspect.signature(function).parameters), "")
     return _hints(function).get(first)
 
 
-def _returned(function: Callable[..., Any] | None) -> Any:  # noqa: ANN401 - the same
-    """What kind of `ToolResult` is annotated to be returned."""
+def _result_hint(function: Callable[..., Any] | None) -> Any:  # noqa: ANN401 - any type form, or None
+    """The type argument of the annotated `ToolResult`."""
     return next(iter(get_args(_hints(function).get("return"))), None) if function else None
 
 
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
     try:
         return get_type_hints(function)
-    except (NameError, TypeError):  # annotated with what only a type checker sees
+    except (NameError, TypeError):  # annotated with a name that exists for type checkers only
         return {}

@@ -1,4 +1,4 @@
-"""File search: the provider looks through vector stores that were filled beforehand."""
+"""File search (`file_search`): the provider searches vector stores."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from weakincentives.adapters.openai.native_tools.capability import (
     Capability,
     ConfigError,
     NativeSection,
-    Ran,
-    Reading,
-    Scene,
-    failure,
+    ParsedCall,
+    ProviderRan,
+    ResponseContext,
+    failed_result,
     without_none,
 )
-from weakincentives.adapters.openai.wire import Wire, objects_in, text_in, texts_in
+from weakincentives.adapters.openai.wire import Wire, as_objects, get_str, get_strs
 from weakincentives.prompt import ToolResult
 
-_MOST_RESULTS = 50  # the provider's own limit
+_MAX_RESULTS = 50  # limit of the provider
 
 
 @dataclass(frozen=True, slots=True)
 class FileSearchConfig:
-    """Which vector stores to search, and how much to bring back. Without a store there is nothing to search.
+    """The vector stores to search, and the number of results. Without a store the tool is left out of the request.
 
-    `filters` and `ranking_options` are the provider's own forms.
+    `filters` and `ranking_options` are in wire form.
     """
 
     vector_store_ids: tuple[str, ...] = ()
@@ -37,14 +37,14 @@ class FileSearchConfig:
 
 @dataclass(frozen=True, slots=True)
 class FileSearchCall:
-    """What the model looked for."""
+    """The queries of the model."""
 
     queries: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class FileHit:
-    """One piece of a file that was found."""
+    """A chunk of a file that matches a query."""
 
     file_id: str = ""
     filename: str = ""
@@ -55,12 +55,12 @@ class FileHit:
 
 @dataclass(frozen=True, slots=True)
 class FileSearchResult:
-    """What was found."""
+    """The matching chunks."""
 
     results: tuple[FileHit, ...] = ()
 
     def render(self) -> str:
-        """Name and text of each."""
+        """File name and text of each chunk."""
         return "\n\n".join(f"{hit.filename}: {hit.text}" for hit in self.results) or "(nothing found)"
 
 
@@ -72,14 +72,16 @@ class FileSearch(Capability):
     config_type = FileSearchConfig
     fields = ("vector_store_ids", "max_num_results", "filters", "ranking_options")
     includes = ("file_search_call.results",)
-    example = Ran(FileSearchCall(("tea",)), ToolResult("", FileSearchResult((FileHit("file_1", "a.txt", "tea", 0.5),))))
+    example = ProviderRan(
+        FileSearchCall(("tea",)), ToolResult("", FileSearchResult((FileHit("file_1", "a.txt", "tea", 0.5),)))
+    )
 
-    def write(self, config: FileSearchConfig) -> Wire | None:
+    def declaration_fields(self, config: FileSearchConfig) -> Wire | None:
         stores = config.vector_store_ids
         if not all(stores):
             raise ConfigError(f"vector_store_ids must be ids of vector stores, not {stores!r}")
-        if not 1 <= config.max_results <= _MOST_RESULTS:
-            raise ConfigError(f"max_results must be 1 to {_MOST_RESULTS}, not {config.max_results!r}")
+        if not 1 <= config.max_results <= _MAX_RESULTS:
+            raise ConfigError(f"max_results must be 1 to {_MAX_RESULTS}, not {config.max_results!r}")
         if not stores:
             return None
         return {
@@ -88,19 +90,19 @@ class FileSearch(Capability):
             **without_none(filters=config.filters, ranking_options=config.ranking_options),
         }
 
-    def read(self, item: Wire, scene: Scene, config: object) -> Reading:
-        _ = scene, config
-        params = FileSearchCall(texts_in(item, "queries"))
-        value = FileSearchResult(tuple(map(_hit, objects_in(item.get("results"), "results"))))
-        return Ran(params, failure(item) or ToolResult.ok(value))
+    def parse_call(self, item: Wire, response: ResponseContext, config: object) -> ParsedCall:
+        _ = response, config
+        params = FileSearchCall(get_strs(item, "queries"))
+        value = FileSearchResult(tuple(map(_hit, as_objects(item.get("results"), "results"))))
+        return ProviderRan(params, failed_result(item) or ToolResult.ok(value))
 
 
 def _hit(raw: Wire) -> FileHit:
     score = raw.get("score")
     return FileHit(
-        file_id=text_in(raw, "file_id"),
-        filename=text_in(raw, "filename"),
-        text=text_in(raw, "text"),
+        file_id=get_str(raw, "file_id"),
+        filename=get_str(raw, "filename"),
+        text=get_str(raw, "text"),
         score=score if isinstance(score, (int, float)) else None,
         attributes=raw.get("attributes") or {},
     )

@@ -1,7 +1,7 @@
-"""MCP: the provider calls the tools of a server that speaks the Model Context Protocol.
+"""MCP (`mcp`): the provider calls the tools of a Model Context Protocol server.
 
-A call may need approval, which the provider asks us for. It is given by a function of the caller's and never by
-default: what a model sends to a third party may be anything that it has seen.
+A call may need approval, for which the provider asks the client. `McpConfig.approve` decides; without it every call is
+denied, because the arguments that a model sends to a third party may contain anything in its context.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ from typing import Any, cast
 from weakincentives.adapters.openai.native_tools.capability import (
     PROVIDER,
     Capability,
+    ClientMustRun,
     ConfigError,
-    LeftToUs,
     NativeSection,
-    Ran,
-    Reading,
-    Scene,
-    failure,
+    ParsedCall,
+    ProviderRan,
+    ResponseContext,
+    failed_result,
     without_none,
 )
-from weakincentives.adapters.openai.wire import Wire, call_id_of, text_in
+from weakincentives.adapters.openai.wire import Wire, get_call_id, get_str
 from weakincentives.adapters.turn import ToolOutput
 from weakincentives.prompt import NativeDeclaration, ToolContext, ToolResult
 
-_NOBODY_ASKED = "nobody was asked: McpConfig has no `approve`"
+_NO_APPROVE_FUNCTION = "McpConfig has no `approve` function"
 
 
 @dataclass(frozen=True, slots=True)
 class McpApproval:
-    """A call that the model wants to make, and may not without leave."""
+    """A call that needs approval."""
 
     server_label: str = ""
     name: str = ""
@@ -40,22 +40,22 @@ class McpApproval:
 
 @dataclass(frozen=True, slots=True)
 class McpDecision:
-    """Whether it may, and why."""
+    """Approval or denial of a call, with the reason."""
 
     approve: bool = False
     reason: str = ""
 
     def render(self) -> str:
-        """In words."""
+        """The decision as text."""
         return f"{'Approved' if self.approve else 'Denied'}{f': {self.reason}' if self.reason else ''}."
 
 
 @dataclass(frozen=True, kw_only=True)
 class McpConfig:
-    """A server, by its address or as a connector of the provider's, and what of it the model may use.
+    """An MCP server, by URL or as a connector of the provider, and the tools that the model may call.
 
-    `require_approval` is `"always"`, `"never"`, or the provider's own filter; left out, the provider asks before every
-    call. `approve` answers; it returns whether the call may be made, or an `McpDecision` with a reason.
+    `require_approval` is `"always"`, `"never"`, or a filter in wire form; without it every call needs approval.
+    `approve` returns whether a call is approved, or an `McpDecision` with a reason.
     """
 
     server_label: str
@@ -72,7 +72,7 @@ class McpConfig:
 
 @dataclass(frozen=True, slots=True)
 class McpCall:
-    """A call of one of the server's tools. `arguments` is JSON text, as the model wrote it."""
+    """A call of a tool of the server. `arguments` is JSON text as the model wrote it."""
 
     server_label: str = ""
     name: str = ""
@@ -81,17 +81,17 @@ class McpCall:
 
 @dataclass(frozen=True, slots=True)
 class McpResult:
-    """What the server's tool answered."""
+    """The output of the tool."""
 
     output: str = ""
 
     def render(self) -> str:
-        """As it came."""
+        """The output unchanged."""
         return self.output or "(no output)"
 
 
 class Mcp(Capability):
-    """`mcp` on the wire. A prompt may have several, each with a label of its own."""
+    """`mcp` on the wire. A prompt may have several servers with different labels."""
 
     name = "mcp"
     items = frozenset({"mcp_call", "mcp_list_tools", "mcp_approval_request"})
@@ -108,21 +108,21 @@ class Mcp(Capability):
         "require_approval",
         "defer_loading",
     )
-    example = Ran(McpCall("docs", "search", '{"q": "tea"}'), ToolResult("", McpResult("found")))
+    example = ProviderRan(McpCall("docs", "search", '{"q": "tea"}'), ToolResult("", McpResult("found")))
 
     def defaults(self) -> object:
         raise ConfigError("it needs a server: give McpConfig(server_label=…, server_url=…)")
 
-    def write(self, config: McpConfig) -> Wire:
+    def declaration_fields(self, config: McpConfig) -> Wire:
         if not config.server_label:
-            raise ConfigError("server_label must name the server, and is empty")
-        ways = [name for name in ("server_url", "connector_id", "tunnel_id") if getattr(config, name) is not None]
-        if len(ways) != 1:
-            given = " and ".join(ways) or "none"
+            raise ConfigError("server_label is empty: give the label of the server")
+        locations = [name for name in ("server_url", "connector_id", "tunnel_id") if getattr(config, name) is not None]
+        if len(locations) != 1:
+            given = " and ".join(locations) or "none"
             raise ConfigError(f"exactly one of server_url, connector_id and tunnel_id must be given, not {given}")
-        wanted = config.require_approval
-        if isinstance(wanted, str) and wanted not in ("always", "never"):
-            raise ConfigError(f"require_approval must be 'always', 'never' or a filter, not {wanted!r}")
+        approval = config.require_approval
+        if isinstance(approval, str) and approval not in ("always", "never"):
+            raise ConfigError(f"require_approval must be 'always', 'never' or a filter, not {approval!r}")
         return without_none(
             server_label=config.server_label,
             server_url=config.server_url,
@@ -135,18 +135,18 @@ class Mcp(Capability):
             require_approval=config.require_approval,
         )
 
-    def adopt(self, given: Mapping[str, Any]) -> Wire | None:
+    def check_declaration(self, given: Mapping[str, Any]) -> Wire | None:
         if not isinstance(given.get("server_label"), str) or not given["server_label"]:
             raise ConfigError("server_label must name the server")
-        return super().adopt(given)
+        return super().check_declaration(given)
 
     def slot(self, wire: Wire) -> str:
         return f"{self.name}:{wire['server_label']}"
 
     def slot_of(self, item: Wire) -> str:
-        return f"{self.name}:{text_in(item, 'server_label')}"
+        return f"{self.name}:{get_str(item, 'server_label')}"
 
-    def chosen_by(self, choice: Mapping[str, Any]) -> str | None:
+    def name_in_choice(self, choice: Mapping[str, Any]) -> str | None:
         return choice.get("server_label")
 
     def choice(self, wire: Wire) -> Wire:
@@ -157,22 +157,22 @@ class Mcp(Capability):
         slot = f"{self.name}:{label}"
         return NativeDeclaration(self.name, label or self.name, PROVIDER, config, None, origin, slot)
 
-    def read(self, item: Wire, scene: Scene, config: object) -> Reading:
-        _ = scene
-        label, name = text_in(item, "server_label"), text_in(item, "name")
-        arguments = text_in(item, "arguments") or "{}"
+    def parse_call(self, item: Wire, response: ResponseContext, config: object) -> ParsedCall:
+        _ = response
+        label, name = get_str(item, "server_label"), get_str(item, "name")
+        arguments = get_str(item, "arguments") or "{}"
         match item.get("type"):
             case "mcp_list_tools":
-                broken = failure({**item, "status": None})
-                return None if broken is None else Ran(McpCall(label, "list_tools"), broken)
+                failed = failed_result({**item, "status": None})
+                return None if failed is None else ProviderRan(McpCall(label, "list_tools"), failed)
             case "mcp_approval_request":
-                asked = McpApproval(label, name, arguments)
-                return LeftToUs(
-                    asked, lambda context: _decide(asked, config, context), lambda said: _answer(item, said)
+                request = McpApproval(label, name, arguments)
+                return ClientMustRun(
+                    request, lambda context: _decide(request, config, context), lambda output: _answer(item, output)
                 )
             case _:
                 call = McpCall(label, name, arguments)
-                return Ran(call, failure(item) or ToolResult.ok(McpResult(_output(item))))
+                return ProviderRan(call, failed_result(item) or ToolResult.ok(McpResult(_output(item))))
 
 
 def _output(item: Wire) -> str:
@@ -180,21 +180,21 @@ def _output(item: Wire) -> str:
     return output if isinstance(output, str) else ""
 
 
-def _decide(asked: McpApproval, config: object, context: ToolContext) -> ToolResult[McpDecision]:
+def _decide(request: McpApproval, config: object, context: ToolContext) -> ToolResult[McpDecision]:
     approve = config.approve if isinstance(config, McpConfig) else None
     if approve is None:
-        return ToolResult.ok(McpDecision(approve=False, reason=_NOBODY_ASKED))
-    decided = approve(asked, context)
-    return ToolResult.ok(decided if isinstance(decided, McpDecision) else McpDecision(approve=bool(decided)))
+        return ToolResult.ok(McpDecision(approve=False, reason=_NO_APPROVE_FUNCTION))
+    decision = approve(request, context)
+    return ToolResult.ok(decision if isinstance(decision, McpDecision) else McpDecision(approve=bool(decision)))
 
 
-def _answer(item: Wire, said: ToolOutput) -> Wire:
-    decided = said.value if isinstance(said.value, McpDecision) else McpDecision(approve=False, reason=said.text)
+def _answer(item: Wire, output: ToolOutput) -> Wire:
+    decision = output.value if isinstance(output.value, McpDecision) else McpDecision(approve=False, reason=output.text)
     return {
         "type": "mcp_approval_response",
-        "approval_request_id": call_id_of(item),
-        "approve": decided.approve,
-        **({"reason": decided.reason} if decided.reason else {}),
+        "approval_request_id": get_call_id(item),
+        "approve": decision.approve,
+        **({"reason": decision.reason} if decision.reason else {}),
     }
 
 

@@ -1,4 +1,4 @@
-"""Every capability of the provider's that we know: each is a file here whose name ends in `_section`."""
+"""Registry of native tools: each module of this package whose name ends in `_section` has one `CAPABILITY`."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from types import MappingProxyType
 
 from weakincentives.adapters.openai.native_tools.capability import Capability
 
-_HOME = __name__.rpartition(".")[0]
+_PACKAGE = __name__.rpartition(".")[0]
 
 
 @cache
 def capabilities() -> Mapping[str, Capability]:
     """By name, in alphabetical order."""
-    found = sorted(f"{_HOME}.{module.name}" for module in iter_modules(import_module(_HOME).__path__))
+    found = sorted(f"{_PACKAGE}.{module.name}" for module in iter_modules(import_module(_PACKAGE).__path__))
     known: list[Capability] = [import_module(name).CAPABILITY for name in found if name.endswith("_section")]
     return MappingProxyType({capability.name: capability for capability in known})
 
 
 @cache
 def by_item() -> Mapping[str, Capability]:
-    """By the types of the items that calls come back as."""
+    """By the types of the response items of their calls."""
     return MappingProxyType({kind: capability for capability in capabilities().values() for kind in capability.items})
 
 

@@ -1,7 +1,7 @@
-"""Shell: commands that the model wrote, run in a container of the provider's, or here.
+"""Shell (`shell`): commands of the model, run by the provider in a container, or by the client in an executor.
 
-Here means an executor: the caller's, or a jail (`JailedShell`). There is no other way for a command to run on this
-machine, and none at all for one of a shell that was not declared, or was declared to run at the provider.
+The executor is given by the caller, or is a `JailedShell`. A command runs on the host in no other way. A command of a
+shell that was not declared, or that was declared to run at the provider, does not run on the host.
 """
 
 from __future__ import annotations
@@ -12,22 +12,23 @@ from typing import Any, cast
 
 from weakincentives.adapters.openai.native_tools.capability import (
     Capability,
+    ClientMustRun,
     ConfigError,
-    LeftToUs,
     NativeSection,
-    Ran,
-    Reading,
-    Scene,
-    failure,
-    one_of,
+    ParsedCall,
+    ProviderRan,
+    ResponseContext,
+    check_container_is_open,
+    check_one_of,
+    failed_result,
 )
 from weakincentives.adapters.openai.native_tools.code_interpreter_tool import (
     ContainerLike,
     ExistingContainerRef,
-    container_of,
-    plain_container,
+    container_param,
+    parse_container,
 )
-from weakincentives.adapters.openai.wire import Malformed, Wire, as_object, call_id_of, objects_in, text_in
+from weakincentives.adapters.openai.wire import MalformedResponse, Wire, as_object, as_objects, get_call_id, get_str
 from weakincentives.adapters.turn import ToolOutput
 from weakincentives.filesystem import Filesystem
 from weakincentives.prompt import ToolContext, ToolResult
@@ -43,9 +44,9 @@ _ENVIRONMENTS = (_LOCAL, _AUTO, _REFERENCE)
 
 @dataclass(frozen=True)
 class ShellConfig:
-    """Where commands run: in a `container` of the provider's, or, without one, here by the `executor`.
+    """Commands run in a `container` of the provider, or without one on the host, in the `executor`.
 
-    Without an executor it is a `JailedShell`, on the evaluation's files.
+    The default executor is a `JailedShell` with the evaluation's files.
     """
 
     container: ContainerLike | None = field(default=None, hash=False)
@@ -59,64 +60,67 @@ class Shell(Capability):
     items = frozenset({"shell_call"})
     config_type = ShellConfig
     fields = ("environment", "allowed_callers")
-    example = Ran(ShellCall(("ls",), 1000, 100), ToolResult("", ShellResult((CommandOutput("a.txt\n", "", 0),))))
+    example = ProviderRan(
+        ShellCall(("ls",), 1000, 100), ToolResult("", ShellResult((CommandOutput("a.txt\n", "", 0),)))
+    )
 
-    def write(self, config: ShellConfig) -> Wire:
+    def declaration_fields(self, config: ShellConfig) -> Wire:
         if config.container is None:
             return {"environment": {"type": _LOCAL}}
         if config.executor is not None:
-            raise ConfigError("executor is for commands that run here, and container for those that do not: give one")
+            raise ConfigError(
+                "give executor, for commands on the host, or container, for commands at the provider; not both"
+            )
         try:
-            container = container_of(config.container)
+            container = parse_container(config.container)
         except ValueError as error:
             raise ConfigError(str(error)) from error
         if isinstance(container, ExistingContainerRef):
             return {"environment": {"type": _REFERENCE, "container_id": container.id}}
         if container.host_mounts:
             raise ConfigError(
-                "container.host_mounts are for code interpreter: upload the files, and give their file_ids"
+                "container.host_mounts work with code interpreter only: upload the files, and give their file_ids"
             )
-        return {"environment": {**as_object(plain_container(container), "container"), "type": _AUTO}}
+        return {"environment": {**as_object(container_param(container), "container"), "type": _AUTO}}
 
-    def adopt(self, given: Mapping[str, Any]) -> Wire | None:
+    def check_declaration(self, given: Mapping[str, Any]) -> Wire | None:
         environment = given.get("environment")
         if isinstance(environment, Mapping):
             known = cast("Mapping[str, Any]", environment)
-            one_of(known.get("type", ""), _ENVIRONMENTS, "environment.type")
+            check_one_of(known.get("type", ""), _ENVIRONMENTS, "environment.type")
             if known["type"] == _REFERENCE and not (
                 isinstance(known.get("container_id"), str) and known["container_id"]
             ):
                 raise ConfigError("environment.container_id must be the id of a container")
         elif environment is not None:
             raise ConfigError(f"environment must have a type, one of {', '.join(_ENVIRONMENTS)}, not {environment!r}")
-        return super().adopt(given)
+        return super().check_declaration(given)
 
-    def container(self, wire: Wire) -> str | None:
-        return text_in(_environment(wire), "container_id") or None
+    def container_id(self, wire: Wire) -> str | None:
+        return get_str(_environment(wire), "container_id") or None
 
-    def place(self, wire: Wire, container_id: str) -> Wire | None:
-        environment = _environment(wire)
-        if (named := self.container(wire)) is not None:
-            raise ConfigError(f"container is {named!r}, but a section of the prompt brings one")
-        if environment.get("type") != _AUTO:
-            return None
+    def needs_container(self, wire: Wire) -> bool:
+        check_container_is_open(self.container_id(wire))
+        return _environment(wire).get("type") == _AUTO
+
+    def with_container(self, wire: Wire, container_id: str) -> Wire:
         return {**wire, "environment": {"type": _REFERENCE, "container_id": container_id}}
 
     def check_resources(self, wire: Wire, config: object, resources: ResourceRegistry) -> None:
-        if not _runs_here(wire) or (isinstance(config, ShellConfig) and config.executor is not None):
+        if not _runs_on_host(wire) or (isinstance(config, ShellConfig) and config.executor is not None):
             return
         if (reason := JailedShell.unavailable_reason()) is not None:
             raise ConfigError(
-                f"commands would run on this machine, and cannot be jailed: {reason}. Give ShellConfig(executor=…), "
+                f"commands would run on this host, and cannot be jailed: {reason}. Give ShellConfig(executor=…), "
                 "or a container"
             )
         if Filesystem not in resources:
             raise ConfigError(
-                "commands would run on this machine, on files that are not there: give the evaluation a Filesystem, "
+                "commands would run on this host, but there are no files: give the evaluation a Filesystem, "
                 "from a section such as VfsToolsSection, or with evaluate(resources=…)"
             )
 
-    def read(self, item: Wire, scene: Scene, config: object) -> Reading:
+    def parse_call(self, item: Wire, response: ResponseContext, config: object) -> ParsedCall:
         action = as_object(item.get("action") or {}, "action")
         commands = action.get("commands")
         call = ShellCall(
@@ -124,24 +128,26 @@ class Shell(Capability):
             _count(action.get("timeout_ms")),
             _count(action.get("max_output_length")),
         )
-        output = scene.outputs.get(call_id_of(item))
+        output = response.outputs.get(get_call_id(item))
         if output is not None:
-            value = ShellResult(tuple(map(_command_output, objects_in(output.get("output"), "output"))))
-            return Ran(call, failure(output, value=value) or ToolResult("", value, success=value.success))
+            value = ShellResult(tuple(map(_command_output, as_objects(output.get("output"), "output"))))
+            return ProviderRan(call, failed_result(output, value=value) or ToolResult("", value, success=value.success))
         wire = self.declare(config)
-        if wire is None or not _runs_here(wire) or not _runs_here(item):
-            return Ran(call, failure({**item, "error": {"message": "the provider sent no output"}}) or ToolResult(""))
+        if wire is None or not _runs_on_host(wire) or not _runs_on_host(item):
+            return ProviderRan(
+                call, failed_result({**item, "error": {"message": "the provider sent no output"}}) or ToolResult("")
+            )
         executor = config.executor if isinstance(config, ShellConfig) and config.executor else JailedShell()
-        return LeftToUs(
+        return ClientMustRun(
             call,
             lambda context: run(call, executor, context),
-            lambda said: _answer(call_id_of(item), call, said),
+            lambda output: _answer(get_call_id(item), call, output),
             undone_on_failure=False,
         )
 
 
 def run(call: ShellCall, executor: ShellExecutor, context: ToolContext) -> ToolResult[ShellResult]:
-    """Have the commands run. One that exits with another code than 0 is no success, but what it did stays done."""
+    """Run the commands. An exit code other than 0 is a failure, but its changes are not rolled back."""
     value = ShellResult(tuple(executor(call, context=context)))
     if len(value.outputs) != len(call.commands):
         return ToolResult.error(f"the executor answered {len(value.outputs)} of {len(call.commands)} commands.")
@@ -152,8 +158,8 @@ def _environment(holder: Wire) -> Wire:
     return as_object(holder.get("environment") or {}, "environment")
 
 
-def _runs_here(holder: Wire) -> bool:
-    """Whether a declaration, or a call, is of commands that are left to us."""
+def _runs_on_host(holder: Wire) -> bool:
+    """Whether the commands of a declaration or of a call run on the client's host."""
     return _environment(holder).get("type", _LOCAL) == _LOCAL
 
 
@@ -165,28 +171,28 @@ def _command_output(raw: Wire) -> CommandOutput:
     outcome = as_object(raw.get("outcome") or {}, "outcome")
     code = outcome.get("exit_code") or 0
     if not isinstance(code, int):
-        raise Malformed(f"'exit_code' is no number but {code!r}")
-    ended = outcome.get("type") != "timeout"
-    return CommandOutput(text_in(raw, "stdout"), text_in(raw, "stderr"), code if ended else None)
+        raise MalformedResponse(f"'exit_code' is not a number but {code!r}")
+    has_ended = outcome.get("type") != "timeout"
+    return CommandOutput(get_str(raw, "stdout"), get_str(raw, "stderr"), code if has_ended else None)
 
 
-def _answer(call_id: str, call: ShellCall, said: ToolOutput) -> Wire:
-    """One entry for each command, also where none of them was run."""
-    value = said.value if isinstance(said.value, ShellResult) else None
-    outputs = value.outputs if value else tuple(CommandOutput("", said.text, 1) for _ in call.commands)
+def _answer(call_id: str, call: ShellCall, output: ToolOutput) -> Wire:
+    """One entry per command, also if none of them ran."""
+    value = output.value if isinstance(output.value, ShellResult) else None
+    outputs = value.outputs if value else tuple(CommandOutput("", output.text, 1) for _ in call.commands)
     echoed = {} if call.max_output_length is None else {"max_output_length": call.max_output_length}
     return {
         "type": "shell_call_output",
         "call_id": call_id,
         "output": [
             {
-                "stdout": output.stdout,
-                "stderr": output.stderr,
+                "stdout": one.stdout,
+                "stderr": one.stderr,
                 "outcome": {"type": "timeout"}
-                if output.exit_code is None
-                else {"type": "exit", "exit_code": output.exit_code},
+                if one.exit_code is None
+                else {"type": "exit", "exit_code": one.exit_code},
             }
-            for output in outputs
+            for one in outputs
         ],
         **echoed,
     }
@@ -196,7 +202,7 @@ CAPABILITY = Shell()
 
 
 class OpenAIShellSection(NativeSection[ShellConfig]):
-    """Lets the model run shell commands: in a container of the provider's, or here, by an executor or in a jail."""
+    """Lets the model run shell commands: in a container of the provider, or on the host in an executor."""
 
     capability = CAPABILITY
 

@@ -1,12 +1,12 @@
-"""V4A: the diffs that models write for `apply_patch`. Text in, text out; pure.
+"""V4A diff format of `apply_patch`: parses a diff and applies it to text. Pure.
 
-A new file is all lines with `+`. A change is hunks, each of which may begin with `@@`, or with `@@ some line` to say
-which line it comes after (several of them narrow it down), and goes on with lines that stay (a space), go (`-`) or come
-(`+`). There are no line numbers: the lines that stay and go are looked for, from where the last hunk ended. A line of
-`@@` that is above that already, as the head of a class is in the second hunk for it, moves nothing.
+In the diff of a new file all lines begin with `+`. The diff of a change has hunks. A hunk may begin with `@@`, or with
+anchors `@@ some line`, each of which the hunk follows; then come context lines (a space), removed lines (`-`) and added
+lines (`+`). There are no line numbers: context and removed lines are searched from the end of the last hunk. An anchor
+that is above that position already, as a class header is in the second hunk of the class, is ignored.
 
-They are looked for as written first, then without the spaces at their ends, then without those at their beginnings too,
-because models do not copy white space well. Lines that stay are kept as the file has them, and so are its line endings.
+Lines are compared exactly first, then without trailing white space, then also without leading white space, because
+models do not copy white space reliably. Context lines and line endings stay as they are in the file.
 """
 
 from __future__ import annotations
@@ -16,14 +16,16 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 _END_OF_FILE = "*** End of File"
-_NUMBERED = re.compile(r"@@ -\d+(,\d+)? \+\d+(,\d+)? @@.*")  # of the other kind of diff; its numbers are guesses
+_UNIFIED_HEADER_RE = re.compile(
+    r"@@ -\d+(,\d+)? \+\d+(,\d+)? @@.*"
+)  # of a unified diff; the model guesses its line numbers
 _SIGNS = " +-"
-_LOOKS: tuple[Callable[[str], str], ...] = (lambda line: line.removesuffix("\r"), str.rstrip, str.strip)
-_SHOWN = 3
+_NORMALISERS: tuple[Callable[[str], str], ...] = (lambda line: line.removesuffix("\r"), str.rstrip, str.strip)
+_MAX_SHOWN_LINES = 3
 
 
 class PatchError(ValueError):
-    """The diff is none, or does not fit the file. Says what the model can do about it."""
+    """The diff is malformed, or does not match the file. The message tells the model what to do."""
 
 
 @dataclass
@@ -39,7 +41,7 @@ class _Hunk:
 
 @dataclass(frozen=True)
 class Patched:
-    """The new text, and how many lines came and went."""
+    """The new text, and the number of added and removed lines."""
 
     text: str
     added: int
@@ -47,7 +49,7 @@ class Patched:
 
 
 def create(diff: str) -> Patched:
-    """The text of a new file. It ends with a line break, as text files do."""
+    """The text of a new file. It ends with a line break."""
     lines = _lines(diff)
     for number, line in enumerate(lines, start=1):
         if not line.startswith("+"):
@@ -57,7 +59,7 @@ def create(diff: str) -> Patched:
 
 
 def update(text: str, diff: str) -> Patched:
-    """The text after the change, or a `PatchError` that says which lines were not found."""
+    """Apply a diff to a text; a `PatchError` names the lines that were not found."""
     hunks = list(_hunks(diff))
     if not hunks:
         raise PatchError("the diff changes nothing: write at least one line that begins with '+' or '-'")
@@ -67,12 +69,12 @@ def update(text: str, diff: str) -> Patched:
     result: list[str] = []
     cursor = 0
     for hunk in hunks:
-        at = _place(hunk, lines, cursor)
+        at = _find_hunk(hunk, lines, cursor)
         result += lines[cursor:at]
         cursor = at
-        for sign, words in hunk.lines:
+        for sign, content in hunk.lines:
             if sign == "+":
-                result.append(words + ending)
+                result.append(content + ending)
             else:
                 result += lines[cursor : cursor + 1] if sign == " " else []
                 cursor += 1
@@ -94,7 +96,7 @@ def _hunks(diff: str) -> Iterator[_Hunk]:
             if hunk.lines:
                 yield hunk
                 hunk = _Hunk()
-            anchor = "" if _NUMBERED.fullmatch(line) else line[2:].removeprefix(" ")
+            anchor = "" if _UNIFIED_HEADER_RE.fullmatch(line) else line[2:].removeprefix(" ")
             hunk.anchors += [anchor] if anchor.strip() else []
         elif line == _END_OF_FILE:
             hunk.at_end = True
@@ -109,8 +111,8 @@ def _hunks(diff: str) -> Iterator[_Hunk]:
         yield hunk
 
 
-def _place(hunk: _Hunk, lines: Sequence[str], start: int) -> int:
-    """Where in the file a hunk begins."""
+def _find_hunk(hunk: _Hunk, lines: Sequence[str], start: int) -> int:
+    """The index of the line at which a hunk begins."""
     after = start
     for anchor in hunk.anchors:
         found = _find([anchor], lines, after)
@@ -126,20 +128,20 @@ def _place(hunk: _Hunk, lines: Sequence[str], start: int) -> int:
     found = _find(before, lines, after)
     if found is None and after > start:
         passed = any(_find([anchor], lines[:start], 0) is not None for anchor in hunk.anchors)
-        # Either we were in the right place already, or the line of `@@` was written once more as the hunk's first.
+        # Either the anchor is above the position already, or it is repeated as the hunk's first line.
         found = _find(before, lines, start if passed else after - 1)
     if found is None:
-        shown = "\n".join(before[:_SHOWN]) + ("\n…" if len(before) > _SHOWN else "")
+        shown = "\n".join(before[:_MAX_SHOWN_LINES]) + ("\n…" if len(before) > _MAX_SHOWN_LINES else "")
         raise PatchError(f"these lines are not in the file below line {after}; read it again:\n{shown}")
     return found
 
 
 def _find(wanted: Sequence[str], lines: Sequence[str], start: int) -> int | None:
-    """The first place from `start` on where these lines stand, the exact look first."""
-    for look in _LOOKS:
-        needles = [look(line) for line in wanted]
-        seen = [look(line) for line in lines]
-        for at in range(start, len(seen) - len(needles) + 1):
-            if seen[at : at + len(needles)] == needles:
+    """The first index from `start` at which these lines stand; an exact match is preferred."""
+    for normalise in _NORMALISERS:
+        needles = [normalise(line) for line in wanted]
+        candidates = [normalise(line) for line in lines]
+        for at in range(start, len(candidates) - len(needles) + 1):
+            if candidates[at : at + len(needles)] == needles:
                 return at
     return None

@@ -1,4 +1,4 @@
-"""Whether a configuration holds what its fields are annotated to hold. Not everybody checks types."""
+"""Runtime type check of configurations: callers may not use a type checker."""
 
 from __future__ import annotations
 
@@ -11,31 +11,33 @@ from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hin
 _UNIONS = (Union, UnionType)
 
 
-def misfit_in(config: object) -> str | None:
-    """The first field of a dataclass that holds something else, and what it may hold; None where all is well.
+def validate_types(config: object) -> str | None:
+    """Why the first field with a wrong type is wrong; None if all fields match their annotations.
 
-    What it does hold is told by its type alone, since it may be a secret.
+    The message names the type of a value and not the value, which may be a secret.
     """
     hints = _hints(type(config))
     for field in dataclasses.fields(cast("Any", config)):
         value: object = getattr(config, field.name)
-        if not fits(value, hints[field.name]):
+        if not matches_type(value, hints[field.name]):
             return f"{field.name} must be {_described(hints[field.name])}, not {_described_value(value)}"
     return None
 
 
-def fits(value: object, wanted: Any) -> bool:  # noqa: ANN401 - any type form
-    """Whether a value is of a type. A list is as good as a tuple; a text is no list of letters, and True no number."""
+def matches_type(value: object, wanted: Any) -> bool:  # noqa: ANN401 - any type form
+    """Whether a value has a type. A list counts as a tuple; a string is not a list, and True is not a number."""
     plain, inner = get_origin(wanted) or wanted, get_args(wanted)
     if plain in (Any, Literal):
         return plain is Any or value in inner
     if plain in _UNIONS:
-        return any(fits(value, one) for one in inner)
+        return any(matches_type(value, one) for one in inner)
     if plain is tuple:
-        return _is_list(value) and all(fits(one, inner[0]) for one in cast("Collection[object]", value))
+        return _is_list(value) and all(matches_type(one, inner[0]) for one in cast("Collection[object]", value))
     if plain is Mapping:
         pairs = cast("Mapping[object, object]", value).items() if isinstance(value, Mapping) else None
-        return pairs is not None and all(fits(key, inner[0]) and fits(held, inner[1]) for key, held in pairs)
+        return pairs is not None and all(
+            matches_type(key, inner[0]) and matches_type(held, inner[1]) for key, held in pairs
+        )
     if plain is Callable or getattr(plain, "_is_protocol", False):
         return callable(value)
     return isinstance(value, plain) and not (plain is int and isinstance(value, bool))

@@ -1,4 +1,4 @@
-"""Web search: the provider searches the web, opens pages, and looks for words in them."""
+"""Web search (`web_search`): the provider searches the web, opens pages, and finds text in them."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from dataclasses import dataclass, field
 from weakincentives.adapters.openai.native_tools.capability import (
     Capability,
     NativeSection,
-    Ran,
-    Reading,
-    Scene,
-    failure,
-    one_of,
+    ParsedCall,
+    ProviderRan,
+    ResponseContext,
+    check_one_of,
+    failed_result,
     without_none,
 )
-from weakincentives.adapters.openai.wire import Wire, as_object, objects_in, text_in, texts_in
+from weakincentives.adapters.openai.wire import Wire, as_object, as_objects, get_str, get_strs
 from weakincentives.prompt import ToolResult
 
-_SIZES = ("low", "medium", "high")
+_CONTEXT_SIZES = ("low", "medium", "high")
 
 
 @dataclass(frozen=True, slots=True)
 class WebSearchConfig:
-    """Where to search and how much of it the model gets to see. What is left out is the provider's to choose.
+    """The scope of the search. For None the provider's default applies.
 
-    `user_location` is where the user roughly is: city, country, region, timezone. With `external_web_access=False`
-    only what the provider has stored is searched.
+    `user_location` is the approximate location of the user: city, country, region, timezone. With
+    `external_web_access=False` only pages that the provider has stored are searched.
     """
 
     allowed_domains: tuple[str, ...] = ()
@@ -37,7 +37,7 @@ class WebSearchConfig:
 
 @dataclass(frozen=True, slots=True)
 class WebSearchCall:
-    """What the model did: `search`, `open_page` or `find_in_page`. What an action does not have is empty."""
+    """The action of the model: `search`, `open_page` or `find_in_page`. Fields of other actions are empty."""
 
     action: str = "search"
     query: str = ""
@@ -48,13 +48,13 @@ class WebSearchCall:
 
 @dataclass(frozen=True, slots=True)
 class WebSearchResult:
-    """The addresses that the provider looked at. What it read there it tells only to the model."""
+    """The URLs that the provider read. Their content goes only to the model."""
 
     sources: tuple[str, ...] = ()
 
     def render(self) -> str:
-        """One address a line."""
-        return "\n".join(self.sources) or "(no sources told)"
+        """One URL per line."""
+        return "\n".join(self.sources) or "(no sources)"
 
 
 class WebSearch(Capability):
@@ -65,13 +65,13 @@ class WebSearch(Capability):
     config_type = WebSearchConfig
     fields = ("filters", "search_context_size", "user_location", "external_web_access")
     includes = ("web_search_call.action.sources",)
-    example = Ran(
+    example = ProviderRan(
         WebSearchCall("search", "tea", ("tea",), "https://example.com/", "tea"),
         ToolResult("", WebSearchResult(("https://example.com/",))),
     )
 
-    def write(self, config: WebSearchConfig) -> Wire:
-        one_of(config.search_context_size, _SIZES, "search_context_size")
+    def declaration_fields(self, config: WebSearchConfig) -> Wire:
+        check_one_of(config.search_context_size, _CONTEXT_SIZES, "search_context_size")
         domains = list(config.allowed_domains)
         location = config.user_location
         return without_none(
@@ -81,21 +81,21 @@ class WebSearch(Capability):
             external_web_access=config.external_web_access,
         )
 
-    def read(self, item: Wire, scene: Scene, config: object) -> Reading:
-        _ = scene, config
+    def parse_call(self, item: Wire, response: ResponseContext, config: object) -> ParsedCall:
+        _ = response, config
         action = as_object(item.get("action") or {}, "action")
-        queries = texts_in(action, "queries")
-        query = text_in(action, "query") or next(iter(queries), "")
+        queries = get_strs(action, "queries")
+        query = get_str(action, "query") or next(iter(queries), "")
         params = WebSearchCall(
-            action=text_in(action, "type") or "search",
+            action=get_str(action, "type") or "search",
             query=query,
             queries=queries or ((query,) if query else ()),
-            url=text_in(action, "url"),
-            pattern=text_in(action, "pattern"),
+            url=get_str(action, "url"),
+            pattern=get_str(action, "pattern"),
         )
-        sources = tuple(text_in(one, "url") for one in objects_in(action.get("sources"), "sources"))
+        sources = tuple(get_str(one, "url") for one in as_objects(action.get("sources"), "sources"))
         value = WebSearchResult(sources or ((params.url,) if params.url else ()))
-        return Ran(params, failure(item) or ToolResult.ok(value))
+        return ProviderRan(params, failed_result(item) or ToolResult.ok(value))
 
 
 CAPABILITY = WebSearch()

@@ -1,4 +1,4 @@
-"""The Responses API: requests, history, tool parameters, parsing and streaming of answers."""
+"""Responses API: requests, history, tool parameters, parsing and streaming of responses."""
 
 from __future__ import annotations
 

@@ -1,34 +1,39 @@
-"""One evaluation's requests: what each of them says, where its code runs, and what its answer means.
+"""`Conversation`: the requests of one evaluation to the Responses API: body, container, retry after expiry, response.
 
-A `Conversation` is the adapter's `Connection`. It is made before anything is sent, and refuses what cannot work.
+A `Conversation` is the adapter's `Connection`. It is created before anything is sent, and checks the prompt's tools.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Collection
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from weakincentives.adapters.openai.config import OpenAIModelConfig
-from weakincentives.adapters.openai.containers.source import ContainerGuide, ContainerSource, ContainerVisit
+from weakincentives.adapters.openai.containers.source import ContainerSource, EvaluationScope
 from weakincentives.adapters.openai.native_tools.capability import ConfigError
-from weakincentives.adapters.openai.responses.history import Replay, encode, ran_in
-from weakincentives.adapters.openai.responses.parsing import read_reply
-from weakincentives.adapters.openai.responses.streaming import Kind
-from weakincentives.adapters.openai.responses.tool_params import Offer, Offered, make_offer, refusal
-from weakincentives.adapters.openai.sdk import Transport
+from weakincentives.adapters.openai.responses.history import RequestHistory, encode_json, has_calls_in
+from weakincentives.adapters.openai.responses.parsing import parse_response
+from weakincentives.adapters.openai.responses.streaming import DeltaKind
+from weakincentives.adapters.openai.responses.tool_params import (
+    NativeToolParam,
+    ToolParams,
+    build_tool_params,
+    declaration_error,
+)
+from weakincentives.adapters.openai.sdk import SdkClient
 from weakincentives.adapters.openai.uploads import Uploads, plan_uploads
 from weakincentives.adapters.openai.wire import (
     INCLUDE_REASONING,
-    Malformed,
+    MalformedResponse,
     Wire,
     as_object,
-    is_expiry,
+    get_str,
+    is_container_expired,
     json_schema,
     message,
-    refused_tool,
-    text_in,
+    rejected_tool_index,
 )
 from weakincentives.adapters.turn import ModelReply, ModelRequest, ToolChoice
 from weakincentives.deadlines import Deadline
@@ -41,156 +46,156 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
-_MOST_CONTAINERS = 2  # for one request; where the one in its place is dead too, another will not help
-_TRIED_AGAIN = {"server_error": 500, "vector_store_timeout": 503, "rate_limit_exceeded": 429}
+_MAX_CONTAINERS = 2  # for one request: if the replacement is gone too, a third one does not help
+_RETRYABLE_CODES = {"server_error": 500, "vector_store_timeout": 503, "rate_limit_exceeded": 429}
 
 
 @dataclass(frozen=True)
 class _Toolset:
-    """The tools of a rendered prompt, the section that brings their container, and heads of requests with them."""
+    """The tools of a rendered prompt, the section that supplies their container, and encoded requests without input."""
 
     rendered: RenderedPrompt[Any]
-    offer: Offer
+    params: ToolParams
     source: ContainerSource | None
     heads: dict[tuple[ToolChoice, str | None], bytes] = field(default_factory=dict[Any, bytes])
 
 
 class Conversation:
-    """Sends the requests of one evaluation, each with everything that was said before."""
+    """Sends the requests of one evaluation, each with the whole history."""
 
     def __init__(
         self,
         evaluation: Evaluation,
         *,
-        transport: Transport,
+        sdk: SdkClient,
         model: str,
         config: OpenAIModelConfig,
         allowed: Collection[str] | None,
     ) -> None:
         self._evaluation = evaluation
-        self._transport = transport
+        self._sdk = sdk
         self._model = model
         self._config = config
         self._allowed = allowed
         self._prompt_name = evaluation.prompt.name
         self._uploads: Uploads | None = None
-        self._replay = Replay([message(config.prompt_role, evaluation.rendered.text)])
-        self._take_up(evaluation.rendered)
-        self._container: str | None = None
+        self._history = RequestHistory([message(config.prompt_role, evaluation.rendered.text)])
+        self._prepare_tools(evaluation.rendered)
+        self._container_id: str | None = None
 
     def __call__(self, request: ModelRequest) -> ModelReply:
-        """Send one request and read its answer."""
-        self._replay.follow(request.history)
-        if request.rendered is not self._tools.rendered:  # a section was opened, and brought its tools
-            self._take_up(request.rendered)
+        """Send one request and parse its response."""
+        self._history.append_new(request.history)
+        if request.rendered is not self._tools.rendered:  # a section was opened, which added tools
+            self._prepare_tools(request.rendered)
         try:
             response = self._exchange(request)
         except ProviderFault as fault:
-            if (explained := self._explained(fault)) is None:
+            if (explained := self._explain(fault)) is None:
                 raise
             raise explained from fault
-        except Malformed as error:
+        except MalformedResponse as error:
             raise self._response_error(f"the answer is not of the Responses API: {error}", None) from error
         try:
             self._check_status(response)
-            return read_reply(response, self._tools.offer, prompt_name=self._prompt_name)
-        except Malformed as error:
+            return parse_response(response, self._tools.params, prompt_name=self._prompt_name)
+        except MalformedResponse as error:
             raise self._response_error(f"the answer is not of the Responses API: {error}", response) from error
 
-    # ── getting ready ────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── tools ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _take_up(self, rendered: RenderedPrompt[Any]) -> None:
+    def _prepare_tools(self, rendered: RenderedPrompt[Any]) -> None:
         self._tools = self._toolset(rendered)
         if self._uploads is None and (uploads := self._plan_uploads()) is not None:
             self._uploads = uploads
-            self._replay.add(message("developer", uploads.note()))
+            self._history.append(message("developer", uploads.note()))
 
     def _toolset(self, rendered: RenderedPrompt[Any]) -> _Toolset:
-        offer = make_offer(rendered, prompt_name=self._prompt_name, allowed=self._allowed)
-        for one in offer.natives:
+        params = build_tool_params(rendered, prompt_name=self._prompt_name, allowed=self._allowed)
+        for one in params.native:
             try:
-                one.capability.check_resources(one.wire, one.declared.config, self._evaluation.resources)
+                one.capability.check_resources(one.wire, one.declaration.config, self._evaluation.resources)
             except ConfigError as error:
-                raise refusal(one.declared, str(error), self._prompt_name) from error
-        return _Toolset(rendered, offer, self._source(rendered, offer))
+                raise declaration_error(one.declaration, str(error), self._prompt_name) from error
+        return _Toolset(rendered, params, self._container_source(rendered, params))
 
-    def _source(self, rendered: RenderedPrompt[Any], offer: Offer) -> ContainerSource | None:
-        """The section that brings a container; None where there is none, or nothing that would use it."""
+    def _container_source(self, rendered: RenderedPrompt[Any], params: ToolParams) -> ContainerSource | None:
+        """The section that supplies the container; None if there is none, or no tool needs it."""
         sources = [section for section in rendered.active if isinstance(section, ContainerSource)]
         if not sources:
             return None
         keys = " and ".join(repr(section.key) for section in sources)
         if len(sources) > 1:
-            raise self._native_error(f"sections {keys} both bring a container: a prompt can have one of them")
+            raise self._native_error(f"sections {keys} both supply a container: a prompt can have one of them")
         try:
-            return sources[0] if offer.placed("cntr_to_come") else None
+            return sources[0] if params.needs_container() else None
         except ConfigError as error:
-            raise self._native_error(f"{error}: section {keys} brings one. Remove one of them") from error
+            raise self._native_error(f"{error}: section {keys} supplies one. Remove one of them") from error
 
     def _plan_uploads(self) -> Uploads | None:
         try:
-            uploads = plan_uploads(self._tools.offer, self._evaluation.cleanup)
+            uploads = plan_uploads(self._tools.params, self._evaluation.cleanup)
         except ConfigError as error:
             raise self._native_error(str(error)) from error
         if uploads is not None and self._tools.source is not None:
             raise self._native_error(
-                "container.host_mounts: a section of the prompt brings a container; mount them there"
+                "container.host_mounts: a section of the prompt supplies a container; mount them there"
             )
         if uploads is not None:
-            self._evaluation.cleanup.callback(lambda: uploads.remove(self._transport.client))
+            self._evaluation.cleanup.callback(lambda: uploads.remove(self._sdk.client))
         return uploads
 
     # ── sending ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _exchange(self, request: ModelRequest) -> Wire:
-        """Send the conversation as it stands; once more in another container, where the one we were given is gone."""
-        source = self._tools.source
+        """Send the conversation; if the container expired, a second time with another container."""
+        source, params = self._tools.source, self._tools.params
         if source is None:
-            return self._send(request, self._tools.offer, None)
-        visit = ContainerVisit(self._transport.client, self._evaluation.session, request.deadline)
-        left = _MOST_CONTAINERS
+            return self._send(request, params, None)
+        scope = EvaluationScope(self._sdk.client, self._evaluation.session, request.deadline)
+        attempts_left = _MAX_CONTAINERS
         while True:
-            container = source.open_container(visit)
-            self._move_to(container, source)
-            left -= 1
+            container_id = source.open_container(scope)
+            self._use_container(container_id, source)
+            attempts_left -= 1
             try:
-                response = self._send(request, self._tools.offer.placed(container) or self._tools.offer, container)
+                response = self._send(request, params.with_container(container_id), container_id)
             except ProviderFault as fault:
-                if not left or not is_expiry(fault.status, str(fault), container):
+                if not attempts_left or not is_container_expired(fault.status, str(fault), container_id):
                     raise
-                _logger.info("container %s is gone; asking for another", container)
-                source.container_expired(container, visit)
-                self._replay.scrub(container)
+                _logger.info("container %s expired; opening another", container_id)
+                source.container_expired(container_id, scope)
+                self._history.scrub_container(container_id)
             else:
-                self._tell_used(source, container, replace(visit, ran=ran_in(container, response)))
+                self._report_used(source, container_id, scope, response)
                 return response
 
-    def _move_to(self, container: str, source: ContainerSource) -> None:
-        """What ran in another container before is retold in words, and what is new here is said."""
-        before, self._container = self._container, container
-        if before == container:
+    def _use_container(self, container_id: str, source: ContainerSource) -> None:
+        """Rewrite calls in an earlier container as text, and add the section's note about a new one."""
+        before, self._container_id = self._container_id, container_id
+        if before == container_id:
             return
         if before is not None:
-            self._replay.scrub(before)
-        note = source.container_note(replaced=before is not None) if isinstance(source, ContainerGuide) else None
-        if note:
-            self._replay.add(message("developer", note))
+            self._history.scrub_container(before)
+        if note := source.container_note(replaced=before is not None):
+            self._history.append(message("developer", note))
 
-    def _tell_used(self, source: ContainerSource, container: str, visit: ContainerVisit) -> None:
+    def _report_used(self, source: ContainerSource, container_id: str, scope: EvaluationScope, response: Wire) -> None:
+        has_run_code = has_calls_in(container_id, response)
         try:
-            source.container_used(container, visit)
-        except ProviderFault as fault:  # what was answered must not be asked for again
-            raise self._evaluation.error(f"container {container} could not be looked at: {fault}") from fault
+            source.container_used(container_id, scope, has_run_code=has_run_code)
+        except ProviderFault as fault:  # not retried: the response is complete
+            raise self._evaluation.error(f"the files of container {container_id} were not listed: {fault}") from fault
 
-    def _send(self, request: ModelRequest, offer: Offer, container: str | None) -> Wire:
-        key = (request.tool_choice, container)
+    def _send(self, request: ModelRequest, params: ToolParams, container_id: str | None) -> Wire:
+        key = (request.tool_choice, container_id)
         if key not in self._tools.heads:
-            self._tools.heads[key] = encode(self._head(request, offer))
+            self._tools.heads[key] = encode_json(self._head(request, params))
         seconds = None if request.deadline is None else request.deadline.remaining  # after the uploads of the head
-        tell = self._tell if self._config.stream else None
-        return self._transport.send(self._replay.body(self._tools.heads[key]), seconds=seconds, tell=tell)
+        on_delta = self._notify_delta if self._config.stream else None
+        return self._sdk.send(self._history.body(self._tools.heads[key]), timeout_seconds=seconds, on_delta=on_delta)
 
-    def _tell(self, kind: Kind, item_id: str, text: str) -> None:
+    def _notify_delta(self, kind: DeltaKind, item_id: str, text: str) -> None:
         session, adapter = self._evaluation.session, self._evaluation.adapter.provider
         session.notify(
             ModelProgress(
@@ -203,56 +208,58 @@ class Conversation:
             )
         )
 
-    def _head(self, request: ModelRequest, offer: Offer) -> Wire:
-        """Everything in a request but what was said."""
+    def _head(self, request: ModelRequest, params: ToolParams) -> Wire:
+        """The request without its input."""
         head: Wire = {"model": self._model, **self._config.parameters()}
         if self._config.stream:
             head["stream"] = True
-        if tools := [*offer.functions, *(self._declared(one, request.deadline) for one in offer.natives)]:
-            head |= {"tools": tools, "tool_choice": offer.choice(request.tool_choice)}
-        if include := [*offer.includes, *([INCLUDE_REASONING] if self._config.store is False else [])]:
+        if tools := [*params.functions, *(self._declared(one, request.deadline) for one in params.native)]:
+            head |= {"tools": tools, "tool_choice": params.tool_choice(request.tool_choice)}
+        if include := [*params.includes, *([INCLUDE_REASONING] if self._config.store is False else [])]:
             head["include"] = include
         schema = output_schema(request.rendered)
         text = {"format": json_schema(schema)} if schema else {}
         text |= {"verbosity": self._config.verbosity} if self._config.verbosity else {}
-        _logger.debug("asking %s with tools %s", self._model, [_described(one) for one in offer.natives])
+        _logger.debug("asking %s with tools %s", self._model, [_described(one) for one in params.native])
         return head | ({"text": text} if text else {})
 
-    def _declared(self, one: Offered, deadline: Deadline | None) -> Wire:
+    def _declared(self, one: NativeToolParam, deadline: Deadline | None) -> Wire:
         uploads = self._uploads
-        if uploads is None or one.declared.config is not uploads.config:
+        if uploads is None or one.declaration.config is not uploads.config:
             return one.wire
-        return {**one.wire, "container": uploads.declare(self._transport.client, deadline)}
+        return {**one.wire, "container": uploads.container_param(self._sdk.client, deadline)}
 
-    # ── understanding ────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── responses and faults ─────────────────────────────────────────────────────────────────────────────────────────
 
     def _check_status(self, response: Wire) -> None:
-        """Go on with an answer; raise for what is none."""
+        """Raise for a response that is neither complete nor incomplete."""
         status = response.get("status")
         if status in (None, "completed", "incomplete"):
             return
         if status != "failed":
             raise self._response_error(f"the response ended as {status!r}: ask again", response)
         error = as_object(response.get("error") or {}, "error")
-        code = text_in(error, "code")
-        told = f"the response failed ({code or 'no code'}): {text_in(error, 'message') or 'no reason given'}"
-        if code in _TRIED_AGAIN and not response.get("output"):  # what has begun to run is not run twice
-            raise ProviderFault(told, status=_TRIED_AGAIN[code], payload=error)
-        raise self._response_error(told, response)
+        code = get_str(error, "code")
+        what = f"the response failed ({code or 'no code'}): {get_str(error, 'message') or 'no reason given'}"
+        if code in _RETRYABLE_CODES and not response.get("output"):  # calls that have run must not run twice
+            raise ProviderFault(what, status=_RETRYABLE_CODES[code], payload=error)
+        raise self._response_error(what, response)
 
-    def _explained(self, fault: ProviderFault) -> PromptEvaluationError | None:
-        """A refusal in terms of what the author wrote; None where it is about something else."""
-        natives = self._tools.offer.natives
-        number = refused_tool(fault.payload)
-        at = -1 if number is None else number - len(self._tools.offer.functions)
-        if 0 <= at < len(natives):
+    def _explain(self, fault: ProviderFault) -> PromptEvaluationError | None:
+        """The error that names the declaration which the server rejected; None for other faults."""
+        native = self._tools.params.native
+        number = rejected_tool_index(fault.payload)
+        index = -1 if number is None else number - len(self._tools.params.functions)
+        if 0 <= index < len(native):
             what = f"the server refuses it: {fault}. Remove it, or use a model or a server that has it"
-            return refusal(natives[at].declared, what, self._prompt_name)
-        for one in natives:
-            container = one.capability.container(one.wire)
-            if container is not None and is_expiry(fault.status, str(fault), container):
-                what = f"container {container!r} is gone: {fault}. Make another and give its id, or let one be made"
-                return refusal(one.declared, what, self._prompt_name)
+            return declaration_error(native[index].declaration, what, self._prompt_name)
+        for one in native:
+            container_id = one.capability.container_id(one.wire)
+            if container_id is not None and is_container_expired(fault.status, str(fault), container_id):
+                what = (
+                    f"container {container_id!r} is gone: {fault}. Give the id of another, or no id to have one created"
+                )
+                return declaration_error(one.declaration, what, self._prompt_name)
         return None
 
     def _native_error(self, message: str) -> NativeToolError:
@@ -264,9 +271,9 @@ class Conversation:
         )
 
 
-def _described(one: Offered) -> str:
+def _described(one: NativeToolParam) -> str:
     """For the log: the tool, and its container's id or memory. The rest of a declaration may hold secrets."""
-    asked = one.wire.get("container")
-    memory = asked.get("memory_limit") if isinstance(asked, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType] - any JSON
-    where = one.capability.container(one.wire) or memory  # pyright: ignore[reportUnknownVariableType] - the same
-    return f"{one.declared.name} in {where}" if where else one.declared.name
+    container = one.wire.get("container")
+    memory = container.get("memory_limit") if isinstance(container, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType] - any JSON
+    where = one.capability.container_id(one.wire) or memory  # pyright: ignore[reportUnknownVariableType] - any JSON
+    return f"{one.declaration.name} in {where}" if where else one.declaration.name

@@ -1,7 +1,7 @@
-"""The conversation as the next request repeats it: what we said, what came back untouched, what our tools answered.
+"""`RequestHistory`: the `input` of the next request: prompt, response items unchanged, tool outputs. Pure.
 
-Each item is encoded once, when it comes. So a turn costs what is new in it, however long the conversation is; only
-the bytes on the wire grow. Pure.
+Each item is encoded once, when it is appended. So the cost of a turn depends on its new items, not on the length of the
+conversation.
 """
 
 from __future__ import annotations
@@ -15,126 +15,114 @@ from weakincentives.adapters.openai.wire import (
     OUTPUT_SUFFIX,
     REASONING,
     Wire,
+    as_objects,
     assistant_message,
-    call_id_of,
     function_call_output,
-    objects_in,
+    get_call_id,
 )
 from weakincentives.adapters.turn import ClientRunCall, HistoryItem, ModelReply, ToolOutput
 from weakincentives.runtime.slices import SliceView
 
 
-class Replay:
-    """All items of a conversation, in order."""
+class RequestHistory:
+    """All input items of a conversation, in order."""
 
-    def __init__(self, opening: Iterable[Wire]) -> None:
+    def __init__(self, items: Iterable[Wire]) -> None:
         self._items: list[Wire] = []
         self._encoded: list[bytes] = []
         self._seen = 0
         self._answers: dict[str, Callable[[ToolOutput], object]] = {}
-        for item in opening:
-            self.add(item)
+        for item in items:
+            self.append(item)
 
-    def add(self, item: Wire) -> None:
-        """Say one thing more."""
-        self._encoded.append(encode(item))
+    def append(self, item: Wire) -> None:
+        """Append an input item."""
+        self._encoded.append(encode_json(item))
         self._items.append(item)
 
-    def follow(self, history: SliceView[HistoryItem]) -> None:
-        """Take over what is new in the history. A request that is tried again brings nothing new."""
-        for happened in history.since(self._seen):
-            if isinstance(happened, ModelReply):
-                self._take(happened)
+    def append_new(self, history: SliceView[HistoryItem]) -> None:
+        """Append the items that were added since the last call. A retried request adds none."""
+        for event in history.since(self._seen):
+            if isinstance(event, ModelReply):
+                self._append_reply(event)
             else:
-                answer = self._answers.pop(happened.call_id, _plain_answer)
-                self.add(answer(happened))  # pyright: ignore[reportArgumentType] - our own reading made it
+                answer = self._answers.pop(event.call_id, _function_output)
+                self.append(answer(event))  # pyright: ignore[reportArgumentType] - created by `parsing`
             self._seen += 1
 
-    def _take(self, reply: ModelReply) -> None:
+    def _append_reply(self, reply: ModelReply) -> None:
         for item in reply.items:
-            self.add(item)  # pyright: ignore[reportArgumentType] - our own reading made it
+            self.append(item)  # pyright: ignore[reportArgumentType] - created by `parsing`
         self._answers |= {call.call_id: call.format_output for call in reply.calls if isinstance(call, ClientRunCall)}
 
     def body(self, head: bytes) -> bytes:
-        """A request: `head` is the JSON object of everything but the input."""
+        """The body of a request: `head` is the JSON object without the input."""
         return b"".join((head[:-1], b',"input":[', b",".join(self._encoded), b"]}"))
 
-    def scrub(self, container_id: str) -> int:
-        """Retell in words every call that ran in a container which is gone, and say how many there were.
+    def scrub_container(self, container_id: str) -> int:
+        """Rewrite every call that ran in an expired container as text; return their number.
 
-        A provider that is shown the id of a dead container refuses the whole conversation. What the model
-        thought right before such a call goes too: reasoning must be followed by what it led to.
+        A provider rejects a conversation that contains the id of an expired container. Reasoning right before such a
+        call is removed, because a reasoning item must be followed by the item that it led to.
         """
         kept: list[Wire] = []
-        gone: set[str] = set()
-        lost = 0
+        scrubbed: set[str] = set()
+        count = 0
         for item in self._items:
-            if _is_of(container_id, item):
+            if _is_in_container(container_id, item):
                 while kept and kept[-1].get("type") == REASONING:
                     kept.pop()
-                gone.add(call_id_of(item))
-                lost += 1
-                kept.append(assistant_message(_retold(item)))
-            elif item.get("call_id") in gone and str(item.get("type")).endswith(OUTPUT_SUFFIX):
-                kept.append(assistant_message(_retold(item)))
+                scrubbed.add(get_call_id(item))
+                count += 1
+                kept.append(assistant_message(_as_text(item)))
+            elif item.get("call_id") in scrubbed and str(item.get("type")).endswith(OUTPUT_SUFFIX):
+                kept.append(assistant_message(_as_text(item)))
             else:
                 kept.append(item)
-        if lost:
-            self._items, self._encoded = kept, [encode(item) for item in kept]
-        return lost
+        if count:
+            self._items, self._encoded = kept, [encode_json(item) for item in kept]
+        return count
 
 
-def ran_in(container_id: str, response: Wire) -> bool:
-    """Whether an answer tells of anything that ran in a container."""
-    return any(_is_of(container_id, item) for item in objects_in(response.get("output"), "output"))
+def has_calls_in(container_id: str, response: Wire) -> bool:
+    """Whether a response has calls that ran in this container."""
+    return any(_is_in_container(container_id, item) for item in as_objects(response.get("output"), "output"))
 
 
-def _is_of(container_id: str, item: Wire) -> bool:
-    return container_id in (item.get("container_id"), _environment(item))
-
-
-def encode(value: object) -> bytes:
-    """As JSON. Half of a surrogate pair, which programs do print, has no form there and is written out."""
+def encode_json(value: object) -> bytes:
+    """Encode JSON. A lone surrogate, which programs do print, has no JSON form and is escaped with a backslash."""
     try:
         return msgspec.json.encode(value)
     except (UnicodeError, OverflowError):
-        return json.dumps(_printable(value), ensure_ascii=False, separators=(",", ":")).encode()
+        escaped = _map_strings(value, lambda text: text.encode(errors="backslashreplace").decode())
+        return json.dumps(escaped, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-def _printable(value: object) -> object:
+def _map_strings(value: object, change: Callable[[str], str]) -> object:
+    """Copy a JSON value with all strings changed."""
     match value:
         case str():
-            return value.encode(errors="backslashreplace").decode()
+            return change(value)
         case dict():
-            return {_printable(key): _printable(inner) for key, inner in value.items()}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType] - any JSON
+            return {_map_strings(key, change): _map_strings(inner, change) for key, inner in value.items()}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType] - any JSON
         case list():
-            return [_printable(inner) for inner in value]  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType] - any JSON
+            return [_map_strings(inner, change) for inner in value]  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType] - any JSON
         case _:
             return value
 
 
-def _plain_answer(output: ToolOutput) -> Wire:
+def _function_output(output: ToolOutput) -> Wire:
     return function_call_output(output.call_id, output.text)
 
 
-def _environment(item: Wire) -> object:
+def _is_in_container(container_id: str, item: Wire) -> bool:
     environment = item.get("environment")
-    return environment.get("container_id") if isinstance(environment, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType] - any JSON
+    shell = environment.get("container_id") if isinstance(environment, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType] - any JSON
+    return container_id in (item.get("container_id"), shell)
 
 
-def _retold(item: Wire) -> str:
-    told = {key: value for key, value in item.items() if key not in ("id", "container_id", "environment") and value}
-    return f"(Earlier, in a container that is gone: {encode(_without_data(told)).decode()})"
-
-
-def _without_data(value: object) -> object:
-    """Images are no words."""
-    match value:
-        case str():
-            return "(data)" if value.startswith("data:") else value
-        case dict():
-            return {key: _without_data(inner) for key, inner in value.items()}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType] - any JSON
-        case list():
-            return [_without_data(inner) for inner in value]  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType] - any JSON
-        case _:
-            return value
+def _as_text(item: Wire) -> str:
+    """The item as JSON text, without ids and without the data of images."""
+    fields = {key: value for key, value in item.items() if key not in ("id", "container_id", "environment") and value}
+    plain = _map_strings(fields, lambda text: "(data)" if text.startswith("data:") else text)
+    return f"(Earlier, in a container that is gone: {encode_json(plain).decode()})"

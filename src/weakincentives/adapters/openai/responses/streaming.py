@@ -1,18 +1,18 @@
-"""An answer that comes in pieces: told as it comes, and read, once it is whole, like any other."""
+"""Server-sent events (SSE) of a streamed response: reports deltas, and returns the complete response at the end."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Literal, TypeAlias
 
-from weakincentives.adapters.openai.wire import Wire, as_object, decode, objects_in, text_in
+from weakincentives.adapters.openai.wire import Wire, as_object, as_objects, decode_json, get_str
 from weakincentives.errors import ProviderFault
 
-Kind: TypeAlias = Literal["reasoning", "text", "code", "arguments", "output"]
-Tell: TypeAlias = Callable[[Kind, str, str], object]
-"""Is told of every piece: what it is part of, the id of its item, and the piece."""
+DeltaKind: TypeAlias = Literal["reasoning", "text", "code", "arguments", "output"]
+OnDelta: TypeAlias = Callable[[DeltaKind, str, str], object]
+"""Called with every piece: the kind of its item, the id of its item, and the text."""
 
-_PIECES: dict[str, Kind] = {
+_DELTA_KINDS: dict[str, DeltaKind] = {
     "response.output_text.delta": "text",
     "response.refusal.delta": "text",
     "response.reasoning_text.delta": "reasoning",
@@ -21,59 +21,58 @@ _PIECES: dict[str, Kind] = {
     "response.function_call_arguments.delta": "arguments",
     "response.custom_tool_call_input.delta": "arguments",
 }
-_ITEM_BEGUN, _ITEM_DONE, _ERROR = "response.output_item.added", "response.output_item.done", "error"
-_ENDS = frozenset({"response.completed", "response.incomplete", "response.failed", "response.cancelled"})
+_ITEM_ADDED, _ITEM_DONE, _ERROR = "response.output_item.added", "response.output_item.done", "error"
+_FINAL_EVENTS = frozenset({"response.completed", "response.incomplete", "response.failed", "response.cancelled"})
 _DATA = b"data:"
 
 
-def read_stream(lines: Iterable[bytes], tell: Tell) -> Wire:
-    """The response that the events end with. Raises `ProviderFault` where they do not end, or `Malformed`."""
-    begun = False
+def read_stream(lines: Iterable[bytes], on_delta: OnDelta) -> Wire:
+    """The response in the final event. Raises `ProviderFault` if there is none, or `MalformedResponse`."""
+    has_items = False
     try:
         for event in _events(lines):
-            kind = text_in(event, "type")
-            if kind in _ENDS:
+            kind = get_str(event, "type")
+            if kind in _FINAL_EVENTS:
                 return as_object(event.get("response"), "response")
-            begun = begun or kind == _ITEM_BEGUN
-            _tell_of(event, kind, tell)
+            has_items = has_items or kind == _ITEM_ADDED
+            _report(event, kind, on_delta)
     except ProviderFault as fault:
-        if begun:
-            fault.should_retry = False  # what has begun to run is not run twice
+        if has_items:
+            fault.should_retry = False  # calls that have run must not run twice
         raise
-    raise ProviderFault("the answer broke off", should_retry=False if begun else None)
+    raise ProviderFault("the stream ended before the response was complete", should_retry=False if has_items else None)
 
 
-def _tell_of(event: Wire, kind: str, tell: Tell) -> None:
+def _report(event: Wire, kind: str, on_delta: OnDelta) -> None:
     if kind == _ERROR:
         raise _fault(event)
-    if piece := _PIECES.get(kind):
-        tell(piece, text_in(event, "item_id"), text_in(event, "delta"))
+    if delta_kind := _DELTA_KINDS.get(kind):
+        on_delta(delta_kind, get_str(event, "item_id"), get_str(event, "delta"))
     elif kind == _ITEM_DONE:
         item = as_object(event.get("item"), "item")
-        for printed in _printed(item):
-            tell("output", text_in(item, "id"), printed)
+        for logs in _logs(item):
+            on_delta("output", get_str(item, "id"), logs)
 
 
 def _events(lines: Iterable[bytes]) -> Iterator[Wire]:
-    """Each event's data. Its name is in there too, and the API sends neither comments nor ids that matter."""
+    """The data of each event. It includes the event's name; the API sends no comments or ids that matter."""
     data: list[bytes] = []
     for line in lines:
         if line.startswith(_DATA):
             data.append(line.removeprefix(_DATA).strip())
         elif not line.strip() and data:
-            yield as_object(decode(b"\n".join(data)), "an event")
+            yield as_object(decode_json(b"\n".join(data)), "an event")
             data.clear()
 
 
 def _fault(event: Wire) -> ProviderFault:
-    told = as_object(event.get("error") or event, "error")
-    code, said = text_in(told, "code"), text_in(told, "message")
-    message = f"{f'{code}: ' if code else ''}{said or 'no reason given'}"
-    return ProviderFault(message, payload=told)
+    error = as_object(event.get("error") or event, "error")
+    code, message = get_str(error, "code"), get_str(error, "message")
+    return ProviderFault(f"{f'{code}: ' if code else ''}{message or 'no reason given'}", payload=error)
 
 
-def _printed(item: Wire) -> Iterator[str]:
-    """What code printed, where the answer was asked to hold it."""
-    for shown in objects_in(item.get("outputs") or [], "outputs"):
-        if text_in(shown, "type") == "logs" and (logs := text_in(shown, "logs")):
+def _logs(item: Wire) -> Iterator[str]:
+    """The printed output of code, if the request includes it."""
+    for output in as_objects(item.get("outputs") or [], "outputs"):
+        if get_str(output, "type") == "logs" and (logs := get_str(output, "logs")):
             yield logs

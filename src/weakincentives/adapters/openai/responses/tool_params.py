@@ -1,4 +1,4 @@
-"""What the model is offered: the tools of a prompt on the wire, and every reason to refuse one. Pure."""
+"""`ToolParams`: the `tools` and `tool_choice` of a request, built from a prompt; checks every declaration. Pure."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any, cast
 
 from weakincentives.adapters.openai.native_tools.capability import Capability, ConfigError
 from weakincentives.adapters.openai.native_tools.registry import capabilities
-from weakincentives.adapters.openai.responses.declared_types import misfit
-from weakincentives.adapters.openai.responses.history import encode
+from weakincentives.adapters.openai.responses.declared_types import type_mismatch
+from weakincentives.adapters.openai.responses.history import encode_json
 from weakincentives.adapters.openai.wire import Wire, function_choice, function_tool
 from weakincentives.adapters.turn import NamedTool, ToolChoice
 from weakincentives.errors import NativeToolError
@@ -19,78 +19,86 @@ from weakincentives.prompt.native import BUILT_IN
 
 _logger = logging.getLogger(__name__)
 
-PLAIN_CHOICES = ("auto", "none", "required")
+PLAIN_TOOL_CHOICES = ("auto", "none", "required")
 
 
 @dataclass(frozen=True)
-class Offered:
-    """One tool that the provider runs: as declared, and as it goes out."""
+class NativeToolParam:
+    """One provider-run tool: its declaration in the prompt, and its wire form."""
 
-    declared: NativeDeclaration
+    declaration: NativeDeclaration
     capability: Capability
     wire: Wire
 
 
 @dataclass(frozen=True)
-class Offer:
-    """All tools of a request. `natives` are in the order of `wire`, after our own."""
+class ToolParams:
+    """The `tools` of a request: function tools first, then provider-run tools."""
 
     functions: tuple[Wire, ...]
-    natives: tuple[Offered, ...]
+    native: tuple[NativeToolParam, ...]
 
     @property
     def wire(self) -> list[Wire]:
-        return [*self.functions, *(offered.wire for offered in self.natives)]
+        return [*self.functions, *(one.wire for one in self.native)]
 
     @property
     def includes(self) -> list[str]:
-        return list(dict.fromkeys(value for one in self.natives for value in one.capability.includes))
+        return list(dict.fromkeys(value for one in self.native for value in one.capability.includes))
 
-    def owner(self, capability: Capability, item: Wire) -> Offered | None:
-        """The declaration that a call belongs to; None for a tool that the server has without our asking."""
+    def owner(self, capability: Capability, item: Wire) -> NativeToolParam | None:
+        """The tool that a call belongs to; None for a tool that the server added itself."""
         slot = capability.slot_of(item)
-        return next((one for one in self.natives if one.declared.slot == slot), None)
+        return next((one for one in self.native if one.declaration.slot == slot), None)
 
-    def placed(self, container_id: str) -> Offer | None:
-        """The same with everything that runs in a container in this one; None where nothing does."""
-        wires = [one.capability.place(one.wire, container_id) for one in self.natives]
-        if not any(wires):
-            return None
+    def needs_container(self) -> bool:
+        """Whether some tool runs in a container that a section supplies. `ConfigError` if a tool names another."""
+        needed = [one.capability.needs_container(one.wire) for one in self.native]  # all of them are checked
+        return any(needed)
+
+    def with_container(self, container_id: str) -> ToolParams:
+        """The same tools, with this container for those that need one."""
         moved = (
-            one if wire is None else replace(one, wire=wire) for one, wire in zip(self.natives, wires, strict=True)
+            replace(one, wire=one.capability.with_container(one.wire, container_id))
+            if one.capability.needs_container(one.wire)
+            else one
+            for one in self.native
         )
-        return Offer(self.functions, tuple(moved))
+        return ToolParams(self.functions, tuple(moved))
 
-    def choice(self, choice: ToolChoice) -> str | Wire:
-        """A choice as a request says it."""
+    def tool_choice(self, choice: ToolChoice) -> str | Wire:
+        """The `tool_choice` of a request."""
         if not isinstance(choice, NamedTool):
             return choice
-        native = next((one for one in self.natives if one.declared.name == choice.name), None)
+        native = next((one for one in self.native if one.declaration.name == choice.name), None)
         return native.capability.choice(native.wire) if native else function_choice(choice.name)
 
 
-def make_offer(rendered: RenderedPrompt[Any], *, prompt_name: str, allowed: Collection[str] | None) -> Offer:
-    """The tools of a prompt. `allowed` are those that the model has; None where nobody knows."""
-    functions = tuple(function_tool(tool.spec()) for tool in rendered.tools)
-    return Offer(functions, offer_natives(rendered, prompt_name=prompt_name, allowed=allowed))
-
-
-def offer_natives(
+def build_tool_params(
     rendered: RenderedPrompt[Any], *, prompt_name: str, allowed: Collection[str] | None
-) -> tuple[Offered, ...]:
-    """Those of a prompt's tools that the provider runs; an error says what is wrong with one, and where it is from."""
-    natives = tuple(_natives(rendered.native_tools, prompt_name, allowed))
-    slots: dict[str, Offered] = {}
-    for one in natives:
-        if one.declared.slot in slots:
-            first = slots[one.declared.slot].declared.origin
-            raise refusal(one.declared, f"{first} declares {one.declared.slot!r} too: remove one of them", prompt_name)
-        slots[one.declared.slot] = one
-    return natives
+) -> ToolParams:
+    """The tools of a prompt. `allowed` are the provider-run tools of the model; None if unknown."""
+    functions = tuple(function_tool(tool.spec()) for tool in rendered.tools)
+    return ToolParams(functions, native_tool_params(rendered, prompt_name=prompt_name, allowed=allowed))
+
+
+def native_tool_params(
+    rendered: RenderedPrompt[Any], *, prompt_name: str, allowed: Collection[str] | None
+) -> tuple[NativeToolParam, ...]:
+    """The provider-run tools of a prompt. `NativeToolError` names a wrong declaration and its origin."""
+    native = tuple(_native_tool_params(rendered.native_tools, prompt_name, allowed))
+    slots: dict[str, NativeToolParam] = {}
+    for one in native:
+        slot = one.declaration.slot
+        if slot in slots:
+            why = f"{slots[slot].declaration.origin} declares {slot!r} too: remove one of them"
+            raise declaration_error(one.declaration, why, prompt_name)
+        slots[slot] = one
+    return native
 
 
 def find_capability(declared: NativeDeclaration, prompt_name: str, allowed: Collection[str] | None) -> Capability:
-    """What a declaration asks for; refused where the provider, or this model, has nothing of the kind."""
+    """The capability of a declaration; `NativeToolError` if the provider or this model does not have it."""
     capability = capabilities().get(declared.capability)
     if capability is None:
         what = f"{declared.capability!r} is no tool that OpenAI runs. Known are: {', '.join(capabilities())}"
@@ -98,34 +106,34 @@ def find_capability(declared: NativeDeclaration, prompt_name: str, allowed: Coll
         what = f"this model does not have {capability.name!r}. It has: {', '.join(sorted(allowed)) or 'none'}"
     else:
         return capability
-    raise refusal(declared, what, prompt_name)
+    raise declaration_error(declared, what, prompt_name)
 
 
-def resolve_choice(choice: object, functions: Collection[str], natives: Collection[Offered]) -> ToolChoice:
-    """A `tool_choice` in any of its forms as one of ours. A `ValueError` says what is wrong with it."""
+def resolve_tool_choice(choice: object, functions: Collection[str], native: Collection[NativeToolParam]) -> ToolChoice:
+    """Check a `tool_choice` against the tools, and convert the API's own form. Raises `ValueError`."""
     if isinstance(choice, Mapping):
-        choice = NamedTool(_chosen(choice))  # pyright: ignore[reportUnknownArgumentType] - any JSON
+        choice = NamedTool(_name_in_choice(choice))  # pyright: ignore[reportUnknownArgumentType] - any JSON
     if not isinstance(choice, NamedTool):
-        if choice == "required" and not functions and not natives:
+        if choice == "required" and not functions and not native:
             raise ValueError("tool_choice is 'required', but no tool is offered: give the prompt one, or choose 'auto'")
-        if choice in PLAIN_CHOICES:
+        if choice in PLAIN_TOOL_CHOICES:
             return cast("ToolChoice", choice)
         raise ValueError(f"tool_choice must be 'auto', 'none', 'required', or name a tool, and is {choice!r}")
-    names = [*functions, *(one.declared.name for one in natives)]
+    names = [*functions, *(one.declaration.name for one in native)]
     if choice.name in names:
         return choice
-    meant = [one.declared.name for one in natives if one.capability.name == choice.name]
-    if len(meant) != 1:
+    of_capability = [one.declaration.name for one in native if one.capability.name == choice.name]
+    if len(of_capability) != 1:
         raise ValueError(
             f"tool_choice names {choice.name!r}, which is not offered. Tools: {', '.join(names) or 'none'}"
         )
-    return NamedTool(meant[0])
+    return NamedTool(of_capability[0])
 
 
-def _chosen(choice: Mapping[str, Any]) -> str:
+def _name_in_choice(choice: Mapping[str, Any]) -> str:
     kind = choice.get("type")
     capability = capabilities().get(kind) if isinstance(kind, str) else None
-    name = choice.get("name") if kind in (BUILT_IN, "function") else capability and capability.chosen_by(choice)
+    name = choice.get("name") if kind in (BUILT_IN, "function") else capability and capability.name_in_choice(choice)
     if not isinstance(name, str) or not name:
         raise ValueError(
             "tool_choice must be {'type': 'function', 'name': …}, {'type': 'built_in', 'name': …} or "
@@ -136,27 +144,27 @@ def _chosen(choice: Mapping[str, Any]) -> str:
     return name
 
 
-def _natives(
+def _native_tool_params(
     declared: tuple[NativeDeclaration, ...], prompt_name: str, allowed: Collection[str] | None
-) -> Iterator[Offered]:
+) -> Iterator[NativeToolParam]:
     for one in declared:
         capability = find_capability(one, prompt_name, allowed)
         try:
             wire = capability.declare(one.config)
-            encode(wire)
+            encode_json(wire)
         except ConfigError as error:
-            raise refusal(one, str(error), prompt_name) from error
+            raise declaration_error(one, str(error), prompt_name) from error
         except TypeError as error:
-            raise refusal(one, f"its config holds what JSON cannot: {error}", prompt_name) from error
-        if one.tool is not None and (why := misfit(one.tool, capability.example)):
-            raise refusal(one, why, prompt_name)
+            raise declaration_error(one, f"its config cannot be encoded as JSON: {error}", prompt_name) from error
+        if one.tool is not None and (why := type_mismatch(one.tool, capability.example)):
+            raise declaration_error(one, why, prompt_name)
         if wire is None:
-            _logger.warning("%s (%s) has nothing to work on: the model is not offered it", one.name, one.origin)
+            _logger.warning("%s (%s) has nothing to work on: it is left out of the request", one.name, one.origin)
         else:
-            yield Offered(replace(one, slot=capability.slot(wire)), capability, wire)
+            yield NativeToolParam(replace(one, slot=capability.slot(wire)), capability, wire)
 
 
-def refusal(declared: NativeDeclaration, why: str, prompt_name: str) -> NativeToolError:
+def declaration_error(declared: NativeDeclaration, why: str, prompt_name: str) -> NativeToolError:
     """The error about one declaration."""
     return NativeToolError(
         f"tool {declared.name!r} ({declared.origin}): {why}", prompt_name=prompt_name, phase="request"

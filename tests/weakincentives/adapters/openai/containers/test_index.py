@@ -1,3 +1,5 @@
+"""`FileIndex`: directories, mirrored flag, remote paths. No I/O."""
+
 from __future__ import annotations
 
 import pytest
@@ -5,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weakincentives.adapters.openai.containers.api import RemoteFile
-from weakincentives.adapters.openai.containers.index import Entry, Index
+from weakincentives.adapters.openai.containers.index import FileEntry, FileIndex
 from weakincentives.errors import MissingFileError, NotADirectoryPathError, NotAFileError
 
 NAMES = st.text(st.characters(exclude_characters="\0/\\", codec="utf-8"), min_size=1, max_size=60).filter(
@@ -13,30 +15,30 @@ NAMES = st.text(st.characters(exclude_characters="\0/\\", codec="utf-8"), min_si
 )
 
 
-def listed(place: str, file_id: str = "", size: int = 1, source: str = "user") -> RemoteFile:
-    return RemoteFile(file_id or f"id-{place}", place, size, 0, source)
+def listed(remote_path: str, file_id: str = "", size: int = 1, source: str = "user") -> RemoteFile:
+    return RemoteFile(file_id or f"id-{remote_path}", remote_path, size, 0, source)
 
 
-def index_of(*paths: str) -> Index:
-    index = Index()
+def index_of(*paths: str) -> FileIndex:
+    index = FileIndex()
     for path in paths:
-        index.put(Entry(path, index.place_for(path), f"id-{path}", 1, 0, is_saved=True))
+        index.put(FileEntry(path, index.remote_path_for(path), f"id-{path}", 1, 0, is_mirrored=True))
     return index
 
 
-def test_directories_are_what_paths_say_and_what_was_made():
+def test_directories_follow_from_paths_and_mkdir():
     index = index_of("a/b/c", "a/d", "e")
     index.make_directory("x/y")
 
     assert (index.names("."), index.names("a"), index.names("x")) == (["a", "e", "x"], ["b", "d"], ["y"])
-    index.drop("a/b/c")
-    assert index.names("a") == ["b", "d"]  # the directory that held it stays
-    index.drop_directory("a")
+    index.remove("a/b/c")
+    assert index.names("a") == ["b", "d"]  # its directory stays
+    index.remove_directory("a")
     assert index.names(".") == ["e", "x"]
     assert [index.topmost_missing(path) for path in ("e", "new", "x/y/z/file", "p/q/r")] == ["e", "new", "x/y/z", "p"]
 
 
-def test_what_is_wrong_with_a_path_is_told():
+def test_invalid_paths_raise():
     index = index_of("a/b")
 
     assert index.find("a") is None
@@ -50,10 +52,10 @@ def test_what_is_wrong_with_a_path_is_told():
         index.check_writable("a/b/c")
 
 
-def test_a_refresh_tells_what_is_still_as_we_have_it():
+def test_refresh_keeps_mirrored_flag_of_unchanged_files():
     index = index_of("same", "changed", "resized", "gone")
-    index.put(Entry("archived", "archived", None, 1, 0, is_saved=True))
-    index.put(Entry("rewritten", "rewritten", None, 1, 0, is_saved=True))
+    index.put(FileEntry("archived", "archived", None, 1, 0, is_mirrored=True))
+    index.put(FileEntry("rewritten", "rewritten", None, 1, 0, is_mirrored=True))
     index.refresh(
         [
             listed("same"),
@@ -65,7 +67,7 @@ def test_a_refresh_tells_what_is_still_as_we_have_it():
         ]
     )
 
-    assert {entry.path: entry.is_saved for entry in index} == {
+    assert {entry.path: entry.is_mirrored for entry in index} == {
         "same": True,
         "changed": False,
         "resized": False,
@@ -73,32 +75,32 @@ def test_a_refresh_tells_what_is_still_as_we_have_it():
         "rewritten": False,
         "new/file": False,
     }
-    assert index.misses([listed("same")])
-    assert not index.misses([listed("same"), listed("archived")])
+    assert index.has_missing([listed("same")])
+    assert not index.has_missing([listed("same"), listed("archived")])
 
 
-def test_a_refresh_keeps_what_was_made_unless_a_file_took_its_place():
+def test_refresh_keeps_directories_unless_replaced_by_a_file():
     index = index_of("dir/file")
     index.make_directory("empty")
     index.make_directory("taken/below")
-    index.drop("dir/file")
+    index.remove("dir/file")
     index.refresh([listed("taken")])
 
     assert index.names(".") == ["dir", "empty", "taken"]
-    assert index.made == {"dir", "empty"}
+    assert index.created_directories == {"dir", "empty"}
 
 
-@pytest.mark.parametrize("place", ["../x", "a/../b", "a//b", "", ".", "a\\b", "x" * 300, "nul\0"])
-def test_what_no_path_can_spell_is_refused_and_told(place):
-    index = Index()
-    index.refresh([listed("fine"), listed(place, "id-bad")])
+@pytest.mark.parametrize("remote_path", ["../x", "a/../b", "a//b", "", ".", "a\\b", "x" * 300, "nul\0"])
+def test_invalid_remote_paths_are_refused(remote_path):
+    index = FileIndex()
+    index.refresh([listed("fine"), listed(remote_path, "id-bad")])
 
     assert [entry.path for entry in index] == ["fine"]
-    assert [name for name, _ in index.refused] == [place]
+    assert [name for name, _ in index.refused] == [remote_path]
 
 
-def test_a_file_below_a_file_is_refused():
-    index = Index()
+def test_file_below_a_file_is_refused():
+    index = FileIndex()
     index.refresh([listed("a/b"), listed("a")])
 
     assert [entry.path for entry in index] == ["a"]
@@ -106,29 +108,32 @@ def test_a_file_below_a_file_is_refused():
 
 
 @given(st.lists(st.lists(NAMES, min_size=1, max_size=3).map("/".join), unique=True, max_size=8))
-def test_every_path_has_a_place_of_its_own_and_is_found_again_by_it(paths):
-    index = Index()
+def test_remote_paths_are_unique_and_reversible(paths):
+    index = FileIndex()
     kept = []
     for path in paths:
         if not index.is_directory(path) and not any(f"{path}/".startswith(f"{one}/") for one in kept):
-            index.put(Entry(path, index.place_for(path), None, 1, 0))
+            index.put(FileEntry(path, index.remote_path_for(path), None, 1, 0))
             kept.append(path)
-    places = [entry.place for entry in index]
-    index.refresh([listed(place) for place in places])
+    remote_paths = [entry.remote_path for entry in index]
+    index.refresh([listed(remote_path) for remote_path in remote_paths])
 
-    assert len(set(places)) == len(kept)
+    assert len(set(remote_paths)) == len(kept)
     assert sorted(entry.path for entry in index) == sorted(kept)
     assert all(
-        len(part.encode()) <= 256 and part.isprintable() for place in places for part in place.split("/") if '"' in part
+        len(part.encode()) <= 256 and part.isprintable()
+        for remote_path in remote_paths
+        for part in remote_path.split("/")
+        if '"' in part
     )
-    assert not any(character in place for place in places for character in '"\n\r\t\x7f\u2028\u202e')
+    assert not any(character in remote_path for remote_path in remote_paths for character in '"\n\r\t\x7f\u2028\u202e')
 
 
-def test_a_name_that_can_be_kept_is_kept():
+def test_only_special_names_are_escaped():
     for name in (" ", "-rf", "a%20b", "日本 🎈", "👨\u200d👩", "x" * 255, "it's"):
-        assert Index().place_for(f"d/{name}") == f"d/{name}"
+        assert FileIndex().remote_path_for(f"d/{name}") == f"d/{name}"
     index = index_of('a"b', "a%22b", "a\nb")
-    assert index.elsewhere() == {'a"b': "a%22b", "a%22b": "_a%22b", "a\nb": "a%0Ab"}
-    long = Index().place_for("\n" * 255)
+    assert index.relocated() == {'a"b': "a%22b", "a%22b": "_a%22b", "a\nb": "a%0Ab"}
+    long = FileIndex().remote_path_for("\n" * 255)
     assert len(long) <= 255
-    assert long != Index().place_for("\n" * 254)
+    assert long != FileIndex().remote_path_for("\n" * 254)

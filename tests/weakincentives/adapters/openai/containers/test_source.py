@@ -1,17 +1,17 @@
-"""The seam, with a section that does nothing but take part."""
+"""`ContainerSource`: the calls of its methods during an evaluation, with a section that records them."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
-from fake_responses_api import FakeApi, error, function_call, message, playing, response
+from fake_responses_api import FakeResponsesApi, error, function_call, message, response, responses_api
 
 from weakincentives.adapters.openai import (
     AutoContainerConfig,
     CodeInterpreterConfig,
     ContainerSource,
-    ContainerVisit,
+    EvaluationScope,
     OpenAICodeInterpreterSection,
     OpenAIHostedToolsConfig,
     ShellConfig,
@@ -26,35 +26,38 @@ EXPIRED = error(400, "Container is expired.")
 
 
 class Workspace(Section[None]):
-    """Keeps a list of what it was told."""
+    """A container source that records its calls."""
 
-    def __init__(self, key: str = "workspace", most: int = 9, **options: Any) -> None:
-        self.heard: list[str] = []
-        self.visits: list[ContainerVisit] = []
-        self.made = 0
-        self.live = False
-        self.most = most
+    def __init__(self, key: str = "workspace", max_containers: int = 9, **options: Any) -> None:
+        self.calls: list[str] = []
+        self.scopes: list[EvaluationScope] = []
+        self.created = 0
+        self.is_open = False
+        self.max_containers = max_containers
         super().__init__(title="Workspace", key=key, **options)
 
     def render(self, params: object, depth: int, number: str) -> str:
         return "Files are in /mnt/data."
 
-    def open_container(self, visit: ContainerVisit) -> str:
-        self.visits.append(visit)
-        if not self.live:
-            if self.made == self.most:
+    def open_container(self, scope: EvaluationScope) -> str:
+        self.scopes.append(scope)
+        if not self.is_open:
+            if self.created == self.max_containers:
                 raise WinkError("no more containers")
-            self.made += 1
-            self.live = True
-        self.heard.append(f"open {self.made}")
-        return f"cntr_{self.made}"
+            self.created += 1
+            self.is_open = True
+        self.calls.append(f"open {self.created}")
+        return f"cntr_{self.created}"
 
-    def container_expired(self, container_id: str, visit: ContainerVisit) -> None:
-        self.heard.append(f"expired {container_id}")
-        self.live = False
+    def container_note(self, *, replaced: bool) -> str | None:
+        return None
 
-    def container_used(self, container_id: str, visit: ContainerVisit) -> None:
-        self.heard.append(f"used {container_id}")
+    def container_expired(self, container_id: str, scope: EvaluationScope) -> None:
+        self.calls.append(f"expired {container_id}")
+        self.is_open = False
+
+    def container_used(self, container_id: str, scope: EvaluationScope, *, has_run_code: bool) -> None:
+        self.calls.append(f"used {container_id}")
 
 
 def ping(params: None, *, context: ToolContext) -> ToolResult[None]:
@@ -65,7 +68,7 @@ PING = Tool[None, None](name="ping", description="Answer.", handler=ping)
 TASK = MarkdownSection(title="Task", key="task", template="Do it.", tools=[PING])
 
 
-def evaluate(api: FakeApi, *sections: Section[Any], hosted: Any = CODE, **options: Any) -> Any:
+def evaluate(api: FakeResponsesApi, *sections: Section[Any], hosted: Any = CODE, **options: Any) -> Any:
     prompt = Prompt(ns="n", key="k", sections=[*sections, TASK])
     return api.adapter(hosted_tools=hosted).evaluate(prompt, session=Session(), **options)
 
@@ -75,95 +78,98 @@ def code_call(container: str) -> dict[str, Any]:
     return {"id": "ci_1", "type": "code_interpreter_call", "code": "x", "container_id": container, "outputs": outputs}
 
 
-def containers(api: FakeApi) -> list[Any]:
+def containers(api: FakeResponsesApi) -> list[Any]:
     return [tool["container"] for body in api.bodies for tool in body["tools"] if tool["type"] == "code_interpreter"]
 
 
-def test_a_section_brings_the_container_and_looks_at_it_after_every_response():
+def test_source_methods_are_called_for_every_request():
     workspace = Workspace()
-    with playing(response(function_call("ping")), response(message("Done."))) as api:
+    with responses_api(response(function_call("ping")), response(message("Done."))) as api:
         deadline = Deadline.after(60)
         evaluate(api, workspace, deadline=deadline)
 
     assert isinstance(workspace, ContainerSource)
-    assert workspace.heard == ["open 1", "used cntr_1", "open 1", "used cntr_1"]
+    assert workspace.calls == ["open 1", "used cntr_1", "open 1", "used cntr_1"]
     assert containers(api) == ["cntr_1", "cntr_1"]
-    visit = workspace.visits[0]
-    assert visit.client.max_retries == 0
-    assert (visit.deadline, type(visit.session)) == (deadline, Session)
+    scope = workspace.scopes[0]
+    assert scope.client.max_retries == 0
+    assert (scope.deadline, type(scope.session)) == (deadline, Session)
 
 
-def test_a_container_that_is_gone_is_replaced_and_scrubbed_from_the_history():
+def test_expired_container_is_replaced_and_scrubbed_from_history():
     workspace = Workspace()
     session = Session()
     prompt = Prompt(ns="n", key="k", sections=[workspace, TASK])
     first = response({"id": "rs_1", "type": "reasoning", "summary": []}, code_call("cntr_1"), function_call("ping"))
-    with playing(first, EXPIRED, response(message("Done."))) as api:
+    with responses_api(first, EXPIRED, response(message("Done."))) as api:
         answer = api.adapter(hosted_tools=CODE).evaluate(prompt, session=session)
 
     assert answer.text == "Done."
-    assert workspace.heard == ["open 1", "used cntr_1", "open 1", "expired cntr_1", "open 2", "used cntr_2"]
+    assert workspace.calls == ["open 1", "used cntr_1", "open 1", "expired cntr_1", "open 2", "used cntr_2"]
     assert containers(api) == ["cntr_1", "cntr_1", "cntr_2"]
-    assert b"cntr_1" not in api.asked[-1].raw
+    assert b"cntr_1" not in api.requests[-1].raw
     kinds = [item["type"] for item in api.bodies[-1]["input"]]
     assert kinds == ["message", "message", "function_call", "function_call_output"]
     assert [event.name for event in session[ToolInvoked].all()] == ["code_interpreter", "ping"]
 
 
-def test_who_cannot_make_another_container_says_so():
-    workspace = Workspace(most=1)
-    with playing(EXPIRED) as api, pytest.raises(WinkError, match="no more containers"):
+def test_error_of_open_container_is_raised():
+    workspace = Workspace(max_containers=1)
+    with responses_api(EXPIRED) as api, pytest.raises(WinkError, match="no more containers"):
         evaluate(api, workspace)
 
-    assert workspace.heard == ["open 1", "expired cntr_1"]
+    assert workspace.calls == ["open 1", "expired cntr_1"]
 
 
-def test_containers_that_all_die_are_not_replaced_for_ever():
+def test_second_expiry_in_one_request_is_an_error():
     workspace = Workspace()
-    with playing(*[EXPIRED] * 9) as api, pytest.raises(PromptEvaluationError, match="Container is expired") as caught:
+    with (
+        responses_api(*[EXPIRED] * 9) as api,
+        pytest.raises(PromptEvaluationError, match="Container is expired") as caught,
+    ):
         evaluate(api, workspace)
 
     assert caught.value.phase == "request"
     assert containers(api) == ["cntr_1", "cntr_2"]
 
 
-def test_another_refusal_is_not_taken_for_expiry():
+def test_other_400_is_not_treated_as_expiry():
     workspace = Workspace()
-    with playing(error(400, "Unknown parameter")) as api, pytest.raises(PromptEvaluationError):
+    with responses_api(error(400, "Unknown parameter")) as api, pytest.raises(PromptEvaluationError):
         evaluate(api, workspace)
 
-    assert workspace.heard == ["open 1"]
+    assert workspace.calls == ["open 1"]
 
 
-def test_only_sections_that_take_part_are_asked():
+def test_disabled_and_closed_sections_are_not_called():
     disabled = Workspace(enabled=lambda: False)
     closed = Workspace("closed", summary="Files.", visibility=SectionVisibility.SUMMARY)
-    with playing(response(message("Done."))) as api:
+    with responses_api(response(message("Done."))) as api:
         evaluate(api, disabled, closed)
 
-    assert disabled.heard == closed.heard == []
+    assert disabled.calls == closed.calls == []
     assert containers(api) == [{"type": "auto", "memory_limit": "1g"}]
 
 
-def test_a_section_that_is_opened_takes_part_from_then_on():
+def test_opened_section_supplies_the_container():
     closed = Workspace("closed", summary="Files.", visibility=SectionVisibility.SUMMARY)
-    with playing(response(function_call("open_section", path="closed")), response(message("Done."))) as api:
+    with responses_api(response(function_call("open_section", path="closed")), response(message("Done."))) as api:
         evaluate(api, closed)
 
     assert containers(api) == [{"type": "auto", "memory_limit": "1g"}, "cntr_1"]
 
 
-def test_where_nothing_runs_in_a_container_nobody_is_asked():
+def test_source_is_not_called_without_a_container_tool():
     workspace = Workspace()
-    with playing(response(message("Done."))) as api:
+    with responses_api(response(message("Done."))) as api:
         evaluate(api, workspace, hosted=OpenAIHostedToolsConfig(web_search=True))
 
-    assert workspace.heard == []
+    assert workspace.calls == []
 
 
-def test_a_shell_shares_the_container():
+def test_shell_shares_the_container():
     hosted = OpenAIHostedToolsConfig(code_interpreter=True, others=(ShellConfig(AutoContainerConfig()),))
-    with playing(response(message("Done."))) as api:
+    with responses_api(response(message("Done."))) as api:
         evaluate(api, Workspace(), hosted=hosted)
 
     assert api.bodies[0]["tools"][1:] == [
@@ -173,30 +179,30 @@ def test_a_shell_shares_the_container():
 
 
 @pytest.mark.parametrize(
-    "sections, hosted, told",
+    "sections, hosted, expected",
     [
-        ([Workspace("a"), Workspace("b")], CODE, "sections 'a' and 'b' both bring a container"),
+        ([Workspace("a"), Workspace("b")], CODE, "sections 'a' and 'b' both supply a container"),
         (
             [Workspace(), OpenAICodeInterpreterSection(default_params=CodeInterpreterConfig("cntr_9"))],
             None,
-            "container is 'cntr_9', .*section 'workspace' brings one",
+            "container is 'cntr_9', .*section 'workspace' supplies one",
         ),
     ],
 )
-def test_two_containers_for_one_tool_are_refused(sections, hosted, told):
-    with playing() as api, pytest.raises(NativeToolError, match=told):
+def test_two_containers_for_one_tool_are_refused(sections, hosted, expected):
+    with responses_api() as api, pytest.raises(NativeToolError, match=expected):
         evaluate(api, *sections, hosted=hosted)
 
-    assert api.asked == []
+    assert api.requests == []
 
 
 class Broken(Workspace):
-    def container_used(self, container_id: str, visit: ContainerVisit) -> None:
+    def container_used(self, container_id: str, scope: EvaluationScope, *, has_run_code: bool) -> None:
         raise ProviderFault("the list of files did not come", status=500)
 
 
-def test_trouble_after_the_answer_does_not_send_the_request_again():
-    with playing(response(message("Done.")), response(message("Twice."))) as api:
-        with pytest.raises(PromptEvaluationError, match="cntr_1 could not be looked at: the list"):
+def test_fault_in_container_used_does_not_repeat_the_request():
+    with responses_api(response(message("Done.")), response(message("Twice."))) as api:
+        with pytest.raises(PromptEvaluationError, match="files of container cntr_1 were not listed: the list"):
             evaluate(api, Broken())
         assert len(api.bodies) == 1

@@ -1,4 +1,4 @@
-"""Files on their way: archives from servers that may send anything, and what is told meanwhile."""
+"""Transfers: archives, also from a hostile server; progress events; parallel jobs."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ import threading
 from typing import Any
 
 import pytest
-from fake_containers_api import PlainContainers, plain_containers
-from fake_responses_api import Answer, error
+from fake_containers_api import FakeContainersApi, containers_api
+from fake_responses_api import FakeResponse, error
 
 from weakincentives.adapters.openai import ContainerFilesystem, ContainerManager
-from weakincentives.adapters.openai.containers.transfer import Progress, in_parallel
+from weakincentives.adapters.openai.containers.api import ContainerApi
+from weakincentives.adapters.openai.containers.manager import OpenContainer
+from weakincentives.adapters.openai.containers.transfer import ProgressReporter, run_parallel
 from weakincentives.clock import ManualClock
 from weakincentives.errors import FilesystemError
 from weakincentives.runtime import Session, TransferProgress
@@ -30,29 +32,29 @@ def tar_of(*members: tuple[str, bytes | bytearray, bytes]) -> bytes:
 
 @pytest.fixture
 def api():
-    """A server that takes archives, keeps their members, and sends what it is told to."""
-    with plain_containers(naming="kept") as running:
+    """A fake server with the archive extension."""
+    with containers_api(naming="kept") as running:
 
-        def unpacked(asked: Any) -> Answer:
-            with tarfile.open(fileobj=io.BytesIO(asked.raw)) as tar:
+        def unpacked(request: Any) -> FakeResponse:
+            with tarfile.open(fileobj=io.BytesIO(request.raw)) as tar:
                 for member in tar:
                     if member.isfile():
                         running.put(member.name, tar.extractfile(member).read(), source="user")  # type: ignore[union-attr] - a file has content
-            return Answer({"object": "container.archive"})
+            return FakeResponse({"object": "container.archive"})
 
         running.routes = {r"PUT /containers/([^/?]+)/archive": unpacked, **running.routes}
         yield running
 
 
-def sending(api: PlainContainers, tar: bytes) -> None:
-    api.routes = {r"GET /containers/([^/?]+)/archive": lambda asked: Answer(tar), **api.routes}
+def send_archive(api: FakeContainersApi, tar: bytes) -> None:
+    api.routes = {r"GET /containers/([^/?]+)/archive": lambda request: FakeResponse(tar), **api.routes}
 
 
-def files_of(api: PlainContainers, **options: Any) -> ContainerFilesystem:
+def files_of(api: FakeContainersApi, **options: Any) -> ContainerFilesystem:
     return ContainerFilesystem(manager=ContainerManager(client=api.client, clock=ManualClock()), **options)
 
 
-def test_many_files_go_in_one_request_and_come_in_one(api, tmp_path):
+def test_archive_transfers_many_files_in_one_request(api, tmp_path):
     root = tmp_path / "root"
     for number in range(30):
         (root / f"d{number % 3}").mkdir(parents=True, exist_ok=True)
@@ -61,37 +63,37 @@ def test_many_files_go_in_one_request_and_come_in_one(api, tmp_path):
     files = files_of(api, local_root=root)
     files.ensure_container()
 
-    assert api.asked_for("PUT", ".*/archive") == 2  # one to ask, with nothing in it
-    assert api.asked_for("POST", ".*/files") == 0
-    assert len(api.told) == 30
-    made = [(f"new/{number}", b"x" * number, tarfile.REGTYPE) for number in range(20)]
-    for name, content, _ in made:
+    assert api.count_requests("PUT", ".*/archive") == 2  # the first one is the probe
+    assert api.count_requests("POST", ".*/files") == 0
+    assert len(api.contents) == 30
+    created = [(f"new/{number}", b"x" * number, tarfile.REGTYPE) for number in range(20)]
+    for name, content, _ in created:
         api.put(name, content)
-    sending(api, tar_of(*made, *(("d0/0", b"0", tarfile.REGTYPE),)))
+    send_archive(api, tar_of(*created, *(("d0/0", b"0", tarfile.REGTYPE),)))
     synced = files.sync()
 
     assert (len(synced.added), synced.unchanged, synced.refused) == (20, 30, ())
-    assert api.asked_for("GET", ".*/content") == 0
+    assert api.count_requests("GET", ".*/content") == 0
     assert (root / "new/19").read_bytes() == b"x" * 19
 
 
-def test_a_few_files_are_had_one_by_one(api, tmp_path):
+def test_few_files_are_downloaded_one_by_one(api, tmp_path):
     files = files_of(api, local_root=tmp_path)
     files.ensure_container()
     api.put("a", b"1")
     files.sync()
 
-    assert api.asked_for("GET", ".*/content") == 1
+    assert api.count_requests("GET", ".*/content") == 1
 
 
 @pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE])
-def test_an_archive_with_links_in_it_has_none_afterwards(api, tmp_path, kind):
+def test_links_and_devices_in_an_archive_are_refused(api, tmp_path, kind):
     files = files_of(api, local_root=tmp_path)
     files.ensure_container()
     good = [(f"good{number}", b"1", tarfile.REGTYPE) for number in range(9)]
     for name, content, _ in good:
         api.put(name, content)
-    sending(
+    send_archive(
         api, tar_of(("evil", b"", kind), *good, ("unlisted", b"2", tarfile.REGTYPE), ("../up", b"3", tarfile.REGTYPE))
     )
     synced = files.sync()
@@ -106,78 +108,83 @@ def test_an_archive_with_links_in_it_has_none_afterwards(api, tmp_path, kind):
     assert not (tmp_path / "in/up").exists()
 
 
-def test_an_archive_that_breaks_off_is_an_error_and_no_loss(api, tmp_path):
+def test_incomplete_archive_is_an_error_without_loss(api, tmp_path):
     files = files_of(api, local_root=tmp_path)
-    files.write_text("ours", "1")
+    files.write_text("own", "1")
     for number in range(9):
         api.put(f"f{number}", b"x" * 600)
     members = [(f"f{number}", b"x" * 600, tarfile.REGTYPE) for number in range(9)]
-    sending(api, tar_of(*members)[:4000])
+    send_archive(api, tar_of(*members)[:4000])
     with pytest.raises(FilesystemError, match="invalid tar archive"):
         files.sync()
 
-    assert files.read_text("ours") == "1"
-    assert {path.name for path in tmp_path.iterdir()} <= {"ours", *(name for name, _, _ in members)}
+    assert files.read_text("own") == "1"
+    assert {path.name for path in tmp_path.iterdir()} <= {"own", *(name for name, _, _ in members)}
     assert all(path.stat().st_size in (1, 600) for path in tmp_path.iterdir())
 
 
-def test_a_server_that_is_busy_when_it_is_asked_about_archives_is_asked_again(api):
-    answers = [error(503, "Later."), Answer({"object": "container.archive"})]
-    api.routes[r"PUT /containers/([^/?]+)/archive"] = lambda asked: answers.pop(0)
+def test_archive_probe_is_retried_after_503(api):
+    answers = [error(503, "Later."), FakeResponse({"object": "container.archive"})]
+    api.routes[r"PUT /containers/([^/?]+)/archive"] = lambda request: answers.pop(0)
     files = files_of(api)
     files.ensure_container()
 
-    assert files.manager.takes_archives
+    container = files.manager.current()
+    assert container is not None
+    assert container.takes_archives
     assert answers == []
 
 
 # ── progress ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_progress_is_told_some_times_a_second_and_at_the_end():
-    told: list[TransferProgress] = []
-    clock = ManualClock()
-    progress = Progress(told.append, "upload", "cntr_1", [10] * 100, session_id="s", clock=clock)
+def container(session: Session) -> OpenContainer:
+    return OpenContainer("cntr_1", ContainerApi(object()), session, takes_archives=False, is_new=True)  # type: ignore[arg-type] - no request is sent
+
+
+def test_progress_is_reported_ten_times_a_second_and_at_the_end():
+    session, clock = Session(session_id="s"), ManualClock()
+    progress = ProgressReporter(container(session), "upload", [10] * 100, clock=clock)
     for _ in range(100):
-        progress.moved(10)
-        progress.finished()
+        progress.add_bytes(10)
+        progress.add_file()
         clock.advance(0.01)
-        progress.tick()
-    progress.tick(last=True)
+        progress.report()
+    progress.report(is_last=True)
 
-    assert 8 <= len(told) <= 12
-    assert [event.done for event in told] == [False] * (len(told) - 1) + [True]
-    assert (told[-1].files, told[-1].bytes, told[-1].total_bytes, told[-1].session_id) == (100, 1000, 1000, "s")
+    events = session[TransferProgress].all()
+    assert 8 <= len(events) <= 12
+    assert [event.done for event in events] == [False] * (len(events) - 1) + [True]
+    assert (events[-1].files, events[-1].bytes, events[-1].total_bytes, events[-1].session_id) == (100, 1000, 1000, "s")
 
 
-def test_where_nobody_knows_how_much_there_is_one_more_is_to_come():
-    told: list[TransferProgress] = []
-    clock = ManualClock()
-    progress = Progress(told.append, "download", "cntr_1", None, clock=clock)
+def test_unknown_total_is_one_more_than_transferred():
+    session, clock = Session(), ManualClock()
+    progress = ProgressReporter(container(session), "download", clock=clock)
     for _ in range(3):
-        progress.moved(10)
-        progress.finished()
+        progress.add_bytes(10)
+        progress.add_file()
         clock.advance(1)
-        progress.tick()
-    progress.tick(last=True)
+        progress.report()
+    progress.report(is_last=True)
 
-    assert [(event.files, event.total_files, event.done) for event in told] == [
+    assert [(event.files, event.total_files, event.done) for event in session[TransferProgress].all()] == [
         *((1, 2, False), (2, 3, False), (3, 4, False), (3, 3, True))
     ]
 
 
-def test_of_nothing_there_is_no_progress():
-    told: list[TransferProgress] = []
+def test_no_progress_without_files():
+    session = Session()
     for sizes in ([], None):
-        Progress(told.append, "upload", "cntr_1", sizes).tick(last=True)
+        ProgressReporter(container(session), "upload", sizes).report(is_last=True)
 
-    assert told == []
+    assert session[TransferProgress].all() == ()
 
 
-def test_what_is_sent_again_is_not_counted_twice(tmp_path):
+def test_retried_upload_is_not_counted_twice(tmp_path):
     (tmp_path / "a").write_bytes(b"x" * 1000)
     session = Session()
-    with plain_containers(naming="kept") as api:
+    with containers_api(naming="kept") as api:
         manager = ContainerManager(client=api.client, clock=ManualClock(), session=session)
         files = ContainerFilesystem(manager=manager, local_root=tmp_path)
         api.faults = [error(503, "Later."), error(429, "Slow down.")]
@@ -187,35 +194,35 @@ def test_what_is_sent_again_is_not_counted_twice(tmp_path):
     assert session[TransferProgress].all()[-1].bytes == 1000
 
 
-def test_an_archive_that_is_sent_again_is_not_counted_twice(api, tmp_path):
+def test_retried_archive_is_not_counted_twice(api, tmp_path):
     (tmp_path / "a").write_bytes(b"x" * 1000)
     session, route = Session(), r"PUT /containers/([^/?]+)/archive"
     unpacked = api.routes[route]
     faults = [error(503, "Later."), None]
-    api.routes[route] = lambda asked: (len(asked.raw) > 1024 and faults.pop(0)) or unpacked(asked)
+    api.routes[route] = lambda request: (len(request.raw) > 1024 and faults.pop(0)) or unpacked(request)
     manager = ContainerManager(client=api.client, clock=ManualClock(), session=session)
     ContainerFilesystem(manager=manager, local_root=tmp_path).ensure_container()
 
-    assert (faults, api.told) == ([], {"a": b"x" * 1000})
+    assert (faults, api.contents) == ([], {"a": b"x" * 1000})
     assert (session[TransferProgress].all()[-1].bytes, session[TransferProgress].all()[-1].files) == (1000, 1)
 
 
-def test_the_first_error_ends_the_work():
+def test_first_error_cancels_pending_jobs():
     begun: list[int] = []
-    gate = threading.Event()
+    released = threading.Event()
 
     def job(number: int) -> int:
         begun.append(number)
         if number == 0:
             raise ValueError("the first")
-        gate.wait(5)
+        released.wait(5)
         return number
 
     def tick() -> None:
-        gate.set()
+        released.set()
 
     with pytest.raises(ValueError, match="the first"):
-        in_parallel([lambda number=number: job(number) for number in range(200)], tick)
+        run_parallel([lambda number=number: job(number) for number in range(200)], tick)
     assert len(begun) < 200
-    assert in_parallel([lambda: 1, lambda: 2], lambda: None) == [1, 2]
-    assert in_parallel([], lambda: None) == []
+    assert run_parallel([lambda: 1, lambda: 2], lambda: None) == [1, 2]
+    assert run_parallel([], lambda: None) == []

@@ -7,7 +7,7 @@ import pytest
 from weakincentives.adapters.openai import ApplyPatchConfig, OpenAIApplyPatchSection
 from weakincentives.adapters.openai.native_tools import ApplyPatchCall, ApplyPatchResult
 from weakincentives.adapters.openai.native_tools.apply_patch_section import CAPABILITY, apply
-from weakincentives.adapters.openai.native_tools.capability import ConfigError, LeftToUs, Scene
+from weakincentives.adapters.openai.native_tools.capability import ClientMustRun, ConfigError, ResponseContext
 from weakincentives.adapters.turn import ToolOutput
 from weakincentives.filesystem import Filesystem, HostFilesystem, InMemoryFilesystem
 from weakincentives.prompt import ToolContext
@@ -16,15 +16,15 @@ from weakincentives.resources import ResourceRegistry
 
 @pytest.fixture(params=["memory", "host"])
 def files(request, tmp_path) -> Filesystem:
-    made: Filesystem = InMemoryFilesystem() if request.param == "memory" else HostFilesystem(tmp_path)
-    made.write_text("src/app.py", "def main():\n    pass\n")
-    made.write_bytes("logo.png", b"\x89PNG\xff")
-    return made
+    files: Filesystem = InMemoryFilesystem() if request.param == "memory" else HostFilesystem(tmp_path)
+    files.write_text("src/app.py", "def main():\n    pass\n")
+    files.write_bytes("logo.png", b"\x89PNG\xff")
+    return files
 
 
 def context(files: Filesystem) -> ToolContext:
-    nobody: Any = None
-    return ToolContext(nobody, nobody, None, nobody, resources=ResourceRegistry.build({Filesystem: files}))
+    unused: Any = None
+    return ToolContext(unused, unused, None, unused, resources=ResourceRegistry.build({Filesystem: files}))
 
 
 def state(files: Filesystem) -> dict[str, bytes]:
@@ -46,7 +46,7 @@ def test_files_are_created_updated_and_deleted(files):
 
 
 @pytest.mark.parametrize(
-    "operation, path, diff, told",
+    "operation, path, diff, expected",
     [
         ("create_file", "src/app.py", "+x", "exists already; use update_file"),
         ("create_file", "new.py", "x", "every line begins with"),
@@ -60,29 +60,29 @@ def test_files_are_created_updated_and_deleted(files):
         ("delete_file", "missing.py", "", "missing.py"),
         ("delete_file", "src", "", "only files can be deleted"),
         ("delete_file", ".", "", "only files can be deleted"),
-        ("move_file", "src/app.py", "", "is no operation; use create_file, update_file or delete_file"),
-        ("", "", "", "is no operation"),
+        ("move_file", "src/app.py", "", "is not an operation; use create_file, update_file or delete_file"),
+        ("", "", "", "is not an operation"),
     ],
 )
-def test_what_fails_changes_nothing_and_says_why(files, operation, path, diff, told):
+def test_failed_patch_changes_nothing_and_names_the_reason(files, operation, path, diff, expected):
     before = state(files)
     result = apply(ApplyPatchCall(operation, path, diff), context(files))
 
     assert not result.success
-    assert told in result.message
+    assert expected in result.message
     assert state(files) == before
 
 
-def test_a_call_is_left_to_us_and_answered_by_its_status():
+def test_call_is_run_by_the_client_and_answered_with_status():
     item = {
         "id": "apc_1",
         "type": "apply_patch_call",
         "call_id": "call_1",
         "operation": {"type": "delete_file", "path": "a"},
     }
-    reading = CAPABILITY.read(item, Scene(), ApplyPatchConfig())
+    reading = CAPABILITY.parse_call(item, ResponseContext(), ApplyPatchConfig())
 
-    assert isinstance(reading, LeftToUs)
+    assert isinstance(reading, ClientMustRun)
     assert reading.params == ApplyPatchCall("delete_file", "a", "")
     assert reading.undone_on_failure
     assert reading.answer(ToolOutput("call_1", "apply_patch", "Deleted a.", success=True)) == {
@@ -94,7 +94,7 @@ def test_a_call_is_left_to_us_and_answered_by_its_status():
     assert reading.answer(ToolOutput("call_1", "apply_patch", "No.", success=False))["status"] == "failed"
 
 
-def test_it_is_declared_bare_and_needs_files():
+def test_declaration_has_no_fields_and_needs_a_filesystem():
     assert CAPABILITY.declare(None) == {"type": "apply_patch"}
     assert OpenAIApplyPatchSection().native_tools()[0].config == ApplyPatchConfig()
     CAPABILITY.check_resources({}, None, ResourceRegistry.build({Filesystem: InMemoryFilesystem()}))

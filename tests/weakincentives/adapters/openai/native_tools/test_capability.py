@@ -8,11 +8,11 @@ from weakincentives.adapters.openai.native_tools.capability import (
     Capability,
     ConfigError,
     NativeSection,
-    Ran,
-    Reading,
-    Scene,
-    failure,
-    one_of,
+    ParsedCall,
+    ProviderRan,
+    ResponseContext,
+    check_one_of,
+    failed_result,
     without_none,
 )
 from weakincentives.adapters.openai.wire import Wire
@@ -31,13 +31,13 @@ class Paint(Capability):
     items = frozenset({"paint_call"})
     config_type = PaintConfig
     fields = ("colour", "size")
-    example = Ran(None, ToolResult(""))
+    example = ProviderRan(None, ToolResult(""))
 
-    def write(self, config: PaintConfig) -> Wire | None:
-        one_of(config.colour, ("red", "none"), "colour")
+    def declaration_fields(self, config: PaintConfig) -> Wire | None:
+        check_one_of(config.colour, ("red", "none"), "colour")
         return None if config.colour == "none" else {"colour": config.colour}
 
-    def read(self, item: Wire, scene: Scene, config: object) -> Reading:
+    def parse_call(self, item: Wire, response: ResponseContext, config: object) -> ParsedCall:
         return None
 
 
@@ -45,7 +45,7 @@ class PaintSection(NativeSection[PaintConfig]):
     capability = Paint()
 
 
-def test_a_configuration_becomes_a_declaration():
+def test_config_becomes_a_declaration():
     paint = Paint()
 
     assert paint.declare(PaintConfig()) == paint.declare(None) == {"type": "paint", "colour": "red"}
@@ -55,28 +55,29 @@ def test_a_configuration_becomes_a_declaration():
 
 
 @pytest.mark.parametrize(
-    "config, told",
+    "config, expected",
     [
         (PaintConfig("blue"), "colour must be one of red, none, not 'blue'"),
         (7, "its config must be a PaintConfig, not 7"),
         ({"type": "paint", "name": "x"}, "'name' is no field of paint; allowed are: colour, size"),
     ],
 )
-def test_a_wrong_configuration_names_what_is_allowed(config, told):
-    with pytest.raises(ConfigError, match=told):
+def test_invalid_config_error_names_allowed_values(config, expected):
+    with pytest.raises(ConfigError, match=expected):
         Paint().declare(config)
 
 
-def test_what_most_tools_have_in_common():
+def test_capability_defaults():
     paint = Paint()
 
     assert (paint.slot({}), paint.slot_of({}), paint.choice({})) == ("paint", "paint", {"type": "paint"})
-    assert paint.place({}, "cntr_1") is None
+    assert not paint.needs_container({})
+    assert paint.with_container({"type": "paint"}, "cntr_1") == {"type": "paint"}
     paint.check_resources({}, None, ResourceRegistry())
     assert paint.declaration(None, origin="here") == NativeDeclaration("paint", "paint", "openai", None, None, "here")
 
 
-def test_a_section_is_checked_when_it_is_built_and_when_it_is_changed():
+def test_section_is_checked_on_construction_and_on_clone():
     section = PaintSection(title="Paint", key="paint", default_params=PaintConfig())
 
     assert section.render(None, 0, "1") == ""
@@ -87,7 +88,7 @@ def test_a_section_is_checked_when_it_is_built_and_when_it_is_changed():
 
 
 @pytest.mark.parametrize(
-    "item, told",
+    "item, expected",
     [
         ({"type": "x_call", "status": "failed"}, "x_call failed (failed): no reason given"),
         ({"type": "x_call", "status": "incomplete"}, "x_call failed (incomplete): no reason given"),
@@ -97,14 +98,14 @@ def test_a_section_is_checked_when_it_is_built_and_when_it_is_changed():
         ({"type": "x_call", "error": {"type": "t", "content": ["a"]}}, 'x_call failed (t): ["a"]'),
     ],
 )
-def test_a_failure_says_the_providers_code(item, told):
-    result = failure(item)
+def test_failed_result_has_the_provider_error_code(item, expected):
+    result = failed_result(item)
 
     assert result is not None
-    assert (result.message, result.success, result.value) == (told, False, None)
+    assert (result.message, result.success, result.value) == (expected, False, None)
 
 
-def test_what_went_well_is_no_failure():
-    assert failure({"status": "completed", "error": None}) is None
-    assert failure({}) is None
+def test_successful_item_has_no_failed_result():
+    assert failed_result({"status": "completed", "error": None}) is None
+    assert failed_result({}) is None
     assert without_none(a=1, b=None, c=0) == {"a": 1, "c": 0}

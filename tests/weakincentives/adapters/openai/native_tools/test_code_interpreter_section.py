@@ -13,7 +13,7 @@ from weakincentives.adapters.openai import (
     ExistingContainerRef,
     OpenAICodeInterpreterSection,
 )
-from weakincentives.adapters.openai.native_tools.capability import ConfigError, Ran, Scene
+from weakincentives.adapters.openai.native_tools.capability import ConfigError, ProviderRan, ResponseContext
 from weakincentives.adapters.openai.native_tools.code_interpreter_section import CAPABILITY, ends_in_traceback
 from weakincentives.errors import PromptValidationError
 
@@ -27,15 +27,15 @@ ITEM = {
 }
 
 
-def read(item: dict, scene: Scene | None = None) -> Any:
-    reading = CAPABILITY.read(item, scene or Scene(), None)
-    assert isinstance(reading, Ran)
+def read(item: dict, scene: ResponseContext | None = None) -> Any:
+    reading = CAPABILITY.parse_call(item, scene or ResponseContext(), None)
+    assert isinstance(reading, ProviderRan)
     return reading
 
 
-def test_a_call_tells_its_code_its_output_and_its_files():
+def test_call_has_code_output_and_files():
     file = ContainerFile("cntr_1", "cfile_1", "a.txt")
-    ran = read(ITEM, Scene(files={"ci_1": (file,)}))
+    ran = read(ITEM, ResponseContext(files={"ci_1": (file,)}))
 
     assert ran.params == CodeInterpreterCall("1 + 1", "cntr_1")
     assert ran.result.value == CodeInterpreterResult(
@@ -44,21 +44,21 @@ def test_a_call_tells_its_code_its_output_and_its_files():
     assert (ran.result.message, ran.result.success, ran.result.render()) == ("2\n3", True, "2\n3")
 
 
-def test_a_server_may_tell_more_than_openai_does():
-    told = {"stdout": "2\n", "stderr": "warning\n", "exit_code": 1}
-    ran = read({**ITEM, **told})
+def test_stdout_stderr_and_exit_code_of_other_servers():
+    extra = {"stdout": "2\n", "stderr": "warning\n", "exit_code": 1}
+    ran = read({**ITEM, **extra})
 
     assert (ran.result.value.stdout, ran.result.value.stderr, ran.result.value.exit_code) == ("2\n", "warning\n", 1)
     assert not ran.result.success
 
 
-def test_outputs_that_did_not_come_are_none():
+def test_missing_outputs_are_empty():
     ran = read({**ITEM, "outputs": None})
 
     assert (ran.result.message, ran.result.success, ran.result.render()) == ("", True, "(no output)")
 
 
-def test_a_call_that_failed_is_told_with_its_status():
+def test_failed_call_has_its_status():
     ran = read({**ITEM, "status": "failed", "outputs": []})
 
     assert ran.result.message == "code_interpreter_call failed (failed): no reason given"
@@ -89,7 +89,7 @@ NOTEBOOK_SYNTAX = "  Cell In[2], line 1\n    if x\n        ^\nSyntaxError: expec
 
 
 @pytest.mark.parametrize("logs", [PLAIN, BARE, CHAINED, DOTTED, NOTEBOOK, GROUP, SYNTAX, NOTEBOOK_SYNTAX])
-def test_an_exception_that_nobody_caught_is_no_success(logs):
+def test_uncaught_exception_is_a_failure(logs):
     assert ends_in_traceback(logs)
     assert not read({**ITEM, "outputs": [{"type": "logs", "logs": logs}]}).result.success
 
@@ -106,7 +106,7 @@ def test_an_exception_that_nobody_caught_is_no_success(logs):
         "ValueError: printed by hand",
     ],
 )
-def test_words_about_exceptions_are_none(logs):
+def test_text_about_exceptions_is_no_traceback(logs):
     assert not ends_in_traceback(logs)
 
 
@@ -124,7 +124,7 @@ def test_words_about_exceptions_are_none(logs):
         ("cntr_1", "cntr_1"),
     ],
 )
-def test_a_container_is_never_absent(container, wire):
+def test_declaration_always_has_a_container(container, wire):
     assert CAPABILITY.declare(CodeInterpreterConfig(container)) == {"type": "code_interpreter", "container": wire}
     assert CAPABILITY.declare({"type": "code_interpreter", "container": container}) == {
         "type": "code_interpreter",
@@ -132,7 +132,7 @@ def test_a_container_is_never_absent(container, wire):
     }
 
 
-def test_the_providers_own_form_may_leave_the_container_out():
+def test_wire_form_without_container_gets_auto():
     assert CAPABILITY.declare({"type": "code_interpreter", "allowed_callers": ["direct"]}) == {
         "type": "code_interpreter",
         "allowed_callers": ["direct"],
@@ -140,15 +140,16 @@ def test_the_providers_own_form_may_leave_the_container_out():
     }
 
 
-def test_code_that_has_a_container_is_not_placed_in_another():
+def test_declared_container_conflicts_with_a_section():
     wire = CAPABILITY.declare(CodeInterpreterConfig())
     assert wire is not None
-    assert CAPABILITY.place(wire, "cntr_2") == {"type": "code_interpreter", "container": "cntr_2"}
-    with pytest.raises(ConfigError, match="container is 'cntr_1', but a section of the prompt brings one"):
-        CAPABILITY.place({"container": "cntr_1"}, "cntr_2")
+    assert CAPABILITY.needs_container(wire)
+    assert CAPABILITY.with_container(wire, "cntr_2") == {"type": "code_interpreter", "container": "cntr_2"}
+    with pytest.raises(ConfigError, match="container is 'cntr_1', but a section of the prompt supplies one"):
+        CAPABILITY.needs_container({"container": "cntr_1"})
 
 
-def test_the_section_refuses_a_wrong_tier_when_it_is_built():
+def test_section_refuses_invalid_memory_limit():
     wrong = CodeInterpreterConfig(AutoContainerConfig(memory_limit="8g"))
     with pytest.raises(PromptValidationError, match="memory_limit must be one of 1g, 4g, 16g, 64g, not '8g'"):
         OpenAICodeInterpreterSection(default_params=wrong)

@@ -15,7 +15,7 @@ from weakincentives.adapters.openai import (
     ExistingContainerRef,
     OpenAICodeInterpreterTool,
 )
-from weakincentives.adapters.openai.native_tools.code_interpreter_tool import container_of, plain_container
+from weakincentives.adapters.openai.native_tools.code_interpreter_tool import container_param, parse_container
 from weakincentives.errors import PromptValidationError
 from weakincentives.filesystem import HostMount
 from weakincentives.prompt import MarkdownSection, Prompt, PromptOverrides, ToolContext, ToolOverride, ToolResult
@@ -24,34 +24,34 @@ MOUNT = {"host_path": "data", "mount_path": "/workspace/data", "include_glob": [
 WRITTEN = {"type": "auto", "memory_limit": "4g", "file_ids": ["file_1"], "host_mounts": [MOUNT]}
 
 
-def test_a_container_is_read_from_plain_data():
-    assert container_of(WRITTEN) == AutoContainerConfig(
+def test_container_is_parsed_from_wire_form():
+    assert parse_container(WRITTEN) == AutoContainerConfig(
         memory_limit="4g", file_ids=("file_1",), host_mounts=(HostMount(**MOUNT),)
     )
-    assert container_of("cntr_1") == container_of({"id": "cntr_1"}) == ExistingContainerRef("cntr_1")
-    assert container_of({"id": "cntr_1", "memory_limit": "16g"}) == ExistingContainerRef("cntr_1", "16g")
-    assert container_of({"type": "auto"}) == AutoContainerConfig()
+    assert parse_container("cntr_1") == parse_container({"id": "cntr_1"}) == ExistingContainerRef("cntr_1")
+    assert parse_container({"id": "cntr_1", "memory_limit": "16g"}) == ExistingContainerRef("cntr_1", "16g")
+    assert parse_container({"type": "auto"}) == AutoContainerConfig()
     mounted = AutoContainerConfig(host_mounts=(HostMount("x"),))
-    assert container_of({"type": "auto", "host_mounts": [HostMount("x")]}) == container_of(mounted) == mounted
+    assert parse_container({"type": "auto", "host_mounts": [HostMount("x")]}) == parse_container(mounted) == mounted
 
 
 @pytest.mark.parametrize("tier", ["8g", "", "1G", "2g", 4, None])
 @pytest.mark.parametrize("form", [dict, AutoContainerConfig, ExistingContainerRef])
-def test_a_tier_that_does_not_exist_is_refused_naming_the_four(tier, form):
+def test_unknown_memory_limit_error_names_the_four(tier, form):
     given: Any = {"type": "auto", "memory_limit": tier} if form is dict else None
     if form is AutoContainerConfig:
         given = AutoContainerConfig(memory_limit=tier)
     if form is ExistingContainerRef:
         given = ExistingContainerRef("cntr_1", tier)
     if form is not AutoContainerConfig and tier is None:
-        assert container_of(given)
+        assert parse_container(given)
         return
     with pytest.raises(ValueError, match=r"container.memory_limit must be one of 1g, 4g, 16g, 64g, not"):
-        container_of(given)
+        parse_container(given)
 
 
 @pytest.mark.parametrize(
-    "given, told",
+    "given, expected",
     [
         ({}, "needs type 'auto' or the id of a container"),
         ({"type": "explicit"}, "needs type 'auto'"),
@@ -64,8 +64,8 @@ def test_a_tier_that_does_not_exist_is_refused_naming_the_four(tier, form):
         ({"type": "auto", "file_ids": "file_1"}, "container.file_ids must be a list"),
         ({"type": "auto", "file_ids": [7]}, "container.file_ids must be ids"),
         ({"type": "auto", "file_ids": ["f"] * 51}, "at most 50 files, not 51"),
-        ({"type": "auto", "host_mounts": [{"path": "x"}]}, "container.host_mounts has .* which is no HostMount"),
-        ({"type": "auto", "host_mounts": [{"host_path": ""}]}, "which is no HostMount"),
+        ({"type": "auto", "host_mounts": [{"path": "x"}]}, "container.host_mounts has .* which is not a HostMount"),
+        ({"type": "auto", "host_mounts": [{"host_path": ""}]}, "which is not a HostMount"),
         ({"type": "auto", "network_policy": {"type": "open"}}, "container.network_policy must be"),
         ({"type": "auto", "network_policy": {"type": "disabled", "allowed_domains": []}}, "network_policy must be"),
         ({"type": "auto", "network_policy": {"type": "allowlist"}}, "must be a list that names at least one"),
@@ -81,40 +81,40 @@ def test_a_tier_that_does_not_exist_is_refused_naming_the_four(tier, form):
         (7, "container must be an id"),
     ],
 )
-def test_what_is_wrong_with_a_container_is_named(given, told):
-    with pytest.raises(ValueError, match=told):
-        container_of(given)
+def test_invalid_container_error_names_the_field(given, expected):
+    with pytest.raises(ValueError, match=expected):
+        parse_container(given)
 
 
 @pytest.mark.parametrize("roots", ["/srv/data", Path("/srv/data")])
-def test_one_root_alone_is_refused_because_its_letters_would_be_roots(roots):
+def test_single_path_as_allowed_host_roots_is_refused(roots):
     with pytest.raises(PromptValidationError, match="allowed_host_roots must be a list of directories"):
         OpenAICodeInterpreterTool(allowed_host_roots=roots)
 
 
-def test_a_container_is_written_without_its_mounts():
+def test_wire_form_has_no_host_mounts():
     policy = {"type": "allowlist", "allowed_domains": ["a.example"]}
     config = AutoContainerConfig(file_ids=("a",), network_policy=policy, host_mounts=(HostMount("x"),))
 
-    assert plain_container(config, ["b"]) == {
+    assert container_param(config, ["b"]) == {
         "type": "auto",
         "memory_limit": "1g",
         "file_ids": ["a", "b"],
         "network_policy": policy,
     }
-    assert plain_container(WRITTEN) == {"type": "auto", "memory_limit": "4g", "file_ids": ["file_1"]}
-    assert plain_container(ExistingContainerRef("cntr_1", "4g")) == plain_container({"id": "cntr_1"}) == "cntr_1"
+    assert container_param(WRITTEN) == {"type": "auto", "memory_limit": "4g", "file_ids": ["file_1"]}
+    assert container_param(ExistingContainerRef("cntr_1", "4g")) == container_param({"id": "cntr_1"}) == "cntr_1"
 
 
-def test_secrets_of_a_policy_are_not_shown():
+def test_repr_hides_network_policy_secrets():
     secret = {"domain": "a.example", "name": "TOKEN", "value": "s3cret"}
     policy = {"type": "allowlist", "allowed_domains": ["a.example"], "domain_secrets": [secret]}
 
     assert "s3cret" not in repr(AutoContainerConfig(network_policy=policy))
-    assert container_of(AutoContainerConfig(network_policy=policy)).memory_limit == "1g"
+    assert parse_container(AutoContainerConfig(network_policy=policy)).memory_limit == "1g"
 
 
-def test_the_tool_declares_code_interpreter_of_openai():
+def test_tool_declares_code_interpreter():
     tool = OpenAICodeInterpreterTool(container=WRITTEN, allowed_host_roots=["roots"])
     declared = tool.declaration()
 
@@ -155,19 +155,19 @@ def on_nothing(params: None, *, context: ToolContext) -> ToolResult[None]:
         (None, on_nothing, type(None), type(None)),
     ],
 )
-def test_types_are_taken_from_whoever_handles_the_output(hook, handler, params, result):
+def test_types_are_inferred_from_hook_or_handler(hook, handler, params, result):
     tool: Any = OpenAICodeInterpreterTool(handle_provider_output=hook, handler=handler)
 
     assert (tool.params_type, tool.result_type) == (params, result)
 
 
-def test_types_can_be_said_too():
+def test_types_can_be_given_as_type_arguments():
     tool = OpenAICodeInterpreterTool[None, dict](name="python", handle_provider_output=bare)
 
     assert (tool.params_type, tool.result_type) == (type(None), dict)
 
 
-def test_it_is_a_tool_like_the_others():
+def test_tool_is_a_provider_tool():
     tool = OpenAICodeInterpreterTool(name="python", accepts_overrides=True, container=WRITTEN)
     other = dataclasses.replace(tool, description="In other words.")
 
@@ -185,8 +185,8 @@ def test_it_is_a_tool_like_the_others():
     assert rendered.native_tools[0].config == tool.config
 
 
-def test_a_result_renders_its_logs_or_what_else_there_is():
+def test_result_renders_logs_or_images_and_files():
     assert CodeInterpreterResult(logs="42").render() == "42"
     assert CodeInterpreterResult().render() == "(no output)"
-    made = CodeInterpreterResult(images=("data:,x",), files=(ContainerFile("c", "f", "a.txt"),))
-    assert made.render() == "(no text; made: 1 image(s), a.txt)"
+    result = CodeInterpreterResult(images=("data:,x",), files=(ContainerFile("c", "f", "a.txt"),))
+    assert result.render() == "(no text; made: 1 image(s), a.txt)"

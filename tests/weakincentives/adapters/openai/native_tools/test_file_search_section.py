@@ -4,13 +4,13 @@ import pytest
 
 from weakincentives.adapters.openai import FileSearchConfig, OpenAIFileSearchSection
 from weakincentives.adapters.openai.native_tools import FileHit, FileSearchCall, FileSearchResult
-from weakincentives.adapters.openai.native_tools.capability import ConfigError, Ran, Scene
+from weakincentives.adapters.openai.native_tools.capability import ConfigError, ProviderRan, ResponseContext
 from weakincentives.adapters.openai.native_tools.file_search_section import CAPABILITY
 from weakincentives.errors import PromptEvaluationError, PromptValidationError
 from weakincentives.prompt import MarkdownSection, NativeDeclaration, Prompt
 
 
-def test_it_declares_file_search_and_leaves_no_trace_in_the_text():
+def test_section_declares_file_search_without_text():
     task = MarkdownSection(title="Task", key="task", template="Find it.")
     rendered = Prompt(ns="n", key="k", sections=[OpenAIFileSearchSection(), task]).render()
 
@@ -27,7 +27,7 @@ def test_it_declares_file_search_and_leaves_no_trace_in_the_text():
     )
 
 
-def test_bound_params_are_the_configuration():
+def test_bound_params_are_the_config():
     params = FileSearchConfig(vector_store_ids=("vs_1",), max_results=3)
     prompt = Prompt(ns="n", key="k", sections=[OpenAIFileSearchSection()])
 
@@ -37,21 +37,21 @@ def test_bound_params_are_the_configuration():
 
 
 @pytest.mark.parametrize("wrong", [0, 51, -1])
-def test_a_number_of_results_that_the_provider_refuses_is_refused_here(wrong: int):
+def test_max_results_out_of_range_is_refused(wrong: int):
     with pytest.raises(PromptValidationError, match="1 to 50") as caught:
         OpenAIFileSearchSection(default_params=FileSearchConfig(max_results=wrong))
 
-    assert isinstance(caught.value, PromptEvaluationError)  # as it is where the adapter finds it
+    assert isinstance(caught.value, PromptEvaluationError)  # the same type as from the adapter
     assert caught.value.phase == "request"
 
 
-def test_two_of_them_collide_with_both_origins_named():
+def test_two_sections_collide_and_both_origins_are_named():
     other = OpenAIFileSearchSection().clone(key="second")
     with pytest.raises(PromptValidationError, match="section 'openai_file_search' and by section 'second'"):
         Prompt(ns="n", key="k", sections=[OpenAIFileSearchSection(), other])
 
 
-def test_the_wire_has_other_names():
+def test_wire_field_names():
     config = FileSearchConfig(("vs_1", "vs_2"), 5, filters={"type": "eq", "key": "year", "value": 2026})
 
     assert CAPABILITY.declare(config) == {
@@ -64,18 +64,18 @@ def test_the_wire_has_other_names():
 
 
 @pytest.mark.parametrize("stores", ["vs_1", ("",), (7,)])
-def test_stores_go_by_their_ids(stores):
+def test_invalid_vector_store_ids_are_refused(stores):
     with pytest.raises(ConfigError, match="vector_store_ids must be"):
         CAPABILITY.declare(FileSearchConfig(stores))
 
 
-def read(**item) -> Ran:
-    reading = CAPABILITY.read({"id": "fs_1", "type": "file_search_call", **item}, Scene(), None)
-    assert isinstance(reading, Ran)
+def read(**item) -> ProviderRan:
+    reading = CAPABILITY.parse_call({"id": "fs_1", "type": "file_search_call", **item}, ResponseContext(), None)
+    assert isinstance(reading, ProviderRan)
     return reading
 
 
-def test_a_call_tells_queries_and_hits():
+def test_call_has_queries_and_hits():
     hit = {"file_id": "file-1", "filename": "tea.md", "score": 0.9, "text": "Tea.", "attributes": {"year": 2026}}
     ran = read(status="completed", queries=["tea"], results=[hit, {"filename": "b.md", "score": "?"}])
 
@@ -87,7 +87,7 @@ def test_a_call_tells_queries_and_hits():
     assert read(queries=None, results=None).result.render() == "(nothing found)"
 
 
-def test_a_failure_has_the_providers_code_and_no_value():
+def test_failure_has_error_code_and_no_value():
     ran = read(status="failed", queries=["tea"], error={"code": "vector_store_timeout", "message": "Too slow."})
 
     assert (ran.result.success, ran.result.value) == (False, None)

@@ -7,7 +7,12 @@ from fake_responses_api import load
 
 from weakincentives.adapters.openai import McpConfig, OpenAIMcpSection
 from weakincentives.adapters.openai.native_tools import McpApproval, McpCall, McpDecision, McpResult
-from weakincentives.adapters.openai.native_tools.capability import ConfigError, LeftToUs, Ran, Scene
+from weakincentives.adapters.openai.native_tools.capability import (
+    ClientMustRun,
+    ConfigError,
+    ProviderRan,
+    ResponseContext,
+)
 from weakincentives.adapters.openai.native_tools.mcp_section import CAPABILITY
 from weakincentives.adapters.turn import ToolOutput
 from weakincentives.errors import PromptValidationError
@@ -21,7 +26,7 @@ LISTED, ASKED = load("mcp")[0]["output"]
 CALLED, FAILED, DENIED, _ = load("mcp")[1]["output"]
 
 
-def test_a_server_is_declared_and_its_secrets_are_not_shown():
+def test_declaration_and_repr_without_secrets():
     assert CAPABILITY.declare(DOCS) == {
         "type": "mcp",
         "server_label": "docs",
@@ -41,22 +46,22 @@ def test_a_server_is_declared_and_its_secrets_are_not_shown():
 
 
 @pytest.mark.parametrize(
-    "config, told",
+    "config, expected",
     [
         (None, "it needs a server: give McpConfig"),
-        (McpConfig(server_label="", server_url="x"), "server_label must name"),
+        (McpConfig(server_label="", server_url="x"), "server_label is empty"),
         (McpConfig(server_label="a"), "exactly one of server_url, connector_id and tunnel_id must be given, not none"),
         (McpConfig(server_label="a", server_url="x", connector_id="y"), "not server_url and connector_id"),
         (McpConfig(server_label="a", server_url="x", require_approval="sometimes"), "'always', 'never' or a filter"),
         ({"type": "mcp", "server_url": "x"}, "server_label must name"),
     ],
 )
-def test_a_wrong_configuration_is_refused(config, told):
-    with pytest.raises(ConfigError, match=told):
+def test_invalid_config_is_refused(config, expected):
+    with pytest.raises(ConfigError, match=expected):
         CAPABILITY.declare(config)
 
 
-def test_a_prompt_may_have_several_servers_but_each_once():
+def test_prompt_may_have_several_servers_with_different_labels():
     other = McpConfig(server_label="other", server_url="https://x/")
     sections = [OpenAIMcpSection(default_params=config) for config in (DOCS, other)]
     rendered = Prompt(ns="n", key="k", sections=sections).render()
@@ -67,18 +72,18 @@ def test_a_prompt_may_have_several_servers_but_each_once():
 
 
 def read(item: dict[str, Any], config: McpConfig = DOCS) -> Any:
-    return CAPABILITY.read(item, Scene(), config)
+    return CAPABILITY.parse_call(item, ResponseContext(), config)
 
 
-def test_the_list_of_tools_is_no_call_unless_it_failed():
+def test_list_tools_is_recorded_only_if_it_failed():
     assert read(LISTED) is None
     ran = read({**LISTED, "error": "the server is down"})
-    assert isinstance(ran, Ran)
+    assert isinstance(ran, ProviderRan)
     assert (ran.params, ran.result.success) == (McpCall("docs", "list_tools"), False)
     assert "the server is down" in ran.result.message
 
 
-def test_a_call_is_read_with_its_arguments_and_its_output():
+def test_call_has_arguments_and_output():
     ran = read(CALLED)
 
     assert ran.params == McpCall("docs", "search", '{"q": "tea"}')
@@ -87,7 +92,7 @@ def test_a_call_is_read_with_its_arguments_and_its_output():
     assert read({**CALLED, "output": None}).result.render() == "(no output)"
 
 
-def test_a_failure_has_the_kind_and_the_code():
+def test_failure_has_error_type_and_code():
     assert read(FAILED).result.message == (
         'mcp_call failed (mcp_tool_execution_error): [{"type":"text","text":"q is missing"}]'
     )
@@ -97,17 +102,17 @@ def test_a_failure_has_the_kind_and_the_code():
 @pytest.mark.parametrize(
     "approve, decision, reason",
     [
-        (None, False, "nobody was asked: McpConfig has no `approve`"),
-        (lambda asked, context: asked.name == "search", True, None),
-        (lambda asked, context: False, False, None),
-        (lambda asked, context: McpDecision(approve=False, reason="too curious"), False, "too curious"),
+        (None, False, "McpConfig has no `approve` function"),
+        (lambda request, context: request.name == "search", True, None),
+        (lambda request, context: False, False, None),
+        (lambda request, context: McpDecision(approve=False, reason="too curious"), False, "too curious"),
     ],
 )
-def test_approval_is_given_by_the_caller_and_never_by_default(approve, decision, reason):
+def test_approval_is_decided_by_approve_and_denied_by_default(approve, decision, reason):
     config = McpConfig(server_label="docs", server_url="https://x/", approve=approve)
     reading = read(ASKED, config)
 
-    assert isinstance(reading, LeftToUs)
+    assert isinstance(reading, ClientMustRun)
     assert reading.params == McpApproval("docs", "search", '{"q": "tea"}')
     result = reading.run(NOBODY)
     assert result.success
@@ -120,7 +125,7 @@ def test_approval_is_given_by_the_caller_and_never_by_default(approve, decision,
     }
 
 
-def test_who_fails_to_decide_has_not_approved():
+def test_raising_approve_function_denies_the_call():
     answer = read(ASKED).answer(ToolOutput("mcpr_1", "docs", "Tool docs failed: ValueError", success=False))
 
     assert (answer["approve"], answer["reason"]) == (False, "Tool docs failed: ValueError")

@@ -11,7 +11,7 @@ from weakincentives.adapters.openai.native_tools.registry import by_config, by_i
 SIXTH = """
 from __future__ import annotations
 from dataclasses import dataclass
-from weakincentives.adapters.openai.native_tools.capability import Capability, Ran
+from weakincentives.adapters.openai.native_tools.capability import Capability, ProviderRan
 from weakincentives.prompt import ToolResult
 
 
@@ -24,13 +24,13 @@ class Telepathy(Capability):
     name = "telepathy"
     items = frozenset({"telepathy_call"})
     config_type = TelepathyConfig
-    example = Ran(None, ToolResult(""))
+    example = ProviderRan(None, ToolResult(""))
 
-    def write(self, config):
+    def declaration_fields(self, config):
         return {"distance": config.distance}
 
-    def read(self, item, scene, config):
-        return Ran(item["thought"], ToolResult("heard"))
+    def parse_call(self, item, response, config):
+        return ProviderRan(item["thought"], ToolResult("heard"))
 
 
 CAPABILITY = Telepathy()
@@ -43,8 +43,8 @@ PROGRAM = """
     from weakincentives.adapters.openai import OpenAIHostedToolsConfig
     from weakincentives.adapters.openai.native_tools.registry import capabilities, by_item
     from weakincentives.adapters.openai.native_tools.telepathy_section import TelepathyConfig
-    from weakincentives.adapters.openai.responses.tool_params import make_offer
-    from weakincentives.adapters.openai.responses.parsing import read_reply
+    from weakincentives.adapters.openai.responses.parsing import parse_response
+    from weakincentives.adapters.openai.responses.tool_params import build_tool_params
     from weakincentives.prompt import MarkdownSection, Prompt
     from weakincentives.testing import ScriptedAdapter
     from weakincentives.runtime import Session
@@ -53,14 +53,14 @@ PROGRAM = """
     adapter.native_tools = OpenAIHostedToolsConfig(others=(TelepathyConfig(7),)).declarations()
     task = MarkdownSection(title="Task", key="task", template="Think.")
     rendered = adapter.render(Prompt(ns="n", key="k", sections=[task]), session=Session())
-    offer = make_offer(rendered, prompt_name="k", allowed=None)
+    params = build_tool_params(rendered, prompt_name="k", allowed=None)
     item = {"id": "t1", "type": "telepathy_call", "thought": "tea"}
-    (call,) = read_reply({"output": [item]}, offer, prompt_name="k").native_calls
-    print(json.dumps([offer.wire, call.name, call.params, call.result.message]))
+    (call,) = parse_response({"output": [item]}, params, prompt_name="k").native_calls
+    print(json.dumps([params.wire, call.name, call.params, call.result.message]))
 """
 
 
-def test_all_of_them_are_found_in_alphabetical_order():
+def test_capabilities_are_found_in_alphabetical_order():
     assert {"apply_patch", "code_interpreter", "file_search", "mcp", "shell", "web_search"} <= capabilities().keys()
     assert list(capabilities()) == sorted(capabilities())
     assert len(by_config()) == len(capabilities())
@@ -68,17 +68,17 @@ def test_all_of_them_are_found_in_alphabetical_order():
     assert all(hasattr(native_tools, name) for name in ("OpenAIShellSection", "OpenAIApplyPatchSection"))
 
 
-def test_every_file_has_its_section_where_the_others_have_theirs():
+def test_every_section_module_exports_its_section():
     for name in capabilities():
         module = sys.modules[f"{native_tools.__name__}.{name}_section"]
         sections = [kind for kind in vars(module) if kind.startswith("OpenAI") and kind.endswith("Section")]
         assert len(sections) == 1, name
 
 
-def test_another_one_is_another_file(tmp_path):
-    """In a process of its own, since what was found is remembered."""
+def test_new_section_module_is_found(tmp_path):
+    """In a separate process, because the registry is cached."""
     (tmp_path / "telepathy_section.py").write_text(SIXTH, encoding="utf-8")
     program = [sys.executable, "-c", textwrap.dedent(PROGRAM), str(tmp_path)]
-    said = subprocess.check_output(program, text=True)
+    output = subprocess.check_output(program, text=True)
 
-    assert json.loads(said) == [[{"type": "telepathy", "distance": 7}], "telepathy", "tea", "heard"]
+    assert json.loads(output) == [[{"type": "telepathy", "distance": 7}], "telepathy", "tea", "heard"]

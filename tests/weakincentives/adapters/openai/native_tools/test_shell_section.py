@@ -6,7 +6,12 @@ import pytest
 from fake_responses_api import load
 
 from weakincentives.adapters.openai import AutoContainerConfig, OpenAIShellSection, ShellConfig
-from weakincentives.adapters.openai.native_tools.capability import ConfigError, LeftToUs, Ran, Scene
+from weakincentives.adapters.openai.native_tools.capability import (
+    ClientMustRun,
+    ConfigError,
+    ProviderRan,
+    ResponseContext,
+)
 from weakincentives.adapters.openai.native_tools.shell_section import CAPABILITY, run
 from weakincentives.adapters.turn import ToolOutput
 from weakincentives.filesystem import Filesystem, HostMount, InMemoryFilesystem
@@ -35,50 +40,51 @@ def local_call(**fields: Any) -> dict[str, Any]:
         (ShellConfig(AutoContainerConfig(memory_limit="4g")), {"type": "container_auto", "memory_limit": "4g"}),
     ],
 )
-def test_where_commands_run_is_declared(config, environment):
+def test_declared_environments(config, environment):
     assert CAPABILITY.declare(config) == {"type": "shell", "environment": environment}
     assert OpenAIShellSection(default_params=config).native_tools()[0].config is config
 
 
 @pytest.mark.parametrize(
-    "config, told",
+    "config, expected",
     [
-        (ShellConfig("cntr_1", executor), "give one"),
+        (ShellConfig("cntr_1", executor), "not both"),
         (ShellConfig(AutoContainerConfig(memory_limit="8g")), "1g, 4g, 16g, 64g"),
-        (ShellConfig(AutoContainerConfig(host_mounts=(HostMount("x"),))), "host_mounts are for code interpreter"),
+        (ShellConfig(AutoContainerConfig(host_mounts=(HostMount("x"),))), "host_mounts work with code interpreter"),
     ],
 )
-def test_a_wrong_configuration_is_refused(config, told):
-    with pytest.raises(ConfigError, match=told):
+def test_invalid_config_is_refused(config, expected):
+    with pytest.raises(ConfigError, match=expected):
         CAPABILITY.declare(config)
 
 
-def test_only_a_container_of_its_own_is_replaced_by_one_that_a_section_brings():
+def test_only_auto_container_needs_a_container():
     auto = {"type": "shell", "environment": {"type": "container_auto"}}
 
-    assert CAPABILITY.place(auto, "cntr_2") == {
+    assert CAPABILITY.needs_container(auto)
+    assert CAPABILITY.with_container(auto, "cntr_2") == {
         "type": "shell",
         "environment": {"type": "container_reference", "container_id": "cntr_2"},
     }
-    assert CAPABILITY.place(LOCAL, "cntr_2") is None
-    with pytest.raises(ConfigError, match="container is 'cntr_1', but a section of the prompt brings one"):
-        CAPABILITY.place({"environment": {"type": "container_reference", "container_id": "cntr_1"}}, "cntr_2")
+    assert not CAPABILITY.needs_container(LOCAL)
+    with pytest.raises(ConfigError, match="container is 'cntr_1', but a section of the prompt supplies one"):
+        CAPABILITY.needs_container({"environment": {"type": "container_reference", "container_id": "cntr_1"}})
 
 
-def test_commands_that_ran_at_the_provider_are_read_with_their_outputs():
+def test_provider_run_commands_have_their_outputs():
     (payload,) = load("shell_hosted")
     items = payload["output"]
-    scene = Scene(outputs={"call_1": items[1], "call_2": items[3]})
-    first, second = (CAPABILITY.read(item, scene, ShellConfig("cntr_1")) for item in (items[0], items[2]))
+    scene = ResponseContext(outputs={"call_1": items[1], "call_2": items[3]})
+    first, second = (CAPABILITY.parse_call(item, scene, ShellConfig("cntr_1")) for item in (items[0], items[2]))
 
-    assert isinstance(first, Ran)
+    assert isinstance(first, ProviderRan)
     assert first.params == ShellCall(("ls", "cat missing"), 1000, 4096)
     assert first.result.value == ShellResult(
         (CommandOutput("a.txt\n"), CommandOutput("", "cat: missing: No such file or directory\n", 1))
     )
     assert not first.result.success
     assert first.result.render() == "a.txt\n(exit code 0)\ncat: missing: No such file or directory\n(exit code 1)"
-    assert isinstance(second, Ran)
+    assert isinstance(second, ProviderRan)
     assert second.result.value == ShellResult((CommandOutput(exit_code=None),))
 
 
@@ -91,18 +97,18 @@ def test_commands_that_ran_at_the_provider_are_read_with_their_outputs():
         ({"type": "shell", "environment": {"type": "container_auto"}}, {}),
     ],
 )
-def test_a_command_for_a_container_never_runs_here(config, fields):
-    reading = CAPABILITY.read(local_call(**fields), Scene(), config)
+def test_container_command_never_runs_on_the_host(config, fields):
+    reading = CAPABILITY.parse_call(local_call(**fields), ResponseContext(), config)
 
-    assert isinstance(reading, Ran)
+    assert isinstance(reading, ProviderRan)
     assert not reading.result.success
     assert "the provider sent no output" in reading.result.message
 
 
-def test_a_command_for_us_is_run_by_the_executor_and_answered_one_by_one():
-    reading = CAPABILITY.read(local_call(environment=None), Scene(), ShellConfig(executor=executor))
+def test_host_commands_run_in_the_executor_with_one_output_each():
+    reading = CAPABILITY.parse_call(local_call(environment=None), ResponseContext(), ShellConfig(executor=executor))
 
-    assert isinstance(reading, LeftToUs)
+    assert isinstance(reading, ClientMustRun)
     assert reading.params == ShellCall(("ls", "false"), 500, 10)
     assert not reading.undone_on_failure
     result = reading.run(NOBODY)
@@ -118,10 +124,12 @@ def test_a_command_for_us_is_run_by_the_executor_and_answered_one_by_one():
     }
 
 
-def test_every_command_is_answered_also_where_none_was_run():
-    reading = CAPABILITY.read(local_call(action={"commands": ["a", "b"]}), Scene(), ShellConfig(executor=executor))
+def test_every_command_gets_an_output_even_if_none_ran():
+    reading = CAPABILITY.parse_call(
+        local_call(action={"commands": ["a", "b"]}), ResponseContext(), ShellConfig(executor=executor)
+    )
 
-    assert isinstance(reading, LeftToUs)
+    assert isinstance(reading, ClientMustRun)
     assert reading.answer(ToolOutput("call_1", "shell", "The executor is ill.", success=False)) == {
         "type": "shell_call_output",
         "call_id": "call_1",
@@ -129,29 +137,31 @@ def test_every_command_is_answered_also_where_none_was_run():
     }
 
 
-def test_a_timeout_is_an_outcome_of_its_own():
-    reading = CAPABILITY.read(local_call(), Scene(), None)
-    assert isinstance(reading, LeftToUs)
+def test_timeout_outcome():
+    reading = CAPABILITY.parse_call(local_call(), ResponseContext(), None)
+    assert isinstance(reading, ClientMustRun)
     value = ShellResult((CommandOutput("half", "", None),))
 
     answer = reading.answer(ToolOutput("call_1", "shell", "", success=False, value=value))
     assert answer["output"][0]["outcome"] == {"type": "timeout"}
 
 
-def test_an_executor_that_forgets_a_command_is_not_believed():
+def test_executor_with_missing_outputs_is_an_error():
     result = run(ShellCall(("a", "b")), lambda call, *, context: [CommandOutput()], NOBODY)
 
     assert (result.success, result.message) == (False, "the executor answered 1 of 2 commands.")
 
 
-def test_what_a_hostile_action_holds_is_read_as_nothing():
-    reading = CAPABILITY.read(local_call(action={"commands": "rm", "timeout_ms": -1}), Scene(), ShellConfig())
+def test_invalid_action_fields_are_ignored():
+    reading = CAPABILITY.parse_call(
+        local_call(action={"commands": "rm", "timeout_ms": -1}), ResponseContext(), ShellConfig()
+    )
 
-    assert isinstance(reading, LeftToUs)
+    assert isinstance(reading, ClientMustRun)
     assert reading.params == ShellCall()
 
 
-def test_here_means_an_executor_or_a_jail_with_files():
+def test_host_commands_need_an_executor_or_a_jail_with_files():
     files = ResourceRegistry.build({Filesystem: InMemoryFilesystem()})
     nothing = ResourceRegistry()
 
@@ -159,7 +169,7 @@ def test_here_means_an_executor_or_a_jail_with_files():
     CAPABILITY.check_resources({"environment": {"type": "container_auto"}}, ShellConfig("c"), nothing)
     if JailedShell.unavailable_reason() is None:
         CAPABILITY.check_resources(LOCAL, ShellConfig(), files)
-        with pytest.raises(ConfigError, match="on files that are not there"):
+        with pytest.raises(ConfigError, match="but there are no files"):
             CAPABILITY.check_resources(LOCAL, ShellConfig(), nothing)
     else:
         with pytest.raises(ConfigError, match="cannot be jailed"):

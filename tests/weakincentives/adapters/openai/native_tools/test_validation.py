@@ -8,7 +8,7 @@ import pytest
 from weakincentives.adapters.openai import FileSearchConfig, McpConfig, ShellConfig, WebSearchConfig
 from weakincentives.adapters.openai.native_tools.capability import ConfigError
 from weakincentives.adapters.openai.native_tools.registry import by_config
-from weakincentives.adapters.openai.native_tools.validation import fits, misfit_in
+from weakincentives.adapters.openai.native_tools.validation import matches_type, validate_types
 
 WITH_A_NEED: dict[type, Any] = {
     FileSearchConfig: FileSearchConfig(("vs_1",)),
@@ -18,7 +18,7 @@ ODD: list[Any] = [None, 5, True, 2.5, "x", b"x", [1], (None,), ["a"], {"a": 1}, 
 
 
 @pytest.mark.parametrize(
-    "config, told",
+    "config, expected",
     [
         (FileSearchConfig("vs_1"), "vector_store_ids must be a tuple of str, not str"),  # pyright: ignore[reportArgumentType] - the point
         (FileSearchConfig((7,)), "vector_store_ids must be a tuple of str, not a tuple of int"),  # pyright: ignore[reportArgumentType] - the same
@@ -28,13 +28,13 @@ ODD: list[Any] = [None, 5, True, 2.5, "x", b"x", [1], (None,), ["a"], {"a": 1}, 
         (ShellConfig(executor="bash"), "executor must be ShellExecutor or None, not str"),  # pyright: ignore[reportArgumentType] - the same
     ],
 )
-def test_the_field_is_named_with_what_it_may_hold_and_never_what_it_holds(config, told):
-    assert misfit_in(config) == told
+def test_error_names_field_and_types_but_not_the_value(config, expected):
+    assert validate_types(config) == expected
 
 
 @pytest.mark.parametrize("kind", by_config(), ids=lambda kind: kind.__name__)
-def test_what_fits_is_declared_and_what_does_not_is_refused_by_name(kind):
-    """Every field of every tool, with everything that somebody may put there by mistake."""
+def test_valid_config_is_declared_and_invalid_one_refused(kind):
+    """Every field of every config, with values of wrong types."""
     capability, config = by_config()[kind], WITH_A_NEED.get(kind) or kind()
     capability.declare(config)
     for field in dataclasses.fields(config):
@@ -58,5 +58,5 @@ def test_what_fits_is_declared_and_what_does_not_is_refused_by_name(kind):
         (object(), Any, True),
     ],
 )
-def test_values_and_types(value, wanted, good):
-    assert fits(value, wanted) is good
+def test_matches_type(value, wanted, good):
+    assert matches_type(value, wanted) is good

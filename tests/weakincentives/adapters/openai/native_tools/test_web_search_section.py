@@ -4,23 +4,23 @@ import pytest
 
 from weakincentives.adapters.openai import OpenAIWebSearchSection, WebSearchConfig
 from weakincentives.adapters.openai.native_tools import WebSearchCall, WebSearchResult
-from weakincentives.adapters.openai.native_tools.capability import ConfigError, Ran, Scene
+from weakincentives.adapters.openai.native_tools.capability import ConfigError, ProviderRan, ResponseContext
 from weakincentives.adapters.openai.native_tools.web_search_section import CAPABILITY
 
 
-def read(**item) -> Ran:
-    reading = CAPABILITY.read({"id": "ws_1", "type": "web_search_call", **item}, Scene(), None)
-    assert isinstance(reading, Ran)
+def read(**item) -> ProviderRan:
+    reading = CAPABILITY.parse_call({"id": "ws_1", "type": "web_search_call", **item}, ResponseContext(), None)
+    assert isinstance(reading, ProviderRan)
     return reading
 
 
-def test_a_bare_declaration_leaves_everything_to_the_provider():
+def test_default_declaration_has_no_fields():
     assert CAPABILITY.declare(None) == {"type": "web_search"}
     (declared,) = OpenAIWebSearchSection().native_tools()
     assert (declared.capability, declared.provider) == ("web_search", "openai")
 
 
-def test_what_is_configured_is_declared():
+def test_config_fields_are_declared():
     config = WebSearchConfig(("a.example",), "low", {"city": "Kyiv"}, external_web_access=False)
 
     assert CAPABILITY.declare(config) == {
@@ -33,7 +33,7 @@ def test_what_is_configured_is_declared():
 
 
 @pytest.mark.parametrize(
-    "config, told",
+    "config, expected",
     [
         (
             WebSearchConfig(search_context_size="huge"),
@@ -42,8 +42,8 @@ def test_what_is_configured_is_declared():
         (WebSearchConfig(allowed_domains="a.example"), "allowed_domains must be a tuple"),  # pyright: ignore[reportArgumentType] - the point
     ],
 )
-def test_a_wrong_configuration_is_refused(config, told):
-    with pytest.raises(ConfigError, match=told):
+def test_invalid_config_is_refused(config, expected):
+    with pytest.raises(ConfigError, match=expected):
         CAPABILITY.declare(config)
 
 
@@ -65,14 +65,14 @@ def test_a_wrong_configuration_is_refused(config, told):
         (None, WebSearchCall(), ()),
     ],
 )
-def test_every_action_is_read(action, call, sources):
+def test_all_actions_are_parsed(action, call, sources):
     ran = read(status="completed", action=action)
 
     assert (ran.params, ran.result.value) == (call, WebSearchResult(sources))
-    assert ran.result.render() == ("\n".join(sources) or "(no sources told)")
+    assert ran.result.render() == ("\n".join(sources) or "(no sources)")
 
 
-def test_a_failure_has_no_value():
+def test_failure_has_no_value():
     ran = read(status="failed", action={"type": "search", "query": "tea"})
 
     assert (ran.result.success, ran.result.value) == (False, None)

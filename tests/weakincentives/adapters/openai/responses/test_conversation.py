@@ -5,7 +5,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from fake_responses_api import Answer, FakeApi, error, function_call, load, message, playing, response
+from fake_responses_api import (
+    FakeResponse,
+    FakeResponsesApi,
+    error,
+    function_call,
+    load,
+    message,
+    response,
+    responses_api,
+)
 
 from weakincentives.adapters.openai import (
     CodeInterpreterConfig,
@@ -59,13 +68,13 @@ def prompt(*sections: Section[Any]) -> Prompt[Verdict]:
     return Prompt(PromptTemplate[Verdict](ns="n", key="judge", sections=[TASK, *sections]))
 
 
-def evaluate(api: FakeApi, *sections: Section[Any], session: Session | None = None, **options: Any) -> Any:
+def evaluate(api: FakeResponsesApi, *sections: Section[Any], session: Session | None = None, **options: Any) -> Any:
     return api.adapter(clock=ManualClock(), **options).evaluate(prompt(*sections), session=session or Session())
 
 
-def test_a_request_has_the_prompt_the_tools_the_shape_of_the_answer_and_the_parameters():
+def test_request_has_prompt_tools_schema_and_parameters():
     config = OpenAIModelConfig(temperature=0.5, verbosity="low", max_output_tokens=99)
-    with playing(DONE) as api:
+    with responses_api(DONE) as api:
         answer = evaluate(api, OpenAIWebSearchSection(), model_config=config)
 
     assert answer.output == Verdict("done", 3)
@@ -83,9 +92,9 @@ def test_a_request_has_the_prompt_the_tools_the_shape_of_the_answer_and_the_para
     assert "store" not in body
 
 
-def test_a_bare_prompt_makes_a_bare_request():
+def test_minimal_prompt_makes_minimal_request():
     section = MarkdownSection(title="Task", key="task", template="Say hello.")
-    with playing(response(message("Hello."))) as api:
+    with responses_api(response(message("Hello."))) as api:
         api.adapter(model_config=OpenAIModelConfig(prompt_role="developer")).evaluate(
             Prompt(ns="n", key="k", sections=[section]), session=Session()
         )
@@ -94,17 +103,17 @@ def test_a_bare_prompt_makes_a_bare_request():
     assert api.bodies == [{"model": "a-model", "input": [{"type": "message", "role": "developer", "content": content}]}]
 
 
-def test_without_storage_reasoning_comes_back_sealed():
-    with playing(DONE) as api:
+def test_store_false_includes_encrypted_reasoning():
+    with responses_api(DONE) as api:
         evaluate(api, OpenAICodeInterpreterSection(), model_config=OpenAIModelConfig(store=False))
 
     assert api.bodies[0]["store"] is False
     assert api.bodies[0]["include"] == ["code_interpreter_call.outputs", "reasoning.encrypted_content"]
 
 
-def test_everything_that_came_is_sent_again_untouched_with_what_our_tools_answered():
+def test_history_repeats_items_unchanged_with_tool_outputs():
     first, second = load("unknown_items")
-    with playing(first, second) as api:
+    with responses_api(first, second) as api:
         evaluate(api)
 
     before, after = (body["input"] for body in api.bodies)
@@ -115,22 +124,22 @@ def test_everything_that_came_is_sent_again_untouched_with_what_our_tools_answer
     ]
 
 
-def test_the_tools_of_a_section_that_was_opened_are_offered_from_then_on():
+def test_tools_of_an_opened_section_are_declared():
     hidden = OpenAICodeInterpreterSection().clone(summary="Python.", visibility=SectionVisibility.SUMMARY)
     opening = response(function_call("open_section", path="openai_code_interpreter"))
-    with playing(opening, DONE) as api:
+    with responses_api(opening, DONE) as api:
         evaluate(api, hidden, hosted_tools=OpenAIHostedToolsConfig(web_search=True))
 
     assert [[tool.get("name", tool["type"]) for tool in body["tools"]] for body in api.bodies] == [
         ["look_up", "open_section", "web_search"],
         ["look_up", "code_interpreter", "web_search"],
     ]
-    assert api.bodies[1]["input"][0] == api.bodies[0]["input"][0]  # the text that caches rely on
+    assert api.bodies[1]["input"][0] == api.bodies[0]["input"][0]  # unchanged, for prompt caches
 
 
-def test_a_tool_that_the_server_refuses_is_named_with_where_it_was_declared():
+def test_rejected_tool_is_named_with_its_origin():
     refused = error(400, "Tool type 'web_search' is not available on this server.", param="tools[1].type")
-    with playing(refused) as api, pytest.raises(NativeToolError) as caught:
+    with responses_api(refused) as api, pytest.raises(NativeToolError) as caught:
         evaluate(api, OpenAIWebSearchSection())
 
     assert caught.value.message == (
@@ -140,8 +149,8 @@ def test_a_tool_that_the_server_refuses_is_named_with_where_it_was_declared():
 
 
 @pytest.mark.parametrize("param", ["tools[0].name", "tools[7]", "input"])
-def test_a_refusal_of_something_else_is_told_as_it_is(param):
-    with playing(error(400, "No.", param=param)) as api, pytest.raises(PromptEvaluationError) as caught:
+def test_other_rejections_are_reported_unchanged(param):
+    with responses_api(error(400, "No.", param=param)) as api, pytest.raises(PromptEvaluationError) as caught:
         evaluate(api, OpenAIWebSearchSection())
 
     assert caught.value.message == "request to openai failed: 400: No."
@@ -153,29 +162,29 @@ def test_a_refusal_of_something_else_is_told_as_it_is(param):
     }
 
 
-def test_a_container_that_the_caller_gave_and_that_is_gone_is_a_clear_error():
+def test_expired_given_container_is_named():
     section = OpenAICodeInterpreterSection(default_params=CodeInterpreterConfig("cntr_9"))
-    with playing(error(400, "Container is expired.")) as api:
+    with responses_api(error(400, "Container is expired.")) as api:
         with pytest.raises(NativeToolError, match="container 'cntr_9' is gone: 400: Container is expired") as caught:
             evaluate(api, section)
-        assert "Make another and give its id" in caught.value.message
+        assert "Give the id of another" in caught.value.message
         assert len(api.bodies) == 1
 
 
-def test_a_response_that_failed_before_anything_ran_is_tried_again():
+def test_failed_response_without_output_is_retried():
     session = Session()
-    with playing(*load("failed")) as api:
+    with responses_api(*load("failed")) as api:
         answer = evaluate(api, session=session)
 
     assert answer.output == Verdict("done", 3)
     assert len(api.bodies) == 3
 
 
-def test_a_response_that_failed_after_something_ran_is_not():
+def test_failed_response_with_output_is_not_retried():
     ran = load("code_interpreter")[0]["output"][1]
     failed = response(ran, status="failed", error={"code": "server_error", "message": "Broke."})
     with (
-        playing(failed) as api,
+        responses_api(failed) as api,
         pytest.raises(PromptEvaluationError, match=r"failed \(server_error\): Broke") as caught,
     ):
         evaluate(api)
@@ -185,7 +194,7 @@ def test_a_response_that_failed_after_something_ran_is_not():
 
 
 @pytest.mark.parametrize(
-    "fields, told",
+    "fields, expected",
     [
         (
             {"status": "failed", "error": {"code": "invalid_prompt", "message": "No."}},
@@ -194,48 +203,48 @@ def test_a_response_that_failed_after_something_ran_is_not():
         ({"status": "failed", "error": None}, r"failed \(no code\): no reason given"),
         ({"status": "cancelled"}, "ended as 'cancelled'"),
         ({"status": "in_progress"}, "ended as 'in_progress'"),
-        ({"output": "text"}, "not of the Responses API: output is no list"),
-        ({"usage": [1]}, "not of the Responses API: usage is no object"),
-        ({"status": "failed", "error": "No."}, "not of the Responses API: error is no object"),
+        ({"output": "text"}, "not of the Responses API: output is not a list"),
+        ({"usage": [1]}, "not of the Responses API: usage is not an object"),
+        ({"status": "failed", "error": "No."}, "not of the Responses API: error is not an object"),
     ],
 )
-def test_what_is_no_answer_is_an_error_of_the_response(fields, told):
-    with playing(response(**fields)) as api, pytest.raises(PromptEvaluationError, match=told) as caught:
+def test_malformed_response_raises_with_phase_response(fields, expected):
+    with responses_api(response(**fields)) as api, pytest.raises(PromptEvaluationError, match=expected) as caught:
         evaluate(api)
 
     assert (caught.value.phase, len(api.bodies)) == ("response", 1)
 
 
-def test_a_page_instead_of_an_answer_is_an_error_of_the_response():
-    with playing(Answer(b"<html>Welcome</html>")) as api:
-        with pytest.raises(PromptEvaluationError, match="not of the Responses API: it is no JSON") as caught:
+def test_html_instead_of_json_raises_with_phase_response():
+    with responses_api(FakeResponse(b"<html>Welcome</html>")) as api:
+        with pytest.raises(PromptEvaluationError, match="not of the Responses API: it is not JSON") as caught:
             evaluate(api)
         assert caught.value.phase == "response"
 
 
-def test_faults_that_pass_are_waited_for_and_lasting_ones_told():
+def test_transient_faults_are_retried_and_permanent_ones_raised():
     clock = ManualClock()
     policy = ThrottlePolicy(max_attempts=3)
     busy = error(429, "slow down", retry_after="7")
-    with playing(busy, Answer(hang_up=True), DONE) as api:
+    with responses_api(busy, FakeResponse(disconnect=True), DONE) as api:
         answer = api.adapter(clock=clock, throttle=policy).evaluate(prompt(), session=Session())
     assert answer.output == Verdict("done", 3)
     assert clock.slept[0] == 7
 
-    with playing(busy, busy, busy, DONE) as api:
+    with responses_api(busy, busy, busy, DONE) as api:
         with pytest.raises(PromptEvaluationError, match="request to openai failed: 429: slow down") as caught:
             api.adapter(clock=clock, throttle=policy).evaluate(prompt(), session=Session())
         assert (caught.value.phase, len(api.bodies)) == ("request", 3)
 
 
-def test_a_hook_gets_the_result_and_decides_what_it_was():
+def test_provider_output_hook_replaces_the_result():
     def hook(result: dict[str, object], context: ToolContext) -> ToolResult[dict[str, object]]:
         return ToolResult(str(result["output_text"]).strip(), {"seen": result["code"]}, success=False)
 
     tool = OpenAICodeInterpreterTool(name="python", handle_provider_output=hook)
     section = MarkdownSection(title="More", key="more", template="Compute.", tools=[tool])
     session = Session()
-    with playing(*load("code_interpreter")) as api:
+    with responses_api(*load("code_interpreter")) as api:
         evaluate(api, section, session=session)
 
     first = session[ToolInvoked].all()[0]
@@ -243,7 +252,7 @@ def test_a_hook_gets_the_result_and_decides_what_it_was():
     assert (first.success, first.capability) == (False, "code_interpreter")
 
 
-def test_a_hook_is_not_asked_about_an_output_that_never_came():
+def test_provider_output_hook_is_not_called_without_output():
     def hook(result: dict[str, object], context: ToolContext) -> ToolResult[dict[str, object]]:
         raise AssertionError("there is nothing to handle")
 
@@ -256,7 +265,7 @@ def test_a_hook_is_not_asked_about_an_output_that_never_came():
         handle_provider_output=hook,
     )
     session = Session()
-    with playing(*load("file_search_failure")) as api:
+    with responses_api(*load("file_search_failure")) as api:
         evaluate(api, MarkdownSection(title="More", key="more", template="Find.", tools=[tool]), session=session)
 
     (event,) = session[ToolInvoked].all()
@@ -267,7 +276,7 @@ def test_a_hook_is_not_asked_about_an_output_that_never_came():
 def test_secrets_of_a_declaration_are_not_logged(caplog):
     secret = McpConfig(server_label="docs", server_url="https://x/", authorization="s3cret")
     hosted = OpenAIHostedToolsConfig(code_interpreter=True, file_search=FileSearchConfig(("vs_1",)), others=(secret,))
-    with playing(DONE) as api, caplog.at_level(logging.DEBUG, "weakincentives"):
+    with responses_api(DONE) as api, caplog.at_level(logging.DEBUG, "weakincentives"):
         evaluate(api, hosted_tools=hosted)
 
     assert "code_interpreter in 1g" in caplog.text
@@ -275,8 +284,8 @@ def test_secrets_of_a_declaration_are_not_logged(caplog):
     assert "s3cret" not in caplog.text
 
 
-def test_a_store_less_search_goes_unoffered_and_the_rest_goes_on(caplog):
-    with playing(DONE) as api:
+def test_file_search_without_store_is_left_out(caplog):
+    with responses_api(DONE) as api:
         evaluate(api, OpenAIFileSearchSection())
 
     assert caplog.text.count("has nothing to work on") == 1

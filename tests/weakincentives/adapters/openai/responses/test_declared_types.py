@@ -7,7 +7,7 @@ import pytest
 
 from weakincentives.adapters.openai.native_tools import WebSearchCall, WebSearchResult
 from weakincentives.adapters.openai.native_tools.web_search_section import CAPABILITY
-from weakincentives.adapters.openai.responses.declared_types import misfit, params_as, result_as
+from weakincentives.adapters.openai.responses.declared_types import convert_params, convert_result, type_mismatch
 from weakincentives.errors import SerdeError
 from weakincentives.prompt import NativeTool, ToolResult
 
@@ -46,23 +46,23 @@ def tool(params: Any, result: Any) -> NativeTool[Any, Any]:
     return NativeTool[params, result](name="web_search", description="Search.")
 
 
-def test_parameters_are_filled_by_name():
-    assert params_as(Query, CALL, ITEM) == Query("tea")
-    assert params_as(WebSearchCall, CALL, ITEM) is CALL
-    assert params_as(type(None), CALL, ITEM) is None
-    assert params_as(Any, CALL, ITEM) is CALL
-    assert params_as(Verbatim, CALL, ITEM) == Verbatim(ITEM)
-    plain = params_as(dict[str, object], CALL, ITEM)
+def test_params_are_converted_by_field_name():
+    assert convert_params(Query, CALL, ITEM) == Query("tea")
+    assert convert_params(WebSearchCall, CALL, ITEM) is CALL
+    assert convert_params(type(None), CALL, ITEM) is None
+    assert convert_params(Any, CALL, ITEM) is CALL
+    assert convert_params(Verbatim, CALL, ITEM) == Verbatim(ITEM)
+    plain = convert_params(dict[str, object], CALL, ITEM)
     assert isinstance(plain, dict)
     assert (plain["query"], plain["id"], "payload" in plain) == ("tea", "ws_1", False)
 
 
-def test_a_result_is_had_typed_plain_or_verbatim():
-    assert result_as(WebSearchResult, RESULT, ITEM) == RESULT
-    assert result_as(Verbatim, RESULT, ITEM).value == Verbatim(ITEM)
-    assert result_as(Sources, RESULT, ITEM).value == Sources(["https://tea.example/"], "https://tea.example/")
-    assert result_as(str, RESULT, ITEM).value == "https://tea.example/"
-    assert result_as(dict, RESULT, ITEM).value == {
+def test_result_is_converted_to_dataclass_dict_or_text():
+    assert convert_result(WebSearchResult, RESULT, ITEM) == RESULT
+    assert convert_result(Verbatim, RESULT, ITEM).value == Verbatim(ITEM)
+    assert convert_result(Sources, RESULT, ITEM).value == Sources(["https://tea.example/"], "https://tea.example/")
+    assert convert_result(str, RESULT, ITEM).value == "https://tea.example/"
+    assert convert_result(dict, RESULT, ITEM).value == {
         **ITEM,
         "sources": ("https://tea.example/",),
         "output_text": "https://tea.example/",
@@ -70,30 +70,30 @@ def test_a_result_is_had_typed_plain_or_verbatim():
     }
 
 
-def test_a_failure_without_a_value_stays_one():
+def test_failure_without_a_value_is_unchanged():
     failed = ToolResult.error("no")
 
-    assert result_as(Sources, failed, ITEM) is failed
+    assert convert_result(Sources, failed, ITEM) is failed
 
 
 @pytest.mark.parametrize("params, result", [(Query, Verbatim), (type(None), dict), (WebSearchCall, Sources)])
-def test_types_that_can_hold_a_call_fit(params, result):
-    assert misfit(tool(params, result), CAPABILITY.example) is None
+def test_compatible_types_have_no_mismatch(params, result):
+    assert type_mismatch(tool(params, result), CAPABILITY.example) is None
 
 
 @pytest.mark.parametrize(
-    "params, result, told",
+    "params, result, expected",
     [
         (Other, Verbatim, "params Other does not fit what the provider sends: .*`corpus`.* There are: action, query"),
         (Picky, Verbatim, r"params Picky does not fit.*at \$\.queries\[0\]"),
         (Query, Other, "result Other does not fit.*There are: sources, payload, output_text"),
     ],
 )
-def test_types_that_cannot_hold_a_call_are_told_what_there_is(params, result, told):
-    with pytest.raises(AssertionError, match=told):
-        raise AssertionError(misfit(tool(params, result), CAPABILITY.example))
+def test_mismatch_message_lists_the_fields(params, result, expected):
+    with pytest.raises(AssertionError, match=expected):
+        raise AssertionError(type_mismatch(tool(params, result), CAPABILITY.example))
 
 
-def test_what_does_not_fit_is_an_error():
+def test_conversion_error():
     with pytest.raises(SerdeError):
-        params_as(Other, CALL, ITEM)
+        convert_params(Other, CALL, ITEM)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from weakincentives.adapters.openai.responses.history import Replay, encode, ran_in
+from weakincentives.adapters.openai.responses.history import RequestHistory, encode_json, has_calls_in
 from weakincentives.adapters.openai.wire import message
 from weakincentives.adapters.turn import ClientRunCall, HistoryItem, ModelReply, ToolCall, ToolOutput
 from weakincentives.prompt import ToolResult
@@ -12,24 +12,24 @@ from weakincentives.runtime.slices import SliceView
 HEAD = b'{"model":"m"}'
 
 
-def said(replay: Replay) -> list[Any]:
-    body = json.loads(replay.body(HEAD))
+def items_of(history: RequestHistory) -> list[Any]:
+    body = json.loads(history.body(HEAD))
     assert body["model"] == "m"
     return body["input"]
 
 
-def history(*items: HistoryItem) -> SliceView[HistoryItem]:
+def events(*items: HistoryItem) -> SliceView[HistoryItem]:
     return SliceView(items)
 
 
-def test_everything_is_repeated_untouched_and_in_order():
+def test_items_are_repeated_unchanged_and_in_order():
     reasoning = {"id": "rs_1", "type": "reasoning", "summary": [], "x_future": {"a": [1.50, None, 2**70]}}
     call = {"id": "fc_1", "type": "function_call", "call_id": "call_1", "name": "f", "arguments": "{}"}
-    replay = Replay([message("user", "Hi.")])
+    history = RequestHistory([message("user", "Hi.")])
     reply = ModelReply(calls=(ToolCall("call_1", "f"),), items=(reasoning, call))
-    replay.follow(history(reply, ToolOutput("call_1", "f", "done", success=True)))
+    history.append_new(events(reply, ToolOutput("call_1", "f", "done", success=True)))
 
-    assert said(replay) == [
+    assert items_of(history) == [
         {"type": "message", "role": "user", "content": "Hi."},
         reasoning,
         call,
@@ -37,27 +37,27 @@ def test_everything_is_repeated_untouched_and_in_order():
     ]
 
 
-def test_a_request_that_is_tried_again_says_nothing_twice():
-    replay = Replay([message("user", "Hi.")])
-    so_far = history(ModelReply(items=({"type": "message", "id": "msg_1"},)))
-    replay.follow(so_far)
-    once = replay.body(HEAD)
-    replay.follow(so_far)
+def test_retried_request_appends_nothing():
+    history = RequestHistory([message("user", "Hi.")])
+    seen = events(ModelReply(items=({"type": "message", "id": "msg_1"},)))
+    history.append_new(seen)
+    once = history.body(HEAD)
+    history.append_new(seen)
 
-    assert replay.body(HEAD) == once
+    assert history.body(HEAD) == once
 
 
-def test_only_what_is_new_is_encoded():
-    replay = Replay([])
+def test_only_new_items_are_encoded():
+    history = RequestHistory([])
     view: SliceView[HistoryItem] = SliceView()
     for at in range(3):
         view = view.appended(ModelReply(items=({"id": at},)))
-        replay.follow(view)
+        history.append_new(view)
 
-    assert said(replay) == [{"id": 0}, {"id": 1}, {"id": 2}]
+    assert items_of(history) == [{"id": 0}, {"id": 1}, {"id": 2}]
 
 
-def test_a_call_that_was_left_to_us_is_answered_in_its_own_form():
+def test_client_run_call_is_answered_in_its_own_form():
     call = ClientRunCall(
         call_id="call_1",
         name="shell",
@@ -65,18 +65,18 @@ def test_a_call_that_was_left_to_us_is_answered_in_its_own_form():
         provider="openai",
         params=None,
         run=lambda context: ToolResult(""),
-        format_output=lambda output: {"type": "shell_call_output", "said": output.text},
+        format_output=lambda output: {"type": "shell_call_output", "text": output.text},
     )
-    replay = Replay([])
-    replay.follow(history(ModelReply(calls=(call,)), ToolOutput("call_1", "shell", "ok", success=True)))
+    history = RequestHistory([])
+    history.append_new(events(ModelReply(calls=(call,)), ToolOutput("call_1", "shell", "ok", success=True)))
 
-    assert said(replay) == [{"type": "shell_call_output", "said": "ok"}]
+    assert items_of(history) == [{"type": "shell_call_output", "text": "ok"}]
 
 
-def test_half_a_surrogate_pair_is_written_out():
+def test_lone_surrogate_is_escaped():
     value = {"a\ud800": ["b\udfff", {"c": 1}, None, 2.5]}
 
-    assert json.loads(encode(value)) == {"a\\ud800": ["b\\udfff", {"c": 1}, None, 2.5]}
+    assert json.loads(encode_json(value)) == {"a\\ud800": ["b\\udfff", {"c": 1}, None, 2.5]}
 
 
 CODE = {"id": "ci_1", "type": "code_interpreter_call", "code": "x = 1", "container_id": "cntr_1", "outputs": None}
@@ -91,12 +91,12 @@ OUTPUT = {"id": "sho_1", "type": "shell_call_output", "call_id": "call_1", "outp
 REASONING = {"id": "rs_1", "type": "reasoning", "summary": []}
 
 
-def test_what_ran_in_a_dead_container_is_retold_in_words():
+def test_calls_in_a_scrubbed_container_become_text():
     other = {**CODE, "id": "ci_2", "container_id": "cntr_2"}
-    replay = Replay([message("user", "Hi."), REASONING, CODE, CODE, REASONING, other, SHELL, OUTPUT])
+    history = RequestHistory([message("user", "Hi."), REASONING, CODE, CODE, REASONING, other, SHELL, OUTPUT])
 
-    assert replay.scrub("cntr_1") == 3
-    kept = said(replay)
+    assert history.scrub_container("cntr_1") == 3
+    kept = items_of(history)
     assert [item["type"] for item in kept] == [
         "message",
         "message",
@@ -109,35 +109,35 @@ def test_what_ran_in_a_dead_container_is_retold_in_words():
     assert [item["role"] for item in kept if item["type"] == "message"] == ["user"] + ["assistant"] * 4
     assert "x = 1" in kept[1]["content"]
     assert "a.txt" in kept[-1]["content"]
-    assert b"cntr_1" not in replay.body(HEAD)
-    assert replay.scrub("cntr_1") == 0
+    assert b"cntr_1" not in history.body(HEAD)
+    assert history.scrub_container("cntr_1") == 0
 
 
-def test_images_are_not_retold():
+def test_scrubbed_text_has_no_image_data():
     seen = {
         **CODE,
         "outputs": [{"type": "image", "url": "data:image/png;base64,AAAA"}, {"type": "logs", "logs": "5\ud800"}],
     }
-    replay = Replay([seen])
-    replay.scrub("cntr_1")
+    history = RequestHistory([seen])
+    history.scrub_container("cntr_1")
 
-    (told,) = said(replay)
-    assert "base64" not in told["content"]
-    assert '"logs":"5' in told["content"]
-
-
-def test_a_history_without_the_container_stays_as_it_is():
-    replay = Replay([message("user", "Hi."), REASONING])
-    before = replay.body(HEAD)
-
-    assert replay.scrub("cntr_1") == 0
-    assert replay.body(HEAD) == before
+    (event,) = items_of(history)
+    assert "base64" not in event["content"]
+    assert '"logs":"5' in event["content"]
 
 
-def test_what_ran_in_a_container_is_known_by_its_id():
+def test_scrub_without_matching_calls_changes_nothing():
+    history = RequestHistory([message("user", "Hi."), REASONING])
+    before = history.body(HEAD)
+
+    assert history.scrub_container("cntr_1") == 0
+    assert history.body(HEAD) == before
+
+
+def test_calls_in_a_container_are_found_by_its_id():
     code = {"type": "code_interpreter_call", "container_id": "cntr_1"}
     shell = {"type": "shell_call", "environment": {"type": "container_reference", "container_id": "cntr_2"}}
-    said = {"type": "message", "content": [{"type": "output_text", "text": "cntr_3"}]}
+    text = {"type": "message", "content": [{"type": "output_text", "text": "cntr_3"}]}
 
-    assert [ran_in(f"cntr_{at}", {"output": [code, shell, said]}) for at in (1, 2, 3)] == [True, True, False]
-    assert not ran_in("cntr_1", {})
+    assert [has_calls_in(f"cntr_{at}", {"output": [code, shell, text]}) for at in (1, 2, 3)] == [True, True, False]
+    assert not has_calls_in("cntr_1", {})

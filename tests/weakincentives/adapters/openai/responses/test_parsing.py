@@ -10,43 +10,43 @@ import pytest
 from fake_responses_api import WIRE, function_call, load, message, response
 
 from weakincentives.adapters.openai import ContainerFile, ContainerFileCitation, UrlCitation
-from weakincentives.adapters.openai.responses.parsing import read_reply
-from weakincentives.adapters.openai.responses.tool_params import Offer, make_offer
-from weakincentives.adapters.openai.wire import Malformed
+from weakincentives.adapters.openai.responses.parsing import parse_response
+from weakincentives.adapters.openai.responses.tool_params import ToolParams, build_tool_params
+from weakincentives.adapters.openai.wire import MalformedResponse
 from weakincentives.adapters.turn import ClientRunCall, ToolCall, ToolOutput
 from weakincentives.budget import TokenUsage
 from weakincentives.errors import ContentFilteredError, IncompleteAnswerError, RefusalError
 from weakincentives.prompt import MarkdownSection, NativeTool, Prompt, Tool
 
-NOTHING = Offer((), ())
+NOTHING = ToolParams((), ())
 
 
-def offer(*tools: Tool[Any, Any]) -> Offer:
+def offer(*tools: Tool[Any, Any]) -> ToolParams:
     section = MarkdownSection(title="Task", key="task", template="Do it.", tools=tools)
-    return make_offer(Prompt(ns="n", key="k", sections=[section]).render(), prompt_name="k", allowed=None)
+    return build_tool_params(Prompt(ns="n", key="k", sections=[section]).render(), prompt_name="k", allowed=None)
 
 
-def read(payload: dict[str, Any], tools: Offer = NOTHING) -> Any:
-    return read_reply(payload, tools, prompt_name="k")
+def read(payload: dict[str, Any], tools: ToolParams = NOTHING) -> Any:
+    return parse_response(payload, tools, prompt_name="k")
 
 
-def test_text_calls_usage_and_items_are_read():
-    said, called = message("Looking."), function_call("look_up", "call_7", topic="tea")
-    reply = read(response({"id": "rs_1", "type": "reasoning", "summary": []}, said, called))
+def test_text_calls_usage_and_items_are_parsed():
+    text, call = message("Looking."), function_call("look_up", "call_7", topic="tea")
+    reply = read(response({"id": "rs_1", "type": "reasoning", "summary": []}, text, call))
 
     assert reply.text == "Looking."
     assert reply.final_text is None
     assert reply.calls == (ToolCall("call_7", "look_up", '{"topic": "tea"}'),)
     assert reply.usage == TokenUsage(100, 20, 40, 8)
-    assert reply.items[1:] == (said, called)
+    assert reply.items[1:] == (text, call)
     assert reply.error is None
 
 
-def test_a_response_without_text_has_none():
+def test_response_without_text():
     assert read(response(function_call("f"))).text is None
 
 
-def test_two_messages_are_both_kept_and_the_final_one_is_the_answer():
+def test_final_answer_of_two_messages():
     (payload,) = load("two_messages")
     reply = read(payload)
 
@@ -61,12 +61,12 @@ def test_two_messages_are_both_kept_and_the_final_one_is_the_answer():
     assert reply.text[cited.start_index : cited.end_index] == '"summary"'
 
 
-def test_of_several_messages_without_a_phase_the_last_is_the_answer():
+def test_last_message_is_the_answer_without_a_phase():
     assert read(response(message("one"), message("two"))).final_text == "two"
     assert read(response(message("one", phase="final_answer"), message("two"))).final_text == "one"
 
 
-def test_the_files_that_a_message_cites_belong_to_the_call_before_it():
+def test_cited_files_belong_to_the_previous_call():
     reply = read(load("code_interpreter")[1])
 
     (call,) = reply.native_calls
@@ -74,7 +74,7 @@ def test_the_files_that_a_message_cites_belong_to_the_call_before_it():
     assert reply.citations == (ContainerFileCitation("cntr_1", "cfile_1", "answer.txt", 13, 17),)
 
 
-def test_a_file_that_is_cited_twice_is_one_file():
+def test_file_cited_twice_is_listed_once():
     cited = {"type": "container_file_citation", "container_id": "c", "file_id": "f", "filename": "a"}
     code = {"id": "ci_1", "type": "code_interpreter_call", "container_id": "c", "code": "1", "outputs": []}
     reply = read(response(code, message("a and a", cited, cited), message("x", {**cited, "container_id": "other"})))
@@ -83,7 +83,7 @@ def test_a_file_that_is_cited_twice_is_one_file():
     assert len(reply.citations) == 3
 
 
-def test_items_of_unknown_types_are_kept_and_tell_nothing():
+def test_unknown_items_are_kept_without_calls():
     first, second = (read(payload) for payload in load("unknown_items"))
 
     assert [item["type"] for item in first.items] == ["reasoning", "telepathy_call", "function_call"]
@@ -110,7 +110,7 @@ class Strict:
             raise ValueError("query is empty")
 
 
-def test_calls_and_results_come_in_the_types_that_were_declared():
+def test_calls_and_results_have_the_declared_types():
     (payload,) = load("web_search")
     tool = NativeTool[Query, Payload](name="web_search", description="Search.")
     reply = read(payload, offer(tool))
@@ -120,7 +120,7 @@ def test_calls_and_results_come_in_the_types_that_were_declared():
     assert [call.call_id for call in reply.native_calls] == ["ws_1", "ws_2", "ws_3"]
 
 
-def test_one_call_that_does_not_fit_after_all_is_told_in_our_types(caplog):
+def test_call_that_does_not_fit_uses_default_types(caplog):
     (payload,) = load("web_search")
     reply = read(payload, offer(NativeTool[Strict, Payload](name="web_search", description="Search.")))
 
@@ -129,24 +129,24 @@ def test_one_call_that_does_not_fit_after_all_is_told_in_our_types(caplog):
     assert "does not fit its declared types" in caplog.text
 
 
-def test_a_tool_that_nobody_offered_is_recorded_when_the_provider_ran_it():
+def test_undeclared_provider_run_tool_is_recorded():
     (payload,) = load("web_search")
 
     assert [call.name for call in read(payload).native_calls] == ["web_search"] * 3
 
 
 @pytest.mark.parametrize("name", ["shell_local", "apply_patch"])
-def test_a_tool_that_nobody_offered_is_never_run_here(name):
+def test_undeclared_tool_is_never_run_by_the_client(name):
     reply = read(load(name)[0])
 
     for call in reply.calls:
         assert isinstance(call, ClientRunCall)
-        context: Any = None  # it is not even looked at
+        context: Any = None  # unused
         result = call.run(context)
         assert (result.success, result.message) == (False, "This tool was not offered, and is not run.")
 
 
-def test_the_answer_to_a_call_of_ours_is_made_of_what_we_ran():
+def test_client_run_answer_uses_the_capability_types():
     tool = NativeTool[type(None), Payload](name="shell", description="Run.")
     (call,) = read(load("shell_local")[0], offer(tool)).calls
 
@@ -157,31 +157,31 @@ def test_the_answer_to_a_call_of_ours_is_made_of_what_we_ran():
 
 
 @pytest.mark.parametrize(
-    "name, kind, told",
+    "name, kind, expected",
     [
         ("refusal", RefusalError, "the model refused: I will not judge tea."),
         ("content_filter", ContentFilteredError, "content filter"),
         ("cut_off", IncompleteAnswerError, "max_output_tokens. Raise it"),
     ],
 )
-def test_an_answer_that_is_none_carries_its_error(name, kind, told):
+def test_refusal_and_incomplete_response_carry_an_error(name, kind, expected):
     (payload,) = load(name)
     reply = read(payload)
 
     assert type(reply.error) is kind
     assert reply.error is not None
-    assert told in reply.error.message
+    assert expected in reply.error.message
     assert (reply.error.phase, reply.error.provider_payload) == ("response", payload)
 
 
-def test_what_ran_before_an_answer_was_stopped_is_still_told():
+def test_calls_before_a_stopped_answer_are_parsed():
     reply = read(load("content_filter")[0])
 
     assert [call.call_id for call in reply.native_calls] == ["ci_1"]
     assert reply.text == "The tea"
 
 
-def test_another_reason_to_be_incomplete_is_told_as_it_is():
+def test_unknown_incomplete_reason_is_reported():
     reply = read(response(status="incomplete", incomplete_details={"reason": "steered"}))
 
     assert isinstance(reply.error, IncompleteAnswerError)
@@ -189,7 +189,7 @@ def test_another_reason_to_be_incomplete_is_told_as_it_is():
     assert "(no reason given)" in str(read(response(status="incomplete")).error)
 
 
-def test_a_refusal_beside_a_call_is_not_the_end():
+def test_refusal_beside_a_call_is_no_error():
     refused = {"id": "m", "type": "message", "content": [{"type": "refusal", "refusal": "no"}]}
 
     assert read(response(refused, function_call("f"))).error is None
@@ -215,29 +215,29 @@ def test_a_refusal_beside_a_call_is_not_the_end():
         ],
     ],
 )
-def test_what_is_of_another_shape_is_malformed(output):
-    with pytest.raises(Malformed):
+def test_wrong_shapes_are_malformed(output):
+    with pytest.raises(MalformedResponse):
         read(response(output=output))
 
 
-def places(value: Any, above: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """The way to everything inside of a JSON value."""
+def value_paths(value: Any, above: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The paths of all values inside a JSON value."""
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, held in inner:
         yield (*above, key)
-        yield from places(held, (*above, key))
+        yield from value_paths(held, (*above, key))
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in WIRE.glob("*.json") if path.stem != "envelope"))
-def test_whatever_stands_in_an_answer_it_is_read_or_malformed(name):
-    """Any field of any answer may hold anything, for all we know of the server; nothing else may come of it."""
+def test_mutated_response_is_parsed_or_malformed(name):
+    """A server may send any value in any field; no other exception is raised."""
     for whole in load(name):
-        for *above, last in places(whole["output"]):
+        for *above, last in value_paths(whole["output"]):
             for odd in (None, 5, "x", [1], {"a": 1}, [{}]):
                 output = copy.deepcopy(whole["output"])
                 reduce(lambda inside, key: inside[key], above, output)[last] = odd
                 try:
                     reply = read({**whole, "output": output})
-                except Malformed:
+                except MalformedResponse:
                     continue
                 assert all(isinstance(call.result.render(), str) for call in reply.native_calls)

@@ -16,7 +16,7 @@ from weakincentives.adapters.openai import (
     OpenAIMcpSection,
 )
 from weakincentives.adapters.openai.native_tools.registry import capabilities
-from weakincentives.adapters.openai.responses.tool_params import find_capability, make_offer, resolve_choice
+from weakincentives.adapters.openai.responses.tool_params import build_tool_params, find_capability, resolve_tool_choice
 from weakincentives.adapters.turn import NamedTool
 from weakincentives.errors import NativeToolError
 from weakincentives.prompt import (
@@ -52,7 +52,7 @@ WEB = NativeTool[Query, dict](name="web_search", description="Search.")
 
 
 class PlainSection(Section[None]):
-    """Declares in the provider's own form."""
+    """Declares a tool in wire form."""
 
     def __init__(self, **declared: Any) -> None:
         self.declared = declared
@@ -70,19 +70,19 @@ def render(*sections: Section[Any], tools: tuple[Tool[Any, Any], ...] = ()) -> R
     return Prompt(ns="n", key="k", sections=[*sections, task]).render()
 
 
-def offer_of(rendered: RenderedPrompt[Any], allowed: Any = None):
-    return make_offer(rendered, prompt_name="k", allowed=allowed)
+def params_of(rendered: RenderedPrompt[Any], allowed: Any = None):
+    return build_tool_params(rendered, prompt_name="k", allowed=allowed)
 
 
-def test_our_tools_come_first_and_includes_are_asked_for_once():
+def test_function_tools_come_first_and_includes_are_unique():
     mcp = [OpenAIMcpSection(default_params=McpConfig(server_label=name, server_url="https://x/")) for name in "ab"]
-    offer = offer_of(render(OpenAICodeInterpreterSection(), *mcp, tools=(ECHO, WEB)))
+    params = params_of(render(OpenAICodeInterpreterSection(), *mcp, tools=(ECHO, WEB)))
 
-    assert [tool["type"] for tool in offer.wire] == ["function", "code_interpreter", "mcp", "mcp", "web_search"]
-    assert offer.includes == ["code_interpreter_call.outputs", "web_search_call.action.sources"]
+    assert [tool["type"] for tool in params.wire] == ["function", "code_interpreter", "mcp", "mcp", "web_search"]
+    assert params.includes == ["code_interpreter_call.outputs", "web_search_call.action.sources"]
 
 
-def test_four_ways_to_declare_mean_the_same():
+def test_four_declaration_forms_are_equal():
     config = CodeInterpreterConfig({"type": "auto", "memory_limit": "4g"})
     provider_tool = ProviderTool[None, dict, CodeInterpreterConfig](
         name="python", description="Run.", provider="openai", capability="code_interpreter", config=config
@@ -98,26 +98,26 @@ def test_four_ways_to_declare_mean_the_same():
     ]
 
     for rendered in ways:
-        assert offer_of(rendered).wire == [
+        assert params_of(rendered).wire == [
             {"type": "code_interpreter", "container": {"type": "auto", "memory_limit": "4g"}}
         ]
 
 
-def test_a_native_tool_of_no_configuration_is_offered_with_defaults():
+def test_native_tool_without_config_gets_defaults():
     tool = NativeTool[None, dict](name="code_interpreter", description="Run.")
 
-    assert offer_of(render(tools=(tool,))).wire[0]["container"] == {"type": "auto", "memory_limit": "1g"}
+    assert params_of(render(tools=(tool,))).wire[0]["container"] == {"type": "auto", "memory_limit": "1g"}
 
 
-def test_file_search_without_a_store_is_not_offered(caplog):
-    offer = offer_of(render(OpenAIFileSearchSection()))
+def test_file_search_without_a_store_is_not_declared(caplog):
+    params = params_of(render(OpenAIFileSearchSection()))
 
-    assert offer.wire == []
+    assert params.wire == []
     assert "file_search (section 'openai_file_search') has nothing to work on" in caplog.text
 
 
 @pytest.mark.parametrize(
-    "section, told",
+    "section, expected",
     [
         (
             PlainSection(type="built_in", name="telepathy"),
@@ -139,62 +139,63 @@ def test_file_search_without_a_store_is_not_offered(caplog):
             PlainSection(type="shell", environment={"type": "container_reference"}),
             "environment.container_id must be the id of a container",
         ),
-        (PlainSection(type="web_search", filters={"allowed_domains": {1}, "x": object()}), "holds what JSON cannot"),
+        (PlainSection(type="web_search", filters={"allowed_domains": {1}, "x": object()}), "cannot be encoded as JSON"),
     ],
 )
-def test_what_the_provider_would_refuse_is_refused_with_its_origin(section, told):
-    with pytest.raises(NativeToolError, match=told) as caught:
-        offer_of(render(section))
+def test_invalid_declaration_error_names_its_origin(section, expected):
+    with pytest.raises(NativeToolError, match=expected) as caught:
+        params_of(render(section))
 
     assert (caught.value.phase, caught.value.prompt_name) == ("request", "k")
     assert "section 'plain'" in caught.value.message
 
 
-def test_a_configuration_of_another_tool_is_refused():
+def test_config_of_another_tool_is_refused():
     declared = NativeDeclaration("web_search", "web_search", config=FileSearchConfig(), origin="somewhere")
     section = PlainSection(type="web_search")
     section.native_tools = lambda params=None: (declared,)  # pyright: ignore[reportAttributeAccessIssue] - for this one
     with pytest.raises(NativeToolError, match="its config must be a WebSearchConfig"):
-        offer_of(render(section))
+        params_of(render(section))
 
 
-def test_types_that_do_not_fit_the_providers_shape_are_refused():
+def test_incompatible_declared_types_are_refused():
     tool = NativeTool[Corpus, dict](name="file_search", description="Search.")
     with pytest.raises(NativeToolError, match=r"tool 'file_search' .section 'task'.: params Corpus does not fit"):
-        offer_of(render(tools=(tool,)))
+        params_of(render(tools=(tool,)))
 
 
-def test_a_model_is_offered_only_what_it_has():
+def test_tools_not_allowed_for_the_model_are_refused():
     rendered = render(tools=(WEB,))
 
-    assert offer_of(rendered, {"web_search"}).wire
+    assert params_of(rendered, {"web_search"}).wire
     with pytest.raises(NativeToolError, match=r"this model does not have 'web_search'. It has: file_search"):
-        offer_of(rendered, {"file_search"})
+        params_of(rendered, {"file_search"})
     with pytest.raises(NativeToolError, match="It has: none"):
         find_capability(rendered.native_tools[0], "k", ())
 
 
-def test_two_servers_of_one_label_collide():
+def test_two_mcp_servers_with_one_label_collide():
     section = PlainSection(type="mcp", server_label="docs", server_url="https://x/")
     other = OpenAIMcpSection(default_params=McpConfig(server_label="docs", server_url="https://y/"))
     with pytest.raises(NativeToolError, match="section 'plain' declares 'mcp:docs' too"):
-        offer_of(render(section, other))
+        params_of(render(section, other))
 
 
-def test_code_is_placed_in_the_container_that_a_section_brings():
-    offer = offer_of(render(OpenAICodeInterpreterSection(), tools=(ECHO, WEB)))
-    placed = offer.placed("cntr_1")
+def test_with_container_sets_the_container_of_a_section():
+    params = params_of(render(OpenAICodeInterpreterSection(), tools=(ECHO, WEB)))
+    assert params.needs_container()
+    moved = params.with_container("cntr_1")
 
-    assert placed is not None
-    assert placed.wire[1:] == [{"type": "code_interpreter", "container": "cntr_1"}, {"type": "web_search"}]
-    assert offer_of(render(tools=(WEB,))).placed("cntr_1") is None
+    assert moved is not None
+    assert moved.wire[1:] == [{"type": "code_interpreter", "container": "cntr_1"}, {"type": "web_search"}]
+    assert not params_of(render(tools=(WEB,))).needs_container()
 
 
-NATIVES = offer_of(
+NATIVES = params_of(
     render(
         tools=(OpenAICodeInterpreterTool(name="python"), WEB),
     )
-).natives
+).native
 
 
 @pytest.mark.parametrize(
@@ -212,23 +213,23 @@ NATIVES = offer_of(
         ({"type": "built_in", "name": "web_search"}, NamedTool("web_search"), {"type": "web_search"}),
     ],
 )
-def test_a_choice_is_understood_in_every_form(given, meant, wire):
-    offer = offer_of(render(tools=(ECHO, OpenAICodeInterpreterTool(name="python"), WEB)))
-    choice = resolve_choice(given, ["echo"], offer.natives)
+def test_tool_choice_forms(given, meant, wire):
+    params = params_of(render(tools=(ECHO, OpenAICodeInterpreterTool(name="python"), WEB)))
+    choice = resolve_tool_choice(given, ["echo"], params.native)
 
     assert choice == meant
-    assert offer.choice(choice) == wire
+    assert params.tool_choice(choice) == wire
 
 
-def test_the_choice_of_a_server_names_its_label():
-    offer = offer_of(render(OpenAIMcpSection(default_params=McpConfig(server_label="docs", server_url="https://x/"))))
-    choice = resolve_choice({"type": "mcp", "server_label": "docs"}, [], offer.natives)
+def test_mcp_tool_choice_names_its_label():
+    params = params_of(render(OpenAIMcpSection(default_params=McpConfig(server_label="docs", server_url="https://x/"))))
+    choice = resolve_tool_choice({"type": "mcp", "server_label": "docs"}, [], params.native)
 
-    assert offer.choice(choice) == {"type": "mcp", "server_label": "docs"}
+    assert params.tool_choice(choice) == {"type": "mcp", "server_label": "docs"}
 
 
 @pytest.mark.parametrize(
-    "given, told",
+    "given, expected",
     [
         ("sometimes", "must be 'auto', 'none', 'required', or name a tool, and is 'sometimes'"),
         (None, "must be 'auto'"),
@@ -241,16 +242,16 @@ def test_the_choice_of_a_server_names_its_label():
         ({}, "tool_choice must be"),
     ],
 )
-def test_a_choice_that_means_nothing_is_refused(given, told):
-    with pytest.raises(ValueError, match=told):
-        resolve_choice(given, ["echo"], NATIVES)
+def test_invalid_tool_choice_is_refused(given, expected):
+    with pytest.raises(ValueError, match=expected):
+        resolve_tool_choice(given, ["echo"], NATIVES)
 
 
-def test_a_call_is_told_to_whom_it_belongs():
-    offer = offer_of(render(OpenAIMcpSection(default_params=McpConfig(server_label="docs", server_url="https://x/"))))
+def test_owner_of_a_call():
+    params = params_of(render(OpenAIMcpSection(default_params=McpConfig(server_label="docs", server_url="https://x/"))))
     mcp = capabilities()["mcp"]
 
-    owner = offer.owner(mcp, {"server_label": "docs"})
+    owner = params.owner(mcp, {"server_label": "docs"})
     assert owner is not None
-    assert owner.declared.name == "docs"
-    assert offer.owner(mcp, {"server_label": "other"}) is None
+    assert owner.declaration.name == "docs"
+    assert params.owner(mcp, {"server_label": "other"}) is None

@@ -1,0 +1,222 @@
+"""`ContainerFiles`: filling new containers, replacing gone ones, and sharing one container."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from fake_containers_api import containers_api
+from fake_responses_api import error
+
+from weakincentives.adapters.openai import ContainerExpiredError, ContainerManager
+from weakincentives.adapters.openai.containers.api import ContainerGone
+from weakincentives.adapters.openai.containers.files import ContainerFiles
+from weakincentives.adapters.openai.containers.manager import OpenContainer
+from weakincentives.adapters.openai.containers.mirror import Mirror
+from weakincentives.clock import ManualClock
+from weakincentives.errors import FilesystemError, ProviderFault, WorkspaceError
+from weakincentives.runtime import ContainerRecreated, Session
+
+UPLOADS = r"POST /containers/([^/?]+)/files"
+
+
+@pytest.fixture
+def api():
+    with containers_api(naming="kept") as running:
+        yield running
+
+
+@pytest.fixture
+def session():
+    return Session()
+
+
+@pytest.fixture
+def manager(api, session):
+    return ContainerManager(client=api.client, clock=ManualClock(), session=session)
+
+
+@pytest.fixture
+def make(manager, tmp_path):
+    def files(name: str, content: Mapping[str, str] | None = None) -> ContainerFiles:
+        root: Path = tmp_path / name
+        root.mkdir()
+        for path, text in (content or {f"{name}.txt": name}).items():
+            (root / path).write_text(text)
+        return ContainerFiles(manager, Mirror(root, None))
+
+    return files
+
+
+def test_each_user_fills_the_shared_container_once(api, make):
+    first, second = make("a"), make("b")
+    container = first.open()
+    first.open()
+
+    assert second.open().id == container.id
+    assert api.contents == {"a.txt": b"a", "b.txt": b"b"}
+    assert (len(api.containers), api.count_requests("POST", ".*/files")) == (1, 2)
+
+
+def test_refused_mirror_costs_no_container(api, manager):
+    def refuse() -> Path:
+        raise WorkspaceError("too large")
+
+    files = ContainerFiles(manager, Mirror(refuse, None))
+    with pytest.raises(WorkspaceError, match="too large"):
+        files.open()
+
+    assert (api.requests, manager.container_id) == ([], None)
+
+
+def test_container_that_cannot_be_filled_is_deleted(api, make, manager):
+    files = make("a")
+    upload, api.routes[UPLOADS] = api.routes[UPLOADS], lambda _: error(403, "Not for you.")
+    with pytest.raises(ProviderFault, match="Not for you"):
+        files.open()
+    assert (api.containers, manager.container_id) == ({}, None)
+
+    api.routes[UPLOADS] = upload
+    assert files.open().id == api.newest.id
+
+
+def test_upload_with_a_wrong_size_is_an_error(api, make):
+    files = make("a")
+    upload = api.routes[UPLOADS]
+
+    def truncated(request):
+        response = upload(request)
+        response.body["bytes"] = 0
+        return response
+
+    api.routes[UPLOADS] = truncated
+    with pytest.raises(FilesystemError, match="has 0 bytes in the container, not 1"):
+        files.open()
+    assert api.containers == {}
+
+
+def test_user_that_cannot_fill_the_container_leaves_it_to_others(api, make):
+    first, second = make("a"), make("b")
+    container = first.open().id
+    upload, api.routes[UPLOADS] = api.routes[UPLOADS], lambda _: error(403, "Not for you.")
+    with pytest.raises(ProviderFault):
+        second.open()
+
+    assert list(api.containers) == [container]
+    api.routes[UPLOADS] = upload
+    assert second.open().id == container
+
+
+def test_every_user_restores_its_own_files_after_a_loss(api, make, session):
+    first, second = make("a"), make("b")
+    old = first.open().id
+    second.open()
+    api.put("a.out", b"1")
+    first.run(first.refresh)
+    api.containers.clear()
+    first.run(first.refresh)
+    new = api.newest.id
+    (event,) = session[ContainerRecreated].all()
+    assert (event.old_id, event.new_id, event.restored, event.lost) == (
+        *(old, new, ("a.txt",)),
+        ("a.out", "b.txt"),  # `b.txt` is not in this user's mirror
+    )
+    assert (event.session_id, first.recreated) == (session.session_id, event)
+
+    second.open()
+    _, event = session[ContainerRecreated].all()
+    assert (event.old_id, event.new_id, event.restored, event.lost) == (old, new, ("b.txt",), ())
+    assert api.contents == {"a.txt": b"a", "b.txt": b"b"}
+
+
+def test_container_that_vanishes_while_it_is_filled_is_replaced(api, make):
+    first, second = make("a"), make("b")
+    old = first.open().id
+    upload = api.routes[UPLOADS]
+
+    def vanish(request):
+        api.containers.pop(old, None)
+        return upload(request)
+
+    api.routes[UPLOADS] = vanish
+    new = second.run(lambda container: container.id)
+
+    assert new == api.newest.id != old
+    assert first.open().id == new
+    assert sorted(api.contents) == ["a.txt", "b.txt"]
+
+
+def test_concurrent_threads_create_one_replacement(api, make, manager, session):
+    files = make("a")
+    old = files.open().id
+    del api.containers[old]
+    start = threading.Barrier(6)
+
+    def work(container: OpenContainer) -> str:
+        if container.id == old:
+            raise ContainerGone(old, "gone")
+        return container.id
+
+    found: list[str] = []
+
+    def run() -> None:
+        start.wait()
+        with manager.lock:
+            found.append(files.run(work))
+
+    threads = [threading.Thread(target=run) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert set(found) == {api.newest.id}
+    assert len(found) == 6
+    assert len(session[ContainerRecreated].all()) == 1
+
+
+def test_loss_is_reported_once_and_only_after_the_replacement(api, make, manager, session):
+    files = make("a")
+    old = files.open().id
+    api.put("a.out", b"1")
+    files.run(files.refresh)
+    del api.containers[old]
+    api.max_containers = 0
+    assert manager.check() is False
+    for _ in range(2):
+        with pytest.raises(ContainerExpiredError, match="No more containers") as caught:
+            files.open()
+        assert (caught.value.container_id, manager.container_id) == (old, None)
+        assert isinstance(caught.value.original_error, ContainerGone)
+    assert session[ContainerRecreated].all() == ()
+
+    api.max_containers = 9
+    upload, api.routes[UPLOADS] = api.routes[UPLOADS], lambda _: error(403, "Not for you.")
+    with pytest.raises(ContainerExpiredError, match="Not for you"):
+        files.open()
+    api.routes[UPLOADS] = upload
+    new = files.open().id
+    files.open()
+    (event,) = session[ContainerRecreated].all()
+    assert (event.old_id, event.new_id, event.restored, event.lost) == (old, new, ("a.txt",), ("a.out",))
+
+
+def test_listing_is_repeated_only_after_a_possible_change(api, make):
+    files = make("a")
+    listings = r".*/files\?.*"
+    container = files.open()
+    files.names(".", container)
+    assert api.count_requests("GET", listings) == 0
+    files.expect_changes()
+    files.retract_change()
+    files.names(".", container)
+    assert api.count_requests("GET", listings) == 0
+
+    files.expect_changes()  # the outcome of this request stays unknown
+    files.expect_changes()
+    files.retract_change()
+    files.names(".", container)
+    files.names(".", container)
+    assert api.count_requests("GET", listings) == 1
