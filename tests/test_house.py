@@ -222,6 +222,7 @@ def has_source(test: Path) -> bool:
 # ── Vocabulary ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 ALLOWED_DUPLICATES: dict[str, str] = {
+    "Container": "the object of the Containers API in the client, its process in the sandbox server",
     "CodeInterpreterCall": "one object of the wire, which the server writes and the client reads",
     "ContainerFileCitation": "the same",
     "FileCitation": "the same",

@@ -31,7 +31,7 @@ from antwort.net.origin import is_loopback
 from antwort.storage import open_store
 from antwort.telemetry import Metrics, log
 from antwort.tools import FunctionProvider, ToolRegistry
-from antwort.tools.builtins.codeinterpreter import CodeInterpreter
+from antwort.tools.builtins.codeinterpreter import CodeInterpreterProvider
 
 ROUTES: Sequence[ApiRoute] = [
     route for resource in (responses, conversations, containers, files, models, health) for route in resource.routes
@@ -124,7 +124,7 @@ def _containers(config: Config, store: Store, backend: Backend, metrics: Metrics
 def _providers(config: Config, store: Store, running: Containers | None) -> Iterator[FunctionProvider]:
     """The hosted tools of the configuration."""
     if running is not None:
-        yield CodeInterpreter(running, store, config.providers.code_interpreter, config.containers.tiers)
+        yield CodeInterpreterProvider(running, store, config.providers.code_interpreter, config.containers.tiers)
 
 
 def open_authenticator(config: Config) -> Authenticator:

@@ -40,7 +40,7 @@ _ALIVE_STATUSES: Final[dict[str, ExecutionStatus]] = {
 }
 
 
-class FileEntry(Struct):
+class ListedFile(Struct):
     """An entry of a directory listing."""
 
     path: str
@@ -55,7 +55,7 @@ class FileEntry(Struct):
 class FileListing(Struct):
     """Reply to `GET /files`."""
 
-    files: list[FileEntry]
+    files: list[ListedFile]
     has_more: bool = False
 
 

@@ -19,7 +19,7 @@ from weakincentives.adapters.openai.citations import FileCitation, download
 from weakincentives.adapters.openai.config import OpenAIClientConfig, OpenAIHostedToolsConfig, OpenAIModelConfig
 from weakincentives.adapters.openai.native_tools.capability import PROVIDER
 from weakincentives.adapters.openai.native_tools.code_interpreter_tool import ContainerFile
-from weakincentives.adapters.openai.responses.conversation import Conversation
+from weakincentives.adapters.openai.responses.conversation import ResponsesConversation
 from weakincentives.adapters.openai.responses.tool_params import (
     PLAIN_TOOL_CHOICES,
     find_capability,
@@ -102,7 +102,7 @@ class OpenAIAdapter(ProviderAdapter):
             raise evaluation.error(str(error)) from error
 
     def connect(self, evaluation: Evaluation) -> Connection:
-        conversation = Conversation(
+        conversation = ResponsesConversation(
             evaluation,
             sdk=self._sdk,
             model=self.model,

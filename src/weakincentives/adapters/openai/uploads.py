@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from weakincentives.adapters.openai.native_tools.capability import ConfigError
+from weakincentives.adapters.openai.native_tools.capability import ToolConfigError
 from weakincentives.adapters.openai.native_tools.code_interpreter_tool import (
     MAX_FILES,
     AutoContainerConfig,
@@ -84,11 +84,11 @@ def _copy_mounts(config: CodeInterpreterConfig, container: AutoContainerConfig, 
     try:
         previews = materialize(container.host_mounts, allowed_host_roots=config.allowed_host_roots, destination=root)
     except WorkspaceError as error:
-        raise ConfigError(f"container.host_mounts: {error}") from error
+        raise ToolConfigError(f"container.host_mounts: {error}") from error
     paths = sorted(path for path in root.rglob("*") if path.is_file())
     max_files = MAX_FILES - len(container.file_ids)
     if len(paths) > max_files:
-        raise ConfigError(
+        raise ToolConfigError(
             f"container.host_mounts has {len(paths)} files, and a container takes {max_files} more: mount less of them"
         )
     names = _names(paths, root)

@@ -13,6 +13,6 @@ response, and this tool does not.
 
 from __future__ import annotations
 
-from antwort.tools.builtins.codeinterpreter.provider import CodeInterpreter
+from antwort.tools.builtins.codeinterpreter.provider import CodeInterpreterProvider
 
-__all__ = ["CodeInterpreter"]
+__all__ = ["CodeInterpreterProvider"]

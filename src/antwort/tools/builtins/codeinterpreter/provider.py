@@ -21,7 +21,7 @@ from antwort.tools.builtins.codeinterpreter.types import NAME
 _MAX_KNOWN_FILES: Final = 100
 
 
-class CodeInterpreter:
+class CodeInterpreterProvider:
     """`FunctionProvider` of `code_interpreter`."""
 
     name = NAME

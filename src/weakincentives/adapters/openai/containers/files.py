@@ -52,7 +52,7 @@ _MAX_CACHED_FILE_BYTES = 16 << 20
 _MAX_SINGLE_DOWNLOADS = 8  # up to this many files are faster to download one by one than in one archive of all files
 
 
-class ContainerFiles:
+class RemoteFiles:
     """The files of one filesystem in the container of a manager, which other filesystems may use too."""
 
     def __init__(self, manager: ContainerManager, mirror: Mirror) -> None:

@@ -19,7 +19,7 @@ from weakref import WeakSet
 
 from weakincentives.adapters.openai.config import ContainerConfig
 from weakincentives.adapters.openai.containers.api import ContainerGone
-from weakincentives.adapters.openai.containers.files import ContainerFiles
+from weakincentives.adapters.openai.containers.files import RemoteFiles
 from weakincentives.adapters.openai.containers.manager import ContainerManager, OpenContainer
 from weakincentives.adapters.openai.containers.mirror import Mirror
 from weakincentives.adapters.openai.containers.source import EvaluationScope
@@ -76,7 +76,7 @@ class ContainerFilesystem(FilesystemBase):
     ) -> None:
         self.manager = manager or ContainerManager(config=container_config, client=client)
         self._mirror = Mirror(local_root, tarball_path)
-        self._files = ContainerFiles(self.manager, self._mirror)
+        self._files = RemoteFiles(self.manager, self._mirror)
         self._changes: list[_Change] = []
         self._snapshots: WeakSet[ContainerSnapshot] = WeakSet()
 

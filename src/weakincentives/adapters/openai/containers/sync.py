@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from weakincentives.adapters.openai.containers.files import ContainerFiles
+from weakincentives.adapters.openai.containers.files import RemoteFiles
 from weakincentives.adapters.openai.containers.manager import OpenContainer
 from weakincentives.adapters.openai.containers.transfer import PATH_ERRORS, Download
 from weakincentives.filesystem import HostFilesystem
@@ -12,7 +12,7 @@ from weakincentives.filesystem.paths import join, split
 from weakincentives.runtime import WorkspaceSynced
 
 
-def sync(files: ContainerFiles, container: OpenContainer) -> WorkspaceSynced:
+def sync(files: RemoteFiles, container: OpenContainer) -> WorkspaceSynced:
     """Make the mirror equal to the container. Files that were never in the container stay."""
     files.refresh(container)
     index, mirror, local = files.index, files.mirror, files.mirror.files
@@ -30,7 +30,7 @@ def sync(files: ContainerFiles, container: OpenContainer) -> WorkspaceSynced:
     return _summary(result, known, local, files, container, removed=tuple(removed))
 
 
-def download_all(files: ContainerFiles, dest: Path, container: OpenContainer) -> WorkspaceSynced:
+def download_all(files: RemoteFiles, dest: Path, container: OpenContainer) -> WorkspaceSynced:
     """Download everything to another directory, which is created if necessary. Nothing there is removed."""
     dest.mkdir(parents=True, exist_ok=True)
     target = HostFilesystem(dest)
@@ -55,7 +55,7 @@ def _summary(
     result: Download,
     known: set[str],
     directory: HostFilesystem,
-    listed: ContainerFiles | None,
+    listed: RemoteFiles | None,
     container: OpenContainer,
     removed: tuple[str, ...] = (),
 ) -> WorkspaceSynced:

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from weakincentives.adapters.openai.native_tools.capability import (
     Capability,
     ClientMustRun,
-    ConfigError,
     NativeSection,
     ParsedCall,
     ProviderRan,
     ResponseContext,
+    ToolConfigError,
 )
 from weakincentives.adapters.openai.native_tools.v4a import Patched, PatchError, create, update
 from weakincentives.adapters.openai.wire import Wire, as_object, get_call_id, get_str
@@ -76,7 +76,7 @@ class ApplyPatch(Capability):
     def check_resources(self, wire: Wire, config: object, resources: ResourceRegistry) -> None:
         _ = wire, config
         if Filesystem not in resources:
-            raise ConfigError(_NO_FILES)
+            raise ToolConfigError(_NO_FILES)
 
     def parse_call(self, item: Wire, response: ResponseContext, config: object) -> ParsedCall:
         _ = response, config

@@ -27,7 +27,7 @@ PROVIDER = "openai"
 C = TypeVar("C")
 
 
-class ConfigError(ValueError):
+class ToolConfigError(ValueError):
     """A configuration that the provider would reject. The message names the field and the allowed values."""
 
 
@@ -90,9 +90,9 @@ class Capability(ABC):
         if config is None:
             config = self.defaults()
         if not isinstance(config, self.config_type):
-            raise ConfigError(f"its config must be a {self.config_type.__name__}, not {config!r}")
+            raise ToolConfigError(f"its config must be a {self.config_type.__name__}, not {config!r}")
         if (why := validate_types(config)) is not None:
-            raise ConfigError(why)
+            raise ToolConfigError(why)
         return {"type": self.name, **fields} if (fields := self.declaration_fields(config)) is not None else None
 
     def defaults(self) -> object:
@@ -107,7 +107,7 @@ class Capability(ABC):
         """Check a declaration in wire form. Field names are checked here, values by the provider."""
         named = {"type", "name"} if given.get("type") == BUILT_IN else {"type"}
         if unknown := sorted(given.keys() - {*self.fields, *named}):
-            raise ConfigError(
+            raise ToolConfigError(
                 f"{unknown[0]!r} is no field of {self.name}; allowed are: {', '.join(self.fields) or 'none'}"
             )
         return {**{key: value for key, value in given.items() if key in self.fields}, "type": self.name}
@@ -158,7 +158,7 @@ class Capability(ABC):
         """Check the configuration of a section when the section is built."""
         try:
             self.declare(config)
-        except ConfigError as error:
+        except ToolConfigError as error:
             raise NativeToolError(f"section {key!r}: {error}", prompt_name="", phase="request") from error
 
     def declaration(self, config: object, *, origin: str = "") -> NativeDeclaration:
@@ -169,13 +169,13 @@ class Capability(ABC):
 def check_container_is_open(container_id: str | None) -> None:
     """Raise `ConfigError` if a declaration names a container although a section of the prompt supplies one."""
     if container_id is not None:
-        raise ConfigError(f"container is {container_id!r}, but a section of the prompt supplies one")
+        raise ToolConfigError(f"container is {container_id!r}, but a section of the prompt supplies one")
 
 
 def check_one_of(value: object, allowed: tuple[str, ...], name: str) -> None:
     """Raise `ConfigError` unless the value is allowed or None."""
     if value is not None and value not in allowed:
-        raise ConfigError(f"{name} must be one of {', '.join(allowed)}, not {value!r}")
+        raise ToolConfigError(f"{name} must be one of {', '.join(allowed)}, not {value!r}")
 
 
 def without_none(**fields: object) -> Wire:

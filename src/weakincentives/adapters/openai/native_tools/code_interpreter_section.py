@@ -8,11 +8,11 @@ from typing import Any
 
 from weakincentives.adapters.openai.native_tools.capability import (
     Capability,
-    ConfigError,
     NativeSection,
     ParsedCall,
     ProviderRan,
     ResponseContext,
+    ToolConfigError,
     check_container_is_open,
     failed_result,
 )
@@ -47,7 +47,7 @@ class CodeInterpreter(Capability):
         try:
             return {"container": container_param(parse_container(config.container))}
         except ValueError as error:
-            raise ConfigError(str(error)) from error
+            raise ToolConfigError(str(error)) from error
 
     def check_declaration(self, given: Mapping[str, Any]) -> Wire | None:
         wire = super().check_declaration(given)

@@ -8,11 +8,11 @@ from typing import Any
 
 from weakincentives.adapters.openai.native_tools.capability import (
     Capability,
-    ConfigError,
     NativeSection,
     ParsedCall,
     ProviderRan,
     ResponseContext,
+    ToolConfigError,
     failed_result,
     without_none,
 )
@@ -79,9 +79,9 @@ class FileSearch(Capability):
     def declaration_fields(self, config: FileSearchConfig) -> Wire | None:
         stores = config.vector_store_ids
         if not all(stores):
-            raise ConfigError(f"vector_store_ids must be ids of vector stores, not {stores!r}")
+            raise ToolConfigError(f"vector_store_ids must be ids of vector stores, not {stores!r}")
         if not 1 <= config.max_results <= _MAX_RESULTS:
-            raise ConfigError(f"max_results must be 1 to {_MAX_RESULTS}, not {config.max_results!r}")
+            raise ToolConfigError(f"max_results must be 1 to {_MAX_RESULTS}, not {config.max_results!r}")
         if not stores:
             return None
         return {

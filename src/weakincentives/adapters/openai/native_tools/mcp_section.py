@@ -14,11 +14,11 @@ from weakincentives.adapters.openai.native_tools.capability import (
     PROVIDER,
     Capability,
     ClientMustRun,
-    ConfigError,
     NativeSection,
     ParsedCall,
     ProviderRan,
     ResponseContext,
+    ToolConfigError,
     failed_result,
     without_none,
 )
@@ -111,18 +111,18 @@ class Mcp(Capability):
     example = ProviderRan(McpCall("docs", "search", '{"q": "tea"}'), ToolResult("", McpResult("found")))
 
     def defaults(self) -> object:
-        raise ConfigError("it needs a server: give McpConfig(server_label=…, server_url=…)")
+        raise ToolConfigError("it needs a server: give McpConfig(server_label=…, server_url=…)")
 
     def declaration_fields(self, config: McpConfig) -> Wire:
         if not config.server_label:
-            raise ConfigError("server_label is empty: give the label of the server")
+            raise ToolConfigError("server_label is empty: give the label of the server")
         locations = [name for name in ("server_url", "connector_id", "tunnel_id") if getattr(config, name) is not None]
         if len(locations) != 1:
             given = " and ".join(locations) or "none"
-            raise ConfigError(f"exactly one of server_url, connector_id and tunnel_id must be given, not {given}")
+            raise ToolConfigError(f"exactly one of server_url, connector_id and tunnel_id must be given, not {given}")
         approval = config.require_approval
         if isinstance(approval, str) and approval not in ("always", "never"):
-            raise ConfigError(f"require_approval must be 'always', 'never' or a filter, not {approval!r}")
+            raise ToolConfigError(f"require_approval must be 'always', 'never' or a filter, not {approval!r}")
         return without_none(
             server_label=config.server_label,
             server_url=config.server_url,
@@ -137,7 +137,7 @@ class Mcp(Capability):
 
     def check_declaration(self, given: Mapping[str, Any]) -> Wire | None:
         if not isinstance(given.get("server_label"), str) or not given["server_label"]:
-            raise ConfigError("server_label must name the server")
+            raise ToolConfigError("server_label must name the server")
         return super().check_declaration(given)
 
     def slot(self, wire: Wire) -> str:

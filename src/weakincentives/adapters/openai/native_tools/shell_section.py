@@ -13,11 +13,11 @@ from typing import Any, cast
 from weakincentives.adapters.openai.native_tools.capability import (
     Capability,
     ClientMustRun,
-    ConfigError,
     NativeSection,
     ParsedCall,
     ProviderRan,
     ResponseContext,
+    ToolConfigError,
     check_container_is_open,
     check_one_of,
     failed_result,
@@ -68,17 +68,17 @@ class Shell(Capability):
         if config.container is None:
             return {"environment": {"type": _LOCAL}}
         if config.executor is not None:
-            raise ConfigError(
+            raise ToolConfigError(
                 "give executor, for commands on the host, or container, for commands at the provider; not both"
             )
         try:
             container = parse_container(config.container)
         except ValueError as error:
-            raise ConfigError(str(error)) from error
+            raise ToolConfigError(str(error)) from error
         if isinstance(container, ExistingContainerRef):
             return {"environment": {"type": _REFERENCE, "container_id": container.id}}
         if container.host_mounts:
-            raise ConfigError(
+            raise ToolConfigError(
                 "container.host_mounts work with code interpreter only: upload the files, and give their file_ids"
             )
         return {"environment": {**as_object(container_param(container), "container"), "type": _AUTO}}
@@ -91,9 +91,11 @@ class Shell(Capability):
             if known["type"] == _REFERENCE and not (
                 isinstance(known.get("container_id"), str) and known["container_id"]
             ):
-                raise ConfigError("environment.container_id must be the id of a container")
+                raise ToolConfigError("environment.container_id must be the id of a container")
         elif environment is not None:
-            raise ConfigError(f"environment must have a type, one of {', '.join(_ENVIRONMENTS)}, not {environment!r}")
+            raise ToolConfigError(
+                f"environment must have a type, one of {', '.join(_ENVIRONMENTS)}, not {environment!r}"
+            )
         return super().check_declaration(given)
 
     def container_id(self, wire: Wire) -> str | None:
@@ -110,12 +112,12 @@ class Shell(Capability):
         if not _runs_on_host(wire) or (isinstance(config, ShellConfig) and config.executor is not None):
             return
         if (reason := JailedShell.unavailable_reason()) is not None:
-            raise ConfigError(
+            raise ToolConfigError(
                 f"commands would run on this host, and cannot be jailed: {reason}. Give ShellConfig(executor=…), "
                 "or a container"
             )
         if Filesystem not in resources:
-            raise ConfigError(
+            raise ToolConfigError(
                 "commands would run on this host, but there are no files: give the evaluation a Filesystem, "
                 "from a section such as VfsToolsSection, or with evaluate(resources=…)"
             )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from weakincentives.adapters.openai.config import OpenAIModelConfig
 from weakincentives.adapters.openai.containers.source import ContainerSource, EvaluationScope
-from weakincentives.adapters.openai.native_tools.capability import ConfigError
+from weakincentives.adapters.openai.native_tools.capability import ToolConfigError
 from weakincentives.adapters.openai.responses.history import RequestHistory, encode_json, has_calls_in
 from weakincentives.adapters.openai.responses.parsing import parse_response
 from weakincentives.adapters.openai.responses.streaming import DeltaKind
@@ -60,7 +60,7 @@ class _Toolset:
     heads: dict[tuple[ToolChoice, str | None], bytes] = field(default_factory=dict[Any, bytes])
 
 
-class Conversation:
+class ResponsesConversation:
     """Sends the requests of one evaluation, each with the whole history."""
 
     def __init__(
@@ -115,7 +115,7 @@ class Conversation:
         for one in params.native:
             try:
                 one.capability.check_resources(one.wire, one.declaration.config, self._evaluation.resources)
-            except ConfigError as error:
+            except ToolConfigError as error:
                 raise declaration_error(one.declaration, str(error), self._prompt_name) from error
         return _Toolset(rendered, params, self._container_source(rendered, params))
 
@@ -129,13 +129,13 @@ class Conversation:
             raise self._native_error(f"sections {keys} both supply a container: a prompt can have one of them")
         try:
             return sources[0] if params.needs_container() else None
-        except ConfigError as error:
+        except ToolConfigError as error:
             raise self._native_error(f"{error}: section {keys} supplies one. Remove one of them") from error
 
     def _plan_uploads(self) -> Uploads | None:
         try:
             uploads = plan_uploads(self._tools.params, self._evaluation.cleanup)
-        except ConfigError as error:
+        except ToolConfigError as error:
             raise self._native_error(str(error)) from error
         if uploads is not None and self._tools.source is not None:
             raise self._native_error(

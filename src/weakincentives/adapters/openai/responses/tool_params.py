@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
-from weakincentives.adapters.openai.native_tools.capability import Capability, ConfigError
+from weakincentives.adapters.openai.native_tools.capability import Capability, ToolConfigError
 from weakincentives.adapters.openai.native_tools.registry import capabilities
 from weakincentives.adapters.openai.responses.declared_types import type_mismatch
 from weakincentives.adapters.openai.responses.history import encode_json
@@ -152,7 +152,7 @@ def _native_tool_params(
         try:
             wire = capability.declare(one.config)
             encode_json(wire)
-        except ConfigError as error:
+        except ToolConfigError as error:
             raise declaration_error(one, str(error), prompt_name) from error
         except TypeError as error:
             raise declaration_error(one, f"its config cannot be encoded as JSON: {error}", prompt_name) from error

@@ -17,7 +17,7 @@ from antwort.containers.sandboxes import LocalSandboxes
 from antwort.engine.ports import HostedCall, ToolContext, ToolDone
 from antwort.engine.stores import Owner, PageQuery
 from antwort.tools.builtins.codeinterpreter.prepared import PreparedCodeInterpreter
-from antwort.tools.builtins.codeinterpreter.provider import CodeInterpreter
+from antwort.tools.builtins.codeinterpreter.provider import CodeInterpreterProvider
 from antwort.tools.builtins.codeinterpreter.types import SPEC
 
 pytestmark = pytest.mark.anyio
@@ -43,10 +43,10 @@ async def env(sandboxes, tmp_path):
         yield env
 
 
-def provider(env: ContainerEnv, tiers: tuple[str, ...] = ("1g", "4g"), **settings) -> CodeInterpreter:
+def provider(env: ContainerEnv, tiers: tuple[str, ...] = ("1g", "4g"), **settings) -> CodeInterpreterProvider:
     if settings:
         env.containers = env.restart(**settings)
-    return CodeInterpreter(env.containers, env.store, CodeInterpreterSettings(), tiers)
+    return CodeInterpreterProvider(env.containers, env.store, CodeInterpreterSettings(), tiers)
 
 
 async def prepared(

@@ -12,7 +12,7 @@ from fake_responses_api import error
 
 from weakincentives.adapters.openai import ContainerExpiredError, ContainerManager
 from weakincentives.adapters.openai.containers.api import ContainerGone
-from weakincentives.adapters.openai.containers.files import ContainerFiles
+from weakincentives.adapters.openai.containers.files import RemoteFiles
 from weakincentives.adapters.openai.containers.manager import OpenContainer
 from weakincentives.adapters.openai.containers.mirror import Mirror
 from weakincentives.clock import ManualClock
@@ -40,12 +40,12 @@ def manager(api, session):
 
 @pytest.fixture
 def make(manager, tmp_path):
-    def files(name: str, content: Mapping[str, str] | None = None) -> ContainerFiles:
+    def files(name: str, content: Mapping[str, str] | None = None) -> RemoteFiles:
         root: Path = tmp_path / name
         root.mkdir()
         for path, text in (content or {f"{name}.txt": name}).items():
             (root / path).write_text(text)
-        return ContainerFiles(manager, Mirror(root, None))
+        return RemoteFiles(manager, Mirror(root, None))
 
     return files
 
@@ -64,7 +64,7 @@ def test_refused_mirror_costs_no_container(api, manager):
     def refuse() -> Path:
         raise WorkspaceError("too large")
 
-    files = ContainerFiles(manager, Mirror(refuse, None))
+    files = RemoteFiles(manager, Mirror(refuse, None))
     with pytest.raises(WorkspaceError, match="too large"):
         files.open()
 

@@ -7,7 +7,7 @@ import pytest
 from weakincentives.adapters.openai import ApplyPatchConfig, OpenAIApplyPatchSection
 from weakincentives.adapters.openai.native_tools import ApplyPatchCall, ApplyPatchResult
 from weakincentives.adapters.openai.native_tools.apply_patch_section import CAPABILITY, apply
-from weakincentives.adapters.openai.native_tools.capability import ClientMustRun, ConfigError, ResponseContext
+from weakincentives.adapters.openai.native_tools.capability import ClientMustRun, ResponseContext, ToolConfigError
 from weakincentives.adapters.turn import ToolOutput
 from weakincentives.filesystem import Filesystem, HostFilesystem, InMemoryFilesystem
 from weakincentives.prompt import ToolContext
@@ -98,5 +98,5 @@ def test_declaration_has_no_fields_and_needs_a_filesystem():
     assert CAPABILITY.declare(None) == {"type": "apply_patch"}
     assert OpenAIApplyPatchSection().native_tools()[0].config == ApplyPatchConfig()
     CAPABILITY.check_resources({}, None, ResourceRegistry.build({Filesystem: InMemoryFilesystem()}))
-    with pytest.raises(ConfigError, match="there are no files to patch"):
+    with pytest.raises(ToolConfigError, match="there are no files to patch"):
         CAPABILITY.check_resources({}, None, ResourceRegistry())

@@ -6,11 +6,11 @@ import pytest
 
 from weakincentives.adapters.openai.native_tools.capability import (
     Capability,
-    ConfigError,
     NativeSection,
     ParsedCall,
     ProviderRan,
     ResponseContext,
+    ToolConfigError,
     check_one_of,
     failed_result,
     without_none,
@@ -63,7 +63,7 @@ def test_config_becomes_a_declaration():
     ],
 )
 def test_invalid_config_error_names_allowed_values(config, expected):
-    with pytest.raises(ConfigError, match=expected):
+    with pytest.raises(ToolConfigError, match=expected):
         Paint().declare(config)
 
 

@@ -13,7 +13,7 @@ from weakincentives.adapters.openai import (
     ExistingContainerRef,
     OpenAICodeInterpreterSection,
 )
-from weakincentives.adapters.openai.native_tools.capability import ConfigError, ProviderRan, ResponseContext
+from weakincentives.adapters.openai.native_tools.capability import ProviderRan, ResponseContext, ToolConfigError
 from weakincentives.adapters.openai.native_tools.code_interpreter_section import CAPABILITY, ends_in_traceback
 from weakincentives.errors import PromptValidationError
 
@@ -145,7 +145,7 @@ def test_declared_container_conflicts_with_a_section():
     assert wire is not None
     assert CAPABILITY.needs_container(wire)
     assert CAPABILITY.with_container(wire, "cntr_2") == {"type": "code_interpreter", "container": "cntr_2"}
-    with pytest.raises(ConfigError, match="container is 'cntr_1', but a section of the prompt supplies one"):
+    with pytest.raises(ToolConfigError, match="container is 'cntr_1', but a section of the prompt supplies one"):
         CAPABILITY.needs_container({"container": "cntr_1"})
 
 

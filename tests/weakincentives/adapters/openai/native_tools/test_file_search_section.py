@@ -4,7 +4,7 @@ import pytest
 
 from weakincentives.adapters.openai import FileSearchConfig, OpenAIFileSearchSection
 from weakincentives.adapters.openai.native_tools import FileHit, FileSearchCall, FileSearchResult
-from weakincentives.adapters.openai.native_tools.capability import ConfigError, ProviderRan, ResponseContext
+from weakincentives.adapters.openai.native_tools.capability import ProviderRan, ResponseContext, ToolConfigError
 from weakincentives.adapters.openai.native_tools.file_search_section import CAPABILITY
 from weakincentives.errors import PromptEvaluationError, PromptValidationError
 from weakincentives.prompt import MarkdownSection, NativeDeclaration, Prompt
@@ -65,7 +65,7 @@ def test_wire_field_names():
 
 @pytest.mark.parametrize("stores", ["vs_1", ("",), (7,)])
 def test_invalid_vector_store_ids_are_refused(stores):
-    with pytest.raises(ConfigError, match="vector_store_ids must be"):
+    with pytest.raises(ToolConfigError, match="vector_store_ids must be"):
         CAPABILITY.declare(FileSearchConfig(stores))
 
 

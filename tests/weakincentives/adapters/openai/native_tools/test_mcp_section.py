@@ -9,9 +9,9 @@ from weakincentives.adapters.openai import McpConfig, OpenAIMcpSection
 from weakincentives.adapters.openai.native_tools import McpApproval, McpCall, McpDecision, McpResult
 from weakincentives.adapters.openai.native_tools.capability import (
     ClientMustRun,
-    ConfigError,
     ProviderRan,
     ResponseContext,
+    ToolConfigError,
 )
 from weakincentives.adapters.openai.native_tools.mcp_section import CAPABILITY
 from weakincentives.adapters.turn import ToolOutput
@@ -57,7 +57,7 @@ def test_declaration_and_repr_without_secrets():
     ],
 )
 def test_invalid_config_is_refused(config, expected):
-    with pytest.raises(ConfigError, match=expected):
+    with pytest.raises(ToolConfigError, match=expected):
         CAPABILITY.declare(config)
 
 

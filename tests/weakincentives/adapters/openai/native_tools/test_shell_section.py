@@ -8,9 +8,9 @@ from fake_responses_api import load
 from weakincentives.adapters.openai import AutoContainerConfig, OpenAIShellSection, ShellConfig
 from weakincentives.adapters.openai.native_tools.capability import (
     ClientMustRun,
-    ConfigError,
     ProviderRan,
     ResponseContext,
+    ToolConfigError,
 )
 from weakincentives.adapters.openai.native_tools.shell_section import CAPABILITY, run
 from weakincentives.adapters.turn import ToolOutput
@@ -54,7 +54,7 @@ def test_declared_environments(config, environment):
     ],
 )
 def test_invalid_config_is_refused(config, expected):
-    with pytest.raises(ConfigError, match=expected):
+    with pytest.raises(ToolConfigError, match=expected):
         CAPABILITY.declare(config)
 
 
@@ -67,7 +67,7 @@ def test_only_auto_container_needs_a_container():
         "environment": {"type": "container_reference", "container_id": "cntr_2"},
     }
     assert not CAPABILITY.needs_container(LOCAL)
-    with pytest.raises(ConfigError, match="container is 'cntr_1', but a section of the prompt supplies one"):
+    with pytest.raises(ToolConfigError, match="container is 'cntr_1', but a section of the prompt supplies one"):
         CAPABILITY.needs_container({"environment": {"type": "container_reference", "container_id": "cntr_1"}})
 
 
@@ -169,8 +169,8 @@ def test_host_commands_need_an_executor_or_a_jail_with_files():
     CAPABILITY.check_resources({"environment": {"type": "container_auto"}}, ShellConfig("c"), nothing)
     if JailedShell.unavailable_reason() is None:
         CAPABILITY.check_resources(LOCAL, ShellConfig(), files)
-        with pytest.raises(ConfigError, match="but there are no files"):
+        with pytest.raises(ToolConfigError, match="but there are no files"):
             CAPABILITY.check_resources(LOCAL, ShellConfig(), nothing)
     else:
-        with pytest.raises(ConfigError, match="cannot be jailed"):
+        with pytest.raises(ToolConfigError, match="cannot be jailed"):
             CAPABILITY.check_resources(LOCAL, ShellConfig(), files)

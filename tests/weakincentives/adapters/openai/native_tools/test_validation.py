@@ -6,7 +6,7 @@ from typing import Any, Literal
 import pytest
 
 from weakincentives.adapters.openai import FileSearchConfig, McpConfig, ShellConfig, WebSearchConfig
-from weakincentives.adapters.openai.native_tools.capability import ConfigError
+from weakincentives.adapters.openai.native_tools.capability import ToolConfigError
 from weakincentives.adapters.openai.native_tools.registry import by_config
 from weakincentives.adapters.openai.native_tools.validation import matches_type, validate_types
 
@@ -41,7 +41,7 @@ def test_valid_config_is_declared_and_invalid_one_refused(kind):
         for odd in ODD:
             try:
                 capability.declare(dataclasses.replace(config, **{field.name: odd}))
-            except ConfigError as error:
+            except ToolConfigError as error:
                 assert field.name in str(error)  # noqa: PT017 - some of them are fine
 
 

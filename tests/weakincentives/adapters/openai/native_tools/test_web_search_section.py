@@ -4,7 +4,7 @@ import pytest
 
 from weakincentives.adapters.openai import OpenAIWebSearchSection, WebSearchConfig
 from weakincentives.adapters.openai.native_tools import WebSearchCall, WebSearchResult
-from weakincentives.adapters.openai.native_tools.capability import ConfigError, ProviderRan, ResponseContext
+from weakincentives.adapters.openai.native_tools.capability import ProviderRan, ResponseContext, ToolConfigError
 from weakincentives.adapters.openai.native_tools.web_search_section import CAPABILITY
 
 
@@ -43,7 +43,7 @@ def test_config_fields_are_declared():
     ],
 )
 def test_invalid_config_is_refused(config, expected):
-    with pytest.raises(ConfigError, match=expected):
+    with pytest.raises(ToolConfigError, match=expected):
         CAPABILITY.declare(config)
 
 
