@@ -1,4 +1,4 @@
-"""Containers API of OpenAI: `ContainerFilesystem` over `ContainerFiles` over `ContainerManager` over `ContainerApi`."""
+"""Containers API of OpenAI: `ContainerFilesystem` over `RemoteFiles` over `ContainerManager` over `ContainerApi`."""
 
 from __future__ import annotations
 

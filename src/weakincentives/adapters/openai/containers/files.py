@@ -1,4 +1,4 @@
-"""`ContainerFiles`: the files of a container by path; keeps index, mirror and read cache in step with the server.
+"""`RemoteFiles`: the files of a container by path; keeps index, mirror and read cache in step with the server.
 
 Calls go one way: `ContainerFilesystem` calls this module, which calls `ContainerManager` for the container and
 `ContainerApi` for its files. A container that is new to these files is filled from the mirror by `open`.

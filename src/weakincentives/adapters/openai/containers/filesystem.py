@@ -1,6 +1,6 @@
 """`ContainerFilesystem`: the files of a container as a `Filesystem`, with snapshot and restore.
 
-Beside the container there are an index of its files, a mirror on the host and a read cache (`ContainerFiles`). A
+Beside the container there are an index of its files, a mirror on the host and a read cache (`RemoteFiles`). A
 container that is gone is restored from the mirror: the initial files, and all that was written or synced through here.
 
 Snapshots make tool calls transactional. Without them a tool that fails after it wrote files would leave these files in
