@@ -15,7 +15,7 @@ from antwort.api.requests import CreateResponse, check, decode, read_input
 from antwort.api.responses import Response, Usage, initial_response
 from antwort.api.tools import FileSearchTool, ToolDeclaration
 from antwort.engine.classify import check_tool_types, classify, is_hosted
-from antwort.engine.hosted_tools import HostedTools
+from antwort.engine.hosted_tools import HostedTool, HostedTools
 from antwort.engine.ports import (
     Finished,
     FunctionSpec,
@@ -110,7 +110,9 @@ class TurnRunner:
         response = initial_response(parsed, identifier="resp_1", model="m", created_at=1)
         check_tool_types(response.tools, self.tools)
         hosted = prepared(response.tools, self.tools)
-        self._hosted = HostedTools({index: ("file_search", tool) for index, tool in hosted.items()})
+        self._hosted = HostedTools(
+            {i: HostedTool("file_search", tool, tuple(tool.specs), tool.reads_files) for i, tool in hosted.items()}
+        )
         self.turn = Turn(
             parsed,
             response,

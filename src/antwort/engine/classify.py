@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from antwort.api.errors import invalid
 from antwort.api.requests import ToolChoice, chosen_tools, matches
 from antwort.api.tools import Chosen, CustomTool, FunctionTool, GrammarFormat, ToolDeclaration, tool_type
-from antwort.engine.ports import FREE_TEXT, Choice, FunctionSpec, MustCall, PreparedTool, ToolRegistry
+from antwort.engine.ports import FREE_TEXT, Choice, FunctionSpec, MustCall, ToolRegistry
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,13 @@ class Offer:
         return replace(self, choice="auto")
 
 
+class HasSpecs(Protocol):
+    """A prepared tool, as far as the offer needs it."""
+
+    @property
+    def specs(self) -> Sequence[FunctionSpec]: ...
+
+
 def is_hosted(tool: ToolDeclaration) -> bool:
     """Whether the server would run the tool."""
     return not isinstance(tool, (FunctionTool, CustomTool))
@@ -62,7 +69,7 @@ def check_tool_types(tools: Sequence[ToolDeclaration], registry: ToolRegistry) -
             )
 
 
-def classify(tools: Sequence[ToolDeclaration], choice: ToolChoice, prepared: Mapping[int, PreparedTool]) -> Offer:
+def classify(tools: Sequence[ToolDeclaration], choice: ToolChoice, prepared: Mapping[int, HasSpecs]) -> Offer:
     """The offer to the model. `prepared` holds every hosted tool, by its index in `tools`."""
     specs: list[FunctionSpec] = []
     owners: dict[str, FunctionOwner] = {}
@@ -82,7 +89,7 @@ def classify(tools: Sequence[ToolDeclaration], choice: ToolChoice, prepared: Map
 
 
 def _offered(
-    tool: ToolDeclaration, index: int, prepared: Mapping[int, PreparedTool]
+    tool: ToolDeclaration, index: int, prepared: Mapping[int, HasSpecs]
 ) -> tuple[Sequence[FunctionSpec], FunctionOwner]:
     if isinstance(tool, FunctionTool):
         spec = FunctionSpec(tool.name, tool.description, tool.parameters, strict=bool(tool.strict))
@@ -94,7 +101,7 @@ def _offered(
     return prepared[index].specs, ServerSide(index)
 
 
-def _model_choice(choice: ToolChoice, tools: Sequence[ToolDeclaration], prepared: Mapping[int, PreparedTool]) -> Choice:
+def _model_choice(choice: ToolChoice, tools: Sequence[ToolDeclaration], prepared: Mapping[int, HasSpecs]) -> Choice:
     if not isinstance(choice, Chosen):
         return choice
     if choice.several:

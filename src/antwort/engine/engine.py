@@ -24,8 +24,8 @@ from antwort.engine.classify import check_tool_types, classify, is_hosted
 from antwort.engine.context import check_outputs, load_context
 from antwort.engine.driver import ResponseRun, RetryingWriter
 from antwort.engine.event_buffer import Frame
-from antwort.engine.hosted_tools import HostedTools
-from antwort.engine.ports import ChosenModel, Models, PreparedTool, ToolContext, ToolRegistry
+from antwort.engine.hosted_tools import HostedTool, HostedTools
+from antwort.engine.ports import ChosenModel, Models, ToolContext, ToolRegistry
 from antwort.engine.stores import Owner, Store, StoredResponse, StoreFault
 from antwort.engine.turn import Turn
 
@@ -109,7 +109,7 @@ class Engine:
         reads_files = any(tool.reads_files for tool in prepared.values())
         attacher = Attacher(owner, self.store, chosen, self.max_attached, tools_read_files=reads_files)
         history = await attacher.history(context)
-        hosted = HostedTools({index: (tool_type(tools[index]), tool) for index, tool in prepared.items()})
+        hosted = HostedTools(prepared)
         turn = Turn(
             request,
             response,
@@ -122,9 +122,10 @@ class Engine:
         )
         return ResponseRun(owner, context, turn, chosen.model, hosted, self.store, self.retries)
 
-    async def _prepare_tool(self, tool: ToolDeclaration, param: str, context: ToolContext) -> PreparedTool:
+    async def _prepare_tool(self, tool: ToolDeclaration, param: str, context: ToolContext) -> HostedTool:
         try:
-            return await self.tools.prepare(tool, param, context)
+            prepared = await self.tools.prepare(tool, param, context)
+            return HostedTool(tool_type(tool), prepared, tuple(prepared.specs), prepared.reads_files)
         except (ApiError, StoreFault):
             raise
         except Exception as error:  # code of a provider

@@ -9,12 +9,12 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Generator, Mapping
 from contextlib import ExitStack, contextmanager
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from antwort.api.events import ToolProgress
 from antwort.api.ids import Prefix, new_id
 from antwort.api.items import Annotation
-from antwort.engine.ports import HostedCall, PreparedTool, Progress, ToolDone
+from antwort.engine.ports import FunctionSpec, HostedCall, PreparedTool, Progress, ToolDone
 
 _logger = logging.getLogger(__name__)
 
@@ -40,20 +40,28 @@ def guard(tool_type: str, action: str) -> Generator[None]:
         _logger.exception("tool %s could not %s", tool_type, action)
 
 
-class HostedTools:
-    """The prepared tools of one response, by their index in `tools`, each with its type."""
+class HostedTool(NamedTuple):
+    """A prepared tool. `specs` and `reads_files` are provider code, so they are read once, when errors are handled."""
 
-    def __init__(self, tools: Mapping[int, tuple[str, PreparedTool]]) -> None:
+    type: str
+    prepared: PreparedTool
+    specs: tuple[FunctionSpec, ...]
+    reads_files: bool
+
+
+class HostedTools:
+    """The prepared tools of one response, by their index in `tools`."""
+
+    def __init__(self, tools: Mapping[int, HostedTool]) -> None:
         self._tools = tools
 
     async def open(self, tool_index: int, name: str, call_id: str, output_index: int) -> GuardedCall:
         """Begin a call. One that cannot begin has an item all the same, and fails when it is run."""
-        tool_type, tool = self._tools[tool_index]
+        tool_type, tool, *_ = self._tools[tool_index]
         with guard(tool_type, "begin a call"):
             call = await tool.open(name, call_id)
             item = {**call.item}
-            if not all(isinstance(item.get(key), str) for key in ("id", "type")):
-                raise TypeError("the item of a call needs an `id` and a `type`")
+            _check_item(item)
             return GuardedCall(tool_type, output_index, item, call)
         identifier = new_id(_ID_PREFIXES.get(tool_type, "fc_"))
         item = {"id": identifier, "type": f"{tool_type}_call", "status": "in_progress"}
@@ -62,9 +70,9 @@ class HostedTools:
     def annotate(self, text: str) -> list[Annotation]:
         """The citations of all tools; none of a tool that raises."""
         annotations: list[Annotation] = []
-        for tool_type, tool in self._tools.values():
+        for tool_type, tool, *_ in self._tools.values():
             with guard(tool_type, "annotate a text"):
-                annotations += tool.annotate(text)
+                annotations += tuple(tool.annotate(text))
         return annotations
 
     @contextmanager
@@ -72,7 +80,7 @@ class HostedTools:
         """Hold the lease of every tool."""
         leases: list[tuple[str, ExitStack]] = []
         try:
-            for tool_type, tool in self._tools.values():
+            for tool_type, tool, *_ in self._tools.values():
                 leases.append((tool_type, ExitStack()))
                 with guard(tool_type, "take its lease"):
                     leases[-1][1].enter_context(tool.lease())
@@ -118,7 +126,10 @@ class GuardedCall:
                 if self._steps is None:
                     self._steps = self._call.run()
                 async for step in self._steps:
-                    return step if isinstance(step, ToolDone) else self._event(step)
+                    if isinstance(step, ToolDone):
+                        _check_item(step.item)
+                        return step
+                    return self._event(step)
                 self._error = _NO_RESULT
             self._error = self._error or _FAILED
         return self.failed(self._error)
@@ -138,3 +149,8 @@ class GuardedCall:
 
     def _event(self, step: Progress) -> ToolProgress:
         return ToolProgress(type=step.type, item_id=self.item["id"], output_index=self.output_index, fields=step.fields)
+
+
+def _check_item(item: Mapping[str, Any]) -> None:
+    if not all(isinstance(item.get(key), str) for key in ("id", "type")):
+        raise TypeError("the item of a call needs an `id` and a `type`")

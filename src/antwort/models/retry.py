@@ -60,7 +60,8 @@ class CircuitOpen(ModelFault):
 class CircuitBreaker:
     """Opens after `threshold` consecutive failures. After `pause` seconds it admits one probe at a time.
 
-    A success closes it; a failed probe restarts the pause; a cancelled probe makes way for the next one.
+    The first piece of a probe's answer closes it, and then one failure opens it again until an answer has completed. A
+    failed probe restarts the pause; a cancelled probe makes way for the next one.
     """
 
     def __init__(
@@ -69,7 +70,7 @@ class CircuitBreaker:
         self._threshold = threshold
         self._pause = pause
         self._clock = clock
-        self._failures = 0
+        self._failures: float = 0
         self._probe_at: float | None = None
         """When an open breaker admits a probe; None while it is closed."""
         self._is_probing = False
@@ -96,6 +97,12 @@ class CircuitBreaker:
         finally:
             if is_probe:
                 self._is_probing = False
+
+    def record_start(self) -> None:
+        """The upstream answers. A probe that is read slowly must not keep other requests out."""
+        if self.is_open:
+            self._failures = self._threshold - 1
+            self._probe_at, self._is_probing = None, False
 
     def record_success(self) -> None:
         self._failures = 0
@@ -155,7 +162,9 @@ class RetryingModel:
                     with self._breaker.attempt():
                         async with aclosing(self._model.generate(request)) as pieces:
                             while (piece := await _next(pieces, deadline)) is not None:
-                                has_started = True
+                                if not has_started:
+                                    has_started = True
+                                    self._breaker.record_start()
                                 observe(piece)
                                 if isinstance(piece, Finished):
                                     self._breaker.record_success()

@@ -31,6 +31,7 @@ _MAX_HEAD_BYTES = 100 * 1024
 _HIGH_WATER = 256 * 1024  # unread bytes of a body above which the socket is not read
 _STALE_SECONDS = 1.0  # a peer that closes a reused connection within this time had closed it before the request
 _INTERIM_STATUSES = range(100, 200)
+_IDEMPOTENT = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PUT"})
 _FORBIDDEN_IN_HEADER = re.compile(rb"[\r\n\0]")
 
 
@@ -58,8 +59,8 @@ class HttpTransport(httpx2.AsyncBaseTransport):
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Send the request; returns when the head of the response is complete.
 
-        If the peer closes a reused connection before it sends any byte, the request is sent again once on a new
-        connection: the peer had closed the idle connection before it received the request.
+        If the peer closes a reused connection before it sends any byte, an idempotent request is sent again once on a
+        new connection: the peer most likely had closed the idle connection. A POST is not: it may have been received.
         """
         origin, data = _origin(request.url), _encode_head(request) + await request.aread()
         timeouts: Timeouts = request.extensions.get("timeout", {})
@@ -68,7 +69,7 @@ class HttpTransport(httpx2.AsyncBaseTransport):
         try:
             return await self._exchange(connection, request, data, timeouts)
         except httpx2.TransportError as error:
-            if reused is None or not reused.was_stale:
+            if reused is None or not reused.was_stale or request.method not in _IDEMPOTENT:
                 raise
             try:
                 connection = await self._connect(origin, timeouts)

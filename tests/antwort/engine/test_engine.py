@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from fake_echo_provider import PreparedEcho
 from fixtures_turn import EchoTools
 
 from antwort.api.errors import ApiError
@@ -329,6 +330,24 @@ async def test_an_api_error_of_prepare_is_returned_and_any_other_exception_is_a_
     assert caught.value.message == message
     assert caught.value.status == (400 if isinstance(error, ApiError) else 503)
     assert await engine.store.unfinished_responses() == []
+
+
+@pytest.mark.parametrize("name", ["specs", "reads_files"])
+async def test_a_prepared_tool_whose_property_raises_is_a_503(engine, name):
+    class Raising(PreparedEcho):
+        def __getattribute__(self, attribute):
+            if attribute == name:
+                raise RuntimeError(attribute)
+            return super().__getattribute__(attribute)
+
+    class Broken(RemoteTools):
+        async def prepare(self, tool, param, context):
+            return Raising(tool)
+
+    engine.tools = Broken()
+    with pytest.raises(ApiError, match="Tool type 'mcp' is not available now") as caught:
+        await engine.start(US, request(tools=[MCP]))
+    assert caught.value.status == 503
 
 
 async def test_a_store_fault_of_prepare_is_raised_as_it_is(engine):

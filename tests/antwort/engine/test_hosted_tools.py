@@ -9,7 +9,7 @@ from fake_echo_provider import PreparedEcho, RealEchoCall
 
 from antwort.api.items import FileCitation
 from antwort.api.tools import FileSearchTool
-from antwort.engine.hosted_tools import HostedTools
+from antwort.engine.hosted_tools import HostedTool, HostedTools
 from antwort.engine.ports import ToolDone
 
 pytestmark = pytest.mark.anyio
@@ -60,6 +60,8 @@ class BuggyCall(RealEchoCall):
             self._maybe_raise("first step")
             if "not a step" in self._methods:
                 yield "not a step"
+            if "no item" in self._methods:
+                yield ToolDone(None, "done")  # pyright: ignore[reportArgumentType] - what a provider may do wrong
             async for step in super().run():
                 yield step
             yield ToolDone({}, "after the end")
@@ -101,7 +103,7 @@ class BuggyTool(PreparedEcho):
 
 
 def hosted(*tools: BuggyTool) -> HostedTools:
-    return HostedTools({index: ("file_search", tool) for index, tool in enumerate(tools)})
+    return HostedTools({i: HostedTool("file_search", tool, (), reads_files=False) for i, tool in enumerate(tools)})
 
 
 async def run_call(tool: BuggyTool):
@@ -124,7 +126,7 @@ async def test_a_call_without_exceptions_passes_unchanged():
     assert tool.calls[0].closed
 
 
-@pytest.mark.parametrize("method", ["started_events", "write", "run", "first step", "not a step"])
+@pytest.mark.parametrize("method", ["started_events", "write", "run", "first step", "not a step", "no item"])
 @pytest.mark.parametrize("also", [(), ("failed",)])
 async def test_a_call_that_raises_in_any_method_is_a_failed_call(method, also):
     item, _, done = await run_call(BuggyTool(method, *also))

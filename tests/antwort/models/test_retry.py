@@ -362,3 +362,23 @@ async def test_a_cancelled_probe_makes_way_for_the_next():
     await asyncio.wait([task])
 
     assert seconds_until_admitted(breaker) == 0
+
+
+async def test_the_first_piece_of_a_probe_closes_the_breaker_until_the_next_failure():
+    clock = FakeClock()
+    breaker = open_breaker(clock)
+    clock.now = 10.0
+
+    class SlowModel(FailingModel):
+        async def generate(self, request):
+            yield TextPiece("slow")
+            raise BROKEN
+
+    model, _ = retrying(SlowModel(), clock, breaker=breaker)
+    pieces = model.generate(make_request())
+
+    assert await anext(pieces) == TextPiece("slow")
+    assert not breaker.is_open, "a probe that is read slowly keeps no other request out"
+    with pytest.raises(ModelFault):
+        await anext(pieces)
+    assert breaker.is_open, "one failure opens it again before an answer has completed"

@@ -79,6 +79,10 @@ async def post(client) -> str:
     return (await client.post("/", content=b"{}")).text
 
 
+async def put(client) -> str:
+    return (await client.put("/", content=b"{}")).text
+
+
 # ── requests and responses ───────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -218,11 +222,11 @@ class StalePeer(Peer):
         await writer.drain()
 
 
-async def test_a_request_on_a_stale_connection_is_sent_again_on_a_new_one():
+async def test_an_idempotent_request_on_a_stale_connection_is_sent_again_on_a_new_one():
     peer = StalePeer()
     async with peer.client() as client:
         for text in ("one", "two", "three"):
-            assert (await client.post("/", content=text)).text == "hello"
+            assert (await client.put("/", content=text)).text == "hello"
 
     assert peer.connections == 3
     assert [request.rpartition(b"\r\n\r\n")[2] for request in peer.requests] == [b"one", b"two", b"three"]
@@ -231,7 +235,7 @@ async def test_a_request_on_a_stale_connection_is_sent_again_on_a_new_one():
 async def test_a_request_on_a_stale_tls_connection_is_sent_again(ca):
     peer = StalePeer(tls=ca.server_context)
     async with peer.client(ssl_context=client_ssl_context(str(ca.ca_file))) as client:
-        assert [await post(client) for _ in range(2)] == ["hello"] * 2
+        assert [await put(client) for _ in range(2)] == ["hello"] * 2
 
     assert peer.connections == 2
 
@@ -240,7 +244,7 @@ async def test_a_large_request_on_a_stale_connection_is_sent_again():
     peer = StalePeer()
     async with peer.client() as client:
         for _ in range(2):
-            assert (await client.post("/", content=b"x" * (8 * LARGE))).text == "hello"
+            assert (await client.put("/", content=b"x" * (8 * LARGE))).text == "hello"
 
     assert peer.connections == 2
 
@@ -255,9 +259,9 @@ async def test_a_large_request_on_a_stale_connection_is_sent_again():
 async def test_a_request_that_the_peer_may_have_processed_is_not_sent_again(options):
     peer = StalePeer(**options)
     async with peer.client() as client:
-        assert await post(client) == "hello"
+        assert await put(client) == "hello"
         with pytest.raises(httpx2.RemoteProtocolError):
-            await post(client)
+            await put(client)
 
     assert peer.connections == 1
 
@@ -271,10 +275,10 @@ async def test_a_request_is_sent_again_only_once_and_never_on_a_new_connection()
 
     peer = Peer(close_later_connections)
     async with peer.client() as client:
-        assert await post(client) == "hello"
+        assert await put(client) == "hello"
         for _ in range(2):
             with pytest.raises(httpx2.RemoteProtocolError):
-                await post(client)
+                await put(client)
 
     assert peer.connections == 3
 
@@ -288,9 +292,19 @@ async def test_the_error_of_a_stale_connection_is_kept_if_the_peer_is_gone():
 
     peer = Peer(stop_listening)
     async with peer.client() as client:
+        assert await put(client) == "hello"
+        with pytest.raises(httpx2.RemoteProtocolError):
+            await put(client)
+
+
+async def test_a_post_is_never_sent_again():
+    peer = StalePeer()
+    async with peer.client() as client:
         assert await post(client) == "hello"
         with pytest.raises(httpx2.RemoteProtocolError):
             await post(client)
+
+    assert (peer.connections, len(peer.requests)) == (1, 1)
 
 
 @pytest.mark.parametrize("leave", ["break", "cancel"])

@@ -125,9 +125,13 @@ def decode_event(event: ServerEvent) -> Output | ExecutionResult:
 def _decode_result(body: bytes) -> ExecutionResult:
     """The `result` event of an execution. A status other than those of a living sandbox means that it has ended."""
     report = decode(body, dict[str, Any])
-    status, reason = report.get("status"), report.get("reason")
-    report["status"] = _ALIVE_STATUSES.get(str(status), "oom" if reason == "oom" else "ended")
-    report["sandbox_alive"] = status in _ALIVE_STATUSES and reason is None
+    status, reason = str(report.get("status")), report.get("reason")
+    report |= {
+        "status": _ALIVE_STATUSES.get(status, "oom" if reason == "oom" else "ended"),
+        "sandbox_alive": status in _ALIVE_STATUSES and reason is None,
+        "sandbox_replaced": False,  # set by `Containers`, not by the sandbox server…
+        "files": (),  # …as this is
+    }
     try:
         return msgspec.convert(report, ExecutionResult)
     except msgspec.ValidationError as error:
