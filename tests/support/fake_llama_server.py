@@ -2,7 +2,7 @@
 
     python fake_llama_server.py    reads its settings as one line of input, as `antwort.models.embedded.server` does
 
-The file takes the place of the weights: a `LlamaReply` as JSON. It is read again for each request.
+The file replaces the weights: a `LlamaReply` as JSON. It is read again for each request.
 """
 
 from __future__ import annotations

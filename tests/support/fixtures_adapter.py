@@ -71,7 +71,7 @@ PREPARED_RESPONSES = {
         error(429, "Slow down.", code="rate_limit_exceeded", retry_after="7"),
         response(message("Here you are.")),
     ],
-    "no such model": [error(404, "The model 'nobody' does not exist.", code="model_not_found")],
+    "no such model": [error(404, "The model 'no-such-model' does not exist.", code="model_not_found")],
 }
 """Responses without a file in `tests/wire`."""
 

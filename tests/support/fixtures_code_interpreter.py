@@ -111,8 +111,8 @@ def run(client: Any, code: str, **more: Any) -> Any:
     return client.responses.create(**request)
 
 
-def run_and(client: Any, code: str, what: Callable[[], object], **more: Any) -> Any:
-    """Let the model run this code, and call `what` while it runs; the final response of the stream."""
+def run_with_callback(client: Any, code: str, callback: Callable[[], object], **more: Any) -> Any:
+    """Let the model run this code, and call `callback` while it runs; the final response of the stream."""
     include = [*OUTPUTS, "antwort:code_interpreter_call.live_output"]
     text = f"# run\nprint('begun', flush=True)\n{code}"
     request = {"model": "scripted", "input": text, "tools": [AUTO], "include": include, **more}
@@ -120,7 +120,7 @@ def run_and(client: Any, code: str, what: Callable[[], object], **more: Any) -> 
     with client.responses.create(**request, stream=True) as stream:
         for last in stream:
             if last.type.startswith("antwort:"):
-                what()
+                callback()
     assert last is not None
     return last.response
 

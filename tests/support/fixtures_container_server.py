@@ -27,7 +27,7 @@ class ContainerServer:
         """The sandbox server, where it runs elsewhere."""
         return self.server.sandbox
 
-    def http(self, key: str = "ours") -> httpx2.Client:
+    def http(self, key: str = "owner") -> httpx2.Client:
         """Plain HTTP with a key."""
         return self.server.http(headers={"authorization": f"Bearer {self.server.keys[key]}"})
 

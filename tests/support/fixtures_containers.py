@@ -20,8 +20,8 @@ from antwort.engine.stores import (
 from antwort.storage import open_store
 from antwort.telemetry import Metrics
 
-US = Owner("us", "key-1")
-THEM = Owner("them", "key-2")
+OWNER = Owner("tenant_a", "key-1")
+OTHER_OWNER = Owner("tenant_b", "key-2")
 
 
 async def chunks(*content: bytes) -> AsyncIterator[bytes]:
@@ -105,9 +105,9 @@ class ContainerEnv:
 
     async def create(self, **spec: Any) -> str:
         """Create a container; its id."""
-        return (await self.containers.create(US, ContainerSpec(name="x", **spec))).id
+        return (await self.containers.create(OWNER, ContainerSpec(name="x", **spec))).id
 
-    async def upload(self, name: str, content: bytes, owner: Owner = US) -> str:
+    async def upload(self, name: str, content: bytes, owner: Owner = OWNER) -> str:
         """Upload a file; its id."""
         record = FileRecord(
             id=f"file-{self.now}-{len(content)}", bytes=0, created_at=1, filename=name, purpose="user_data"
@@ -116,17 +116,17 @@ class ContainerEnv:
 
     async def run(self, container_id: str, code: str) -> ExecutionResult:
         """Run code; its result."""
-        async with aclosing(self.containers.execute(US, container_id, code)) as steps:
+        async with aclosing(self.containers.execute(OWNER, container_id, code)) as steps:
             last = [step async for step in steps][-1]
         assert isinstance(last, ExecutionResult)
         return last
 
     async def paths(self, container_id: str) -> list[str]:
         """The files in a container, oldest first."""
-        page = await self.containers.list_files(US, container_id, PageQuery(order="asc", limit=100))
+        page = await self.containers.list_files(OWNER, container_id, PageQuery(order="asc", limit=100))
         return [file.path for file in page.data]
 
     async def content(self, container_id: str, file_id: str) -> bytes:
         """The content of a file."""
-        async with aclosing(await self.containers.read_file(US, container_id, file_id)) as content:
+        async with aclosing(await self.containers.read_file(OWNER, container_id, file_id)) as content:
             return b"".join([chunk async for chunk in content])

@@ -54,7 +54,7 @@ def adapter_for(server: Server, **options: Any) -> OpenAIAdapter:
 def scenario_prompt(name: str, *sections: Section[Any], tools: Sequence[Any] = ()) -> Prompt[Any]:
     """A prompt that selects a scenario."""
     task = MarkdownSection(title="Task", key="task", template=f"Run scenario {name}.", tools=tools)
-    return Prompt(PromptTemplate(ns="test", key="scene", sections=[task, *sections]))
+    return Prompt(PromptTemplate(ns="test", key="workspace", sections=[task, *sections]))
 
 
 def write_files(root: Path, files: Mapping[str, str | bytes]) -> Path:

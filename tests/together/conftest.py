@@ -7,7 +7,7 @@ from fixtures_code_interpreter import BACKENDS
 from fixtures_container_server import QUOTAS, container_server
 from fixtures_server import create_key
 
-TENANTS = {"ours": "a", "colleague": "a", "theirs": "b", "thrifty": "c"}
+TENANTS = {"owner": "a", "second_key": "a", "other_tenant": "b", "quota_tenant": "c"}
 
 
 @pytest.fixture(scope="session", params=BACKENDS)
@@ -25,7 +25,7 @@ def env(request, tmp_path_factory):
 @pytest.fixture
 def client(env):
     """A client whose containers are deleted afterwards."""
-    with env.server.client(env.server.keys["ours"]) as sdk:
+    with env.server.client(env.server.keys["owner"]) as sdk:
         yield sdk
         for container in sdk.containers.list(limit=100):
             sdk.containers.delete(container.id)

@@ -23,7 +23,7 @@ from fixtures_code_interpreter import (
     logs_of,
     metric,
     run,
-    run_and,
+    run_with_callback,
     sandbox_pid,
 )
 from fixtures_container_server import execute
@@ -60,7 +60,7 @@ def client(server):
         yield client
 
 
-# ── the story ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── files and results ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
@@ -174,7 +174,7 @@ def test_calls_of_one_response_share_variables(client):
 
 
 def test_responses_share_a_named_container(client):
-    container = client.containers.create(name="ours")
+    container = client.containers.create(name="shared")
     tool = {"type": "code_interpreter", "container": container.id}
     first = run(client, "x = 20; open('x.txt', 'w').write('kept')", tools=[tool])
     second = run(client, "x + 1, open('x.txt').read()", tools=[tool])
@@ -231,14 +231,14 @@ def test_output_is_in_the_history_without_include(client):
 
 
 def test_a_function_and_code_and_structured_output_in_one_response(client):
-    asked = {"model": "scripted", "tools": [AUTO, WEATHER], "text_format": Weather, "include": OUTPUTS}
-    first = client.responses.parse(input="both", **asked)
+    request = {"model": "scripted", "tools": [AUTO, WEATHER], "text_format": Weather, "include": OUTPUTS}
+    first = client.responses.parse(input="both", **request)
     assert [item.type for item in first.output] == ["code_interpreter_call", "function_call"]
     assert logs_of(first.output[0]) == "42"
     assert json.loads(first.output[1].arguments) == {"city": "Berlin"}
 
     answer = {"type": "function_call_output", "call_id": first.output[1].call_id, "output": "21 degrees"}
-    second = client.responses.parse(input=[answer], previous_response_id=first.id, **asked)
+    second = client.responses.parse(input=[answer], previous_response_id=first.id, **request)
     assert second.output_parsed == Weather(degrees=21)
     assert [item.type for item in second.output] == ["code_interpreter_call", "message"]
     assert second.output[0].container_id == first.output[0].container_id
@@ -263,7 +263,7 @@ def test_tool_choice_forces_and_forbids_code(client):
     assert len(calls_of(capped)) == 1
 
 
-# ── when it goes wrong ───────────────────────────────────────────────────────────────────────────────────────────────
+# ── failures ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_an_exception_is_a_completed_call_with_its_traceback(client):
@@ -340,11 +340,11 @@ def test_long_output_is_truncated_and_more_so_for_the_model(client):
     assert len(response.output_text) < 60_000
 
 
-@pytest.mark.parametrize("place, why", [("local", "was lost"), ("sandbox_url", "did not run to its end")])
-def test_a_sandbox_server_killed_during_a_call(place, why, tmp_path):
-    with code_server(place, tmp_path) as server, server.client() as client:
+@pytest.mark.parametrize("backend, why", [("local", "was lost"), ("sandbox_url", "did not run to its end")])
+def test_a_sandbox_server_killed_during_a_call(backend, why, tmp_path):
+    with code_server(backend, tmp_path) as server, server.client() as client:
         sleeps = "import time; time.sleep(60)"
-        response = run_and(client, sleeps, lambda: os.kill(sandbox_pid(server), signal.SIGKILL))
+        response = run_with_callback(client, sleeps, lambda: os.kill(sandbox_pid(server), signal.SIGKILL))
         (item,) = calls_of(response)
         assert (response.status, item.status) == ("completed", "failed")
         assert logs_of(item).startswith("begun\n")
@@ -357,7 +357,7 @@ def test_a_sandbox_server_killed_during_a_call(place, why, tmp_path):
         assert calls_of(again)[0].container_id == item.container_id
 
 
-# ── what a request may not ask for ───────────────────────────────────────────────────────────────────────────────────
+# ── refused requests ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def refused(client, container, **more) -> openai.APIStatusError:
@@ -410,39 +410,39 @@ def test_a_missing_or_invalid_attachment_is_refused(client):
         assert caught.value.param == f"input[0].content[0].{where}"
 
 
-# ── who, and for how long ────────────────────────────────────────────────────────────────────────────────────────────
+# ── tenants, quotas and expiry ────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("place", BACKENDS)
-def test_tenants_are_isolated(place, tmp_path):
-    keys = [create_key(tmp_path, name, "--tenant", name) for name in ("ours", "theirs")]
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_tenants_are_isolated(backend, tmp_path):
+    keys = [create_key(tmp_path, name, "--tenant", name) for name in ("a", "b")]
     with (
-        code_server(place, tmp_path, auth={"keys_file": "keys.json"}) as server,
-        server.client(keys[0]) as ours,
-        server.client(keys[1]) as theirs,
+        code_server(backend, tmp_path, auth={"keys_file": "keys.json"}) as server,
+        server.client(keys[0]) as owner,
+        server.client(keys[1]) as other_tenant,
     ):
-        first = run(ours, "x = 1; open('x.txt', 'w').write('x')")
+        first = run(owner, "x = 1; open('x.txt', 'w').write('x')")
         (item,) = calls_of(first)
-        (file,) = ours.containers.files.list(item.container_id).data
-        assert refused(theirs, item.container_id).status_code == 404
+        (file,) = owner.containers.files.list(item.container_id).data
+        assert refused(other_tenant, item.container_id).status_code == 404
         with pytest.raises(openai.NotFoundError):
-            theirs.containers.retrieve(item.container_id)
+            other_tenant.containers.retrieve(item.container_id)
         with pytest.raises(openai.NotFoundError):
-            theirs.containers.files.content.retrieve(file.id, container_id=item.container_id)
+            other_tenant.containers.files.content.retrieve(file.id, container_id=item.container_id)
         replayed = [
             *(one.to_dict() for one in first.output),
             {"role": "user", "content": "# run\n'x' in globals()"},
         ]
-        stranger = run(theirs, "", input=replayed)
-        assert stranger.output_text == "False"
-        assert calls_of(stranger)[0].container_id != item.container_id
-        uploaded = ours.files.create(file=("a.csv", b"1"), purpose="user_data")
-        assert refused(theirs, {"type": "auto", "file_ids": [uploaded.id]}).status_code == 400
+        replayed_by_other = run(other_tenant, "", input=replayed)
+        assert replayed_by_other.output_text == "False"
+        assert calls_of(replayed_by_other)[0].container_id != item.container_id
+        uploaded = owner.files.create(file=("a.csv", b"1"), purpose="user_data")
+        assert refused(other_tenant, {"type": "auto", "file_ids": [uploaded.id]}).status_code == 400
 
 
-@pytest.mark.parametrize("place", BACKENDS)
-def test_auto_containers_are_evicted_past_max_containers(place, tmp_path):
-    with code_server(place, tmp_path, containers={"max_containers": 3}) as server, server.client() as client:
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_auto_containers_are_evicted_past_max_containers(backend, tmp_path):
+    with code_server(backend, tmp_path, containers={"max_containers": 3}) as server, server.client() as client:
         kept = client.containers.create(name="mine")
         answers = [run(client, f"{number} * 2") for number in range(6)]
 
@@ -454,9 +454,9 @@ def test_auto_containers_are_evicted_past_max_containers(place, tmp_path):
         assert metric(server, "antwort_sandboxes") == 2
 
 
-@pytest.mark.parametrize("place", BACKENDS)
-def test_more_concurrent_responses_than_max_containers_all_run(place, tmp_path):
-    with code_server(place, tmp_path, containers={"max_containers": 4}) as server, server.client() as client:
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_more_concurrent_responses_than_max_containers_all_run(backend, tmp_path):
+    with code_server(backend, tmp_path, containers={"max_containers": 4}) as server, server.client() as client:
         with ThreadPoolExecutor(20) as many:
             answers = list(many.map(lambda number: run(client, f"{number} * 2"), range(20)))
 
@@ -464,24 +464,24 @@ def test_more_concurrent_responses_than_max_containers_all_run(place, tmp_path):
         assert [one.status for one in client.containers.list(limit=100)].count("running") == 4
 
 
-@pytest.mark.parametrize("place", BACKENDS)
-def test_a_container_does_not_expire_while_the_model_generates(place, tmp_path):
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_container_does_not_expire_while_the_model_generates(backend, tmp_path):
     think = [
         {"when": {"text": "think", "turn": 1}, "reply": [call("x = 20")]},
         {"when": {"text": "think", "turn": 2}, "reply": [{"delay": 5}, call("x + 1")]},
         {"when": {"text": "think", "turn": 3}, "reply": [{"text": "<<output>>"}]},
     ]
     settings = {"script": {**SCRIPT, "answers": think}, "containers": {"expires_after": 0.04}}
-    with code_server(place, tmp_path, **settings) as server, server.client() as client:
+    with code_server(backend, tmp_path, **settings) as server, server.client() as client:
         response = client.responses.create(model="scripted", input="think", tools=[AUTO])
 
         assert response.output_text == "21"
         assert len({item.container_id for item in calls_of(response)}) == 1
 
 
-@pytest.mark.parametrize("place", BACKENDS)
-def test_an_expired_container_is_refused_by_name_and_replaced_in_a_history(place, tmp_path):
-    with code_server(place, tmp_path, containers={"expires_after": 0.03}) as server, server.client() as client:
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_an_expired_container_is_refused_by_name_and_replaced_in_a_history(backend, tmp_path):
+    with code_server(backend, tmp_path, containers={"expires_after": 0.03}) as server, server.client() as client:
         first = run(client, "x = 1")
         (item,) = calls_of(first)
         deadline = time.monotonic() + 30
@@ -501,10 +501,10 @@ def test_an_expired_container_is_refused_by_name_and_replaced_in_a_history(place
 # ── settings ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("place", BACKENDS)
-def test_timeout_and_output_size_follow_the_configuration(place, tmp_path):
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_timeout_and_output_size_follow_the_configuration(backend, tmp_path):
     settings = {"execution_timeout": 1, "max_output_size": 2000, "outputs": "always"}
-    with code_server(place, tmp_path, settings) as server, server.client() as client:
+    with code_server(backend, tmp_path, settings) as server, server.client() as client:
         slow = run(client, "x = 1\nprint('begun', flush=True)\nwhile True: pass", include=[])
         (item,) = calls_of(slow)
         assert item.status == "failed"

@@ -19,7 +19,7 @@ from fixtures_code_interpreter import (
     is_running,
     metric,
     run,
-    run_and,
+    run_with_callback,
     sandbox_pid,
 )
 
@@ -41,9 +41,9 @@ def temporary(server) -> list[str]:
     return sorted(path.name for path in (server.directory / "scratch").rglob("*"))
 
 
-@pytest.mark.parametrize("place", BACKENDS)
-def test_a_hundred_sequential_and_twenty_concurrent_responses_leave_nothing(place, tmp_path):
-    with code_server(place, tmp_path, containers=QUICK) as server, server.client() as client:
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_hundred_sequential_and_twenty_concurrent_responses_leave_nothing(backend, tmp_path):
+    with code_server(backend, tmp_path, containers=QUICK) as server, server.client() as client:
         with ThreadPoolExecutor(20) as many:  # whatever is made once is made now: connections, threads, spares
             assert len(list(many.map(lambda number: run(client, str(number)), range(20)))) == 20
         eventually(lambda: metric(server, "antwort_sandboxes") == 0, "the first containers expire")
@@ -84,9 +84,9 @@ def sessions(server) -> int:
     return len(server.sandbox.sessions()) if server.sandbox is not None else 0
 
 
-@pytest.mark.parametrize("place", BACKENDS)
-def test_a_client_disconnect_stops_the_code(place, tmp_path):
-    with code_server(place, tmp_path) as server, server.client() as client:
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_client_disconnect_stops_the_code(backend, tmp_path):
+    with code_server(backend, tmp_path) as server, server.client() as client:
         stream = client.responses.create(
             model="scripted", input="# run\nimport time\nwhile True: time.sleep(0.01)", tools=[AUTO], stream=True
         )
@@ -103,15 +103,15 @@ def test_a_client_disconnect_stops_the_code(place, tmp_path):
         assert run(client, "'free again'", tools=[tool]).output_text == "'free again'"
 
 
-@pytest.mark.parametrize("place", BACKENDS)
-def test_a_container_deleted_during_a_call(place, tmp_path):
-    with code_server(place, tmp_path) as server, server.client() as client:
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_container_deleted_during_a_call(backend, tmp_path):
+    with code_server(backend, tmp_path) as server, server.client() as client:
 
         def delete() -> None:
             (container,) = client.containers.list().data
             client.containers.delete(container.id)
 
-        response = run_and(client, "import time; time.sleep(60)", delete)
+        response = run_with_callback(client, "import time; time.sleep(60)", delete)
         assert response.status == "completed"
         assert calls_of(response)[0].status == "failed"
         assert client.containers.list().data == []
@@ -126,7 +126,7 @@ def test_a_server_killed_during_a_call_leaves_no_processes(tmp_path):
             server.kill()
 
         with pytest.raises(openai.APIConnectionError):
-            run_and(client, "import time; time.sleep(60)", kill)
+            run_with_callback(client, "import time; time.sleep(60)", kill)
         assert len(below) > 2
         eventually(lambda: not any(map(is_running, below)), "everything that it had started ends with it")
 

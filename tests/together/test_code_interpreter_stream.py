@@ -78,9 +78,9 @@ def shapes(events: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
 
 
 def test_event_order_and_keys(server):
-    place = ["item_id", "output_index", "sequence_number", "type"]
-    delta = sorted([*place, "delta", "obfuscation"])
-    part = sorted([*place, "content_index"])
+    common = ["item_id", "output_index", "sequence_number", "type"]
+    delta = sorted([*common, "delta", "obfuscation"])
+    part = sorted([*common, "content_index"])
     item = ["item", "output_index", "sequence_number", "type"]
     code = ["code", "container_id", "id", "outputs", "status", "type"]
     message = ["content", "id", "role", "status", "type"]
@@ -90,11 +90,11 @@ def test_event_order_and_keys(server):
     def code_call(*outputs: list[str]) -> list[tuple[Any, ...]]:
         return [
             ("response.output_item.added", item, code, []),
-            ("response.code_interpreter_call.in_progress", place, [], []),
+            ("response.code_interpreter_call.in_progress", common, [], []),
             ("response.code_interpreter_call_code.delta", delta, [], []),
-            ("response.code_interpreter_call_code.done", sorted([*place, "code"]), [], []),
-            ("response.code_interpreter_call.interpreting", place, [], []),
-            ("response.code_interpreter_call.completed", place, [], []),
+            ("response.code_interpreter_call_code.done", sorted([*common, "code"]), [], []),
+            ("response.code_interpreter_call.interpreting", common, [], []),
+            ("response.code_interpreter_call.completed", common, [], []),
             ("response.output_item.done", item, code, list(outputs)),
         ]
 

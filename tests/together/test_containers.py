@@ -12,7 +12,7 @@ import pytest
 from fixtures_container_server import execute, files, read
 from fixtures_server import run_server
 
-# ── the life of a container ──────────────────────────────────────────────────────────────────────────────────────────
+# ── lifecycle ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_a_container_has_the_requested_properties(client):

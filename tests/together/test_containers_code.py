@@ -162,7 +162,7 @@ def test_executions_of_one_container_are_serialized_in_order(env, client, contai
 
     def append(number):
         code = f"log.append(('begin', {number}))\ntime.sleep(0.05)\nlog.append(('end', {number}))"
-        with env.server.client(env.server.keys["ours"]) as sdk:
+        with env.server.client(env.server.keys["owner"]) as sdk:
             return execute(sdk, container.id, code)["status"]
 
     with ThreadPoolExecutor(8) as threads:

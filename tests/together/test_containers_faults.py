@@ -56,7 +56,7 @@ def running_code(server, container_id, code=FOREVER):
         yield lines
 
 
-# ── a sandbox that dies ──────────────────────────────────────────────────────────────────────────────────────────────
+# ── killed sandbox ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_an_unreachable_sandbox_server_does_not_hang(tmp_path):
         assert [one.id for one in client.containers.list()] == [container.id]
 
 
-# ── a server that dies ───────────────────────────────────────────────────────────────────────────────────────────────
+# ── killed server ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_server_killed_during_a_call(broken):
@@ -158,7 +158,7 @@ def test_a_stopped_server_leaves_no_processes(broken):
         assert broken.sandbox.sessions() == []
 
 
-# ── disks ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── full disk and locked database ─────────────────────────────────────────────────────────────────────────────────────
 
 
 @contextmanager
@@ -230,7 +230,7 @@ def test_an_upload_to_a_full_container_keeps_the_old_file(shaken):
         assert read(client, container.id, kept.id) == b"kept"
 
 
-# ── callers who go ───────────────────────────────────────────────────────────────────────────────────────────────────
+# ── disconnected and slow clients ─────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_an_aborted_upload_keeps_the_old_file(shaken):
@@ -276,7 +276,7 @@ def test_an_unread_download_does_not_block_others(shaken):
         assert len(read(client, container.id, file.id)) == 64 << 20
 
 
-# ── many ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── leaks ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def descriptors(server) -> int:

@@ -22,24 +22,24 @@ from waiting import wait_until
 SHORT = {"containers": {"expires_after": 0.04}}  # not even three seconds
 
 
-# ── whose is it ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── tenants ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_containers_of_another_tenant_are_not_found(env, client, container):
-    file = client.containers.files.create(container.id, file=("a.txt", b"ours"))
-    upload = client.files.create(file=("u.txt", b"ours too"), purpose="user_data")
+    file = client.containers.files.create(container.id, file=("a.txt", b"owner"))
+    upload = client.files.create(file=("u.txt", b"upload"), purpose="user_data")
     absent = "cntr_00000000000000000000000000000000"
     path = f"/v1/containers/{container.id}"
-    with env.server.client(env.server.keys["theirs"]) as theirs, env.http("theirs") as http:
+    with env.server.client(env.server.keys["other_tenant"]) as other_client, env.http("other_tenant") as http:
         for attempt in (
-            theirs.containers.retrieve,
-            theirs.containers.delete,
-            theirs.containers.files.list,
-            lambda name: theirs.containers.files.create(name, file=("b.txt", b"theirs")),
-            lambda name: theirs.containers.files.retrieve(file.id, container_id=name),
-            lambda name: theirs.containers.files.delete(file.id, container_id=name),
-            lambda name: read(theirs, name, file.id),
-            lambda name: execute(theirs, name, "open('a.txt').read()"),
+            other_client.containers.retrieve,
+            other_client.containers.delete,
+            other_client.containers.files.list,
+            lambda name: other_client.containers.files.create(name, file=("b.txt", b"other")),
+            lambda name: other_client.containers.files.retrieve(file.id, container_id=name),
+            lambda name: other_client.containers.files.delete(file.id, container_id=name),
+            lambda name: read(other_client, name, file.id),
+            lambda name: execute(other_client, name, "open('a.txt').read()"),
         ):
             with pytest.raises(openai.NotFoundError) as refused:
                 attempt(container.id)
@@ -49,38 +49,38 @@ def test_containers_of_another_tenant_are_not_found(env, client, container):
         assert http.get(f"{path}/archive").status_code == 404
         assert http.put(f"{path}/archive", content=b"").status_code == 404
         with pytest.raises(openai.BadRequestError):
-            theirs.containers.create(name="x", file_ids=[upload.id])
-        assert theirs.containers.list().data == []
+            other_client.containers.create(name="x", file_ids=[upload.id])
+        assert other_client.containers.list().data == []
 
-        own = theirs.containers.create(name="x")
+        own = other_client.containers.create(name="x")
         with pytest.raises(openai.NotFoundError):
-            read(theirs, own.id, file.id)  # a file of one tenant, through a container of another
+            read(other_client, own.id, file.id)  # a file of one tenant, through a container of another
         with pytest.raises(openai.BadRequestError):
-            theirs.containers.files.create(own.id, file_id=upload.id)
-        theirs.containers.delete(own.id)
-    assert read(client, container.id, file.id) == b"ours"
+            other_client.containers.files.create(own.id, file_id=upload.id)
+        other_client.containers.delete(own.id)
+    assert read(client, container.id, file.id) == b"owner"
     assert set(files(client, container.id)) == {"/mnt/data/a.txt"}
 
 
 def test_keys_of_one_tenant_share_containers(env, client, container):
     execute(client, container.id, "x = 1")
-    with env.server.client(env.server.keys["colleague"]) as colleague:
-        assert execute(colleague, container.id, "x + 1")["result"] == "2"
+    with env.server.client(env.server.keys["second_key"]) as second_client:
+        assert execute(second_client, container.id, "x + 1")["result"] == "2"
 
 
-# ── how much ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── quotas ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.fixture
-def thrifty(env):
-    """A client of a tenant of its own."""
-    with env.server.client(env.server.keys["thrifty"]) as sdk:
+def quota_client(env):
+    """A client of a tenant whose containers are deleted afterwards: only these tests fill its quotas."""
+    with env.server.client(env.server.keys["quota_tenant"]) as sdk:
         yield sdk
         for container in sdk.containers.list(limit=100):
             sdk.containers.delete(container.id)
 
 
-def over(error) -> str:
+def exceeded_quota(error) -> str:
     """The exceeded quota of a 429, which the SDK must not retry."""
     raised = error.value
     assert (raised.status_code, raised.code, raised.type) == (429, "insufficient_quota", "insufficient_quota")
@@ -88,40 +88,40 @@ def over(error) -> str:
     return raised.message.partition("quota of ")[2].partition(":")[0]
 
 
-def test_the_container_quota(thrifty):
-    made = [thrifty.containers.create(name="x").id for _ in range(6)]
+def test_the_container_quota(quota_client):
+    made = [quota_client.containers.create(name="x").id for _ in range(6)]
     with pytest.raises(openai.RateLimitError) as error:
-        thrifty.containers.create(name="one too many")
+        quota_client.containers.create(name="one too many")
 
-    assert over(error) == "containers"
-    thrifty.containers.delete(made[0])
-    assert thrifty.containers.create(name="x").status == "running"
+    assert exceeded_quota(error) == "containers"
+    quota_client.containers.delete(made[0])
+    assert quota_client.containers.create(name="x").status == "running"
 
 
-def test_the_container_quota_under_concurrency(env, thrifty):
+def test_the_container_quota_under_concurrency(env, quota_client):
     def create(_):
-        with env.server.client(env.server.keys["thrifty"]) as sdk, suppress(openai.RateLimitError):
+        with env.server.client(env.server.keys["quota_tenant"]) as sdk, suppress(openai.RateLimitError):
             return sdk.containers.create(name="x").id
 
     with ThreadPoolExecutor(12) as threads:
         made = [one for one in threads.map(create, range(12)) if one]
-    assert len(made) == len(thrifty.containers.list().data) == 6
+    assert len(made) == len(quota_client.containers.list().data) == 6
 
 
-def test_the_memory_quota(thrifty):
-    thrifty.containers.create(name="x", memory_limit="4g")
+def test_the_memory_quota(quota_client):
+    quota_client.containers.create(name="x", memory_limit="4g")
     with pytest.raises(openai.RateLimitError) as error:
-        thrifty.containers.create(name="x", memory_limit="16g")
-    assert over(error) == "memory"
-    thrifty.containers.create(name="x", memory_limit="4g")
+        quota_client.containers.create(name="x", memory_limit="16g")
+    assert exceeded_quota(error) == "memory"
+    quota_client.containers.create(name="x", memory_limit="4g")
     with pytest.raises(openai.RateLimitError):
-        thrifty.containers.create(name="x")
+        quota_client.containers.create(name="x")
 
 
-def test_the_disk_quota(env, thrifty):
-    one, other = thrifty.containers.create(name="x"), thrifty.containers.create(name="y")
-    first = thrifty.containers.files.create(one.id, file=("a", b"x" * 5_000_000))
-    large = thrifty.files.create(file=("large", b"x" * 5_000_000), purpose="user_data")
+def test_the_disk_quota(env, quota_client):
+    one, other = quota_client.containers.create(name="x"), quota_client.containers.create(name="y")
+    first = quota_client.containers.files.create(one.id, file=("a", b"x" * 5_000_000))
+    large = quota_client.files.create(file=("large", b"x" * 5_000_000), purpose="user_data")
     whole = io.BytesIO()
     with tarfile.open(fileobj=whole, mode="w") as archive:
         member = tarfile.TarInfo("b")
@@ -129,32 +129,32 @@ def test_the_disk_quota(env, thrifty):
         archive.addfile(member, io.BytesIO(b"x" * 5_000_000))
 
     for attempt in (
-        lambda: thrifty.containers.files.create(other.id, file=("b", b"x" * 5_000_000)),
-        lambda: thrifty.containers.files.create(other.id, file_id=large.id),
-        lambda: thrifty.containers.create(name="z", file_ids=[large.id]),
+        lambda: quota_client.containers.files.create(other.id, file=("b", b"x" * 5_000_000)),
+        lambda: quota_client.containers.files.create(other.id, file_id=large.id),
+        lambda: quota_client.containers.create(name="z", file_ids=[large.id]),
     ):
         with pytest.raises(openai.RateLimitError) as error:
             attempt()
-        assert over(error) == "disk"
-    with env.http("thrifty") as http:
+        assert exceeded_quota(error) == "disk"
+    with env.http("quota_tenant") as http:
         answer = http.put(f"/v1/containers/{other.id}/archive", content=whole.getvalue())
     assert (answer.status_code, answer.json()["error"]["code"]) == (429, "insufficient_quota")
 
-    wait_until(lambda: files(thrifty, other.id) == {})
-    assert len(thrifty.containers.list().data) == 2
-    thrifty.containers.files.delete(first.id, container_id=one.id)
-    assert thrifty.containers.files.create(other.id, file=("b", b"x" * 5_000_000)).bytes == 5_000_000
+    wait_until(lambda: files(quota_client, other.id) == {})
+    assert len(quota_client.containers.list().data) == 2
+    quota_client.containers.files.delete(first.id, container_id=one.id)
+    assert quota_client.containers.files.create(other.id, file=("b", b"x" * 5_000_000)).bytes == 5_000_000
 
 
-def test_code_runs_again_after_files_are_deleted(thrifty):
-    container = thrifty.containers.create(name="x")
-    ran = execute(thrifty, container.id, "open('a', 'wb').write(bytes(9_000_000))")
+def test_code_runs_again_after_files_are_deleted(quota_client):
+    container = quota_client.containers.create(name="x")
+    ran = execute(quota_client, container.id, "open('a', 'wb').write(bytes(9_000_000))")
     with pytest.raises(openai.RateLimitError) as error:
-        execute(thrifty, container.id, "1")
+        execute(quota_client, container.id, "1")
 
-    assert over(error) == "disk"
-    thrifty.containers.files.delete(ran["files"][0]["id"], container_id=container.id)
-    assert execute(thrifty, container.id, "1")["result"] == "1"
+    assert exceeded_quota(error) == "disk"
+    quota_client.containers.files.delete(ran["files"][0]["id"], container_id=container.id)
+    assert execute(quota_client, container.id, "1")["result"] == "1"
 
 
 def test_a_full_container_is_reported_and_stays_usable(client, container):
@@ -166,7 +166,7 @@ def test_a_full_container_is_reported_and_stays_usable(client, container):
     assert execute(client, container.id, "1 + 1")["result"] == "2"
 
 
-# ── how long ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── expiry ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.fixture(scope="module", params=BACKENDS)
@@ -254,7 +254,7 @@ def test_containers_are_forgotten_after_forget_after_days(tmp_path):
         assert running.rows("SELECT count(*) FROM containers") == [(0,)]
 
 
-# ── what is told ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── logs, metrics and spans ───────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_logs_contain_ids_and_tiers_and_neither_code_nor_data(env, client):

@@ -194,11 +194,11 @@ def test_store_false(backend: Backend):
 
 
 def test_bus_gets_the_events_of_the_session(backend: Backend):
-    bus, heard = InProcessDispatcher(), []
-    bus.subscribe(object, lambda event: heard.append(type(event)))
+    bus, received = InProcessDispatcher(), []
+    bus.subscribe(object, lambda event: received.append(type(event)))
     backend.adapter("greet").evaluate(text_prompt("Greet me."), session=Session(), bus=bus)
 
-    assert [kind.__name__ for kind in heard] == ["PromptRendered", "ModelResponded", "PromptExecuted"]
+    assert [kind.__name__ for kind in received] == ["PromptRendered", "ModelResponded", "PromptExecuted"]
 
 
 # ── errors of the response ───────────────────────────────────────────────────────────────────────────────────────────
@@ -228,7 +228,7 @@ def test_content_filter_error(backend: Backend):
 
 def test_unknown_model_raises_with_phase_request(backend: Backend):
     with pytest.raises(PromptEvaluationError, match="model_not_found") as caught:
-        backend.adapter("no such model", model="nobody").evaluate(text_prompt("Greet me."), session=Session())
+        backend.adapter("no such model", model="no-such-model").evaluate(text_prompt("Greet me."), session=Session())
 
     assert caught.value.phase == "request"
 
@@ -576,9 +576,9 @@ def test_recorded_openai_response_is_parsed(api: FakeResponsesApi, payload: dict
     answer = api.adapter(hosted_tools=hosted).evaluate(text_prompt("Roll dice."), session=session)
 
     ran = [item for item in payload["output"] if item["type"] == "code_interpreter_call"]
-    said = [part["text"] for item in payload["output"] for part in item.get("content") or []]
+    texts = [part["text"] for item in payload["output"] for part in item.get("content") or []]
     events = session[ToolInvoked].all()
-    assert answer.text == "\n\n".join(said)
+    assert answer.text == "\n\n".join(texts)
     assert [event.call_id for event in events] == [item["id"] for item in ran]
     assert [event.params for event in events] == [CodeInterpreterCall(one["code"], one["container_id"]) for one in ran]
     assert all(event.success for event in events)

@@ -180,18 +180,18 @@ def test_a_tool_that_cannot_be_prepared_is_a_503_that_names_it(client, server):
 
 
 def test_hosted_calls_run_and_client_side_calls_are_returned(client):
-    asked = client.responses.create(input="both", tools=[SEARCH, FUNCTION])
-    call = asked.output[-1]
+    first = client.responses.create(input="both", tools=[SEARCH, FUNCTION])
+    call = first.output[-1]
     output = {"type": "function_call_output", "call_id": call.call_id, "output": "2"}
-    answered = client.responses.create(previous_response_id=asked.id, input=[output], tools=[SEARCH, FUNCTION])
+    second = client.responses.create(previous_response_id=first.id, input=[output], tools=[SEARCH, FUNCTION])
 
-    assert kinds(asked.output) == [
+    assert kinds(first.output) == [
         ("message", "completed"),
         ("file_search_call", "completed"),
         ("function_call", "completed"),
     ]
     assert json.loads(call.arguments) == {"n": 1}
-    assert answered.output_text == "I read: 2"
+    assert second.output_text == "I read: 2"
 
 
 def test_hosted_and_client_side_calls_are_streamed_in_order(client):
@@ -273,7 +273,7 @@ def test_a_forced_choice_is_forced_once(client, upstream, choice, expected):
         FakeUpstream.chat(CALL), FakeUpstream.chat(CALL), FakeUpstream.chat(ModelAnswer(text="Found."))
     )
     response = client.responses.create(model="upstream", input="find", tools=[SEARCH], tool_choice=choice)
-    choices = [asked.body.get("tool_choice", "auto") for asked in upstream.requests]
+    choices = [request.body.get("tool_choice", "auto") for request in upstream.requests]
 
     assert choices == [expected, "auto", "auto"]
     assert [item.type for item in response.output] == ["file_search_call", "file_search_call", "message"]
@@ -283,7 +283,7 @@ def test_a_hosted_tool_is_offered_as_a_function(client, upstream):
     upstream.reset()
     upstream.set_replies(FakeUpstream.chat(CALL), FakeUpstream.chat(ModelAnswer(text="Found.")))
     client.responses.create(model="upstream", input="find", tools=[SEARCH], parallel_tool_calls=False)
-    first, second = (asked.body for asked in upstream.requests)
+    first, second = (request.body for request in upstream.requests)
 
     assert [tool["function"]["name"] for tool in first["tools"]] == ["file_search"]
     assert first["parallel_tool_calls"] is False

@@ -22,7 +22,7 @@ def server(tmp_path_factory):
     directory = tmp_path_factory.mktemp("server")
     keys = {
         "owner": create_key(directory, "owner", "--tenant", "a"),
-        "colleague": create_key(directory, "colleague", "--tenant", "a"),
+        "second_key": create_key(directory, "second_key", "--tenant", "a"),
         "other_tenant": create_key(directory, "other_tenant", "--tenant", "b"),
         "few": create_key(directory, "few", "--requests-per-minute", "2"),
         "few_async": create_key(directory, "few_async", "--requests-per-minute", "2"),
@@ -158,7 +158,7 @@ def test_objects_of_another_tenant_are_not_found(owner, other_tenant):
 def test_keys_of_one_tenant_share_objects(client, owner):
     response = owner.responses.create(input="hello")
 
-    assert client("colleague").responses.retrieve(response.id).id == response.id
+    assert client("second_key").responses.retrieve(response.id).id == response.id
 
 
 # ── limits ───────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -87,8 +87,8 @@ def _check_nothing_stuck_and_nothing_leaked(server, upstream):
 
 @pytest.mark.parametrize("name", BEFORE_OUTPUT)
 def test_a_failure_before_any_output_is_an_api_error(client, upstream, name):
-    play, status, code, wait = BEFORE_OUTPUT[name]
-    upstream.set_replies(play)
+    reply, status, code, wait = BEFORE_OUTPUT[name]
+    upstream.set_replies(reply)
     with pytest.raises(openai.APIStatusError) as caught:
         client.responses.create(model=name, input="hello")
 

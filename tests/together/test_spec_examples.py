@@ -152,10 +152,10 @@ RESEARCH = {
 
 @pytest.fixture
 def antwort(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    """antwort in the place of OpenAI, with a model of the name in the examples."""
-    place = tmp_path_factory.mktemp("antwort")
-    (place / "research.yaml").write_text(json.dumps(RESEARCH), encoding="utf-8")
-    with run_server(place, {"models": {"gpt-4.1": {"kind": "scripted", "script": "research.yaml"}}}) as server:
+    """antwort instead of OpenAI, with a model of the name in the examples."""
+    directory = tmp_path_factory.mktemp("antwort")
+    (directory / "research.yaml").write_text(json.dumps(RESEARCH), encoding="utf-8")
+    with run_server(directory, {"models": {"gpt-4.1": {"kind": "scripted", "script": "research.yaml"}}}) as server:
         monkeypatch.setenv("OPENAI_BASE_URL", f"{server.url}/v1")
         monkeypatch.setenv("OPENAI_API_KEY", "none")
         yield server
@@ -251,7 +251,7 @@ CITED = {
 
 @pytest.fixture
 def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeResponsesApi]:
-    """Prepared responses in the place of OpenAI."""
+    """Prepared responses instead of OpenAI."""
     with responses_api(*[response(CODE, message("The mean is 3.", CITED))] * 2) as fake:
         fake.routes["GET /containers/cntr_1/files/cfile_1/content"] = lambda request: FakeResponse(b"PNG")
         monkeypatch.setenv("OPENAI_BASE_URL", fake.url)
@@ -295,10 +295,10 @@ ANALYSIS = {
 @needs_the_specs
 def test_code_interpreter_runs_as_written_on_antwort(run_block, tmp_path_factory, monkeypatch, capsys):
     """As above, with the file id of antwort: the example expects an id of an earlier upload."""
-    place = tmp_path_factory.mktemp("antwort")
-    (place / "analysis.yaml").write_text(json.dumps(ANALYSIS), encoding="utf-8")
+    directory = tmp_path_factory.mktemp("antwort")
+    (directory / "analysis.yaml").write_text(json.dumps(ANALYSIS), encoding="utf-8")
     models = {"gpt-4.1": {"kind": "scripted", "script": "analysis.yaml"}}
-    with run_server(place, {"models": models, "providers": {"code_interpreter": {"enabled": True}}}) as server:
+    with run_server(directory, {"models": models, "providers": {"code_interpreter": {"enabled": True}}}) as server:
         monkeypatch.setenv("OPENAI_BASE_URL", f"{server.url}/v1")
         monkeypatch.setenv("OPENAI_API_KEY", "none")
         with server.client() as client:
@@ -354,7 +354,7 @@ def test_native_tool_is_evaluated(run_block, api):
     assert api.bodies[0]["tools"] == [{"type": "web_search"}]
 
 
-# ── In our own words ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Variations of the examples ────────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(slots=True)
@@ -426,9 +426,9 @@ def test_custom_native_section_renders_no_text():
 def test_native_and_function_tools_in_one_evaluation():
     searched = ToolResult.ok({"results": ["a.txt"]})
     bus, session = InProcessEventBus(), Session()
-    heard: list[object] = []
+    received: list[object] = []
     for event_type in (PromptRendered, ToolInvoked, PromptExecuted):
-        bus.subscribe(event_type, heard.append)
+        bus.subscribe(event_type, received.append)
     script = [
         call("echo", text="hello"),
         native("file_search", params={"queries": ["cats"]}, result=searched, provider="openai", text="Done."),
@@ -439,10 +439,10 @@ def test_native_and_function_tools_in_one_evaluation():
     )
 
     assert (response.text, response.output) == ("Done.", None)
-    assert [type(event) for event in heard] == [PromptRendered, ToolInvoked, ToolInvoked, PromptExecuted]
-    ours, theirs = session[ToolInvoked].all()
-    assert (ours.name, ours.origin, ours.params) == ("echo", "client", Echo("hello"))
-    assert (theirs.name, theirs.origin, theirs.provider, theirs.result) == (
+    assert [type(event) for event in received] == [PromptRendered, ToolInvoked, ToolInvoked, PromptExecuted]
+    client_call, provider_call = session[ToolInvoked].all()
+    assert (client_call.name, client_call.origin, client_call.params) == ("echo", "client", Echo("hello"))
+    assert (provider_call.name, provider_call.origin, provider_call.provider, provider_call.result) == (
         "file_search",
         "provider",
         "openai",

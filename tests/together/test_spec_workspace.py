@@ -72,10 +72,10 @@ ANSWERS = [
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    """antwort in the place of OpenAI, with a model of the name in the stories."""
+    """antwort instead of OpenAI, with a model of the name in the stories."""
     models = {MODEL: {"kind": "scripted", "script": "script.yaml"}}
-    place = tmp_path_factory.mktemp("antwort")
-    with code_server("local", place, script={**script({}), "answers": ANSWERS}, models=models) as running:
+    directory = tmp_path_factory.mktemp("antwort")
+    with code_server("local", directory, script={**script({}), "answers": ANSWERS}, models=models) as running:
         yield running
 
 
@@ -190,9 +190,9 @@ def test_story_3_hybrid_tools(run_block, server):
 
     assert not refusal or "web_search" in refusal
     assert response.output == AnalysisResult(30)
-    ours, theirs = session[ToolInvoked].all()
-    assert (ours.name, ours.result.value) == ("run_query", defined["QueryResult"]([{"total": 30}], 1))
-    assert (theirs.name, theirs.origin) == ("code_interpreter", "provider")
+    client_call, provider_call = session[ToolInvoked].all()
+    assert (client_call.name, client_call.result.value) == ("run_query", defined["QueryResult"]([{"total": 30}], 1))
+    assert (provider_call.name, provider_call.origin) == ("code_interpreter", "provider")
 
 
 def listed(workspace: Any, adapter: OpenAIAdapter) -> str:

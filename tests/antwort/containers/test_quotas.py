@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
-from fixtures_containers import THEM, US, chunks
+from fixtures_containers import OTHER_OWNER, OWNER, chunks
 
 from antwort.api.errors import ApiError
 from antwort.containers import ContainerSpec
@@ -36,8 +36,8 @@ async def taken(disk, owner, content) -> int:
 
 
 async def test_content_within_the_quota_passes(disk):
-    assert await taken(disk, US, chunks(b"a", b"", b"bc")) == 3
-    assert await taken(disk, US, chunks(*[bytes(MIB)] * 10)) == 10 * MIB
+    assert await taken(disk, OWNER, chunks(b"a", b"", b"bc")) == 3
+    assert await taken(disk, OWNER, chunks(*[bytes(MIB)] * 10)) == 10 * MIB
 
 
 async def test_content_over_the_quota_is_stopped(disk):
@@ -49,11 +49,11 @@ async def test_content_over_the_quota_is_stopped(disk):
             yield bytes(MIB)
 
     with pytest.raises(ApiError) as error:
-        await taken(disk, US, endless())
+        await taken(disk, OWNER, endless())
     assert (error.value.status, error.value.should_retry) == (429, False)
     assert len(sent) <= 14
     with pytest.raises(ApiError):
-        await taken(disk, US, chunks(bytes(10 * MIB + 1)))
+        await taken(disk, OWNER, chunks(bytes(10 * MIB + 1)))
 
 
 async def test_concurrent_uploads_of_a_tenant_share_one_quota(disk):
@@ -63,14 +63,14 @@ async def test_concurrent_uploads_of_a_tenant_share_one_quota(disk):
         yield bytes(6 * MIB)
         await arrived.wait()
 
-    first = asyncio.ensure_future(taken(disk, US, slow()))
+    first = asyncio.ensure_future(taken(disk, OWNER, slow()))
     await asyncio.sleep(0.05)
     with pytest.raises(ApiError):
-        await taken(disk, US, chunks(bytes(6 * MIB)))
-    assert await taken(disk, THEM, chunks(bytes(6 * MIB))) == 6 * MIB
+        await taken(disk, OWNER, chunks(bytes(6 * MIB)))
+    assert await taken(disk, OTHER_OWNER, chunks(bytes(6 * MIB))) == 6 * MIB
     arrived.set()
     assert await first == 6 * MIB
-    await disk.check(US, 10 * MIB)  # nothing is counted any more
+    await disk.check(OWNER, 10 * MIB)  # nothing is counted any more
 
 
 async def test_a_failed_upload_is_no_longer_counted(disk):
@@ -80,8 +80,8 @@ async def test_a_failed_upload_is_no_longer_counted(disk):
 
     for _ in range(3):
         with pytest.raises(ConnectionResetError):
-            await taken(disk, US, torn())
-    await disk.check(US, 10 * MIB)
+            await taken(disk, OWNER, torn())
+    await disk.check(OWNER, 10 * MIB)
 
 
 @pytest.mark.parametrize("what", ["containers", "memory", "disk"])
@@ -94,10 +94,10 @@ def test_a_quota_error_says_what_to_do(what):
 
 async def test_files_in_containers_count_towards_the_quota(env):
     containers = env.restart(max_disk=1000)
-    container = await containers.create(US, ContainerSpec(name="x"))
-    await containers.add_file(US, container.id, "a", chunks(bytes(600)))
+    container = await containers.create(OWNER, ContainerSpec(name="x"))
+    await containers.add_file(OWNER, container.id, "a", chunks(bytes(600)))
     with pytest.raises(ApiError):
-        await containers.add_file(US, container.id, "b", chunks(bytes(600)))
-    await containers.add_file(US, container.id, "a", chunks(bytes(300)))
-    await containers.add_file(US, container.id, "b", chunks(bytes(600)))
+        await containers.add_file(OWNER, container.id, "b", chunks(bytes(600)))
+    await containers.add_file(OWNER, container.id, "a", chunks(bytes(300)))
+    await containers.add_file(OWNER, container.id, "b", chunks(bytes(600)))
     await containers.aclose()

@@ -1,8 +1,8 @@
 """`OpenAIAdapter`: evaluates prompts with the Responses API of OpenAI, or of any server that implements it.
 
-`adapters.core` has the agent loop. This adapter adds: `render` adds the tools of `hosted_tools`; `choose` resolves
-`tool_choice`; `connect` creates a `Conversation`, which checks the prompt and then sends the requests. Responses are
-parsed in `responses.parsing`, tool by tool in `native_tools`.
+`adapters.core` drives the agent loop. This adapter adds `native_tools`, from `hosted_tools`; `resolve_tool_choice`,
+which also takes the API's own forms; and `connect`, which creates a `ResponsesConversation`: it checks the prompt and
+then sends the requests. Responses are parsed in `responses.parsing`, tool by tool in `native_tools`.
 """
 
 from __future__ import annotations

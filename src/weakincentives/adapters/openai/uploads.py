@@ -68,7 +68,7 @@ class Uploads:
 
 
 def plan_uploads(params: ToolParams, cleanup: ExitStack) -> Uploads | None:
-    """Find host mounts in the tools and copy their files to a temporary directory. Raises `ConfigError`."""
+    """Find host mounts in the tools and copy their files to a temporary directory. Raises `ToolConfigError`."""
     for one in params.native:
         config = one.declaration.config
         if not isinstance(config, CodeInterpreterConfig):

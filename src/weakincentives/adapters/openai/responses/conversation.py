@@ -1,6 +1,6 @@
-"""`Conversation`: the requests of one evaluation to the Responses API: body, container, retry after expiry, response.
+"""`ResponsesConversation`: the requests of one evaluation to the Responses API: body, container, expiry, response.
 
-A `Conversation` is the adapter's `Connection`. It is created before anything is sent, and checks the prompt's tools.
+It is the adapter's `Connection`, created before anything is sent, and checks the prompt's tools.
 """
 
 from __future__ import annotations

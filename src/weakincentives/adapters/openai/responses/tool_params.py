@@ -52,7 +52,7 @@ class ToolParams:
         return next((one for one in self.native if one.declaration.slot == slot), None)
 
     def needs_container(self) -> bool:
-        """Whether some tool runs in a container that a section supplies. `ConfigError` if a tool names another."""
+        """Whether some tool runs in a container that a section supplies. `ToolConfigError` if a tool names another."""
         needed = [one.capability.needs_container(one.wire) for one in self.native]  # all of them are checked
         return any(needed)
 

@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import pytest
-from fixtures_containers import THEM, US, ContainerEnv
+from fixtures_containers import OTHER_OWNER, OWNER, ContainerEnv
 
 from antwort.api.errors import ApiError
 from antwort.api.items import Item, read
@@ -50,7 +50,7 @@ def provider(env: ContainerEnv, tiers: tuple[str, ...] = ("1g", "4g"), **setting
 
 
 async def prepared(
-    env: ContainerEnv, *given: Item, tool=AUTO, history: tuple[Item, ...] = (), owner: Owner = US
+    env: ContainerEnv, *given: Item, tool=AUTO, history: tuple[Item, ...] = (), owner: Owner = OWNER
 ) -> PreparedCodeInterpreter:
     context = ToolContext(
         owner=owner, response_id="resp_1", history=[*history, *given], given=given, include=frozenset()
@@ -92,7 +92,7 @@ async def test_a_response_without_calls_creates_neither_container_nor_sandbox(en
     tool = await prepared(env, message())
 
     assert tool.specs == (SPEC,)
-    assert (await env.containers.page(US, PageQuery())).data == []
+    assert (await env.containers.page(OWNER, PageQuery())).data == []
     assert not env.sandboxes.acquiring.is_set()
 
 
@@ -166,7 +166,7 @@ async def test_a_named_container_must_exist_and_be_running_and_the_owners(env):
     container = await env.create()
     await prepared(env, message(), tool=CodeInterpreterTool(container))
     with pytest.raises(ApiError, match="not found"):
-        await prepared(env, message(), tool=CodeInterpreterTool(container), owner=THEM)
+        await prepared(env, message(), tool=CodeInterpreterTool(container), owner=OTHER_OWNER)
     env.now += 3600
     with pytest.raises(ApiError, match=r"Container is expired\."):
         await prepared(env, message(), tool=CodeInterpreterTool(container))
@@ -198,7 +198,7 @@ async def test_a_later_response_copies_files_again_after_the_loss_of_the_sandbox
 async def test_a_deleted_upload_is_skipped(env):
     uploaded = await env.upload("a.txt", b"old")
     history = (message({"type": "input_file", "file_id": uploaded}),)
-    await env.store.delete_file(US, uploaded)
+    await env.store.delete_file(OWNER, uploaded)
     tool = await prepared(env, message(), history=history)
 
     assert (await run_code(tool, "1 + 1")).text == "2"
@@ -209,7 +209,7 @@ async def test_a_deleted_auto_container_is_replaced_by_the_next_call(env):
     tool = await prepared(env, given)
     assert (await run_code(tool, "x = 1")).item["status"] == "completed"
     late = await tool.open("code_interpreter", "call_2")
-    await env.containers.delete(US, late.item["container_id"])
+    await env.containers.delete(OWNER, late.item["container_id"])
     next_one = await tool.open("code_interpreter", "call_3")
     assert next_one.item["container_id"] != late.item["container_id"]
 
@@ -223,10 +223,10 @@ async def test_a_deleted_auto_container_is_replaced_by_the_next_call(env):
 async def test_a_deleted_named_container_is_not_replaced(env):
     container_id = await env.create()
     tool = await prepared(env, tool=CodeInterpreterTool(container_id))
-    await env.containers.delete(US, container_id)
+    await env.containers.delete(OWNER, container_id)
 
     assert (await run_code(tool, "1")).item["status"] == "failed"
-    page = await env.containers.page(US, PageQuery())
+    page = await env.containers.page(OWNER, PageQuery())
     assert page.data == []
 
 
@@ -244,11 +244,11 @@ async def test_a_leased_container_does_not_expire(env):
     env.now += 20 * 60
     await env.containers.expire_idle()
     for one in (container_id, call.item["container_id"]):
-        assert (await env.containers.get(US, one)).status == "expired"
+        assert (await env.containers.get(OWNER, one)).status == "expired"
 
 
 async def test_a_call_without_a_container_fails_with_the_reason(env):
-    context = ToolContext(owner=US, response_id="resp_1", history=[], given=[], include=frozenset())
+    context = ToolContext(owner=OWNER, response_id="resp_1", history=[], given=[], include=frozenset())
     tool = await provider(env, max_memory=1).prepare(AUTO, "tools[0]", context)
     call = await tool.open("code_interpreter", "call_1")
 
