@@ -18,12 +18,7 @@ _MAX_LENGTH_DIGITS: Final = 20
 
 
 async def stream_body(
-    request: Request,
-    limit: int | None,
-    *,
-    stall_timeout: float,
-    drain: int = 0,
-    what: str = "the request body",
+    request: Request, limit: int | None, *, stall_timeout: float, drain: int = 0, what: str = "the request body"
 ) -> AsyncGenerator[bytes, None]:
     """The body in chunks, at most `limit` bytes; `TooLarge`, `BodyTimeout` or `ClientDisconnect`.
 

@@ -18,13 +18,7 @@ from antwort.models.replay_hosted_calls import replay_call, replay_output
 Body: TypeAlias = dict[str, Any]
 ReplayReasoning: TypeAlias = Literal["sealed", "all", "drop"]
 
-_FORWARDED_TYPES = {
-    "message",
-    "function_call",
-    "function_call_output",
-    "custom_tool_call",
-    "custom_tool_call_output",
-}
+_FORWARDED_TYPES = {"message", "function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output"}
 _LOCAL_FIELDS = {"id", "status", "created_by"}
 
 

@@ -142,8 +142,7 @@ class FileTree:
     def _open_root(self) -> int:
         with self._close_lock:
             if not self._roots:
-                message = "the container has ended"
-                raise NotFound(message)
+                raise NotFound("the container has ended")
             return _duplicate(self._roots[0])
 
     def close(self) -> None:
@@ -159,8 +158,7 @@ class FileTree:
         info = os.fstat(descriptor)
         if not stat.S_ISREG(info.st_mode):
             os.close(descriptor)
-            message = f"{path!r} is not a regular file"
-            raise BadPath(message)
+            raise BadPath(f"{path!r} is not a regular file")
         return descriptor, info.st_size
 
     def open_write(self, path: str, mode: int = 0o644) -> PendingFile:
@@ -212,8 +210,7 @@ class FileTree:
         descriptor, size = self.open_read(path)
         with os.fdopen(descriptor, "rb") as file:
             if size > limit:
-                message = f"{path!r} has {size} bytes, more than the {limit} allowed here"
-                raise TooLarge(message)
+                raise TooLarge(f"{path!r} has {size} bytes, more than the {limit} allowed here")
             return file.read(limit)
 
     def write(self, path: str, data: bytes) -> None:
@@ -422,8 +419,7 @@ def _remove_empty_directories(name: str, parent: int, depth: int) -> None:
 
 def _remove_below(name: str, parent: int, depth: int) -> None:
     if depth > 2 * _MAX_DEPTH:  # each level holds a descriptor
-        message = "the directory is too deep to remove; end the container instead"
-        raise TooLarge(message)
+        raise TooLarge("the directory is too deep to remove; end the container instead")
     directory = _open(name, _OPEN_DIRECTORY, parent, name)
     try:
         for child in os.listdir(directory):  # noqa: PTH208 - a descriptor has no pathlib

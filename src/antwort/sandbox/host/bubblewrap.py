@@ -142,12 +142,7 @@ class MountArguments:
             self.read_only(path, str(path))
 
     def launch(
-        self,
-        inside: list[str],
-        environment: dict[str, str],
-        uid: int | None,
-        *,
-        network: bool = False,
+        self, inside: list[str], environment: dict[str, str], uid: int | None, *, network: bool = False
     ) -> Launch:
         program = find_bwrap()
         if program is None:

@@ -337,8 +337,7 @@ def _attach(directory: Path, pids: list[int]) -> None:
 
 def _check_controllers(directory: Path, controllers: frozenset[str]) -> None:
     if not controllers <= _words(directory / "cgroup.controllers"):
-        message = "controllers are not enabled: the parent cgroup was not claimed"
-        raise OSError(message)
+        raise OSError("controllers are not enabled: the parent cgroup was not claimed")
 
 
 def _undo_create(directory: Path, parent: Path) -> None:

@@ -33,8 +33,7 @@ _ARCHIVE_SUFFIXES: Final = (
 def check_requirements(requirements: list[str]) -> list[str]:
     """The requirements normalized, sorted and without duplicates, or `BadRequirement`."""
     if len(requirements) > MAX_REQUIREMENTS:
-        message = f"{len(requirements)} requirements are more than the {MAX_REQUIREMENTS} allowed"
-        raise BadRequirement(message)
+        raise BadRequirement(f"{len(requirements)} requirements are more than the {MAX_REQUIREMENTS} allowed")
     return sorted({_check_one(line) for line in requirements})
 
 

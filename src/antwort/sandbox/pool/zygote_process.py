@@ -87,8 +87,7 @@ class ZygoteProcess:
     async def fork(self, name: str, descriptors: list[int], on_exit: OnExit) -> ProcessHandle:
         """Fork a container with these descriptors; returns its first process."""
         if not self.alive:
-            message = "the zygote has ended"
-            raise CannotStart(message)
+            raise CannotStart("the zygote has ended")
         forked: asyncio.Future[ProcessHandle] = asyncio.get_running_loop().create_future()
         self._forks[name] = forked
         self._exit_callbacks[name] = on_exit
