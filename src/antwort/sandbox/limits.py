@@ -34,6 +34,5 @@ def tier(name: str, *, host_bytes: int) -> ContainerLimits:
     if memory is None:
         raise Refused(f"unknown memory tier {name!r}; valid tiers: {', '.join(TIERS)}")
     if memory > host_bytes:
-        message = f"memory tier {name} needs more than this host's {host_bytes / GIB:.1f} GiB; choose a smaller one"
-        raise Refused(message)
+        raise Refused(f"memory tier {name} needs more than the host's {host_bytes / GIB:.1f} GiB; choose a smaller one")
     return ContainerLimits(memory_bytes=memory, disk_bytes=memory // 2)

@@ -71,9 +71,8 @@ class ZygoteProcess:
             await zygote.stop()
             if isinstance(error, asyncio.CancelledError):
                 raise
-            raise CannotStart(
-                f"a zygote did not start: {error or 'timed out'}; {await zygote._read_stderr()}"
-            ) from error
+            stderr = await zygote._read_stderr()
+            raise CannotStart(f"a zygote did not start: {error or 'timed out'}; {stderr}") from error
         return zygote
 
     @property
