@@ -67,6 +67,7 @@ def test_idle_connections_do_not_keep_out_new_ones(serve):
 
 def test_above_the_connection_limit_the_response_is_503_with_json_and_retry_after():
     with subprocess.Popen([sys.executable, "-c", ONE_CONNECTION], stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
         try:
             host, _, port = server.stdout.readline().strip().removeprefix("http://").partition(":")
             assert _get(host, int(port), "/other")[0] == 200
