@@ -3,6 +3,7 @@
     ChatCompletions    any server with OpenAI's chat completions API: vLLM, Ollama, llama.cpp, LM Studio
     Responses          a server with the Responses API
     Scripted           answers from a YAML file; for tests and offline examples
+    Upstream           the HTTP client that the first two use
     RetryingModel      wraps one of them: retries, total timeout, circuit breaker, instrumentation
 
 The embedded model needs an extra and is imported from `antwort.models.embedded`.
@@ -12,24 +13,10 @@ The embedded model needs an extra and is imported from `antwort.models.embedded`
 from __future__ import annotations
 
 from antwort.models.chat.completions import ChatCompletions
-from antwort.models.chat.messages import ChatDialect
 from antwort.models.responses.model import Responses
-from antwort.models.retry import CircuitBreaker, RetryingModel, RetryPolicy
+from antwort.models.retry import RetryingModel
 from antwort.models.scripted.model import Scripted
-from antwort.models.scripted.script import Script, ScriptError, load_script, parse_script
-from antwort.models.upstream import Timeouts
+from antwort.models.scripted.script import parse_script
+from antwort.models.upstream import Upstream
 
-__all__ = [
-    "ChatCompletions",
-    "ChatDialect",
-    "CircuitBreaker",
-    "Responses",
-    "RetryPolicy",
-    "RetryingModel",
-    "Script",
-    "ScriptError",
-    "Scripted",
-    "Timeouts",
-    "load_script",
-    "parse_script",
-]
+__all__ = ["ChatCompletions", "Responses", "RetryingModel", "Scripted", "Upstream", "parse_script"]

@@ -135,11 +135,10 @@ class CallAssembler:
         yield CallPiece(call.index, call.name, self._assign_id(call), arguments)
 
     def _assign_id(self, call: _PartialCall) -> str:
-        identifier = (
-            self._new_call_id() if not call.upstream_id or call.upstream_id in self._used_ids else call.upstream_id
-        )
-        self._used_ids.add(identifier)
-        return identifier
+        is_usable = call.upstream_id and call.upstream_id not in self._used_ids
+        call_id = call.upstream_id if is_usable else self._new_call_id()
+        self._used_ids.add(call_id)
+        return call_id
 
 
 def _extend_name(known: str, name: str) -> str:

@@ -20,6 +20,7 @@ from msgspec import Struct
 from antwort.api.items import read
 from antwort.config import ChatCompletionsModel, EmbeddedModel, ModelSettings, ModelsSettings, ResponsesModel
 from antwort.engine.ports import ChosenModel, ModelFault, ModelRequest
+from antwort.net.origin import is_loopback
 
 API_KEY_VARIABLE: Final = "OPENAI_API_KEY"
 BASE_URL_VARIABLE: Final = "OPENAI_BASE_URL"
@@ -67,7 +68,7 @@ class NoModels(Exception):
     """A server has no usable models. The message continues a sentence that begins with the server's address."""
 
 
-_NamedModels = dict[str, ModelSettings]
+_Models = dict[str, ModelSettings]
 
 
 async def discover_models(
@@ -94,9 +95,7 @@ async def discover_models(
     return Discovery(settings, "; ".join(reasons))
 
 
-async def _from_environment(
-    environment: Mapping[str, str], own_port: int | None, reasons: list[str]
-) -> _NamedModels | None:
+async def _from_environment(environment: Mapping[str, str], own_port: int | None, reasons: list[str]) -> _Models | None:
     api_key, address = environment.get(API_KEY_VARIABLE), environment.get(BASE_URL_VARIABLE)
     if not api_key and not address:
         return None
@@ -116,7 +115,7 @@ async def _from_environment(
     return {name: kind(base_url=base_url, model=name, api_key_env=key_variable) for name in names}
 
 
-async def _from_local_servers(servers: Sequence[LocalServer], reasons: list[str]) -> _NamedModels | None:
+async def _from_local_servers(servers: Sequence[LocalServer], reasons: list[str]) -> _Models | None:
     """Queries all servers at once; the first in the list that has models is used."""
 
     async def names_of(server: LocalServer) -> list[str]:
@@ -132,7 +131,7 @@ async def _from_local_servers(servers: Sequence[LocalServer], reasons: list[str]
     return None
 
 
-def _from_embedded(environment: Mapping[str, str], reasons: list[str]) -> _NamedModels | None:
+def _from_embedded(environment: Mapping[str, str], reasons: list[str]) -> _Models | None:
     try:
         from antwort.models import embedded  # noqa: PLC0415 - needs an optional extra
     except ImportError:
@@ -210,7 +209,7 @@ def _host(base_url: str) -> str:
 
 def _is_loopback(base_url: str) -> bool:
     try:
-        return httpx2.URL(base_url).host in ("127.0.0.1", "::1", "localhost")
+        return is_loopback(httpx2.URL(base_url).host)
     except httpx2.InvalidURL:
         return False
 

@@ -27,6 +27,7 @@ from antwort.models.responses.model import Responses
 from antwort.models.retry import CircuitBreaker, RetryingModel, RetryPolicy
 from antwort.models.scripted.model import Scripted
 from antwort.models.scripted.script import ScriptError, load_script
+from antwort.models.upstream import Upstream
 from antwort.telemetry import Metrics
 
 
@@ -43,9 +44,8 @@ class ModelRegistry:
         if wanted is None:
             message = "Missing required parameter: 'model'."
             raise ApiError(400, message, code="missing_required_parameter", param="model")
-        found = self._models.get(wanted)
-        if found is not None:
-            return found
+        if wanted in self._models:
+            return self._models[wanted]
         if self._default_for_unknown and self._default is not None:
             return msgspec.structs.replace(self._models[self._default], name=wanted)
         message = f"The requested model '{wanted}' does not exist."
@@ -69,10 +69,11 @@ def open_models(
 ) -> ModelRegistry:
     """Open every configured model. Wrong settings raise `ConfigError` here, not at the first request."""
     models: dict[str, ChosenModel] = {}
-    for name, one in settings.named.items():
-        instrumentation = Instrumentation(metrics, name=name, kind=kind_of(one))
-        model = _with_retries(_open_model(name, one, environment), one, instrumentation)
-        models[name] = ChosenModel(name, model, _upstream_name(name, one), reads_files=_reads_files(one))
+    for name, named in settings.named.items():
+        instrumentation = Instrumentation(metrics, name=name, kind=kind_of(named))
+        model = _with_retries(_open_model(name, named, environment), named, instrumentation)
+        upstream_name = getattr(named, "model", None) or name
+        models[name] = ChosenModel(name, model, upstream_name, reads_files=_reads_files(named))
     default = settings.default or next(iter(models), None)
     return ModelRegistry(models, default=default, default_for_unknown=settings.default_for_unknown)
 
@@ -86,11 +87,6 @@ def _reads_files(settings: ModelSettings) -> bool:
     if isinstance(settings, EmbeddedModel):
         return False
     return settings.files if isinstance(settings, ChatCompletionsModel) else True
-
-
-def _upstream_name(name: str, settings: ModelSettings) -> str:
-    model = getattr(settings, "model", None)
-    return model if isinstance(model, str) else name
 
 
 def _with_retries(model: Model, settings: ModelSettings, instrumentation: Instrumentation) -> Model:
@@ -129,23 +125,13 @@ def _open_embedded(name: str, settings: EmbeddedModel, environment: Mapping[str,
 
 def _open_upstream(name: str, settings: ChatCompletionsModel | ResponsesModel, api_key: str | None) -> Model:
     try:
-        return _open_remote(settings, api_key)
+        upstream = Upstream(settings.base_url, api_key=api_key, headers=settings.headers, ca_file=settings.ca_file)
     except OSError as error:
         raise ConfigError(f"models.{name}.ca_file: cannot load '{settings.ca_file}': {error}") from error
     except (ImportError, ValueError) as error:
         raise ConfigError(f"models.{name}.base_url: the proxy of the environment is not usable: {error}") from error
-
-
-def _open_remote(settings: ChatCompletionsModel | ResponsesModel, api_key: str | None) -> Model:
     if isinstance(settings, ResponsesModel):
-        return Responses(
-            settings.base_url,
-            model=settings.model,
-            api_key=api_key,
-            headers=settings.headers,
-            ca_file=settings.ca_file,
-            replay_reasoning=settings.replay_reasoning,
-        )
+        return Responses(upstream, model=settings.model, replay_reasoning=settings.replay_reasoning)
     dialect = ChatDialect(
         developer_role=settings.developer_role,
         replay_reasoning=settings.replay_reasoning,
@@ -154,15 +140,7 @@ def _open_remote(settings: ChatCompletionsModel | ResponsesModel, api_key: str |
         files=settings.files,
         extra=settings.extra,
     )
-    return ChatCompletions(
-        settings.base_url,
-        model=settings.model,
-        api_key=api_key,
-        headers=settings.headers,
-        ca_file=settings.ca_file,
-        dialect=dialect,
-        tokenizer=settings.tokenizer,
-    )
+    return ChatCompletions(upstream, model=settings.model, dialect=dialect, tokenizer=settings.tokenizer)
 
 
 def _api_key(name: str, variable: str | None, environment: Mapping[str, str]) -> str | None:

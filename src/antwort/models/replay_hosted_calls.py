@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any, TypeAlias, cast
+from typing import Any, cast
 
 from msgspec import Struct
 
@@ -26,9 +26,6 @@ class ReplayedCall(Struct, frozen=True):
     name: str
     arguments: str
     output: str | None = None
-
-
-_CallConverter: TypeAlias = Callable[[Raw], ReplayedCall]
 
 
 def replay_call(item: Item) -> ReplayedCall | None:
@@ -76,14 +73,14 @@ def _code_output(outputs: object) -> str:
 
 def _file_search(raw: Raw) -> ReplayedCall:
     results = raw.get("results")
-    found = (f"{_text(one.get('filename'))}: {_text(one.get('text'))}" for one in _entries(results))
+    found = (f"{_text(result.get('filename'))}: {_text(result.get('text'))}" for result in _entries(results))
     output = OUTPUT_NOT_STORED if results is None else "\n\n".join(found) or "(nothing found)"
     return ReplayedCall(_call_id(raw), "file_search", _json({"queries": raw.get("queries") or []}), output)
 
 
 def _web_search(raw: Raw) -> ReplayedCall:
     action = cast("Raw", raw.get("action")) if isinstance(raw.get("action"), dict) else {}
-    sources = "\n".join(_text(one.get("url")) for one in _entries(action.get("sources")))
+    sources = "\n".join(_text(source.get("url")) for source in _entries(action.get("sources")))
     arguments = {key: value for key, value in action.items() if key not in ("sources", "type") and value is not None}
     return ReplayedCall(_call_id(raw), "web_search", _json(arguments), sources or OUTPUT_NOT_STORED)
 
@@ -94,9 +91,8 @@ def _mcp(raw: Raw) -> ReplayedCall:
 
 
 def _image(raw: Raw) -> ReplayedCall:
-    return ReplayedCall(
-        _call_id(raw), "image_generation", _json({"prompt": _text(raw.get("revised_prompt"))}), "[generated image]"
-    )
+    arguments = _json({"prompt": _text(raw.get("revised_prompt"))})
+    return ReplayedCall(_call_id(raw), "image_generation", arguments, "[generated image]")
 
 
 def _shell(raw: Raw) -> ReplayedCall:
@@ -126,7 +122,7 @@ def _plain_output(raw: Raw) -> str:
     return _text(raw.get("output")) or _text(raw.get("status")) or NO_OUTPUT
 
 
-_CALLS: dict[str, _CallConverter] = {
+_CALLS: dict[str, Callable[[Raw], ReplayedCall]] = {
     "code_interpreter_call": _code,
     "file_search_call": _file_search,
     "web_search_call": _web_search,

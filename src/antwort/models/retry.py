@@ -64,9 +64,7 @@ class CircuitBreaker:
     failed probe restarts the pause; a cancelled probe makes way for the next one.
     """
 
-    def __init__(
-        self, *, threshold: float = 5, pause: float = 10.0, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, *, threshold: float = 5, pause: float = 10, clock: Callable[[], float] = time.monotonic) -> None:
         self._threshold = threshold
         self._pause = pause
         self._clock = clock

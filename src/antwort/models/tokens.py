@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import msgspec
 
-from antwort.api.items import GivenMessage, InputImage, Item
+from antwort.api.items import GivenMessage, InputImage, Item, Part
 from antwort.api.requests import JsonSchemaFormat
 from antwort.api.responses import Usage
 from antwort.engine.ports import CallPiece, ModelRequest, Piece, ReasoningPiece, RefusalPiece, SummaryPiece, TextPiece
@@ -88,9 +88,8 @@ def _estimate_value(value: object) -> int:
     if isinstance(value, str):
         return _DEFAULT_IMAGE_TOKENS if value.startswith("data:image/") else estimate_text(value)
     if isinstance(value, dict):
-        return sum(
-            estimate_text(name) + _estimate_value(inner) for name, inner in cast("dict[str, object]", value).items()
-        )
+        fields = cast("dict[str, object]", value).items()
+        return sum(estimate_text(name) + _estimate_value(inner) for name, inner in fields)
     if isinstance(value, list):
         return sum(map(_estimate_value, cast("list[object]", value)))
     return 0 if value is None else 1
@@ -99,14 +98,14 @@ def _estimate_value(value: object) -> int:
 def _estimate_content(message: GivenMessage) -> int:
     if isinstance(message.content, str):
         return estimate_text(message.content)
-    return sum(
-        _IMAGE_TOKENS.get(part.detail or "", _DEFAULT_IMAGE_TOKENS)
-        if isinstance(part, InputImage)
-        else _estimate_value(
-            getattr(part, "text", None) or getattr(part, "refusal", None) or getattr(part, "file_data", None)
-        )
-        for part in message.content
-    )
+    return sum(map(_estimate_part, message.content))
+
+
+def _estimate_part(part: Part) -> int:
+    if isinstance(part, InputImage):
+        return _IMAGE_TOKENS.get(part.detail or "", _DEFAULT_IMAGE_TOKENS)
+    texts = (getattr(part, name, None) for name in ("text", "refusal", "file_data"))
+    return _estimate_value(next(filter(None, texts), None))
 
 
 def _json(value: Any) -> str:  # noqa: ANN401 - a schema is any JSON

@@ -129,12 +129,10 @@ class Upstream:
 
     def fault(self, refusal: UpstreamStatusError, *, model: str) -> ModelFault:
         """The `ModelFault` of an error status."""
-        reported = refusal.error
-        _log.warning(
-            "upstream_refused", status=refusal.status, code=self._clip(reported.code), kind=self._clip(reported.kind)
-        )
-        _log.debug("upstream_said", message=self._clip(reported.message))
-        return upstream_errors.fault_from_response(refusal.status, refusal.headers, reported, model=model)
+        status, error = refusal.status, refusal.error
+        _log.warning("upstream_refused", status=status, code=self._clip(error.code), kind=self._clip(error.kind))
+        _log.debug("upstream_said", message=self._clip(error.message))
+        return upstream_errors.fault_from_response(status, refusal.headers, error, model=model)
 
     async def aclose(self) -> None:
         await self._client.aclose()

@@ -101,7 +101,7 @@ def fault_from_response(status: int, headers: Mapping[str, str], error: Upstream
     return fault
 
 
-def fault_from_stream_error(error: UpstreamError, *, model: str) -> ModelFault:
+def fault_from_stream_error(error: UpstreamError, model: str) -> ModelFault:
     """The fault for an error event within a stream, which has no HTTP status."""
     return _fault_for_status(error.status or _guess_status(error), error, model, None)
 

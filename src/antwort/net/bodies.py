@@ -18,17 +18,12 @@ _MAX_LENGTH_DIGITS: Final = 20
 
 
 async def stream_body(
-    request: Request,
-    limit: int | None,
-    *,
-    stall_timeout: float,
-    drain: int = 0,
-    what: str = "the request body",
+    request: Request, limit: int | None, *, stall_timeout: float, drain: int = 0, what: str = "the request body"
 ) -> AsyncGenerator[bytes, None]:
-    """The body in chunks, at most `limit` bytes; `TooLarge`, `BodyTimeout` or `ClientDisconnect`.
+    """The body in chunks, at most `limit` bytes; `SizeLimitExceeded`, `BodyTimeout` or `ClientDisconnect`.
 
-    Up to `drain` bytes beyond the limit are read and discarded before `TooLarge` is raised: a client that is still
-    sending would not see the response otherwise. A body that announces more than that is rejected at once.
+    Up to `drain` bytes beyond the limit are read and discarded before `SizeLimitExceeded` is raised: a client that is
+    still sending would not see the response otherwise. A body that announces more than that is rejected at once.
     """
     if limit is not None and _announced_length(request) > limit + drain:
         raise _too_large(limit, what)

@@ -14,7 +14,7 @@ class FairSemaphore:
     """Grants `slots` at a time. A tenant gets a second slot only after every other waiting tenant got one.
 
     When the queue is full, the last request of the tenant with the longest queue is rejected in favour of a tenant
-    with a shorter one; otherwise the new request is rejected. `what` names the slots in `AtCapacity`.
+    with a shorter one; otherwise the new request is rejected. `what` names the slots in `QueueFull`.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class FairSemaphore:
             self.release()
 
     async def acquire(self, tenant: str = "") -> None:
-        """Wait for a slot; `AtCapacity` when the queue is full or the wait times out."""
+        """Wait for a slot; `QueueFull` when the queue is full or the wait times out."""
         if self.in_use < self._slots:  # a released slot goes to the queue directly, so the queue is empty here
             self.in_use += 1
             return
@@ -55,7 +55,7 @@ class FairSemaphore:
             else:
                 self._remove(tenant, granted)
             if isinstance(error, TimeoutError):
-                raise self._at_capacity() from error
+                raise self._queue_full() from error
             raise
 
     def release(self) -> None:
@@ -72,15 +72,15 @@ class FairSemaphore:
         self.in_use -= 1
 
     def _check_queue(self, tenant: str) -> None:
-        """Make space in a full queue by rejecting the last request of the longest queue, or raise `AtCapacity`."""
+        """Make space in a full queue by rejecting the last request of the longest queue, or raise `QueueFull`."""
         if sum(map(len, self._queues.values())) < self._max_queue:
             return
         longest = max(self._queues, key=lambda name: len(self._queues[name]), default=tenant)
         if len(self._queues.get(longest, ())) <= len(self._queues.get(tenant, ())) + 1:
-            raise self._at_capacity()
+            raise self._queue_full()
         rejected = self._queues[longest].pop()
         if not rejected.done():
-            rejected.set_exception(self._at_capacity())
+            rejected.set_exception(self._queue_full())
 
     def _remove(self, tenant: str, granted: asyncio.Future[None]) -> None:
         queue = self._queues.get(tenant, deque())
@@ -89,6 +89,6 @@ class FairSemaphore:
         if not queue:
             self._queues.pop(tenant, None)
 
-    def _at_capacity(self) -> QueueFull:
+    def _queue_full(self) -> QueueFull:
         queue = f", queue of {self._max_queue}" if self._max_queue else ""
         return QueueFull(f"at capacity ({self.in_use + 1}/{self._slots} {self._what}{queue})", self._retry_after)

@@ -84,9 +84,8 @@ def doctor() -> None:
     console = Console()
     console.print(table)
     if found.missing:
-        console.print(
-            f"Missing: {', '.join(sorted(found.missing))}. The sandbox refuses to start unless they are waived."
-        )
+        missing = ", ".join(sorted(found.missing))
+        console.print(f"Missing: {missing}. The sandbox refuses to start unless they are waived.")
         raise SystemExit(1)
     if found.cgroups is not None and found.cgroups.must_move:
         found = replace(found, cgroups=None)  # this command must not move processes

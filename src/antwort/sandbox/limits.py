@@ -32,9 +32,7 @@ def tier(name: str, *, host_bytes: int) -> ContainerLimits:
     """The limits of a memory tier, or `Refused` if it needs more memory than the host has."""
     memory = TIERS.get(name)
     if memory is None:
-        message = f"unknown memory tier {name!r}; valid tiers: {', '.join(TIERS)}"
-        raise Refused(message)
+        raise Refused(f"unknown memory tier {name!r}; valid tiers: {', '.join(TIERS)}")
     if memory > host_bytes:
-        message = f"memory tier {name} needs more than this host's {host_bytes / GIB:.1f} GiB; choose a smaller one"
-        raise Refused(message)
+        raise Refused(f"memory tier {name} needs more than the host's {host_bytes / GIB:.1f} GiB; choose a smaller one")
     return ContainerLimits(memory_bytes=memory, disk_bytes=memory // 2)

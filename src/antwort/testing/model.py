@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from contextlib import aclosing
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Struct, field
@@ -25,6 +25,7 @@ from msgspec import Struct, field
 from antwort.api.items import read
 from antwort.api.responses import InputDetails, OutputDetails, Usage
 from antwort.engine.ports import (
+    FREE_TEXT,
     CallPiece,
     EncryptedReasoning,
     Finished,
@@ -39,17 +40,13 @@ from antwort.engine.ports import (
     TextPiece,
 )
 
+T = TypeVar("T")
+
 _TIMEOUT_SECONDS = 20.0
 LONG_TEXT = "".join(f'Line {number} of a long answer: grüße, 世界 🎈 "quoted" \\ {{}}\n' for number in range(200))
-WEATHER_TOOL = FunctionSpec(
-    "get_weather", "The weather.", {"type": "object", "properties": {"city": {"type": "string"}}}
-)
-FREE_TEXT_TOOL = FunctionSpec(
-    "run_sql",
-    "Runs a query.",
-    {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]},
-    free_text=True,
-)
+_CITY = {"type": "object", "properties": {"city": {"type": "string"}}}
+WEATHER_TOOL = FunctionSpec("get_weather", "The weather.", _CITY)
+FREE_TEXT_TOOL = FunctionSpec("run_sql", "Runs a query.", FREE_TEXT, free_text=True)
 
 
 class AnswerCall(Struct, frozen=True):
@@ -216,7 +213,7 @@ class ModelConformance:
             fewer, more = await model.count_tokens(short), await model.count_tokens(long)
             check_true(0 < fewer < more, f"counted {fewer} tokens for one word and {more} for 500")
 
-        self._run_with(lambda: self.make(ModelAnswer(text="Hi")), count)
+        _run_with(self.make(ModelAnswer(text="Hi")), count)
 
     # ── faults and closing ───────────────────────────────────────────────────────────────────────────────────────────
 
@@ -229,18 +226,15 @@ class ModelConformance:
                         received.append(piece)  # noqa: PERF401 - the pieces before the fault are needed
             except ModelFault as fault:
                 check_true(bool(fault.message and fault.code), "a fault needs a message and a code")
-                check_true(
-                    400 <= fault.status < 600, f"the status of a fault must be an HTTP error, not {fault.status}"
-                )
-                check_equal("".join(piece.text for piece in received if isinstance(piece, TextPiece)), "So far ")
-                check_true(
-                    not any(isinstance(piece, Finished) for piece in received),
-                    "a failed answer must not yield Finished",
-                )
+                is_error = 400 <= fault.status < 600
+                check_true(is_error, f"the status of a fault must be an HTTP error, not {fault.status}")
+                check_equal(_join_text(received, TextPiece), "So far ")
+                has_finished = any(isinstance(piece, Finished) for piece in received)
+                check_true(not has_finished, "a failed answer must not yield Finished")
                 return
             raise AssertionError("the answer failed, but no ModelFault was raised")
 
-        self._run_with(lambda: self.make_failing("So far "), fail)
+        _run_with(self.make_failing("So far "), fail)
 
     def test_an_answer_may_be_closed_early(self) -> None:
         async def close_early(model: Model) -> None:
@@ -251,7 +245,7 @@ class ModelConformance:
                         break
             check_equal(fold(await collect(model, make_request())).text, LONG_TEXT)
 
-        self._run_with(lambda: self.make(ModelAnswer(text=LONG_TEXT)), close_early)
+        _run_with(self.make(ModelAnswer(text=LONG_TEXT)), close_early)
 
     def test_an_answer_may_be_cancelled(self) -> None:
         async def cancel(model: Model) -> None:
@@ -270,14 +264,14 @@ class ModelConformance:
             check_true(task.cancelled(), "a cancelled answer must raise CancelledError")
             check_equal(fold(await collect(model, make_request())).text, LONG_TEXT)
 
-        self._run_with(lambda: self.make(ModelAnswer(text=LONG_TEXT)), cancel)
+        _run_with(self.make(ModelAnswer(text=LONG_TEXT)), cancel)
 
     def test_concurrent_answers_are_separate(self) -> None:
         async def concurrently(model: Model) -> None:
             answers = await asyncio.gather(*(collect(model, make_request()) for _ in range(8)))
             check_equal([fold(pieces).text for pieces in answers], [LONG_TEXT] * 8)
 
-        self._run_with(lambda: self.make(ModelAnswer(text=LONG_TEXT)), concurrently)
+        _run_with(self.make(ModelAnswer(text=LONG_TEXT)), concurrently)
 
     def test_the_request_is_not_modified(self) -> None:
         async def twice(model: Model) -> None:
@@ -287,14 +281,14 @@ class ModelConformance:
             await model.count_tokens(request)
             check_equal(msgspec.json.encode([request.items, request.tools]), before)
 
-        self._run_with(lambda: self.make(ModelAnswer(text="Hi")), twice)
+        _run_with(self.make(ModelAnswer(text="Hi")), twice)
 
     def test_aclose_twice_is_allowed(self) -> None:
         async def close(model: Model) -> None:
             await collect(model, make_request())
             await model.aclose()
 
-        self._run_with(lambda: self.make(ModelAnswer(text="Hi")), close)
+        _run_with(self.make(ModelAnswer(text="Hi")), close)
 
     # ── implementation ───────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -302,25 +296,21 @@ class ModelConformance:
         return fold(self._pieces(reply, *tools))
 
     def _pieces(self, reply: ModelAnswer, *tools: FunctionSpec) -> list[Piece]:
-        received: list[Piece] = []
+        request = make_request("Hello", *tools)
+        return _run_with(self.make(reply), lambda model: collect(model, request))
 
-        async def ask(model: Model) -> None:
-            received.extend(await collect(model, make_request("Hello", *tools)))
 
-        self._run_with(lambda: self.make(reply), ask)
-        return received
+def _run_with(model: Model, use: Callable[[Model], Coroutine[Any, Any, T]]) -> T:
+    """Run `use` in a new event loop, with a timeout, and close the model."""
 
-    def _run_with(self, make: Callable[[], Model], use: Callable[[Model], Coroutine[Any, Any, None]]) -> None:
-        model = make()
+    async def run() -> T:
+        try:
+            async with asyncio.timeout(_TIMEOUT_SECONDS):
+                return await use(model)
+        finally:
+            await model.aclose()
 
-        async def run() -> None:
-            try:
-                async with asyncio.timeout(_TIMEOUT_SECONDS):
-                    await use(model)
-            finally:
-                await model.aclose()
-
-        asyncio.run(run())
+    return asyncio.run(run())
 
 
 def _decoded_calls(answer: ModelAnswer) -> list[tuple[str, object]]:

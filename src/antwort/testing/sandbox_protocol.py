@@ -17,12 +17,12 @@ import os
 import secrets
 import sys
 import tarfile
-import threading
 import time
 import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -141,16 +141,8 @@ def files_are_uploaded_and_produced(client: Client) -> None:
 
 
 def bad_requests_are_400(client: Client) -> None:
-    bodies = [
-        b"{",
-        b"[]",
-        b'{"code": ""}',
-        b"{}",
-        b'{"code": 1}',
-        b'{"code": "1", "files": {"a": "%%%"}}',
-        b"[" * 100_000,
-    ]
-    for body in bodies:
+    bodies = [b"{", b"[]", b"{}", b'{"code": ""}', b'{"code": 1}', b'{"code": "1", "files": {"a": "%%%"}}']
+    for body in [*bodies, b"[" * 100_000]:
         response = client.call("POST", "/execute", body)
         assert response.status == 400, (body[:40], response)
         assert isinstance(response.json["error"], str), response
@@ -218,25 +210,14 @@ def the_environment_of_the_server_is_not_visible(client: Client) -> None:
     prefixes = ("SANDBOX_", "KUBERNETES", "AWS", "OPENAI")
     leaked = {name for name, _ in variables if name in secret or name.startswith(prefixes)}
     own = {name: os.environ[name] for name in client.secret_variables if os.environ.get(name)}
-    leaked |= {
-        f"{name}, as {other}"
-        for name, secret_value in own.items()
-        for other, value in variables
-        if secret_value in value
-    }
+    for name, value in own.items():
+        leaked |= {f"{name}, as {other}" for other, shown in variables if value in shown}
     assert not leaked, sorted(leaked)  # names only, not values
 
 
 def options_urls_and_paths_are_refused_as_requirements(client: Client) -> None:
-    for line in (
-        "--index-url=http://127.0.0.1:9/",
-        "git+ssh://git@host/x",
-        "./x",
-        "/x/y",
-        "-r x",
-        "x @ http://h/x.whl",
-        "a\nb",
-    ):
+    urls = ("--index-url=http://127.0.0.1:9/", "git+ssh://git@host/x", "x @ http://h/x.whl")
+    for line in (*urls, "./x", "/x/y", "-r x", "a\nb"):
         response = client.post("/execute", {"code": "print(1)", "requirements": [line]})
         refused = response.status == 400 or (response.status == 200 and response.json["exit_code"] == -1)
         assert refused, (line, response)
@@ -279,29 +260,21 @@ def code_does_not_run_as_root(client: Client) -> None:
 
 def no_files_are_left_for_the_next_execution(client: Client) -> None:
     client.execute("open('left', 'w').write('x'); open('/tmp/left', 'w').write('x')")
-    assert (
-        client.execute("import os; print(os.path.exists('left'), os.path.exists('/tmp/left'))")["stdout"]
-        == "False False\n"
-    )
+    code = "import os; print(os.path.exists('left'), os.path.exists('/tmp/left'))"
+    assert client.execute(code)["stdout"] == "False False\n"
 
 
 def over_capacity_is_429(client: Client) -> None:
     capacity = client.call("GET", "/health").json["capacity"]
     assert capacity >= 3, capacity
-    responses: list[HttpReply] = []
     sleep = {"code": "import time; time.sleep(2)"}
-    threads = [
-        threading.Thread(target=lambda: responses.append(client.post("/execute", sleep))) for _ in range(capacity + 2)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(capacity + 2) as threads:
+        running = [threads.submit(client.post, "/execute", sleep) for _ in range(capacity + 2)]
+    responses = [post.result() for post in running]
     refused = [response for response in responses if response.status == 429]
     assert len(refused) == 2, [response.status for response in responses]
-    assert all(
-        int(response.headers["retry-after"]) >= 1 and "at capacity" in response.json["error"] for response in refused
-    ), refused
+    assert all(int(response.headers["retry-after"]) >= 1 for response in refused), refused
+    assert all("at capacity" in response.json["error"] for response in refused), refused
 
 
 # ── Sessions ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -353,21 +326,19 @@ def output_is_streamed_in_order(client: Client) -> None:
     events = [frame.split("\n", 1) for frame in response.body.decode().strip().split("\n\n")]
     last = json.loads(events[-1][1].removeprefix("data: "))
     assert events[-1][0] == "event: result", events
-    assert (
-        "".join(part["stream"][3] + part["text"] for part in last["output"]) == "o0\ne0\n" + "o1\ne1\n" + "o2\ne2\n"
-    ), last
+    output = "".join(part["stream"][3] + part["text"] for part in last["output"])
+    assert output == "o0\ne0\no1\ne1\no2\ne2\n", last
     client.destroy(session)
 
 
 def interrupt_stops_the_call_and_keeps_the_session(client: Client) -> None:
     session = client.session()
-    reports: list[Any] = []
-    thread = threading.Thread(target=lambda: reports.append(client.run(session, "y = 1\nwhile True: pass")))
-    thread.start()
-    time.sleep(0.5)
-    assert client.post(f"/sessions/{session}/interrupt", {}).json == {"interrupted": True}
-    thread.join(10)
-    assert reports[0]["status"] == "interrupted", reports
+    with ThreadPoolExecutor(1) as thread:
+        running = thread.submit(client.run, session, "y = 1\nwhile True: pass")
+        time.sleep(0.5)
+        assert client.post(f"/sessions/{session}/interrupt", {}).json == {"interrupted": True}
+        report = running.result(10)
+    assert report["status"] == "interrupted", report
     assert client.run(session, "y")["result"] == "1"
     client.destroy(session)
 
@@ -382,12 +353,8 @@ def files_of_a_session_can_be_written_read_moved_and_deleted(client: Client) -> 
     assert (response.body, response.headers["x-content-type-options"]) == (b"bb", "nosniff"), response
     assert response.headers["content-disposition"].startswith("attachment"), response
     listed = client.call("GET", f"{base}/files").json["files"]
-    assert {f["path"]: f["kind"] for f in listed} == {
-        "a.txt": "file",
-        "d": "directory",
-        "e": "directory",
-        "e/c.txt": "file",
-    }, listed
+    kinds = {"a.txt": "file", "d": "directory", "e": "directory", "e/c.txt": "file"}
+    assert {f["path"]: f["kind"] for f in listed} == kinds, listed
     assert client.call("GET", f"{base}/stat/e/c.txt").json["size"] == 2
     assert client.call("DELETE", f"{base}/files/e").status == 204
     assert client.call("GET", f"{base}/files/e/c.txt").status == 404
@@ -404,9 +371,8 @@ def a_directory_is_transferred_as_one_tar(client: Client) -> None:
             member.size = i
             archive.addfile(member, io.BytesIO(b"x" * i))
     assert client.call("PUT", f"/sessions/{session}/archive", sent.getvalue()).json == {"members": 50}
-    assert client.run(session, "import os; sum(os.path.getsize(f't/{n}') for n in os.listdir('t'))")["result"] == str(
-        sum(range(50))
-    )
+    code = "import os; sum(os.path.getsize(f't/{n}') for n in os.listdir('t'))"
+    assert client.run(session, code)["result"] == str(sum(range(50)))
     back = client.call("GET", f"/sessions/{session}/archive?path=t")
     with tarfile.open(fileobj=io.BytesIO(back.body)) as archive:
         assert {m.name: m.size for m in archive} == {f"{i}.txt": i for i in range(50)}

@@ -12,7 +12,7 @@ from fake_llama_server import FAKE_SERVER_COMMAND, LlamaReply
 
 from antwort.config import ChatCompletionsModel, EmbeddedModel, ModelsSettings, ResponsesModel, ScriptedModel
 from antwort.engine.ports import ChosenModel
-from antwort.models import ChatCompletions, Scripted, parse_script
+from antwort.models import ChatCompletions, Scripted, Upstream, parse_script
 from antwort.models.discovery import (
     LOCAL_SERVERS,
     Discovery,
@@ -236,7 +236,7 @@ def test_local_servers_and_ports():
 
 async def test_an_upstream_model_is_usable_if_the_server_lists_it(server):
     url = f"http://127.0.0.1:{server.port}/v1"
-    model = ChatCompletions(url)
+    model = ChatCompletions(Upstream(url))
     settings = ChatCompletionsModel(base_url=url)
     has = await check_model(ChosenModel("a", model, "small"), settings, {})
     lacks = await check_model(ChosenModel("a", model, "huge"), settings, {})

@@ -4,7 +4,7 @@ import pytest
 import yaml
 
 from antwort.engine.ports import CallPiece, Finished, Model, TextPiece
-from antwort.models import ChatCompletions, Responses, RetryingModel, Scripted, parse_script
+from antwort.models import ChatCompletions, Responses, RetryingModel, Scripted, Upstream, parse_script
 from antwort.models.instrumentation import Instrumentation
 from antwort.telemetry import Metrics
 from antwort.testing.model import InvalidPieces, ModelAnswer, ModelConformance, fold
@@ -23,25 +23,25 @@ class UpstreamConformance(ModelConformance):
 class TestChatCompletions(UpstreamConformance):
     def make(self, reply) -> Model:
         self.upstream.set_replies(self.upstream.chat(reply))
-        return ChatCompletions(self.upstream.url, api_key="key")
+        return ChatCompletions(Upstream(self.upstream.url, api_key="key"))
 
     def make_failing(self, text) -> Model:
         reply = self.upstream.chat(ModelAnswer(text=text))
         reply.chunks, reply.disconnect = reply.chunks[:-3], True
         self.upstream.set_replies(reply)
-        return ChatCompletions(self.upstream.url)
+        return ChatCompletions(Upstream(self.upstream.url))
 
 
 class TestResponses(UpstreamConformance):
     def make(self, reply):
         self.upstream.set_replies(self.upstream.responses(reply))
-        return Responses(self.upstream.url, api_key="key")
+        return Responses(Upstream(self.upstream.url, api_key="key"))
 
     def make_failing(self, text):
         reply = self.upstream.responses(ModelAnswer(text=text))
         reply.chunks, reply.disconnect = reply.chunks[:-1], True
         self.upstream.set_replies(reply)
-        return Responses(self.upstream.url)
+        return Responses(Upstream(self.upstream.url))
 
 
 class TestRetryingModel(TestChatCompletions):

@@ -5,7 +5,7 @@ Does the I/O. `request` and `messages` build the request body; `stream` and `cal
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any, Literal, TypeAlias, cast
 
@@ -14,7 +14,7 @@ from antwort.models.chat.messages import ChatDialect, to_messages
 from antwort.models.chat.request import to_body, to_tools
 from antwort.models.chat.stream import ChatStream
 from antwort.models.tokens import TokenEstimator, estimate_request, estimate_usage, generated_text
-from antwort.models.upstream import Timeouts, Upstream, UpstreamStatusError
+from antwort.models.upstream import Upstream, UpstreamStatusError
 
 Tokenizer: TypeAlias = Literal["auto", "vllm", "llama_cpp", "estimate"]
 _BAD_REQUEST_STATUSES = (400, 422)
@@ -29,20 +29,13 @@ class ChatCompletions:
 
     def __init__(
         self,
-        base_url: str,
+        upstream: Upstream,
         *,
         model: str | None = None,
-        api_key: str | None = None,
-        headers: Mapping[str, str] | None = None,
         dialect: ChatDialect | None = None,
-        timeouts: Timeouts | None = None,
         tokenizer: Tokenizer = "auto",
-        max_event: int = 16 * 1024 * 1024,
-        ca_file: str | None = None,
     ) -> None:
-        self._upstream = Upstream(
-            base_url, api_key=api_key, headers=headers, timeouts=timeouts, max_event=max_event, ca_file=ca_file
-        )
+        self._upstream = upstream
         self._model = model
         self._dialect = dialect or ChatDialect()
         self._include_usage = True
@@ -102,13 +95,7 @@ class ChatCompletions:
         return await self._count_with_vllm(request)
 
     async def _count_with_vllm(self, request: ModelRequest) -> int | None:
-        body: dict[str, Any] = {
-            "model": self._model or request.model,
-            "messages": to_messages(request.items, request.instructions, self._dialect),
-            "add_generation_prompt": True,
-        }
-        if request.tools:
-            body["tools"] = to_tools(request)
+        body = {"model": self._model or request.model, "add_generation_prompt": True, **self._prompt(request)}
         try:
             answer = await self._upstream.post(self._url_outside_v1("tokenize"), body)
         except UpstreamStatusError as refusal:
@@ -126,15 +113,18 @@ class ChatCompletions:
         return None
 
     async def _count_with_llama_cpp(self, request: ModelRequest) -> int | None:
-        body: dict[str, Any] = {"messages": to_messages(request.items, request.instructions, self._dialect)}
-        if request.tools:
-            body["tools"] = to_tools(request)
-        prompt = _field(await self._upstream.post(self._url_outside_v1("apply-template"), body), "prompt")
+        answer = await self._upstream.post(self._url_outside_v1("apply-template"), self._prompt(request))
+        prompt = _field(answer, "prompt")
         if not isinstance(prompt, str):
             return None
         body = {"content": prompt, "add_special": True, "parse_special": True}
         tokens = _field(await self._upstream.post(self._url_outside_v1("tokenize"), body), "tokens")
         return len(cast("list[object]", tokens)) if isinstance(tokens, list) else None
+
+    def _prompt(self, request: ModelRequest) -> dict[str, Any]:
+        """The messages and tools, for the server's chat template."""
+        messages = to_messages(request.items, request.instructions, self._dialect)
+        return {"messages": messages, **({"tools": to_tools(request)} if request.tools else {})}
 
     def _url_outside_v1(self, path: str) -> str:
         return f"{self._upstream.base_url.removesuffix('/v1')}/{path}"

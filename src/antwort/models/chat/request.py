@@ -15,12 +15,8 @@ _NO_PARAMETERS: Body = {"type": "object", "properties": {}}
 
 def to_body(request: ModelRequest, *, model: str, dialect: ChatDialect, include_usage: bool = True) -> Body:
     """The body with the fields that the request sets and no others: servers reject fields they do not support."""
-    body: Body = {
-        **dialect.extra,
-        "model": model,
-        "messages": to_messages(request.items, request.instructions, dialect),
-        "stream": True,
-    }
+    messages = to_messages(request.items, request.instructions, dialect)
+    body: Body = {**dialect.extra, "model": model, "messages": messages, "stream": True}
     if include_usage:
         body["stream_options"] = {"include_usage": True}
     return body | _tools(request) | _sampling(request, dialect) | _format(request)
@@ -32,15 +28,11 @@ def to_tools(request: ModelRequest) -> list[Body]:
 
 
 def _function(spec: FunctionSpec) -> Body:
-    function: Body = {
-        "name": spec.name,
-        "parameters": spec.parameters or (FREE_TEXT if spec.free_text else _NO_PARAMETERS),
-    }
+    parameters = spec.parameters or (FREE_TEXT if spec.free_text else _NO_PARAMETERS)
+    function: Body = {"name": spec.name, "parameters": parameters}
     description = [spec.full_description] if spec.full_description else []
-    if spec.grammar is not None:  # chat completions have no tool grammars, so the description states it
-        description.append(
-            f"The input must be allowed by this {spec.grammar.syntax} grammar:\n{spec.grammar.definition}"
-        )
+    if (grammar := spec.grammar) is not None:  # chat completions have no tool grammars, so the description states it
+        description.append(f"The input must be allowed by this {grammar.syntax} grammar:\n{grammar.definition}")
     if description:
         function["description"] = "\n\n".join(description)
     if spec.strict:

@@ -103,9 +103,7 @@ class ChatStream:
         except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
             raise upstream_errors.malformed_answer() from error
         if event.name == "error" or chunk.error or chunk.object == "error":
-            raise upstream_errors.fault_from_stream_error(
-                upstream_errors.parse_error_body(event.data), model=self._model
-            )
+            raise upstream_errors.fault_from_stream_error(upstream_errors.parse_error_body(event.data), self._model)
         if chunk.usage is not None:
             self.usage = _usage(chunk.usage)
         for choice in chunk.choices or ():

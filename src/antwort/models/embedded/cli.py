@@ -88,14 +88,9 @@ class ProgressDisplay:
     """Progress bar on the terminal: size, speed, remaining time. Implements `PullProgress`."""
 
     def __init__(self, weights: Weights, console: Console | None = None) -> None:
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            DownloadColumn(),
-            TransferSpeedColumn(),
-            TimeRemainingColumn(),
-            console=console or Console(stderr=True),
-        )
+        columns = BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn()
+        console = console or Console(stderr=True)
+        self._progress = Progress(TextColumn("{task.description}"), *columns, console=console)
         self._size = weights.size
         self._download_task = self._progress.add_task("starting", total=weights.size)
         self._hash_task = None

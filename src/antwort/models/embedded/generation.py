@@ -74,7 +74,7 @@ def _bound_part(part: object) -> object:
         case dict():
             return bound_integers(cast("dict[str, Any]", part))
         case list():
-            return [_bound_part(one) for one in cast("list[object]", part)]
+            return [_bound_part(item) for item in cast("list[object]", part)]
         case _:
             return part
 
@@ -157,27 +157,23 @@ class Generation:
 
     def next_request(self) -> CompletionRequest | None:
         """The next completion to request; None after the last."""
-        limit = _MAX_TOKENS if self._tokens_left is None else max(1, min(_MAX_TOKENS, self._tokens_left))
+        if self._phase == "done":
+            return None
+        stop, schema, grammar = (), None, None
         match self._phase:
             case "choose":
-                return CompletionRequest(prompt=self._prompt, grammar=self._choice_grammar(), max_tokens=limit)
+                grammar = self._choice_grammar()
             case "text":
-                return CompletionRequest(
-                    prompt=self._prompt, stop=tuple(tool.opening for tool in self._tools), max_tokens=limit
-                )
+                stop = tuple(tool.opening for tool in self._tools)
             case "json":
-                return CompletionRequest(
-                    prompt=self._prompt, schema=bound_integers(self._schema() or _ANY_OBJECT), max_tokens=limit
-                )
+                schema = bound_integers(self._schema() or _ANY_OBJECT)
             case "code":
-                return CompletionRequest(prompt=self._prompt, stop=_FENCE_CLOSINGS, max_tokens=limit)
+                stop = _FENCE_CLOSINGS
             case "arguments":
                 parameters = self._call.spec.parameters if self._call is not None else None
-                return CompletionRequest(
-                    prompt=self._prompt, schema=bound_integers(parameters or _ANY_OBJECT), max_tokens=limit
-                )
-            case _:
-                return None
+                schema = bound_integers(parameters or _ANY_OBJECT)
+        limit = _MAX_TOKENS if self._tokens_left is None else max(1, min(_MAX_TOKENS, self._tokens_left))
+        return CompletionRequest(prompt=self._prompt, stop=stop, schema=schema, grammar=grammar, max_tokens=limit)
 
     def _choice_grammar(self) -> str:
         openings = [tool.opening for tool in self._forced_tools or self._tools]

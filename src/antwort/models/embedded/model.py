@@ -73,8 +73,7 @@ class Embedded:
         upstream = await self._supervisor.upstream()
         prompt = await _apply_template(upstream, request)
         body = {"content": prompt, "add_special": True, "parse_special": True}
-        answer = await _post(upstream, "tokenize", body, request)
-        tokens = answer.get("tokens")
+        tokens = (await _post(upstream, "tokenize", body, request)).get("tokens")
         if not isinstance(tokens, list):
             raise upstream_errors.malformed_answer()
         return len(cast("list[object]", tokens))
@@ -104,7 +103,7 @@ def _decode(data: bytes, model: str) -> _CompletionChunk:
     except msgspec.MsgspecError as error:
         raise upstream_errors.malformed_answer() from error
     if chunk.error:
-        raise upstream_errors.fault_from_stream_error(upstream_errors.parse_error_body(data), model=model)
+        raise upstream_errors.fault_from_stream_error(upstream_errors.parse_error_body(data), model)
     return chunk
 
 

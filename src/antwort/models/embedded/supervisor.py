@@ -43,12 +43,9 @@ class Supervisor:
         threads: int | None = None,
         command: Sequence[str] = SERVER_COMMAND,
     ) -> None:
+        key, threads = secrets.token_urlsafe(32), threads or usable_cores()
         self._settings = LlamaSettings(
-            weights=str(weights),
-            key=secrets.token_urlsafe(32),
-            context=context,
-            parallel=parallel,
-            threads=threads or usable_cores(),
+            weights=str(weights), key=key, context=context, parallel=parallel, threads=threads
         )
         self._command = tuple(command)
         self._lock = asyncio.Lock()
@@ -99,9 +96,8 @@ class Supervisor:
         except (OSError, TimeoutError, msgspec.MsgspecError) as error:
             await self._stop()
             _log.error("model_did_not_start", error=str(error), stderr=list(self._stderr_tail))
-            raise ModelFault(
-                "The embedded model did not start. The server's log contains the reason.", status=503
-            ) from error
+            message = "The embedded model did not start. The server's log contains the reason."
+            raise ModelFault(message, status=503) from error
         except BaseException:
             await self._stop()
             raise
@@ -134,9 +130,8 @@ class Supervisor:
             process.kill()
             await process.wait()
         if self._stderr_task is not None:
-            await asyncio.wait(
-                [self._stderr_task], timeout=_STOP_TIMEOUT
-            )  # ends with the process, after its last output
+            # It ends with the process, after its last output.
+            await asyncio.wait([self._stderr_task], timeout=_STOP_TIMEOUT)
             self._stderr_task.cancel()
         if exit_code is not None:
             _log.warning("model_died", exit_code=exit_code, stderr=list(self._stderr_tail))

@@ -128,9 +128,8 @@ class WeightsCache:
             self.folder.mkdir(parents=True, exist_ok=True)
             lock = (self.folder / f"{weights.file}{_LOCK_SUFFIX}").open("w")
         except OSError as error:
-            raise WeightsError(
-                f"{self.folder} cannot be written ({error.strerror}). Set another folder with {CACHE_VARIABLE}."
-            ) from error
+            problem = f"{self.folder} cannot be written ({error.strerror})"
+            raise WeightsError(f"{problem}. Set another folder with {CACHE_VARIABLE}.") from error
         with lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -145,11 +144,10 @@ class WeightsCache:
         if actual != weights.sha256:
             path.unlink()
             raise WrongHash(f"its SHA-256 is {actual[:16]}…, not {weights.sha256[:16]}…; it was deleted")
-        final = self.path(weights)
-        path.replace(final)
+        path.replace(self.path(weights))
         for partial in self._partial_files(weights):
             _remove(partial)
-        return final
+        return self.path(weights)
 
     def _partial_files(self, weights: Weights) -> list[Path]:
         """Temporary files of downloads, without the lock file, which another process may hold."""

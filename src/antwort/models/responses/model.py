@@ -6,7 +6,7 @@ are not used: this server runs the tools.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import cast
 
@@ -14,7 +14,7 @@ from antwort.engine.ports import ModelFault, ModelRequest, Piece
 from antwort.models.responses.request import ReplayReasoning, to_body
 from antwort.models.responses.stream import ResponsesStream
 from antwort.models.tokens import estimate_request
-from antwort.models.upstream import Timeouts, Upstream, UpstreamStatusError
+from antwort.models.upstream import Upstream, UpstreamStatusError
 
 
 class Responses:
@@ -24,20 +24,9 @@ class Responses:
     """
 
     def __init__(
-        self,
-        base_url: str,
-        *,
-        model: str | None = None,
-        api_key: str | None = None,
-        headers: Mapping[str, str] | None = None,
-        replay_reasoning: ReplayReasoning = "sealed",
-        timeouts: Timeouts | None = None,
-        max_event: int = 16 * 1024 * 1024,
-        ca_file: str | None = None,
+        self, upstream: Upstream, *, model: str | None = None, replay_reasoning: ReplayReasoning = "sealed"
     ) -> None:
-        self._upstream = Upstream(
-            base_url, api_key=api_key, headers=headers, timeouts=timeouts, max_event=max_event, ca_file=ca_file
-        )
+        self._upstream = upstream
         self._model = model
         self._replay_reasoning: ReplayReasoning = replay_reasoning
         self._can_count_tokens = True

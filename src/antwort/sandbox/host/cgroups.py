@@ -174,9 +174,8 @@ class CgroupV2:
     @classmethod
     def _check_delegated(cls, base: Path, own: Path, root: Path) -> None:
         if not cls.required <= _words(base / "cgroup.controllers"):
-            raise CgroupsUnavailable(
-                f"{' and '.join(sorted(cls.required))} are not enabled in the server's cgroup; {_DELEGATE_HINT}"
-            )
+            required = " and ".join(sorted(cls.required))
+            raise CgroupsUnavailable(f"{required} are not enabled in the server's cgroup; {_DELEGATE_HINT}")
         files = (base / name for name in ("", "cgroup.procs", "cgroup.subtree_control"))
         if not all(os.access(file, os.W_OK) for file in files):
             raise CgroupsUnavailable(f"the server's cgroup is not writable; {_DELEGATE_HINT}")
@@ -259,16 +258,10 @@ class _CgroupDirectories:
             _remove(directory)
 
 
-_OPTIONAL_FILES: Final = frozenset(
-    {
-        "memory.memsw.limit_in_bytes",
-        "memory.swap.max",
-        "memory.oom.group",
-        "cpu.cfs_period_us",
-        "cpu.cfs_quota_us",
-        "cpu.max",
-    }
-)
+_OPTIONAL_FILES: Final = (
+    "memory.memsw.limit_in_bytes", "memory.swap.max", "memory.oom.group", "cpu.cfs_period_us", "cpu.cfs_quota_us",
+    "cpu.max",
+)  # fmt: skip
 
 
 def _v1_files(limits: ContainerLimits) -> list[dict[str, int | str]]:
@@ -279,15 +272,9 @@ def _v1_files(limits: ContainerLimits) -> list[dict[str, int | str]]:
 
 
 def _v2_files(limits: ContainerLimits) -> list[dict[str, int | str]]:
-    return [
-        {
-            "memory.max": limits.memory_bytes,
-            "memory.swap.max": 0,
-            "memory.oom.group": 1,
-            "pids.max": limits.processes + _INIT_PROCESSES,
-            "cpu.max": f"{int(limits.cpus * _CPU_PERIOD_US)} {_CPU_PERIOD_US}",
-        }
-    ]
+    memory = {"memory.max": limits.memory_bytes, "memory.swap.max": 0, "memory.oom.group": 1}
+    cpu = f"{int(limits.cpus * _CPU_PERIOD_US)} {_CPU_PERIOD_US}"
+    return [{**memory, "pids.max": limits.processes + _INIT_PROCESSES, "cpu.max": cpu}]
 
 
 # -- the kernel's files ---------------------------------------------------------------------------------------------
@@ -337,8 +324,7 @@ def _attach(directory: Path, pids: list[int]) -> None:
 
 def _check_controllers(directory: Path, controllers: frozenset[str]) -> None:
     if not controllers <= _words(directory / "cgroup.controllers"):
-        message = "controllers are not enabled: the parent cgroup was not claimed"
-        raise OSError(message)
+        raise OSError("controllers are not enabled: the parent cgroup was not claimed")
 
 
 def _undo_create(directory: Path, parent: Path) -> None:

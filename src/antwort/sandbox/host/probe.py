@@ -69,15 +69,12 @@ class Host:
 
     def lines(self) -> list[tuple[str, str, str]]:
         """Name, state and purpose of each protection, for display."""
-        landlock_state = f"yes, ABI {self.landlock_abi}" if self.landlock_abi else "no"
-        cgroups_state = (
-            f"yes, {self.cgroups.kind}" if self.cgroups else f"no: {self.no_cgroups_reason}. {_WITHOUT_CGROUPS}"
-        )
+        no_cgroups = f"no: {self.no_cgroups_reason}. {_WITHOUT_CGROUPS}"
         states = {
             "namespaces": "yes" if "namespaces" in self.layers else f"no: {self.no_namespaces_reason}",
-            "landlock": landlock_state,
+            "landlock": f"yes, ABI {self.landlock_abi}" if self.landlock_abi else "no",
             "seccomp": "yes" if "seccomp" in self.layers else "no",
-            "cgroups": cgroups_state,
+            "cgroups": f"yes, {self.cgroups.kind}" if self.cgroups else no_cgroups,
         }
         return [(name, states[name], meaning) for name, meaning in LAYER_DESCRIPTIONS.items()]
 

@@ -66,16 +66,14 @@ class PackageManager:
         builds: bool = False,
         limits: PackageLimits | None = None,
     ) -> None:
-        self._limits = limits or PackageLimits()
+        self._limits = limits = limits or PackageLimits()
         self._cache_key = [f"{sys.version_info.major}.{sys.version_info.minor}", index, builds]
-        self._cache = PackageCache(directory, self._limits.cache_bytes)
+        self._cache = PackageCache(directory, limits.cache_bytes)
         self._session_packages = SessionPackagesRoot(self._cache)
         self._threads = DedicatedThreads(4, "packages")
         # Not shared with `_threads`: a quota check must not wait for other work on the disk.
-        self._installer_threads = DedicatedThreads(self._limits.max_concurrent, "installer")
-        self._installer = Installer(
-            host, stack, self._installer_threads, index=index, builds=builds, quota=self._limits.quota
-        )
+        self._install_threads = DedicatedThreads(limits.max_concurrent, "installer")
+        self._installer = Installer(host, stack, self._install_threads, index=index, builds=builds, quota=limits.quota)
         self._semaphore = FairSemaphore(
             self._limits.max_concurrent, "installations of packages", max_queue=self._limits.max_queued, retry_after=5
         )
@@ -157,7 +155,7 @@ class PackageManager:
             job.task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._threads.run(self._session_packages.close)
-        self._installer_threads.close()
+        self._install_threads.close()
         self._threads.close()
 
     def _start_task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:

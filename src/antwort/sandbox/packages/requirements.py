@@ -14,27 +14,14 @@ _MAX_REQUIREMENT_CHARS: Final = 200
 _REQUIREMENT_RE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._,<>=!~*+ \[\]-]*")
 # `uv` reads a name with such a suffix as the path of a file.
 _ARCHIVE_SUFFIXES: Final = (
-    ".whl",
-    ".zip",
-    ".tar",
-    ".tgz",
-    ".tbz",
-    ".txz",
-    ".tlz",
-    ".gz",
-    ".bz2",
-    ".xz",
-    ".lz",
-    ".lzma",
-    ".zst",
-)
+    ".whl", ".zip", ".tar", ".tgz", ".tbz", ".txz", ".tlz", ".gz", ".bz2", ".xz", ".lz", ".lzma", ".zst",
+)  # fmt: skip
 
 
 def check_requirements(requirements: list[str]) -> list[str]:
     """The requirements normalized, sorted and without duplicates, or `BadRequirement`."""
     if len(requirements) > MAX_REQUIREMENTS:
-        message = f"{len(requirements)} requirements are more than the {MAX_REQUIREMENTS} allowed"
-        raise BadRequirement(message)
+        raise BadRequirement(f"{len(requirements)} requirements are more than the {MAX_REQUIREMENTS} allowed")
     return sorted({_check_one(line) for line in requirements})
 
 
@@ -47,10 +34,7 @@ def _check_one(line: str) -> str:
         requirement = Requirement(line)
     except InvalidRequirement as error:
         raise BadRequirement(refusal) from error
-    if (
-        requirement.url is not None
-        or requirement.marker is not None
-        or requirement.name.lower().endswith(_ARCHIVE_SUFFIXES)
-    ):
+    is_archive = requirement.name.lower().endswith(_ARCHIVE_SUFFIXES)
+    if is_archive or requirement.url is not None or requirement.marker is not None:
         raise BadRequirement(refusal)
     return str(requirement)

@@ -68,12 +68,7 @@ class Pool:
     """Creates containers. Used with `async with`; leaving it ends all containers and zygotes."""
 
     def __init__(
-        self,
-        host: Host,
-        *,
-        packages: Path | None = None,
-        modules: tuple[str, ...] = SCIENTIFIC,
-        prefork: bool = True,
+        self, host: Host, *, packages: Path | None = None, modules: tuple[str, ...] = SCIENTIFIC, prefork: bool = True
     ) -> None:
         self._host = host
         self._packages = packages
@@ -182,8 +177,7 @@ class Pool:
             if container.alive:
                 return container
             await container.end("it died before it was used")
-        message = "containers die directly after the fork; see `antwort doctor`"
-        raise CannotStart(message)
+        raise CannotStart("containers die directly after the fork; see `antwort doctor`")
 
     async def _spawn(self, tenant_pool: _TenantPool) -> Container:
         container = await Container.spawn(await self._get_zygote(tenant_pool))
@@ -310,8 +304,7 @@ class Pool:
         while len(self._tenant_pools) >= MAX_TENANTS:
             idle = self._idle_tenants(_MIN_IDLE_SECONDS)
             if not idle:
-                message = f"at capacity ({len(self._tenant_pools)} tenants have containers)"
-                raise AtCapacity(message, 5)
+                raise AtCapacity(f"at capacity ({len(self._tenant_pools)} tenants have containers)", 5)
             await self._discard_tenant(idle[0])
 
     def _idle_tenants(self, seconds: float) -> list[str]:

@@ -71,9 +71,8 @@ class ZygoteProcess:
             await zygote.stop()
             if isinstance(error, asyncio.CancelledError):
                 raise
-            raise CannotStart(
-                f"a zygote did not start: {error or 'timed out'}; {await zygote._read_stderr()}"
-            ) from error
+            stderr = await zygote._read_stderr()
+            raise CannotStart(f"a zygote did not start: {error or 'timed out'}; {stderr}") from error
         return zygote
 
     @property
@@ -87,8 +86,7 @@ class ZygoteProcess:
     async def fork(self, name: str, descriptors: list[int], on_exit: OnExit) -> ProcessHandle:
         """Fork a container with these descriptors; returns its first process."""
         if not self.alive:
-            message = "the zygote has ended"
-            raise CannotStart(message)
+            raise CannotStart("the zygote has ended")
         forked: asyncio.Future[ProcessHandle] = asyncio.get_running_loop().create_future()
         self._forks[name] = forked
         self._exit_callbacks[name] = on_exit

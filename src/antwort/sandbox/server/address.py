@@ -45,10 +45,9 @@ class Address:
                 sockets = [stack.enter_context(_listen_unix(path, private=not settings.token))]
                 text = f"unix:{path}"
             else:
-                sockets = [stack.enter_context(one) for one in _listen_tcp(settings.host, settings.port)]
-                port: int = sockets[0].getsockname()[1]
+                sockets = [stack.enter_context(tcp) for tcp in _listen_tcp(settings.host, settings.port)]
                 host = f"[{settings.host}]" if ":" in settings.host else settings.host
-                text = f"http://{host}:{port}"
+                text = f"http://{host}:{sockets[0].getsockname()[1]}"
             yield cls(sockets, text)
 
 
@@ -65,8 +64,8 @@ def _listen_tcp(host: str, port: int) -> list[socket.socket]:
                 if not opened or error.errno not in _UNSUPPORTED_FAMILY:
                     raise
     except OSError as error:
-        for one in opened:
-            one.close()
+        for listener in opened:
+            listener.close()
         raise CannotStart(f"cannot listen on {host}, port {port}: {error.strerror or error}") from error
     return opened
 
@@ -102,9 +101,8 @@ def _check_directory(directory: Path, *, private: bool) -> None:
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     status = directory.stat()
     if private and (status.st_uid != os.geteuid() or status.st_mode & _GROUP_AND_OTHERS):
-        raise Refused(
-            f"{directory} is open to other users: make it private (chmod 700), choose another, or set SANDBOX_TOKEN"
-        )
+        cure = "make it private (chmod 700), choose another, or set SANDBOX_TOKEN"
+        raise Refused(f"{directory} is open to other users: {cure}")
 
 
 def _remove_stale(path: Path) -> None:

@@ -83,12 +83,8 @@ def make_app(settings: SandboxSettings, host: hosts.Host | None = None) -> Starl
         )
         async with contextlib.aclosing(packages), Pool(ready, packages=directory, modules=modules) as pool:
             sessions = Sessions(pool, packages, settings)
-            execute_slots = FairSemaphore(
-                settings.max_concurrent,
-                "concurrent executions",
-                max_queue=settings.queue,
-                wait_timeout=settings.queue_seconds,
-            )
+            slots, queue, seconds = settings.max_concurrent, settings.queue, settings.queue_seconds
+            execute_slots = FairSemaphore(slots, "concurrent executions", max_queue=queue, wait_timeout=seconds)
             archive_slots = FairSemaphore(transfers.MAX_TRANSFERS, "archive transfers")
             app.state.server = Server(settings, pool, packages, sessions, execute_slots, archive_slots, found)
             sweeper = asyncio.create_task(sessions.sweep())
@@ -109,12 +105,7 @@ def make_app(settings: SandboxSettings, host: hosts.Host | None = None) -> Starl
         Route("/sessions/{session}/interrupt", _interrupt, methods=["POST"]),
         *files.ROUTES,
     ]
-    handlers = {
-        SandboxError: _error_response,
-        NetError: _error_response,
-        ClientDisconnect: _client_closed,
-        500: _internal_error,
-    }
+    handlers = {SandboxError: _on_error, NetError: _on_error, ClientDisconnect: _client_closed, 500: _internal_error}
     if settings.token:
         auth = Middleware(BearerTokenMiddleware, token=settings.token)
     else:
@@ -122,7 +113,7 @@ def make_app(settings: SandboxSettings, host: hosts.Host | None = None) -> Starl
     return Starlette(routes=routes, lifespan=lifespan, middleware=[auth], exception_handlers=handlers)
 
 
-async def _error_response(_: Request, error: Exception) -> Response:
+async def _on_error(_: Request, error: Exception) -> Response:
     status = next((code for kind, code in _STATUSES if isinstance(error, kind)), _BAD_REQUEST)
     body: dict[str, str] = {"error": str(error)}
     if isinstance(error, Ended):

@@ -7,7 +7,7 @@ import base64
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from antwort.sandbox.container.container import Container
 from antwort.sandbox.container.reply import ExecReply
@@ -21,6 +21,8 @@ from antwort.sandbox.pool.pool import Pool
 
 from .bodies import JsonFields
 from .settings import SandboxSettings
+
+JsonResult: TypeAlias = dict[str, Any]
 
 DEFAULT_SECONDS: Final = 30
 MAX_PRODUCED_BYTES: Final = 64 << 20
@@ -56,9 +58,7 @@ def parse(fields: JsonFields, settings: SandboxSettings) -> OneShotRequest:
     )
 
 
-async def run(
-    request: OneShotRequest, pool: Pool, packages: PackageManager, settings: SandboxSettings
-) -> dict[str, Any]:
+async def run(request: OneShotRequest, pool: Pool, packages: PackageManager, settings: SandboxSettings) -> JsonResult:
     """Install the packages, create a container, run the code and collect the files; the time-out covers all of it."""
     deadline = time.monotonic() + request.seconds
     lease = None
@@ -75,7 +75,7 @@ async def run(
 
 async def _run_with(
     packages: Path | None, request: OneShotRequest, pool: Pool, settings: SandboxSettings, deadline: float
-) -> dict[str, Any]:
+) -> JsonResult:
     limits = ContainerLimits(output_bytes=settings.max_output_bytes)
     try:
         container = await pool.create(limits, tenant=request.tenant, packages=packages, output_dir=settings.output_dir)
@@ -88,7 +88,7 @@ async def _run_with(
         produced, notes = await asyncio.to_thread(_collect, container, settings.output_dir)
     finally:
         await container.end("the run is over")
-    return _build_result(reply, request, produced, notes)
+    return _build_result(reply, request.seconds, produced, notes)
 
 
 def _prepare(tree: FileTree, files: dict[str, bytes], output: str) -> None:
@@ -132,25 +132,18 @@ def _describe_omitted(paths: list[str]) -> list[str]:
     return [f"left out of files_produced: {shown}{more}: the limit of all files together is {MAX_PRODUCED_BYTES} bytes"]
 
 
-def _build_result(
-    reply: ExecReply, request: OneShotRequest, produced: dict[str, str], notes: list[str]
-) -> dict[str, Any]:
+def _build_result(reply: ExecReply, seconds: int, produced: dict[str, str], notes: list[str]) -> JsonResult:
     if reply.status == "timeout":
-        notes = [f"timed out after {request.seconds} s", *notes]
+        notes = [f"timed out after {seconds} s", *notes]
     elif reply.status == "ended" and reply.reason == "oom":
         notes = ["oom: the code exceeded its memory limit", *notes]
     elif reply.status == "ended":
         notes = [reply.reason or "the container ended", *notes]
     stderr = reply.stderr + "".join(f"{note}\n" for note in notes)
-    result = _to_json(
-        "success" if reply.exit_code == 0 else "error",
-        reply.exit_code,
-        stdout=reply.stdout,
-        stderr=stderr,
-        milliseconds=reply.execution_time_ms,
-    )
+    status = "success" if reply.exit_code == 0 else "error"
+    result = _to_json(status, reply.exit_code, stdout=reply.stdout, stderr=stderr, milliseconds=reply.execution_time_ms)
     return result | ({"files_produced": produced} if produced else {})
 
 
-def _to_json(status: str, code: int, *, stdout: str = "", stderr: str = "", milliseconds: int = 0) -> dict[str, Any]:
+def _to_json(status: str, code: int, *, stdout: str = "", stderr: str = "", milliseconds: int = 0) -> JsonResult:
     return {"status": status, "stdout": stdout, "stderr": stderr, "exit_code": code, "execution_time_ms": milliseconds}

@@ -83,12 +83,8 @@ async def _download(request: Request) -> Response:
     path = request.path_params["path"]
     with _server(request).sessions.using(request.path_params["session"]) as session:
         descriptor, size = await asyncio.to_thread(session.container.files.open_read, path)
-    name = quote(split_path(path)[-1])
-    headers = {
-        **_DOWNLOAD_HEADERS,
-        "Content-Length": str(size),
-        "Content-Disposition": f"attachment; filename*=UTF-8''{name}",
-    }
+    disposition = f"attachment; filename*=UTF-8''{quote(split_path(path)[-1])}"
+    headers = {**_DOWNLOAD_HEADERS, "Content-Length": str(size), "Content-Disposition": disposition}
     if request.method == "HEAD":
         os.close(descriptor)
         return Response(headers=headers, media_type="application/octet-stream")
@@ -144,9 +140,8 @@ async def _pack(request: Request) -> Response:
     server = _server(request)
     with server.sessions.using(request.path_params["session"]) as session:
         files, limit = session.container.files, 4 * session.container.limits.disk_bytes
-        await asyncio.to_thread(
-            files.list, below, limit=1
-        )  # fails now, because the status cannot change once bytes are sent
+        # Fails now, because the status cannot change once bytes are sent.
+        await asyncio.to_thread(files.list, below, limit=1)
     headers = {**_DOWNLOAD_HEADERS, "Content-Disposition": 'attachment; filename="files.tar"'}
     packed = transfers.send(lambda file: archive.pack(files, file, below, limit=limit))
     await server.archive_slots.acquire()

@@ -8,8 +8,10 @@ import pytest
 
 from antwort.api.items import read
 from antwort.engine.ports import FunctionSpec, ModelFault, ModelRequest, TextPiece
-from antwort.models import ChatCompletions, ChatDialect, RetryingModel, Timeouts
+from antwort.models import ChatCompletions, RetryingModel, Upstream
+from antwort.models.chat.messages import ChatDialect
 from antwort.models.tokens import estimate_request
+from antwort.models.upstream import Timeouts
 from antwort.testing.model import LONG_TEXT, AnswerCall, ModelAnswer, collect, fold, make_request
 
 pytestmark = pytest.mark.anyio
@@ -20,7 +22,9 @@ HELLO = ModelAnswer(text="Hello")
 
 @pytest.fixture
 def model(upstream):
-    return ChatCompletions(upstream.url + "/", model="upstream-name", api_key=KEY, timeouts=Timeouts(read=1.0))
+    return ChatCompletions(
+        Upstream(upstream.url + "/", api_key=KEY, timeouts=Timeouts(read=1.0)), model="upstream-name"
+    )
 
 
 async def ask(model, request=None) -> ModelAnswer:
@@ -62,7 +66,7 @@ async def test_logprobs(upstream, model):
 
 async def test_the_default_model_name_is_the_clients(upstream):
     upstream.set_replies(upstream.chat(HELLO))
-    await ask(ChatCompletions(upstream.url, headers={"x-team": "a"}))
+    await ask(ChatCompletions(Upstream(upstream.url, headers={"x-team": "a"})))
 
     assert upstream.requests[0].body["model"] == "any"
     assert upstream.requests[0].headers["x-team"] == "a"
@@ -169,7 +173,7 @@ async def test_a_large_error_body_is_not_read_completely(upstream, model):
 
 
 async def test_connection_refused(unused_port):
-    model = ChatCompletions(f"http://127.0.0.1:{unused_port}/v1")
+    model = ChatCompletions(Upstream(f"http://127.0.0.1:{unused_port}/v1"))
     fault = await get_fault(model)
 
     assert (fault.status, fault.retryable) == (502, True)
@@ -177,7 +181,7 @@ async def test_connection_refused(unused_port):
 
 
 async def test_invalid_url():
-    fault = await get_fault(ChatCompletions("not-an-address"))
+    fault = await get_fault(ChatCompletions(Upstream("not-an-address")))
 
     assert (fault.status, fault.retryable) == (502, False)
 
@@ -185,7 +189,7 @@ async def test_invalid_url():
 async def test_read_timeout(upstream):
     upstream.set_replies(upstream.sse({"choices": []}, {"choices": []}, pause=5.0))
 
-    assert (await get_fault(ChatCompletions(upstream.url, timeouts=Timeouts(read=0.1)))).status == 504
+    assert (await get_fault(ChatCompletions(Upstream(upstream.url, timeouts=Timeouts(read=0.1))))).status == 504
 
 
 async def test_a_broken_connection_is_retryable(upstream, model):
@@ -233,7 +237,7 @@ async def test_an_endless_line_uses_bounded_memory(upstream, content_type):
     reply = upstream.sse()
     reply.chunks, reply.content_type = [b"data: " + b"x" * 65530] * 3000, content_type
     upstream.set_replies(reply)
-    model = ChatCompletions(upstream.url, max_event=1_000_000)
+    model = ChatCompletions(Upstream(upstream.url, max_event=1_000_000))
 
     tracemalloc.start()
     try:
@@ -281,7 +285,7 @@ async def test_retries_429_and_503_until_success(upstream, model, instrumentatio
 
 async def test_concurrent_answers(upstream):
     upstream.set_replies(upstream.chat(ModelAnswer(text=LONG_TEXT[:500])))
-    model = ChatCompletions(upstream.url)
+    model = ChatCompletions(Upstream(upstream.url))
     answers = await asyncio.gather(*(collect(model, make_request()) for _ in range(150)))
     await model.aclose()
 
@@ -335,7 +339,7 @@ async def test_an_invalid_count_falls_back_to_the_estimate(upstream, model, answ
 
 
 async def test_tokenizer_estimate_sends_no_request(upstream):
-    model = ChatCompletions(upstream.url, tokenizer="estimate", dialect=ChatDialect(images=False))
+    model = ChatCompletions(Upstream(upstream.url), tokenizer="estimate", dialect=ChatDialect(images=False))
     assert await model.count_tokens(make_request()) == estimate_request(make_request())
     assert upstream.requests == []
     await model.aclose()

@@ -3,8 +3,9 @@ from __future__ import annotations
 import pytest
 
 from antwort.engine.ports import ModelFault
-from antwort.models import Responses, Timeouts
+from antwort.models import Responses, Upstream
 from antwort.models.tokens import estimate_request
+from antwort.models.upstream import Timeouts
 from antwort.testing.model import ModelAnswer, collect, fold, make_request
 
 pytestmark = pytest.mark.anyio
@@ -14,7 +15,7 @@ KEY = "sk-very-secret"
 
 @pytest.fixture
 def model(upstream):
-    return Responses(upstream.url, model="upstream-name", api_key=KEY, timeouts=Timeouts(read=1.0))
+    return Responses(Upstream(upstream.url, api_key=KEY, timeouts=Timeouts(read=1.0)), model="upstream-name")
 
 
 async def ask(model):
