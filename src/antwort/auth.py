@@ -88,12 +88,7 @@ class KeyFile:
             raise KeyFileError(f"{self.path} is not a key file: {error}") from error
 
     def create(
-        self,
-        name: str,
-        tenant: str,
-        *,
-        requests_per_minute: int | None = None,
-        concurrent_responses: int | None = None,
+        self, name: str, tenant: str, *, requests_per_minute: int | None = None, concurrent_responses: int | None = None
     ) -> tuple[Key, str]:
         """Add a key. The second value is the bearer token, which is shown once and not stored."""
         identifier, secret = secrets.token_hex(8), secrets.token_urlsafe(32)

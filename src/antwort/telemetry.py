@@ -206,11 +206,7 @@ class ModelCallSpan:
         self._name = name
         self._started_at = time.perf_counter()
         self._has_first_chunk = False
-        attributes = {
-            "gen_ai.operation.name": "chat",
-            "gen_ai.provider.name": kind,
-            "gen_ai.request.model": upstream,
-        }
+        attributes = {"gen_ai.operation.name": "chat", "gen_ai.provider.name": kind, "gen_ai.request.model": upstream}
         self._span = _tracer.start_span(f"chat {upstream}", kind=SpanKind.CLIENT, attributes=attributes)
         if self._span.is_recording():
             self._span.set_attributes({key: value for key, value in request_attributes.items() if value is not None})

@@ -18,15 +18,7 @@ from urllib.parse import unquote_to_bytes
 
 from antwort.api import items
 from antwort.api.errors import ApiError, invalid, not_found
-from antwort.api.items import (
-    CustomToolCallOutput,
-    FunctionCallOutput,
-    GivenMessage,
-    InputFile,
-    InputImage,
-    Item,
-    Raw,
-)
+from antwort.api.items import CustomToolCallOutput, FunctionCallOutput, GivenMessage, InputFile, InputImage, Item, Raw
 from antwort.engine.context import Context
 from antwort.engine.ports import ChosenModel
 from antwort.engine.stores import FileRecord, FileStore, Owner

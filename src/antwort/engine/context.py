@@ -139,7 +139,5 @@ def check_outputs(context: Context) -> None:
         if item.type.endswith("_call_output") and item.call_id not in called:
             kind = item.type.removesuffix("_output").replace("_", " ")
             raise invalid(
-                f"No tool call found for {kind} output with call_id {item.call_id}.",
-                param="input",
-                code=None,
+                f"No tool call found for {kind} output with call_id {item.call_id}.", param="input", code=None
             )

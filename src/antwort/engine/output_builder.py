@@ -32,13 +32,7 @@ from antwort.api.items import (
     Status,
     SummaryText,
 )
-from antwort.engine.ports import (
-    EncryptedReasoning,
-    ReasoningPiece,
-    RefusalPiece,
-    SummaryPiece,
-    TextPiece,
-)
+from antwort.engine.ports import EncryptedReasoning, ReasoningPiece, RefusalPiece, SummaryPiece, TextPiece
 
 TextOrRefusal: TypeAlias = TextPiece | RefusalPiece
 ReasoningDelta: TypeAlias = ReasoningPiece | SummaryPiece | EncryptedReasoning

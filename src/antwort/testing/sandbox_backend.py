@@ -29,14 +29,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable
 from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
-from antwort.containers.sandboxes.port import (
-    ExecutionResult,
-    Output,
-    Sandbox,
-    Sandboxes,
-    SandboxLost,
-    SandboxRefused,
-)
+from antwort.containers.sandboxes.port import ExecutionResult, Output, Sandbox, Sandboxes, SandboxLost, SandboxRefused
 
 _TIMEOUT = 60.0
 _MORE_THAN_THE_DISK = 600 << 20

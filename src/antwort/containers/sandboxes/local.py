@@ -53,12 +53,7 @@ class LocalSandboxes:
     """`Sandboxes` in the jail of this machine. `start` detects early whether there is one."""
 
     def __init__(
-        self,
-        state: Path,
-        *,
-        max_output: int,
-        max_seconds: float = 3600.0,
-        environment: Mapping[str, str] = os.environ,
+        self, state: Path, *, max_output: int, max_seconds: float = 3600.0, environment: Mapping[str, str] = os.environ
     ) -> None:
         self._state = state
         self._max_output = max_output

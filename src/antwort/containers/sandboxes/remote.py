@@ -282,12 +282,7 @@ class RemoteSandbox:
                 _logger.info("sandbox %s could not be ended; its lease will expire", self.id)
 
     async def _request(
-        self,
-        method: str,
-        path: str,
-        *,
-        content: AsyncIterator[bytes] | None = None,
-        why: RefusalReason = "request",
+        self, method: str, path: str, *, content: AsyncIterator[bytes] | None = None, why: RefusalReason = "request"
     ) -> bytes:
         try:
             async with self._server.request(method, self._path + path, content=content) as reply:

@@ -35,12 +35,7 @@ from antwort.containers import Containers, ContainerSpec
 from antwort.containers.outputs import truncate_result
 from antwort.containers.paths import DATA
 from antwort.containers.sandboxes import ExecutionResult, Output, SandboxLost, SandboxUnavailable
-from antwort.engine.stores import (
-    ContainerFileRecord,
-    ContainerRecord,
-    Owner,
-    StoreFault,
-)
+from antwort.engine.stores import ContainerFileRecord, ContainerRecord, Owner, StoreFault
 from antwort.http.bodies import json_answer, read_json, stream_body
 from antwort.http.errors import to_api_error
 from antwort.http.multipart import receive_upload

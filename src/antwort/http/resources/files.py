@@ -133,12 +133,7 @@ def _record(fields: Fields, filename: str) -> FileRecord:
         raise invalid(f"A file name must have between 1 and {MAX_FILENAME_LENGTH} characters.", param="file")
     now = int(time.time())
     return FileRecord(
-        id=new_id("file-"),
-        bytes=0,
-        created_at=now,
-        filename=name,
-        purpose=purpose,
-        expires_at=_expires_at(fields, now),
+        id=new_id("file-"), bytes=0, created_at=now, filename=name, purpose=purpose, expires_at=_expires_at(fields, now)
     )
 
 

@@ -35,8 +35,7 @@ def create_change(record: ConversationRecord, items: Sequence[Raw]) -> Callable[
 def get(rows: TenantRows, conversation_id: str) -> ConversationRecord | None:
     """A conversation, without its items."""
     found = rows.fetchone(
-        "SELECT created_at, metadata FROM conversations WHERE tenant = :tenant AND id = :id",
-        id=conversation_id,
+        "SELECT created_at, metadata FROM conversations WHERE tenant = :tenant AND id = :id", id=conversation_id
     )
     return None if found is None else ConversationRecord(conversation_id, found[0], _metadata(found[1]))
 

@@ -10,13 +10,7 @@ import msgspec
 
 from antwort.api.items import Raw
 from antwort.api.responses import Response
-from antwort.engine.stores import (
-    MAX_EVENT_READ_BYTES,
-    Owner,
-    PageQuery,
-    RecordPage,
-    StoredResponse,
-)
+from antwort.engine.stores import MAX_EVENT_READ_BYTES, Owner, PageQuery, RecordPage, StoredResponse
 from antwort.storage.sqlite.columns import RowValues, decode_items, item_rows
 from antwort.storage.sqlite.conversations import append
 from antwort.storage.sqlite.database import TenantRows
@@ -97,8 +91,7 @@ def finish_change(
 def get(rows: TenantRows, response_id: str) -> StoredResponse | None:
     """A response with its items."""
     found = rows.fetchone(
-        "SELECT key, body, request FROM responses WHERE tenant = :tenant AND id = :id",
-        id=response_id,
+        "SELECT key, body, request FROM responses WHERE tenant = :tenant AND id = :id", id=response_id
     )
     return None if found is None else _stored(rows, *found)
 
@@ -213,8 +206,7 @@ def _stored(rows: TenantRows, key: int, body: bytes, request: bytes) -> StoredRe
     input_items: list[bytes] = []
     output_items: list[bytes] = []
     found = rows.execute(
-        "SELECT part, body FROM response_items WHERE tenant = :tenant AND response = :key ORDER BY part, key",
-        key=key,
+        "SELECT part, body FROM response_items WHERE tenant = :tenant AND response = :key ORDER BY part, key", key=key
     )
     for part, item in found:
         (output_items if part == _OUTPUT else input_items).append(item)

@@ -7,13 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from antwort.engine.stores import (
-    Owner,
-    PageQuery,
-    RecordPage,
-    Store,
-    UnknownCursor,
-)
+from antwort.engine.stores import Owner, PageQuery, RecordPage, Store, UnknownCursor
 
 T = TypeVar("T")
 

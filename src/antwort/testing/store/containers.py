@@ -8,15 +8,7 @@ from typing import Any
 
 import msgspec
 
-from antwort.engine.stores import (
-    ContainerFileRecord,
-    ContainerRecord,
-    ContainerUse,
-    OverQuota,
-    Owner,
-    PageQuery,
-    Store,
-)
+from antwort.engine.stores import ContainerFileRecord, ContainerRecord, ContainerUse, OverQuota, Owner, PageQuery, Store
 from antwort.testing.store.base import (
     LISTED_IDS,
     OTHER_TENANT,

@@ -8,12 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from antwort.engine.stores import (
-    FileRecord,
-    Owner,
-    PageQuery,
-    Store,
-)
+from antwort.engine.stores import FileRecord, Owner, PageQuery, Store
 from antwort.testing.store.base import (
     LISTED_IDS,
     OTHER_TENANT,

@@ -9,13 +9,7 @@ from typing import Any
 import msgspec
 
 from antwort.api.responses import Conversation, Response, Usage
-from antwort.engine.stores import (
-    MAX_EVENT_READ_BYTES,
-    ConversationRecord,
-    PageQuery,
-    Store,
-    StoredResponse,
-)
+from antwort.engine.stores import MAX_EVENT_READ_BYTES, ConversationRecord, PageQuery, Store, StoredResponse
 from antwort.testing.store.base import (
     LISTED_IDS,
     OTHER_TENANT,
