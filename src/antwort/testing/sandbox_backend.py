@@ -55,7 +55,7 @@ class SandboxesConformance:
         check_equal(result.status, "ok")
         check_equal(result.echo, "42")
         check_equal(printed(result), "grüße 🎈\noh\n")
-        check_equal([one.stream for one in result.output], ["stdout", "stderr"])
+        check_equal([piece.stream for piece in result.output], ["stdout", "stderr"])
         live = "".join(step.text for step in steps if isinstance(step, Output))
         check_equal(live, "grüße 🎈\noh\n")
         check_equal(result.sandbox_alive, expected=True)
@@ -118,7 +118,7 @@ class SandboxesConformance:
 
     async def test_figures_are_png_images(self, sandbox: Sandbox) -> None:
         result = await result_of(sandbox, "import matplotlib.pyplot as plt\nplt.plot([1, 2])\nplt.show()")
-        check_equal([(one.mime, one.data[:4]) for one in result.figures], [("image/png", b"\x89PNG")])
+        check_equal([(figure.mime, figure.data[:4]) for figure in result.figures], [("image/png", b"\x89PNG")])
 
     async def test_long_output_is_truncated(self, sandbox: Sandbox) -> None:
         result = await result_of(sandbox, "for n in range(700_000): print(f'{n:099}')")
@@ -137,12 +137,12 @@ class SandboxesConformance:
         result = await result_of(sandbox, "open('/mnt/data/a dir/grüße 🎈?#%.bin', 'rb').read()[:3]")
         check_equal(result.echo, repr(content[:3]))
         await result_of(sandbox, "open('made.txt', 'w').write('made')")
-        listed = {one.path: one.size for one in await sandbox.list_files()}
+        listed = {file.path: file.size for file in await sandbox.list_files()}
         check_equal(listed, {"a dir/grüße 🎈?#%.bin": len(content), "made.txt": 4})
         check_equal(await read(sandbox.read_file("a dir/grüße 🎈?#%.bin")), content)
         check_equal(await sandbox.delete_file("made.txt"), expected=True)
         check_equal(await sandbox.delete_file("made.txt"), expected=False)
-        check_equal([one.path for one in await sandbox.list_files()], ["a dir/grüße 🎈?#%.bin"])
+        check_equal([file.path for file in await sandbox.list_files()], ["a dir/grüße 🎈?#%.bin"])
 
     async def test_a_rewritten_file_has_another_modification_time(self, sandbox: Sandbox) -> None:
         await result_of(sandbox, "open('x', 'w').write('1')")
@@ -196,10 +196,10 @@ class SandboxesConformance:
 
     async def test_archives_are_unpacked_and_packed(self, sandbox: Sandbox) -> None:
         await sandbox.unpack(chunks(tar({"a/b.txt": b"one", "c.txt": b"two"}), 512))
-        check_equal({one.path for one in await sandbox.list_files()}, {"a/b.txt", "c.txt"})
+        check_equal({file.path for file in await sandbox.list_files()}, {"a/b.txt", "c.txt"})
         packed = await read(sandbox.pack())
         with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
-            files = {one.name.removeprefix("./"): archive.extractfile(one) for one in archive if one.isfile()}
+            files = {file.name.removeprefix("./"): archive.extractfile(file) for file in archive if file.isfile()}
             check_equal(
                 {name: file.read() for name, file in files.items() if file}, {"a/b.txt": b"one", "c.txt": b"two"}
             )
@@ -222,7 +222,7 @@ class SandboxesConformance:
         held = await asyncio.gather(*wanted)
         try:
             echoes = await asyncio.gather(*(result_of(one, f"{number} * 2") for number, one in enumerate(held)))
-            check_equal([one.echo for one in echoes], ["0", "2", "4", "6", "8"])
+            check_equal([result.echo for result in echoes], ["0", "2", "4", "6", "8"])
         finally:
             await asyncio.gather(*map(sandboxes.release, held))
 
@@ -275,7 +275,7 @@ def _result(steps: list[Output | ExecutionResult]) -> ExecutionResult:
 
 def printed(result: ExecutionResult) -> str:
     """The complete output of a run."""
-    return "".join(one.text for one in result.output)
+    return "".join(piece.text for piece in result.output)
 
 
 async def chunks(content: bytes, size: int = 1 << 16) -> AsyncIterator[bytes]:

@@ -22,13 +22,7 @@ from antwort.testing.store.conversations import ConversationConformance
 from antwort.testing.store.files import FileConformance
 from antwort.testing.store.responses import ResponseConformance
 
-__all__ = [
-    "ContainerConformance",
-    "ConversationConformance",
-    "FileConformance",
-    "ResponseConformance",
-    "StoreConformance",
-]
+__all__ = ["StoreConformance"]
 
 
 class StoreConformance(ResponseConformance, ConversationConformance, FileConformance, ContainerConformance):

@@ -12,7 +12,7 @@ import pytest
 from antwort.engine.stores import Owner, Store
 
 OWNER = Owner("tenant-a", "key-1")
-OWNER_WITH_OTHER_KEY = Owner("tenant-a", "key-2")
+OTHER_KEY = Owner("tenant-a", "key-2")
 OTHER_TENANT = Owner("tenant-b", "key-3")
 
 

@@ -55,10 +55,8 @@ class ConversationConformance(Conformance):
 
     async def test_an_existing_item_is_not_replaced(self, store: Store) -> None:
         await store.create_conversation(OWNER, RECORD, [message("msg_1")])
-        check(
-            await store.add_items(OWNER, "conv_1", [message("msg_1", "other"), message("msg_2")]),
-            "the conversation exists",
-        )
+        added = [message("msg_1", "other"), message("msg_2")]
+        check(await store.add_items(OWNER, "conv_1", added), "the conversation exists")
         check_equal(await store.all_items(OWNER, "conv_1"), [message("msg_1"), message("msg_2")])
 
     async def test_concurrent_appends_keep_their_groups_together(self, store: Store) -> None:
@@ -71,11 +69,9 @@ class ConversationConformance(Conformance):
 
     async def test_items_are_paged(self, store: Store) -> None:
         await store.create_conversation(OWNER, RECORD, [message(name) for name in LISTED_IDS])
-        await store.create_conversation(OWNER, ConversationRecord("conv_2", 1, {}), [message("other_conversation")])
+        await store.create_conversation(OWNER, ConversationRecord("conv_2", 1, {}), [message("other")])
         await check_pages(lambda query: store.list_items(OWNER, "conv_1", query), lambda item: item["id"])
-        await check_unknown_cursor(
-            lambda query: store.list_items(OWNER, "conv_1", query), PageQuery(after="other_conversation")
-        )
+        await check_unknown_cursor(lambda query: store.list_items(OWNER, "conv_1", query), PageQuery(after="other"))
         check_equal(await store.list_items(OWNER, "unknown", PageQuery()), None)
 
     async def test_get_and_delete_an_item(self, store: Store) -> None:
@@ -99,10 +95,7 @@ class ConversationConformance(Conformance):
         check_equal(await store.all_items(OTHER_TENANT, "conv_1"), None)
         check_equal(await store.get_item(OTHER_TENANT, "conv_1", "msg_1"), None)
         check_equal(await store.find_items(OTHER_TENANT, ["msg_1"]), {})
-        check(
-            not await store.add_items(OTHER_TENANT, "conv_1", [message("forged")]),
-            "another tenant must not add items",
-        )
+        check(not await store.add_items(OTHER_TENANT, "conv_1", [message("forged")]), "another tenant must not add")
         check(not await store.delete_item(OTHER_TENANT, "conv_1", "msg_1"), "another tenant must not delete")
         check(not await store.delete_conversation(OTHER_TENANT, "conv_1"), "another tenant must not delete")
 

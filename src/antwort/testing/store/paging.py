@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 from antwort.engine.stores import PageQuery, RecordPage, UnknownCursor
 from antwort.testing.checks import check_equal, not_none
+
+ListPage: TypeAlias = Callable[[PageQuery], Awaitable[RecordPage | None]]
 
 LISTED_IDS = [f"id_{number}" for number in range(5)]
 """Ids for `check_pages`, in order of creation."""
 
 
-async def check_pages(
-    list_page: Callable[[PageQuery], Awaitable[RecordPage | None]], get_id: Callable[[Any], str]
-) -> None:
+async def check_pages(list_page: ListPage, get_id: Callable[[Any], str]) -> None:
     """Check all combinations of paging parameters on a list of `LISTED_IDS`."""
 
     async def ids(query: PageQuery) -> tuple[list[str], bool]:
@@ -43,7 +43,7 @@ async def check_pages(
     await check_unknown_cursor(list_page, PageQuery(before="id_unknown"))
 
 
-async def check_unknown_cursor(list_page: Callable[[PageQuery], Awaitable[object]], query: PageQuery) -> None:
+async def check_unknown_cursor(list_page: ListPage, query: PageQuery) -> None:
     """Check that a query raises `UnknownCursor` with the parameter and its value."""
     try:
         page = await list_page(query)

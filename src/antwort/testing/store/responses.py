@@ -11,7 +11,7 @@ import msgspec
 from antwort.api.responses import Conversation, Response, Usage
 from antwort.engine.stores import MAX_EVENT_READ_BYTES, ConversationRecord, PageQuery, Store, StoredResponse
 from antwort.testing.checks import check, check_equal, not_none
-from antwort.testing.store.base import OTHER_TENANT, OWNER, OWNER_WITH_OTHER_KEY, Conformance, message
+from antwort.testing.store.base import OTHER_KEY, OTHER_TENANT, OWNER, Conformance, message
 from antwort.testing.store.paging import LISTED_IDS, check_pages, check_unknown_cursor
 
 CHAIN_LENGTH = 1000
@@ -156,13 +156,10 @@ class ResponseConformance(Conformance):
         await store.finish_response(OWNER, completed(stored, message("out_1")))
         await store.begin_response(OWNER, new_response("resp_2", message("other_response")))
         await check_pages(lambda query: store.input_items(OWNER, "resp_1", query), lambda item: item["id"])
-        check_equal(
-            not_none(await store.input_items(OWNER, "resp_1", PageQuery(limit=1))).data, [message(LISTED_IDS[-1])]
-        )
-        await check_unknown_cursor(
-            lambda query: store.input_items(OWNER, "resp_1", query), PageQuery(after="other_response")
-        )
-        await check_unknown_cursor(lambda query: store.input_items(OWNER, "resp_1", query), PageQuery(after="out_1"))
+        page = not_none(await store.input_items(OWNER, "resp_1", PageQuery(limit=1)))
+        check_equal(page.data, [message(LISTED_IDS[-1])])
+        for cursor in ("other_response", "out_1"):
+            await check_unknown_cursor(lambda query: store.input_items(OWNER, "resp_1", query), PageQuery(after=cursor))
         check_equal(await store.input_items(OWNER, "unknown", PageQuery(after="unknown")), None)
 
     async def test_find_items_searches_responses_and_conversations(self, store: Store) -> None:
@@ -241,16 +238,14 @@ class ResponseConformance(Conformance):
     # ── After a restart ──────────────────────────────────────────────────────────────────────────────────────────────
 
     async def test_unfinished_responses_are_listed_with_their_owner(self, tmp_path: Path) -> None:
-        queued, begun = (
-            new_response("resp_1", message("msg_1"), status="queued", background=True),
-            new_response("resp_2"),
-        )
+        queued = new_response("resp_1", message("msg_1"), status="queued", background=True)
+        begun = new_response("resp_2")
         async with self.opened_store(tmp_path) as store:
             await write_response(store, "ended")
-            await store.begin_response(OWNER_WITH_OTHER_KEY, queued)
+            await store.begin_response(OTHER_KEY, queued)
             await store.begin_response(OTHER_TENANT, begun)
         async with self.opened_store(tmp_path) as store:
-            check_equal(await store.unfinished_responses(), [(OWNER_WITH_OTHER_KEY, queued), (OTHER_TENANT, begun)])
+            check_equal(await store.unfinished_responses(), [(OTHER_KEY, queued), (OTHER_TENANT, begun)])
             for owner, stored in await store.unfinished_responses():
                 await store.finish_response(owner, completed(stored))
             check_equal(await store.unfinished_responses(), [])
@@ -259,8 +254,8 @@ class ResponseConformance(Conformance):
 
     async def test_keys_of_one_tenant_share_responses(self, store: Store) -> None:
         await write_response(store, "1")
-        check_equal(await store.get_response(OWNER_WITH_OTHER_KEY, "1"), await store.get_response(OWNER, "1"))
-        check(await store.delete_response(OWNER_WITH_OTHER_KEY, "1"), "another key of the tenant may delete")
+        check_equal(await store.get_response(OTHER_KEY, "1"), await store.get_response(OWNER, "1"))
+        check(await store.delete_response(OTHER_KEY, "1"), "another key of the tenant may delete")
 
     async def test_another_tenant_cannot_read_or_change_a_response(self, store: Store) -> None:
         await write_response(store, "1")
