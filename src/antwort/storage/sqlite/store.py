@@ -108,7 +108,7 @@ class SqliteStore:
         return await self._database.read(owner, lambda rows: responses.get(rows, response_id))
 
     async def delete_response(self, owner: Owner, response_id: str) -> bool:
-        return await self._database.write(owner, lambda rows: responses.delete(rows, response_id))
+        return await self._database.write(owner, lambda rows: rows.delete("responses", response_id))
 
     async def history(self, owner: Owner, response_id: str) -> list[dict[str, Any]] | None:
         return await self._database.read(owner, lambda rows: responses.history(rows, response_id))
@@ -146,7 +146,7 @@ class SqliteStore:
         return await self._database.write(owner, lambda rows: conversations.update(rows, conversation_id, body))
 
     async def delete_conversation(self, owner: Owner, conversation_id: str) -> bool:
-        return await self._database.write(owner, lambda rows: conversations.delete(rows, conversation_id))
+        return await self._database.write(owner, lambda rows: rows.delete("conversations", conversation_id))
 
     async def add_items(self, owner: Owner, conversation_id: str, items: Sequence[dict[str, Any]]) -> bool:
         added = item_rows(items)
@@ -238,7 +238,7 @@ class SqliteStore:
         return await self._database.write_all_tenants(lambda connection: containers.lose_sandboxes(connection, why))
 
     async def delete_container(self, owner: Owner, container_id: str) -> bool:
-        return await self._database.write(owner, lambda rows: containers.delete(rows, container_id))
+        return await self._database.write(owner, lambda rows: rows.delete("containers", container_id))
 
     async def container_use(self, owner: Owner, now: float) -> ContainerUse:
         return await self._database.read(owner, lambda rows: containers.use(rows, now))
