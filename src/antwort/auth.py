@@ -193,9 +193,8 @@ class Authenticator:
         found = _KEY.fullmatch(token.strip()) if scheme.lower() == "bearer" else None
         key = self._keys.get(found["id"]) if found else None
         # The id is public and may be looked up; the secret is compared in constant time, also for an unknown id.
-        is_valid = hmac.compare_digest(
-            _digest(found["secret"] if found else ""), key.sha256 if key else _UNMATCHABLE_DIGEST
-        )
+        digest = _digest(found["secret"] if found else "")
+        is_valid = hmac.compare_digest(digest, key.sha256 if key else _UNMATCHABLE_DIGEST)
         if key is None or not is_valid:
             raise _unauthorized(authorization)
         return self._caller(key)

@@ -94,9 +94,7 @@ class RemoteSandboxes:
                     "accept-encoding": "identity",  # a compressed reply could be a decompression bomb
                     **({"authorization": f"Bearer {token}"} if token else {}),
                 },
-                timeout=httpx2.Timeout(
-                    connect=_CONNECT_TIMEOUT, read=_READ_TIMEOUT, write=_READ_TIMEOUT, pool=_CONNECT_TIMEOUT
-                ),
+                timeout=httpx2.Timeout(_READ_TIMEOUT, connect=_CONNECT_TIMEOUT, pool=_CONNECT_TIMEOUT),
                 transport=transport,
             )
             for transport in (

@@ -34,7 +34,7 @@ from antwort.api.objects import Deleted
 from antwort.containers import Containers, ContainerSpec
 from antwort.containers.outputs import truncate_result
 from antwort.containers.paths import DATA
-from antwort.containers.sandboxes import ExecutionResult, Output, SandboxLost, SandboxUnavailable
+from antwort.containers.sandboxes.port import ExecutionResult, Output, SandboxLost, SandboxUnavailable
 from antwort.engine.stores import ContainerFileRecord, ContainerRecord, Owner, StoreFault
 from antwort.http.bodies import json_answer, read_json, stream_body
 from antwort.http.errors import to_api_error
@@ -113,7 +113,7 @@ async def retrieve_file(request: Request) -> Answer:
     return json_answer(_file_object(await _containers(request).get_file(*_owner_and_id(request), _file_id(request))))
 
 
-async def file_content(request: Request) -> Answer:
+async def get_content(request: Request) -> Answer:
     """Download the content of a file, as an attachment."""
     containers = _containers(request)
     record = await containers.get_file(*_owner_and_id(request), _file_id(request))
@@ -303,7 +303,7 @@ routes = [
     ApiRoute("GET", _FILE, retrieve_file, Operation("getContainerFile", returns=ContainerFileObject)),
     ApiRoute("DELETE", _FILE, delete_file, Operation("deleteContainerFile", returns=Deleted)),
     ApiRoute(
-        "GET", _FILE + "/content", file_content, Operation("getContainerFileContent", content_types=(OCTET_STREAM,))
+        "GET", _FILE + "/content", get_content, Operation("getContainerFileContent", content_types=(OCTET_STREAM,))
     ),
     ApiRoute("PUT", _ARCHIVE, write_archive, Operation("writeContainerArchive", returns=Archived, raw=_TAR)),
     ApiRoute("GET", _ARCHIVE, read_archive, Operation("readContainerArchive", content_types=(_TAR,))),

@@ -141,15 +141,11 @@ def _expires_at(fields: Fields, now: int) -> int | None:
         return None
     if anchor != "created_at":
         raise invalid("'expires_after[anchor]' must be 'created_at'.", param="expires_after[anchor]")
-    if not (
-        seconds
-        and seconds.isascii()
-        and seconds.isdecimal()
-        and MIN_EXPIRY_SECONDS <= int(seconds[:9]) <= MAX_EXPIRY_SECONDS
-    ):
+    number = int(seconds[:9]) if seconds and seconds.isascii() and seconds.isdecimal() else 0
+    if not MIN_EXPIRY_SECONDS <= number <= MAX_EXPIRY_SECONDS:
         message = f"'expires_after[seconds]' must be an integer from {MIN_EXPIRY_SECONDS} to {MAX_EXPIRY_SECONDS}."
         raise invalid(message, param="expires_after[seconds]")
-    return now + int(seconds)
+    return now + number
 
 
 def _file_object(record: FileRecord) -> FileObject:

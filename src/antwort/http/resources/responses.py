@@ -185,16 +185,14 @@ async def _get_stored(request: Request) -> StoredResponse:
 
 _RESPONSES = "/v1/responses"
 _RESPONSE = _RESPONSES + "/{response_id}"
-_JSON_OR_EVENTS = (JSON, EVENT_STREAM)
+_JSON_OR_SSE = (JSON, EVENT_STREAM)
 
 routes = [
     ApiRoute(
         "POST",
         _RESPONSES,
         create,
-        Operation(
-            "createResponse", CreateResponse, Response, content_types=_JSON_OR_EVENTS, links={"response_id": "/id"}
-        ),
+        Operation("createResponse", CreateResponse, Response, content_types=_JSON_OR_SSE, links={"response_id": "/id"}),
     ),
     ApiRoute(
         "POST", _RESPONSES + "/input_tokens", input_tokens, Operation("countInputTokens", CountTokens, InputTokens)
@@ -212,7 +210,7 @@ routes = [
                 "starting_after": {"type": "integer"},
                 "include_obfuscation": {"type": "boolean", "default": True},
             },
-            content_types=_JSON_OR_EVENTS,
+            content_types=_JSON_OR_SSE,
         ),
     ),
     ApiRoute("DELETE", _RESPONSE, delete, Operation("deleteResponse", returns=Deleted)),

@@ -82,7 +82,7 @@ class Database:
         """Run a change of the owner's rows; durable when this returns. `on_done` is always called with the outcome."""
         return await self._writer.write(lambda connection: change(TenantRows(connection, owner)), on_done)
 
-    async def write_all_tenants(self, change: Callable[[sqlite3.Connection], T], on_done: OnDone = lambda _: None) -> T:
+    async def write_all_tenants(self, change: Change[T], on_done: OnDone = lambda _: None) -> T:
         """Run a change across all tenants, for maintenance by the server itself."""
         return await self._writer.write(change, on_done)
 

@@ -84,10 +84,8 @@ def finish_change(
 
 def get(rows: TenantRows, response_id: str) -> StoredResponse | None:
     """A response with its items."""
-    found = rows.fetchone(
-        "SELECT key, body, request FROM responses WHERE tenant = :tenant AND id = :id", id=response_id
-    )
-    return None if found is None else _stored(rows, *found)
+    row = rows.fetchone("SELECT key, body, request FROM responses WHERE tenant = :tenant AND id = :id", id=response_id)
+    return None if row is None else _stored(rows, *row)
 
 
 def history(rows: TenantRows, response_id: str) -> list[Raw] | None:
