@@ -74,7 +74,7 @@ def test_an_interpreter_that_exits_is_replaced_and_reported(client, container, c
     assert ended["status"] in ("ended", "oom")
     assert ended["lost"]
     assert found.status == "running"
-    assert "gone" in found.to_dict()["antwort:lost"]
+    assert "lost" in found.to_dict()["antwort:lost"]
     assert (after["replaced"], after["result"]) == (True, "[]")
     assert files(client, container.id) == {}
     assert execute(client, container.id, "1")["replaced"] is False

@@ -168,4 +168,4 @@ def test_doctor_checks_the_models(tmp_path, environment):
     assert "a (scripted) answers from its script" in result.stdout
     assert "b (responses) 127.0.0.1:9 does not answer" in result.stdout
     assert result.returncode == 1
-    assert "a model cannot be used" in result.stderr
+    assert "a model is not usable" in result.stderr

@@ -176,7 +176,7 @@ def test_a_tool_that_cannot_be_prepared_is_a_503_that_names_it(client, server):
         client.with_options(max_retries=0).responses.create(input="apples", tools=[UNPREPARED])
 
     assert caught.value.status_code == 503
-    assert SECRET not in server.lines()
+    assert SECRET not in server.read_log()
 
 
 def test_hosted_calls_run_and_client_side_calls_are_returned(client):

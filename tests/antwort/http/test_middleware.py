@@ -156,18 +156,18 @@ async def get_status(base_url: str, *lines: str, path: str = "/v1/models") -> in
 
 
 @pytest.mark.parametrize("host", ALLOWED_HOSTS)
-async def test_without_keys_loopback_hosts_are_allowed(stage, host):
-    assert await get_status(str(stage.http.base_url), f"Host: {host}", ALLOWED_FETCH_SITE) == 200
+async def test_without_keys_loopback_hosts_are_allowed(server, host):
+    assert await get_status(str(server.http.base_url), f"Host: {host}", ALLOWED_FETCH_SITE) == 200
 
 
 @pytest.mark.parametrize("lines", REJECTED_HOSTS, ids=str)
-async def test_without_keys_other_hosts_are_rejected(stage, lines):
-    assert await get_status(str(stage.http.base_url), *lines) == 403
+async def test_without_keys_other_hosts_are_rejected(server, lines):
+    assert await get_status(str(server.http.base_url), *lines) == 403
 
 
 @pytest.mark.parametrize("line", REJECTED_ORIGINS)
-async def test_without_keys_web_pages_are_rejected(stage, line):
-    assert await get_status(str(stage.http.base_url), "Host: localhost", line) == 403
+async def test_without_keys_web_pages_are_rejected(server, line):
+    assert await get_status(str(server.http.base_url), "Host: localhost", line) == 403
 
 
 @pytest.mark.parametrize("lines", [*REJECTED_HOSTS, *(("Host: localhost", line) for line in REJECTED_ORIGINS)], ids=str)
