@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from antwort.engine.stores import Owner, StoreFault
 from antwort.storage.errors import UnusableStore, translate_errors
-from antwort.storage.sqlite.writer import OnDone, WriterThread
+from antwort.storage.sqlite.writer import Change, OnDone, WriterThread
 
 T = TypeVar("T")
 
