@@ -17,13 +17,15 @@ message.
 
 from __future__ import annotations
 
-from antwort.testing.store.containers import ContainerConformance
-from antwort.testing.store.conversations import ConversationConformance
-from antwort.testing.store.files import FileConformance
-from antwort.testing.store.responses import ResponseConformance
+from antwort.testing.store import containers, conversations, files, responses
 
 __all__ = ["StoreConformance"]
 
 
-class StoreConformance(ResponseConformance, ConversationConformance, FileConformance, ContainerConformance):
+class StoreConformance(
+    responses.ResponseConformance,
+    conversations.ConversationConformance,
+    files.FileConformance,
+    containers.ContainerConformance,
+):
     """All conformance tests. Subclass it and implement `open`."""
