@@ -17,15 +17,19 @@ message.
 
 from __future__ import annotations
 
-from antwort.testing.store import containers, conversations, files, responses
+from antwort.testing.store.containers import ContainerConformance
+from antwort.testing.store.conversations import ConversationConformance
+from antwort.testing.store.files import FileConformance
+from antwort.testing.store.responses import ResponseConformance
 
-__all__ = ["StoreConformance"]
+__all__ = [
+    "ContainerConformance",
+    "ConversationConformance",
+    "FileConformance",
+    "ResponseConformance",
+    "StoreConformance",
+]
 
 
-class StoreConformance(
-    responses.ResponseConformance,
-    conversations.ConversationConformance,
-    files.FileConformance,
-    containers.ContainerConformance,
-):
+class StoreConformance(ResponseConformance, ConversationConformance, FileConformance, ContainerConformance):
     """All conformance tests. Subclass it and implement `open`."""
