@@ -88,12 +88,7 @@ class KeyFile:
             raise KeyFileError(f"{self.path} is not a key file: {error}") from error
 
     def create(
-        self,
-        name: str,
-        tenant: str,
-        *,
-        requests_per_minute: int | None = None,
-        concurrent_responses: int | None = None,
+        self, name: str, tenant: str, *, requests_per_minute: int | None = None, concurrent_responses: int | None = None
     ) -> tuple[Key, str]:
         """Add a key. The second value is the bearer token, which is shown once and not stored."""
         identifier, secret = secrets.token_hex(8), secrets.token_urlsafe(32)
@@ -198,9 +193,8 @@ class Authenticator:
         found = _KEY.fullmatch(token.strip()) if scheme.lower() == "bearer" else None
         key = self._keys.get(found["id"]) if found else None
         # The id is public and may be looked up; the secret is compared in constant time, also for an unknown id.
-        is_valid = hmac.compare_digest(
-            _digest(found["secret"] if found else ""), key.sha256 if key else _UNMATCHABLE_DIGEST
-        )
+        digest = _digest(found["secret"] if found else "")
+        is_valid = hmac.compare_digest(digest, key.sha256 if key else _UNMATCHABLE_DIGEST)
         if key is None or not is_valid:
             raise _unauthorized(authorization)
         return self._caller(key)

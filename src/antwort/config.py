@@ -27,6 +27,8 @@ _PREFIX = "ANTWORT_"
 _MODELS_OPTIONS = ("default", "default_for_unknown", "discover")
 _OTHER_VARIABLES = {"ANTWORT_CONFIG", "ANTWORT_MODEL_CACHE"}  # read by the CLI and the weights cache
 
+_MEMORY_LIMITS: tuple[MemoryLimit, ...] = get_args(MemoryLimit)
+
 T = TypeVar("T")
 
 Positive: TypeAlias = Annotated[int, Meta(ge=1)]
@@ -80,9 +82,7 @@ class EmbeddedModel(_Section, tag_field="kind", tag="embedded"):
     attempts: Positive = 3
 
 
-class ChatCompletionsModel(_Section, tag_field="kind", tag="chat_completions"):
-    """Configuration of an upstream with OpenAI's Chat Completions API."""
-
+class _Upstream(_Section):
     base_url: str
     model: str | None = None
     api_key_env: str | None = None
@@ -91,6 +91,11 @@ class ChatCompletionsModel(_Section, tag_field="kind", tag="chat_completions"):
     """PEM file of the only certificate authorities that are trusted for `base_url`; by default those of the host."""
     timeout: Seconds = 600.0
     attempts: Positive = 3
+
+
+class ChatCompletionsModel(_Upstream, tag_field="kind", tag="chat_completions"):
+    """Configuration of an upstream with OpenAI's Chat Completions API."""
+
     developer_role: Literal["system", "developer"] = "system"
     replay_reasoning: Literal["drop", "reasoning_content", "reasoning"] = "drop"
     max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
@@ -101,17 +106,9 @@ class ChatCompletionsModel(_Section, tag_field="kind", tag="chat_completions"):
     extra: dict[str, Any] = field(default_factory=dict[str, Any])
 
 
-class ResponsesModel(_Section, tag_field="kind", tag="responses"):
+class ResponsesModel(_Upstream, tag_field="kind", tag="responses"):
     """Configuration of an upstream with the Responses API."""
 
-    base_url: str
-    model: str | None = None
-    api_key_env: str | None = None
-    headers: dict[str, str] = field(default_factory=dict[str, str])
-    ca_file: str | None = None
-    """PEM file of the only certificate authorities that are trusted for `base_url`; by default those of the host."""
-    timeout: Seconds = 600.0
-    attempts: Positive = 3
     replay_reasoning: Literal["sealed", "all", "drop"] = "sealed"
 
 
@@ -194,9 +191,7 @@ class ContainersSettings(_Section):
     """Bytes: the sum of the memory limits."""
     max_disk: Positive = 16 * 1024**3
     """Bytes: the sum of all files."""
-    tiers: Annotated[list[MemoryLimit], Meta(min_length=1)] = field(
-        default_factory=lambda: list[MemoryLimit](get_args(MemoryLimit))
-    )
+    tiers: Annotated[list[MemoryLimit], Meta(min_length=1)] = field(default_factory=lambda: list(_MEMORY_LIMITS))
     """The memory limits that a request may set. The first is the default."""
 
 
@@ -315,9 +310,8 @@ class _Document:
             reason, path = _split(error)
             if unknown := _UNKNOWN_FIELD_RE.search(reason):
                 keys = get_type_hints(_type_at(into, path))
-                raise self.error(
-                    (*parent, *path, unknown["name"]), f"unknown key{_did_you_mean(unknown['name'], keys)}"
-                ) from error
+                reason = f"unknown key{_did_you_mean(unknown['name'], keys)}"
+                raise self.error((*parent, *path, unknown["name"]), reason) from error
             hint = _valid_values_hint(_type_at(into, path))
             raise self.error((*parent, *path), reason[:1].lower() + reason[1:] + hint) from error
 

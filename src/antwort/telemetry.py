@@ -25,6 +25,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 _LATENCY_BUCKETS = (0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 
 EventDict: TypeAlias = MutableMapping[str, Any]
+SandboxOperation: TypeAlias = Literal["acquire", "execute"]
 ExcInfo: TypeAlias = tuple[object, BaseException | None, object]
 
 
@@ -40,17 +41,17 @@ def configure_logging(level: str = "info", log_format: Literal["auto", "json", "
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         redact_exception,
     ]
+    formatter = structlog.stdlib.ProcessorFormatter
     structlog.configure(
-        processors=[*processors, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        processors=[*processors, formatter.wrap_for_formatter],
         logger_factory=structlog.stdlib.LoggerFactory(),
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=True,
     )
     renderer = structlog.dev.ConsoleRenderer() if is_text else structlog.processors.JSONRenderer()
-    remove = structlog.stdlib.ProcessorFormatter.remove_processors_meta
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
-        structlog.stdlib.ProcessorFormatter(foreign_pre_chain=processors, processors=[remove, renderer])
+        formatter(foreign_pre_chain=processors, processors=[formatter.remove_processors_meta, renderer])
     )
     root = logging.getLogger()
     root.handlers[:] = [handler]
@@ -98,58 +99,34 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self.requests = Counter(
-            "antwort_http_requests", "HTTP requests.", ["method", "route", "status"], registry=self.registry
+        self.requests = self._counter("antwort_http_requests", "HTTP requests.", "method", "route", "status")
+        self.request_seconds = self._histogram(
+            "antwort_http_request_seconds", "Duration of a request, until its response has been sent.", "route"
         )
-        self.request_seconds = Histogram(
-            "antwort_http_request_seconds",
-            "Duration of a request, until its response has been sent.",
-            ["route"],
-            buckets=_LATENCY_BUCKETS,
-            registry=self.registry,
-        )
-        self.responses = Counter(
-            "antwort_responses", "Finished responses.", ["model", "status"], registry=self.registry
-        )
+        self.responses = self._counter("antwort_responses", "Finished responses.", "model", "status")
         self.running = Gauge("antwort_responses_running", "Running responses.", registry=self.registry)
-        self.model_seconds = Histogram(
-            "antwort_model_seconds",
-            "Duration of a model call.",
-            ["model"],
-            buckets=_LATENCY_BUCKETS,
-            registry=self.registry,
+        self.model_seconds = self._histogram("antwort_model_seconds", "Duration of a model call.", "model")
+        self.first_piece_seconds = self._histogram(
+            "antwort_model_first_piece_seconds", "Time to the first chunk of a model call.", "model"
         )
-        self.first_piece_seconds = Histogram(
-            "antwort_model_first_piece_seconds",
-            "Time to the first chunk of a model call.",
-            ["model"],
-            buckets=_LATENCY_BUCKETS,
-            registry=self.registry,
-        )
-        self.tokens = Counter(
-            "antwort_tokens", "Tokens, as counted by the models.", ["model", "kind"], registry=self.registry
-        )
-        self.faults = Counter("antwort_model_faults", "Failed model calls.", ["model", "code"], registry=self.registry)
-        self.containers = Counter(
-            "antwort_containers",
-            "Containers created, deleted, expired, or that lost their sandbox.",
-            ["event", "tier"],
-            registry=self.registry,
+        self.tokens = self._counter("antwort_tokens", "Tokens, as counted by the models.", "model", "kind")
+        self.faults = self._counter("antwort_model_faults", "Failed model calls.", "model", "code")
+        self.containers = self._counter(
+            "antwort_containers", "Containers created, deleted, expired, or that lost their sandbox.", "event", "tier"
         )
         self.sandboxes = Gauge("antwort_sandboxes", "Sandboxes in use by containers.", registry=self.registry)
-        self.sandbox_seconds = Histogram(
-            "antwort_sandbox_seconds",
-            "Duration of acquiring a sandbox, or of running code in one.",
-            ["work", "status"],
-            buckets=_LATENCY_BUCKETS,
-            registry=self.registry,
+        self.sandbox_seconds = self._histogram(
+            "antwort_sandbox_seconds", "Duration of acquiring a sandbox, or of running code in one.", "work", "status"
         )
-        self.container_bytes = Counter(
-            "antwort_container_bytes",
-            "Bytes of files copied into and out of containers.",
-            ["direction"],
-            registry=self.registry,
+        self.container_bytes = self._counter(
+            "antwort_container_bytes", "Bytes of files copied into and out of containers.", "direction"
         )
+
+    def _counter(self, name: str, help_text: str, *labels: str) -> Counter:
+        return Counter(name, help_text, labels, registry=self.registry)
+
+    def _histogram(self, name: str, help_text: str, *labels: str) -> Histogram:
+        return Histogram(name, help_text, labels, buckets=_LATENCY_BUCKETS, registry=self.registry)
 
     def render(self) -> tuple[bytes, str]:
         """The metrics in the Prometheus text format, and its content type."""
@@ -206,11 +183,7 @@ class ModelCallSpan:
         self._name = name
         self._started_at = time.perf_counter()
         self._has_first_chunk = False
-        attributes = {
-            "gen_ai.operation.name": "chat",
-            "gen_ai.provider.name": kind,
-            "gen_ai.request.model": upstream,
-        }
+        attributes = {"gen_ai.operation.name": "chat", "gen_ai.provider.name": kind, "gen_ai.request.model": upstream}
         self._span = _tracer.start_span(f"chat {upstream}", kind=SpanKind.CLIENT, attributes=attributes)
         if self._span.is_recording():
             self._span.set_attributes({key: value for key, value in request_attributes.items() if value is not None})
@@ -267,9 +240,7 @@ class SandboxSpan:
     Only ids, tiers and numbers: no code, file names or output.
     """
 
-    def __init__(
-        self, metrics: Metrics, operation: Literal["acquire", "execute"], container_id: str, tier: str
-    ) -> None:
+    def __init__(self, metrics: Metrics, operation: SandboxOperation, container_id: str, tier: str) -> None:
         self._metrics = metrics
         self._operation = operation
         self._status = "abandoned"
@@ -286,8 +257,7 @@ class SandboxSpan:
     def failed(self, kind: str) -> None:
         """The sandbox or the connection to it failed."""
         self._status = kind
-        self._span.set_status(Status(StatusCode.ERROR))
-        self._span.set_attribute("error.type", kind)
+        _mark_failed(self._span, kind)
 
     def close(self) -> float:
         """End the span; returns its duration in seconds."""

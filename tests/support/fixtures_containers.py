@@ -10,7 +10,7 @@ from typing import Any
 
 from antwort.config import CodeInterpreterSettings, ContainersSettings
 from antwort.containers import Containers, ContainerSpec
-from antwort.containers.sandboxes import ExecutionResult, Sandbox, Sandboxes
+from antwort.containers.sandboxes.port import ExecutionResult, Sandbox, Sandboxes
 from antwort.engine.stores import (
     FileRecord,
     Owner,

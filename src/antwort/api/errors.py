@@ -9,6 +9,7 @@ ApiError
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 import msgspec
 from msgspec import Struct
@@ -80,6 +81,16 @@ def invalid(message: str, *, param: str | None = None, code: str | None = "inval
     return ApiError(400, message, code=code, param=param)
 
 
+def missing_parameter(param: str) -> ApiError:
+    """400: the request lacks a required parameter."""
+    return invalid(f"Missing required parameter: '{param}'.", param=param, code="missing_required_parameter")
+
+
+def unsupported_value(value: str, supported: Iterable[str], param: str) -> ApiError:
+    """400: a parameter has none of the supported values."""
+    return invalid(f"Invalid value: '{value}'. Supported values are: {', '.join(map(repr, supported))}.", param=param)
+
+
 def not_found(what: str, identifier: str, *, param: str | None = None) -> ApiError:
     """404: the object does not exist, or belongs to another tenant, which the response does not reveal."""
     return ApiError(404, f"{what} with id '{identifier}' not found.", code="not_found", param=param)
@@ -94,9 +105,8 @@ def unavailable(message: str, *, retry_after: int | None = None, should_retry: b
 
 def internal() -> ApiError:
     """500: a failure of the server. Details are in the log only."""
-    return ApiError(
-        500, "The server had an error while processing your request.", kind="server_error", code="server_error"
-    )
+    message = "The server had an error while processing your request."
+    return ApiError(500, message, kind="server_error", code="server_error")
 
 
 def malformed(error: msgspec.MsgspecError, *, root: str = "") -> ApiError:
@@ -108,13 +118,12 @@ def malformed(error: msgspec.MsgspecError, *, root: str = "") -> ApiError:
     param = (root + path.removeprefix("$").partition("[...]")[0]).lstrip(".")
     if missing := _MISSING_FIELD_RE.search(reason):
         param = _join(param, missing["name"])
-        return invalid(f"Missing required parameter: '{param}'.", param=param, code="missing_required_parameter")
+        return missing_parameter(param)
     if unknown := _UNKNOWN_FIELD_RE.search(reason):
         param = _join(param, unknown["name"])[:_MAX_LENGTH]
         return invalid(f"Unknown parameter: '{param}'.", param=param, code="unknown_parameter")
-    return invalid(
-        f"Invalid value for '{param or 'body'}': {reason[:_MAX_LENGTH]}.", param=param or None, code=_code(reason)
-    )
+    message = f"Invalid value for '{param or 'body'}': {reason[:_MAX_LENGTH]}."
+    return invalid(message, param=param or None, code=_code(reason))
 
 
 def _join(path: str, name: str) -> str:

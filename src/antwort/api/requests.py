@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta, Struct, field
 
 from antwort.api import items
-from antwort.api.errors import ApiError, invalid, malformed
+from antwort.api.errors import invalid, malformed, missing_parameter
 from antwort.api.items import GivenItem, Item, Paired
 from antwort.api.tools import Chosen, McpTool, ToolDeclaration, tool_name, tool_type
 
@@ -26,9 +26,8 @@ Include: TypeAlias = Literal[
     "web_search_call.results",
 ]
 
-Metadata: TypeAlias = Annotated[
-    dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]], Meta(max_length=16)
-]
+MetadataKey: TypeAlias = Annotated[str, Meta(max_length=64)]
+Metadata: TypeAlias = Annotated[dict[MetadataKey, Annotated[str, Meta(max_length=512)]], Meta(max_length=16)]
 
 ServiceTier: TypeAlias = Literal["auto", "default", "flex", "scale", "priority", "fast", "ultrafast"]
 Input: TypeAlias = Annotated[list[GivenItem], Meta(max_length=8192)]
@@ -90,8 +89,8 @@ class ConversationRef(Struct, forbid_unknown_fields=True):
     id: str
 
 
-class CreateResponse(Struct, forbid_unknown_fields=True, kw_only=True):
-    """`POST /v1/responses`. All parameters of OpenAI are accepted; those without effect are stored and echoed."""
+class InputParameters(Struct, forbid_unknown_fields=True, kw_only=True):
+    """The parameters that determine the input tokens."""
 
     model: str | None = None
     input: str | Input | None = None
@@ -99,19 +98,24 @@ class CreateResponse(Struct, forbid_unknown_fields=True, kw_only=True):
     tools: Annotated[list[ToolDeclaration], Meta(max_length=2048)] | None = None
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
+    previous_response_id: str | None = None
+    conversation: str | ConversationRef | None = None
+    text: Text | None = None
+    reasoning: ReasoningOptions | None = None
+    truncation: Literal["auto", "disabled"] | None = None
+
+
+class CreateResponse(InputParameters, kw_only=True):
+    """`POST /v1/responses`. All parameters of OpenAI are accepted; those without effect are stored and echoed."""
+
     max_tool_calls: Annotated[int, Meta(ge=1)] | None = None
     max_output_tokens: Annotated[int, Meta(ge=16)] | None = None
     include: list[Include] | None = None
     store: bool | None = None
-    previous_response_id: str | None = None
-    conversation: str | ConversationRef | None = None
     context_management: list[ContextManagement] | None = None
     background: bool | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    text: Text | None = None
-    reasoning: ReasoningOptions | None = None
-    truncation: Literal["auto", "disabled"] | None = None
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
@@ -134,25 +138,14 @@ class CreateResponse(Struct, forbid_unknown_fields=True, kw_only=True):
         return self.conversation.id if isinstance(self.conversation, ConversationRef) else self.conversation
 
 
-class CountTokens(Struct, forbid_unknown_fields=True, kw_only=True):
-    """`POST /v1/responses/input_tokens`: the parameters that determine the input tokens."""
+class CountTokens(InputParameters, kw_only=True):
+    """`POST /v1/responses/input_tokens`."""
 
-    model: str | None = None
-    input: str | Input | None = None
-    instructions: str | None = None
-    tools: Annotated[list[ToolDeclaration], Meta(max_length=2048)] | None = None
-    tool_choice: ToolChoice | None = None
-    parallel_tool_calls: bool | None = None
-    text: Text | None = None
-    reasoning: ReasoningOptions | None = None
-    truncation: Literal["auto", "disabled"] | None = None
-    previous_response_id: str | None = None
-    conversation: str | ConversationRef | None = None
     personality: str | None = None
 
     def as_request(self) -> CreateResponse:
         """A request with this input and `store: false`."""
-        fields = {name: getattr(self, name) for name in self.__struct_fields__ if name != "personality"}
+        fields = {name: getattr(self, name) for name in InputParameters.__struct_fields__}
         return CreateResponse(**fields, store=False)
 
 
@@ -235,13 +228,9 @@ def check_input(request: CreateResponse) -> None:
     if request.input or request.previous_response_id is not None or request.conversation is not None:
         return
     if request.input is None:
-        raise _missing("input")
+        raise missing_parameter("input")
     if not isinstance(request.input, str):
         raise invalid("Invalid 'input': empty array. Give at least one item.", param="input", code="empty_array")
-
-
-def _missing(param: str) -> ApiError:
-    return invalid(f"Missing required parameter: '{param}'.", param=param, code="missing_required_parameter")
 
 
 def _check_tools(tools: list[ToolDeclaration]) -> None:
@@ -249,10 +238,8 @@ def _check_tools(tools: list[ToolDeclaration]) -> None:
     for at, tool in enumerate(tools):
         name = tool_name(tool)
         if name in seen and tool_type(tool) != "mcp":
-            raise invalid(
-                f"Tools {seen[name]} and {at} are both called '{name}'; names must be unique.",
-                param=f"tools[{at}].name",
-            )
+            message = f"Tools {seen[name]} and {at} are both called '{name}'; names must be unique."
+            raise invalid(message, param=f"tools[{at}].name")
         seen[name] = at
 
 
@@ -260,7 +247,7 @@ def _check_choice(choice: ToolChoice | None, tools: list[ToolDeclaration]) -> No
     if isinstance(choice, Chosen) and choice.several:
         for name in ("mode", "tools"):
             if getattr(choice, name) is None:
-                raise _missing(f"tool_choice.{name}")
+                raise missing_parameter(f"tool_choice.{name}")
     for at, chosen in enumerate(chosen_tools(choice)):
         several = isinstance(choice, Chosen) and choice.several
         _check_named(chosen, f"tool_choice.tools[{at}]" if several else "tool_choice", tools)
@@ -270,9 +257,9 @@ def _check_choice(choice: ToolChoice | None, tools: list[ToolDeclaration]) -> No
 
 def _check_named(choice: Chosen, param: str, tools: list[ToolDeclaration]) -> None:
     if choice.type in ("function", "custom") and choice.name is None:
-        raise _missing(f"{param}.name")
+        raise missing_parameter(f"{param}.name")
     if choice.type == "mcp" and choice.server_label is None:
-        raise _missing(f"{param}.server_label")
+        raise missing_parameter(f"{param}.server_label")
     if not any(matches(choice, tool) for tool in tools):
         named = choice.name or choice.server_label or choice.type
         raise invalid(f"Tool choice '{named}' not found in 'tools' parameter.", param="tool_choice")

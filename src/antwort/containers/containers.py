@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, aclosing, asynccontextmanager
 import msgspec
 from msgspec import Struct
 
-from antwort.api.errors import ApiError, invalid
+from antwort.api.errors import ApiError, invalid, unsupported_value
 from antwort.api.ids import new_id
 from antwort.config import CodeInterpreterSettings, ContainersSettings
 from antwort.containers.files import ContainerAndFileStore, ContainerFiles, FileStream, file_not_found, unknown_file
@@ -104,8 +104,7 @@ class Containers:
         settings, now = self._settings, self._clock()
         tier = spec.memory_limit if spec.memory_limit is not None else settings.tiers[0]
         if tier not in settings.tiers:
-            supported = ", ".join(f"'{one}'" for one in settings.tiers)
-            raise invalid(f"Invalid value: '{tier}'. Supported values are: {supported}.", param="memory_limit")
+            raise unsupported_value(tier, settings.tiers, "memory_limit")
         minutes = spec.expires_after_minutes
         if minutes is not None and minutes > settings.max_expires_after:
             raise invalid(
@@ -150,9 +149,8 @@ class Containers:
         """
         self._waiting.add(new_id)
         try:
-            expired = await self._store.expire_least_recently_used(
-                owner, AUTO_CONTAINER, self._clock(), self._used_ids(owner)
-            )
+            now, used = self._clock(), self._used_ids(owner)
+            expired = await self._store.expire_least_recently_used(owner, AUTO_CONTAINER, now, used)
             if expired is not None:
                 self._close_expired(owner, expired)
             elif not freed.is_set() and self._waiting.issuperset(self._used_ids(owner)):
@@ -186,7 +184,7 @@ class Containers:
     async def newest_live(self, owner: Owner, ids: Sequence[str]) -> ContainerRecord | None:
         """The last of these ids that is a running container."""
         found = await self._store.find_containers(owner, ids, self._clock()) if ids else {}
-        running = (found[one] for one in reversed(ids) if one in found and found[one].status == "running")
+        running = (found[key] for key in reversed(ids) if key in found and found[key].status == "running")
         return next(running, None)
 
     def using(self, owner: Owner, container_id: str) -> AbstractContextManager[object]:
@@ -290,10 +288,8 @@ class Containers:
                 work.failed(status)
                 raise
             finally:
-                ms = round(work.close() * 1000)
-                audit(
-                    "container.execute", container_id, tier=record.memory_limit, status=status, ms=ms, printed=printed
-                )
+                ms, tier = round(work.close() * 1000), record.memory_limit
+                audit("container.execute", container_id, tier=tier, status=status, ms=ms, printed=printed)
 
     async def _completed(
         self, state: ContainerState, record: ContainerRecord, sandbox: Sandbox, result: ExecutionResult

@@ -89,7 +89,7 @@ class ContainerFiles:
                 try:
                     await sandbox.write_file(path, metered)
                 except BaseException:
-                    await self._sync_after_failure(state, sandbox)
+                    await self._sync_after_failure(state, sandbox, "assistant")
                     raise
                 files = await self.sync(state, sandbox, source="user", path=path, file_id=file_id)
         written = next((file for file in files if file.path == path), None)
@@ -103,7 +103,7 @@ class ContainerFiles:
     ) -> ContainerFileRecord:
         """Copy an uploaded file into the container; one that was copied before only with `again`."""
         await self._registry.sandbox(state, record)  # a new sandbox is empty, so it is acquired before the look-up
-        copied = next((one for one in state.files.values() if one.file_id == file.id), None)
+        copied = next((known for known in state.files.values() if known.file_id == file.id), None)
         if copied is not None and not again:
             return copied
         path = copied.path if copied is not None else path_for(file, state.files.__contains__)
@@ -122,7 +122,7 @@ class ContainerFiles:
                 try:
                     await sandbox.unpack(metered)
                 except BaseException:
-                    await self._sync_after_failure(state, sandbox, source="user")
+                    await self._sync_after_failure(state, sandbox, "user")
                     raise
                 files = await self.sync(state, sandbox, source="user")
         return files
@@ -172,9 +172,7 @@ class ContainerFiles:
                 except SandboxError:
                     log.info("the files of a container could not be listed", container_id=record.id)
 
-    async def _sync_after_failure(
-        self, state: ContainerState, sandbox: Sandbox, *, source: Source = "assistant"
-    ) -> None:
+    async def _sync_after_failure(self, state: ContainerState, sandbox: Sandbox, source: Source) -> None:
         """After a failed or cancelled transfer, which may have changed some files."""
         try:
             await asyncio.shield(asyncio.ensure_future(self.sync(state, sandbox, source=source)))
@@ -197,6 +195,7 @@ class ContainerFiles:
         known = {known_path: record for known_path, record in state.files.items() if known_path != path}
         found = changes(known, await sandbox.list_files())
         now = int(self._clock())
+        upload_ids = {record.path: record.file_id for record in state.files.values()}
         put = [
             ContainerFileRecord(
                 id=new_id("cfile_"),
@@ -206,7 +205,7 @@ class ContainerFiles:
                 created_at=now,
                 source=source if path in (None, file.path) else "assistant",
                 modified=file.modified,
-                file_id=file_id if file.path == path else _upload_id(state.files.get(file.path)),
+                file_id=file_id if file.path == path else upload_ids.get(file.path),
             )
             for file in found.written
         ]
@@ -218,10 +217,6 @@ class ContainerFiles:
             state.files = {known_path: record for known_path, record in known.items() if record.id not in removed}
             state.files.update((record.path, record) for record in put)
         return put
-
-
-def _upload_id(record: ContainerFileRecord | None) -> str | None:
-    return None if record is None else record.file_id
 
 
 def file_not_found(container_id: str, file_id: str) -> ApiError:

@@ -17,16 +17,8 @@ from typing import NamedTuple, TypeAlias, cast
 from urllib.parse import unquote_to_bytes
 
 from antwort.api import items
-from antwort.api.errors import ApiError, invalid, not_found
-from antwort.api.items import (
-    CustomToolCallOutput,
-    FunctionCallOutput,
-    GivenMessage,
-    InputFile,
-    InputImage,
-    Item,
-    Raw,
-)
+from antwort.api.errors import ApiError, invalid, missing_parameter, not_found
+from antwort.api.items import CustomToolCallOutput, FunctionCallOutput, GivenMessage, InputFile, InputImage, Item, Raw
 from antwort.engine.context import Context
 from antwort.engine.ports import ChosenModel
 from antwort.engine.stores import FileRecord, FileStore, Owner
@@ -117,7 +109,7 @@ class Attacher:
                 raise invalid("Expected an http or https URL, or a data URL.", param=f"{location.param}.image_url")
             return {}
         if part.file_id is None:
-            raise _missing_parameter(location, "image_url")
+            raise missing_parameter(f"{location.param}.image_url")
         record, content = await self._load(part.file_id, location)
         media_type = image_type(content)
         if media_type is None:
@@ -144,7 +136,7 @@ class Attacher:
                 code="unsupported_file",
             )
         else:
-            raise _missing_parameter(location, "file_id")
+            raise missing_parameter(f"{location.param}.file_id")
         media_type = file_type(name, content)
         if not (self.model.reads_files or media_type.startswith(_TEXT_TYPES)):
             raise invalid(
@@ -189,9 +181,8 @@ def file_type(name: str, content: bytes) -> str:
         return guessed if guessed is not None and guessed.startswith(_TEXT_TYPES) else "text/plain"
     if content.startswith(b"%PDF-"):
         return "application/pdf"
-    return image_type(content) or (
-        guessed if guessed and not guessed.startswith(_TEXT_TYPES) else "application/octet-stream"
-    )
+    binary_type = guessed if guessed and not guessed.startswith(_TEXT_TYPES) else "application/octet-stream"
+    return image_type(content) or binary_type
 
 
 def _is_text(content: bytes) -> bool:
@@ -210,10 +201,8 @@ def decode_file_data(data: str, location: PartLocation) -> bytes:
             return unquote_to_bytes(payload)
         return base64.b64decode(payload if comma else head, validate=True)
     except (binascii.Error, ValueError) as error:
-        raise invalid(
-            "Expected a data URL with base64, such as 'data:application/pdf;base64,…'.",
-            param=f"{location.param}.file_data",
-        ) from error
+        message = "Expected a data URL with base64, such as 'data:application/pdf;base64,…'."
+        raise invalid(message, param=f"{location.param}.file_data") from error
 
 
 async def _data_url(media_type: str, content: bytes) -> str:
@@ -230,8 +219,3 @@ def _placeholder(part: AttachedPart, *, for_tools: bool = False) -> str:
 
 def _file_not_found(file_id: str, location: PartLocation) -> ApiError:
     return not_found("File", file_id, param=f"{location.param}.file_id")
-
-
-def _missing_parameter(location: PartLocation, name: str) -> ApiError:
-    param = f"{location.param}.{name}"
-    return invalid(f"Missing required parameter: '{param}'.", param=param, code="missing_required_parameter")

@@ -64,9 +64,8 @@ def check_tool_types(tools: Sequence[ToolDeclaration], registry: ToolRegistry) -
     """`ApiError` 400 for a tool type that no provider runs. Looks nothing up."""
     for index, tool in enumerate(tools):
         if is_hosted(tool) and not registry.supports(tool):
-            raise invalid(
-                f"Tool type '{tool_type(tool)}' is not available on this server.", param=f"tools[{index}].type"
-            )
+            message = f"Tool type '{tool_type(tool)}' is not available on this server."
+            raise invalid(message, param=f"tools[{index}].type")
 
 
 def classify(tools: Sequence[ToolDeclaration], choice: ToolChoice, prepared: Mapping[int, HasSpecs]) -> Offer:
@@ -80,12 +79,11 @@ def classify(tools: Sequence[ToolDeclaration], choice: ToolChoice, prepared: Map
             if spec.name in owners:
                 raise invalid(f"Two tools would be called '{spec.name}'; rename one.", param=f"tools[{index}]")
             owners[spec.name] = owner
-        if allowed is None or any(matches(one, tool) for one in allowed):
+        if allowed is None or any(matches(named, tool) for named in allowed):
             specs += offered
     callable_names = set[str]() if choice == "none" else {spec.name for spec in specs}
-    return Offer(
-        tuple(specs), owners, _model_choice(choice, tools, prepared), frozenset(owners.keys() - callable_names)
-    )
+    forbidden = frozenset(owners.keys() - callable_names)
+    return Offer(tuple(specs), owners, _model_choice(choice, tools, prepared), forbidden)
 
 
 def _offered(

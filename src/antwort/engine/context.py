@@ -74,12 +74,8 @@ async def _load_history(request: CreateResponse, owner: Owner, store: Store) -> 
     if (previous := request.previous_response_id) is not None:
         chain = await store.history(owner, previous)
         if chain is None:
-            raise ApiError(
-                400,
-                f"Previous response with id '{previous}' not found.",
-                code="previous_response_not_found",
-                param="previous_response_id",
-            )
+            message = f"Previous response with id '{previous}' not found."
+            raise ApiError(400, message, code="previous_response_not_found", param="previous_response_id")
         return chain
     if (conversation := request.conversation_id) is not None:
         found = await store.all_items(owner, conversation)
@@ -98,11 +94,8 @@ async def _resolve_references(given: list[Item], owner: Owner, store: Store, par
     found = await store.find_items(owner, ids)
     for at, identifier in enumerate(wanted):
         if identifier is not None and identifier not in found:
-            raise ApiError(
-                404,
-                f"Item with id '{identifier}' not found. Items are not persisted when `store` is set to false.",
-                param=f"{param}[{at}]",
-            )
+            message = f"Item with id '{identifier}' not found. Items are not persisted when `store` is set to false."
+            raise ApiError(404, message, param=f"{param}[{at}]")
     return [item if i is None else items.read(found[i]) for item, i in zip(given, wanted, strict=True)]
 
 
@@ -138,8 +131,5 @@ def check_outputs(context: Context) -> None:
     for item in context.given:
         if item.type.endswith("_call_output") and item.call_id not in called:
             kind = item.type.removesuffix("_output").replace("_", " ")
-            raise invalid(
-                f"No tool call found for {kind} output with call_id {item.call_id}.",
-                param="input",
-                code=None,
-            )
+            message = f"No tool call found for {kind} output with call_id {item.call_id}."
+            raise invalid(message, param="input", code=None)

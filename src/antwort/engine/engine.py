@@ -71,10 +71,7 @@ class Engine:
             raise unavailable(f"It was begun {resumed} times, and none of them ended it.")
         request = msgspec.structs.replace(msgspec.convert(stored.request, CreateResponse), input=stored.input)
         response = initial_response(
-            request,
-            identifier=stored.response.id,
-            model=stored.response.model,
-            created_at=stored.response.created_at,
+            request, identifier=stored.response.id, model=stored.response.model, created_at=stored.response.created_at
         )
         run = await self._prepare(owner, request, response, self.models.find(request.model))
         # Drops the events that the earlier process stored. Preparing has not crashed, so only the run is counted.

@@ -9,11 +9,11 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Generator, Mapping
 from contextlib import ExitStack, contextmanager
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 from antwort.api.events import ToolProgress
 from antwort.api.ids import Prefix, new_id
-from antwort.api.items import Annotation
+from antwort.api.items import Annotation, Raw
 from antwort.engine.ports import FunctionSpec, HostedCall, PreparedTool, Progress, ToolDone
 
 _logger = logging.getLogger(__name__)
@@ -94,9 +94,7 @@ class HostedTools:
 class GuardedCall:
     """A hosted call under a guard: one that raised in any method has failed, and is not run."""
 
-    def __init__(
-        self, tool_type: str, output_index: int, item: dict[str, Any], call: HostedCall | None, error: str = ""
-    ) -> None:
+    def __init__(self, tool_type: str, output_index: int, item: Raw, call: HostedCall | None, error: str = "") -> None:
         self.item = item
         self.output_index = output_index
         self._tool_type = tool_type

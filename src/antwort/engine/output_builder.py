@@ -32,13 +32,7 @@ from antwort.api.items import (
     Status,
     SummaryText,
 )
-from antwort.engine.ports import (
-    EncryptedReasoning,
-    ReasoningPiece,
-    RefusalPiece,
-    SummaryPiece,
-    TextPiece,
-)
+from antwort.engine.ports import EncryptedReasoning, ReasoningPiece, RefusalPiece, SummaryPiece, TextPiece
 
 TextOrRefusal: TypeAlias = TextPiece | RefusalPiece
 ReasoningDelta: TypeAlias = ReasoningPiece | SummaryPiece | EncryptedReasoning
@@ -103,11 +97,8 @@ class OpenMessage:
         return events
 
     def _location(self) -> Raw:
-        return {
-            "item_id": self._message.id,
-            "output_index": self.index,
-            "content_index": len(self._message.content) - 1,
-        }
+        last = len(self._message.content) - 1
+        return {"item_id": self._message.id, "output_index": self.index, "content_index": last}
 
 
 class OpenReasoning:
@@ -159,20 +150,11 @@ class OpenReasoning:
         self._chunks = []
         if part is None:
             return []
-        part.text = text
-        events: list[AnyEvent]
-        if isinstance(part, SummaryText):
-            events = [
-                wire.SummaryTextDone(**self._location(), text=text),
-                wire.SummaryPartDone(**self._location(), part=part),
-            ]
-        else:
-            events = [
-                wire.ReasoningTextDone(**self._location(), text=text),
-                wire.ContentPartDone(**self._location(), part=part),
-            ]
+        part.text, at = text, self._location()
         self._part = None
-        return events
+        if isinstance(part, SummaryText):
+            return [wire.SummaryTextDone(**at, text=text), wire.SummaryPartDone(**at, part=part)]
+        return [wire.ReasoningTextDone(**at, text=text), wire.ContentPartDone(**at, part=part)]
 
     def _location(self) -> Raw:
         where: Raw = {"item_id": self._reasoning.id, "output_index": self.index}
@@ -199,13 +181,8 @@ class OpenCall:
         return "".join(self._chunks)
 
     def item(self, status: Status = "in_progress") -> Raw:
-        if self._is_custom:
-            call: CustomToolCall | FunctionCall = CustomToolCall(
-                self._id, self.call_id, self.name, self.text, status=status
-            )
-        else:
-            call = FunctionCall(self._id, self.call_id, self.name, self.text, status=status)
-        return msgspec.to_builtins(call)
+        kind = CustomToolCall if self._is_custom else FunctionCall
+        return msgspec.to_builtins(kind(self._id, self.call_id, self.name, self.text, status=status))
 
     def write(self, delta: str) -> list[AnyEvent]:
         """Append to the arguments. An empty delta makes no event."""

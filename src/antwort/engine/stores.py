@@ -10,6 +10,7 @@ from typing import Any, Literal, Protocol
 
 from msgspec import Struct, field
 
+from antwort.api.items import Raw
 from antwort.api.responses import Response
 
 
@@ -27,7 +28,7 @@ class StoredResponse(Struct, frozen=True, kw_only=True):
     """
 
     response: Response
-    input: list[dict[str, Any]]
+    input: list[Raw]
     request: dict[str, Any] = field(default_factory=dict[str, Any])
     had_secrets: bool = False
     """The request had tool secrets, which are not stored: the response cannot be resumed."""
@@ -87,7 +88,7 @@ class ResponseStore(Protocol):
         owner: Owner,
         response: Response,
         *,
-        appended: Sequence[dict[str, Any]] = (),
+        appended: Sequence[Raw] = (),
         events: Sequence[tuple[int, bytes]] = (),
     ) -> None:
         """Update a response, usually with its end. Durable when this returns. A deleted response stays deleted.
@@ -102,7 +103,7 @@ class ResponseStore(Protocol):
         """Delete it with its input and events; whether it existed."""
         ...
 
-    async def history(self, owner: Owner, response_id: str) -> list[dict[str, Any]] | None:
+    async def history(self, owner: Owner, response_id: str) -> list[Raw] | None:
         """Input and output of the `previous_response_id` chain that ends here, oldest first; None if it is missing.
 
         A chain begins behind its last deleted response.
@@ -111,7 +112,7 @@ class ResponseStore(Protocol):
 
     async def input_items(self, owner: Owner, response_id: str, query: PageQuery) -> RecordPage | None: ...
 
-    async def find_items(self, owner: Owner, ids: Sequence[str]) -> dict[str, dict[str, Any]]:
+    async def find_items(self, owner: Owner, ids: Sequence[str]) -> dict[str, Raw]:
         """Items of the owner's responses and conversations, by id; missing ones are left out.
 
         Of several items with one id the newest, and a conversation's before a response's. References do not count.
@@ -145,9 +146,7 @@ class ConversationRecord(Struct, frozen=True):
 class ConversationStore(Protocol):
     """Store of conversations, with their items in the order of arrival."""
 
-    async def create_conversation(
-        self, owner: Owner, record: ConversationRecord, items: Sequence[dict[str, Any]]
-    ) -> None: ...
+    async def create_conversation(self, owner: Owner, record: ConversationRecord, items: Sequence[Raw]) -> None: ...
 
     async def get_conversation(self, owner: Owner, conversation_id: str) -> ConversationRecord | None: ...
 
@@ -157,13 +156,13 @@ class ConversationStore(Protocol):
 
     async def delete_conversation(self, owner: Owner, conversation_id: str) -> bool: ...
 
-    async def add_items(self, owner: Owner, conversation_id: str, items: Sequence[dict[str, Any]]) -> bool:
+    async def add_items(self, owner: Owner, conversation_id: str, items: Sequence[Raw]) -> bool:
         """Append items; False if there is no such conversation. Items that it already has, by id, are unchanged."""
         ...
 
     async def list_items(self, owner: Owner, conversation_id: str, query: PageQuery) -> RecordPage | None: ...
 
-    async def all_items(self, owner: Owner, conversation_id: str) -> list[dict[str, Any]] | None: ...
+    async def all_items(self, owner: Owner, conversation_id: str) -> list[Raw] | None: ...
 
     async def get_item(self, owner: Owner, conversation_id: str, item_id: str) -> dict[str, Any] | None: ...
 

@@ -13,12 +13,8 @@ import msgspec
 from antwort.auth import KeyFile, KeyFileError
 from antwort.config import Config, ConfigError, EmbeddedModel, load
 
-_CONFIG = click.option(
-    "--config",
-    type=click.Path(path_type=Path, dir_okay=False),
-    envvar="ANTWORT_CONFIG",
-    help="The configuration, a YAML file.",
-)
+_FILE_PATH = click.Path(path_type=Path, dir_okay=False)
+_CONFIG = click.option("--config", type=_FILE_PATH, envvar="ANTWORT_CONFIG", help="The configuration, a YAML file.")
 
 
 @click.command()
@@ -66,7 +62,7 @@ def _apply_options(config: Config, host: str | None, port: int | None, model: st
 
 
 @click.group()
-@click.option("--file", "path", type=click.Path(path_type=Path, dir_okay=False), help="The key file.")
+@click.option("--file", "path", type=_FILE_PATH, help="The key file.")
 @_CONFIG
 @click.pass_context
 def keys(context: click.Context, path: Path | None, config: Path | None) -> None:
@@ -84,21 +80,15 @@ def keys(context: click.Context, path: Path | None, config: Path | None) -> None
 @click.option("--requests-per-minute", type=click.IntRange(1))
 @click.option("--concurrent-responses", type=click.IntRange(1))
 @click.pass_obj
-def create(
-    file: KeyFile, name: str, tenant: str, requests_per_minute: int | None, concurrent_responses: int | None
-) -> None:
+def create(file: KeyFile, name: str, tenant: str, **limits: int | None) -> None:
     """Create a key and print it. It cannot be shown again."""
     try:
-        key, secret = file.create(
-            name, tenant, requests_per_minute=requests_per_minute, concurrent_responses=concurrent_responses
-        )
+        key, secret = file.create(name, tenant, **limits)
     except (KeyFileError, OSError) as error:
         raise click.ClickException(str(error)) from error
     click.echo(secret)
-    click.echo(
-        f"Key {key.id} of tenant {key.tenant} is in {file.path}. The secret is not shown again: store it safely.",
-        err=True,
-    )
+    message = f"Key {key.id} of tenant {key.tenant} is in {file.path}. The secret is not shown again: store it safely."
+    click.echo(message, err=True)
 
 
 @keys.command("list")
@@ -155,9 +145,9 @@ def doctor(context: click.Context, config: Path | None) -> None:
         try:
             working = True
             for name in [name for name in models.names() if name == models.default or found.models is settings.models]:
-                one = found.models.named[name]
-                state = await check_model(models.find(name), one, os.environ)
-                click.echo(f"{'':15}{name} ({kind_of(one)}) {state.detail}")
+                model = found.models.named[name]
+                state = await check_model(models.find(name), model, os.environ)
+                click.echo(f"{'':15}{name} ({kind_of(model)}) {state.detail}")
                 working = working and state.is_usable
         finally:
             await models.aclose()

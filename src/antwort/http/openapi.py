@@ -25,7 +25,7 @@ from antwort.http.bodies import json_answer
 
 Schema: TypeAlias = dict[str, Any]
 
-JSON, EVENT_STREAM = "application/json", "text/event-stream"
+JSON, EVENT_STREAM, OCTET_STREAM = "application/json", "text/event-stream", "application/octet-stream"
 BINARY: Schema = {"type": "string", "format": "binary"}
 
 _REF = "#/components/schemas/{name}"
@@ -43,7 +43,7 @@ class Operation(NamedTuple):
     query: Mapping[str, Schema] = _EMPTY
     content_types: tuple[str, ...] = (JSON,)
     """Of the response."""
-    path_values: Mapping[str, str] = _EMPTY
+    links: Mapping[str, str] = _EMPTY
     """For OpenAPI links: path parameters of other operations, with the JSON pointer of each value in the response."""
     form: Schema | None = None
     """The schema of a multipart request body."""
@@ -187,7 +187,7 @@ def _event(kinds: list[Schema]) -> Schema:
 
 def _links(route: ApiRoute, routes: Sequence[ApiRoute]) -> Schema:
     """OpenAPI links: every operation whose path parameters this operation's request and response provide."""
-    provided = route.operation.path_values
+    provided = route.operation.links
     sources = {name: f"$request.path.{name}" for name in route.parameters}
     sources |= {name: f"$response.body#{pointer}" for name, pointer in provided.items()}
     return {

@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, get_args
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar, get_args
 
 from starlette.requests import Request
 
-from antwort.api.errors import invalid
+from antwort.api.errors import invalid, unsupported_value
 from antwort.api.objects import ItemPage
 from antwort.api.projection import ResponseView
 from antwort.api.requests import Include
 from antwort.engine.stores import PageQuery, RecordPage
 
+T = TypeVar("T")
+
 MAX_LIMIT, DEFAULT_LIMIT = 100, 20
 """Entries per page, unless a list has other limits."""
 
 
-INCLUDE_PARAMETER: dict[str, dict[str, Any]] = {
-    "include[]": {"type": "array", "items": {"enum": list(get_args(Include))}}
-}
-"""OpenAPI's description of what `included` parses."""
+INCLUDE_QUERY = {"include[]": {"type": "array", "items": {"enum": list(get_args(Include))}}}
+"""OpenAPI's description of what `parse_include` parses."""
 
 
-def paging_parameters(max_limit: int = MAX_LIMIT, default_limit: int = DEFAULT_LIMIT) -> dict[str, dict[str, Any]]:
-    """OpenAPI's description of what `page_query` parses."""
+def paging_query(max_limit: int = MAX_LIMIT, default_limit: int = DEFAULT_LIMIT) -> dict[str, dict[str, Any]]:
+    """OpenAPI's description of what `parse_page_query` parses."""
     return {
         "after": {"type": "string"},
         "before": {"type": "string"},
@@ -80,10 +80,7 @@ def parse_include(request: Request) -> frozenset[str]:
     known = get_args(Include)
     for at, value in enumerate(values):
         if value not in known:
-            raise invalid(
-                f"Invalid value: '{value}'. Supported values are: {', '.join(map(repr, known))}.",
-                param=f"include[{at}]",
-            )
+            raise unsupported_value(value, known, f"include[{at}]")
     return frozenset(values)
 
 
@@ -91,6 +88,12 @@ def item_page(page: RecordPage, view: ResponseView) -> ItemPage:
     """A page of items for the response body, filtered by `view`."""
     first, last = first_and_last([item["id"] for item in page.data])
     return ItemPage(data=[view.item(item) for item in page.data], first_id=first, last_id=last, has_more=page.has_more)
+
+
+def object_page(kind: Callable[..., T], page: RecordPage, to_object: Callable[[Any], object]) -> T:
+    """A page of the objects that `to_object` makes of the records."""
+    first, last = first_and_last([record.id for record in page.data])
+    return kind(data=[*map(to_object, page.data)], first_id=first, last_id=last, has_more=page.has_more)
 
 
 def first_and_last(ids: Sequence[str]) -> tuple[str | None, str | None]:

@@ -41,10 +41,8 @@ def run(
     """
     open_authenticator(config)  # fails before the socket accepts connections
     config = _limit_connections(config)
-    with listen(config) as listener:
-        runner = asyncio.Runner(loop_factory=_new_event_loop)
-        with runner:
-            runner.run(_serve(config, environment, listener, echo, extra_providers, hints=hints))
+    with listen(config) as listener, asyncio.Runner(loop_factory=_new_event_loop) as runner:
+        runner.run(_serve(config, environment, listener, echo, extra_providers, hints=hints))
 
 
 def _limit_connections(config: Config) -> Config:
@@ -102,15 +100,9 @@ async def _serve(
         def on_ready() -> None:
             echo(startup_banner(services, listener, found.reason))
             if hints:
-                url = _url(services, listener)
-                echo(
-                    "\n"
-                    + snippets(
-                        url,
-                        requires_key=services.authenticator.requires_key,
-                        has_code_interpreter=services.containers is not None,
-                    )
-                )
+                url, has_keys = _url(services, listener), services.authenticator.requires_key
+                has_code_interpreter = services.containers is not None
+                echo("\n" + snippets(url, requires_key=has_keys, has_code_interpreter=has_code_interpreter))
 
         await _Server(services, on_ready).serve(sockets=[listener])
 
@@ -183,9 +175,8 @@ def _describe_models(services: Services, source: str) -> str:
     if not models.named:
         return f"none, so every request is rejected: {source}"
     default = services.models.default
-    shown = [
-        f"{name} ({kind_of(one)}{', the default' if name == default else ''})" for name, one in models.named.items()
-    ]
+    marks = {services.models.default: ", the default"}
+    shown = [f"{name} ({kind_of(model)}{marks.get(name, '')})" for name, model in models.named.items()]
     if len(shown) > _MAX_MODELS_SHOWN:
         first = next(line for line, name in zip(shown, models.named, strict=True) if name == default)
         shown = [first, f"and {len(shown) - 1} more"]
@@ -204,7 +195,7 @@ def _describe_code_interpreter(services: Services) -> str:
 def _describe_limits(config: Config) -> str:
     auth, server = config.auth, config.server
     rate = f"{auth.requests_per_minute} requests per minute" if auth.requests_per_minute else "no rate limit"
-    concurrency = (
+    running = (
         f"{auth.concurrent_responses} concurrent responses" if auth.concurrent_responses else "no concurrency limit"
     )
-    return f"{rate}, {concurrency} by default; bodies {server.max_body:,} B, files {server.max_file:,} B"
+    return f"{rate}, {running} by default; bodies {server.max_body:,} B, files {server.max_file:,} B"

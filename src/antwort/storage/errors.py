@@ -42,11 +42,8 @@ def translate_error(error: Exception) -> Exception:
     if isinstance(error, OSError):
         fault = StoreFault(f"The store failed: {error.strerror or error}.")
     elif isinstance(error, sqlite3.Error):
-        reason = (
-            _FAULT_REASONS.get(error.sqlite_errorcode & _PRIMARY_CODE_MASK)
-            if hasattr(error, "sqlite_errorcode")
-            else None
-        )
+        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK)
+        reason = _FAULT_REASONS.get(code & _PRIMARY_CODE_MASK)
         fault = StoreFault(f"The store failed: {reason}.") if reason else None
     if fault is None:
         return error

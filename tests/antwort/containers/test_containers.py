@@ -9,7 +9,7 @@ from fixtures_containers import OTHER_OWNER, OWNER, chunks
 from antwort.api.errors import ApiError
 from antwort.config import CodeInterpreterSettings, ContainersSettings
 from antwort.containers import AUTO_CONTAINER, Containers, ContainerSpec
-from antwort.containers.sandboxes import ExecutionResult, Output, SandboxLost, SandboxUnavailable
+from antwort.containers.sandboxes.port import ExecutionResult, Output, SandboxLost, SandboxUnavailable
 from antwort.engine.stores import PageQuery
 
 pytestmark = pytest.mark.anyio

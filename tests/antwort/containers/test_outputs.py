@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antwort.containers.outputs import truncate_result
-from antwort.containers.sandboxes import ExecutionResult, Figure, Output
+from antwort.containers.sandboxes.port import ExecutionResult, Figure, Output
 
 STREAMS = st.sampled_from(["stdout", "stderr"])
 PRINTED = st.lists(st.builds(Output, STREAMS, st.text(st.characters(codec="utf-8"), max_size=20)), max_size=8)

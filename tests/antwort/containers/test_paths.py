@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from antwort.api.errors import ApiError
 from antwort.containers.paths import changes, path_for, relative_path
-from antwort.containers.sandboxes import SandboxFile
+from antwort.containers.sandboxes.port import SandboxFile
 from antwort.engine.stores import ContainerFileRecord, FileRecord
 
 

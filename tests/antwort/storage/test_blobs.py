@@ -10,7 +10,8 @@ import pytest
 
 from antwort.engine.stores import StoreFault
 from antwort.storage.blobs import CHUNK_SIZE, BlobStore, BlobUpload
-from antwort.testing.store.base import chunks, not_none
+from antwort.testing.checks import not_none
+from antwort.testing.store.base import chunks
 
 pytestmark = pytest.mark.anyio
 

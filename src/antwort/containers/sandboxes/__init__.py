@@ -11,35 +11,7 @@ from __future__ import annotations
 
 from antwort.containers.sandboxes.backends import Backend, open_backend
 from antwort.containers.sandboxes.local import LocalSandboxes
-from antwort.containers.sandboxes.port import (
-    ExecutionResult,
-    Figure,
-    JailUnavailable,
-    Output,
-    Sandbox,
-    SandboxError,
-    Sandboxes,
-    SandboxFile,
-    SandboxLost,
-    SandboxRefused,
-    SandboxUnavailable,
-)
+from antwort.containers.sandboxes.port import Sandbox, Sandboxes
 from antwort.containers.sandboxes.remote import RemoteSandboxes
 
-__all__ = [
-    "Backend",
-    "ExecutionResult",
-    "Figure",
-    "JailUnavailable",
-    "LocalSandboxes",
-    "Output",
-    "RemoteSandboxes",
-    "Sandbox",
-    "SandboxError",
-    "SandboxFile",
-    "SandboxLost",
-    "SandboxRefused",
-    "SandboxUnavailable",
-    "Sandboxes",
-    "open_backend",
-]
+__all__ = ["Backend", "LocalSandboxes", "RemoteSandboxes", "Sandbox", "Sandboxes", "open_backend"]

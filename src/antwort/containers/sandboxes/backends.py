@@ -43,10 +43,7 @@ async def open_backend(settings: CodeInterpreterSettings, state: Path, environme
 
 async def _open_local(settings: CodeInterpreterSettings, state: Path, environment: Mapping[str, str]) -> Backend:
     sandboxes = LocalSandboxes(
-        state,
-        max_output=settings.max_output_size,
-        max_seconds=settings.execution_timeout,
-        environment=environment,
+        state, max_output=settings.max_output_size, max_seconds=settings.execution_timeout, environment=environment
     )
     try:
         await sandboxes.start()

@@ -36,11 +36,9 @@ _EXIT_TIMEOUT: Final = 1.0
 _MAX_STDERR_BYTES: Final = 1 << 12
 
 # The child runs untrusted code, so it inherits only the variables that it needs: no API keys of models, for one.
-_INHERITED_ENV: Final = frozenset(
-    {"PATH", "HOME", "LANG", "TZ", "TMPDIR", "PYTHONPATH", "SSL_CERT_FILE", "SSL_CERT_DIR"}
-)
+_INHERITED_ENV: Final = {"PATH", "HOME", "LANG", "TZ", "TMPDIR", "PYTHONPATH", "SSL_CERT_FILE", "SSL_CERT_DIR"}
 _INHERITED_PREFIXES: Final = ("SANDBOX_", "LC_")
-_RESERVED_ENV: Final = frozenset({"SANDBOX_HOST", "SANDBOX_PORT", "SANDBOX_UDS", "SANDBOX_TOKEN"})
+_RESERVED_ENV: Final = {"SANDBOX_HOST", "SANDBOX_PORT", "SANDBOX_UDS", "SANDBOX_TOKEN"}
 # Containers have quotas of their own, for each owner; idle sandboxes cost little.
 _DEFAULT_ENV: Final = {"SANDBOX_MAX_SESSIONS": "256", "SANDBOX_MAX_SESSIONS_PER_TENANT": "256"}
 
@@ -53,12 +51,7 @@ class LocalSandboxes:
     """`Sandboxes` in the jail of this machine. `start` detects early whether there is one."""
 
     def __init__(
-        self,
-        state: Path,
-        *,
-        max_output: int,
-        max_seconds: float = 3600.0,
-        environment: Mapping[str, str] = os.environ,
+        self, state: Path, *, max_output: int, max_seconds: float = 3600.0, environment: Mapping[str, str] = os.environ
     ) -> None:
         self._state = state
         self._max_output = max_output

@@ -94,9 +94,7 @@ class RemoteSandboxes:
                     "accept-encoding": "identity",  # a compressed reply could be a decompression bomb
                     **({"authorization": f"Bearer {token}"} if token else {}),
                 },
-                timeout=httpx2.Timeout(
-                    connect=_CONNECT_TIMEOUT, read=_READ_TIMEOUT, write=_READ_TIMEOUT, pool=_CONNECT_TIMEOUT
-                ),
+                timeout=httpx2.Timeout(_READ_TIMEOUT, connect=_CONNECT_TIMEOUT, pool=_CONNECT_TIMEOUT),
                 transport=transport,
             )
             for transport in (
@@ -282,12 +280,7 @@ class RemoteSandbox:
                 _logger.info("sandbox %s could not be ended; its lease will expire", self.id)
 
     async def _request(
-        self,
-        method: str,
-        path: str,
-        *,
-        content: AsyncIterator[bytes] | None = None,
-        why: RefusalReason = "request",
+        self, method: str, path: str, *, content: AsyncIterator[bytes] | None = None, why: RefusalReason = "request"
     ) -> bytes:
         try:
             async with self._server.request(method, self._path + path, content=content) as reply:

@@ -28,24 +28,19 @@ from antwort.api.containers import (
     Network,
     check,
 )
-from antwort.api.errors import ApiError, internal, invalid
+from antwort.api.errors import ApiError, internal, missing_parameter
 from antwort.api.events import ErrorEvent
 from antwort.api.objects import Deleted
 from antwort.containers import Containers, ContainerSpec
 from antwort.containers.outputs import truncate_result
 from antwort.containers.paths import DATA
-from antwort.containers.sandboxes import ExecutionResult, Output, SandboxLost, SandboxUnavailable
-from antwort.engine.stores import (
-    ContainerFileRecord,
-    ContainerRecord,
-    Owner,
-    StoreFault,
-)
+from antwort.containers.sandboxes.port import ExecutionResult, Output, SandboxLost, SandboxUnavailable
+from antwort.engine.stores import ContainerFileRecord, ContainerRecord, Owner, StoreFault
 from antwort.http.bodies import json_answer, read_json, stream_body
 from antwort.http.errors import to_api_error
 from antwort.http.multipart import receive_upload
-from antwort.http.openapi import BINARY, EVENT_STREAM, JSON, ApiRoute, Operation
-from antwort.http.paging import first_and_last, paging_parameters, parse_page_query
+from antwort.http.openapi import BINARY, EVENT_STREAM, JSON, OCTET_STREAM, ApiRoute, Operation
+from antwort.http.paging import object_page, paging_query, parse_page_query
 from antwort.http.services import caller_of, owner_of, services_of
 from antwort.http.streams import ByteStream, EventStream
 from antwort.net.disconnect import run_until_disconnect
@@ -72,9 +67,7 @@ async def list_containers(request: Request) -> Answer:
     """List containers, including expired ones."""
     query, name = parse_page_query(request), request.query_params.get("name")
     page = await _containers(request).page(owner_of(request), query, name)
-    first, last = first_and_last([record.id for record in page.data])
-    data = [_container_object(record) for record in page.data]
-    return json_answer(ContainerPage(data=data, first_id=first, last_id=last, has_more=page.has_more))
+    return json_answer(object_page(ContainerPage, page, _container_object))
 
 
 async def retrieve(request: Request) -> Answer:
@@ -97,13 +90,11 @@ async def create_file(request: Request) -> Answer:
         return await _copy_uploaded_file(request, (await read_json(request, AddContainerFile)).file_id)
     upload = await receive_upload(request, services_of(request).config.server.max_file)
     if upload.filename is not None:
-        content = upload.content()
-        return json_answer(
-            _file_object(await _containers(request).add_file(*_owner_and_id(request), upload.filename, content))
-        )
+        added = await _containers(request).add_file(*_owner_and_id(request), upload.filename, upload.content())
+        return json_answer(_file_object(added))
     if "file_id" in upload.fields:
         return await _copy_uploaded_file(request, upload.fields["file_id"])
-    raise invalid("Missing required parameter: 'file'.", param="file", code="missing_required_parameter")
+    raise missing_parameter("file")
 
 
 async def _copy_uploaded_file(request: Request, file_id: str) -> Answer:
@@ -113,11 +104,8 @@ async def _copy_uploaded_file(request: Request, file_id: str) -> Answer:
 
 async def list_files(request: Request) -> Answer:
     """List the files of a container."""
-    query = parse_page_query(request)
-    page = await _containers(request).list_files(*_owner_and_id(request), query)
-    first, last = first_and_last([record.id for record in page.data])
-    data = [_file_object(record) for record in page.data]
-    return json_answer(ContainerFilePage(data=data, first_id=first, last_id=last, has_more=page.has_more))
+    page = await _containers(request).list_files(*_owner_and_id(request), parse_page_query(request))
+    return json_answer(object_page(ContainerFilePage, page, _file_object))
 
 
 async def retrieve_file(request: Request) -> Answer:
@@ -125,14 +113,14 @@ async def retrieve_file(request: Request) -> Answer:
     return json_answer(_file_object(await _containers(request).get_file(*_owner_and_id(request), _file_id(request))))
 
 
-async def file_content(request: Request) -> Answer:
+async def get_content(request: Request) -> Answer:
     """Download the content of a file, as an attachment."""
     containers = _containers(request)
     record = await containers.get_file(*_owner_and_id(request), _file_id(request))
     content = await containers.read_file(*_owner_and_id(request), record.id)
     name = record.path.rpartition("/")[2]
     return ByteStream(
-        content, name=quote(name, safe=""), media_type="application/octet-stream", stall_timeout=_stall_timeout(request)
+        content, name=quote(name, safe=""), media_type=OCTET_STREAM, stall_timeout=_stall_timeout(request)
     )
 
 
@@ -155,21 +143,19 @@ async def write_archive(request: Request) -> Answer:
 async def read_archive(request: Request) -> Answer:
     """Download all files of a container as a tar archive."""
     content = await _containers(request).pack(*_owner_and_id(request))
-    return ByteStream(
-        content, name=f"{_id(request)}.tar", media_type="application/x-tar", stall_timeout=_stall_timeout(request)
-    )
+    return ByteStream(content, name=f"{_id(request)}.tar", media_type=_TAR, stall_timeout=_stall_timeout(request))
 
 
 async def execute(request: Request) -> Answer:
     """Run code in a container, without a model: wait for the result, or stream what it prints."""
-    services, asked = services_of(request), await read_json(request, ExecuteCode)
+    services, body = services_of(request), await read_json(request, ExecuteCode)
     await _containers(request).require(*_owner_and_id(request))  # a wrong id is an error status, and no event
     with ExitStack() as cleanup:
         cleanup.callback(services.rate_limiter.begin(caller_of(request)))
         steps = _containers(request).execute(
-            *_owner_and_id(request), asked.code, requirements=asked.requirements or (), timeout=asked.timeout
+            *_owner_and_id(request), body.code, requirements=body.requirements or (), timeout=body.timeout
         )
-        if asked.stream:
+        if body.stream:
             settings = services.config.server
             return EventStream(
                 steps,
@@ -180,10 +166,10 @@ async def execute(request: Request) -> Answer:
             )
         try:
             return json_answer(_execution(request, await run_until_disconnect(request.receive, _last(steps))))
-        except (SandboxLost, SandboxUnavailable, StoreFault) as trouble:
-            told = to_api_error(trouble)
-            told.should_retry = False  # some of the code may have run
-            raise told from trouble
+        except (SandboxLost, SandboxUnavailable, StoreFault) as error:
+            api_error = to_api_error(error)
+            api_error.should_retry = False  # some of the code may have run
+            raise api_error from error
 
 
 async def _last(steps: AsyncGenerator[Output | ExecutionResult, None]) -> ExecutionResult:
@@ -278,55 +264,49 @@ def _stall_timeout(request: Request) -> float:
     return services_of(request).config.server.stall_timeout
 
 
-_CONTAINER = "/v1/containers/{container_id}"
-_FILE = _CONTAINER + "/files/{container_file_id}"
+_CONTAINERS = "/v1/containers"
+_CONTAINER = _CONTAINERS + "/{container_id}"
+_ARCHIVE, _FILES = _CONTAINER + "/archive", _CONTAINER + "/files"
+_FILE = _FILES + "/{container_file_id}"
 _TAR = "application/x-tar"
 
 routes = [
     ApiRoute(
         "POST",
-        "/v1/containers",
+        _CONTAINERS,
         create,
-        Operation("createContainer", CreateContainer, ContainerObject, path_values={"container_id": "/id"}),
+        Operation("createContainer", CreateContainer, ContainerObject, links={"container_id": "/id"}),
     ),
     ApiRoute(
         "GET",
-        "/v1/containers",
+        _CONTAINERS,
         list_containers,
-        Operation("listContainers", returns=ContainerPage, query={**paging_parameters(), "name": {"type": "string"}}),
+        Operation("listContainers", returns=ContainerPage, query={**paging_query(), "name": {"type": "string"}}),
     ),
     ApiRoute("GET", _CONTAINER, retrieve, Operation("getContainer", returns=ContainerObject)),
     ApiRoute("DELETE", _CONTAINER, delete, Operation("deleteContainer", returns=Deleted)),
     ApiRoute(
         "POST",
-        _CONTAINER + "/files",
+        _FILES,
         create_file,
         Operation(
             "createContainerFile",
             AddContainerFile,
             ContainerFileObject,
             form={"type": "object", "required": ["file"], "properties": {"file": BINARY}},
-            path_values={"container_file_id": "/id"},
+            links={"container_file_id": "/id"},
         ),
     ),
     ApiRoute(
-        "GET",
-        _CONTAINER + "/files",
-        list_files,
-        Operation("listContainerFiles", returns=ContainerFilePage, query=paging_parameters()),
+        "GET", _FILES, list_files, Operation("listContainerFiles", returns=ContainerFilePage, query=paging_query())
     ),
     ApiRoute("GET", _FILE, retrieve_file, Operation("getContainerFile", returns=ContainerFileObject)),
     ApiRoute("DELETE", _FILE, delete_file, Operation("deleteContainerFile", returns=Deleted)),
     ApiRoute(
-        "GET",
-        _FILE + "/content",
-        file_content,
-        Operation("getContainerFileContent", content_types=("application/octet-stream",)),
+        "GET", _FILE + "/content", get_content, Operation("getContainerFileContent", content_types=(OCTET_STREAM,))
     ),
-    ApiRoute(
-        "PUT", _CONTAINER + "/archive", write_archive, Operation("writeContainerArchive", returns=Archived, raw=_TAR)
-    ),
-    ApiRoute("GET", _CONTAINER + "/archive", read_archive, Operation("readContainerArchive", content_types=(_TAR,))),
+    ApiRoute("PUT", _ARCHIVE, write_archive, Operation("writeContainerArchive", returns=Archived, raw=_TAR)),
+    ApiRoute("GET", _ARCHIVE, read_archive, Operation("readContainerArchive", content_types=(_TAR,))),
     ApiRoute(
         "POST",
         _CONTAINER + "/exec",

@@ -18,7 +18,7 @@ from antwort.engine.context import normalize_items
 from antwort.engine.stores import ConversationRecord, RecordPage
 from antwort.http.bodies import json_answer, read_json
 from antwort.http.openapi import ApiRoute, Operation
-from antwort.http.paging import INCLUDE_PARAMETER, item_page, paging_parameters, parse_include, parse_page_query
+from antwort.http.paging import INCLUDE_QUERY, item_page, paging_query, parse_include, parse_page_query
 from antwort.http.services import owner_of, services_of
 from antwort.telemetry import audit
 
@@ -149,7 +149,7 @@ routes = [
         "POST",
         "/v1/conversations",
         create,
-        Operation("createConversation", CreateConversation, ConversationObject, path_values={"conversation_id": "/id"}),
+        Operation("createConversation", CreateConversation, ConversationObject, links={"conversation_id": "/id"}),
     ),
     ApiRoute("GET", _CONVERSATION, retrieve, Operation("getConversation", returns=ConversationObject)),
     ApiRoute("POST", _CONVERSATION, update, Operation("updateConversation", UpdateConversation, ConversationObject)),
@@ -158,16 +158,14 @@ routes = [
         "POST",
         _CONVERSATION + "/items",
         add_items,
-        Operation(
-            "createConversationItems", AddItems, ItemPage, query=INCLUDE_PARAMETER, path_values={"item_id": "/last_id"}
-        ),
+        Operation("createConversationItems", AddItems, ItemPage, query=INCLUDE_QUERY, links={"item_id": "/last_id"}),
     ),
     ApiRoute(
         "GET",
         _CONVERSATION + "/items",
         list_items,
-        Operation("listConversationItems", returns=ItemPage, query={**paging_parameters(), **INCLUDE_PARAMETER}),
+        Operation("listConversationItems", returns=ItemPage, query={**paging_query(), **INCLUDE_QUERY}),
     ),
-    ApiRoute("GET", _ITEM, retrieve_item, Operation("getConversationItem", returns=Raw, query=INCLUDE_PARAMETER)),
+    ApiRoute("GET", _ITEM, retrieve_item, Operation("getConversationItem", returns=Raw, query=INCLUDE_QUERY)),
     ApiRoute("DELETE", _ITEM, delete_item, Operation("deleteConversationItem", returns=ConversationObject)),
 ]

@@ -14,14 +14,14 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response as Answer
 
-from antwort.api.errors import ApiError, invalid, not_found
+from antwort.api.errors import invalid, missing_parameter, not_found
 from antwort.api.ids import new_id
 from antwort.api.objects import Deleted, FileObject, FilePage
 from antwort.engine.stores import FileRecord
 from antwort.http.bodies import json_answer
 from antwort.http.multipart import Upload, receive_upload
-from antwort.http.openapi import BINARY, ApiRoute, Operation, Schema
-from antwort.http.paging import first_and_last, paging_parameters, parse_page_query
+from antwort.http.openapi import BINARY, OCTET_STREAM, ApiRoute, Operation, Schema
+from antwort.http.paging import object_page, paging_query, parse_page_query
 from antwort.http.services import owner_of, services_of
 from antwort.http.streams import ByteStream
 from antwort.storage.errors import translate_errors
@@ -41,7 +41,7 @@ async def create(request: Request) -> Answer:
     services = services_of(request)
     upload = await receive_upload(request, services.config.server.max_file)
     if upload.filename is None:
-        raise _missing("file")
+        raise missing_parameter("file")
     if "purpose" in upload.fields:
         record = _record(upload.fields, upload.filename)
         stored = await services.store.create_file(owner_of(request), record, upload.content())
@@ -75,9 +75,7 @@ async def list_files(request: Request) -> Answer:
     """List files."""
     query = parse_page_query(request, max_limit=MAX_LIMIT, default_limit=MAX_LIMIT)
     page = await services_of(request).store.list_files(owner_of(request), query, request.query_params.get("purpose"))
-    data = [_file_object(record) for record in page.data]
-    first, last = first_and_last([file.id for file in data])
-    return json_answer(FilePage(data=data, first_id=first, last_id=last, has_more=page.has_more))
+    return json_answer(object_page(FilePage, page, _file_object))
 
 
 async def retrieve(request: Request) -> Answer:
@@ -94,7 +92,7 @@ async def content(request: Request) -> Answer:
     return ByteStream(
         _as_generator(chunks),
         name=quote(record.filename, safe=""),
-        media_type="application/octet-stream",
+        media_type=OCTET_STREAM,
         stall_timeout=services_of(request).config.server.stall_timeout,
         size=record.bytes,
     )
@@ -125,7 +123,7 @@ async def _get_record(request: Request) -> FileRecord:
 def _record(fields: Fields, filename: str) -> FileRecord:
     purpose = fields.get("purpose")
     if purpose is None:
-        raise _missing("purpose")
+        raise missing_parameter("purpose")
     if purpose not in PURPOSES:
         raise invalid(f"Invalid value: '{purpose}'. Supported values are: {', '.join(PURPOSES)}.", param="purpose")
     name = "".join(character for character in filename if character.isprintable())
@@ -133,12 +131,7 @@ def _record(fields: Fields, filename: str) -> FileRecord:
         raise invalid(f"A file name must have between 1 and {MAX_FILENAME_LENGTH} characters.", param="file")
     now = int(time.time())
     return FileRecord(
-        id=new_id("file-"),
-        bytes=0,
-        created_at=now,
-        filename=name,
-        purpose=purpose,
-        expires_at=_expires_at(fields, now),
+        id=new_id("file-"), bytes=0, created_at=now, filename=name, purpose=purpose, expires_at=_expires_at(fields, now)
     )
 
 
@@ -148,26 +141,19 @@ def _expires_at(fields: Fields, now: int) -> int | None:
         return None
     if anchor != "created_at":
         raise invalid("'expires_after[anchor]' must be 'created_at'.", param="expires_after[anchor]")
-    if not (
-        seconds
-        and seconds.isascii()
-        and seconds.isdecimal()
-        and MIN_EXPIRY_SECONDS <= int(seconds[:9]) <= MAX_EXPIRY_SECONDS
-    ):
+    number = int(seconds[:9]) if seconds and seconds.isascii() and seconds.isdecimal() else 0
+    if not MIN_EXPIRY_SECONDS <= number <= MAX_EXPIRY_SECONDS:
         message = f"'expires_after[seconds]' must be an integer from {MIN_EXPIRY_SECONDS} to {MAX_EXPIRY_SECONDS}."
         raise invalid(message, param="expires_after[seconds]")
-    return now + int(seconds)
-
-
-def _missing(param: str) -> ApiError:
-    return invalid(f"Missing required parameter: '{param}'.", param=param, code="missing_required_parameter")
+    return now + number
 
 
 def _file_object(record: FileRecord) -> FileObject:
     return FileObject(**msgspec.structs.asdict(record))
 
 
-_FILE = "/v1/files/{file_id}"
+_FILES = "/v1/files"
+_FILE = _FILES + "/{file_id}"
 _FORM: Schema = {
     "type": "object",
     "required": ["file", "purpose"],
@@ -182,27 +168,12 @@ _FORM: Schema = {
         "expires_after[seconds]": ["expires_after[anchor]"],
     },
 }
+_LIST_QUERY = {**paging_query(MAX_LIMIT, MAX_LIMIT), "purpose": {"type": "string"}}
 
 routes = [
-    ApiRoute(
-        "POST",
-        "/v1/files",
-        create,
-        Operation("createFile", returns=FileObject, path_values={"file_id": "/id"}, form=_FORM),
-    ),
-    ApiRoute(
-        "GET",
-        "/v1/files",
-        list_files,
-        Operation(
-            "listFiles",
-            returns=FilePage,
-            query={**paging_parameters(MAX_LIMIT, MAX_LIMIT), "purpose": {"type": "string"}},
-        ),
-    ),
+    ApiRoute("POST", _FILES, create, Operation("createFile", returns=FileObject, links={"file_id": "/id"}, form=_FORM)),
+    ApiRoute("GET", _FILES, list_files, Operation("listFiles", returns=FilePage, query=_LIST_QUERY)),
     ApiRoute("GET", _FILE, retrieve, Operation("getFile", returns=FileObject)),
     ApiRoute("DELETE", _FILE, delete, Operation("deleteFile", returns=Deleted)),
-    ApiRoute(
-        "GET", _FILE + "/content", content, Operation("getFileContent", content_types=("application/octet-stream",))
-    ),
+    ApiRoute("GET", _FILE + "/content", content, Operation("getFileContent", content_types=(OCTET_STREAM,))),
 ]

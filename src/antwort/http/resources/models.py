@@ -26,12 +26,9 @@ async def retrieve(request: Request) -> Answer:
     return json_answer(ModelObject(id=name))
 
 
+_MODELS = "/v1/models"
+
 routes = [
-    ApiRoute(
-        "GET",
-        "/v1/models",
-        list_models,
-        Operation("listModels", returns=ModelList, path_values={"model": "/data/0/id"}),
-    ),
-    ApiRoute("GET", "/v1/models/{model:path}", retrieve, Operation("getModel", returns=ModelObject)),
+    ApiRoute("GET", _MODELS, list_models, Operation("listModels", returns=ModelList, links={"model": "/data/0/id"})),
+    ApiRoute("GET", _MODELS + "/{model:path}", retrieve, Operation("getModel", returns=ModelObject)),
 ]

@@ -23,9 +23,9 @@ from antwort.http.bodies import json_answer, read_json
 from antwort.http.errors import from_model_fault
 from antwort.http.openapi import EVENT_STREAM, JSON, ApiRoute, Operation
 from antwort.http.paging import (
-    INCLUDE_PARAMETER,
+    INCLUDE_QUERY,
     item_page,
-    paging_parameters,
+    paging_query,
     parse_boolean,
     parse_include,
     parse_integer,
@@ -183,23 +183,19 @@ async def _get_stored(request: Request) -> StoredResponse:
     return stored
 
 
-_RESPONSE = "/v1/responses/{response_id}"
+_RESPONSES = "/v1/responses"
+_RESPONSE = _RESPONSES + "/{response_id}"
+_JSON_OR_SSE = (JSON, EVENT_STREAM)
 
 routes = [
     ApiRoute(
         "POST",
-        "/v1/responses",
+        _RESPONSES,
         create,
-        Operation(
-            "createResponse",
-            CreateResponse,
-            Response,
-            content_types=(JSON, EVENT_STREAM),
-            path_values={"response_id": "/id"},
-        ),
+        Operation("createResponse", CreateResponse, Response, content_types=_JSON_OR_SSE, links={"response_id": "/id"}),
     ),
     ApiRoute(
-        "POST", "/v1/responses/input_tokens", input_tokens, Operation("countInputTokens", CountTokens, InputTokens)
+        "POST", _RESPONSES + "/input_tokens", input_tokens, Operation("countInputTokens", CountTokens, InputTokens)
     ),
     ApiRoute(
         "GET",
@@ -209,12 +205,12 @@ routes = [
             "getResponse",
             returns=Response,
             query={
-                **INCLUDE_PARAMETER,
+                **INCLUDE_QUERY,
                 "stream": {"type": "boolean", "default": False},
                 "starting_after": {"type": "integer"},
                 "include_obfuscation": {"type": "boolean", "default": True},
             },
-            content_types=(JSON, EVENT_STREAM),
+            content_types=_JSON_OR_SSE,
         ),
     ),
     ApiRoute("DELETE", _RESPONSE, delete, Operation("deleteResponse", returns=Deleted)),
@@ -223,6 +219,6 @@ routes = [
         "GET",
         _RESPONSE + "/input_items",
         input_items,
-        Operation("listInputItems", returns=ItemPage, query={**paging_parameters(), **INCLUDE_PARAMETER}),
+        Operation("listInputItems", returns=ItemPage, query={**paging_query(), **INCLUDE_QUERY}),
     ),
 ]

@@ -22,6 +22,6 @@ def item_rows(items: Iterable[Raw]) -> list[RowValues]:
     ]
 
 
-def decode_items(bodies: Iterable[bytes]) -> list[Raw]:
-    """Decode many items at once, which is much cheaper than one by one."""
-    return _decode(b"[" + b",".join(bodies) + b"]")
+def decode_items(rows: Iterable[tuple[bytes]]) -> list[Raw]:
+    """Decode rows of one `body` column at once, which is much cheaper than one by one."""
+    return _decode(b"[" + b",".join([body for (body,) in rows]) + b"]")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -18,7 +18,9 @@ from antwort.engine.stores import (
     RecordPage,
 )
 from antwort.storage.sqlite.database import TenantRows
-from antwort.storage.sqlite.paging import PagedQuery, page_rows
+from antwort.storage.sqlite.paging import PagedQuery, read_page
+
+OwnedRecord: TypeAlias = tuple[Owner, ContainerRecord]
 
 _FIELDS = ContainerRecord.__struct_fields__
 _COLUMNS = ", ".join(_FIELDS)
@@ -63,8 +65,7 @@ def find(rows: TenantRows, ids: Sequence[str], now: float) -> dict[str, Containe
 def container_page(rows: TenantRows, query: PageQuery, name: str | None, now: float) -> RecordPage:
     """A page of containers, in order of creation."""
     listing = PagedQuery("containers", "(:name IS NULL OR name = :name)", {"name": name})
-    found, more = page_rows(rows, listing, _COLUMNS, query)
-    return RecordPage([_record(row, now) for row in found], more)
+    return read_page(rows, listing, _COLUMNS, query, lambda found: [_record(row, now) for row in found])
 
 
 def touch(rows: TenantRows, container_id: str, now: float) -> ContainerRecord | None:
@@ -83,34 +84,22 @@ def give_sandbox(rows: TenantRows, container_id: str, sandbox: str) -> bool:
     key = _running_key(rows, container_id)
     if key is None:
         return False
-    rows.execute(
-        "UPDATE containers SET sandbox = :sandbox WHERE tenant = :tenant AND key = :key", key=key, sandbox=sandbox
-    )
-    _delete_files(rows, key)
+    _replace_sandbox(rows, key, "sandbox = :sandbox", sandbox=sandbox)
     return True
 
 
 def lose_sandbox(rows: TenantRows, container_id: str, why: str) -> None:
     """Record the loss of the sandbox and its files."""
     key = _running_key(rows, container_id)
-    if key is None:
-        return
-    rows.execute(
-        "UPDATE containers SET sandbox = NULL, lost = :why WHERE tenant = :tenant AND key = :key", key=key, why=why
-    )
-    _delete_files(rows, key)
+    if key is not None:
+        _replace_sandbox(rows, key, "sandbox = NULL, lost = :why", why=why)
 
 
-def lose_sandboxes(connection: sqlite3.Connection, why: str) -> list[tuple[Owner, ContainerRecord]]:
+def lose_sandboxes(connection: sqlite3.Connection, why: str) -> list[OwnedRecord]:
     """The same for the containers of all tenants."""
     having = "status = 'running' AND sandbox IS NOT NULL"
     connection.execute(f"DELETE FROM container_files WHERE container IN (SELECT key FROM containers WHERE {having})")  # noqa: S608 - a constant condition
     return _update_all_tenants(connection, f"SET sandbox = NULL, lost = :why, disk = 0 WHERE {having}", why=why)
-
-
-def delete(rows: TenantRows, container_id: str) -> bool:
-    """Delete a container. Foreign keys delete its file records."""
-    return rows.execute(f"DELETE FROM containers WHERE {_BY_ID}", id=container_id).rowcount > 0  # noqa: S608 - a constant condition
 
 
 def use(rows: TenantRows, now: float) -> ContainerUse:
@@ -123,7 +112,7 @@ def use(rows: TenantRows, now: float) -> ContainerUse:
     return ContainerUse(count, memory, disk)
 
 
-def expire(connection: sqlite3.Connection, now: float) -> list[tuple[Owner, ContainerRecord]]:
+def expire(connection: sqlite3.Connection, now: float) -> list[OwnedRecord]:
     """Mark idle containers of all tenants as expired, and detach their sandboxes."""
     return _update_all_tenants(connection, f"SET status = 'expired', sandbox = NULL WHERE {_IS_EXPIRED}", now=now)
 
@@ -143,9 +132,7 @@ def expire_idlest(rows: TenantRows, name: str, now: float, excluded: Sequence[st
     return None if found is None else _decode(found)
 
 
-def _update_all_tenants(
-    connection: sqlite3.Connection, change: str, **values: object
-) -> list[tuple[Owner, ContainerRecord]]:
+def _update_all_tenants(connection: sqlite3.Connection, change: str, **values: object) -> list[OwnedRecord]:
     """Update containers of all tenants; returns the changed ones with their owners."""
     changed = connection.execute(f"UPDATE containers {change} RETURNING tenant, key_id, {_COLUMNS}", values)
     return [(Owner(tenant, key_id), _decode(row)) for tenant, key_id, *row in changed.fetchall()]
@@ -153,10 +140,8 @@ def _update_all_tenants(
 
 def delete_expired(connection: sqlite3.Connection, before: float) -> int:
     """Delete the records of containers of all tenants that expired before a time."""
-    return connection.execute(
-        "DELETE FROM containers WHERE status = 'expired' AND last_active_at + expires_after < :before",
-        {"before": before},
-    ).rowcount
+    condition = "status = 'expired' AND last_active_at + expires_after < :before"
+    return connection.execute(f"DELETE FROM containers WHERE {condition}", {"before": before}).rowcount  # noqa: S608 - a constant condition
 
 
 # ── files ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -193,12 +178,11 @@ def change_files(
 
 def file_page(rows: TenantRows, container_id: str, query: PageQuery) -> RecordPage | None:
     """A page of the files of one container, in order of their last change."""
-    key = _key(rows, container_id)
+    key = rows.key("containers", container_id)
     if key is None:
         return None
     listing = PagedQuery("container_files", "container = :container", {"container": key})
-    found, more = page_rows(rows, listing, _FILE_COLUMNS, query)
-    return RecordPage([_file(row, container_id) for row in found], more)
+    return read_page(rows, listing, _FILE_COLUMNS, query, lambda found: [_file(row, container_id) for row in found])
 
 
 def get_file(rows: TenantRows, container_id: str, file_id: str) -> ContainerFileRecord | None:
@@ -206,7 +190,7 @@ def get_file(rows: TenantRows, container_id: str, file_id: str) -> ContainerFile
     found = rows.fetchone(
         f"SELECT {_FILE_COLUMNS} FROM container_files"  # noqa: S608 - constant field names
         " WHERE tenant = :tenant AND container = :key AND id = :id",
-        key=_key(rows, container_id),
+        key=rows.key("containers", container_id),
         id=file_id,
     )
     return None if found is None else _file(found, container_id)
@@ -227,14 +211,10 @@ def _record(row: tuple[Any, ...], now: float) -> ContainerRecord:
     return record
 
 
-def _delete_files(rows: TenantRows, key: int) -> None:
+def _replace_sandbox(rows: TenantRows, key: int, change: str, **values: object) -> None:
+    """Change the sandbox columns, and delete the file records."""
+    rows.execute(f"UPDATE containers SET {change}, disk = 0 WHERE tenant = :tenant AND key = :key", key=key, **values)  # noqa: S608 - a constant change
     rows.execute("DELETE FROM container_files WHERE tenant = :tenant AND container = :key", key=key)
-    rows.execute("UPDATE containers SET disk = 0 WHERE tenant = :tenant AND key = :key", key=key)
-
-
-def _key(rows: TenantRows, container_id: str) -> int | None:
-    found = rows.fetchone(f"SELECT key FROM containers WHERE {_BY_ID}", id=container_id)  # noqa: S608 - a constant condition
-    return None if found is None else int(found[0])
 
 
 def _running_key(rows: TenantRows, container_id: str) -> int | None:

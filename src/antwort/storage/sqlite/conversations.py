@@ -10,7 +10,7 @@ from antwort.api.items import Raw
 from antwort.engine.stores import ConversationRecord, PageQuery, RecordPage
 from antwort.storage.sqlite.columns import RowValues, decode_items, item_rows
 from antwort.storage.sqlite.database import TenantRows
-from antwort.storage.sqlite.paging import PagedQuery, page_column
+from antwort.storage.sqlite.paging import PagedQuery, read_page
 
 _metadata = msgspec.json.Decoder(dict[str, str]).decode
 
@@ -35,8 +35,7 @@ def create_change(record: ConversationRecord, items: Sequence[Raw]) -> Callable[
 def get(rows: TenantRows, conversation_id: str) -> ConversationRecord | None:
     """A conversation, without its items."""
     found = rows.fetchone(
-        "SELECT created_at, metadata FROM conversations WHERE tenant = :tenant AND id = :id",
-        id=conversation_id,
+        "SELECT created_at, metadata FROM conversations WHERE tenant = :tenant AND id = :id", id=conversation_id
     )
     return None if found is None else ConversationRecord(conversation_id, found[0], _metadata(found[1]))
 
@@ -51,16 +50,9 @@ def update(rows: TenantRows, conversation_id: str, metadata: bytes) -> Conversat
     return get(rows, conversation_id)
 
 
-def delete(rows: TenantRows, conversation_id: str) -> bool:
-    """Delete a conversation. Foreign keys delete its items."""
-    return (
-        rows.execute("DELETE FROM conversations WHERE tenant = :tenant AND id = :id", id=conversation_id).rowcount > 0
-    )
-
-
 def append(rows: TenantRows, conversation_id: str, items: Sequence[RowValues]) -> bool:
     """Append items, except those whose id exists. Returns whether the conversation exists."""
-    key = _key(rows, conversation_id)
+    key = rows.key("conversations", conversation_id)
     if key is None:
         return False
     rows.executemany(
@@ -73,45 +65,39 @@ def append(rows: TenantRows, conversation_id: str, items: Sequence[RowValues]) -
 
 def item_page(rows: TenantRows, conversation_id: str, query: PageQuery) -> RecordPage | None:
     """A page of the items."""
-    key = _key(rows, conversation_id)
+    key = rows.key("conversations", conversation_id)
     if key is None:
         return None
     listing = PagedQuery("conversation_items", "conversation = :conversation", {"conversation": key})
-    bodies, more = page_column(rows, listing, "body", query)
-    return RecordPage(decode_items(bodies), more)
+    return read_page(rows, listing, "body", query, decode_items)
 
 
 def all_items(rows: TenantRows, conversation_id: str) -> list[Raw] | None:
     """All items, in order of insertion."""
-    key = _key(rows, conversation_id)
+    key = rows.key("conversations", conversation_id)
     if key is None:
         return None
     found = rows.execute(
         "SELECT body FROM conversation_items WHERE tenant = :tenant AND conversation = :key ORDER BY key", key=key
     )
-    return decode_items(body for (body,) in found)
+    return decode_items(found)
 
 
 def get_item(rows: TenantRows, conversation_id: str, item_id: str) -> Raw | None:
     """One item."""
     found = rows.fetchone(
         "SELECT body FROM conversation_items WHERE tenant = :tenant AND conversation = :key AND id = :id",
-        key=_key(rows, conversation_id),
+        key=rows.key("conversations", conversation_id),
         id=item_id,
     )
-    return None if found is None else decode_items([found[0]])[0]
+    return None if found is None else decode_items([found])[0]
 
 
 def delete_item(rows: TenantRows, conversation_id: str, item_id: str) -> bool:
     """Delete an item. Returns whether it existed."""
     deleted = rows.execute(
         "DELETE FROM conversation_items WHERE tenant = :tenant AND conversation = :key AND id = :id",
-        key=_key(rows, conversation_id),
+        key=rows.key("conversations", conversation_id),
         id=item_id,
     )
     return deleted.rowcount > 0
-
-
-def _key(rows: TenantRows, conversation_id: str) -> int | None:
-    found = rows.fetchone("SELECT key FROM conversations WHERE tenant = :tenant AND id = :id", id=conversation_id)
-    return None if found is None else int(found[0])

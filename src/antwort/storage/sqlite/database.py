@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from antwort.engine.stores import Owner, StoreFault
 from antwort.storage.errors import UnusableStore, translate_errors
-from antwort.storage.sqlite.writer import WriterThread
+from antwort.storage.sqlite.writer import Change, OnDone, WriterThread
 
 T = TypeVar("T")
 
@@ -47,6 +47,15 @@ class TenantRows:
         """The first row, or None."""
         return self.execute(sql, **values).fetchone()
 
+    def key(self, table: str, identifier: str) -> int | None:
+        """The integer key of the row with this id; `table` is a constant."""
+        found = self.fetchone(f"SELECT key FROM {table} WHERE tenant = :tenant AND id = :id", id=identifier)  # noqa: S608 - a constant table
+        return None if found is None else int(found[0])
+
+    def delete(self, table: str, identifier: str) -> bool:
+        """Delete the row with this id, and with it the rows that refer to it; whether it existed."""
+        return self.execute(f"DELETE FROM {table} WHERE tenant = :tenant AND id = :id", id=identifier).rowcount > 0  # noqa: S608 - a constant table
+
     def _bind(self, values: Mapping[str, object]) -> dict[str, object]:
         return {**values, "tenant": self._owner.tenant, "key_id": self._owner.key_id}
 
@@ -69,15 +78,11 @@ class Database:
         self._writer = WriterThread(connect(path, lock_timeout))
         self._closed = False
 
-    async def write(
-        self, owner: Owner, change: Callable[[TenantRows], T], on_done: Callable[[bool], None] = lambda _: None
-    ) -> T:
+    async def write(self, owner: Owner, change: Callable[[TenantRows], T], on_done: OnDone = lambda _: None) -> T:
         """Run a change of the owner's rows; durable when this returns. `on_done` is always called with the outcome."""
         return await self._writer.write(lambda connection: change(TenantRows(connection, owner)), on_done)
 
-    async def write_all_tenants(
-        self, change: Callable[[sqlite3.Connection], T], on_done: Callable[[bool], None] = lambda _: None
-    ) -> T:
+    async def write_all_tenants(self, change: Change[T], on_done: OnDone = lambda _: None) -> T:
         """Run a change across all tenants, for maintenance by the server itself."""
         return await self._writer.write(change, on_done)
 
@@ -134,7 +139,6 @@ def connect(path: Path, lock_timeout: float) -> sqlite3.Connection:
         raise
     if mode != "wal":
         connection.close()
-        raise UnusableStore(
-            "SQLite's WAL mode does not work on this file system. Set `storage.url` to a file on a local disk."
-        )
+        remedy = "Set `storage.url` to a file on a local disk."
+        raise UnusableStore(f"SQLite's WAL mode does not work on this file system. {remedy}")
     return connection

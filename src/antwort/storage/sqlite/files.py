@@ -8,7 +8,7 @@ import msgspec
 
 from antwort.engine.stores import FileRecord, PageQuery, RecordPage
 from antwort.storage.sqlite.database import TenantRows
-from antwort.storage.sqlite.paging import PagedQuery, page_column
+from antwort.storage.sqlite.paging import PagedQuery, read_page
 
 _NOT_EXPIRED = "(expires_at IS NULL OR expires_at > :now)"
 
@@ -40,11 +40,9 @@ def get(rows: TenantRows, file_id: str, now: int) -> tuple[FileRecord, str] | No
 
 def file_page(rows: TenantRows, query: PageQuery, purpose: str | None, now: int) -> RecordPage:
     """A page of the records, in order of creation."""
-    listing = PagedQuery(
-        "files", f"{_NOT_EXPIRED} AND (:purpose IS NULL OR purpose = :purpose)", {"now": now, "purpose": purpose}
-    )
-    bodies, more = page_column(rows, listing, "body", query)
-    return RecordPage([_record(body) for body in bodies], more)
+    condition = f"{_NOT_EXPIRED} AND (:purpose IS NULL OR purpose = :purpose)"
+    listing = PagedQuery("files", condition, {"now": now, "purpose": purpose})
+    return read_page(rows, listing, "body", query, lambda found: [_record(body) for (body,) in found])
 
 
 def delete(rows: TenantRows, file_id: str, now: int) -> list[str]:
@@ -52,7 +50,7 @@ def delete(rows: TenantRows, file_id: str, now: int) -> list[str]:
     found = get(rows, file_id, now)
     if found is None:
         return []
-    rows.execute("DELETE FROM files WHERE tenant = :tenant AND id = :id", id=file_id)
+    rows.delete("files", file_id)
     return [found[1]]
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal
 
 from msgspec import Struct
 
-from antwort.engine.stores import PageQuery, UnknownCursor
+from antwort.engine.stores import PageQuery, RecordPage, UnknownCursor
 from antwort.storage.sqlite.database import TenantRows
 
 
@@ -23,16 +24,10 @@ class PagedQuery(Struct, frozen=True):
         return f"SELECT {columns} FROM {' '.join(parts)}"  # noqa: S608 - constants of this package, values are bound
 
 
-def page_column(rows: TenantRows, listing: PagedQuery, column: str, query: PageQuery) -> tuple[list[Any], bool]:
-    """One column of a page, and whether more rows follow in its direction."""
-    found, more = page_rows(rows, listing, column, query)
-    return [value for (value,) in found], more
-
-
-def page_rows(
-    rows: TenantRows, paged: PagedQuery, columns: str, query: PageQuery
-) -> tuple[list[tuple[Any, ...]], bool]:
-    """The rows of a page, and whether more rows follow in its direction."""
+def read_page(
+    rows: TenantRows, paged: PagedQuery, columns: str, query: PageQuery, decode: Callable[[list[Any]], list[Any]]
+) -> RecordPage:
+    """The records that `decode` makes of the rows of a page, and whether more rows follow in its direction."""
     ascending = query.order == "asc"
     after = _key(rows, paged, "after", query.after)
     before = _key(rows, paged, "before", query.before)
@@ -50,17 +45,14 @@ def page_rows(
         high=high,
         limit=max(query.limit, 0) + 1,
     ).fetchall()
-    more = len(found) > query.limit
     data = found[: query.limit]
-    return (data[::-1] if backwards else data), more
+    return RecordPage(decode(data[::-1] if backwards else data), has_more=len(found) > query.limit)
 
 
-def _key(
-    rows: TenantRows, listing: PagedQuery, param: Literal["after", "before"], identifier: str | None
-) -> int | None:
-    if identifier is None:
+def _key(rows: TenantRows, paged: PagedQuery, param: Literal["after", "before"], cursor: str | None) -> int | None:
+    if cursor is None:
         return None
-    key = rows.fetchone(listing.select("min(key)", "id = :cursor"), **listing.values, cursor=identifier)
+    key = rows.fetchone(paged.select("min(key)", "id = :cursor"), **paged.values, cursor=cursor)
     if key is None or key[0] is None:
-        raise UnknownCursor(param, identifier)
+        raise UnknownCursor(param, cursor)
     return int(key[0])

@@ -10,17 +10,11 @@ import msgspec
 
 from antwort.api.items import Raw
 from antwort.api.responses import Response
-from antwort.engine.stores import (
-    MAX_EVENT_READ_BYTES,
-    Owner,
-    PageQuery,
-    RecordPage,
-    StoredResponse,
-)
+from antwort.engine.stores import MAX_EVENT_READ_BYTES, Owner, PageQuery, RecordPage, StoredResponse
 from antwort.storage.sqlite.columns import RowValues, decode_items, item_rows
 from antwort.storage.sqlite.conversations import append
 from antwort.storage.sqlite.database import TenantRows
-from antwort.storage.sqlite.paging import PagedQuery, page_column
+from antwort.storage.sqlite.paging import PagedQuery, read_page
 
 _INPUT, _OUTPUT = 0, 1
 
@@ -44,7 +38,7 @@ def begin_change(stored: StoredResponse) -> Callable[[TenantRows], None]:
     input_rows, output_rows = item_rows(stored.input), item_rows(stored.response.output)
 
     def begin(rows: TenantRows) -> None:
-        key = _key(rows, stored.response.id)
+        key = rows.key("responses", stored.response.id)
         if key is None:
             key = rows.execute(
                 "INSERT INTO responses (tenant, key_id, id, previous, status, body, request)"
@@ -57,11 +51,8 @@ def begin_change(stored: StoredResponse) -> Callable[[TenantRows], None]:
                 " WHERE tenant = :tenant AND id = :id",
                 **row,
             )
-            for table in ("response_items", "events"):
-                rows.execute(
-                    f"DELETE FROM {table} WHERE tenant = :tenant AND response = :key",  # noqa: S608 - one of two constants
-                    key=key,
-                )
+            rows.execute("DELETE FROM response_items WHERE tenant = :tenant AND response = :key", key=key)
+            rows.execute("DELETE FROM events WHERE tenant = :tenant AND response = :key", key=key)
         _insert(rows, key, _INPUT, input_rows)
         _insert(rows, key, _OUTPUT, output_rows)
 
@@ -77,15 +68,12 @@ def finish_change(
     conversation = response.conversation.id if response.conversation else None
 
     def finish(rows: TenantRows) -> None:
-        key = _key(rows, response.id)
+        key = rows.key("responses", response.id)
         if key is None:
             return
         rows.execute("UPDATE responses SET status = :status, body = :body WHERE tenant = :tenant AND id = :id", **row)
-        rows.execute(
-            "DELETE FROM response_items WHERE tenant = :tenant AND response = :key AND part = :part",
-            key=key,
-            part=_OUTPUT,
-        )
+        output_items = "tenant = :tenant AND response = :key AND part = :part"
+        rows.execute(f"DELETE FROM response_items WHERE {output_items}", key=key, part=_OUTPUT)  # noqa: S608 - a constant condition
         _insert(rows, key, _OUTPUT, output_rows)
         _insert_events(rows, key, events)
         if conversation is not None:
@@ -96,16 +84,8 @@ def finish_change(
 
 def get(rows: TenantRows, response_id: str) -> StoredResponse | None:
     """A response with its items."""
-    found = rows.fetchone(
-        "SELECT key, body, request FROM responses WHERE tenant = :tenant AND id = :id",
-        id=response_id,
-    )
-    return None if found is None else _stored(rows, *found)
-
-
-def delete(rows: TenantRows, response_id: str) -> bool:
-    """Delete a response. Foreign keys delete its items and events."""
-    return rows.execute("DELETE FROM responses WHERE tenant = :tenant AND id = :id", id=response_id).rowcount > 0
+    row = rows.fetchone("SELECT key, body, request FROM responses WHERE tenant = :tenant AND id = :id", id=response_id)
+    return None if row is None else _stored(rows, *row)
 
 
 def history(rows: TenantRows, response_id: str) -> list[Raw] | None:
@@ -125,17 +105,16 @@ def history(rows: TenantRows, response_id: str) -> list[Raw] | None:
         """,
         id=response_id,
     ).fetchall()
-    return decode_items(body for (body,) in found if body is not None) if found else None
+    return decode_items(row for row in found if row[0] is not None) if found else None
 
 
 def input_page(rows: TenantRows, response_id: str, query: PageQuery) -> RecordPage | None:
     """A page of the input items of a response."""
-    key = _key(rows, response_id)
+    key = rows.key("responses", response_id)
     if key is None:
         return None
     listing = PagedQuery("response_items", "response = :response AND part = :part", {"response": key, "part": _INPUT})
-    bodies, more = page_column(rows, listing, "body", query)
-    return RecordPage(decode_items(bodies), more)
+    return read_page(rows, listing, "body", query, decode_items)
 
 
 def find_items(rows: TenantRows, ids: Sequence[str]) -> dict[str, Raw]:
@@ -153,12 +132,12 @@ def find_items(rows: TenantRows, ids: Sequence[str]) -> dict[str, Raw]:
             """,  # noqa: S608 - one of two constants
             ids=encoded_ids,
         )
-    return dict(zip(bodies, decode_items(bodies.values()), strict=True))
+    return dict(zip(bodies, decode_items((body,) for body in bodies.values()), strict=True))
 
 
 def append_events(rows: TenantRows, response_id: str, events: Sequence[tuple[int, bytes]]) -> None:
     """Append events, if the response still exists."""
-    key = _key(rows, response_id)
+    key = rows.key("responses", response_id)
     if key is not None:
         _insert_events(rows, key, events)
 
@@ -172,7 +151,7 @@ def _insert_events(rows: TenantRows, key: int, events: Sequence[tuple[int, bytes
 
 
 def read_events(rows: TenantRows, response_id: str, after: int) -> list[tuple[int, bytes]]:
-    """Events after a sequence number, at most about `EVENTS_AT_ONCE` bytes."""
+    """Events after a sequence number, at most about `MAX_EVENT_READ_BYTES` bytes."""
     found = rows.execute(
         """
         SELECT sequence, frame FROM events
@@ -210,29 +189,18 @@ def _row_values(response: Response) -> RowValues:
 
 
 def _stored(rows: TenantRows, key: int, body: bytes, request: bytes) -> StoredResponse:
-    input_items: list[bytes] = []
-    output_items: list[bytes] = []
     found = rows.execute(
-        "SELECT part, body FROM response_items WHERE tenant = :tenant AND response = :key ORDER BY part, key",
-        key=key,
-    )
-    for part, item in found:
-        (output_items if part == _OUTPUT else input_items).append(item)
-    response = _response(body)
-    response.output = decode_items(output_items)
-    asked = _request(request)
+        "SELECT part, body FROM response_items WHERE tenant = :tenant AND response = :key ORDER BY part, key", key=key
+    ).fetchall()
+    response, parameters = _response(body), _request(request)
+    response.output = decode_items((item,) for part, item in found if part == _OUTPUT)
     return StoredResponse(
         response=response,
-        input=decode_items(input_items),
-        had_secrets=asked.pop(_HAD_SECRETS, False),
-        resumed=asked.pop(_RESUMED, 0),
-        request=asked,
+        input=decode_items((item,) for part, item in found if part == _INPUT),
+        had_secrets=parameters.pop(_HAD_SECRETS, False),
+        resumed=parameters.pop(_RESUMED, 0),
+        request=parameters,
     )
-
-
-def _key(rows: TenantRows, response_id: str) -> int | None:
-    found = rows.fetchone("SELECT key FROM responses WHERE tenant = :tenant AND id = :id", id=response_id)
-    return None if found is None else int(found[0])
 
 
 def _insert(rows: TenantRows, key: int | None, part: int, items: Sequence[RowValues]) -> None:

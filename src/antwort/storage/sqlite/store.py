@@ -9,10 +9,10 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
+from antwort.api.items import Raw
 from antwort.api.responses import Response
 from antwort.engine.stores import (
     ContainerFileRecord,
@@ -59,15 +59,15 @@ class SqliteStore:
 
     @classmethod
     def _open_blocking(
-        cls, path: Path, blob_directory: Path, lock_timeout: float, clock: Callable[[], float]
+        cls, path: Path, directory: Path, lock_timeout: float, clock: Callable[[], float]
     ) -> SqliteStore:
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))  # SQLite gives its other files the same permissions
-            blobs = BlobStore(blob_directory)
+            blobs = BlobStore(directory)
             with translate_errors(), closing(sqlite3.connect(path, timeout=lock_timeout)) as connection:
                 check_compatible(connection)  # before creating any file beside it
-            lock = StoreLock(path, blob_directory)
+            lock = StoreLock(path, directory)
         except OSError as error:
             raise UnusableStore(f"The store cannot be opened: {error}. Fix that, or change `storage`.") from error
         try:
@@ -99,7 +99,7 @@ class SqliteStore:
         owner: Owner,
         response: Response,
         *,
-        appended: Sequence[dict[str, Any]] = (),
+        appended: Sequence[Raw] = (),
         events: Sequence[tuple[int, bytes]] = (),
     ) -> None:
         await self._database.write(owner, responses.finish_change(response, appended, list(events)))
@@ -108,15 +108,15 @@ class SqliteStore:
         return await self._database.read(owner, lambda rows: responses.get(rows, response_id))
 
     async def delete_response(self, owner: Owner, response_id: str) -> bool:
-        return await self._database.write(owner, lambda rows: responses.delete(rows, response_id))
+        return await self._database.write(owner, lambda rows: rows.delete("responses", response_id))
 
-    async def history(self, owner: Owner, response_id: str) -> list[dict[str, Any]] | None:
+    async def history(self, owner: Owner, response_id: str) -> list[Raw] | None:
         return await self._database.read(owner, lambda rows: responses.history(rows, response_id))
 
     async def input_items(self, owner: Owner, response_id: str, query: PageQuery) -> RecordPage | None:
         return await self._database.read(owner, lambda rows: responses.input_page(rows, response_id, query))
 
-    async def find_items(self, owner: Owner, ids: Sequence[str]) -> dict[str, dict[str, Any]]:
+    async def find_items(self, owner: Owner, ids: Sequence[str]) -> dict[str, Raw]:
         return await self._database.read(owner, lambda rows: responses.find_items(rows, ids))
 
     async def append_events(self, owner: Owner, response_id: str, events: Sequence[tuple[int, bytes]]) -> None:
@@ -131,9 +131,7 @@ class SqliteStore:
 
     # ── conversations ────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def create_conversation(
-        self, owner: Owner, record: ConversationRecord, items: Sequence[dict[str, Any]]
-    ) -> None:
+    async def create_conversation(self, owner: Owner, record: ConversationRecord, items: Sequence[Raw]) -> None:
         await self._database.write(owner, conversations.create_change(record, items))
 
     async def get_conversation(self, owner: Owner, conversation_id: str) -> ConversationRecord | None:
@@ -146,19 +144,19 @@ class SqliteStore:
         return await self._database.write(owner, lambda rows: conversations.update(rows, conversation_id, body))
 
     async def delete_conversation(self, owner: Owner, conversation_id: str) -> bool:
-        return await self._database.write(owner, lambda rows: conversations.delete(rows, conversation_id))
+        return await self._database.write(owner, lambda rows: rows.delete("conversations", conversation_id))
 
-    async def add_items(self, owner: Owner, conversation_id: str, items: Sequence[dict[str, Any]]) -> bool:
+    async def add_items(self, owner: Owner, conversation_id: str, items: Sequence[Raw]) -> bool:
         added = item_rows(items)
         return await self._database.write(owner, lambda rows: conversations.append(rows, conversation_id, added))
 
     async def list_items(self, owner: Owner, conversation_id: str, query: PageQuery) -> RecordPage | None:
         return await self._database.read(owner, lambda rows: conversations.item_page(rows, conversation_id, query))
 
-    async def all_items(self, owner: Owner, conversation_id: str) -> list[dict[str, Any]] | None:
+    async def all_items(self, owner: Owner, conversation_id: str) -> list[Raw] | None:
         return await self._database.read(owner, lambda rows: conversations.all_items(rows, conversation_id))
 
-    async def get_item(self, owner: Owner, conversation_id: str, item_id: str) -> dict[str, Any] | None:
+    async def get_item(self, owner: Owner, conversation_id: str, item_id: str) -> Raw | None:
         return await self._database.read(owner, lambda rows: conversations.get_item(rows, conversation_id, item_id))
 
     async def delete_item(self, owner: Owner, conversation_id: str, item_id: str) -> bool:
@@ -191,12 +189,10 @@ class SqliteStore:
 
     async def delete_file(self, owner: Owner, file_id: str) -> bool:
         now, deletion = self._now(), _BlobDeletion(self._blobs)
-        return (
-            await self._database.write(
-                owner, lambda rows: deletion.collect(files.delete(rows, file_id, now)), deletion.on_done
-            )
-            > 0
+        deleted = await self._database.write(
+            owner, lambda rows: deletion.collect(files.delete(rows, file_id, now)), deletion.on_done
         )
+        return deleted > 0
 
     async def delete_expired_files(self) -> int:
         now, deletion = self._now(), _BlobDeletion(self._blobs)
@@ -238,7 +234,7 @@ class SqliteStore:
         return await self._database.write_all_tenants(lambda connection: containers.lose_sandboxes(connection, why))
 
     async def delete_container(self, owner: Owner, container_id: str) -> bool:
-        return await self._database.write(owner, lambda rows: containers.delete(rows, container_id))
+        return await self._database.write(owner, lambda rows: rows.delete("containers", container_id))
 
     async def container_use(self, owner: Owner, now: float) -> ContainerUse:
         return await self._database.read(owner, lambda rows: containers.use(rows, now))
@@ -258,9 +254,9 @@ class SqliteStore:
     async def change_container_files(
         self, owner: Owner, container_id: str, *, put: Sequence[ContainerFileRecord], dropped: Sequence[str] = ()
     ) -> bool:
-        added, removed = list(put), list(dropped)
+        added, deleted = list(put), list(dropped)
         return await self._database.write(
-            owner, lambda rows: containers.change_files(rows, container_id, added, removed)
+            owner, lambda rows: containers.change_files(rows, container_id, added, deleted)
         )
 
     async def list_container_files(self, owner: Owner, container_id: str, query: PageQuery) -> RecordPage | None:

@@ -14,12 +14,14 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 from threading import Thread
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from antwort.engine.stores import StoreFault
 from antwort.storage.errors import translate_error
 
 T = TypeVar("T")
+Change: TypeAlias = Callable[[sqlite3.Connection], T]
+OnDone: TypeAlias = Callable[[bool], None]
 
 MAX_GROUP_SIZE = 256
 """Bounds how long the first change of a group waits for the last."""
@@ -28,9 +30,7 @@ MAX_GROUP_SIZE = 256
 class _Job:
     """A queued change, the future of its caller, and its outcome."""
 
-    def __init__(
-        self, change: Callable[[sqlite3.Connection], Any], future: asyncio.Future[Any], on_done: Callable[[bool], None]
-    ) -> None:
+    def __init__(self, change: Change[Any], future: asyncio.Future[Any], on_done: OnDone) -> None:
         self.change = change
         self.future = future
         self.on_done = on_done
@@ -58,9 +58,7 @@ class WriterThread:
         self._thread = Thread(target=self._run, name="antwort-store-writer", daemon=True)
         self._thread.start()
 
-    async def write(
-        self, change: Callable[[sqlite3.Connection], T], on_done: Callable[[bool], None] = lambda _: None
-    ) -> T:
+    async def write(self, change: Change[T], on_done: OnDone = lambda _: None) -> T:
         """Run a change and return its result once it is durable.
 
         A queued change is committed even if the caller is cancelled. `on_done` is always called, in the writer

@@ -8,31 +8,15 @@ from typing import Any
 
 import msgspec
 
-from antwort.engine.stores import (
-    ContainerFileRecord,
-    ContainerRecord,
-    ContainerUse,
-    OverQuota,
-    Owner,
-    PageQuery,
-    Store,
-)
-from antwort.testing.store.base import (
-    LISTED_IDS,
-    OTHER_TENANT,
-    OWNER,
-    OWNER_WITH_OTHER_KEY,
-    Conformance,
-    check,
-    check_equal,
-    check_pages,
-    check_unknown_cursor,
-    not_none,
-)
+from antwort.engine.stores import ContainerFileRecord, ContainerRecord, ContainerUse, OverQuota, Owner, PageQuery, Store
+from antwort.testing.checks import check, check_equal, not_none
+from antwort.testing.store.base import OTHER_KEY, OTHER_TENANT, OWNER, Conformance
+from antwort.testing.store.paging import LISTED_IDS, check_pages, check_unknown_cursor
 
 NOW = 1_000.5
 NO_QUOTA = ContainerUse(100, 2**50, 2**50)
 GIB = 2**30
+MODIFIED = 1_700_000_000_123_456_789
 
 
 def container_record(identifier: str, **fields: Any) -> ContainerRecord:
@@ -52,13 +36,7 @@ def container_record(identifier: str, **fields: Any) -> ContainerRecord:
 def file_record(identifier: str, path: str, **fields: Any) -> ContainerFileRecord:
     """A file in the container `cntr_1`."""
     plain = ContainerFileRecord(
-        id=identifier,
-        container_id="cntr_1",
-        path=path,
-        bytes=3,
-        created_at=1,
-        source="user",
-        modified=1_700_000_000_123_456_789,
+        id=identifier, container_id="cntr_1", path=path, bytes=3, created_at=1, source="user", modified=MODIFIED
     )
     return msgspec.structs.replace(plain, **fields)
 
@@ -68,11 +46,15 @@ async def create_container(store: Store, identifier: str, owner: Owner = OWNER, 
     await store.create_container(owner, container_record(identifier, **fields), NO_QUOTA, NOW)
 
 
+async def container_ids(store: Store) -> list[str]:
+    """The ids of the containers, newest first."""
+    return [record.id for record in (await store.list_containers(OWNER, PageQuery(), NOW)).data]
+
+
 async def file_ids(store: Store, container_id: str = "cntr_1") -> list[str]:
     """The ids of the files of a container, oldest first."""
-    return [
-        one.id for one in not_none(await store.list_container_files(OWNER, container_id, PageQuery(order="asc"))).data
-    ]
+    page = await store.list_container_files(OWNER, container_id, PageQuery(order="asc"))
+    return [file.id for file in not_none(page).data]
 
 
 class ContainerConformance(Conformance):
@@ -93,205 +75,172 @@ class ContainerConformance(Conformance):
             check_equal(found, {"cntr_1": container_record("cntr_1"), "cntr_2": odd})
             check_equal(await store.find_containers(OWNER, [], NOW), {})
 
-    async def test_deleting_a_container_deletes_its_file_records(self, tmp_path: Path) -> None:
-        async with self.opened_store(tmp_path) as store:
-            await create_container(store, "cntr_1")
-            await store.change_container_files(OWNER, "cntr_1", put=[file_record("cfile_1", "a")])
-            check(await store.delete_container(OWNER, "cntr_1"), "the container existed")
-            check(not await store.delete_container(OWNER, "cntr_1"), "the container was already deleted")
-            check_equal(await store.get_container(OWNER, "cntr_1", NOW), None)
-            check_equal(await store.touch_container(OWNER, "cntr_1", NOW), None)
-            check_equal(await store.list_container_files(OWNER, "cntr_1", PageQuery()), None)
-            check_equal(await store.get_container_file(OWNER, "cntr_1", "cfile_1"), None)
-            check(not await store.set_sandbox(OWNER, "cntr_1", "s"), "the container is deleted")
-            check(
-                not await store.change_container_files(OWNER, "cntr_1", put=[file_record("cfile_2", "b")]),
-                "the container is deleted",
-            )
-            check_equal(await store.container_use(OWNER, NOW), ContainerUse(0, 0, 0))
+    async def test_deleting_a_container_deletes_its_file_records(self, store: Store) -> None:
+        await create_container(store, "cntr_1")
+        await store.change_container_files(OWNER, "cntr_1", put=[file_record("cfile_1", "a")])
+        check(await store.delete_container(OWNER, "cntr_1"), "the container existed")
+        check(not await store.delete_container(OWNER, "cntr_1"), "the container was already deleted")
+        check_equal(await store.get_container(OWNER, "cntr_1", NOW), None)
+        check_equal(await store.touch_container(OWNER, "cntr_1", NOW), None)
+        check_equal(await store.list_container_files(OWNER, "cntr_1", PageQuery()), None)
+        check_equal(await store.get_container_file(OWNER, "cntr_1", "cfile_1"), None)
+        check(not await store.set_sandbox(OWNER, "cntr_1", "s"), "the container is deleted")
+        check(
+            not await store.change_container_files(OWNER, "cntr_1", put=[file_record("cfile_2", "b")]),
+            "the container is deleted",
+        )
+        check_equal(await store.container_use(OWNER, NOW), ContainerUse(0, 0, 0))
 
-    async def test_containers_are_paged(self, tmp_path: Path) -> None:
-        async with self.opened_store(tmp_path) as store:
-            for name in LISTED_IDS:
-                await create_container(store, name)
-            await create_container(store, "other_tenant", OTHER_TENANT)
-            await check_pages(lambda query: store.list_containers(OWNER, query, NOW), lambda one: one.id)
-            await check_unknown_cursor(
-                lambda query: store.list_containers(OWNER, query, NOW), PageQuery(after="other_tenant")
-            )
+    async def test_containers_are_paged(self, store: Store) -> None:
+        for name in LISTED_IDS:
+            await create_container(store, name)
+        await create_container(store, "other", OTHER_TENANT)
+        await check_pages(lambda query: store.list_containers(OWNER, query, NOW), lambda record: record.id)
+        await check_unknown_cursor(lambda query: store.list_containers(OWNER, query, NOW), PageQuery(after="other"))
 
-    async def test_containers_are_listed_by_name(self, tmp_path: Path) -> None:
-        async with self.opened_store(tmp_path) as store:
-            for identifier, name in (("cntr_1", "a"), ("cntr_2", "b"), ("cntr_3", "a")):
-                await create_container(store, identifier, name=name)
-            page = await store.list_containers(OWNER, PageQuery(limit=1), NOW, "a")
-            check_equal(([one.id for one in page.data], page.has_more), (["cntr_3"], True))
-            check_equal((await store.list_containers(OWNER, PageQuery(), NOW, "%")).data, [])
+    async def test_containers_are_listed_by_name(self, store: Store) -> None:
+        for identifier, name in (("cntr_1", "a"), ("cntr_2", "b"), ("cntr_3", "a")):
+            await create_container(store, identifier, name=name)
+        page = await store.list_containers(OWNER, PageQuery(limit=1), NOW, "a")
+        check_equal(([record.id for record in page.data], page.has_more), (["cntr_3"], True))
+        check_equal((await store.list_containers(OWNER, PageQuery(), NOW, "%")).data, [])
 
     # ── Expiry ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def test_an_idle_container_expires(self, tmp_path: Path) -> None:
-        async with self.opened_store(tmp_path) as store:
-            await create_container(store, "cntr_1", sandbox="s")
-            expired = container_record("cntr_1", status="expired")
-            check_equal(not_none(await store.get_container(OWNER, "cntr_1", NOW + 59.9)).status, "running")
-            for swept in (False, True):
-                check_equal(await store.get_container(OWNER, "cntr_1", NOW + 60), expired)
-                check_equal(await store.find_containers(OWNER, ["cntr_1"], NOW + 60), {"cntr_1": expired})
-                check_equal((await store.list_containers(OWNER, PageQuery(), NOW + 60)).data, [expired])
-                check_equal(await store.touch_container(OWNER, "cntr_1", NOW + 60), expired)
-                check_equal(await store.container_use(OWNER, NOW + 60), ContainerUse(0, 0, 0))
-                check_equal(await store.expire_containers(NOW + 60), [] if swept else [(OWNER, expired)])
-            check_equal(not_none(await store.get_container(OWNER, "cntr_1", NOW)).status, "expired")
+    async def test_an_idle_container_expires(self, store: Store) -> None:
+        await create_container(store, "cntr_1", sandbox="s")
+        expired = container_record("cntr_1", status="expired")
+        check_equal(not_none(await store.get_container(OWNER, "cntr_1", NOW + 59.9)).status, "running")
+        for swept in (False, True):
+            check_equal(await store.get_container(OWNER, "cntr_1", NOW + 60), expired)
+            check_equal(await store.find_containers(OWNER, ["cntr_1"], NOW + 60), {"cntr_1": expired})
+            check_equal((await store.list_containers(OWNER, PageQuery(), NOW + 60)).data, [expired])
+            check_equal(await store.touch_container(OWNER, "cntr_1", NOW + 60), expired)
+            check_equal(await store.container_use(OWNER, NOW + 60), ContainerUse(0, 0, 0))
+            check_equal(await store.expire_containers(NOW + 60), [] if swept else [(OWNER, expired)])
+        check_equal(not_none(await store.get_container(OWNER, "cntr_1", NOW)).status, "expired")
 
-    async def test_expire_idlest_expires_the_least_recently_used_container(self, tmp_path: Path) -> None:
-        async with self.opened_store(tmp_path) as store:
-            for number, name in enumerate(("auto", "auto", "auto", "named")):
-                await create_container(store, f"cntr_{number}", name=name, last_active_at=NOW + number)
-            await store.touch_container(OWNER, "cntr_0", NOW + 10)
-            first = await store.expire_least_recently_used(OWNER, "auto", NOW + 11)
-            check_equal(first, container_record("cntr_1", name="auto", last_active_at=NOW + 1, status="expired"))
-            check_equal(await store.get_container(OWNER, "cntr_1", NOW), first)
-            check_equal(
-                not_none(await store.expire_least_recently_used(OWNER, "auto", NOW + 11, ["cntr_2"])).id, "cntr_0"
-            )
-            check_equal(await store.expire_least_recently_used(OWNER, "auto", NOW + 11, ["cntr_2"]), None)
-            check_equal(await store.expire_least_recently_used(OWNER, "auto", NOW - 1), None)  # it was used later
-            check_equal(await store.expire_least_recently_used(OTHER_TENANT, "auto", NOW + 11), None)
-            check_equal(await store.expire_containers(NOW + 11), [])
-            check_equal((await store.container_use(OWNER, NOW + 11)).containers, 2)
-            check_equal(
-                await store.expire_least_recently_used(OWNER, "named", NOW + 100), None
-            )  # it is already expired
+    async def test_expire_idlest_expires_the_least_recently_used_container(self, store: Store) -> None:
+        for number, name in enumerate(("auto", "auto", "auto", "named")):
+            await create_container(store, f"cntr_{number}", name=name, last_active_at=NOW + number)
+        await store.touch_container(OWNER, "cntr_0", NOW + 10)
+        first = await store.expire_least_recently_used(OWNER, "auto", NOW + 11)
+        check_equal(first, container_record("cntr_1", name="auto", last_active_at=NOW + 1, status="expired"))
+        check_equal(await store.get_container(OWNER, "cntr_1", NOW), first)
+        check_equal(not_none(await store.expire_least_recently_used(OWNER, "auto", NOW + 11, ["cntr_2"])).id, "cntr_0")
+        check_equal(await store.expire_least_recently_used(OWNER, "auto", NOW + 11, ["cntr_2"]), None)
+        check_equal(await store.expire_least_recently_used(OWNER, "auto", NOW - 1), None)  # it was used later
+        check_equal(await store.expire_least_recently_used(OTHER_TENANT, "auto", NOW + 11), None)
+        check_equal(await store.expire_containers(NOW + 11), [])
+        check_equal((await store.container_use(OWNER, NOW + 11)).containers, 2)
+        check_equal(await store.expire_least_recently_used(OWNER, "named", NOW + 100), None)  # it is already expired
 
-    async def test_a_use_postpones_expiry(self, tmp_path: Path) -> None:
-        async with self.opened_store(tmp_path) as store:
-            await create_container(store, "cntr_1")
-            touched = container_record("cntr_1", last_active_at=NOW + 59)
-            check_equal(await store.touch_container(OWNER, "cntr_1", NOW + 59), touched)
-            check_equal(await store.touch_container(OWNER, "cntr_1", NOW), touched)  # the clock jumped back
-            check_equal(await store.expire_containers(NOW + 118.9), [])
-            check_equal([one.id for _, one in await store.expire_containers(NOW + 119)], ["cntr_1"])
+    async def test_a_use_postpones_expiry(self, store: Store) -> None:
+        await create_container(store, "cntr_1")
+        touched = container_record("cntr_1", last_active_at=NOW + 59)
+        check_equal(await store.touch_container(OWNER, "cntr_1", NOW + 59), touched)
+        check_equal(await store.touch_container(OWNER, "cntr_1", NOW), touched)  # the clock jumped back
+        check_equal(await store.expire_containers(NOW + 118.9), [])
+        check_equal([one.id for _, one in await store.expire_containers(NOW + 119)], ["cntr_1"])
 
-    async def test_an_expired_container_is_immutable_and_keeps_its_file_records(self, tmp_path: Path) -> None:
-        async with self.opened_store(tmp_path) as store:
-            await create_container(store, "cntr_1")
-            await store.change_container_files(OWNER, "cntr_1", put=[file_record("cfile_1", "a")])
-            await store.expire_containers(NOW + 60)
-            check(not await store.set_sandbox(OWNER, "cntr_1", "s"), "the container is expired")
-            check(
-                not await store.change_container_files(OWNER, "cntr_1", put=[], dropped=["cfile_1"]),
-                "the container is expired",
-            )
-            await store.mark_sandbox_lost(OWNER, "cntr_1", "why")
-            check_equal(await store.get_container(OWNER, "cntr_1", NOW), container_record("cntr_1", status="expired"))
-            check_equal(await store.get_container_file(OWNER, "cntr_1", "cfile_1"), file_record("cfile_1", "a"))
-            check(await store.delete_container(OWNER, "cntr_1"), "an expired container can be deleted")
+    async def test_an_expired_container_is_immutable_and_keeps_its_file_records(self, store: Store) -> None:
+        await create_container(store, "cntr_1")
+        await store.change_container_files(OWNER, "cntr_1", put=[file_record("cfile_1", "a")])
+        await store.expire_containers(NOW + 60)
+        check(not await store.set_sandbox(OWNER, "cntr_1", "s"), "the container is expired")
+        check(not await store.change_container_files(OWNER, "cntr_1", put=[], dropped=["cfile_1"]), "it is expired")
+        await store.mark_sandbox_lost(OWNER, "cntr_1", "why")
+        check_equal(await store.get_container(OWNER, "cntr_1", NOW), container_record("cntr_1", status="expired"))
+        check_equal(await store.get_container_file(OWNER, "cntr_1", "cfile_1"), file_record("cfile_1", "a"))
+        check(await store.delete_container(OWNER, "cntr_1"), "an expired container can be deleted")
 
-    async def test_old_expired_containers_are_deleted(self, tmp_path: Path) -> None:
-        async with self.opened_store(tmp_path) as store:
-            await create_container(store, "cntr_1")
-            await create_container(store, "cntr_2", OTHER_TENANT)
-            await create_container(store, "cntr_3", last_active_at=NOW + 10)
-            await create_container(store, "cntr_4", last_active_at=NOW + 100)
-            await store.expire_containers(NOW + 70)
-            check_equal(await store.forget_containers(NOW + 60), 0)
-            check_equal(await store.forget_containers(NOW + 61), 2)
-            check_equal(
-                [one.id for one in (await store.list_containers(OWNER, PageQuery(), NOW)).data], ["cntr_4", "cntr_3"]
-            )
-            check_equal(await store.forget_containers(2.0**40), 1)
-            check_equal([one.id for one in (await store.list_containers(OWNER, PageQuery(), NOW)).data], ["cntr_4"])
+    async def test_old_expired_containers_are_deleted(self, store: Store) -> None:
+        await create_container(store, "cntr_1")
+        await create_container(store, "cntr_2", OTHER_TENANT)
+        await create_container(store, "cntr_3", last_active_at=NOW + 10)
+        await create_container(store, "cntr_4", last_active_at=NOW + 100)
+        await store.expire_containers(NOW + 70)
+        check_equal(await store.forget_containers(NOW + 60), 0)
+        check_equal(await store.forget_containers(NOW + 61), 2)
+        check_equal(await container_ids(store), ["cntr_4", "cntr_3"])
+        check_equal(await store.forget_containers(2.0**40), 1)
+        check_equal(await container_ids(store), ["cntr_4"])
 
     # ── Quotas ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def test_container_use_counts_running_containers(self, tmp_path: Path) -> None:
-        async with self.opened_store(tmp_path) as store:
-            await create_container(store, "cntr_1")
-            await create_container(store, "cntr_2", memory=4 * GIB, expires_after=600)
-            await create_container(store, "other_tenant", OTHER_TENANT)
-            await store.change_container_files(
-                OWNER, "cntr_1", put=[file_record("cfile_1", "a"), file_record("cfile_2", "b", bytes=9)]
-            )
-            check_equal(await store.container_use(OWNER, NOW), ContainerUse(2, 5 * GIB, 12))
-            await store.change_container_files(
-                OWNER, "cntr_1", put=[file_record("cfile_3", "a", bytes=10)], dropped=["cfile_2"]
-            )
-            check_equal(await store.container_use(OWNER, NOW), ContainerUse(2, 5 * GIB, 10))
-            check_equal(await store.container_use(OWNER, NOW + 60), ContainerUse(1, 4 * GIB, 0))
-            await store.mark_sandbox_lost(OWNER, "cntr_1", "why")
-            check_equal(await store.container_use(OWNER, NOW), ContainerUse(2, 5 * GIB, 0))
+    async def test_container_use_counts_running_containers(self, store: Store) -> None:
+        await create_container(store, "cntr_1")
+        await create_container(store, "cntr_2", memory=4 * GIB, expires_after=600)
+        await create_container(store, "other_tenant", OTHER_TENANT)
+        await store.change_container_files(
+            OWNER, "cntr_1", put=[file_record("cfile_1", "a"), file_record("cfile_2", "b", bytes=9)]
+        )
+        check_equal(await store.container_use(OWNER, NOW), ContainerUse(2, 5 * GIB, 12))
+        changed = file_record("cfile_3", "a", bytes=10)
+        await store.change_container_files(OWNER, "cntr_1", put=[changed], dropped=["cfile_2"])
+        check_equal(await store.container_use(OWNER, NOW), ContainerUse(2, 5 * GIB, 10))
+        check_equal(await store.container_use(OWNER, NOW + 60), ContainerUse(1, 4 * GIB, 0))
+        await store.mark_sandbox_lost(OWNER, "cntr_1", "why")
+        check_equal(await store.container_use(OWNER, NOW), ContainerUse(2, 5 * GIB, 0))
 
-    async def test_a_container_over_quota_is_rejected(self, tmp_path: Path) -> None:
-        async with self.opened_store(tmp_path) as store:
-            quota = ContainerUse(3, 6 * GIB, 0)
+    async def test_a_container_over_quota_is_rejected(self, store: Store) -> None:
+        quota = ContainerUse(3, 6 * GIB, 0)
 
-            async def exceeded_quota(now: float = NOW, **fields: Any) -> str | None:
-                try:
-                    await store.create_container(OWNER, container_record(f"cntr_{len(created)}", **fields), quota, now)
-                except OverQuota as error:
-                    return error.what
-                created.append(fields)
-                return None
+        async def exceeded_quota(now: float = NOW, **fields: Any) -> str | None:
+            try:
+                await store.create_container(OWNER, container_record(f"cntr_{len(created)}", **fields), quota, now)
+            except OverQuota as error:
+                return error.what
+            created.append(fields)
+            return None
 
-            created: list[object] = []
-            check_equal(await exceeded_quota(), None)
-            check_equal(await exceeded_quota(memory=6 * GIB), "memory")
-            check_equal(await exceeded_quota(memory=5 * GIB), None)
-            check_equal(await exceeded_quota(), "memory")
-            await store.create_container(OTHER_TENANT, container_record("cntr_0"), quota, NOW)
-            check_equal(await exceeded_quota(now=NOW + 60), None)  # the earlier ones have expired
-            check_equal((await store.container_use(OWNER, NOW)).containers, 3)
-            check_equal(await exceeded_quota(memory=0), "containers")
+        created: list[object] = []
+        check_equal(await exceeded_quota(), None)
+        check_equal(await exceeded_quota(memory=6 * GIB), "memory")
+        check_equal(await exceeded_quota(memory=5 * GIB), None)
+        check_equal(await exceeded_quota(), "memory")
+        await store.create_container(OTHER_TENANT, container_record("cntr_0"), quota, NOW)
+        check_equal(await exceeded_quota(now=NOW + 60), None)  # the earlier ones have expired
+        check_equal((await store.container_use(OWNER, NOW)).containers, 3)
+        check_equal(await exceeded_quota(memory=0), "containers")
 
-    async def test_concurrent_creation_does_not_exceed_the_quota(self, tmp_path: Path) -> None:
-        async with self.opened_store(tmp_path) as store:
-            quota = ContainerUse(5, 2**50, 0)
-            attempts = (store.create_container(OWNER, container_record(f"cntr_{n}"), quota, NOW) for n in range(20))
-            rejected = [one for one in await asyncio.gather(*attempts, return_exceptions=True) if one is not None]
-            check_equal([type(one) for one in rejected], [OverQuota] * 15)
-            check_equal((await store.container_use(OWNER, NOW)).containers, 5)
+    async def test_concurrent_creation_does_not_exceed_the_quota(self, store: Store) -> None:
+        quota = ContainerUse(5, 2**50, 0)
+        attempts = (store.create_container(OWNER, container_record(f"cntr_{n}"), quota, NOW) for n in range(20))
+        results = await asyncio.gather(*attempts, return_exceptions=True)
+        check_equal([type(error) for error in results if error is not None], [OverQuota] * 15)
+        check_equal((await store.container_use(OWNER, NOW)).containers, 5)
 
     # ── Sandboxes ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def test_a_new_or_lost_sandbox_has_no_files(self, tmp_path: Path) -> None:
-        async with self.opened_store(tmp_path) as store:
-            await create_container(store, "cntr_1")
-            check(await store.set_sandbox(OWNER, "cntr_1", "s1"), "the container exists")
-            check_equal(await store.get_container(OWNER, "cntr_1", NOW), container_record("cntr_1", sandbox="s1"))
-            await store.change_container_files(OWNER, "cntr_1", put=[file_record("cfile_1", "a")])
-            await store.mark_sandbox_lost(OWNER, "cntr_1", "it died")
-            check_equal(await store.get_container(OWNER, "cntr_1", NOW), container_record("cntr_1", lost="it died"))
-            check_equal(await file_ids(store), [])
-            await store.set_sandbox(OWNER, "cntr_1", "s2")
-            check_equal(
-                await store.get_container(OWNER, "cntr_1", NOW),
-                container_record("cntr_1", sandbox="s2", lost="it died"),
-            )
-            await store.change_container_files(OWNER, "cntr_1", put=[file_record("cfile_1", "a")])
-            await store.set_sandbox(OWNER, "cntr_1", "s3")
-            check_equal(await file_ids(store), [])
+    async def test_a_new_or_lost_sandbox_has_no_files(self, store: Store) -> None:
+        await create_container(store, "cntr_1")
+        check(await store.set_sandbox(OWNER, "cntr_1", "s1"), "the container exists")
+        check_equal(await store.get_container(OWNER, "cntr_1", NOW), container_record("cntr_1", sandbox="s1"))
+        await store.change_container_files(OWNER, "cntr_1", put=[file_record("cfile_1", "a")])
+        await store.mark_sandbox_lost(OWNER, "cntr_1", "it died")
+        check_equal(await store.get_container(OWNER, "cntr_1", NOW), container_record("cntr_1", lost="it died"))
+        check_equal(await file_ids(store), [])
+        await store.set_sandbox(OWNER, "cntr_1", "s2")
+        found = await store.get_container(OWNER, "cntr_1", NOW)
+        check_equal(found, container_record("cntr_1", sandbox="s2", lost="it died"))
+        await store.change_container_files(OWNER, "cntr_1", put=[file_record("cfile_1", "a")])
+        await store.set_sandbox(OWNER, "cntr_1", "s3")
+        check_equal(await file_ids(store), [])
 
     async def test_lose_sandboxes_covers_all_tenants(self, tmp_path: Path) -> None:
         async with self.opened_store(tmp_path) as store:
-            for identifier, owner in (
-                ("cntr_1", OWNER),
-                ("cntr_2", OWNER),
-                ("cntr_3", OTHER_TENANT),
-                ("cntr_4", OWNER),
-            ):
-                await create_container(store, identifier, owner, last_active_at=NOW + (identifier != "cntr_4"))
-            for identifier, owner in (("cntr_1", OWNER), ("cntr_3", OTHER_TENANT), ("cntr_4", OWNER)):
-                await store.set_sandbox(owner, identifier, "s")
+            for name, owner in (("cntr_1", OWNER), ("cntr_2", OWNER), ("cntr_3", OTHER_TENANT), ("cntr_4", OWNER)):
+                await create_container(store, name, owner, last_active_at=NOW + (name != "cntr_4"))
+            for name, owner in (("cntr_1", OWNER), ("cntr_3", OTHER_TENANT), ("cntr_4", OWNER)):
+                await store.set_sandbox(owner, name, "s")
             await store.change_container_files(OWNER, "cntr_1", put=[file_record("cfile_1", "a")])
             await store.expire_containers(NOW + 60)
         async with self.opened_store(tmp_path) as store:
             lost = await store.mark_all_sandboxes_lost("restarted")
-            expected = [
-                (o, container_record(i, last_active_at=NOW + 1, lost="restarted"))
-                for o, i in ((OWNER, "cntr_1"), (OTHER_TENANT, "cntr_3"))
-            ]
-            check_equal(sorted(lost, key=str), expected)
+            first = container_record("cntr_1", last_active_at=NOW + 1, lost="restarted")
+            third = msgspec.structs.replace(first, id="cntr_3")
+            check_equal(sorted(lost, key=str), [(OWNER, first), (OTHER_TENANT, third)])
             check_equal(await store.mark_all_sandboxes_lost("again"), [])
             check_equal(not_none(await store.get_container(OWNER, "cntr_1", NOW)).lost, "restarted")
             check_equal(not_none(await store.get_container(OWNER, "cntr_2", NOW)).lost, None)
@@ -315,72 +264,60 @@ class ContainerConformance(Conformance):
             check_equal(await file_ids(store), ["cfile_1", "cfile_2"])
             check_equal(await file_ids(store, "cntr_2"), [])
 
-    async def test_a_path_has_one_file_record(self, tmp_path: Path) -> None:
-        async with self.opened_store(tmp_path) as store:
-            await create_container(store, "cntr_1")
-            await store.change_container_files(
-                OWNER, "cntr_1", put=[file_record("cfile_1", "a"), file_record("cfile_2", "b")]
-            )
-            await store.change_container_files(OWNER, "cntr_1", put=[file_record("cfile_3", "a")])
-            check_equal(await file_ids(store), ["cfile_2", "cfile_3"])
-            await store.change_container_files(
-                OWNER, "cntr_1", put=[file_record("cfile_4", "c")], dropped=["cfile_2", "unknown"]
-            )
-            check_equal(await file_ids(store), ["cfile_3", "cfile_4"])
+    async def test_a_path_has_one_file_record(self, store: Store) -> None:
+        await create_container(store, "cntr_1")
+        first, second = file_record("cfile_1", "a"), file_record("cfile_2", "b")
+        await store.change_container_files(OWNER, "cntr_1", put=[first, second])
+        await store.change_container_files(OWNER, "cntr_1", put=[file_record("cfile_3", "a")])
+        check_equal(await file_ids(store), ["cfile_2", "cfile_3"])
+        fourth = file_record("cfile_4", "c")
+        await store.change_container_files(OWNER, "cntr_1", put=[fourth], dropped=["cfile_2", "unknown"])
+        check_equal(await file_ids(store), ["cfile_3", "cfile_4"])
 
-    async def test_files_of_a_container_are_paged(self, tmp_path: Path) -> None:
-        async with self.opened_store(tmp_path) as store:
-            await create_container(store, "cntr_1")
-            await create_container(store, "cntr_2")
-            await store.change_container_files(OWNER, "cntr_1", put=[file_record(name, name) for name in LISTED_IDS])
-            await store.change_container_files(
-                OWNER, "cntr_2", put=[file_record("other_container", "a", container_id="cntr_2")]
-            )
+    async def test_files_of_a_container_are_paged(self, store: Store) -> None:
+        await create_container(store, "cntr_1")
+        await create_container(store, "cntr_2")
+        await store.change_container_files(OWNER, "cntr_1", put=[file_record(name, name) for name in LISTED_IDS])
+        await store.change_container_files(OWNER, "cntr_2", put=[file_record("other", "a", container_id="cntr_2")])
 
-            def list_page(query: PageQuery) -> Any:
-                return store.list_container_files(OWNER, "cntr_1", query)
+        def list_page(query: PageQuery) -> Any:
+            return store.list_container_files(OWNER, "cntr_1", query)
 
-            await check_pages(list_page, lambda one: one.id)
-            await check_unknown_cursor(list_page, PageQuery(after="other_container"))
-            check_equal(await store.list_container_files(OWNER, "unknown", PageQuery()), None)
+        await check_pages(list_page, lambda record: record.id)
+        await check_unknown_cursor(list_page, PageQuery(after="other"))
+        check_equal(await store.list_container_files(OWNER, "unknown", PageQuery()), None)
 
     # ── Tenants ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def test_another_tenant_cannot_read_or_change_a_container(self, tmp_path: Path) -> None:
-        async with self.opened_store(tmp_path) as store:
-            await create_container(store, "cntr_1")
-            await store.set_sandbox(OWNER, "cntr_1", "s")
-            await store.change_container_files(OWNER, "cntr_1", put=[file_record("cfile_1", "a")])
+    async def test_another_tenant_cannot_read_or_change_a_container(self, store: Store) -> None:
+        await create_container(store, "cntr_1")
+        await store.set_sandbox(OWNER, "cntr_1", "s")
+        await store.change_container_files(OWNER, "cntr_1", put=[file_record("cfile_1", "a")])
 
-            check_equal(await store.get_container(OTHER_TENANT, "cntr_1", NOW), None)
-            check_equal(await store.find_containers(OTHER_TENANT, ["cntr_1"], NOW), {})
-            check_equal((await store.list_containers(OTHER_TENANT, PageQuery(), NOW)).data, [])
-            check_equal(await store.touch_container(OTHER_TENANT, "cntr_1", NOW + 1), None)
-            check(
-                not await store.set_sandbox(OTHER_TENANT, "cntr_1", "forged"), "another tenant must not set a sandbox"
-            )
-            await store.mark_sandbox_lost(OTHER_TENANT, "cntr_1", "forged")
-            check(
-                not await store.change_container_files(OTHER_TENANT, "cntr_1", put=[], dropped=["cfile_1"]),
-                "another tenant must not change files",
-            )
-            check_equal(await store.list_container_files(OTHER_TENANT, "cntr_1", PageQuery()), None)
-            check_equal(await store.get_container_file(OTHER_TENANT, "cntr_1", "cfile_1"), None)
-            check_equal(await store.container_use(OTHER_TENANT, NOW), ContainerUse(0, 0, 0))
-            check(not await store.delete_container(OTHER_TENANT, "cntr_1"), "another tenant must not delete")
+        check_equal(await store.get_container(OTHER_TENANT, "cntr_1", NOW), None)
+        check_equal(await store.find_containers(OTHER_TENANT, ["cntr_1"], NOW), {})
+        check_equal((await store.list_containers(OTHER_TENANT, PageQuery(), NOW)).data, [])
+        check_equal(await store.touch_container(OTHER_TENANT, "cntr_1", NOW + 1), None)
+        check(not await store.set_sandbox(OTHER_TENANT, "cntr_1", "forged"), "another tenant must not set a sandbox")
+        await store.mark_sandbox_lost(OTHER_TENANT, "cntr_1", "forged")
+        check(
+            not await store.change_container_files(OTHER_TENANT, "cntr_1", put=[], dropped=["cfile_1"]),
+            "another tenant must not change files",
+        )
+        check_equal(await store.list_container_files(OTHER_TENANT, "cntr_1", PageQuery()), None)
+        check_equal(await store.get_container_file(OTHER_TENANT, "cntr_1", "cfile_1"), None)
+        check_equal(await store.container_use(OTHER_TENANT, NOW), ContainerUse(0, 0, 0))
+        check(not await store.delete_container(OTHER_TENANT, "cntr_1"), "another tenant must not delete")
 
-            check_equal(await store.get_container(OWNER, "cntr_1", NOW), container_record("cntr_1", sandbox="s"))
-            check_equal(
-                await store.get_container(OWNER_WITH_OTHER_KEY, "cntr_1", NOW), container_record("cntr_1", sandbox="s")
-            )
-            check_equal(await file_ids(store), ["cfile_1"])
+        check_equal(await store.get_container(OWNER, "cntr_1", NOW), container_record("cntr_1", sandbox="s"))
+        check_equal(await store.get_container(OTHER_KEY, "cntr_1", NOW), container_record("cntr_1", sandbox="s"))
+        check_equal(await file_ids(store), ["cfile_1"])
 
-    async def test_two_tenants_can_use_the_same_container_id(self, tmp_path: Path) -> None:
-        async with self.opened_store(tmp_path) as store:
-            await create_container(store, "cntr_1")
-            await create_container(store, "cntr_1", OTHER_TENANT, name="other_tenant")
-            await store.change_container_files(OWNER, "cntr_1", put=[file_record("cfile_1", "a")])
-            await store.change_container_files(OTHER_TENANT, "cntr_1", put=[file_record("cfile_1", "b")])
-            check(await store.delete_container(OTHER_TENANT, "cntr_1"), "the other tenant's container exists")
-            check_equal(await store.get_container(OWNER, "cntr_1", NOW), container_record("cntr_1"))
-            check_equal(await file_ids(store), ["cfile_1"])
+    async def test_two_tenants_can_use_the_same_container_id(self, store: Store) -> None:
+        await create_container(store, "cntr_1")
+        await create_container(store, "cntr_1", OTHER_TENANT, name="other_tenant")
+        await store.change_container_files(OWNER, "cntr_1", put=[file_record("cfile_1", "a")])
+        await store.change_container_files(OTHER_TENANT, "cntr_1", put=[file_record("cfile_1", "b")])
+        check(await store.delete_container(OTHER_TENANT, "cntr_1"), "the other tenant's container exists")
+        check_equal(await store.get_container(OWNER, "cntr_1", NOW), container_record("cntr_1"))
+        check_equal(await file_ids(store), ["cfile_1"])

@@ -9,26 +9,10 @@ from typing import Any
 import msgspec
 
 from antwort.api.responses import Conversation, Response, Usage
-from antwort.engine.stores import (
-    MAX_EVENT_READ_BYTES,
-    ConversationRecord,
-    PageQuery,
-    Store,
-    StoredResponse,
-)
-from antwort.testing.store.base import (
-    LISTED_IDS,
-    OTHER_TENANT,
-    OWNER,
-    OWNER_WITH_OTHER_KEY,
-    Conformance,
-    check,
-    check_equal,
-    check_pages,
-    check_unknown_cursor,
-    message,
-    not_none,
-)
+from antwort.engine.stores import MAX_EVENT_READ_BYTES, ConversationRecord, PageQuery, Store, StoredResponse
+from antwort.testing.checks import check, check_equal, not_none
+from antwort.testing.store.base import OTHER_KEY, OTHER_TENANT, OWNER, Conformance, message
+from antwort.testing.store.paging import LISTED_IDS, check_pages, check_unknown_cursor
 
 CHAIN_LENGTH = 1000
 
@@ -61,21 +45,19 @@ class ResponseConformance(Conformance):
 
     # ── Writing and reading ──────────────────────────────────────────────────────────────────────────────────────────
 
-    async def test_a_new_response_can_be_read_at_once(self, tmp_path: Path) -> None:
-        async with self.opened_store(tmp_path) as store:
-            stored = new_response("resp_1", message("msg_1"), metadata={"a": "b"}, instructions="grüße 🎈 \0")
-            await store.begin_response(OWNER, stored)
-            check_equal(await store.get_response(OWNER, "resp_1"), stored)
+    async def test_a_new_response_can_be_read_at_once(self, store: Store) -> None:
+        stored = new_response("resp_1", message("msg_1"), metadata={"a": "b"}, instructions="grüße 🎈 \0")
+        await store.begin_response(OWNER, stored)
+        check_equal(await store.get_response(OWNER, "resp_1"), stored)
 
-    async def test_a_finished_response_has_its_last_state(self, tmp_path: Path) -> None:
-        async with self.opened_store(tmp_path) as store:
-            stored = new_response("resp_1", message("msg_1"))
-            await store.begin_response(OWNER, stored)
-            for output in ([message("msg_2")], [message("msg_2", "changed"), {"type": "unknown", "n": 2**70}], []):
-                ended = completed(stored, *output, usage=Usage(1, total_tokens=1))
-                await store.finish_response(OWNER, ended)
-                found = not_none(await store.get_response(OWNER, "resp_1"))
-                check_equal(found, StoredResponse(response=ended, input=stored.input, request=stored.request))
+    async def test_a_finished_response_has_its_last_state(self, store: Store) -> None:
+        stored = new_response("resp_1", message("msg_1"))
+        await store.begin_response(OWNER, stored)
+        for output in ([message("msg_2")], [message("msg_2", "changed"), {"type": "unknown", "n": 2**70}], []):
+            ended = completed(stored, *output, usage=Usage(1, total_tokens=1))
+            await store.finish_response(OWNER, ended)
+            found = not_none(await store.get_response(OWNER, "resp_1"))
+            check_equal(found, StoredResponse(response=ended, input=stored.input, request=stored.request))
 
     async def test_data_survives_reopening(self, tmp_path: Path) -> None:
         stored = new_response("resp_1", message("msg_1"))
@@ -88,259 +70,225 @@ class ResponseConformance(Conformance):
             check_equal(not_none(await store.get_response(OWNER, "resp_1")).response, ended)
             check_equal(await store.read_events(OWNER, "resp_1", -1), [(0, b"zero")])
 
-    async def test_changes_after_the_call_are_not_stored(self, tmp_path: Path) -> None:
-        async with self.opened_store(tmp_path) as store:
-            stored = new_response("resp_1", message("msg_1"))
-            writing = asyncio.ensure_future(store.begin_response(OWNER, stored))
-            await asyncio.sleep(0)
-            stored.response.model = "changed"
-            stored.input[0]["role"] = "changed"
-            await writing
-            found = not_none(await store.get_response(OWNER, "resp_1"))
-            check_equal((found.response.model, found.input[0]["role"]), ("m", "user"))
+    async def test_changes_after_the_call_are_not_stored(self, store: Store) -> None:
+        stored = new_response("resp_1", message("msg_1"))
+        writing = asyncio.ensure_future(store.begin_response(OWNER, stored))
+        await asyncio.sleep(0)
+        stored.response.model = "changed"
+        stored.input[0]["role"] = "changed"
+        await writing
+        found = not_none(await store.get_response(OWNER, "resp_1"))
+        check_equal((found.response.model, found.input[0]["role"]), ("m", "user"))
 
-    async def test_beginning_a_response_again_replaces_it(self, tmp_path: Path) -> None:
-        async with self.opened_store(tmp_path) as store:
-            first, second = new_response("resp_1", message("msg_1")), new_response("resp_1", message("msg_2"))
-            await store.begin_response(OWNER, first)
-            await store.finish_response(OWNER, completed(first, message("msg_3")))
-            await store.append_events(OWNER, "resp_1", [(0, b"zero")])
-            await store.begin_response(OWNER, second)
-            check_equal(await store.get_response(OWNER, "resp_1"), second)
-            check_equal(await store.read_events(OWNER, "resp_1", -1), [])
-            check_equal([*await store.find_items(OWNER, ["msg_1", "msg_2", "msg_3"])], ["msg_2"])
+    async def test_beginning_a_response_again_replaces_it(self, store: Store) -> None:
+        first, second = new_response("resp_1", message("msg_1")), new_response("resp_1", message("msg_2"))
+        await store.begin_response(OWNER, first)
+        await store.finish_response(OWNER, completed(first, message("msg_3")))
+        await store.append_events(OWNER, "resp_1", [(0, b"zero")])
+        await store.begin_response(OWNER, second)
+        check_equal(await store.get_response(OWNER, "resp_1"), second)
+        check_equal(await store.read_events(OWNER, "resp_1", -1), [])
+        check_equal([*await store.find_items(OWNER, ["msg_1", "msg_2", "msg_3"])], ["msg_2"])
 
-    async def test_concurrent_responses(self, tmp_path: Path) -> None:
-        async with self.opened_store(tmp_path) as store:
-            names = [f"resp_{number}" for number in range(100)]
-            await asyncio.gather(*(write_response(store, name) for name in names))
-            found = await asyncio.gather(*(history_ids(store, name) for name in names))
-            check_equal(found, [[f"in_{name}", f"out_{name}"] for name in names])
+    async def test_concurrent_responses(self, store: Store) -> None:
+        names = [f"resp_{number}" for number in range(100)]
+        await asyncio.gather(*(write_response(store, name) for name in names))
+        found = await asyncio.gather(*(history_ids(store, name) for name in names))
+        check_equal(found, [[f"in_{name}", f"out_{name}"] for name in names])
 
     # ── Deleting ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def test_deleting_a_response_deletes_its_items_and_events(self, tmp_path: Path) -> None:
-        async with self.opened_store(tmp_path) as store:
-            await write_response(store, "1")
-            await store.append_events(OWNER, "1", [(0, b"zero")])
-            check(await store.delete_response(OWNER, "1"), "the response existed")
-            check(not await store.delete_response(OWNER, "1"), "the response was already deleted")
-            check_equal(await store.get_response(OWNER, "1"), None)
-            check_equal(await store.history(OWNER, "1"), None)
-            check_equal(await store.input_items(OWNER, "1", PageQuery()), None)
-            check_equal(await store.find_items(OWNER, ["in_1", "out_1"]), {})
-            check_equal(await store.read_events(OWNER, "1", -1), [])
+    async def test_deleting_a_response_deletes_its_items_and_events(self, store: Store) -> None:
+        await write_response(store, "1")
+        await store.append_events(OWNER, "1", [(0, b"zero")])
+        check(await store.delete_response(OWNER, "1"), "the response existed")
+        check(not await store.delete_response(OWNER, "1"), "the response was already deleted")
+        check_equal(await store.get_response(OWNER, "1"), None)
+        check_equal(await store.history(OWNER, "1"), None)
+        check_equal(await store.input_items(OWNER, "1", PageQuery()), None)
+        check_equal(await store.find_items(OWNER, ["in_1", "out_1"]), {})
+        check_equal(await store.read_events(OWNER, "1", -1), [])
 
-    async def test_later_writes_do_not_restore_a_deleted_response(self, tmp_path: Path) -> None:
-        async with self.opened_store(tmp_path) as store:
-            stored = new_response("resp_1")
-            await store.begin_response(OWNER, stored)
-            await store.delete_response(OWNER, "resp_1")
-            await store.finish_response(OWNER, completed(stored, message("msg_1")))
-            await store.append_events(OWNER, "resp_1", [(0, b"zero")])
-            check_equal(await store.get_response(OWNER, "resp_1"), None)
-            check_equal(await store.find_items(OWNER, ["msg_1"]), {})
-            check_equal(await store.read_events(OWNER, "resp_1", -1), [])
+    async def test_later_writes_do_not_restore_a_deleted_response(self, store: Store) -> None:
+        stored = new_response("resp_1")
+        await store.begin_response(OWNER, stored)
+        await store.delete_response(OWNER, "resp_1")
+        await store.finish_response(OWNER, completed(stored, message("msg_1")))
+        await store.append_events(OWNER, "resp_1", [(0, b"zero")])
+        check_equal(await store.get_response(OWNER, "resp_1"), None)
+        check_equal(await store.find_items(OWNER, ["msg_1"]), {})
+        check_equal(await store.read_events(OWNER, "resp_1", -1), [])
 
     # ── Chains ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def test_a_history_is_the_chain_oldest_first(self, tmp_path: Path) -> None:
-        async with self.opened_store(tmp_path) as store:
-            for name, previous in (("1", None), ("2", "1"), ("other", "1"), ("3", "2")):
-                await write_response(store, name, previous)
-            check_equal(await history_ids(store, "3"), ["in_1", "out_1", "in_2", "out_2", "in_3", "out_3"])
-            check_equal(await history_ids(store, "other"), ["in_1", "out_1", "in_other", "out_other"])
-            check_equal(await history_ids(store, "1"), ["in_1", "out_1"])
-            check_equal(await store.history(OWNER, "unknown"), None)
+    async def test_a_history_is_the_chain_oldest_first(self, store: Store) -> None:
+        for name, previous in (("1", None), ("2", "1"), ("other", "1"), ("3", "2")):
+            await write_response(store, name, previous)
+        check_equal(await history_ids(store, "3"), ["in_1", "out_1", "in_2", "out_2", "in_3", "out_3"])
+        check_equal(await history_ids(store, "other"), ["in_1", "out_1", "in_other", "out_other"])
+        check_equal(await history_ids(store, "1"), ["in_1", "out_1"])
+        check_equal(await store.history(OWNER, "unknown"), None)
 
-    async def test_the_history_of_a_response_without_items_is_empty(self, tmp_path: Path) -> None:
-        async with self.opened_store(tmp_path) as store:
-            await store.begin_response(OWNER, new_response("resp_1"))
-            check_equal(await store.history(OWNER, "resp_1"), [])
+    async def test_the_history_of_a_response_without_items_is_empty(self, store: Store) -> None:
+        await store.begin_response(OWNER, new_response("resp_1"))
+        check_equal(await store.history(OWNER, "resp_1"), [])
 
-    async def test_a_history_starts_after_a_deleted_response(self, tmp_path: Path) -> None:
-        async with self.opened_store(tmp_path) as store:
-            for name, previous in (("1", None), ("2", "1"), ("3", "2")):
-                await write_response(store, name, previous)
-            await store.delete_response(OWNER, "2")
-            check_equal(await history_ids(store, "3"), ["in_3", "out_3"])
+    async def test_a_history_starts_after_a_deleted_response(self, store: Store) -> None:
+        for name, previous in (("1", None), ("2", "1"), ("3", "2")):
+            await write_response(store, name, previous)
+        await store.delete_response(OWNER, "2")
+        check_equal(await history_ids(store, "3"), ["in_3", "out_3"])
 
-    async def test_a_long_history(self, tmp_path: Path) -> None:
-        async with self.opened_store(tmp_path) as store:
-            begun = [
-                new_response(f"{n}", message(f"in_{n}"), previous_response_id=f"{n - 1}") for n in range(CHAIN_LENGTH)
-            ]
-            await asyncio.gather(*(store.begin_response(OWNER, stored) for stored in begun))
-            check_equal(await history_ids(store, f"{CHAIN_LENGTH - 1}"), [f"in_{n}" for n in range(CHAIN_LENGTH)])
+    async def test_a_long_history(self, store: Store) -> None:
+        begun = [new_response(f"{n}", message(f"in_{n}"), previous_response_id=f"{n - 1}") for n in range(CHAIN_LENGTH)]
+        await asyncio.gather(*(store.begin_response(OWNER, stored) for stored in begun))
+        check_equal(await history_ids(store, f"{CHAIN_LENGTH - 1}"), [f"in_{n}" for n in range(CHAIN_LENGTH)])
 
-    async def test_a_response_that_refers_to_itself_has_a_finite_history(self, tmp_path: Path) -> None:
-        async with self.opened_store(tmp_path) as store:
-            await write_response(store, "1", "1")
-            check_equal(await history_ids(store, "1"), ["in_1", "out_1"])
+    async def test_a_response_that_refers_to_itself_has_a_finite_history(self, store: Store) -> None:
+        await write_response(store, "1", "1")
+        check_equal(await history_ids(store, "1"), ["in_1", "out_1"])
 
     # ── Items ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def test_input_items_are_paged(self, tmp_path: Path) -> None:
-        async with self.opened_store(tmp_path) as store:
-            stored = new_response("resp_1", *map(message, LISTED_IDS))
-            await store.begin_response(OWNER, stored)
-            await store.finish_response(OWNER, completed(stored, message("out_1")))
-            await store.begin_response(OWNER, new_response("resp_2", message("other_response")))
-            await check_pages(lambda query: store.input_items(OWNER, "resp_1", query), lambda item: item["id"])
-            check_equal(
-                not_none(await store.input_items(OWNER, "resp_1", PageQuery(limit=1))).data, [message(LISTED_IDS[-1])]
-            )
-            await check_unknown_cursor(
-                lambda query: store.input_items(OWNER, "resp_1", query), PageQuery(after="other_response")
-            )
-            await check_unknown_cursor(
-                lambda query: store.input_items(OWNER, "resp_1", query), PageQuery(after="out_1")
-            )
-            check_equal(await store.input_items(OWNER, "unknown", PageQuery(after="unknown")), None)
+    async def test_input_items_are_paged(self, store: Store) -> None:
+        stored = new_response("resp_1", *map(message, LISTED_IDS))
+        await store.begin_response(OWNER, stored)
+        await store.finish_response(OWNER, completed(stored, message("out_1")))
+        await store.begin_response(OWNER, new_response("resp_2", message("other_response")))
+        await check_pages(lambda query: store.input_items(OWNER, "resp_1", query), lambda item: item["id"])
+        page = not_none(await store.input_items(OWNER, "resp_1", PageQuery(limit=1)))
+        check_equal(page.data, [message(LISTED_IDS[-1])])
+        for cursor in ("other_response", "out_1"):
+            await check_unknown_cursor(lambda query: store.input_items(OWNER, "resp_1", query), PageQuery(after=cursor))
+        check_equal(await store.input_items(OWNER, "unknown", PageQuery(after="unknown")), None)
 
-    async def test_find_items_searches_responses_and_conversations(self, tmp_path: Path) -> None:
-        async with self.opened_store(tmp_path) as store:
-            await write_response(store, "1")
-            await store.create_conversation(OWNER, ConversationRecord("conv_1", 1, {}), [message("msg_1")])
-            found = await store.find_items(OWNER, ["msg_1", "out_1", "unknown", "in_1", "msg_1"])
-            check_equal(found, {name: message(name) for name in ("msg_1", "out_1", "in_1")})
-            check_equal(await store.find_items(OWNER, []), {})
+    async def test_find_items_searches_responses_and_conversations(self, store: Store) -> None:
+        await write_response(store, "1")
+        await store.create_conversation(OWNER, ConversationRecord("conv_1", 1, {}), [message("msg_1")])
+        found = await store.find_items(OWNER, ["msg_1", "out_1", "unknown", "in_1", "msg_1"])
+        check_equal(found, {name: message(name) for name in ("msg_1", "out_1", "in_1")})
+        check_equal(await store.find_items(OWNER, []), {})
 
-    async def test_find_items_returns_the_newest_of_several_with_one_id(self, tmp_path: Path) -> None:
-        async with self.opened_store(tmp_path) as store:
-            await store.begin_response(OWNER, new_response("resp_1", message("msg_1", "old")))
-            await store.begin_response(OWNER, new_response("resp_2", message("msg_1", "new")))
-            check_equal(await store.find_items(OWNER, ["msg_1"]), {"msg_1": message("msg_1", "new")})
-            await store.delete_response(OWNER, "resp_2")
-            check_equal(await store.find_items(OWNER, ["msg_1"]), {"msg_1": message("msg_1", "old")})
+    async def test_find_items_returns_the_newest_of_several_with_one_id(self, store: Store) -> None:
+        await store.begin_response(OWNER, new_response("resp_1", message("msg_1", "old")))
+        await store.begin_response(OWNER, new_response("resp_2", message("msg_1", "new")))
+        check_equal(await store.find_items(OWNER, ["msg_1"]), {"msg_1": message("msg_1", "new")})
+        await store.delete_response(OWNER, "resp_2")
+        check_equal(await store.find_items(OWNER, ["msg_1"]), {"msg_1": message("msg_1", "old")})
 
-    async def test_find_items_ignores_references(self, tmp_path: Path) -> None:
-        async with self.opened_store(tmp_path) as store:
-            await store.begin_response(OWNER, new_response("resp_1", message("msg_1")))
-            references = [{"type": "item_reference", "id": "msg_1"}, {"id": "msg_1"}]
-            await store.begin_response(OWNER, new_response("resp_2", *references))
-            check_equal(await store.find_items(OWNER, ["msg_1"]), {"msg_1": message("msg_1")})
+    async def test_find_items_ignores_references(self, store: Store) -> None:
+        await store.begin_response(OWNER, new_response("resp_1", message("msg_1")))
+        references = [{"type": "item_reference", "id": "msg_1"}, {"id": "msg_1"}]
+        await store.begin_response(OWNER, new_response("resp_2", *references))
+        check_equal(await store.find_items(OWNER, ["msg_1"]), {"msg_1": message("msg_1")})
 
     # ── Conversations ────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def test_finishing_a_response_appends_to_its_conversation(self, tmp_path: Path) -> None:
-        async with self.opened_store(tmp_path) as store:
-            await store.create_conversation(OWNER, ConversationRecord("conv_1", 1, {}), [message("msg_0")])
-            stored = new_response("resp_1", message("msg_1"), conversation=Conversation("conv_1"))
-            ended = completed(stored, message("msg_2"))
-            await store.begin_response(OWNER, stored)
-            for _ in range(2):  # the second write changes nothing
-                await store.finish_response(OWNER, ended, appended=[*stored.input, *ended.output])
-                check_equal(await store.all_items(OWNER, "conv_1"), [message(f"msg_{n}") for n in range(3)])
+    async def test_finishing_a_response_appends_to_its_conversation(self, store: Store) -> None:
+        await store.create_conversation(OWNER, ConversationRecord("conv_1", 1, {}), [message("msg_0")])
+        stored = new_response("resp_1", message("msg_1"), conversation=Conversation("conv_1"))
+        ended = completed(stored, message("msg_2"))
+        await store.begin_response(OWNER, stored)
+        for _ in range(2):  # the second write changes nothing
+            await store.finish_response(OWNER, ended, appended=[*stored.input, *ended.output])
+            check_equal(await store.all_items(OWNER, "conv_1"), [message(f"msg_{n}") for n in range(3)])
 
-    async def test_a_response_of_a_deleted_conversation_can_be_finished(self, tmp_path: Path) -> None:
-        async with self.opened_store(tmp_path) as store:
-            stored = new_response("resp_1", conversation=Conversation("conv_gone"))
-            await store.begin_response(OWNER, stored)
-            await store.finish_response(OWNER, completed(stored), appended=[message("msg_1")])
-            check_equal(not_none(await store.get_response(OWNER, "resp_1")).response.status, "completed")
-            check_equal(await store.find_items(OWNER, ["msg_1"]), {})
+    async def test_a_response_of_a_deleted_conversation_can_be_finished(self, store: Store) -> None:
+        stored = new_response("resp_1", conversation=Conversation("conv_gone"))
+        await store.begin_response(OWNER, stored)
+        await store.finish_response(OWNER, completed(stored), appended=[message("msg_1")])
+        check_equal(not_none(await store.get_response(OWNER, "resp_1")).response.status, "completed")
+        check_equal(await store.find_items(OWNER, ["msg_1"]), {})
 
     # ── Events ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def test_events_are_read_after_a_sequence_number(self, tmp_path: Path) -> None:
-        async with self.opened_store(tmp_path) as store:
-            await store.begin_response(OWNER, new_response("resp_1"))
-            await store.append_events(OWNER, "resp_1", [(0, b"zero"), (1, b"one\n\n")])
-            await store.append_events(OWNER, "resp_1", [(2, b"\0\xff")])
-            await store.append_events(OWNER, "resp_1", [])
-            every = [(0, b"zero"), (1, b"one\n\n"), (2, b"\0\xff")]
-            for after in range(-1, 4):
-                check_equal(await store.read_events(OWNER, "resp_1", after), every[after + 1 :])
-            check_equal(await store.read_events(OWNER, "unknown", -1), [])
+    async def test_events_are_read_after_a_sequence_number(self, store: Store) -> None:
+        await store.begin_response(OWNER, new_response("resp_1"))
+        await store.append_events(OWNER, "resp_1", [(0, b"zero"), (1, b"one\n\n")])
+        await store.append_events(OWNER, "resp_1", [(2, b"\0\xff")])
+        await store.append_events(OWNER, "resp_1", [])
+        every = [(0, b"zero"), (1, b"one\n\n"), (2, b"\0\xff")]
+        for after in range(-1, 4):
+            check_equal(await store.read_events(OWNER, "resp_1", after), every[after + 1 :])
+        check_equal(await store.read_events(OWNER, "unknown", -1), [])
 
-    async def test_events_are_read_in_batches_limited_by_bytes(self, tmp_path: Path) -> None:
-        async with self.opened_store(tmp_path) as store:
-            await store.begin_response(OWNER, new_response("resp_1"))
-            every = [(number, b"x" * (MAX_EVENT_READ_BYTES * 2 // 5)) for number in range(6)]
-            every += [(6, b"y" * MAX_EVENT_READ_BYTES * 2), (7, b"z")]
-            await store.append_events(OWNER, "resp_1", every)
-            read: list[tuple[int, bytes]] = []
-            sizes: list[int] = []
-            while some := await store.read_events(OWNER, "resp_1", read[-1][0] if read else -1):
-                read += some
-                sizes.append(len(some))
-            check_equal(read, every)
-            check_equal(sizes, [3, 3, 1, 1])
+    async def test_events_are_read_in_batches_limited_by_bytes(self, store: Store) -> None:
+        await store.begin_response(OWNER, new_response("resp_1"))
+        every = [(number, b"x" * (MAX_EVENT_READ_BYTES * 2 // 5)) for number in range(6)]
+        every += [(6, b"y" * MAX_EVENT_READ_BYTES * 2), (7, b"z")]
+        await store.append_events(OWNER, "resp_1", every)
+        read: list[tuple[int, bytes]] = []
+        sizes: list[int] = []
+        while some := await store.read_events(OWNER, "resp_1", read[-1][0] if read else -1):
+            read += some
+            sizes.append(len(some))
+        check_equal(read, every)
+        check_equal(sizes, [3, 3, 1, 1])
 
-    async def test_finishing_a_response_appends_its_last_events(self, tmp_path: Path) -> None:
-        async with self.opened_store(tmp_path) as store:
-            stored = new_response("resp_1")
-            await store.begin_response(OWNER, stored)
-            await store.append_events(OWNER, "resp_1", [(0, b"zero"), (1, b"one")])
-            for _ in range(2):  # the second write changes nothing
-                await store.finish_response(OWNER, completed(stored), events=[(1, b"one"), (2, b"two")])
-                check_equal(await store.read_events(OWNER, "resp_1", -1), [(0, b"zero"), (1, b"one"), (2, b"two")])
-            await store.finish_response(OWNER, completed(new_response("resp_0")), events=[(0, b"no response")])
-            check_equal(await store.read_events(OWNER, "resp_0", -1), [])
+    async def test_finishing_a_response_appends_its_last_events(self, store: Store) -> None:
+        stored = new_response("resp_1")
+        await store.begin_response(OWNER, stored)
+        await store.append_events(OWNER, "resp_1", [(0, b"zero"), (1, b"one")])
+        for _ in range(2):  # the second write changes nothing
+            await store.finish_response(OWNER, completed(stored), events=[(1, b"one"), (2, b"two")])
+            check_equal(await store.read_events(OWNER, "resp_1", -1), [(0, b"zero"), (1, b"one"), (2, b"two")])
+        await store.finish_response(OWNER, completed(new_response("resp_0")), events=[(0, b"no response")])
+        check_equal(await store.read_events(OWNER, "resp_0", -1), [])
 
     # ── After a restart ──────────────────────────────────────────────────────────────────────────────────────────────
 
     async def test_unfinished_responses_are_listed_with_their_owner(self, tmp_path: Path) -> None:
-        queued, begun = (
-            new_response("resp_1", message("msg_1"), status="queued", background=True),
-            new_response("resp_2"),
-        )
+        queued = new_response("resp_1", message("msg_1"), status="queued", background=True)
+        begun = new_response("resp_2")
         async with self.opened_store(tmp_path) as store:
             await write_response(store, "ended")
-            await store.begin_response(OWNER_WITH_OTHER_KEY, queued)
+            await store.begin_response(OTHER_KEY, queued)
             await store.begin_response(OTHER_TENANT, begun)
         async with self.opened_store(tmp_path) as store:
-            check_equal(await store.unfinished_responses(), [(OWNER_WITH_OTHER_KEY, queued), (OTHER_TENANT, begun)])
+            check_equal(await store.unfinished_responses(), [(OTHER_KEY, queued), (OTHER_TENANT, begun)])
             for owner, stored in await store.unfinished_responses():
                 await store.finish_response(owner, completed(stored))
             check_equal(await store.unfinished_responses(), [])
 
     # ── Tenants ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def test_keys_of_one_tenant_share_responses(self, tmp_path: Path) -> None:
-        async with self.opened_store(tmp_path) as store:
-            await write_response(store, "1")
-            check_equal(await store.get_response(OWNER_WITH_OTHER_KEY, "1"), await store.get_response(OWNER, "1"))
-            check(await store.delete_response(OWNER_WITH_OTHER_KEY, "1"), "another key of the tenant may delete")
+    async def test_keys_of_one_tenant_share_responses(self, store: Store) -> None:
+        await write_response(store, "1")
+        check_equal(await store.get_response(OTHER_KEY, "1"), await store.get_response(OWNER, "1"))
+        check(await store.delete_response(OTHER_KEY, "1"), "another key of the tenant may delete")
 
-    async def test_another_tenant_cannot_read_or_change_a_response(self, tmp_path: Path) -> None:
-        async with self.opened_store(tmp_path) as store:
-            await write_response(store, "1")
-            await store.append_events(OWNER, "1", [(0, b"zero")])
-            await store.create_conversation(OWNER, ConversationRecord("conv_1", 1, {}), [])
-            before = not_none(await store.get_response(OWNER, "1"))
+    async def test_another_tenant_cannot_read_or_change_a_response(self, store: Store) -> None:
+        await write_response(store, "1")
+        await store.append_events(OWNER, "1", [(0, b"zero")])
+        await store.create_conversation(OWNER, ConversationRecord("conv_1", 1, {}), [])
+        before = not_none(await store.get_response(OWNER, "1"))
 
-            check_equal(await store.get_response(OTHER_TENANT, "1"), None)
-            check_equal(await store.history(OTHER_TENANT, "1"), None)
-            check_equal(await store.input_items(OTHER_TENANT, "1", PageQuery()), None)
-            check_equal(await store.find_items(OTHER_TENANT, ["in_1", "out_1"]), {})
-            check_equal(await store.read_events(OTHER_TENANT, "1", -1), [])
-            await store.append_events(OTHER_TENANT, "1", [(1, b"one")])
-            await store.finish_response(OTHER_TENANT, completed(before, message("forged")))
-            check(not await store.delete_response(OTHER_TENANT, "1"), "another tenant must not delete")
+        check_equal(await store.get_response(OTHER_TENANT, "1"), None)
+        check_equal(await store.history(OTHER_TENANT, "1"), None)
+        check_equal(await store.input_items(OTHER_TENANT, "1", PageQuery()), None)
+        check_equal(await store.find_items(OTHER_TENANT, ["in_1", "out_1"]), {})
+        check_equal(await store.read_events(OTHER_TENANT, "1", -1), [])
+        await store.append_events(OTHER_TENANT, "1", [(1, b"one")])
+        await store.finish_response(OTHER_TENANT, completed(before, message("forged")))
+        check(not await store.delete_response(OTHER_TENANT, "1"), "another tenant must not delete")
 
-            check_equal(await store.get_response(OWNER, "1"), before)
-            check_equal(await store.read_events(OWNER, "1", -1), [(0, b"zero")])
+        check_equal(await store.get_response(OWNER, "1"), before)
+        check_equal(await store.read_events(OWNER, "1", -1), [(0, b"zero")])
 
-    async def test_two_tenants_can_use_the_same_response_id(self, tmp_path: Path) -> None:
-        async with self.opened_store(tmp_path) as store:
-            await write_response(store, "1")
-            own = await store.get_response(OWNER, "1")
-            other = new_response("1", message("in_1", "other tenant"), conversation=Conversation("conv_1"))
-            await store.create_conversation(OWNER, ConversationRecord("conv_1", 1, {}), [])
-            await store.begin_response(OTHER_TENANT, other)
-            await store.finish_response(OTHER_TENANT, completed(other), appended=[message("forged")])
-            check_equal(await store.get_response(OWNER, "1"), own)
-            check_equal(await store.all_items(OWNER, "conv_1"), [])
-            check_equal(
-                await store.find_items(OTHER_TENANT, ["in_1", "out_1"]), {"in_1": message("in_1", "other tenant")}
-            )
-            check(await store.delete_response(OTHER_TENANT, "1"), "the other tenant's response exists")
-            check_equal(await store.get_response(OWNER, "1"), own)
+    async def test_two_tenants_can_use_the_same_response_id(self, store: Store) -> None:
+        await write_response(store, "1")
+        own = await store.get_response(OWNER, "1")
+        other = new_response("1", message("in_1", "other tenant"), conversation=Conversation("conv_1"))
+        await store.create_conversation(OWNER, ConversationRecord("conv_1", 1, {}), [])
+        await store.begin_response(OTHER_TENANT, other)
+        await store.finish_response(OTHER_TENANT, completed(other), appended=[message("forged")])
+        check_equal(await store.get_response(OWNER, "1"), own)
+        check_equal(await store.all_items(OWNER, "conv_1"), [])
+        check_equal(await store.find_items(OTHER_TENANT, ["in_1", "out_1"]), {"in_1": message("in_1", "other tenant")})
+        check(await store.delete_response(OTHER_TENANT, "1"), "the other tenant's response exists")
+        check_equal(await store.get_response(OWNER, "1"), own)
 
-    async def test_a_history_does_not_cross_tenants(self, tmp_path: Path) -> None:
-        async with self.opened_store(tmp_path) as store:
-            await write_response(store, "1")
-            await store.begin_response(OTHER_TENANT, new_response("2", message("in_2"), previous_response_id="1"))
-            check_equal(await store.history(OTHER_TENANT, "2"), [message("in_2")])
+    async def test_a_history_does_not_cross_tenants(self, store: Store) -> None:
+        await write_response(store, "1")
+        await store.begin_response(OTHER_TENANT, new_response("2", message("in_2"), previous_response_id="1"))
+        check_equal(await store.history(OTHER_TENANT, "2"), [message("in_2")])

@@ -18,7 +18,8 @@ import pytest
 from antwort.engine.stores import FileRecord, StoreFault
 from antwort.storage.errors import UnusableStore
 from antwort.storage.sqlite.store import SqliteStore
-from antwort.testing.store.base import OWNER, chunks, message, not_none
+from antwort.testing.checks import not_none
+from antwort.testing.store.base import OWNER, chunks, message
 from antwort.testing.store.files import file_record
 from antwort.testing.store.responses import completed, new_response
 

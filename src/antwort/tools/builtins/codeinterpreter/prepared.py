@@ -103,9 +103,8 @@ class PreparedCodeInterpreter:
         if record is None or record.id != container_id:
             raise container_not_found(container_id)
         await self._fill(record)
-        return self._containers.execute(
-            self._context.owner, record.id, arguments.code, requirements=arguments.requirements
-        )
+        owner, requirements = self._context.owner, arguments.requirements
+        return self._containers.execute(owner, record.id, arguments.code, requirements=requirements)
 
     def succeeded(self, call: CodeInterpreterCall, result: ExecutionResult) -> ToolDone:
         if result.sandbox_replaced and not self._filled_empty:
@@ -165,18 +164,17 @@ class PreparedCodeInterpreter:
             copied = await self._containers.ensure_files(self._context.owner, record.id, ids)
             self._files.update((file.path, file) for file in copied)
         uploaded = [file.path for file in self._files.values() if file.file_id is not None]
-        for attachment, name in with_names(
-            history if self._is_empty else items_since_last_use(history, record.id), uploaded
-        ):
+        items = history if self._is_empty else items_since_last_use(history, record.id)
+        for attachment, name in with_names(items, uploaded):
             await self._add_attachment(record, attachment, name)
         self._is_filled, self._filled_empty, self._is_empty = True, self._is_empty, False
 
     async def _file_ids(self) -> list[str]:
         """Uploaded files that were declared or attached. One that was deleted meanwhile is skipped."""
-        given = [one.file.file_id for one in attached_files(self._context.history) if one.file.file_id is not None]
+        attached = [attachment.file.file_id for attachment in attached_files(self._context.history)]
         declared = self._auto.file_ids if self._auto is not None else None
-        ids = dict.fromkeys([*(declared or ()), *given])
-        return [one for one in ids if await self._uploads.get_file(self._context.owner, one) is not None]
+        ids = dict.fromkeys([*(declared or ()), *filter(None, attached)])
+        return [file_id for file_id in ids if await self._uploads.get_file(self._context.owner, file_id) is not None]
 
     async def _add_attachment(self, record: ContainerRecord, attachment: Attachment, name: str) -> None:
         try:
@@ -196,9 +194,8 @@ def _described(spec: FunctionSpec, names: Sequence[str]) -> FunctionSpec:
     if not names:
         return spec
     more = f" and {len(names) - _MAX_DESCRIBED_FILES} more" if len(names) > _MAX_DESCRIBED_FILES else ""
-    return msgspec.structs.replace(
-        spec, current_state=f"In /mnt/data now: {', '.join(names[:_MAX_DESCRIBED_FILES])}{more}."
-    )
+    listed = ", ".join(names[:_MAX_DESCRIBED_FILES])
+    return msgspec.structs.replace(spec, current_state=f"In /mnt/data now: {listed}{more}.")
 
 
 async def _one_chunk(data: bytes) -> AsyncIterator[bytes]:

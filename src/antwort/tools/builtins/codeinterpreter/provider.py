@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from antwort.api.errors import invalid
+from antwort.api.errors import invalid, unsupported_value
 from antwort.api.items import Item
 from antwort.api.tools import AutoContainer, CodeInterpreterTool, ToolDeclaration
 from antwort.config import CodeInterpreterSettings
@@ -76,11 +76,7 @@ class CodeInterpreterProvider:
 
     def _check(self, auto: AutoContainer, param: str) -> None:
         if auto.memory_limit is not None and auto.memory_limit not in self._tiers:
-            supported = ", ".join(f"'{tier}'" for tier in self._tiers)
-            raise invalid(
-                f"Invalid value: '{auto.memory_limit}'. Supported values are: {supported}.",
-                param=f"{param}.memory_limit",
-            )
+            raise unsupported_value(auto.memory_limit, self._tiers, f"{param}.memory_limit")
         if auto.network_policy is not None and auto.network_policy.type != "disabled":
             raise invalid("Containers of this server have no network.", param=f"{param}.network_policy")
 
@@ -93,8 +89,8 @@ class CodeInterpreterProvider:
         return newest if newest is not None and wanted in (None, newest.memory_limit) else None
 
     async def _attached(self, context: ToolContext, items: Sequence[Item]) -> list[FileRecord]:
-        ids = [one.file.file_id for one in attached_files(items) if one.file.file_id is not None]
-        found = [await self._store.get_file(context.owner, one) for one in ids]
+        ids = [attachment.file.file_id for attachment in attached_files(items)]
+        found = [await self._store.get_file(context.owner, file_id) for file_id in ids if file_id is not None]
         return [record for record in found if record is not None]
 
     async def _declared(self, context: ToolContext, file_id: str, param: str) -> FileRecord:
@@ -105,13 +101,13 @@ class CodeInterpreterProvider:
 
 
 def _expected_names(
-    known: Sequence[ContainerFileRecord], uploads: Sequence[FileRecord], items: Sequence[Item]
+    known: Sequence[ContainerFileRecord], uploads: list[FileRecord], items: Sequence[Item]
 ) -> list[str]:
     """The names of the files that will be copied: uploaded files first, then those with inline content."""
     copied = {file.file_id for file in known}
     taken = {file.path for file in known}
     expected: list[str] = []
-    for record in {one.id: one for one in uploads if one.id not in copied}.values():
+    for record in {file.id: file for file in uploads if file.id not in copied}.values():
         expected.append(path_for(record, taken.__contains__))
         taken.add(expected[-1])
     uploaded = [*expected, *(file.path for file in known if file.file_id is not None)]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
-from typing import Final, Literal
+from typing import Final
 
 import msgspec
 
@@ -40,7 +40,7 @@ def from_result(
 ) -> ToolDone:
     """The end of a call whose code ran. The outputs of the item are truncated to `max_bytes`."""
     reason = _failure_reason(result, timeout=timeout, tier=tier)
-    printed = "".join(one.text for one in result.output)
+    printed = "".join(piece.text for piece in result.output)
     logs = _join_lines(printed, result.echo or "", reason)
     text = [
         SANDBOX_RESTARTED if sandbox_restarted else "",
@@ -49,24 +49,23 @@ def from_result(
         _files_note(result.files),
     ]
     outputs = _outputs(logs, result.figures, max_bytes)
-    return _done(call, "failed" if reason else "completed", outputs, "\n".join(filter(None, text)))
+    return _done(call, outputs, "\n".join(filter(None, text)), has_failed=bool(reason))
 
 
 def interrupted(call: CodeInterpreterCall, printed: str, reason: str, max_bytes: int) -> ToolDone:
     """The end of a call whose result is unknown: the sandbox, or the connection to it, was lost."""
     logs = _join_lines(printed, reason)
-    return _done(call, "failed", _outputs(logs, (), max_bytes), truncate_chars(logs))
+    return _done(call, _outputs(logs, (), max_bytes), truncate_chars(logs))
 
 
 def not_run(call: CodeInterpreterCall, reason: str) -> ToolDone:
     """The end of a call whose code was not run."""
-    return _done(call, "failed", [Logs(reason)], reason)
+    return _done(call, [Logs(reason)], reason)
 
 
-def _done(
-    call: CodeInterpreterCall, status: Literal["completed", "failed"], outputs: list[Logs | Image], text: str
-) -> ToolDone:
-    return ToolDone(msgspec.to_builtins(msgspec.structs.replace(call, status=status, outputs=outputs)), text)
+def _done(call: CodeInterpreterCall, outputs: list[Logs | Image], text: str, *, has_failed: bool = True) -> ToolDone:
+    ended = msgspec.structs.replace(call, status="failed" if has_failed else "completed", outputs=outputs)
+    return ToolDone(msgspec.to_builtins(ended), text)
 
 
 def _failure_reason(result: ExecutionResult, *, timeout: float, tier: str) -> str:

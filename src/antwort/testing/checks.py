@@ -1,0 +1,25 @@
+"""Assertions of the conformance suites: `AssertionError`s with both values in the message, also under `python -O`."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def check(condition: bool, message: str) -> None:  # noqa: FBT001 - an assertion
+    """Assert."""
+    if not condition:
+        raise AssertionError(message)
+
+
+def check_equal(actual: object, expected: object) -> None:
+    """Assert equality."""
+    check(actual == expected, f"\n  got      {actual!r}\n  expected {expected!r}")
+
+
+def not_none(value: T | None) -> T:
+    """Assert that a value is not None."""
+    if value is None:
+        raise AssertionError("got None, expected a value")
+    return value
