@@ -163,14 +163,10 @@ class FileTools:
         """All seven tools."""
         return (
             Tool[ListParams, FileList](
-                name="ls",
-                description="List a directory. Directories end with a slash.",
-                handler=self.ls,
+                name="ls", description="List a directory. Directories end with a slash.", handler=self.ls
             ),
             Tool[ReadParams, FileText](
-                name="read_file",
-                description=f"Read a text file, {MAX_LINES} lines at a time.",
-                handler=self.read_file,
+                name="read_file", description=f"Read a text file, {MAX_LINES} lines at a time.", handler=self.read_file
             ),
             Tool[WriteParams, ChangedPath](
                 name="write_file",
@@ -182,21 +178,11 @@ class FileTools:
                 description="Replace a text in a file. The text must occur exactly once, unless replace_all.",
                 handler=self.edit_file,
             ),
-            Tool[GlobParams, FileList](
-                name="glob",
-                description="Find files by name.",
-                handler=self.glob,
-            ),
+            Tool[GlobParams, FileList](name="glob", description="Find files by name.", handler=self.glob),
             Tool[GrepParams, MatchList](
-                name="grep",
-                description="Find lines by a regular expression.",
-                handler=self.grep,
+                name="grep", description="Find lines by a regular expression.", handler=self.grep
             ),
-            Tool[RemoveParams, ChangedPath](
-                name="rm",
-                description="Remove a file, or a directory.",
-                handler=self.rm,
-            ),
+            Tool[RemoveParams, ChangedPath](name="rm", description="Remove a file, or a directory.", handler=self.rm),
         )
 
     def _files(self, context: ToolContext) -> Filesystem:
@@ -266,11 +252,7 @@ class FileTools:
     def grep(self, params: GrepParams, *, context: ToolContext) -> ToolResult[MatchList]:
         """Find lines by content."""
         found = self._files(context).grep(
-            params.pattern,
-            params.path,
-            glob=params.glob,
-            ignore_case=params.ignore_case,
-            max_matches=MAX_MATCHES + 1,
+            params.pattern, params.path, glob=params.glob, ignore_case=params.ignore_case, max_matches=MAX_MATCHES + 1
         )
         return ToolResult.ok(MatchList(tuple(found[:MAX_MATCHES]), len(found) > MAX_MATCHES))
 

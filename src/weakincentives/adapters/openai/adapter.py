@@ -103,11 +103,7 @@ class OpenAIAdapter(ProviderAdapter):
 
     def connect(self, evaluation: Evaluation) -> Connection:
         conversation = ResponsesConversation(
-            evaluation,
-            sdk=self._sdk,
-            model=self.model,
-            config=self.model_config,
-            allowed=self._allowed_tools,
+            evaluation, sdk=self._sdk, model=self.model, config=self.model_config, allowed=self._allowed_tools
         )
         try:
             self._sdk.open()

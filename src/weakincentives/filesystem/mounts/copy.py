@@ -16,10 +16,7 @@ from weakincentives.filesystem.paths import Parts
 
 
 def materialize(
-    mounts: Iterable[HostMount],
-    *,
-    allowed_host_roots: Sequence[str | os.PathLike[str]],
-    destination: Path,
+    mounts: Iterable[HostMount], *, allowed_host_roots: Sequence[str | os.PathLike[str]], destination: Path
 ) -> tuple[HostMountPreview, ...]:
     """Copy the mounted host files below `destination`, which is created if missing.
 

@@ -199,6 +199,13 @@ class NativeSection(Section[C], Generic[C]):
 
     capability: ClassVar[Capability]
 
+    def __init__(self, *, default_params: C | None = None, title: str = "", key: str = "") -> None:
+        name = self.capability.name
+        title = title or name.replace("_", " ").capitalize()
+        key = key or f"{PROVIDER}_{name}"
+        super().__init__(title=title, key=key, default_params=default_params, accepts_overrides=False)
+        self.default_params = default_params or cast("C", self.capability.defaults())
+
     def _check(self) -> None:
         super()._check()
         self.capability.check_section(self.default_params, self.key)

@@ -115,11 +115,3 @@ class OpenAIFileSearchSection(NativeSection[FileSearchConfig]):
     """Lets the model search files. Renders no text; the declaration goes to the provider."""
 
     capability = CAPABILITY
-
-    def __init__(self, *, default_params: FileSearchConfig | None = None) -> None:
-        super().__init__(
-            title="File search",
-            key="openai_file_search",
-            default_params=default_params or FileSearchConfig(),
-            accepts_overrides=False,
-        )

@@ -209,8 +209,5 @@ class OpenAIMcpSection(NativeSection[McpConfig]):
     def __init__(self, *, default_params: McpConfig, key: str = "") -> None:
         label = cast("str", getattr(default_params, "server_label", ""))
         super().__init__(
-            title=f"MCP server {label}",
-            key=key or f"openai_mcp_{label.lower()}",
-            default_params=default_params,
-            accepts_overrides=False,
+            title=f"MCP server {label}", key=key or f"openai_mcp_{label.lower()}", default_params=default_params
         )

@@ -207,11 +207,3 @@ class OpenAIShellSection(NativeSection[ShellConfig]):
     """Lets the model run shell commands: in a container of the provider, or on the host in an executor."""
 
     capability = CAPABILITY
-
-    def __init__(self, *, default_params: ShellConfig | None = None) -> None:
-        super().__init__(
-            title="Shell",
-            key="openai_shell",
-            default_params=default_params or ShellConfig(),
-            accepts_overrides=False,
-        )
