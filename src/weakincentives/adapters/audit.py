@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from weakincentives.adapters.turn import ClientRunCall, ModelReply, NativeCall, ToolCall
 from weakincentives.clock import Clock
 from weakincentives.prompt import Prompt, RenderedPrompt, ToolResult
-from weakincentives.runtime import ModelResponded, PromptExecuted, PromptRendered, Session, ToolInvoked
-from weakincentives.runtime.events import Origin
+from weakincentives.runtime import ModelProgress, ModelResponded, PromptExecuted, PromptRendered, Session, ToolInvoked
+from weakincentives.runtime.events import DeltaKind, Origin
 
 if TYPE_CHECKING:
     from weakincentives.adapters.core import PromptResponse
@@ -44,6 +44,10 @@ class Audit:
         self.session.dispatch(
             ModelResponded(**self._shared_fields(), turn=turn, text=reply.text, tool_calls=names, usage=reply.usage)
         )
+
+    def notify_progress(self, kind: DeltaKind, item_id: str, text: str) -> None:
+        """Notify subscribers of `ModelProgress`, which is not stored."""
+        self.session.notify(ModelProgress(**self._shared_fields(), kind=kind, text=text, item_id=item_id))
 
     def record_provider_call(self, call: NativeCall, text: str) -> None:
         """Dispatch `ToolInvoked` for a call that the provider ran."""

@@ -11,19 +11,11 @@ from uuid import uuid4
 from weakincentives.budget import TokenUsage
 from weakincentives.clock import SYSTEM_CLOCK
 from weakincentives.prompt import PromptDescriptor, ToolResult
-from weakincentives.runtime.dispatcher import (
-    Dispatcher,
-    DispatchResult,
-    InProcessDispatcher,
-    InProcessEventBus,
-    NullDispatcher,
-    NullEventBus,
-)
+from weakincentives.runtime.dispatcher import InProcessDispatcher, InProcessEventBus, NullDispatcher, NullEventBus
 
 __all__ = [
     "ContainerRecreated",
-    "DispatchResult",
-    "Dispatcher",
+    "DeltaKind",
     "InProcessDispatcher",
     "InProcessEventBus",
     "ModelProgress",
@@ -38,6 +30,7 @@ __all__ = [
     "WorkspaceSynced",
 ]
 
+DeltaKind: TypeAlias = Literal["reasoning", "text", "code", "arguments", "output"]
 Origin: TypeAlias = Literal["client", "provider"]
 
 
@@ -84,7 +77,7 @@ class ModelProgress(_EvaluationEvent):
     code that runs at the provider prints. A retried request starts again, with other item ids.
     """
 
-    kind: Literal["reasoning", "text", "code", "arguments", "output"]
+    kind: DeltaKind
     text: str
     item_id: str
 

@@ -84,7 +84,7 @@ class Capability(ABC):
     """An example call, to check that the declared params and result types can hold one."""
 
     def declare(self, config: object) -> Wire | None:
-        """The declaration for a request; None if there is nothing to declare. Raises `ConfigError`."""
+        """The declaration for a request; None if there is nothing to declare. Raises `ToolConfigError`."""
         if isinstance(config, Mapping):
             return self.check_declaration(cast("Mapping[str, Any]", config))
         if config is None:
@@ -113,13 +113,8 @@ class Capability(ABC):
         return {**{key: value for key, value in given.items() if key in self.fields}, "type": self.name}
 
     def slot(self, wire: Wire) -> str:
-        """The uniqueness key of a declaration: two declarations of a prompt cannot share it."""
+        """The uniqueness key of a declaration, also from a call of it: no two declarations of a prompt share it."""
         _ = wire
-        return self.name
-
-    def slot_of(self, item: Wire) -> str:
-        """The uniqueness key of the declaration that a call belongs to."""
-        _ = item
         return self.name
 
     def choice(self, wire: Wire) -> Wire:
@@ -137,7 +132,7 @@ class Capability(ABC):
         return None
 
     def needs_container(self, wire: Wire) -> bool:
-        """Whether a `ContainerSource` must supply the container. `ConfigError` if the declaration names one itself."""
+        """Whether a `ContainerSource` must supply the container. `ToolConfigError` if the declaration names one."""
         _ = wire
         return False
 
@@ -147,7 +142,7 @@ class Capability(ABC):
         return wire
 
     def check_resources(self, wire: Wire, config: object, resources: ResourceRegistry) -> None:
-        """Raise `ConfigError` if a resource is missing that the client needs to run the calls."""
+        """Raise `ToolConfigError` if a resource is missing that the client needs to run the calls."""
         _ = wire, config, resources
 
     @abstractmethod
@@ -167,13 +162,13 @@ class Capability(ABC):
 
 
 def check_container_is_open(container_id: str | None) -> None:
-    """Raise `ConfigError` if a declaration names a container although a section of the prompt supplies one."""
+    """Raise `ToolConfigError` if a declaration names a container although a section of the prompt supplies one."""
     if container_id is not None:
         raise ToolConfigError(f"container is {container_id!r}, but a section of the prompt supplies one")
 
 
 def check_one_of(value: object, allowed: tuple[str, ...], name: str) -> None:
-    """Raise `ConfigError` unless the value is allowed or None."""
+    """Raise `ToolConfigError` unless the value is allowed or None."""
     if value is not None and value not in allowed:
         raise ToolConfigError(f"{name} must be one of {', '.join(allowed)}, not {value!r}")
 

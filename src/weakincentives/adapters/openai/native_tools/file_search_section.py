@@ -72,9 +72,7 @@ class FileSearch(Capability):
     config_type = FileSearchConfig
     fields = ("vector_store_ids", "max_num_results", "filters", "ranking_options")
     includes = ("file_search_call.results",)
-    example = ProviderRan(
-        FileSearchCall(("tea",)), ToolResult("", FileSearchResult((FileHit("file_1", "a.txt", "tea", 0.5),)))
-    )
+    example = ProviderRan(FileSearchCall(("tea",)), ToolResult("", FileSearchResult((FileHit("f1", "a", "tea", 0.5),))))
 
     def declaration_fields(self, config: FileSearchConfig) -> Wire | None:
         stores = config.vector_store_ids
