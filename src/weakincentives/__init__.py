@@ -41,23 +41,13 @@ _MODULES = {
     "Budget": "budget",
     "BudgetTracker": "budget",
     "Deadline": "deadlines",
-    "MarkdownSection": "prompt",
-    "NativeTool": "prompt",
-    "Prompt": "prompt",
     "PromptEvaluationError": "errors",
-    "PromptTemplate": "prompt",
-    "ProviderTool": "prompt",
     "ResourceRegistry": "resources",
-    "Section": "prompt",
-    "SectionVisibility": "prompt",
     "Session": "runtime",
     "TokenUsage": "budget",
-    "Tool": "prompt",
-    "ToolContext": "prompt",
-    "ToolExample": "prompt",
-    "ToolResult": "prompt",
     "WinkError": "errors",
 }
+"""The modules of the names that are not in `prompt`."""
 
 __all__ = [
     "Budget",
@@ -86,9 +76,9 @@ __all__ = [
 def __getattr__(name: str) -> object:
     if name == "__version__":
         return import_module("importlib.metadata").version(__name__)
-    if name not in _MODULES:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    value = getattr(import_module(f"{__name__}.{_MODULES.get(name, 'prompt')}"), name)
     globals()[name] = value
     return value
 

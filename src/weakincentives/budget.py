@@ -80,13 +80,10 @@ class BudgetTracker:
 
     def overrun(self) -> Overrun | None:
         """The first limit that is exceeded; None if there is none."""
-        used = self._usage
-        for limit, spent in (
-            ("max_total_tokens", used.total_tokens),
-            ("max_input_tokens", used.input_tokens),
-            ("max_output_tokens", used.output_tokens),
-        ):
-            allowed: int | None = getattr(self.budget, limit)
-            if allowed is not None and spent > allowed:
-                return Overrun(limit, allowed, spent)
+        usage = self._usage
+        for name in ("total_tokens", "input_tokens", "output_tokens"):
+            allowed: int | None = getattr(self.budget, f"max_{name}")
+            used: int = getattr(usage, name)
+            if allowed is not None and used > allowed:
+                return Overrun(f"max_{name}", allowed, used)
         return None

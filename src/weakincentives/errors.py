@@ -101,14 +101,7 @@ class OutputParseError(PromptError):
 class PromptEvaluationError(WinkError):
     """An evaluation failed."""
 
-    def __init__(
-        self,
-        message: str,
-        *,
-        prompt_name: str,
-        phase: Phase,
-        provider_payload: object = None,
-    ) -> None:
+    def __init__(self, message: str, *, prompt_name: str, phase: Phase, provider_payload: object = None) -> None:
         super().__init__(message)
         self.message = message
         self.prompt_name = prompt_name

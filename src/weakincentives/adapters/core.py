@@ -222,17 +222,15 @@ class Evaluation:
             self.audit.record_reply(item, turn)
 
     def _call_model(self, connection: Connection, request: ModelRequest) -> ModelReply:
+        adapter, deadline = self.adapter, self.limits.deadline
         try:
             reply = with_backoff(
-                lambda: connection(request),
-                policy=self.adapter.throttle,
-                deadline=self.limits.deadline,
-                clock=self.adapter.clock,
+                lambda: connection(request), policy=adapter.throttle, deadline=deadline, clock=adapter.clock
             )
         except ProviderFault as fault:
-            if self.limits.deadline is not None and self.limits.deadline.expired:
+            if deadline is not None and deadline.expired:
                 raise self.limits.deadline_error(request.turn) from fault
-            raise self.error(f"request to {self.adapter.provider} failed: {fault}", payload=fault.payload) from fault
+            raise self.error(f"request to {adapter.provider} failed: {fault}", payload=fault.payload) from fault
         if self.limits.tracker is not None:
             self.limits.tracker.record(reply.usage)
         return reply

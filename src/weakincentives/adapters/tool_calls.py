@@ -6,7 +6,7 @@ import dataclasses
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from weakincentives.adapters.turn import ClientRunCall, NativeCall, ToolCall, ToolOutput, ToolRunResult
 from weakincentives.dbc import ensure
@@ -19,6 +19,8 @@ from weakincentives.serde import parse_strict
 if TYPE_CHECKING:
     from weakincentives.adapters.core import Evaluation
 
+BoundHandler: TypeAlias = Callable[[], ToolResult[Any]]
+
 _logger = logging.getLogger(__name__)
 
 
@@ -28,13 +30,15 @@ def run_tool(call: ToolCall, evaluation: Evaluation) -> ToolRunResult:
     params, result, text = _execute(call, evaluation)
     evaluation.audit.record_client_call(call, params, result, text)
     output = ToolOutput(call.call_id, call.name, text, result.success, result.value)
-    return ToolRunResult(output, _rendered_after_open_section(call, result, evaluation))
+    return ToolRunResult(output, _render_opened(call, result, evaluation))
 
 
 def _execute(call: ToolCall, evaluation: Evaluation) -> tuple[object, ToolResult[Any], str]:
     if isinstance(call, ClientRunCall):
-        guarded = _with_rollback if call.rollback_on_failure else _without_rollback
-        return call.params, *guarded(call.name, partial(_run_client_call, call, evaluation), evaluation)
+        run = partial(_run_client_call, call, evaluation)
+        if not call.rollback_on_failure:
+            return call.params, *_call_handler(call.name, run)
+        return call.params, *_with_rollback(call.name, run, evaluation)
     tool = evaluation.rendered.find_tool(call.name)
     if tool is None:
         known = ", ".join(tool.name for tool in evaluation.rendered.tools) or "none"
@@ -68,9 +72,7 @@ def handle_provider_call(call: NativeCall, evaluation: Evaluation) -> tuple[Nati
     return dataclasses.replace(call, result=result), text
 
 
-def _output_handler(
-    name: str, params: object, result: ToolResult[Any], evaluation: Evaluation
-) -> Callable[[], ToolResult[Any]] | None:
+def _output_handler(name: str, params: object, result: ToolResult[Any], evaluation: Evaluation) -> BoundHandler | None:
     """The hook or handler that a `ProviderTool` applies to the result of a call; None if it has none."""
     declared = next((declaration for declaration in evaluation.rendered.native_tools if declaration.name == name), None)
     if declared is None or not isinstance(declared.tool, ProviderTool):
@@ -90,17 +92,7 @@ def _parse_params(tool: Tool[Any, Any], arguments: str) -> object:
     return parse_strict(arguments or "{}", tool.params_type)
 
 
-def _without_rollback(
-    tool: str, handle: Callable[[], ToolResult[Any]], evaluation: Evaluation
-) -> tuple[ToolResult[Any], str]:
-    """Call the handler; its effects stay if it fails."""
-    _ = evaluation
-    return _call_handler(tool, handle)
-
-
-def _with_rollback(
-    tool: str, handle: Callable[[], ToolResult[Any]], evaluation: Evaluation
-) -> tuple[ToolResult[Any], str]:
+def _with_rollback(tool: str, handle: BoundHandler, evaluation: Evaluation) -> tuple[ToolResult[Any], str]:
     """Call the handler; if it fails, restore session and resources to their state before the call."""
     session_before = evaluation.session.snapshot()
     resources_before = [(resource, resource.snapshot()) for resource in evaluation.resources.snapshotables()]
@@ -134,7 +126,7 @@ def _restore_resources(resources: list[tuple[Snapshotable, object]], tool: str, 
         ) from failures[0][1]
 
 
-def _call_handler(tool: str, handle: Callable[[], ToolResult[Any]]) -> tuple[ToolResult[Any], str]:
+def _call_handler(tool: str, handle: BoundHandler) -> tuple[ToolResult[Any], str]:
     """The result and its text. Both may raise: a value's `render()` is user code too."""
     try:
         result = handle()
@@ -151,9 +143,7 @@ def _failure(message: str) -> tuple[ToolResult[Any], str]:
     return ToolResult.error(message), message
 
 
-def _rendered_after_open_section(
-    call: ToolCall, result: ToolResult[Any], evaluation: Evaluation
-) -> RenderedPrompt[Any] | None:
+def _render_opened(call: ToolCall, result: ToolResult[Any], evaluation: Evaluation) -> RenderedPrompt[Any] | None:
     """After `open_section`: the prompt with the section's tools, but the old text, so that prompt caches stay valid."""
     if call.name != OPEN_SECTION or not result.success:
         return None

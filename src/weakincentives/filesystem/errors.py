@@ -21,7 +21,7 @@ def not_a_directory(path: str, *, component: str | None = None, description: str
     return NotADirectoryPathError(f"{where} is {description}, not a directory", path=path)
 
 
-def directory_not_empty(path: str) -> FilesystemError:
+def not_empty(path: str) -> FilesystemError:
     """The directory has entries and the delete is not recursive."""
     return FilesystemError(f"{path!r} is a non-empty directory; delete it with recursive=True", path=path)
 

@@ -18,13 +18,7 @@ from typing import BinaryIO, Literal
 
 from weakincentives.errors import FilesystemError, InvalidPathError
 from weakincentives.filesystem.base import FilesystemBase
-from weakincentives.filesystem.errors import (
-    directory_not_empty,
-    missing_file,
-    not_a_directory,
-    not_a_file,
-    root_not_deletable,
-)
+from weakincentives.filesystem.errors import missing_file, not_a_directory, not_a_file, not_empty, root_not_deletable
 from weakincentives.filesystem.openat import (
     LIST_DIR,
     READ_FILE,
@@ -39,15 +33,7 @@ from weakincentives.filesystem.openat import (
 )
 from weakincentives.filesystem.paths import Parts, is_addressable, join, split
 from weakincentives.filesystem.protocol import FileStat
-from weakincentives.filesystem.undo_log import (
-    Absent,
-    HostSnapshot,
-    PreviousState,
-    SavedDirectory,
-    SavedFile,
-    SavedLink,
-    UndoLog,
-)
+from weakincentives.filesystem.undo_log import Absent, HostSnapshot, SavedDir, SavedFile, SavedLink, SavedState, UndoLog
 
 
 class HostFilesystem(FilesystemBase):
@@ -113,7 +99,7 @@ class HostFilesystem(FilesystemBase):
             if before is not None:
                 _require_file(path, before)
                 _require_writable(parts[-1], directory)
-            self._write(parts, directory, content, template=before)
+            self._write(parts, directory, content, before, keep_time=False)
 
     def stat(self, path: str) -> FileStat:
         parts = split(path)
@@ -197,29 +183,26 @@ class HostFilesystem(FilesystemBase):
                         os.mkdir(parts[length - 1], dir_fd=parent)
 
     def _write(
-        self,
-        parts: Parts,
-        directory: int,
-        content: Iterable[bytes],
-        *,
-        template: os.stat_result | None,
-        modified_ns: int | None = None,
+        self, parts: Parts, directory: int, content: Iterable[bytes], before: os.stat_result | None, *, keep_time: bool
     ) -> None:
-        """Write to a temporary file and rename it, so that the write is atomic."""
+        """Write to a temporary file and rename it, so that the write is atomic.
+
+        The file gets the owner and permissions of `before`; with `keep_time`, its modification time too.
+        """
         self._undo_log.record(parts, directory)
         temporary = f".wink-{os.urandom(8).hex()}.tmp"
         # The umask can only remove bits here: a private file is private from its first byte.
-        mode = 0o666 if template is None else template.st_mode & 0o777
+        mode = 0o666 if before is None else before.st_mode & 0o777
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         file = os.open(temporary, flags, mode, dir_fd=directory)
         try:
             try:
-                if template is not None:
-                    _copy_owner_and_mode(file, template)
+                if before is not None:
+                    _copy_owner_and_mode(file, before)
                 for chunk in content:
                     write_all(file, chunk)
-                if modified_ns is not None:
-                    os.utime(file, ns=(modified_ns, modified_ns))
+                if before is not None and keep_time:
+                    os.utime(file, ns=(before.st_mtime_ns, before.st_mtime_ns))
             finally:
                 os.close(file)
             os.rename(temporary, parts[-1], src_dir_fd=directory, dst_dir_fd=directory)
@@ -255,7 +238,7 @@ class HostFilesystem(FilesystemBase):
         for parts in reversed(directories):
             self._remove_directory(parts)
 
-    def _restore_entry(self, parts: Parts, before: PreviousState) -> None:
+    def _restore_entry(self, parts: Parts, before: SavedState) -> None:
         with self._directory(parts[:-1], make=True) as directory:
             current = _lstat_or_none(parts[-1], directory)
             if current is not None and not _is_replaceable(current, before):
@@ -267,14 +250,8 @@ class HostFilesystem(FilesystemBase):
                     raise
                 current = None
             if isinstance(before, SavedFile):
-                self._write(
-                    parts,
-                    directory,
-                    before.content,
-                    template=before.stat_result,
-                    modified_ns=before.stat_result.st_mtime_ns,
-                )
-            elif isinstance(before, SavedDirectory) and current is None:
+                self._write(parts, directory, before.content(), before.stat_result, keep_time=True)
+            elif isinstance(before, SavedDir) and current is None:
                 self._undo_log.record(parts, directory)
                 os.mkdir(parts[-1], before.mode, dir_fd=directory)
                 with open_beneath(directory, parts[-1:], LIST_DIR, self._opener) as created:
@@ -291,15 +268,13 @@ class HostFilesystem(FilesystemBase):
         except FilesystemError:
             raise
         except OSError as error:
-            raise self._to_filesystem_error(error, path, expected) from error
+            raise self._filesystem_error(error, path, expected) from error
 
-    def _to_filesystem_error(
-        self, error: OSError, path: str, expected: Literal["file", "directory"]
-    ) -> FilesystemError:
+    def _filesystem_error(self, error: OSError, path: str, expected: Literal["file", "directory"]) -> FilesystemError:
         if error.errno == errno.ENOENT:
             return missing_file(path)
         if error.errno == errno.ENOTEMPTY:
-            return directory_not_empty(path)
+            return not_empty(path)
         if error.errno == errno.ENAMETOOLONG:
             return InvalidPathError(f"invalid path {path!r}: too long for the host filesystem", path=path)
         if error.errno in {errno.ENOTDIR, errno.ELOOP, errno.EISDIR, errno.ENXIO}:
@@ -349,11 +324,11 @@ def _copy_owner_and_mode(file: int, template: os.stat_result) -> None:
     os.fchmod(file, template.st_mode & 0o777)  # without setuid and setgid, as when the kernel writes to a file
 
 
-def _is_replaceable(current: os.stat_result, before: PreviousState) -> bool:
+def _is_replaceable(current: os.stat_result, before: SavedState) -> bool:
     """Whether `before` can replace the current entry without deleting it first."""
     if isinstance(before, SavedFile):
         return stat.S_ISREG(current.st_mode)
-    return isinstance(before, SavedDirectory) and stat.S_ISDIR(current.st_mode)
+    return isinstance(before, SavedDir) and stat.S_ISDIR(current.st_mode)
 
 
 def _file_stat(parts: Parts, stat_result: os.stat_result) -> FileStat:

@@ -14,13 +14,7 @@ from typing import NoReturn, TypeAlias
 from weakincentives.clock import SYSTEM_CLOCK, Clock
 from weakincentives.errors import FilesystemError
 from weakincentives.filesystem.base import FilesystemBase
-from weakincentives.filesystem.errors import (
-    directory_not_empty,
-    missing_file,
-    not_a_directory,
-    not_a_file,
-    root_not_deletable,
-)
+from weakincentives.filesystem.errors import missing_file, not_a_directory, not_a_file, not_empty, root_not_deletable
 from weakincentives.filesystem.paths import Parts, join, split
 from weakincentives.filesystem.protocol import FileStat
 
@@ -104,7 +98,7 @@ class InMemoryFilesystem(FilesystemBase):
             raise root_not_deletable(path)
         node = self._find(path)
         if isinstance(node, _Directory) and node.children and not recursive:
-            raise directory_not_empty(path)
+            raise not_empty(path)
         directory = self._writable_directory(parts[:-1])
         del directory.children[parts[-1]]
         directory.modified_at = self._clock.now()

@@ -105,7 +105,7 @@ def _has_openat2() -> bool:
     """Probe: an old kernel fails with ENOSYS, an old seccomp filter with EPERM."""
     if not sys.platform.startswith("linux"):
         return False
-    with open_directory("/") as anchor:
+    with open_dir("/") as anchor:
         try:
             os.close(open_with_openat2(anchor, (), TRAVERSE))
         except OSError:
@@ -114,7 +114,7 @@ def _has_openat2() -> bool:
 
 
 @contextmanager
-def open_directory(path: str) -> Generator[int]:
+def open_dir(path: str) -> Generator[int]:
     """A directory descriptor to resolve paths beneath. The path itself is trusted and may contain links."""
     descriptor = os.open(path, TRAVERSE | os.O_CLOEXEC)
     try:

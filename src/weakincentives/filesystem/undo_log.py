@@ -13,6 +13,7 @@ import tempfile
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import IO, TypeAlias
 
 from weakincentives.errors import FilesystemError
@@ -29,12 +30,12 @@ class Absent:
 class SavedFile:
     """The path was a file with this content."""
 
-    content: Iterator[bytes]
+    content: Callable[[], Iterator[bytes]]
     stat_result: os.stat_result
 
 
 @dataclass(frozen=True, slots=True)
-class SavedDirectory:
+class SavedDir:
     """The path was a directory; its entries are logged separately."""
 
     mode: int
@@ -47,19 +48,7 @@ class SavedLink:
     target: str
 
 
-PreviousState: TypeAlias = Absent | SavedFile | SavedDirectory | SavedLink
-
-
-@dataclass(frozen=True, slots=True)
-class _StoredFile:
-    """A file whose content is at `start` to `end` of the store."""
-
-    start: int
-    end: int
-    stat_result: os.stat_result
-
-
-_StoredState: TypeAlias = Absent | _StoredFile | SavedDirectory | SavedLink
+SavedState: TypeAlias = Absent | SavedFile | SavedDir | SavedLink
 
 
 class HostSnapshot:
@@ -72,7 +61,7 @@ class UndoLog:
     """The log, the positions of live snapshots, and the store of file contents."""
 
     def __init__(self) -> None:
-        self._log: list[tuple[Parts, _StoredState]] = []
+        self._log: list[tuple[Parts, SavedState]] = []
         self._dropped = 0  # number of entries that were removed from the start of the log
         self._positions: dict[weakref.ref[HostSnapshot], int] = {}
         self._store: IO[bytes] | None = None
@@ -89,10 +78,10 @@ class UndoLog:
         if self._positions and (state := self._save(parts[-1], directory)):
             self._log.append((parts, state))
 
-    def changes_since(self, snapshot: object) -> list[tuple[Parts, PreviousState]]:
+    def changes_since(self, snapshot: object) -> list[tuple[Parts, SavedState]]:
         """The previous states of the paths that changed since the snapshot, last change first."""
         position = self._position(snapshot)
-        return [(parts, self._load(state)) for parts, state in reversed(self._log[position - self._dropped :])]
+        return self._log[position - self._dropped :][::-1]
 
     def discard_after(self, snapshot: object) -> None:
         """Drop the entries after a restored snapshot, unless later snapshots need them."""
@@ -119,21 +108,21 @@ class UndoLog:
             self._close_store()
             self._store = self._close_store = None
 
-    def _save(self, name: str, directory: int) -> _StoredState | None:
+    def _save(self, name: str, directory: int) -> SavedState | None:
         try:
             found = os.stat(name, dir_fd=directory, follow_symlinks=False)
         except FileNotFoundError:
             return Absent()
         if stat.S_ISREG(found.st_mode):
-            start, end = self._store_content(name, directory)
-            return _StoredFile(start, end, found)
+            return SavedFile(self._store_content(name, directory), found)
         if stat.S_ISDIR(found.st_mode):
-            return SavedDirectory(stat.S_IMODE(found.st_mode))
+            return SavedDir(stat.S_IMODE(found.st_mode))
         if stat.S_ISLNK(found.st_mode):
             return SavedLink(os.readlink(name, dir_fd=directory))
         return None  # sockets and devices cannot be recreated
 
-    def _store_content(self, name: str, directory: int) -> tuple[int, int]:
+    def _store_content(self, name: str, directory: int) -> Callable[[], Iterator[bytes]]:
+        """Copy the content of a file to the store; the result reads it from there."""
         if self._store is None:
             self._store = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 — closed with the log
             self._close_store = weakref.finalize(self, self._store.close)  # also if the undo log is collected first
@@ -145,15 +134,10 @@ class UndoLog:
                 write_all(store, chunk)
         finally:
             os.close(source)
-        return start, os.lseek(store, 0, os.SEEK_END)
+        return partial(_read_range, self._store, start, os.lseek(store, 0, os.SEEK_END))
 
-    def _load(self, state: _StoredState) -> PreviousState:
-        if isinstance(state, _StoredFile):
-            return SavedFile(self._read_content(state.start, state.end), state.stat_result)
-        return state
 
-    def _read_content(self, start: int, end: int) -> Iterator[bytes]:
-        store = self._store
-        while store and start < end and (chunk := os.pread(store.fileno(), min(CHUNK_BYTES, end - start), start)):
-            yield chunk
-            start += len(chunk)
+def _read_range(store: IO[bytes], start: int, end: int) -> Iterator[bytes]:
+    while start < end and (chunk := os.pread(store.fileno(), min(CHUNK_BYTES, end - start), start)):
+        yield chunk
+        start += len(chunk)

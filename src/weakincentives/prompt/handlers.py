@@ -62,11 +62,9 @@ def _params_name(handler: Callable[..., Any], tool: str) -> str:
     accepts_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters)
     if len(positional) != 1 or not (context or accepts_any):
         raise _handler_error(tool, "must take one positional parameter and a keyword-only `context`")
-    if unbound := [
-        p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is p.empty and p not in context
-    ]:
+    if extra := [p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is p.empty and p not in context]:
         raise _handler_error(
-            tool, f"has a required parameter {unbound[0]!r}, which is never passed; bind it with functools.partial"
+            tool, f"has a required parameter {extra[0]!r}, which is never passed; bind it with functools.partial"
         )
     return positional[0].name
 

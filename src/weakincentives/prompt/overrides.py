@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from weakincentives.errors import PromptValidationError
 from weakincentives.filesystem import Filesystem
@@ -64,6 +64,9 @@ class ToolOverride:
         return tool.with_descriptions(self.description or tool.description, self.param_descriptions)
 
 
+OverrideT = TypeVar("OverrideT", SectionOverride, ToolOverride)
+
+
 @dataclass(frozen=True)
 class PromptOverrides:
     """All overrides of one prompt: sections by path, tools by name."""
@@ -88,17 +91,9 @@ class PromptOverrides:
                 f"overrides for prompt {self.ns}/{self.prompt_key} were applied to {descriptor.ns}/{descriptor.key}"
             )
         stale: list[str] = []
-        sections = _matching_names(
-            "section", self.sections, {section.path: section for section in descriptor.sections}, stale
-        )
-        tools = _matching_names("tool", self.tools, {tool.name: tool for tool in descriptor.tools}, stale)
-        matching = PromptOverrides(
-            self.ns,
-            self.prompt_key,
-            {path: self.sections[path] for path in sections},
-            {name: self.tools[name] for name in tools},
-        )
-        return matching, tuple(stale)
+        sections = _matching("section", self.sections, {item.path: item for item in descriptor.sections}, stale)
+        tools = _matching("tool", self.tools, {item.name: item for item in descriptor.tools}, stale)
+        return PromptOverrides(self.ns, self.prompt_key, sections, tools), tuple(stale)
 
 
 class OverrideStore:
@@ -137,13 +132,13 @@ def _hash(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _matching_names(
+def _matching(
     kind: str,
-    overrides: Mapping[str, SectionOverride] | Mapping[str, ToolOverride],
+    overrides: Mapping[str, OverrideT],
     originals: Mapping[str, SectionDescriptor] | Mapping[str, ToolDescriptor],
     stale: list[str],
-) -> list[str]:
-    matching: list[str] = []
+) -> dict[str, OverrideT]:
+    matching: dict[str, OverrideT] = {}
     for name, override in overrides.items():
         original = originals.get(name)
         if original is None:
@@ -153,5 +148,5 @@ def _matching_names(
         elif original.hash != override.expected_hash:
             stale.append(f"{kind} {name!r} has changed since the override was written")
         else:
-            matching.append(name)
+            matching[name] = override
     return matching

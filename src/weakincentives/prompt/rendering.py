@@ -18,10 +18,9 @@ from weakincentives.prompt.section import Section, SectionVisibility, check_plac
 from weakincentives.prompt.tool import Tool
 
 if TYPE_CHECKING:
-    from weakincentives.prompt.template import PromptTemplate
-
-if TYPE_CHECKING:
     from typing_extensions import TypeVar as WithDefault
+
+    from weakincentives.prompt.template import PromptTemplate
 
     OutputT = WithDefault("OutputT", default=None)  # without an output type
 else:
@@ -86,12 +85,10 @@ def native_declarations(
 ) -> tuple[NativeDeclaration, ...]:
     """All provider-run tools of a section: its native `Tool`s and its `native_tools()`."""
     from_tools = (tool.declaration() for tool in tools)
-    declared = [declaration for declaration in from_tools if declaration is not None]
+    declared = [native for native in from_tools if native is not None]
     declared += map(NativeDeclaration.of, section.native_tools(params))
-    return tuple(
-        declaration if declaration.origin else replace(declaration, origin=f"section {path!r}")
-        for declaration in declared
-    )
+    origin = f"section {path!r}"
+    return tuple(native if native.origin else replace(native, origin=origin) for native in declared)
 
 
 @ensure(

@@ -107,16 +107,15 @@ class PromptTemplate(Parametric, Generic[OutputT]):
         if any(node.section.visibility is SectionVisibility.SUMMARY for node in self.nodes):
             names.add(OPEN_SECTION, "progressive disclosure")
         for node in self.nodes:
-            for tool in node.section.tools():
+            section = node.section
+            for tool in section.tools():
                 if not isinstance(tool, Tool):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be unchecked
                     raise PromptValidationError(
                         f"section {node.path!r}: tools contains {tool!r}, which is not a Tool; use Tool.wrap(…)"
                     )
                 if tool.declaration() is None:
                     names.add(tool.name, f"section {node.path!r}")
-            for declared in native_declarations(
-                node.section, node.section.tools(), node.path, node.section.default_params
-            ):
+            for declared in native_declarations(section, section.tools(), node.path, section.default_params):
                 names.add(declared.name, declared.origin)
                 slots.add(declared.slot, declared.origin)
 
@@ -153,17 +152,13 @@ class Prompt(Parametric, Generic[OutputT]):
         overrides: PromptOverrides | None = None,
     ) -> None: ...
     def __init__(
-        self,
-        template: PromptTemplate[OutputT] | None = None,
-        *,
-        overrides: PromptOverrides | None = None,
-        **declared: Any,
+        self, template: PromptTemplate[OutputT] | None = None, *, overrides: PromptOverrides | None = None, **given: Any
     ) -> None:
-        if (template is None) is (not declared):
+        if (template is None) is (not given):
             raise PromptValidationError("Prompt takes either a PromptTemplate or ns=, key= and sections=")
         if template is None:
             cls = cast("Any", PromptTemplate)
-            template = cls[self.type_arguments](**declared) if self.type_arguments else cls(**declared)
+            template = cls[self.type_arguments](**given) if self.type_arguments else cls(**given)
         if not isinstance(template, PromptTemplate):
             raise PromptValidationError(f"Prompt takes a PromptTemplate, not {template!r}")
         self.template = template

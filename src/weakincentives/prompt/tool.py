@@ -157,10 +157,8 @@ class Tool(Parametric, Generic[P, R]):
         check_handler(self.handler, params_type=self.params_type, result_type=self.result_type, tool=self.name)
 
     def _check_example(self, example: ToolExample[Any, Any]) -> None:
-        for part, value, wanted in (
-            ("input", example.input, self.params_type),
-            ("output", example.output, self.result_type),
-        ):
+        parts = (("input", example.input, self.params_type), ("output", example.output, self.result_type))
+        for part, value, wanted in parts:
             if not _is_instance(value, wanted):
                 raise PromptValidationError(
                     f"tool {self.name!r}: the {part} of example {example.description!r} "

@@ -11,19 +11,11 @@ from uuid import uuid4
 from weakincentives.budget import TokenUsage
 from weakincentives.clock import SYSTEM_CLOCK
 from weakincentives.prompt import PromptDescriptor, ToolResult
-from weakincentives.runtime.dispatcher import (
-    Dispatcher,
-    DispatchResult,
-    InProcessDispatcher,
-    InProcessEventBus,
-    NullDispatcher,
-    NullEventBus,
-)
+from weakincentives.runtime.dispatcher import InProcessDispatcher, InProcessEventBus, NullDispatcher, NullEventBus
 
 __all__ = [
     "ContainerRecreated",
-    "DispatchResult",
-    "Dispatcher",
+    "DeltaKind",
     "InProcessDispatcher",
     "InProcessEventBus",
     "ModelProgress",
@@ -38,6 +30,7 @@ __all__ = [
     "WorkspaceSynced",
 ]
 
+DeltaKind: TypeAlias = Literal["reasoning", "text", "code", "arguments", "output"]
 Origin: TypeAlias = Literal["client", "provider"]
 
 
@@ -45,74 +38,71 @@ def _event_id() -> str:
     return uuid4().hex
 
 
-@final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PromptRendered:
-    """A prompt was rendered and is about to be sent."""
+class _Event:
+    """The fields of all events."""
 
-    prompt_ns: str
-    prompt_key: str
-    prompt_name: str
-    adapter: str
-    text: str
-    tool_names: tuple[str, ...] = ()
-    native_tool_names: tuple[str, ...] = ()
-    descriptor: PromptDescriptor | None = None
     session_id: str | None = None
     created_at: datetime = field(default_factory=SYSTEM_CLOCK.now)
     event_id: str = field(default_factory=_event_id)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _EvaluationEvent(_Event):
+    """The fields of all events of an evaluation."""
+
+    prompt_name: str
+    adapter: str
+
+
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelProgress:
+class PromptRendered(_EvaluationEvent):
+    """A prompt was rendered and is about to be sent."""
+
+    prompt_ns: str
+    prompt_key: str
+    text: str
+    tool_names: tuple[str, ...] = ()
+    native_tool_names: tuple[str, ...] = ()
+    descriptor: PromptDescriptor | None = None
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelProgress(_EvaluationEvent):
     """A streamed part of a reply, from adapters that stream. Dispatched to subscribers and not stored in the session.
 
     `kind` is what the text is a part of: reasoning, message text, code or arguments of a tool call; `output` is what
     code that runs at the provider prints. A retried request starts again, with other item ids.
     """
 
-    prompt_name: str
-    adapter: str
-    kind: Literal["reasoning", "text", "code", "arguments", "output"]
+    kind: DeltaKind
     text: str
     item_id: str
-    session_id: str | None = None
-    created_at: datetime = field(default_factory=SYSTEM_CLOCK.now)
-    event_id: str = field(default_factory=_event_id)
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelResponded:
+class ModelResponded(_EvaluationEvent):
     """The model replied to one request of the loop, with text, tool calls, or both."""
 
-    prompt_name: str
-    adapter: str
     turn: int
     text: str | None = None
     tool_calls: tuple[str, ...] = ()
     usage: TokenUsage = field(default_factory=TokenUsage)
-    session_id: str | None = None
-    created_at: datetime = field(default_factory=SYSTEM_CLOCK.now)
-    event_id: str = field(default_factory=_event_id)
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToolInvoked:
+class ToolInvoked(_EvaluationEvent):
     """A tool ran. `origin` says whether the client or the provider ran it."""
 
-    prompt_name: str
-    adapter: str
     name: str
     params: Any
     result: ToolResult[Any]
     call_id: str | None = None
     rendered_output: str = ""
-    session_id: str | None = None
-    created_at: datetime = field(default_factory=SYSTEM_CLOCK.now)
-    event_id: str = field(default_factory=_event_id)
     origin: Origin = "client"
     provider: str | None = None
     capability: str | None = None
@@ -124,21 +114,16 @@ class ToolInvoked:
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PromptExecuted:
+class PromptExecuted(_EvaluationEvent):
     """An evaluation succeeded. `result` is the adapter's `PromptResponse`."""
 
-    prompt_name: str
-    adapter: str
     result: Any
     usage: TokenUsage = field(default_factory=TokenUsage)
-    session_id: str | None = None
-    created_at: datetime = field(default_factory=SYSTEM_CLOCK.now)
-    event_id: str = field(default_factory=_event_id)
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class ContainerRecreated:
+class ContainerRecreated(_Event):
     """A container expired and was replaced by a new one. The state of its interpreter is always lost.
 
     `restored` are the paths that were uploaded again, `lost` those whose latest content the client does not have. A
@@ -150,14 +135,11 @@ class ContainerRecreated:
     restored: tuple[str, ...] = ()
     lost: tuple[str, ...] = ()
     reason: str = ""
-    session_id: str | None = None
-    created_at: datetime = field(default_factory=SYSTEM_CLOCK.now)
-    event_id: str = field(default_factory=_event_id)
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TransferProgress:
+class TransferProgress(_Event):
     """Progress of an upload to or a download from a container; dispatched a few times per second and at the end."""
 
     direction: Literal["upload", "download"]
@@ -166,9 +148,6 @@ class TransferProgress:
     bytes: int
     total_files: int
     total_bytes: int
-    session_id: str | None = None
-    created_at: datetime = field(default_factory=SYSTEM_CLOCK.now)
-    event_id: str = field(default_factory=_event_id)
 
     @property
     def done(self) -> bool:
@@ -177,7 +156,7 @@ class TransferProgress:
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkspaceSynced:
+class WorkspaceSynced(_Event):
     """The files of a container were synchronised into `directory`; lists the differences.
 
     `refused` are names that the host cannot store, each with the reason; `lost` are files that are known to have been
@@ -193,9 +172,6 @@ class WorkspaceSynced:
     lost: tuple[str, ...] = ()
     unchanged: int = 0
     bytes: int = 0
-    session_id: str | None = None
-    created_at: datetime = field(default_factory=SYSTEM_CLOCK.now)
-    event_id: str = field(default_factory=_event_id)
 
     def render(self) -> str:
         """A one-line summary."""

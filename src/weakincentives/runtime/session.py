@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from dataclasses import dataclass, is_dataclass
 from threading import RLock
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeAlias, TypeVar, cast
 from uuid import uuid4
 
 from weakincentives.errors import ReducerError, SessionError
@@ -32,6 +32,8 @@ from weakincentives.runtime.transcript import Transcript
 
 T = TypeVar("T")
 E = TypeVar("E")
+
+_Reducers: TypeAlias = list[tuple[type, Reducer[Any, Any]]]
 
 _TRANSCRIPT_TYPES: tuple[type, ...] = (PromptRendered, ModelResponded, ToolInvoked, PromptExecuted)
 _LOG_TYPES: tuple[type, ...] = (*_TRANSCRIPT_TYPES, ContainerRecreated, TransferProgress, WorkspaceSynced)
@@ -121,7 +123,7 @@ class Session:
         self._logs = frozenset({*_LOG_TYPES, *logs})
         self._slices: dict[type, SliceView[Any]] = {}
         self._transcript_events: SliceView[Any] = SliceView()
-        self._reducers: dict[type, list[tuple[type, Reducer[Any, Any]]]] = {}
+        self._reducers: dict[type, _Reducers] = {}
         self._lock = RLock()
         self._extra_dispatchers: tuple[Dispatcher, ...] = ()
         self._shared: dict[type, object] = {}
@@ -192,9 +194,7 @@ class Session:
         Events of a type with a reducer are no longer appended to the slice of their own type, unless it is a log.
         """
         with self._lock:
-            default: list[tuple[type, Reducer[Any, Any]]] = (
-                [(event_type, append_event)] if event_type in self._logs else []
-            )
+            default: _Reducers = [(event_type, append_event)] if event_type in self._logs else []
             reducers = self._reducers.setdefault(event_type, default)
             if slice_type is event_type:
                 reducers[:] = [entry for entry in reducers if entry != (event_type, append_event)]
@@ -212,9 +212,8 @@ class Session:
     def snapshot(self) -> Snapshot:
         """The current state. Costs O(number of slices), independent of their length."""
         with self._lock:
-            return Snapshot(
-                self.session_id, {kind: view for kind, view in self._slices.items() if kind not in self._logs}
-            )
+            state = {kind: view for kind, view in self._slices.items() if kind not in self._logs}
+            return Snapshot(self.session_id, state)
 
     def restore(self, snapshot: Snapshot, /) -> None:
         """Roll the state slices back to a snapshot. Logs (slices of events) are kept."""

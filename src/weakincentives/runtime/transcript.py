@@ -87,35 +87,21 @@ class Transcript:
 
 
 def _entry(sequence: int, event: object) -> TranscriptEntry:
+    if not isinstance(event, PromptRendered | ModelResponded | ToolInvoked | PromptExecuted):
+        raise TypeError(f"a transcript has no entry for {type(event).__name__}")
+    shared: dict[str, Any] = {name: getattr(event, name) for name in ("created_at", "prompt_name", "adapter")}
+    shared["sequence"] = sequence
     match event:
         case PromptRendered():
-            return TranscriptEntry(
-                sequence=sequence,
-                kind="prompt",
-                created_at=event.created_at,
-                prompt_name=event.prompt_name,
-                adapter=event.adapter,
-                text=event.text,
-                tools=(*event.tool_names, *event.native_tool_names),
-            )
+            tools = (*event.tool_names, *event.native_tool_names)
+            return TranscriptEntry(**shared, kind="prompt", text=event.text, tools=tools)
         case ModelResponded():
-            return TranscriptEntry(
-                sequence=sequence,
-                kind="model",
-                created_at=event.created_at,
-                prompt_name=event.prompt_name,
-                adapter=event.adapter,
-                text=event.text or "",
-                tools=event.tool_calls,
-                usage=event.usage,
-            )
+            text, tools = event.text or "", event.tool_calls
+            return TranscriptEntry(**shared, kind="model", text=text, tools=tools, usage=event.usage)
         case ToolInvoked():
             return TranscriptEntry(
-                sequence=sequence,
+                **shared,
                 kind="tool",
-                created_at=event.created_at,
-                prompt_name=event.prompt_name,
-                adapter=event.adapter,
                 text=event.rendered_output or event.result.render(),
                 name=event.name,
                 call_id=event.call_id,
@@ -127,18 +113,9 @@ def _entry(sequence: int, event: object) -> TranscriptEntry:
                 capability=event.capability,
             )
         case PromptExecuted():
-            return TranscriptEntry(
-                sequence=sequence,
-                kind="answer",
-                created_at=event.created_at,
-                prompt_name=event.prompt_name,
-                adapter=event.adapter,
-                text=getattr(event.result, "text", None) or "",
-                value=_to_plain_data(getattr(event.result, "output", None)),
-                usage=event.usage,
-            )
-        case _:
-            raise TypeError(f"a transcript has no entry for {type(event).__name__}")
+            text = getattr(event.result, "text", None) or ""
+            value = _to_plain_data(getattr(event.result, "output", None))
+            return TranscriptEntry(**shared, kind="answer", text=text, value=value, usage=event.usage)
 
 
 def _to_plain_data(value: object) -> Any:  # noqa: ANN401 - JSON has no narrower type

@@ -22,7 +22,7 @@ from weakincentives.serde.strict import to_strict
 Schema: TypeAlias = dict[str, Any]
 
 _ANY_VALUE_MARKER = "x-anything"  # msgspec rejects an empty schema from its hook, so this marks "any value"
-_NO_METADATA: Mapping[Any, Any] = {}
+_EMPTY: Mapping[Any, Any] = {}
 _ITEM_KEYWORDS = {"items", "prefixItems"}
 _TRANSPARENT_TYPES = (Union, UnionType, Required, NotRequired)
 
@@ -67,7 +67,7 @@ def _generate(as_type: type) -> Schema:
     if "$ref" in root:
         name = root["$ref"].rpartition("/")[2]
         root = dict(components[name])
-        if not _contains_reference(components, f"#/$defs/{name}"):
+        if not _has_reference(components, f"#/$defs/{name}"):
             del components[name]
     return {**root, "$defs": components} if components else root
 
@@ -106,9 +106,7 @@ def _complete_fields(component: Schema, shape: ObjectType) -> None:
     for field in shape.fields:
         node = properties[field.encode_name]
         _add_time_format(node, field.type)
-        text = declared.get(field.name, _NO_METADATA).get("description") or _annotated_description(
-            hints.get(field.name)
-        )
+        text = declared.get(field.name, _EMPTY).get("description") or _annotated_description(hints.get(field.name))
         if text and "description" not in node:
             properties[field.encode_name] = {"description": text, **node}
 
@@ -148,14 +146,12 @@ def _annotated_description(hint: object) -> str | None:
     return None
 
 
-def _contains_reference(node: object, reference: str) -> bool:
+def _has_reference(node: object, reference: str) -> bool:
     if isinstance(node, dict):
         mapping = cast("Schema", node)
-        return mapping.get("$ref") == reference or any(
-            _contains_reference(value, reference) for value in mapping.values()
-        )
+        return mapping.get("$ref") == reference or any(_has_reference(value, reference) for value in mapping.values())
     if isinstance(node, list):
-        return any(_contains_reference(value, reference) for value in cast("list[object]", node))
+        return any(_has_reference(value, reference) for value in cast("list[object]", node))
     return False
 
 

@@ -45,8 +45,7 @@ def call(name: str, /, *, usage: TokenUsage | None = None, **arguments: object) 
 def calls(*requested: tuple[str, object], usage: TokenUsage | None = None, text: str | None = None) -> ModelReply:
     """A reply that calls several client-run tools."""
     tool_calls = tuple(
-        ToolCall(f"call_{index}_{name}", name, dump_json(arguments))
-        for index, (name, arguments) in enumerate(requested)
+        ToolCall(f"call_{index}_{name}", name, dump_json(params)) for index, (name, params) in enumerate(requested)
     )
     return ModelReply(text=text, calls=tool_calls, usage=usage or TokenUsage())
 

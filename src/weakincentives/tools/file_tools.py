@@ -14,7 +14,7 @@ from weakincentives.prompt import Tool, ToolContext, ToolResult
 P = ParamSpec("P")
 R = TypeVar("R")
 
-MAX_LINES = 2000
+MAX_LINES = 2000  # also in the docstring of `read_file`
 MAX_CHARACTERS = 100_000
 MAX_ENTRIES = 500
 MAX_MATCHES = 200
@@ -160,51 +160,16 @@ class FileTools:
         self._filesystem = filesystem
 
     def tools(self) -> tuple[Tool[Any, Any], ...]:
-        """All seven tools."""
-        return (
-            Tool[ListParams, FileList](
-                name="ls",
-                description="List a directory. Directories end with a slash.",
-                handler=self.ls,
-            ),
-            Tool[ReadParams, FileText](
-                name="read_file",
-                description=f"Read a text file, {MAX_LINES} lines at a time.",
-                handler=self.read_file,
-            ),
-            Tool[WriteParams, ChangedPath](
-                name="write_file",
-                description="Create a file, or replace all of its content. Missing directories are created.",
-                handler=self.write_file,
-            ),
-            Tool[EditParams, ChangedPath](
-                name="edit_file",
-                description="Replace a text in a file. The text must occur exactly once, unless replace_all.",
-                handler=self.edit_file,
-            ),
-            Tool[GlobParams, FileList](
-                name="glob",
-                description="Find files by name.",
-                handler=self.glob,
-            ),
-            Tool[GrepParams, MatchList](
-                name="grep",
-                description="Find lines by a regular expression.",
-                handler=self.grep,
-            ),
-            Tool[RemoveParams, ChangedPath](
-                name="rm",
-                description="Remove a file, or a directory.",
-                handler=self.rm,
-            ),
-        )
+        """All seven tools; the docstring of a handler is the description of its tool."""
+        handlers = (self.ls, self.read_file, self.write_file, self.edit_file, self.glob, self.grep, self.rm)
+        return tuple(map(Tool.wrap, handlers))
 
     def _files(self, context: ToolContext) -> Filesystem:
         return context.filesystem if self._filesystem is None else self._filesystem
 
     @_filesystem_errors_as_results
     def ls(self, params: ListParams, *, context: ToolContext) -> ToolResult[FileList]:
-        """List a directory."""
+        """List a directory. Directories end with a slash."""
         files = self._files(context)
         base = "" if params.path in ("", ".") else f"{params.path.rstrip('/')}/"
         names = files.list_dir(params.path or ".")
@@ -213,7 +178,7 @@ class FileTools:
 
     @_filesystem_errors_as_results
     def read_file(self, params: ReadParams, *, context: ToolContext) -> ToolResult[FileText]:
-        """Read lines of a text file."""
+        """Read a text file, 2000 lines at a time."""
         if params.offset < 1 or params.limit < 1:
             return ToolResult.error("offset and limit count from 1.")
         text = _read_text(self._files(context), params.path)
@@ -230,14 +195,14 @@ class FileTools:
 
     @_filesystem_errors_as_results
     def write_file(self, params: WriteParams, *, context: ToolContext) -> ToolResult[ChangedPath]:
-        """Write a whole file."""
+        """Create a file, or replace all of its content. Missing directories are created."""
         content = params.content.encode()
         self._files(context).write_bytes(params.path, content)
         return ToolResult(f"Wrote {params.path} ({len(content)} bytes).", ChangedPath(params.path, len(content)))
 
     @_filesystem_errors_as_results
     def edit_file(self, params: EditParams, *, context: ToolContext) -> ToolResult[ChangedPath]:
-        """Replace a text in a file."""
+        """Replace a text in a file. The text must occur exactly once, unless replace_all."""
         files = self._files(context)
         text = _read_text(files, params.path)
         if text is None:
@@ -264,19 +229,15 @@ class FileTools:
 
     @_filesystem_errors_as_results
     def grep(self, params: GrepParams, *, context: ToolContext) -> ToolResult[MatchList]:
-        """Find lines by content."""
+        """Find lines by a regular expression."""
         found = self._files(context).grep(
-            params.pattern,
-            params.path,
-            glob=params.glob,
-            ignore_case=params.ignore_case,
-            max_matches=MAX_MATCHES + 1,
+            params.pattern, params.path, glob=params.glob, ignore_case=params.ignore_case, max_matches=MAX_MATCHES + 1
         )
         return ToolResult.ok(MatchList(tuple(found[:MAX_MATCHES]), len(found) > MAX_MATCHES))
 
     @_filesystem_errors_as_results
     def rm(self, params: RemoveParams, *, context: ToolContext) -> ToolResult[ChangedPath]:
-        """Remove a file or a directory."""
+        """Remove a file, or a directory."""
         self._files(context).delete(params.path, recursive=params.recursive)
         return ToolResult(f"Removed {params.path}.", ChangedPath(params.path, 0))
 

@@ -17,6 +17,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache
 from hashlib import blake2b
 from importlib import import_module
@@ -50,6 +51,7 @@ _Fingerprint: TypeAlias = tuple[int, bytes] | None
 """Size and hash of a file; None for a directory."""
 
 
+@dataclass(kw_only=True, eq=False)
 class JailedShell:
     """Runs commands in a sandbox, on a copy of the evaluation's files.
 
@@ -57,18 +59,10 @@ class JailedShell:
     process, `workspace_bytes` all files together, `output_bytes` stdout and stderr each.
     """
 
-    def __init__(
-        self,
-        *,
-        timeout: float = 120.0,
-        memory_bytes: int = 8 << 30,
-        workspace_bytes: int = 512 << 20,
-        output_bytes: int = 1 << 20,
-    ) -> None:
-        self.timeout = timeout
-        self.memory_bytes = memory_bytes
-        self.workspace_bytes = workspace_bytes
-        self.output_bytes = output_bytes
+    timeout: float = 120.0
+    memory_bytes: int = 8 << 30
+    workspace_bytes: int = 512 << 20
+    output_bytes: int = 1 << 20
 
     @staticmethod
     def unavailable_reason() -> str | None:

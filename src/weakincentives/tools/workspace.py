@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from weakincentives.errors import WorkspaceError
 from weakincentives.filesystem import HostMount, HostMountPreview, materialize
-from weakincentives.filesystem.mounts.plan import AllowedRoots, MountPlan, check_mounts, plan_mounts, root_tuple
+from weakincentives.filesystem.mounts.plan import AllowedRoots, check_mounts, plan_mounts, root_tuple
 
 _Tree: TypeAlias = "dict[str, _Tree | None]"
 
@@ -81,7 +81,7 @@ class MountedFiles:
             return ()
         with ExitStack() as stack:
             plans = plan_mounts(self.mounts, AllowedRoots(self.allowed_host_roots, stack))
-            return tuple(map(_preview, plans))
+            return tuple(plan.preview(plan.size) for plan in plans)
 
     def _copied(self) -> tuple[Path, tuple[HostMountPreview, ...]]:
         directory = Path(tempfile.mkdtemp(prefix="weakincentives-workspace-"))
@@ -92,17 +92,6 @@ class MountedFiles:
             raise
         weakref.finalize(self, _remove_tree, directory)
         return directory, previews
-
-
-def _preview(plan: MountPlan) -> HostMountPreview:
-    return HostMountPreview(
-        host_path=plan.mount.host_path,
-        resolved_host=plan.resolved,
-        mount_path=str(plan.mount_path),
-        entries=tuple(file.entry for file in plan.files),
-        is_directory=plan.is_directory,
-        bytes_copied=plan.size,
-    )
 
 
 def _remove_tree(directory: Path) -> None:

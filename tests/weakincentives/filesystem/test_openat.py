@@ -14,7 +14,7 @@ from weakincentives.filesystem.openat import (
     describe_mode,
     list_names,
     open_beneath,
-    open_directory,
+    open_dir,
     read_all,
     write_all,
 )
@@ -26,7 +26,7 @@ def anchor(tmp_path):
     (tmp_path / "root/dir/file").write_text("inside")
     (tmp_path / "outside").mkdir()
     (tmp_path / "outside/file").write_text("secret")
-    with open_directory(str(tmp_path / "root")) as descriptor:
+    with open_dir(str(tmp_path / "root")) as descriptor:
         yield descriptor
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from weakincentives.errors import FilesystemError
 from weakincentives.filesystem import Filesystem
-from weakincentives.filesystem.undo_log import Absent, HostSnapshot, SavedDirectory, SavedFile, SavedLink, UndoLog
+from weakincentives.filesystem.undo_log import Absent, HostSnapshot, SavedDir, SavedFile, SavedLink, UndoLog
 from weakincentives.resources import Snapshotable
 
 
@@ -35,9 +35,9 @@ def test_changes_are_returned_last_change_first(directory):
     (nothing, link, folder, file) = log.changes_since(snapshot)
     assert nothing == (("some", "nothing"), Absent())
     assert link == (("some", "link"), SavedLink("somewhere"))
-    assert folder == (("some", "dir"), SavedDirectory(0o750))
+    assert folder == (("some", "dir"), SavedDir(0o750))
     assert isinstance(file[1], SavedFile)
-    assert b"".join(file[1].content) == b"content"
+    assert b"".join(file[1].content()) == b"content"
 
 
 def test_log_is_empty_without_live_snapshots(directory):

@@ -13,7 +13,7 @@ def required(event_type: type) -> list[str]:
 
 
 def test_required_fields_of_events():
-    assert required(PromptRendered) == ["prompt_ns", "prompt_key", "prompt_name", "adapter", "text"]
+    assert required(PromptRendered) == ["prompt_name", "adapter", "prompt_ns", "prompt_key", "text"]
     assert required(ModelResponded) == ["prompt_name", "adapter", "turn"]
     assert required(ToolInvoked) == ["prompt_name", "adapter", "name", "params", "result"]
     assert required(PromptExecuted) == ["prompt_name", "adapter", "result"]

@@ -7,7 +7,7 @@ from weakincentives.prompt import Prompt
 from weakincentives.resources import ResourceRegistry
 from weakincentives.runtime import Session, ToolInvoked
 from weakincentives.testing import ScriptedAdapter, call, calls, say
-from weakincentives.tools import VfsToolsSection
+from weakincentives.tools import VfsToolsSection, file_tools
 
 
 def prompt(section: VfsToolsSection) -> Prompt[str]:
@@ -32,6 +32,7 @@ def test_section_text_describes_the_tools():
         assert spec.strict
         assert all("description" in node for node in spec.parameters["properties"].values()), tool.name
         assert f"`{tool.name}`" in rendered.text
+    assert rendered.tools[1].description == f"Read a text file, {file_tools.MAX_LINES} lines at a time."
 
 
 def test_model_edits_files(tmp_path: Path):

@@ -11,7 +11,6 @@ import inspect
 import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from weakincentives.adapters.core import DEFAULT_MAX_TURNS, Connection, Evaluation, ProviderAdapter
@@ -102,13 +101,7 @@ class OpenAIAdapter(ProviderAdapter):
             raise evaluation.error(str(error)) from error
 
     def connect(self, evaluation: Evaluation) -> Connection:
-        conversation = ResponsesConversation(
-            evaluation,
-            sdk=self._sdk,
-            model=self.model,
-            config=self.model_config,
-            allowed=self._allowed_tools,
-        )
+        conversation = ResponsesConversation(evaluation, self._sdk, self.model, self.model_config)
         try:
             self._sdk.open()
         except ProviderFault as fault:
@@ -134,7 +127,5 @@ class OpenAIAdapter(ProviderAdapter):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

@@ -52,26 +52,20 @@ def parse_citation(raw: Wire, offset: int = 0) -> Citation | None:
     """Parse one annotation; None for an unknown type. `offset` is the start of its part in the whole text."""
     match raw.get("type"):
         case "container_file_citation":
-            return ContainerFileCitation(
-                get_str(raw, "container_id"),
-                get_str(raw, "file_id"),
-                get_str(raw, "filename"),
-                offset + get_count(raw, "start_index"),
-                offset + get_count(raw, "end_index"),
-            )
+            ids = (get_str(raw, "container_id"), get_str(raw, "file_id"), get_str(raw, "filename"))
+            return ContainerFileCitation(*ids, *_text_range(raw, offset))
         case "file_citation":
             return FileCitation(get_str(raw, "file_id"), get_str(raw, "filename"), offset + get_count(raw, "index"))
         case "file_path":
             return FileCitation(get_str(raw, "file_id"), "", offset + get_count(raw, "index"))
         case "url_citation":
-            return UrlCitation(
-                get_str(raw, "url"),
-                get_str(raw, "title"),
-                offset + get_count(raw, "start_index"),
-                offset + get_count(raw, "end_index"),
-            )
+            return UrlCitation(get_str(raw, "url"), get_str(raw, "title"), *_text_range(raw, offset))
         case _:
             return None
+
+
+def _text_range(raw: Wire, offset: int) -> tuple[int, int]:
+    return offset + get_count(raw, "start_index"), offset + get_count(raw, "end_index")
 
 
 def citations(response: Any) -> tuple[Citation, ...]:  # noqa: ANN401 - a response in any of its forms

@@ -14,6 +14,12 @@ from weakincentives.adapters.openai.native_tools.web_search_section import WebSe
 from weakincentives.adapters.openai.wire import RESERVED_PARAMETERS, Role
 from weakincentives.prompt import NativeDeclaration
 
+_PLAIN_PARAMETERS = (
+    *("temperature", "top_p", "max_output_tokens", "max_tool_calls", "parallel_tool_calls", "truncation"),
+    *("service_tier", "prompt_cache_key", "safety_identifier", "store"),
+)
+"""The fields of `OpenAIModelConfig` that are sent unchanged, under the same names."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class OpenAIModelConfig:
@@ -56,20 +62,9 @@ class OpenAIModelConfig:
     def parameters(self) -> dict[str, Any]:
         """The parameters of a request that depend on this configuration only."""
         reasoning = {"effort": self.reasoning_effort, "summary": self.reasoning_summary}
-        parameters: dict[str, Any] = {
-            "temperature": self.temperature,
-            "top_p": self.top_p,
-            "max_output_tokens": self.max_output_tokens,
-            "max_tool_calls": self.max_tool_calls,
-            "parallel_tool_calls": self.parallel_tool_calls,
-            "reasoning": {key: value for key, value in reasoning.items() if value is not None} or None,
-            "truncation": self.truncation,
-            "service_tier": self.service_tier,
-            "metadata": dict(self.metadata) if self.metadata else None,
-            "prompt_cache_key": self.prompt_cache_key,
-            "safety_identifier": self.safety_identifier,
-            "store": self.store,
-        }
+        parameters: dict[str, Any] = {name: getattr(self, name) for name in _PLAIN_PARAMETERS}
+        parameters["reasoning"] = {key: value for key, value in reasoning.items() if value is not None} or None
+        parameters["metadata"] = dict(self.metadata) if self.metadata else None
         return {**{key: value for key, value in parameters.items() if value is not None}, **self.extra}
 
 

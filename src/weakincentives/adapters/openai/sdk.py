@@ -17,7 +17,7 @@ from weakref import finalize
 
 from weakincentives.adapters.openai.config import OpenAIClientConfig
 from weakincentives.adapters.openai.responses.streaming import OnDelta, read_stream
-from weakincentives.adapters.openai.wire import PATH, STREAM_BODY_HEADERS, Wire, as_object, decode_json
+from weakincentives.adapters.openai.wire import PATH, STREAM_HEADERS, Wire, as_object, decode_json
 from weakincentives.adapters.retry import parse_retry_after
 from weakincentives.errors import MissingExtraError, ProviderFault
 
@@ -63,19 +63,17 @@ class SdkClient:
         if client is not None and self._given is None:
             client.close()
 
-    def send(self, body: bytes, *, timeout_seconds: float | None, on_delta: OnDelta | None = None) -> Wire:
+    def send(self, body: bytes, *, timeout: float | None, on_delta: OnDelta | None = None) -> Wire:
         """Post a request and return the response. Raises `ProviderFault` or `MalformedResponse`.
 
         With `on_delta` the request asks for a stream, and `on_delta` is called with every piece.
         """
         client = self.client
-        options: dict[str, Any] = (
-            {} if timeout_seconds is None else {"timeout": request_timeout(client, timeout_seconds)}
-        )
+        options: dict[str, Any] = {} if timeout is None else {"timeout": request_timeout(client, timeout)}
         if on_delta is not None:
-            options["headers"] = STREAM_BODY_HEADERS
+            options["headers"] = STREAM_HEADERS
         response_type = http_library().Response
-        end = None if timeout_seconds is None else time.monotonic() + timeout_seconds
+        end = None if timeout is None else time.monotonic() + timeout
         with translate_errors():
             response: Any = client.post(PATH, content=body, cast_to=response_type, options=cast("Any", options))
         _logger.debug("status %s, request id %s", response.status_code, response.headers.get("x-request-id"))

@@ -30,7 +30,7 @@ FINAL_PHASE = "final_answer"
 
 _BAD_REQUEST, _NOT_FOUND = 400, 404
 
-STREAM_BODY_HEADERS: Final = {"X-Stainless-Raw-Response": "stream"}
+STREAM_HEADERS: Final = {"X-Stainless-Raw-Response": "stream"}
 """Headers that make the SDK return the body unread."""
 INCLUDE_REASONING = "reasoning.encrypted_content"
 RESERVED_PARAMETERS = frozenset(
@@ -58,13 +58,7 @@ def assistant_message(text: str) -> Wire:
 
 def function_tool(spec: ToolSpec) -> Wire:
     """The declaration of a function tool."""
-    return {
-        "type": "function",
-        "name": spec.name,
-        "description": spec.description,
-        "parameters": spec.parameters,
-        "strict": spec.strict,
-    }
+    return {"type": "function", **vars(spec)}
 
 
 def function_choice(name: str) -> Wire:

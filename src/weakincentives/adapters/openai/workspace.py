@@ -12,7 +12,6 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from weakincentives.adapters.openai.config import ContainerConfig
@@ -169,15 +168,13 @@ class OpenAIContainerWorkspaceSection(MarkdownSection[_WorkspaceSectionParams]):
         return "\n\n".join(note for note in notes if note) or None
 
     def _relocation_note(self) -> str | None:
-        relocated = self._filesystem.relocated()
-        if not relocated:
+        moved = self._filesystem.relocated()
+        if not moved:
             return None
-        if len(relocated) <= _MAX_NOTE_PATHS:
-            lines = "\n".join(
-                f"- `{path}` is `{CONTAINER_ROOT}/{remote}`" for path, remote in sorted(relocated.items())
-            )
+        if len(moved) <= _MAX_NOTE_PATHS:
+            lines = "\n".join(f"- `{path}` is `{CONTAINER_ROOT}/{remote}`" for path, remote in sorted(moved.items()))
             return f"Some files of the workspace do not lie where their paths say:\n{lines}"
-        full = {path: f"{CONTAINER_ROOT}/{remote}" for path, remote in sorted(relocated.items())}
+        full = {path: f"{CONTAINER_ROOT}/{remote}" for path, remote in sorted(moved.items())}
         self._filesystem.write_text(_PATH_MAP_FILE, json.dumps(full, ensure_ascii=False, indent=1))
         remote = self._filesystem.relocated().get(_PATH_MAP_FILE, _PATH_MAP_FILE)
         return (
@@ -250,9 +247,7 @@ class OpenAIContainerWorkspaceSection(MarkdownSection[_WorkspaceSectionParams]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         try:
             self.cleanup()
         except WinkError:

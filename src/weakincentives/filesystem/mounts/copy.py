@@ -11,15 +11,12 @@ from pathlib import Path
 from weakincentives.errors import WorkspaceBudgetError, WorkspaceError
 from weakincentives.filesystem.mounts.mount import HostMount, HostMountPreview
 from weakincentives.filesystem.mounts.plan import AllowedRoots, MountPlan, PlannedFile, plan_mounts
-from weakincentives.filesystem.openat import CHUNK_BYTES, READ_FILE, TRAVERSE, open_beneath, open_directory, write_all
+from weakincentives.filesystem.openat import CHUNK_BYTES, READ_FILE, TRAVERSE, open_beneath, open_dir, write_all
 from weakincentives.filesystem.paths import Parts
 
 
 def materialize(
-    mounts: Iterable[HostMount],
-    *,
-    allowed_host_roots: Sequence[str | os.PathLike[str]],
-    destination: Path,
+    mounts: Iterable[HostMount], *, allowed_host_roots: Sequence[str | os.PathLike[str]], destination: Path
 ) -> tuple[HostMountPreview, ...]:
     """Copy the mounted host files below `destination`, which is created if missing.
 
@@ -34,7 +31,7 @@ def materialize(
         plans = plan_mounts(mounts, AllowedRoots(allowed_host_roots, stack))
         try:
             destination.mkdir(parents=True, exist_ok=True)
-            copy = _MountCopier(stack.enter_context(open_directory(str(destination))))
+            copy = _MountCopier(stack.enter_context(open_dir(str(destination))))
         except OSError as error:
             raise WorkspaceError(f"cannot use {str(destination)!r} as a workspace: {error.strerror}") from error
         try:
@@ -68,14 +65,7 @@ class _MountCopier:
                 copied += self._copy_file(file, allowance)
             except OSError as error:
                 raise WorkspaceError(f"cannot copy {file.source.path!r}: {error.strerror}") from error
-        return HostMountPreview(
-            host_path=plan.mount.host_path,
-            resolved_host=plan.resolved,
-            mount_path=str(plan.mount_path),
-            entries=tuple(file.entry for file in plan.files),
-            is_directory=plan.is_directory,
-            bytes_copied=copied,
-        )
+        return plan.preview(copied)
 
     def undo(self) -> None:
         for parts, is_directory in reversed(self._created):

@@ -22,15 +22,8 @@ from pathlib import Path
 from pathspec import GitIgnoreSpec
 
 from weakincentives.errors import InvalidPathError, WorkspaceBudgetError, WorkspaceError, WorkspaceSecurityError
-from weakincentives.filesystem.mounts.mount import HostMount
-from weakincentives.filesystem.openat import (
-    LIST_DIR,
-    READ_FILE,
-    describe_mode,
-    list_names,
-    open_beneath,
-    open_directory,
-)
+from weakincentives.filesystem.mounts.mount import HostMount, HostMountPreview
+from weakincentives.filesystem.openat import LIST_DIR, READ_FILE, describe_mode, list_names, open_beneath, open_dir
 from weakincentives.filesystem.paths import Parts, VfsPath, is_addressable, join
 
 # Followed links can make a small tree practically endless.
@@ -80,6 +73,17 @@ class MountPlan:
     def size(self) -> int:
         return sum(file.size for file in self.files)
 
+    def preview(self, bytes_copied: int) -> HostMountPreview:
+        """The public description of this mount."""
+        return HostMountPreview(
+            host_path=self.mount.host_path,
+            resolved_host=self.resolved,
+            mount_path=str(self.mount_path),
+            entries=tuple(file.entry for file in self.files),
+            is_directory=self.is_directory,
+            bytes_copied=bytes_copied,
+        )
+
 
 class AllowedRoots:
     """The host directories (or single files) that mounts may read; their descriptors are closed with `stack`."""
@@ -90,7 +94,7 @@ class AllowedRoots:
         for root in self._roots:
             base = _root_directory(root)
             if base.is_dir() and base not in self._anchors:
-                self._anchors[base] = stack.enter_context(open_directory(str(base)))
+                self._anchors[base] = stack.enter_context(open_dir(str(base)))
 
     def __str__(self) -> str:
         return ", ".join(repr(str(root)) for root in self._roots)
@@ -177,9 +181,10 @@ class _MountWalk:
                     continue  # a circular link
                 for name in list_names(directory):
                     child = (*entry, name)
-                    source, found = self._inspect_entry(child, location.below(name), directory)
-                    if source is None or found is None:
+                    inspected = self._inspect_entry(child, location.below(name), directory)
+                    if inspected is None:
                         continue
+                    source, found = inspected
                     if stat.S_ISDIR(found.st_mode):
                         pending.append((child, source, (*ancestors, identity)))
                     else:
@@ -188,27 +193,25 @@ class _MountWalk:
             if count > MAX_FILES:
                 raise WorkspaceBudgetError(f"{self._mount.host_path!r} has more than {MAX_FILES:,} files; exclude some")
 
-    def _inspect_entry(
-        self, entry: Parts, source: Location, directory: int
-    ) -> tuple[Location | None, os.stat_result | None]:
-        """The location and stat of an entry, or (None, None) if it is skipped."""
+    def _inspect_entry(self, entry: Parts, source: Location, directory: int) -> tuple[Location, os.stat_result] | None:
+        """The location and stat of an entry; None if it is skipped."""
         path = "/".join(entry)
         if self._excluded.match_file(path):
-            return None, None
+            return None
         with _translate_read_errors(source):
             try:
                 found = os.stat(entry[-1], dir_fd=directory, follow_symlinks=False)
             except FileNotFoundError:
-                return None, None
+                return None
             if stat.S_ISLNK(found.st_mode):
                 followed = self._follow_link(source)
                 if followed is None:
-                    return None, None
+                    return None
                 source, found = followed
             if stat.S_ISDIR(found.st_mode):
-                return (None, None) if self._excluded.match_file(path + "/") else (source, found)
+                return None if self._excluded.match_file(path + "/") else (source, found)
             if not stat.S_ISREG(found.st_mode) or (self._included and not self._included.match_file(path)):
-                return None, None
+                return None
             _check_readable(source)
             return source, found
 
@@ -307,9 +310,8 @@ def _check_overlaps(plans: Sequence[MountPlan]) -> None:
         occupied.add(plan.mount_path.segments)
         for other in plans:
             target = other.mount_path.segments
-            if other is not plan and (
-                target in occupied or any(target[:length] in files for length in range(len(target)))
-            ):
+            is_occupied = target in occupied or any(target[:length] in files for length in range(len(target)))
+            if other is not plan and is_occupied:
                 raise WorkspaceError(
                     f"the mounts of {plan.mount.host_path!r} and {other.mount.host_path!r} both write to "
                     f"{join(target)!r}; change the mount_path of one of them"

@@ -24,9 +24,7 @@ def transport(url: str, **options) -> SdkClient:
 
 def test_send_posts_bytes_and_returns_json():
     with responses_api(response(message("Hello."))) as api:
-        answer = transport(api.url, organization="org-1", default_headers={"x-extra": "1"}).send(
-            BODY, timeout_seconds=None
-        )
+        answer = transport(api.url, organization="org-1", default_headers={"x-extra": "1"}).send(BODY, timeout=None)
 
     assert answer["output"][0]["content"][0]["text"] == "Hello."
     (request,) = api.requests
@@ -41,8 +39,8 @@ def test_given_client_is_used_without_its_retries():
     with responses_api(error(500, "broken"), response()) as api, OpenAI(base_url=api.url, api_key="sk-2") as client:
         sdk = SdkClient(client, None)
         with pytest.raises(ProviderFault):
-            sdk.send(BODY, timeout_seconds=None)
-        sdk.send(BODY, timeout_seconds=None)
+            sdk.send(BODY, timeout=None)
+        sdk.send(BODY, timeout=None)
 
     assert client.max_retries == 2
     assert [request.headers["authorization"] for request in api.requests] == ["Bearer sk-2"] * 2
@@ -51,7 +49,7 @@ def test_given_client_is_used_without_its_retries():
 def test_connections_close_when_the_client_is_garbage_collected():
     with responses_api(response()) as api:
         sdk = transport(api.url)
-        sdk.send(BODY, timeout_seconds=None)
+        sdk.send(BODY, timeout=None)
         assert sdk.client.containers  # creates a reference cycle
         http = sdk.client._client  # the SDK has no public access to it
         del sdk
@@ -65,10 +63,10 @@ def test_closed_client_is_created_again_on_use():
         sdk = transport(api.url)
         sdk.close()  # without a client
         first = sdk.client
-        sdk.send(BODY, timeout_seconds=None)
+        sdk.send(BODY, timeout=None)
         sdk.close()
         assert first.is_closed()
-        sdk.send(BODY, timeout_seconds=None)
+        sdk.send(BODY, timeout=None)
         sdk.close()
 
     assert len(api.requests) == 2
@@ -96,7 +94,7 @@ def test_given_client_is_not_closed():
 )
 def test_http_error_becomes_fault_with_status_and_headers(answer, status, wait, again, expected):
     with responses_api(answer) as api, pytest.raises(ProviderFault, match=expected) as caught:
-        transport(api.url).send(BODY, timeout_seconds=None)
+        transport(api.url).send(BODY, timeout=None)
 
     fault = caught.value
     assert (fault.status, fault.retry_after, fault.should_retry) == (status, wait, again)
@@ -109,11 +107,11 @@ def test_connection_error_is_a_fault_without_status():
         responses_api(FakeResponse(disconnect=True)) as api,
         pytest.raises(ProviderFault, match="no connection") as caught,
     ):
-        transport(api.url).send(BODY, timeout_seconds=None)
+        transport(api.url).send(BODY, timeout=None)
 
     assert caught.value.status is None
     with pytest.raises(ProviderFault, match="no connection"):  # the server is closed
-        transport(api.url).send(BODY, timeout_seconds=None)
+        transport(api.url).send(BODY, timeout=None)
 
 
 def test_request_times_out_after_the_given_seconds():
@@ -121,7 +119,7 @@ def test_request_times_out_after_the_given_seconds():
         responses_api(FakeResponse(response(), delay=5)) as api,
         pytest.raises(ProviderFault, match="timed out") as caught,
     ):
-        transport(api.url).send(BODY, timeout_seconds=0.2)
+        transport(api.url).send(BODY, timeout=0.2)
 
     assert caught.value.status is None
 
@@ -143,12 +141,12 @@ def test_request_timeout_reads_the_client_default():
 )
 def test_unexpected_body_is_malformed(body, expected):
     with responses_api(FakeResponse(body)) as api, pytest.raises(MalformedResponse, match=expected):
-        transport(api.url).send(BODY, timeout_seconds=None)
+        transport(api.url).send(BODY, timeout=None)
 
 
 def test_lone_surrogates_in_a_response_are_decoded():
     with responses_api(FakeResponse(b'{"output": ["\\ud800"], "big": 1e400}')) as api:
-        answer = transport(api.url).send(BODY, timeout_seconds=None)
+        answer = transport(api.url).send(BODY, timeout=None)
 
     assert answer["output"] == ["\ud800"]
 

@@ -8,19 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast
 from urllib.parse import quote
 
 from weakincentives.adapters.openai.sdk import http_library, request_timeout, translate_errors
-from weakincentives.adapters.openai.wire import (
-    STREAM_BODY_HEADERS,
-    MalformedResponse,
-    Wire,
-    as_object,
-    as_objects,
-    get_str,
-)
+from weakincentives.adapters.openai.wire import STREAM_HEADERS, MalformedResponse, Wire, as_object, as_objects, get_str
 from weakincentives.adapters.retry import ThrottlePolicy, with_backoff
 from weakincentives.clock import SYSTEM_CLOCK, Clock
 from weakincentives.deadlines import Deadline
@@ -81,21 +74,14 @@ class RemoteFile:
     source: str = "user"
 
 
+@dataclass(frozen=True, slots=True)
 class ContainerApi:
     """Requests to the Containers API through one SDK client, within one deadline."""
 
-    def __init__(
-        self,
-        client: OpenAI,
-        *,
-        deadline: Deadline | None = None,
-        throttle: ThrottlePolicy | None = None,
-        clock: Clock = SYSTEM_CLOCK,
-    ) -> None:
-        self.client = client
-        self.deadline = deadline
-        self._throttle = throttle or ThrottlePolicy()
-        self._clock = clock
+    client: OpenAI
+    deadline: Deadline | None = None
+    throttle: ThrottlePolicy = field(default_factory=ThrottlePolicy)
+    clock: Clock = SYSTEM_CLOCK
 
     # ── containers ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -165,10 +151,8 @@ class ContainerApi:
 
     def delete_file(self, container_id: str, file_id: str) -> None:
         """Delete a file; `FileGone` if it does not exist."""
-        files = self.client.containers.files
-        self._request(
-            lambda options: files.delete(file_id, container_id=container_id, **options), container_id, file_id
-        )
+        delete = self.client.containers.files.delete
+        self._request(lambda options: delete(file_id, container_id=container_id, **options), container_id, file_id)
 
     # ── archives: an extension ───────────────────────────────────────────────────────────────────────────────────────
 
@@ -210,9 +194,9 @@ class ContainerApi:
             with translate_errors():
                 return request(self._timeout_options())
 
-        policy = self._throttle if max_attempts is None else replace(self._throttle, max_attempts=max_attempts)
+        policy = self.throttle if max_attempts is None else replace(self.throttle, max_attempts=max_attempts)
         try:
-            return with_backoff(attempt, policy=policy, deadline=self.deadline, clock=self._clock)
+            return with_backoff(attempt, policy=policy, deadline=self.deadline, clock=self.clock)
         except ProviderFault as fault:
             classified = self._classify(fault, container_id, file_id)
             if classified is fault:
@@ -221,20 +205,16 @@ class ContainerApi:
 
     @contextmanager
     def _stream(self, path: str, container_id: str, file_id: str | None = None) -> Generator[Iterator[bytes]]:
-        response = self._request(
-            lambda options: self._get(path, options, headers=STREAM_BODY_HEADERS), container_id, file_id
-        )
+        body = self._request(lambda options: self._get(path, options, headers=STREAM_HEADERS), container_id, file_id)
         try:
-            yield _chunks(response)
+            yield _chunks(body)
         finally:
-            response.close()
+            body.close()
 
     def _timeout_options(self) -> Wire:
-        return (
-            {}
-            if self.deadline is None
-            else {"timeout": request_timeout(self.client, max(0.001, self.deadline.remaining))}
-        )
+        if self.deadline is None:
+            return {}
+        return {"timeout": request_timeout(self.client, max(0.001, self.deadline.remaining))}
 
     def _classify(self, fault: ProviderFault, container_id: str | None, file_id: str | None) -> ProviderFault:
         """Tell a gone container or file from other faults. The retries are used up, so none of them is retried."""

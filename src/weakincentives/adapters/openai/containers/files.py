@@ -31,13 +31,7 @@ from weakincentives.adapters.openai.containers.transfer import (
     run_parallel,
     send_archive,
 )
-from weakincentives.errors import (
-    ContainerExpiredError,
-    FilesystemError,
-    MissingFileError,
-    ProviderFault,
-    WorkspaceError,
-)
+from weakincentives.errors import ContainerExpiredError, FilesystemError, ProviderFault, WorkspaceError
 from weakincentives.filesystem import FileStat
 from weakincentives.filesystem.errors import missing_file, not_a_directory, not_a_file
 from weakincentives.filesystem.paths import normalise
@@ -141,9 +135,8 @@ class RemoteFiles:
                 send_archive(files, list(map(self.index.remote_path_for, directories)), container)
             return
         for file, sent in zip(files, self._uploader.send_all(files, container), strict=True):
-            self.index.put(
-                FileEntry(file.path, sent.remote_path, sent.id, file.size, sent.created_at, is_mirrored=True)
-            )
+            entry = FileEntry(file.path, sent.remote_path, sent.id, file.size, sent.created_at, is_mirrored=True)
+            self.index.put(entry)
 
     def _report_recreated(
         self, old_id: str, container: OpenContainer, restored: tuple[str, ...], lost: tuple[str, ...]
@@ -210,7 +203,7 @@ class RemoteFiles:
         if entry is None:
             raise not_a_file(path)
         if entry.is_mirrored:
-            with suppress(MissingFileError):  # deleted from the mirror by other code; the container still has it
+            with suppress(FileNotFoundError):  # deleted from the mirror by other code; the container still has it
                 return self.mirror.files.read_bytes(entry.path)
         try:
             return self._content(entry, container)

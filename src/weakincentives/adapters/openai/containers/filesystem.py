@@ -26,7 +26,7 @@ from weakincentives.adapters.openai.containers.source import EvaluationScope
 from weakincentives.adapters.openai.containers.sync import download_all, sync
 from weakincentives.errors import FilesystemError, ProviderFault
 from weakincentives.filesystem import FileStat, FilesystemBase, HostFilesystem, HostSnapshot
-from weakincentives.filesystem.errors import directory_not_empty, root_not_deletable
+from weakincentives.filesystem.errors import not_empty, root_not_deletable
 from weakincentives.filesystem.paths import join, normalise, split
 from weakincentives.runtime import ContainerRecreated, WorkspaceSynced
 
@@ -44,15 +44,13 @@ class _Change:
     content_before: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
 
 
+@dataclass(eq=False, slots=True, weakref_slot=True)
 class ContainerSnapshot:
     """A snapshot of one `ContainerFilesystem`, for its `restore`."""
 
-    __slots__ = ("__weakref__", "directories", "mirror", "position")
-
-    def __init__(self, mirror: HostSnapshot | None, directories: frozenset[str], position: int) -> None:
-        self.mirror = mirror
-        self.directories = directories
-        self.position = position
+    mirror: HostSnapshot | None
+    directories: frozenset[str]
+    position: int
 
 
 class ContainerFilesystem(FilesystemBase):
@@ -226,7 +224,7 @@ class ContainerFilesystem(FilesystemBase):
             index = self._files.index
             index.find(path)
             if index.is_directory(known) and index.names(known) and not recursive:
-                raise directory_not_empty(path)
+                raise not_empty(path)
             self._log_change(known, container)
             self._files.delete(known, container)
             self._mirror.remove(known)

@@ -79,7 +79,7 @@ class ContainerManager:
         """Why the last container was replaced."""
         self._sdk = SdkClient(client, None)
         self._session = session
-        self._throttle = throttle
+        self._throttle = throttle or ThrottlePolicy()
         self._clock = clock
         self._name = "workspace" if session is None else f"workspace-{session.session_id[:16]}"
         self._users: WeakSet[object] = WeakSet()

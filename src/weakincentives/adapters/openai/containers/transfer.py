@@ -15,13 +15,7 @@ from weakincentives.adapters.openai.containers.index import FileEntry
 from weakincentives.adapters.openai.containers.manager import OpenContainer
 from weakincentives.adapters.retry import ThrottlePolicy, with_backoff
 from weakincentives.clock import SYSTEM_CLOCK, Clock
-from weakincentives.errors import (
-    FilesystemError,
-    InvalidPathError,
-    NotADirectoryPathError,
-    NotAFileError,
-    ProviderFault,
-)
+from weakincentives.errors import FilesystemError, InvalidPathError, ProviderFault
 from weakincentives.filesystem.tar import TarEntry, TarMember, pack, unpack
 from weakincentives.runtime import TransferProgress
 
@@ -32,7 +26,7 @@ Sink: TypeAlias = Callable[[str, Iterator[bytes]], object]
 
 Direction: TypeAlias = Literal["upload", "download"]
 
-PATH_ERRORS = (InvalidPathError, NotAFileError, NotADirectoryPathError)
+PATH_ERRORS = (InvalidPathError, IsADirectoryError, NotADirectoryError)
 MAX_WORKERS = 8
 _REPORT_INTERVAL_SECONDS = 0.1
 _MAX_SPOOLED_BYTES = 1 << 20

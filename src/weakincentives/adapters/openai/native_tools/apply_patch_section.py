@@ -128,11 +128,3 @@ class OpenAIApplyPatchSection(NativeSection[ApplyPatchConfig]):
     """Lets the model change files by diffs, which the client applies to the evaluation's `Filesystem`."""
 
     capability = CAPABILITY
-
-    def __init__(self, *, default_params: ApplyPatchConfig | None = None) -> None:
-        super().__init__(
-            title="Apply patch",
-            key="openai_apply_patch",
-            default_params=default_params or ApplyPatchConfig(),
-            accepts_overrides=False,
-        )

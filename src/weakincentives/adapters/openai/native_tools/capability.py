@@ -113,13 +113,8 @@ class Capability(ABC):
         return {**{key: value for key, value in given.items() if key in self.fields}, "type": self.name}
 
     def slot(self, wire: Wire) -> str:
-        """The uniqueness key of a declaration: two declarations of a prompt cannot share it."""
+        """The uniqueness key of a declaration, also from a call of it: no two declarations of a prompt share it."""
         _ = wire
-        return self.name
-
-    def slot_of(self, item: Wire) -> str:
-        """The uniqueness key of the declaration that a call belongs to."""
-        _ = item
         return self.name
 
     def choice(self, wire: Wire) -> Wire:
@@ -198,6 +193,13 @@ class NativeSection(Section[C], Generic[C]):
     """A section that declares one provider-run tool and renders no text. Its params are the configuration."""
 
     capability: ClassVar[Capability]
+
+    def __init__(self, *, default_params: C | None = None, title: str = "", key: str = "") -> None:
+        name = self.capability.name
+        title = title or name.replace("_", " ").capitalize()
+        key = key or f"{PROVIDER}_{name}"
+        super().__init__(title=title, key=key, default_params=default_params, accepts_overrides=False)
+        self.default_params = default_params or cast("C", self.capability.defaults())
 
     def _check(self) -> None:
         super()._check()

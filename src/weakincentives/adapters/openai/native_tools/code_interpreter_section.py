@@ -111,11 +111,3 @@ class OpenAICodeInterpreterSection(NativeSection[CodeInterpreterConfig]):
     """Lets the model run Python in a container of the provider."""
 
     capability = CAPABILITY
-
-    def __init__(self, *, default_params: CodeInterpreterConfig | None = None) -> None:
-        super().__init__(
-            title="Code interpreter",
-            key="openai_code_interpreter",
-            default_params=default_params or CodeInterpreterConfig(),
-            accepts_overrides=False,
-        )

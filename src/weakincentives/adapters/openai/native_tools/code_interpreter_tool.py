@@ -126,21 +126,17 @@ class OpenAICodeInterpreterTool(ProviderTool[P, R, CodeInterpreterConfig], Gener
         config: CodeInterpreterConfig | None = None,
     ) -> None:
         chosen = AutoContainerConfig() if container is None else container
-        values: dict[str, object] = {
-            "name": name,
-            "description": description,
-            "handler": handler,
-            "examples": examples,
-            "accepts_overrides": accepts_overrides,
-            "provider": "openai",
-            "capability": "code_interpreter",
-            "config": config or CodeInterpreterConfig(chosen, _check_roots(allowed_host_roots)),
-            "handle_provider_output": handle_provider_output,
-            "param_descriptions": {},
-        }
-        for attribute, value in values.items():
-            object.__setattr__(self, attribute, value)
-        self.__post_init__()
+        super().__init__(
+            name=name,
+            description=description,
+            handler=handler,
+            examples=examples,
+            accepts_overrides=accepts_overrides,
+            provider="openai",
+            capability="code_interpreter",
+            config=config or CodeInterpreterConfig(chosen, _check_roots(allowed_host_roots)),
+            handle_provider_output=handle_provider_output,
+        )
 
     @property
     def container(self) -> Any:  # noqa: ANN401 - a string or a dictionary, ready for any client's `tools=`

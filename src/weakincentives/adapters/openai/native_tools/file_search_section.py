@@ -72,9 +72,7 @@ class FileSearch(Capability):
     config_type = FileSearchConfig
     fields = ("vector_store_ids", "max_num_results", "filters", "ranking_options")
     includes = ("file_search_call.results",)
-    example = ProviderRan(
-        FileSearchCall(("tea",)), ToolResult("", FileSearchResult((FileHit("file_1", "a.txt", "tea", 0.5),)))
-    )
+    example = ProviderRan(FileSearchCall(("tea",)), ToolResult("", FileSearchResult((FileHit("f1", "a", "tea", 0.5),))))
 
     def declaration_fields(self, config: FileSearchConfig) -> Wire | None:
         stores = config.vector_store_ids
@@ -115,11 +113,3 @@ class OpenAIFileSearchSection(NativeSection[FileSearchConfig]):
     """Lets the model search files. Renders no text; the declaration goes to the provider."""
 
     capability = CAPABILITY
-
-    def __init__(self, *, default_params: FileSearchConfig | None = None) -> None:
-        super().__init__(
-            title="File search",
-            key="openai_file_search",
-            default_params=default_params or FileSearchConfig(),
-            accepts_overrides=False,
-        )

@@ -7,7 +7,7 @@ denied, because the arguments that a model sends to a third party may contain an
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, cast
 
 from weakincentives.adapters.openai.native_tools.capability import (
@@ -70,6 +70,10 @@ class McpConfig:
     approve: Callable[[McpApproval, ToolContext], bool | McpDecision] | None = None
 
 
+_CONFIG_FIELDS = tuple(declared.name for declared in fields(McpConfig) if declared.name != "approve")
+"""The fields of `McpConfig` that are sent, under the same names."""
+
+
 @dataclass(frozen=True, slots=True)
 class McpCall:
     """A call of a tool of the server. `arguments` is JSON text as the model wrote it."""
@@ -96,18 +100,7 @@ class Mcp(Capability):
     name = "mcp"
     items = frozenset({"mcp_call", "mcp_list_tools", "mcp_approval_request"})
     config_type = McpConfig
-    fields = (
-        "server_label",
-        "server_url",
-        "connector_id",
-        "tunnel_id",
-        "server_description",
-        "authorization",
-        "headers",
-        "allowed_tools",
-        "require_approval",
-        "defer_loading",
-    )
+    fields = (*_CONFIG_FIELDS, "defer_loading")
     example = ProviderRan(McpCall("docs", "search", '{"q": "tea"}'), ToolResult("", McpResult("found")))
 
     def defaults(self) -> object:
@@ -123,17 +116,10 @@ class Mcp(Capability):
         approval = config.require_approval
         if isinstance(approval, str) and approval not in ("always", "never"):
             raise ToolConfigError(f"require_approval must be 'always', 'never' or a filter, not {approval!r}")
-        return without_none(
-            server_label=config.server_label,
-            server_url=config.server_url,
-            connector_id=config.connector_id,
-            tunnel_id=config.tunnel_id,
-            server_description=config.server_description,
-            authorization=config.authorization,
-            headers=dict(config.headers) if config.headers else None,
-            allowed_tools=list(config.allowed_tools) if config.allowed_tools is not None else None,
-            require_approval=config.require_approval,
-        )
+        values: Wire = {name: getattr(config, name) for name in _CONFIG_FIELDS}
+        values["headers"] = dict(config.headers) if config.headers else None
+        values["allowed_tools"] = None if config.allowed_tools is None else list(config.allowed_tools)
+        return without_none(**values)
 
     def check_declaration(self, given: Mapping[str, Any]) -> Wire | None:
         if not isinstance(given.get("server_label"), str) or not given["server_label"]:
@@ -141,10 +127,7 @@ class Mcp(Capability):
         return super().check_declaration(given)
 
     def slot(self, wire: Wire) -> str:
-        return f"{self.name}:{wire['server_label']}"
-
-    def slot_of(self, item: Wire) -> str:
-        return f"{self.name}:{get_str(item, 'server_label')}"
+        return f"{self.name}:{get_str(wire, 'server_label')}"
 
     def name_in_choice(self, choice: Mapping[str, Any]) -> str | None:
         return choice.get("server_label")
@@ -208,9 +191,5 @@ class OpenAIMcpSection(NativeSection[McpConfig]):
 
     def __init__(self, *, default_params: McpConfig, key: str = "") -> None:
         label = cast("str", getattr(default_params, "server_label", ""))
-        super().__init__(
-            title=f"MCP server {label}",
-            key=key or f"openai_mcp_{label.lower()}",
-            default_params=default_params,
-            accepts_overrides=False,
-        )
+        key = key or f"openai_mcp_{label.lower()}"
+        super().__init__(title=f"MCP server {label}", key=key, default_params=default_params)

@@ -60,9 +60,7 @@ class Shell(Capability):
     items = frozenset({"shell_call"})
     config_type = ShellConfig
     fields = ("environment", "allowed_callers")
-    example = ProviderRan(
-        ShellCall(("ls",), 1000, 100), ToolResult("", ShellResult((CommandOutput("a.txt\n", "", 0),)))
-    )
+    example = ProviderRan(ShellCall(("ls",), 1000, 100), ToolResult("", ShellResult((CommandOutput("a.txt", "", 0),))))
 
     def declaration_fields(self, config: ShellConfig) -> Wire:
         if config.container is None:
@@ -88,9 +86,8 @@ class Shell(Capability):
         if isinstance(environment, Mapping):
             known = cast("Mapping[str, Any]", environment)
             check_one_of(known.get("type", ""), _ENVIRONMENTS, "environment.type")
-            if known["type"] == _REFERENCE and not (
-                isinstance(known.get("container_id"), str) and known["container_id"]
-            ):
+            container_id = known.get("container_id")
+            if known["type"] == _REFERENCE and not (isinstance(container_id, str) and container_id):
                 raise ToolConfigError("environment.container_id must be the id of a container")
         elif environment is not None:
             raise ToolConfigError(
@@ -207,11 +204,3 @@ class OpenAIShellSection(NativeSection[ShellConfig]):
     """Lets the model run shell commands: in a container of the provider, or on the host in an executor."""
 
     capability = CAPABILITY
-
-    def __init__(self, *, default_params: ShellConfig | None = None) -> None:
-        super().__init__(
-            title="Shell",
-            key="openai_shell",
-            default_params=default_params or ShellConfig(),
-            accepts_overrides=False,
-        )

@@ -16,9 +16,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 _END_OF_FILE = "*** End of File"
-_UNIFIED_HEADER_RE = re.compile(
-    r"@@ -\d+(,\d+)? \+\d+(,\d+)? @@.*"
-)  # of a unified diff; the model guesses its line numbers
+# The header of a unified diff; the model guesses its line numbers.
+_UNIFIED_HEADER_RE = re.compile(r"@@ -\d+(,\d+)? \+\d+(,\d+)? @@.*")
 _SIGNS = " +-"
 _NORMALISERS: tuple[Callable[[str], str], ...] = (lambda line: line.removesuffix("\r"), str.rstrip, str.strip)
 _MAX_SHOWN_LINES = 3

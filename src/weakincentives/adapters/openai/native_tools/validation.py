@@ -30,13 +30,13 @@ def matches_type(value: object, wanted: Any) -> bool:  # noqa: ANN401 - any type
     if plain in (Any, Literal):
         return plain is Any or value in inner
     if plain in _UNIONS:
-        return any(matches_type(value, one) for one in inner)
+        return any(matches_type(value, member) for member in inner)
     if plain is tuple:
-        return _is_list(value) and all(matches_type(one, inner[0]) for one in cast("Collection[object]", value))
+        return _is_list(value) and all(matches_type(item, inner[0]) for item in cast("Collection[object]", value))
     if plain is Mapping:
-        pairs = cast("Mapping[object, object]", value).items() if isinstance(value, Mapping) else None
-        return pairs is not None and all(
-            matches_type(key, inner[0]) and matches_type(held, inner[1]) for key, held in pairs
+        return isinstance(value, Mapping) and all(
+            matches_type(key, inner[0]) and matches_type(item, inner[1])
+            for key, item in cast("Mapping[object, object]", value).items()
         )
     if plain is Callable or getattr(plain, "_is_protocol", False):
         return callable(value)
@@ -55,7 +55,7 @@ def _is_list(value: object) -> bool:
 def _described(wanted: Any) -> str:  # noqa: ANN401 - any type form
     plain, inner = get_origin(wanted) or wanted, get_args(wanted)
     if plain in _UNIONS:
-        return " or ".join(_described(one) for one in inner)
+        return " or ".join(_described(member) for member in inner)
     if plain is Literal:
         return " or ".join(map(repr, inner))
     if plain is tuple:
@@ -67,6 +67,6 @@ def _described(wanted: Any) -> str:  # noqa: ANN401 - any type form
 
 def _described_value(value: object) -> str:
     if _is_list(value):
-        kinds = sorted({type(one).__name__ for one in cast("Collection[object]", value)})
+        kinds = sorted({type(item).__name__ for item in cast("Collection[object]", value)})
         return f"a {type(value).__name__} of {' and '.join(kinds) or 'nothing'}"
     return "None" if value is None else type(value).__name__

@@ -105,11 +105,3 @@ class OpenAIWebSearchSection(NativeSection[WebSearchConfig]):
     """Lets the model search the web."""
 
     capability = CAPABILITY
-
-    def __init__(self, *, default_params: WebSearchConfig | None = None) -> None:
-        super().__init__(
-            title="Web search",
-            key="openai_web_search",
-            default_params=default_params or WebSearchConfig(),
-            accepts_overrides=False,
-        )

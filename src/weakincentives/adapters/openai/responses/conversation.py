@@ -6,7 +6,6 @@ It is the adapter's `Connection`, created before anything is sent, and checks th
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +14,6 @@ from weakincentives.adapters.openai.containers.source import ContainerSource, Ev
 from weakincentives.adapters.openai.native_tools.capability import ToolConfigError
 from weakincentives.adapters.openai.responses.history import RequestHistory, encode_json, has_calls_in
 from weakincentives.adapters.openai.responses.parsing import parse_response
-from weakincentives.adapters.openai.responses.streaming import DeltaKind
 from weakincentives.adapters.openai.responses.tool_params import (
     NativeToolParam,
     ToolParams,
@@ -39,7 +37,6 @@ from weakincentives.adapters.turn import ModelReply, ModelRequest, ToolChoice
 from weakincentives.deadlines import Deadline
 from weakincentives.errors import NativeToolError, PromptEvaluationError, ProviderFault
 from weakincentives.prompt import RenderedPrompt, output_schema
-from weakincentives.runtime import ModelProgress
 
 if TYPE_CHECKING:
     from weakincentives.adapters.core import Evaluation
@@ -63,20 +60,12 @@ class _Toolset:
 class ResponsesConversation:
     """Sends the requests of one evaluation, each with the whole history."""
 
-    def __init__(
-        self,
-        evaluation: Evaluation,
-        *,
-        sdk: SdkClient,
-        model: str,
-        config: OpenAIModelConfig,
-        allowed: Collection[str] | None,
-    ) -> None:
+    def __init__(self, evaluation: Evaluation, sdk: SdkClient, model: str, config: OpenAIModelConfig) -> None:
         self._evaluation = evaluation
         self._sdk = sdk
         self._model = model
         self._config = config
-        self._allowed = allowed
+        self._allowed = config.native_tools.get(model)
         self._prompt_name = evaluation.prompt.name
         self._uploads: Uploads | None = None
         self._history = RequestHistory([message(config.prompt_role, evaluation.rendered.text)])
@@ -192,21 +181,8 @@ class ResponsesConversation:
         if key not in self._tools.heads:
             self._tools.heads[key] = encode_json(self._head(request, params))
         seconds = None if request.deadline is None else request.deadline.remaining  # after the uploads of the head
-        on_delta = self._notify_delta if self._config.stream else None
-        return self._sdk.send(self._history.body(self._tools.heads[key]), timeout_seconds=seconds, on_delta=on_delta)
-
-    def _notify_delta(self, kind: DeltaKind, item_id: str, text: str) -> None:
-        session, adapter = self._evaluation.session, self._evaluation.adapter.provider
-        session.notify(
-            ModelProgress(
-                prompt_name=self._prompt_name,
-                adapter=adapter,
-                kind=kind,
-                text=text,
-                item_id=item_id,
-                session_id=session.session_id,
-            )
-        )
+        on_delta = self._evaluation.audit.notify_progress if self._config.stream else None
+        return self._sdk.send(self._history.body(self._tools.heads[key]), timeout=seconds, on_delta=on_delta)
 
     def _head(self, request: ModelRequest, params: ToolParams) -> Wire:
         """The request without its input."""
@@ -254,21 +230,17 @@ class ResponsesConversation:
             what = f"the server refuses it: {fault}. Remove it, or use a model or a server that has it"
             return declaration_error(native[index].declaration, what, self._prompt_name)
         for one in native:
-            container_id = one.capability.container_id(one.wire)
-            if container_id is not None and is_container_expired(fault.status, str(fault), container_id):
-                what = (
-                    f"container {container_id!r} is gone: {fault}. Give the id of another, or no id to have one created"
-                )
+            given_id = one.capability.container_id(one.wire)
+            if given_id is not None and is_container_expired(fault.status, str(fault), given_id):
+                what = f"container {given_id!r} is gone: {fault}. Give the id of another, or no id to have one created"
                 return declaration_error(one.declaration, what, self._prompt_name)
         return None
 
-    def _native_error(self, message: str) -> NativeToolError:
-        return NativeToolError(message, prompt_name=self._prompt_name, phase="request")
+    def _native_error(self, what: str) -> NativeToolError:
+        return NativeToolError(what, prompt_name=self._prompt_name, phase="request")
 
-    def _response_error(self, message: str, response: Wire | None) -> PromptEvaluationError:
-        return PromptEvaluationError(
-            message, prompt_name=self._prompt_name, phase="response", provider_payload=response
-        )
+    def _response_error(self, what: str, response: Wire | None) -> PromptEvaluationError:
+        return PromptEvaluationError(what, prompt_name=self._prompt_name, phase="response", provider_payload=response)
 
 
 def _described(one: NativeToolParam) -> str:

@@ -33,14 +33,10 @@ def convert_result(wanted: Any, result: ToolResult[Any], item: Wire) -> ToolResu
 
 def type_mismatch(tool: Tool[Any, Any], example: ProviderRan) -> str | None:
     """Why the types of a tool cannot hold an example call; None if they can."""
+    params, result = example.params, example.result
     for what, wanted, value, attempt in (
-        ("params", tool.params_type, example.params, lambda: convert_params(tool.params_type, example.params, {})),
-        (
-            "result",
-            tool.result_type,
-            example.result.value,
-            lambda: convert_result(tool.result_type, example.result, {}),
-        ),
+        ("params", tool.params_type, params, lambda: convert_params(tool.params_type, params, {})),
+        ("result", tool.result_type, result.value, lambda: convert_result(tool.result_type, result, {})),
     ):
         try:
             attempt()

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 from weakincentives.adapters.openai.wire import Wire, as_object, as_objects, decode_json, get_str
 from weakincentives.errors import ProviderFault
+from weakincentives.runtime.events import DeltaKind
 
-DeltaKind: TypeAlias = Literal["reasoning", "text", "code", "arguments", "output"]
 OnDelta: TypeAlias = Callable[[DeltaKind, str, str], object]
 """Called with every piece: the kind of its item, the id of its item, and the text."""
 

@@ -48,7 +48,7 @@ class ToolParams:
 
     def owner(self, capability: Capability, item: Wire) -> NativeToolParam | None:
         """The tool that a call belongs to; None for a tool that the server added itself."""
-        slot = capability.slot_of(item)
+        slot = capability.slot(item)
         return next((one for one in self.native if one.declaration.slot == slot), None)
 
     def needs_container(self) -> bool:
@@ -164,8 +164,6 @@ def _native_tool_params(
             yield NativeToolParam(replace(one, slot=capability.slot(wire)), capability, wire)
 
 
-def declaration_error(declared: NativeDeclaration, why: str, prompt_name: str) -> NativeToolError:
+def declaration_error(native: NativeDeclaration, why: str, prompt_name: str) -> NativeToolError:
     """The error about one declaration."""
-    return NativeToolError(
-        f"tool {declared.name!r} ({declared.origin}): {why}", prompt_name=prompt_name, phase="request"
-    )
+    return NativeToolError(f"tool {native.name!r} ({native.origin}): {why}", prompt_name=prompt_name, phase="request")

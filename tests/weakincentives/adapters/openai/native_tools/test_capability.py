@@ -70,7 +70,7 @@ def test_invalid_config_error_names_allowed_values(config, expected):
 def test_capability_defaults():
     paint = Paint()
 
-    assert (paint.slot({}), paint.slot_of({}), paint.choice({})) == ("paint", "paint", {"type": "paint"})
+    assert (paint.slot({}), paint.choice({})) == ("paint", {"type": "paint"})
     assert not paint.needs_container({})
     assert paint.with_container({"type": "paint"}, "cntr_1") == {"type": "paint"}
     paint.check_resources({}, None, ResourceRegistry())
