@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Generator, Mapping
 from contextlib import ExitStack, contextmanager
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 from antwort.api.events import ToolProgress
 from antwort.api.ids import Prefix, new_id
