@@ -55,11 +55,11 @@ SCRIPT = {
         {"when": {"text": "essay"}, "reply": [{"text": "Tea is"}], "finish": "length"},
         {"when": {"text": "forbidden"}, "reply": [{"text": "The tea"}], "finish": "content_filter"},
         {
-            "when": {"text": "patience"},
+            "when": {"text": "retry"},
             "times": 1,
             "reply": [{"fault": {"code": "rate_limit_exceeded", "status": 429, "retry_after": 7, "retryable": True}}],
         },
-        {"when": {"text": "patience"}, "reply": [{"text": "Here you are."}]},
+        {"when": {"text": "retry"}, "reply": [{"text": "Here you are."}]},
         {"when": {"text": "slowly"}, "reply": [{"delay": 60}, {"text": "Too late."}]},
     ],
 }
@@ -67,7 +67,7 @@ SCRIPT = {
 PREPARED_RESPONSES = {
     "greet": [response(message("Hello."))],
     "several": [response(message(VERDICTS))],
-    "patience": [
+    "retry": [
         error(429, "Slow down.", code="rate_limit_exceeded", retry_after="7"),
         response(message("Here you are.")),
     ],
@@ -150,7 +150,7 @@ class OpenAIBackend(Backend):
         (
             "refusal",
             "content_filter",
-            "patience",
+            "retry",
             "slowly",
             "code_interpreter_failures",
             "file_search",

@@ -27,7 +27,7 @@ from antwort.engine.ports import (
     ToolContext,
     ToolDone,
 )
-from antwort.engine.turn import Ask, Emit, NextPiece, Open, Run, Turn
+from antwort.engine.turn import Ask, Emit, NextPiece, Open, Run, TurnLoop
 
 T = TypeVar("T")
 
@@ -113,7 +113,7 @@ class TurnRunner:
         self._hosted = HostedTools(
             {i: HostedTool("file_search", tool, tuple(tool.specs), tool.reads_files) for i, tool in hosted.items()}
         )
-        self.turn = Turn(
+        self.turn = TurnLoop(
             parsed,
             response,
             upstream_model="m",

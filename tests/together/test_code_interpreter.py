@@ -286,7 +286,7 @@ def test_out_of_memory_is_a_failed_call_and_the_next_gets_a_new_sandbox(client):
     again = run(client, "'x' in globals()", previous_response_id=response.id)
     assert calls_of(again)[0].container_id == item.container_id
     assert logs_of(calls_of(again)[0]) == "False"
-    assert "started anew" in again.output_text
+    assert "restarted" in again.output_text
 
 
 def test_an_interpreter_that_exits_is_a_failed_call(client):

@@ -136,7 +136,7 @@ def test_a_server_killed_during_a_call_leaves_no_processes(tmp_path):
             assert response.status == "failed"
             (container,) = again.containers.list().data
             tool = {"type": "code_interpreter", "container": container.id}
-            assert "started anew" in run(again, "1 + 1", tools=[tool]).output_text
+            assert "restarted" in run(again, "1 + 1", tools=[tool]).output_text
 
 
 def event_response(server) -> str:
@@ -165,4 +165,4 @@ def test_a_restarted_sandbox_server(tmp_path):
         server.sandbox.start()
         again = run(client, "'x' in globals()", previous_response_id=broken.id)
         assert "False" in again.output_text
-        assert "started anew" in again.output_text
+        assert "restarted" in again.output_text

@@ -238,7 +238,7 @@ def test_unknown_model_raises_with_phase_request(backend: Backend):
 
 def test_retry_after_is_honoured(backend: Backend):
     clock = ManualClock()
-    answer = backend.adapter("patience", clock=clock).evaluate(text_prompt("Have patience."), session=Session())
+    answer = backend.adapter("retry", clock=clock).evaluate(text_prompt("Please retry."), session=Session())
 
     assert answer.text == "Here you are."
     assert clock.slept == [7]
@@ -539,7 +539,7 @@ def test_every_capability_is_covered():
 
 
 def test_two_messages(backend: Backend):
-    answer = backend.adapter("two_messages").evaluate(verdict_prompt("Think aloud."), session=Session())
+    answer = backend.adapter("two_messages").evaluate(verdict_prompt("Explain it."), session=Session())
 
     assert answer.output == Verdict("done", 3)
     assert answer.text.startswith("Let me think about it.\n\n{")

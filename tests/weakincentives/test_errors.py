@@ -25,8 +25,10 @@ def documented_tree() -> dict[str, str]:
 
 
 def test_docstring_tree_matches_the_classes():
-    ours = {cls.__name__ for cls in ALL}
-    actual = {cls.__name__: next((base.__name__ for base in cls.__bases__ if base.__name__ in ours), "") for cls in ALL}
+    names = {cls.__name__ for cls in ALL}
+    actual = {
+        cls.__name__: next((base.__name__ for base in cls.__bases__ if base.__name__ in names), "") for cls in ALL
+    }
 
     assert documented_tree() == actual
 

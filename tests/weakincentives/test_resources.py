@@ -81,12 +81,12 @@ def test_registry_copies_its_mapping():
 
 
 def test_merge_prefers_the_argument_and_changes_neither():
-    first, second = ResourceRegistry.build({str: "ours", int: 1}), ResourceRegistry.build({str: "theirs"})
+    first, second = ResourceRegistry.build({str: "first", int: 1}), ResourceRegistry.build({str: "second"})
 
     merged = first.merge(second)
 
-    assert (merged.get(str), merged.get(int)) == ("theirs", 1)
-    assert (first.get(str), len(second)) == ("ours", 1)
+    assert (merged.get(str), merged.get(int)) == ("second", 1)
+    assert (first.get(str), len(second)) == ("first", 1)
 
 
 def test_snapshotables_are_distinct():

@@ -14,9 +14,9 @@ import msgspec
 from antwort.api import events as wire
 from antwort.api.events import AnyEvent, to_sse
 from antwort.api.items import Raw, kind_of
+from antwort.api.obfuscation import obfuscate
 from antwort.api.requests import Include
 from antwort.api.responses import Response
-from antwort.api.sse import obfuscate
 from antwort.net.sse import decode_frame, encode_frame
 
 ItemFilter: TypeAlias = Callable[[Raw], Raw]

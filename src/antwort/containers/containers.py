@@ -274,6 +274,7 @@ class Containers:
                                         yield msgspec.structs.replace(step, text=shown)
                                 else:
                                     result = await self._completed(state, record, sandbox, step)
+                                    break  # a fault after the result does not lose it
                         break
                     except SandboxLost as lost:
                         if lost.begun or attempt > 1:

@@ -23,7 +23,7 @@ from antwort.engine.event_buffer import EventBuffer, Frame
 from antwort.engine.hosted_tools import HostedTools
 from antwort.engine.ports import Finished, Model, ModelFault, ModelRequest, Piece, ToolDone
 from antwort.engine.stores import Owner, ResponseNotStored, Store, StoreFault
-from antwort.engine.turn import Ask, Cancelled, Command, Emit, NextPiece, Open, Run, Turn
+from antwort.engine.turn import Ask, Cancelled, Command, Emit, NextPiece, Open, Run, TurnLoop
 from antwort.telemetry import ToolCallSpan
 
 _logger = logging.getLogger(__name__)
@@ -70,7 +70,7 @@ class ResponseRun:
 
     owner: Owner
     context: Context
-    turn: Turn
+    turn: TurnLoop
     model: Model
     tools: HostedTools
     store: Store
@@ -226,8 +226,8 @@ class ResponseRun:
         except StoreFault as fault:
             self.retries.schedule(self._write)
             raise ResponseNotStored(
-                f"The work on response '{self.response.id}' has ended, and its end cannot be stored right now. "
-                "It will be as soon as that is possible: look for it there before you ask again."
+                f"Response '{self.response.id}' has ended and cannot be stored right now; the write is being retried. "
+                "Retrieve it by its id before you send the request again."
             ) from fault
 
     async def _write_in_progress(self, event: AnyEvent) -> None:

@@ -27,7 +27,7 @@ from antwort.engine.event_buffer import Frame
 from antwort.engine.hosted_tools import HostedTool, HostedTools
 from antwort.engine.ports import ChosenModel, Models, ToolContext, ToolRegistry
 from antwort.engine.stores import Owner, Store, StoredResponse, StoreFault
-from antwort.engine.turn import Turn
+from antwort.engine.turn import TurnLoop
 
 _logger = logging.getLogger(__name__)
 
@@ -107,7 +107,7 @@ class Engine:
         attacher = Attacher(owner, self.store, chosen, self.max_attached, tools_read_files=reads_files)
         history = await attacher.history(context)
         hosted = HostedTools(prepared)
-        turn = Turn(
+        turn = TurnLoop(
             request,
             response,
             upstream_model=chosen.upstream_name,

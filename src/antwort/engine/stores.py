@@ -316,11 +316,11 @@ class ContainerStore(Protocol):
         ...
 
     async def expire_least_recently_used(
-        self, owner: Owner, name: str, now: float, spared: Sequence[str] = ()
+        self, owner: Owner, name: str, now: float, excluded: Sequence[str] = ()
     ) -> ContainerRecord | None:
         """Expire the least recently used container of this name; None if there is none.
 
-        Not one of `spared`, and not one that was used after `now`, when the caller computed `spared`.
+        Not one of `excluded`, and not one that was used after `now`, when the caller computed `excluded`.
         """
         ...
 

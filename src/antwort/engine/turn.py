@@ -1,6 +1,6 @@
 """Agent loop of a response, without I/O: ask the model, run its hosted tool calls, repeat until no call is left.
 
-`Turn.run` is a generator. It yields commands, and the driver sends back their results:
+`TurnLoop.run` is a generator. It yields commands, and the driver sends back their results:
 
     Ask(request)          ->  Piece         send a request to the model; the first piece of its reply
     NextPiece()           ->  Piece         the next piece; `Finished` is the last
@@ -102,7 +102,7 @@ class _WrittenCall:
     refusal: str = ""  # why the call is not run; only the model reads it, the client sees no item
 
 
-class Turn:
+class TurnLoop:
     """One response: its state, and the agent loop that advances it."""
 
     def __init__(

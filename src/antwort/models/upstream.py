@@ -131,7 +131,7 @@ class Upstream:
         """The `ModelFault` of an error status."""
         status, error = refusal.status, refusal.error
         _log.warning("upstream_refused", status=status, code=self._clip(error.code), kind=self._clip(error.kind))
-        _log.debug("upstream_said", message=self._clip(error.message))
+        _log.debug("upstream_error", message=self._clip(error.message))
         return upstream_errors.fault_from_response(status, refusal.headers, error, model=model)
 
     async def aclose(self) -> None:
@@ -230,8 +230,8 @@ def _as_faults() -> Generator[None, None, None]:
         _log.warning("upstream_timeout", error=type(error).__name__)
         raise upstream_errors.timed_out() from error
     except (httpx2.TransportError, httpx2.StreamError) as error:
-        _log.warning("upstream_broke_off", error=type(error).__name__)
+        _log.warning("upstream_disconnected", error=type(error).__name__)
         raise upstream_errors.answer_truncated() from error
     except EventTooLong as error:
-        _log.warning("upstream_too_much")
+        _log.warning("upstream_limit_exceeded")
         raise upstream_errors.malformed_answer() from error

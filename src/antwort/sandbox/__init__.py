@@ -13,7 +13,7 @@ from antwort.sandbox.container.reply import ExecReply
 from antwort.sandbox.host.probe import Host, probe
 from antwort.sandbox.pool.pool import Pool
 
-from .errors import SandboxError
+from .errors import SandboxServerError
 from .limits import ContainerLimits, tier
 
-__all__ = ["Container", "ContainerLimits", "ExecReply", "Host", "Pool", "SandboxError", "probe", "tier"]
+__all__ = ["Container", "ContainerLimits", "ExecReply", "Host", "Pool", "SandboxServerError", "probe", "tier"]

@@ -12,7 +12,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from antwort.sandbox.errors import SandboxError
+from antwort.sandbox.errors import SandboxServerError
 from antwort.sandbox.host import parent
 from antwort.sandbox.host import probe as hosts
 from antwort.sandbox.pool.pool import Pool
@@ -60,7 +60,7 @@ def sandbox(
             _, found = asyncio.run(_run_check(found))  # a probe can be wrong; this runs a container
             click.echo(f"antwort sandbox on {address} ({found.summary()})", err=True)
             serve(app, address, min(_MAX_CONNECTIONS, open_files // _FILES_PER_CONNECTION))
-    except SandboxError as error:
+    except SandboxServerError as error:
         raise click.ClickException(str(error)) from error
 
 
@@ -92,7 +92,7 @@ def doctor() -> None:
         console.print("Cgroups are not tested: that would move processes, which only the server does.")
     try:
         output, _ = asyncio.run(_run_check(found))
-    except SandboxError as error:
+    except SandboxServerError as error:
         raise click.ClickException(f"the protections are available, but {error}") from error
     console.print(f"A container was started and returned: {output}")
 

@@ -21,11 +21,11 @@ from __future__ import annotations
 from antwort.net import errors as net
 
 
-class SandboxError(Exception):
+class SandboxServerError(Exception):
     """Base class of the exceptions of this package."""
 
 
-class Unavailable(SandboxError):
+class Unavailable(SandboxServerError):
     """The host's or the server's fault."""
 
 
@@ -49,7 +49,7 @@ class AtCapacity(Unavailable, net.QueueFull):
     """No capacity: the queue is full, or waiting in it timed out."""
 
 
-class Refused(SandboxError):
+class Refused(SandboxServerError):
     """The caller's fault."""
 
 

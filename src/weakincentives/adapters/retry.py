@@ -1,4 +1,7 @@
-"""Retries with exponential back-off and full jitter. The only retries of the client: those of the SDK are disabled."""
+"""Retries with exponential back-off and full jitter. Retries of the SDK are disabled.
+
+Replacing an expired container, which repeats a request once, is in `adapters/openai`.
+"""
 
 from __future__ import annotations
 

@@ -15,10 +15,10 @@ def test_catastrophic_backtracking_times_out():
 
 
 def test_timeout_is_shared_by_all_matches():
-    patience = RegexTimeout(0.0)
+    timeout = RegexTimeout(0.0)
     with pytest.raises(FilesystemError, match="timed out"):
-        patience.matches(compile_pattern("(a|a)+b\\1"), "a" * 60, full=True)
-    assert patience.matches(compile_pattern("a"), "xax", full=False)
+        timeout.matches(compile_pattern("(a|a)+b\\1"), "a" * 60, full=True)
+    assert timeout.matches(compile_pattern("a"), "xax", full=False)
 
 
 @pytest.mark.parametrize("wrong", ["(", "[", "a{2,1}", "(?P<x>", "\\"])

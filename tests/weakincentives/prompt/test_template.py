@@ -232,7 +232,15 @@ def test_find_section_returns_the_first_of_a_type():
             "tool name 'open_section' .* progressive disclosure and by section 'b'",
         ),
     ],
-    ids=["siblings", "far apart", "one section", "native twice", "native in two ways", "native and ours", "our own"],
+    ids=[
+        "siblings",
+        "far apart",
+        "one section",
+        "native twice",
+        "native in two ways",
+        "native and client",
+        "client twice",
+    ],
 )
 def test_name_collision_names_both_origins(sections, collision):
     with pytest.raises(PromptValidationError, match=collision.replace(" .* ", " is declared by ")):

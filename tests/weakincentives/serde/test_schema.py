@@ -47,14 +47,14 @@ class Window(TypedDict):
     high: NotRequired[Annotated[int, "In one that may be missing."]]
 
 
-class Door(msgspec.Struct, rename="camel"):
+class Valve(msgspec.Struct, rename="camel"):
     is_open: Annotated[bool, "In a struct that renames."]
 
 
 @dataclass
-class House:
+class Pump:
     window: Window
-    door: Door
+    valve: Valve
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,13 +133,13 @@ def test_descriptions_at_every_depth(write):
 
 @pytest.mark.parametrize("write", [schema, strict_schema])
 def test_descriptions_of_typed_dicts_and_structs(write):
-    definitions = write(House)["$defs"]
+    definitions = write(Pump)["$defs"]
 
     assert described(definitions["Window"]["properties"]) == {
         "wide": "In a typed dict.",
         "high": "In one that may be missing.",
     }
-    assert described(definitions["Door"]["properties"]) == {"isOpen": "In a struct that renames."}
+    assert described(definitions["Valve"]["properties"]) == {"isOpen": "In a struct that renames."}
 
 
 @pytest.mark.parametrize("write", [schema, strict_schema])
@@ -264,7 +264,7 @@ def test_inherited_fields_are_included_and_class_variables_are_not():
     assert sorted(written["required"]) == ["first", "second"]
 
 
-@pytest.mark.parametrize("as_type", [Described, House, Page[Place], Page[Page[int]], Tree, Anything, Moments, Child])
+@pytest.mark.parametrize("as_type", [Described, Pump, Page[Place], Page[Page[int]], Tree, Anything, Moments, Child])
 def test_schemas_are_valid(as_type):
     Draft202012Validator.check_schema(schema(as_type))
 

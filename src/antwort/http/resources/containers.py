@@ -10,7 +10,7 @@ from urllib.parse import quote
 import msgspec
 from msgspec import UNSET
 from starlette.requests import Request
-from starlette.responses import Response as Answer
+from starlette.responses import Response as HttpResponse
 
 from antwort.api.containers import (
     AddContainerFile,
@@ -49,7 +49,7 @@ from antwort.net.sse import encode_frame
 # ── containers ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def create(request: Request) -> Answer:
+async def create(request: Request) -> HttpResponse:
     """Create a container."""
     body = await read_json(request, CreateContainer)
     check(body)
@@ -63,19 +63,19 @@ async def create(request: Request) -> Answer:
     return json_answer(_container_object(record))
 
 
-async def list_containers(request: Request) -> Answer:
+async def list_containers(request: Request) -> HttpResponse:
     """List containers, including expired ones."""
     query, name = parse_page_query(request), request.query_params.get("name")
     page = await _containers(request).page(owner_of(request), query, name)
     return json_answer(object_page(ContainerPage, page, _container_object))
 
 
-async def retrieve(request: Request) -> Answer:
+async def retrieve(request: Request) -> HttpResponse:
     """Retrieve a container. This counts as a use and resets its idle time."""
     return json_answer(_container_object(await _containers(request).get(owner_of(request), _id(request))))
 
 
-async def delete(request: Request) -> Answer:
+async def delete(request: Request) -> HttpResponse:
     """Delete a container and its files."""
     await _containers(request).delete(owner_of(request), _id(request))
     return json_answer(Deleted(id=_id(request), object="container.deleted"))
@@ -84,7 +84,7 @@ async def delete(request: Request) -> Answer:
 # ── files ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def create_file(request: Request) -> Answer:
+async def create_file(request: Request) -> HttpResponse:
     """Add a file to a container: from this multipart request, or a copy of an uploaded file by id."""
     if not request.headers.get("content-type", "").startswith("multipart/"):
         return await _copy_uploaded_file(request, (await read_json(request, AddContainerFile)).file_id)
@@ -97,23 +97,23 @@ async def create_file(request: Request) -> Answer:
     raise missing_parameter("file")
 
 
-async def _copy_uploaded_file(request: Request, file_id: str) -> Answer:
+async def _copy_uploaded_file(request: Request, file_id: str) -> HttpResponse:
     copying = _containers(request).add_file_id(*_owner_and_id(request), file_id)
     return json_answer(_file_object(await run_until_disconnect(request.receive, copying)))
 
 
-async def list_files(request: Request) -> Answer:
+async def list_files(request: Request) -> HttpResponse:
     """List the files of a container."""
     page = await _containers(request).list_files(*_owner_and_id(request), parse_page_query(request))
     return json_answer(object_page(ContainerFilePage, page, _file_object))
 
 
-async def retrieve_file(request: Request) -> Answer:
+async def retrieve_file(request: Request) -> HttpResponse:
     """Retrieve the metadata of a container file."""
     return json_answer(_file_object(await _containers(request).get_file(*_owner_and_id(request), _file_id(request))))
 
 
-async def get_content(request: Request) -> Answer:
+async def get_content(request: Request) -> HttpResponse:
     """Download the content of a file, as an attachment."""
     containers = _containers(request)
     record = await containers.get_file(*_owner_and_id(request), _file_id(request))
@@ -124,7 +124,7 @@ async def get_content(request: Request) -> Answer:
     )
 
 
-async def delete_file(request: Request) -> Answer:
+async def delete_file(request: Request) -> HttpResponse:
     """Delete a container file."""
     await _containers(request).delete_file(*_owner_and_id(request), _file_id(request))
     return json_answer(Deleted(id=_file_id(request), object="container.file.deleted"))
@@ -133,20 +133,20 @@ async def delete_file(request: Request) -> Answer:
 # ── extensions ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def write_archive(request: Request) -> Answer:
+async def write_archive(request: Request) -> HttpResponse:
     """Extract a tar archive into a container."""
     files = await _containers(request).unpack(*_owner_and_id(request), stream_body(request))
     size = sum(file.bytes for file in files)
     return json_answer(Archived(container_id=_id(request), files=len(files), bytes=size))
 
 
-async def read_archive(request: Request) -> Answer:
+async def read_archive(request: Request) -> HttpResponse:
     """Download all files of a container as a tar archive."""
     content = await _containers(request).pack(*_owner_and_id(request))
     return ByteStream(content, name=f"{_id(request)}.tar", media_type=_TAR, stall_timeout=_stall_timeout(request))
 
 
-async def execute(request: Request) -> Answer:
+async def execute(request: Request) -> HttpResponse:
     """Run code in a container, without a model: wait for the result, or stream what it prints."""
     services, body = services_of(request), await read_json(request, ExecuteCode)
     await _containers(request).require(*_owner_and_id(request))  # a wrong id is an error status, and no event

@@ -6,7 +6,7 @@ import time
 
 import msgspec
 from starlette.requests import Request
-from starlette.responses import Response as Answer
+from starlette.responses import Response as HttpResponse
 
 from antwort.api.errors import ApiError, invalid, not_found
 from antwort.api.ids import new_id
@@ -23,7 +23,7 @@ from antwort.http.services import owner_of, services_of
 from antwort.telemetry import audit
 
 
-async def create(request: Request) -> Answer:
+async def create(request: Request) -> HttpResponse:
     """Create a conversation, optionally with items."""
     body = await read_json(request, CreateConversation)
     items = await _parse_items(request, body.items or [])
@@ -34,12 +34,12 @@ async def create(request: Request) -> Answer:
     return json_answer(_conversation_object(record))
 
 
-async def retrieve(request: Request) -> Answer:
+async def retrieve(request: Request) -> HttpResponse:
     """Retrieve a conversation, without its items."""
     return json_answer(_conversation_object(await _get_record(request)))
 
 
-async def update(request: Request) -> Answer:
+async def update(request: Request) -> HttpResponse:
     """Replace the metadata of a conversation."""
     body = await read_json(request, UpdateConversation)
     identifier = _id(request)
@@ -51,7 +51,7 @@ async def update(request: Request) -> Answer:
     return json_answer(_conversation_object(record))
 
 
-async def delete(request: Request) -> Answer:
+async def delete(request: Request) -> HttpResponse:
     """Delete a conversation and its items."""
     identifier = _id(request)
     if not await services_of(request).store.delete_conversation(owner_of(request), identifier):
@@ -60,7 +60,7 @@ async def delete(request: Request) -> Answer:
     return json_answer(Deleted(id=identifier, object="conversation.deleted"))
 
 
-async def add_items(request: Request) -> Answer:
+async def add_items(request: Request) -> HttpResponse:
     """Append items to a conversation."""
     view, body = services_of(request).view(parse_include(request)), await read_json(request, AddItems)
     await _get_record(request)
@@ -72,7 +72,7 @@ async def add_items(request: Request) -> Answer:
     return json_answer(item_page(RecordPage(items, has_more=False), view))
 
 
-async def list_items(request: Request) -> Answer:
+async def list_items(request: Request) -> HttpResponse:
     """List the items of a conversation."""
     view, query = services_of(request).view(parse_include(request)), parse_page_query(request)
     page = await services_of(request).store.list_items(owner_of(request), _id(request), query)
@@ -81,7 +81,7 @@ async def list_items(request: Request) -> Answer:
     return json_answer(item_page(page, view))
 
 
-async def retrieve_item(request: Request) -> Answer:
+async def retrieve_item(request: Request) -> HttpResponse:
     """Retrieve an item of a conversation."""
     view, item_id = services_of(request).view(parse_include(request)), request.path_params["item_id"]
     item = await services_of(request).store.get_item(owner_of(request), _id(request), item_id)
@@ -90,7 +90,7 @@ async def retrieve_item(request: Request) -> Answer:
     return json_answer(view.item(item))
 
 
-async def delete_item(request: Request) -> Answer:
+async def delete_item(request: Request) -> HttpResponse:
     """Delete an item; returns the conversation."""
     record, item_id = await _get_record(request), request.path_params["item_id"]
     if not await services_of(request).store.delete_item(owner_of(request), record.id, item_id):

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import msgspec
 from starlette.requests import Request
-from starlette.responses import Response as Answer
+from starlette.responses import Response as HttpResponse
 
 from antwort.api.errors import invalid, missing_parameter, not_found
 from antwort.api.ids import new_id
@@ -36,7 +36,7 @@ _SPOOL_SIZE = 1024 * 1024
 Fields: TypeAlias = dict[str, str]
 
 
-async def create(request: Request) -> Answer:
+async def create(request: Request) -> HttpResponse:
     """Upload a file. An aborted or oversized upload leaves nothing behind."""
     services = services_of(request)
     upload = await receive_upload(request, services.config.server.max_file)
@@ -71,19 +71,19 @@ async def _read_chunks(file: IO[bytes]) -> AsyncIterator[bytes]:
         yield chunk
 
 
-async def list_files(request: Request) -> Answer:
+async def list_files(request: Request) -> HttpResponse:
     """List files."""
     query = parse_page_query(request, max_limit=MAX_LIMIT, default_limit=MAX_LIMIT)
     page = await services_of(request).store.list_files(owner_of(request), query, request.query_params.get("purpose"))
     return json_answer(object_page(FilePage, page, _file_object))
 
 
-async def retrieve(request: Request) -> Answer:
+async def retrieve(request: Request) -> HttpResponse:
     """Retrieve the metadata of a file."""
     return json_answer(_file_object(await _get_record(request)))
 
 
-async def content(request: Request) -> Answer:
+async def content(request: Request) -> HttpResponse:
     """Download the content of a file, as an attachment."""
     record = await _get_record(request)
     chunks = await services_of(request).store.read_file(owner_of(request), record.id)
@@ -103,7 +103,7 @@ async def _as_generator(chunks: AsyncIterator[bytes]) -> AsyncGenerator[bytes, N
         yield chunk
 
 
-async def delete(request: Request) -> Answer:
+async def delete(request: Request) -> HttpResponse:
     """Delete a file."""
     identifier = request.path_params["file_id"]
     if not await services_of(request).store.delete_file(owner_of(request), identifier):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from starlette.requests import Request
-from starlette.responses import Response as Answer
+from starlette.responses import Response as HttpResponse
 
 from antwort.api.errors import unavailable
 from antwort.api.objects import Health
@@ -12,13 +12,13 @@ from antwort.http.openapi import ApiRoute, Operation
 from antwort.http.services import services_of
 
 
-async def healthz(request: Request) -> Answer:
+async def healthz(request: Request) -> HttpResponse:
     """Liveness: the process answers."""
     del request
     return json_answer(Health(status="ok"))
 
 
-async def readyz(request: Request) -> Answer:
+async def readyz(request: Request) -> HttpResponse:
     """Readiness: the server is not shutting down, and its store is writable."""
     services = services_of(request)
     if services.stopping:
@@ -27,10 +27,10 @@ async def readyz(request: Request) -> Answer:
     return json_answer(Health(status="ready"))
 
 
-async def metrics(request: Request) -> Answer:
+async def metrics(request: Request) -> HttpResponse:
     """Prometheus metrics. Requires an API key."""
     body, content_type = services_of(request).metrics.render()
-    return Answer(body, headers={"content-type": content_type})
+    return HttpResponse(body, headers={"content-type": content_type})
 
 
 routes = [

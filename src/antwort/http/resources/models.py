@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from starlette.requests import Request
-from starlette.responses import Response as Answer
+from starlette.responses import Response as HttpResponse
 
 from antwort.api.errors import ApiError
 from antwort.api.objects import ModelList, ModelObject
@@ -12,13 +12,13 @@ from antwort.http.openapi import ApiRoute, Operation
 from antwort.http.services import services_of
 
 
-async def list_models(request: Request) -> Answer:
+async def list_models(request: Request) -> HttpResponse:
     """List the models."""
     names = services_of(request).models.names()
     return json_answer(ModelList(data=[ModelObject(id=name) for name in names]))
 
 
-async def retrieve(request: Request) -> Answer:
+async def retrieve(request: Request) -> HttpResponse:
     """Retrieve a model."""
     name = request.path_params["model"]
     if name not in services_of(request).models.names():

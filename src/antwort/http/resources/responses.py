@@ -9,7 +9,7 @@ from typing import TypedDict
 
 import msgspec
 from starlette.requests import Request
-from starlette.responses import Response as Answer
+from starlette.responses import Response as HttpResponse
 
 from antwort.api.errors import ApiError, invalid, not_found
 from antwort.api.events import FINAL_EVENTS, AnyEvent, ErrorEvent, ResponseFailed, to_sse
@@ -37,7 +37,7 @@ from antwort.net.disconnect import run_until_disconnect
 from antwort.telemetry import audit
 
 
-async def create(request: Request) -> Answer:
+async def create(request: Request) -> HttpResponse:
     """Create a response: wait for it, stream it, or run it in the background."""
     services, asked = services_of(request), await read_json(request, CreateResponse)
     with ExitStack() as cleanup:
@@ -113,7 +113,7 @@ def _timeouts(services: Services) -> _Timeouts:
 # ── retrieve, delete, cancel ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def retrieve(request: Request) -> Answer:
+async def retrieve(request: Request) -> HttpResponse:
     """Retrieve a response; or stream its events after a sequence number."""
     wants_events, after = parse_boolean(request, "stream"), parse_integer(request, "starting_after", -1)
     include, obfuscation = parse_include(request), parse_boolean(request, "include_obfuscation", default=True)
@@ -131,7 +131,7 @@ def _stored_include(stored: StoredResponse) -> frozenset[str]:
     return frozenset(stored.request.get("include") or ())
 
 
-async def delete(request: Request) -> Answer:
+async def delete(request: Request) -> HttpResponse:
     """Delete a response. A running one is cancelled first."""
     stored, services = await _get_stored(request), services_of(request)
     identifier = stored.response.id
@@ -141,7 +141,7 @@ async def delete(request: Request) -> Answer:
     return json_answer(Deleted(id=identifier, object="response"))
 
 
-async def cancel(request: Request) -> Answer:
+async def cancel(request: Request) -> HttpResponse:
     """Cancel a background response. One that has finished is unchanged."""
     stored, services = await _get_stored(request), services_of(request)
     if not stored.response.background:
@@ -158,7 +158,7 @@ async def cancel(request: Request) -> Answer:
     return json_answer(view.response(now))
 
 
-async def input_items(request: Request) -> Answer:
+async def input_items(request: Request) -> HttpResponse:
     """List the input items of a response."""
     query, identifier = parse_page_query(request), request.path_params["response_id"]
     view = services_of(request).view(parse_include(request))
@@ -168,7 +168,7 @@ async def input_items(request: Request) -> Answer:
     return json_answer(item_page(page, view))
 
 
-async def input_tokens(request: Request) -> Answer:
+async def input_tokens(request: Request) -> HttpResponse:
     """Count the input tokens of a request."""
     body = await read_json(request, CountTokens)
     tokens = await services_of(request).engine.count_tokens(owner_of(request), body.as_request())

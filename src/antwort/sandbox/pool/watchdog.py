@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from antwort.sandbox.container.container import Container
-from antwort.sandbox.errors import SandboxError
+from antwort.sandbox.errors import SandboxServerError
 from antwort.sandbox.host.process import descendants
 
 TICK_SECONDS: Final = 0.1
@@ -46,7 +46,7 @@ def _find_over_limit(containers: list[Container], *, has_cgroups: bool) -> list[
                 found.append((container, "oom"))
             elif container.has_namespaces and _count_sockets(container) > MAX_SOCKETS:
                 found.append((container, f"it had more than {MAX_SOCKETS} sockets open"))
-        except (SandboxError, OSError, IndexError, ValueError):
+        except (SandboxServerError, OSError, IndexError, ValueError):
             continue  # it ended meanwhile; check the others
     return found
 

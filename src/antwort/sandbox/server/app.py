@@ -19,7 +19,7 @@ from starlette.routing import Route
 from antwort.net.disconnect import run_until_disconnect
 from antwort.net.errors import NetError, QueueFull, SizeLimitExceeded
 from antwort.net.fair_semaphore import FairSemaphore
-from antwort.sandbox.errors import Ended, NotFound, SandboxError, TooLarge, Unavailable
+from antwort.sandbox.errors import Ended, NotFound, SandboxServerError, TooLarge, Unavailable
 from antwort.sandbox.host import probe as hosts
 from antwort.sandbox.limits import ContainerLimits, tier
 from antwort.sandbox.packages.manager import PackageManager
@@ -36,7 +36,7 @@ from .stream import INTERNAL_ERROR, stream_execution
 
 _CLIENT_CLOSED: Final = 499
 _BAD_REQUEST: Final = 400
-_STATUSES: Final[tuple[tuple[type[SandboxError | NetError], int], ...]] = (
+_STATUSES: Final[tuple[tuple[type[SandboxServerError | NetError], int], ...]] = (
     (QueueFull, 429),
     (Unavailable, 503),
     (NotFound, 404),
@@ -105,7 +105,12 @@ def make_app(settings: SandboxSettings, host: hosts.Host | None = None) -> Starl
         Route("/sessions/{session}/interrupt", _interrupt, methods=["POST"]),
         *files.ROUTES,
     ]
-    handlers = {SandboxError: _on_error, NetError: _on_error, ClientDisconnect: _client_closed, 500: _internal_error}
+    handlers = {
+        SandboxServerError: _on_error,
+        NetError: _on_error,
+        ClientDisconnect: _client_closed,
+        500: _internal_error,
+    }
     if settings.token:
         auth = Middleware(BearerTokenMiddleware, token=settings.token)
     else:

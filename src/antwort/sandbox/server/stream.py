@@ -14,7 +14,7 @@ from starlette.responses import StreamingResponse
 from antwort.net.errors import NetError
 from antwort.net.sse import KEEP_ALIVE, encode_frame
 from antwort.sandbox.container.capture import StreamName
-from antwort.sandbox.errors import SandboxError
+from antwort.sandbox.errors import SandboxServerError
 
 from .sessions import SessionExecRequest, Sessions
 
@@ -42,7 +42,7 @@ async def _frames(sessions: Sessions, session_id: str, exec_request: SessionExec
             with sessions.using(session_id) as session:
                 reply = await sessions.execute(session, exec_request, queue.add_output)
             queue.put("result", reply.report())
-        except (SandboxError, NetError) as error:
+        except (SandboxServerError, NetError) as error:
             queue.put("error", {"error": str(error)})
         except Exception:  # the status of the response has been sent: a 500 is not possible
             _logger.exception("a streamed call failed")

@@ -79,7 +79,7 @@ def touch(rows: TenantRows, container_id: str, now: float) -> ContainerRecord | 
     return get(rows, container_id, now)
 
 
-def give_sandbox(rows: TenantRows, container_id: str, sandbox: str) -> bool:
+def set_sandbox(rows: TenantRows, container_id: str, sandbox: str) -> bool:
     """Assign a new sandbox; it has no files."""
     key = _running_key(rows, container_id)
     if key is None:
@@ -88,14 +88,14 @@ def give_sandbox(rows: TenantRows, container_id: str, sandbox: str) -> bool:
     return True
 
 
-def lose_sandbox(rows: TenantRows, container_id: str, why: str) -> None:
+def mark_sandbox_lost(rows: TenantRows, container_id: str, why: str) -> None:
     """Record the loss of the sandbox and its files."""
     key = _running_key(rows, container_id)
     if key is not None:
         _replace_sandbox(rows, key, "sandbox = NULL, lost = :why", why=why)
 
 
-def lose_sandboxes(connection: sqlite3.Connection, why: str) -> list[OwnedRecord]:
+def mark_all_lost(connection: sqlite3.Connection, why: str) -> list[OwnedRecord]:
     """The same for the containers of all tenants."""
     having = "status = 'running' AND sandbox IS NOT NULL"
     connection.execute(f"DELETE FROM container_files WHERE container IN (SELECT key FROM containers WHERE {having})")  # noqa: S608 - a constant condition
@@ -117,17 +117,17 @@ def expire(connection: sqlite3.Connection, now: float) -> list[OwnedRecord]:
     return _update_all_tenants(connection, f"SET status = 'expired', sandbox = NULL WHERE {_IS_EXPIRED}", now=now)
 
 
-def expire_idlest(rows: TenantRows, name: str, now: float, excluded: Sequence[str]) -> ContainerRecord | None:
+def expire_lru(rows: TenantRows, name: str, now: float, excluded: Sequence[str]) -> ContainerRecord | None:
     """Expire the least recently used container of the tenant early. One used since `now` is not a candidate."""
     found = rows.fetchone(
         "UPDATE containers SET status = 'expired', sandbox = NULL WHERE tenant = :tenant AND key ="  # noqa: S608 - only constant names
         " (SELECT key FROM containers"
         f" WHERE tenant = :tenant AND name = :name AND {_IS_LIVE} AND last_active_at <= :now"
-        " AND id NOT IN (SELECT value FROM json_each(:spared))"
+        " AND id NOT IN (SELECT value FROM json_each(:excluded))"
         f" ORDER BY last_active_at, key LIMIT 1) RETURNING {_COLUMNS}",
         name=name,
         now=now,
-        spared=msgspec.json.encode(list(excluded)).decode(),
+        excluded=msgspec.json.encode(list(excluded)).decode(),
     )
     return None if found is None else _decode(found)
 

@@ -225,13 +225,13 @@ class SqliteStore:
         return await self._database.write(owner, lambda rows: containers.touch(rows, container_id, now))
 
     async def set_sandbox(self, owner: Owner, container_id: str, sandbox: str) -> bool:
-        return await self._database.write(owner, lambda rows: containers.give_sandbox(rows, container_id, sandbox))
+        return await self._database.write(owner, lambda rows: containers.set_sandbox(rows, container_id, sandbox))
 
     async def mark_sandbox_lost(self, owner: Owner, container_id: str, why: str) -> None:
-        await self._database.write(owner, lambda rows: containers.lose_sandbox(rows, container_id, why))
+        await self._database.write(owner, lambda rows: containers.mark_sandbox_lost(rows, container_id, why))
 
     async def mark_all_sandboxes_lost(self, why: str) -> list[tuple[Owner, ContainerRecord]]:
-        return await self._database.write_all_tenants(lambda connection: containers.lose_sandboxes(connection, why))
+        return await self._database.write_all_tenants(lambda connection: containers.mark_all_lost(connection, why))
 
     async def delete_container(self, owner: Owner, container_id: str) -> bool:
         return await self._database.write(owner, lambda rows: rows.delete("containers", container_id))
@@ -243,10 +243,10 @@ class SqliteStore:
         return await self._database.write_all_tenants(lambda connection: containers.expire(connection, now))
 
     async def expire_least_recently_used(
-        self, owner: Owner, name: str, now: float, spared: Sequence[str] = ()
+        self, owner: Owner, name: str, now: float, excluded: Sequence[str] = ()
     ) -> ContainerRecord | None:
-        excluded = list(spared)
-        return await self._database.write(owner, lambda rows: containers.expire_idlest(rows, name, now, excluded))
+        excluded = list(excluded)
+        return await self._database.write(owner, lambda rows: containers.expire_lru(rows, name, now, excluded))
 
     async def forget_containers(self, before: float) -> int:
         return await self._database.write_all_tenants(lambda connection: containers.delete_expired(connection, before))

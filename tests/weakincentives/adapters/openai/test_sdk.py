@@ -124,9 +124,9 @@ def test_request_times_out_after_the_given_seconds():
     assert caught.value.status is None
 
 
-@pytest.mark.parametrize("patience, wanted", [(600, 5), (3, 3), (None, 5)])
-def test_request_timeout_is_the_smaller_one(patience, wanted):
-    with OpenAI(base_url="http://127.0.0.1:1", api_key="none", timeout=patience) as client:
+@pytest.mark.parametrize("timeout, wanted", [(600, 5), (3, 3), (None, 5)])
+def test_request_timeout_is_the_smaller_one(timeout, wanted):
+    with OpenAI(base_url="http://127.0.0.1:1", api_key="none", timeout=timeout) as client:
         assert request_timeout(client, 5) == wanted
 
 

@@ -23,7 +23,7 @@ _NO_OUTPUT: Final = "(no output)"
 _MAX_LISTED_FILES: Final = 20
 
 SANDBOX_RESTARTED: Final = (
-    "[The sandbox was started anew since the last call: variables and files from before are gone. "
+    "[The sandbox was restarted since the last call: variables and files from before are gone. "
     "The user's own files are copied there again; define again what else you need.]"
 )
 STATE_LOST: Final = "Its variables and files are gone; the next call starts in an empty sandbox."

@@ -191,7 +191,7 @@ async def test_a_later_response_copies_files_again_after_the_loss_of_the_sandbox
     container = (await tool.open("", "")).item["container_id"]
     await env.sandboxes.kill_all()
     later = await prepared(env, message(), history=(given, earlier(container)))
-    assert "started anew" in (await run_code(later, "'x' in globals()")).text  # this call detects the loss
+    assert "restarted" in (await run_code(later, "'x' in globals()")).text  # this call detects the loss
     assert (await run_code(later, "open('b.txt').read()")).text == "'old'"
 
 
@@ -216,8 +216,8 @@ async def test_a_deleted_auto_container_is_replaced_by_the_next_call(env):
     assert "not found" in (await run_call(late, "1")).text
     result = await run_code(tool, "'x' in globals(), open('a.txt').read()")
     assert "(False, 'given')" in result.text
-    assert "started anew" in result.text
-    assert "started anew" not in (await run_code(tool, "1")).text
+    assert "restarted" in result.text
+    assert "restarted" not in (await run_code(tool, "1")).text
 
 
 async def test_a_deleted_named_container_is_not_replaced(env):

@@ -114,7 +114,7 @@ def test_the_text_lists_the_files_that_were_written():
 def test_the_text_says_that_the_sandbox_was_restarted():
     done = done_of(printed("x\n"), restarted=True)
 
-    assert done.text.startswith("[The sandbox was started anew")
+    assert done.text.startswith("[The sandbox was restarted")
     assert done.item["outputs"] == [logs("x\n")]
 
 

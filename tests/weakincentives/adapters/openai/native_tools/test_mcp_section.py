@@ -18,7 +18,7 @@ from weakincentives.adapters.turn import ToolOutput
 from weakincentives.errors import PromptValidationError
 from weakincentives.prompt import Prompt
 
-NOBODY: Any = None
+NO_CONTEXT: Any = None
 DOCS = McpConfig(
     server_label="docs", server_url="https://docs.example/mcp", authorization="secret", headers={"x": "secret"}
 )
@@ -114,7 +114,7 @@ def test_approval_is_decided_by_approve_and_denied_by_default(approve, decision,
 
     assert isinstance(reading, ClientMustRun)
     assert reading.params == McpApproval("docs", "search", '{"q": "tea"}')
-    result = reading.run(NOBODY)
+    result = reading.run(NO_CONTEXT)
     assert result.success
     answer = reading.answer(ToolOutput("mcpr_1", "docs", result.render(), success=True, value=result.value))
     assert answer == {

@@ -30,7 +30,7 @@ class Telepathy(Capability):
         return {"distance": config.distance}
 
     def parse_call(self, item, response, config):
-        return ProviderRan(item["thought"], ToolResult("heard"))
+        return ProviderRan(item["thought"], ToolResult("received"))
 
 
 CAPABILITY = Telepathy()
@@ -81,4 +81,4 @@ def test_new_section_module_is_found(tmp_path):
     program = [sys.executable, "-c", textwrap.dedent(PROGRAM), str(tmp_path)]
     output = subprocess.check_output(program, text=True)
 
-    assert json.loads(output) == [[{"type": "telepathy", "distance": 7}], "telepathy", "tea", "heard"]
+    assert json.loads(output) == [[{"type": "telepathy", "distance": 7}], "telepathy", "tea", "received"]

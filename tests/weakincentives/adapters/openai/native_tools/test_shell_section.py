@@ -18,7 +18,7 @@ from weakincentives.filesystem import Filesystem, HostMount, InMemoryFilesystem
 from weakincentives.resources import ResourceRegistry
 from weakincentives.tools import CommandOutput, JailedShell, ShellCall, ShellResult
 
-NOBODY: Any = None
+NO_CONTEXT: Any = None
 LOCAL = {"type": "shell", "environment": {"type": "local"}}
 
 
@@ -111,7 +111,7 @@ def test_host_commands_run_in_the_executor_with_one_output_each():
     assert isinstance(reading, ClientMustRun)
     assert reading.params == ShellCall(("ls", "false"), 500, 10)
     assert not reading.undone_on_failure
-    result = reading.run(NOBODY)
+    result = reading.run(NO_CONTEXT)
     assert result.value == ShellResult((CommandOutput("ran ls"), CommandOutput("ran false")))
     assert reading.answer(ToolOutput("call_1", "shell", "", success=True, value=result.value)) == {
         "type": "shell_call_output",
@@ -147,7 +147,7 @@ def test_timeout_outcome():
 
 
 def test_executor_with_missing_outputs_is_an_error():
-    result = run(ShellCall(("a", "b")), lambda call, *, context: [CommandOutput()], NOBODY)
+    result = run(ShellCall(("a", "b")), lambda call, *, context: [CommandOutput()], NO_CONTEXT)
 
     assert (result.success, result.message) == (False, "the executor answered 1 of 2 commands.")
 

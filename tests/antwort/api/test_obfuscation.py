@@ -5,7 +5,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antwort.api.sse import obfuscate
+from antwort.api.obfuscation import obfuscate
 from antwort.net.sse import decode_frame, encode_frame
 
 
