@@ -1,6 +1,6 @@
 """Exceptions of the sandbox, grouped by whose fault they are.
 
-    SandboxError
+    SandboxServerError
     ├── Unavailable            the host or the server: the request itself is valid
     │   ├── WeakHost           a protection is missing and was not waived
     │   ├── CannotStart        a zygote or container did not start

@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Final
 
 from antwort.containers.sandboxes.port import (
+    IncompleteReply,
     JailUnavailable,
     Sandbox,
     SandboxError,
-    SandboxServerError,
     SandboxUnavailable,
 )
 from antwort.containers.sandboxes.remote import RemoteSandboxes
@@ -74,7 +74,7 @@ class LocalSandboxes:
             left = max(0.0, deadline - loop.time())
             try:
                 return await child.sandboxes.acquire(tenant=tenant, memory_limit=memory_limit, timeout=left)
-            except SandboxServerError:
+            except IncompleteReply:
                 if not await child.has_exited():
                     raise
 

@@ -3,7 +3,7 @@
     SandboxError
     ├── SandboxLost                 the sandbox or its server died: its content is gone, a new one can be acquired
     ├── SandboxUnavailable          not now: no capacity, no reply. Worth a retry; nothing is lost
-    │   ├── SandboxServerError      no complete reply: it is unknown whether the request was executed
+    │   ├── IncompleteReply      no complete reply: it is unknown whether the request was executed
     │   │   ├── SandboxConnectError     no connection: the request was not sent
     │   │   ├── SandboxTimeout
     │   │   └── SandboxProtocolError    the connection broke, or the reply is malformed
@@ -53,23 +53,23 @@ class SandboxUnavailable(SandboxError):
     metric_label = "fault"
 
 
-class SandboxServerError(SandboxUnavailable):
+class IncompleteReply(SandboxUnavailable):
     """No complete reply of the sandbox server. It is unknown whether it executed the request."""
 
     metric_label = "noanswer"
 
 
-class SandboxConnectError(SandboxServerError):
+class SandboxConnectError(IncompleteReply):
     """No connection to the sandbox server: the request was not sent."""
 
     metric_label = "unreached"
 
 
-class SandboxTimeout(SandboxServerError):
+class SandboxTimeout(IncompleteReply):
     """The sandbox server did not answer in time."""
 
 
-class SandboxProtocolError(SandboxServerError):
+class SandboxProtocolError(IncompleteReply):
     """The connection to the sandbox server broke, or its reply is malformed."""
 
 

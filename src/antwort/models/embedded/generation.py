@@ -35,6 +35,7 @@ _MAX_TOKENS: Final = 2048
 _FORCED_ANSWER_START: Final = "The answer is"
 _ANY_OBJECT: Final[dict[str, Any]] = {"type": "object"}
 _MAX_INTEGER: Final = 2**53 - 1
+_OPEN_KEYWORDS = frozenset({"additionalProperties", "allOf", "anyOf", "oneOf", "patternProperties", "$ref"})
 _VALUE_KEYWORDS: Final = {"const", "default", "enum", "examples"}
 
 _Phase: TypeAlias = Literal["choose", "text", "json", "code", "arguments", "done"]
@@ -60,21 +61,28 @@ class CompletionEnd(Struct, frozen=True):
     output_tokens: int = 0
 
 
-def bound_integers(schema: dict[str, Any]) -> dict[str, Any]:
-    """Add bounds to the integers of a schema: without them the grammar allows an endless sequence of digits."""
+def bound_schema(schema: dict[str, Any], *, close: bool = True) -> dict[str, Any]:
+    """Bound integers and close objects: otherwise the grammar allows endless digits and endless invented keys."""
     limits: dict[str, Any] = {}
     if schema.get("type") == "integer":
         limits |= {} if "exclusiveMinimum" in schema else {"minimum": -_MAX_INTEGER}
         limits |= {} if "exclusiveMaximum" in schema else {"maximum": _MAX_INTEGER}
-    return {**limits, **{name: part if name in _VALUE_KEYWORDS else _bound_part(part) for name, part in schema.items()}}
+    if close and schema.get("type") == "object" and schema.get("properties") and not _OPEN_KEYWORDS & schema.keys():
+        limits["additionalProperties"] = False
+    parts = {
+        # The members of `allOf` share their keys: closing one would forbid the keys of the others.
+        name: part if name in _VALUE_KEYWORDS else _bound_part(part, close=close and name != "allOf")
+        for name, part in schema.items()
+    }
+    return {**limits, **parts}
 
 
-def _bound_part(part: object) -> object:
+def _bound_part(part: object, *, close: bool) -> object:
     match part:
         case dict():
-            return bound_integers(cast("dict[str, Any]", part))
+            return bound_schema(cast("dict[str, Any]", part), close=close)
         case list():
-            return [_bound_part(item) for item in cast("list[object]", part)]
+            return [_bound_part(item, close=close) for item in cast("list[object]", part)]
         case _:
             return part
 
@@ -166,12 +174,12 @@ class Generation:
             case "text":
                 stop = tuple(tool.opening for tool in self._tools)
             case "json":
-                schema = bound_integers(self._schema() or _ANY_OBJECT)
+                schema = bound_schema(self._schema() or _ANY_OBJECT)
             case "code":
                 stop = _FENCE_CLOSINGS
             case "arguments":
                 parameters = self._call.spec.parameters if self._call is not None else None
-                schema = bound_integers(parameters or _ANY_OBJECT)
+                schema = bound_schema(parameters or _ANY_OBJECT)
         limit = _MAX_TOKENS if self._tokens_left is None else max(1, min(_MAX_TOKENS, self._tokens_left))
         return CompletionRequest(prompt=self._prompt, stop=stop, schema=schema, grammar=grammar, max_tokens=limit)
 

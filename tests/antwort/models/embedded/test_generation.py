@@ -8,7 +8,7 @@ import pytest
 from antwort.api.items import read
 from antwort.api.requests import JsonObjectFormat, JsonSchemaFormat
 from antwort.engine.ports import CallPiece, Finished, FunctionSpec, ModelRequest, MustCall, TextPiece
-from antwort.models.embedded.generation import CompletionEnd, Generation, bound_integers
+from antwort.models.embedded.generation import CompletionEnd, Generation, bound_schema
 from antwort.models.embedded.prompt import FEW_SHOTS
 from antwort.testing.model import fold
 
@@ -88,7 +88,7 @@ def test_a_tool_fence_becomes_a_call_constrained_by_its_schema():
     )
 
     assert text.stop == ("```python\n", "```get_weather\n")
-    assert block.schema == WEATHER.parameters
+    assert block.schema == {**(WEATHER.parameters or {}), "additionalProperties": False}
     assert [(call.name, call.arguments) for call in answer.calls] == [("get_weather", '{"city": "Rome"}')]
     assert answer.reason == "calls"
 
@@ -97,7 +97,7 @@ def test_a_json_answer_is_constrained_by_its_schema():
     wanted = JsonSchemaFormat(name="sum", schema=SCHEMA)
     answer, (completion,) = run(make_generation(format=wanted), (['{"total": 1}'], CompletionEnd()))
 
-    assert (completion.prompt, completion.schema) == ("<prompt>```json\n", bound_integers(SCHEMA))
+    assert (completion.prompt, completion.schema) == ("<prompt>```json\n", bound_schema(SCHEMA))
     assert (answer.text, answer.reason) == ('{"total": 1}', "stop")
     _, (completion,) = run(make_generation(format=JsonObjectFormat()), (["{}"], CompletionEnd()))
     assert completion.schema == {"type": "object"}
@@ -106,7 +106,7 @@ def test_a_json_answer_is_constrained_by_its_schema():
 def test_integers_are_bounded():
     schema = {"anyOf": [{"type": "integer"}, {"type": "integer", "maximum": 9}], "type": "integer"}
 
-    assert bound_integers(schema) == {
+    assert bound_schema(schema) == {
         "minimum": 1 - 2**53,
         "maximum": 2**53 - 1,
         "anyOf": [
@@ -115,6 +115,21 @@ def test_integers_are_bounded():
         ],
         "type": "integer",
     }
+
+
+def test_objects_are_closed_unless_the_schema_says_otherwise():
+    name = {"type": "string"}
+    inner = {"type": "object", "properties": {"name": name}}
+    schema = {"type": "object", "properties": {"a": inner, "properties": name}}
+    given = {"type": "object", "properties": {"name": name}, "additionalProperties": True}
+
+    closed = bound_schema(schema)
+    assert closed["additionalProperties"] is False
+    assert closed["properties"]["a"] == {"additionalProperties": False, **inner}
+    assert set(closed["properties"]) == {"a", "properties"}
+    assert bound_schema(given) == given
+    assert bound_schema({"type": "object"}) == {"type": "object"}
+    assert bound_schema({"allOf": [inner, inner]}) == {"allOf": [inner, inner]}
 
 
 def test_before_a_json_answer_a_call_is_forced_if_there_is_a_code_tool():
@@ -189,7 +204,7 @@ def test_after_too_many_errors_an_answer_is_forced():
     assert (answer.text, answer.reason, answer.calls) == ("The answer is not known.", "stop", ())
 
     answer, (completion,) = run(make_generation(CODE, failed=4, format=FORMAT), (['{"total": 1}'], CompletionEnd()))
-    assert (completion.schema, answer.text) == (bound_integers(SCHEMA), '{"total": 1}')
+    assert (completion.schema, answer.text) == (bound_schema(SCHEMA), '{"total": 1}')
 
 
 def test_the_file_listing_is_forced_first_and_then_code():

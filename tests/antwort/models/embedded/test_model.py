@@ -7,7 +7,7 @@ from antwort.api.items import read
 from antwort.api.requests import JsonSchemaFormat
 from antwort.engine.ports import FunctionSpec, ModelFault, ModelRequest, TextPiece
 from antwort.models.embedded import Embedded, Supervisor
-from antwort.models.embedded.generation import bound_integers
+from antwort.models.embedded.generation import bound_schema
 from antwort.testing.model import FREE_TEXT_TOOL, WEATHER_TOOL, ModelConformance, collect, fold, make_request
 
 pytestmark = pytest.mark.anyio
@@ -76,7 +76,7 @@ async def test_with_schema_and_tools_a_grammar_offers_the_choice_and_the_schema_
 
     assert answer.text == '{"a": 1}'
     assert "grammar" in choice
-    assert answered["json_schema"] == bound_integers(schema)
+    assert answered["json_schema"] == bound_schema(schema)
 
 
 async def test_code_is_streamed_as_call_arguments(model_and_script):
