@@ -3,7 +3,7 @@
     SandboxError
     ├── SandboxLost                 the sandbox or its server died: its content is gone, a new one can be acquired
     ├── SandboxUnavailable          not now: no capacity, no reply. Worth a retry; nothing is lost
-    │   ├── IncompleteReply      no complete reply: it is unknown whether the request was executed
+    │   ├── IncompleteReply         no complete reply: it is unknown whether the request was executed
     │   │   ├── SandboxConnectError     no connection: the request was not sent
     │   │   ├── SandboxTimeout
     │   │   └── SandboxProtocolError    the connection broke, or the reply is malformed
