@@ -3,6 +3,9 @@
 Every operation takes the owner, answers 404 for another owner's container, and postpones
 expiry. Operations that change a container hold its lock, in the order of arrival: an
 execution sees the files that were added before it, and two executions never overlap.
+
+At the quota a new `auto` container evicts an idle one, or waits for one: without the wait,
+parallel responses of one tenant would expire containers that other responses are about to use.
 """
 
 from __future__ import annotations
