@@ -365,6 +365,25 @@ def test_workspaces_of_one_session_share_a_container(client, project):
     assert list(client.containers.list()) == []
 
 
+def test_replacement_of_a_shared_container_has_the_files_of_all_workspaces(client, project):
+    session = Session()
+    one = auto(client, session, mounts=(HostMount(project, "one"),), allowed_host_roots=(project,))
+    two = auto(client, session, mounts=(HostMount(project, "two"),), allowed_host_roots=(project,))
+    one.filesystem.ensure_container()
+    two.filesystem.ensure_container()
+    one.filesystem.refresh()
+    client.containers.delete(one.container_id)
+    one.filesystem.refresh()
+
+    assert one.filesystem.list_dir() == ["one", "two"]
+    (event,) = session[ContainerRecreated].all()
+    assert {"one/a.py", "two/a.py"} <= set(event.restored)
+    assert event.lost == ()
+    one.cleanup()
+    two.cleanup()
+    assert list(client.containers.list()) == []
+
+
 def remembered(server, session) -> str:
     """Run code in a container without a workspace; return its id."""
     adapter_for(server).evaluate(scenario_prompt("remember"), session=session)

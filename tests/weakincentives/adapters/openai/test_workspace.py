@@ -86,6 +86,19 @@ def evaluate(
     return adapter.evaluate(prompt, session=workspace.session, **options)
 
 
+def shared_workspace(api: FakeContainersApi, session: Session, root: Path) -> OpenAIContainerWorkspaceSection:
+    root.mkdir()
+    (root / f"{root.name}.txt").write_text(root.name)
+    config = ContainerConfig(mode="auto")
+    return OpenAIContainerWorkspaceSection(
+        session=session,
+        mounts=(HostMount(root),),
+        allowed_host_roots=(root.parent,),
+        container_config=config,
+        client=api.client,
+    )
+
+
 def notes(body: dict[str, Any]) -> list[str]:
     return [item["content"] for item in body["input"] if item.get("role") == "developer"]
 
@@ -213,6 +226,40 @@ def test_expired_container_is_scrubbed_and_loss_is_noted(api, workspace):
     assert "`made.txt`" in notes(api.bodies[-1])[-1]
     (event,) = workspace.session[ContainerRecreated].all()
     assert (event.old_id, event.new_id, event.lost) == (first.id, api.newest.id, ("made.txt",))
+
+
+def test_loss_note_omits_the_files_of_another_workspace(api, tmp_path):
+    session = Session()
+    one, two = (shared_workspace(api, session, tmp_path / name) for name in ("one", "two"))
+    one.filesystem.ensure_container()
+    two.filesystem.ensure_container()
+    first = api.newest
+    api.put("made.txt", b"1")
+
+    def expire(params: None, *, context: ToolContext) -> ToolResult[None]:
+        first.status = "expired"
+        return ToolResult("pong")
+
+    responses = [response(code_call(first.id), function_call("ping")), error(400, EXPIRED), response(message("Done."))]
+    evaluate(api, one, *responses, handler=expire)
+
+    assert "changes that code made to these files: `made.txt`." in notes(api.bodies[-1])[-1]
+    assert sorted(api.contents.values()) == [b"one", b"two"]
+    (event,) = session[ContainerRecreated].all()
+    assert (event.restored, event.lost) == (("one/one.txt", "two/two.txt"), ("made.txt",))
+    one.cleanup()
+    assert two.filesystem.read_text("two/two.txt") == "two"
+    two.cleanup()
+
+
+def test_cleanup_of_unused_workspaces_closes_their_manager(api, tmp_path):
+    session = Session()
+    one, two = (shared_workspace(api, session, tmp_path / name) for name in ("one", "two"))
+    one.cleanup()
+
+    assert one.filesystem.manager is two.filesystem.manager
+    assert (one.filesystem.manager.is_closed, api.requests) == (True, [])
+    two.cleanup()
 
 
 def test_container_found_gone_by_a_tool_is_scrubbed(api, workspace):

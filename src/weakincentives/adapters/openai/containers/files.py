@@ -1,7 +1,8 @@
 """`RemoteFiles`: the files of a container by path; keeps index, mirror and read cache in step with the server.
 
 Calls go one way: `ContainerFilesystem` calls this module, which calls `ContainerManager` for the container and
-`ContainerApi` for its files. A container that is new to these files is filled from the mirror by `open`.
+`ContainerApi` for its files. A container that is new to these files is filled from the mirror by `open`. If it replaces
+one that several filesystems share, `open` fills it from the mirrors of all of them, which the manager lists.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import BinaryIO, TypeVar
@@ -53,15 +55,14 @@ class RemoteFiles:
         self.index = FileIndex()
         self.mirror = mirror
         self.recreated: ContainerRecreated | None = None
-        """The last replacement of the container."""
+        """The last replacement of the container, with these files only."""
+        self.container_id: str | None = None
+        """The container that has these files; a gone one until it is replaced."""
         self._manager = manager
-        self._container_id: str | None = None  # the container that has these files
-        self._lost: tuple[str, ...] = ()
         self._possible_changes = 1
         self._uploader = FileUploader()
         self._cache: OrderedDict[tuple[str, int | None, int], bytes] = OrderedDict()
         self._created_at = datetime.now(UTC)
-        manager.attach(self)
 
     # ── the container ────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -70,86 +71,102 @@ class RemoteFiles:
         first: ContainerGone | None = None
         while True:
             try:
-                result = work(self.open(scope))
+                return work(self.open(scope))
             except ContainerGone as gone:
                 self._manager.report_gone(gone)
                 if first is not None:
                     what = f"container {gone.container_id}, which replaced it, is gone too"
                     raise _expired(first.container_id, first, what) from gone
                 first = gone
-            else:
-                self._manager.report_used()
-                return result
 
     def open(self, scope: EvaluationScope | None = None) -> OpenContainer:
         """Open a container that has these files. The mirror is opened first: what it refuses costs no container."""
         self._manager.check_not_closed()
+        self.mirror.open()
+        self._manager.attach(self)
         try:
-            self.mirror.open()
             container = self._manager.ensure(scope)
-            if container.id != self._container_id:
+            if container.id != self.container_id:
                 self._fill(container)
         except (ProviderFault, FilesystemError, WorkspaceError) as error:
-            lost = self._container_id
-            if lost is None or lost == self._manager.container_id or self._manager.loss is None:
+            _, lost_id = self._users_to_fill()
+            if lost_id is None or self._manager.loss is None:
                 raise
-            raise _expired(lost, self._manager.loss, f"a replacement could not be created: {error}") from error
+            raise _expired(lost_id, self._manager.loss, f"a replacement could not be created: {error}") from error
         return container
 
     def close(self, *, keep_container: bool = False) -> None:
         """Release the container, and remove a temporary mirror."""
-        self._container_id = None
+        self.container_id = None
         self._manager.release(self, keep=keep_container)
         self.mirror.close()
 
-    def _fill(self, container: OpenContainer) -> None:
-        """Upload the mirror into a container that has none of these files."""
+    def upload_mirror(self, container: OpenContainer) -> FileIndex:
+        """Upload the mirror into a container that has none of these files; return the index of the uploaded files."""
         files, directories = self.mirror.listing()
-        self._lost = self._lost or self.dirty_paths()
-        self.index.clear()
-        self._cache.clear()
+        index = FileIndex()
         for directory in directories:
-            self.index.make_directory(directory)
+            index.make_directory(directory)
         now = int(datetime.now(UTC).timestamp())
         uploads: list[FileUpload] = []
         for path, size in files:
-            remote_path = self.index.remote_path_for(path)
-            self.index.put(FileEntry(path, remote_path, None, size, now, is_mirrored=True))
+            remote_path = index.remote_path_for(path)
+            index.put(FileEntry(path, remote_path, None, size, now, is_mirrored=True))
             uploads.append(FileUpload(path, remote_path, size, partial(self.mirror.open_read, path)))
+        if not container.takes_archives:
+            for file, sent in zip(uploads, self._uploader.send_all(uploads, container), strict=True):
+                index.put(FileEntry(file.path, sent.remote_path, sent.id, file.size, sent.created_at, is_mirrored=True))
+        elif files or directories:
+            send_archive(uploads, list(map(index.remote_path_for, directories)), container)
+        return index
+
+    def use_container(self, container_id: str, index: FileIndex, *, is_complete: bool) -> None:
+        """Use a container after `upload_mirror`; `is_complete`: it has no other files than those in the index."""
+        self.container_id, self.index, self._possible_changes = container_id, index, 0 if is_complete else 1
+        self.mirror.uploaded.update(entry.path for entry in index)
+        self._cache.clear()
+
+    def owns(self, remote_path: str) -> bool:
+        """Whether a file of the container was uploaded from this mirror."""
+        return self.index.path_of(remote_path) in self.mirror.uploaded
+
+    def _users_to_fill(self) -> tuple[list[RemoteFiles], str | None]:
+        """The users to fill: this one and those that lost an earlier container. Also the id of that container."""
+        known = (None, self._manager.container_id)
+        users = [one for one in self._manager.users(RemoteFiles) if one is self or one.container_id not in known]
+        return users, next((one.container_id for one in users if one.container_id not in known), None)
+
+    def _fill(self, container: OpenContainer) -> None:
+        """Upload these files, and those of all users that lost them with an earlier container; report a loss once."""
+        users, lost_id = self._users_to_fill()
         try:
-            self._send(uploads, directories, container)
+            indexes = [user.upload_mirror(container) for user in users]
         except (ProviderFault, FilesystemError, WorkspaceError):
-            if container.is_new:
+            if all(one.container_id != container.id for one in self._manager.users(RemoteFiles)):
                 self._manager.discard()
             raise
-        self.mirror.uploaded.update(path for path, _ in files)
-        self._possible_changes = 0 if container.is_new else 1
-        replaced, self._container_id = self._container_id, container.id
-        lost, self._lost = self._lost, ()
-        if replaced is not None:
-            self._report_recreated(replaced, container, tuple(path for path, _ in files), lost)
+        self._manager.report_used()
+        lost = _lost_paths(users)
+        for user, index in zip(users, indexes, strict=True):
+            user.use_container(container.id, index, is_complete=container.is_new and len(users) == 1)
+        if lost_id is not None:
+            self._report_recreated(lost_id, container, lost)
 
-    def _send(self, files: Sequence[FileUpload], directories: Sequence[str], container: OpenContainer) -> None:
-        if container.takes_archives:
-            if files or directories:
-                send_archive(files, list(map(self.index.remote_path_for, directories)), container)
-            return
-        for file, sent in zip(files, self._uploader.send_all(files, container), strict=True):
-            entry = FileEntry(file.path, sent.remote_path, sent.id, file.size, sent.created_at, is_mirrored=True)
-            self.index.put(entry)
-
-    def _report_recreated(
-        self, old_id: str, container: OpenContainer, restored: tuple[str, ...], lost: tuple[str, ...]
-    ) -> None:
+    def _report_recreated(self, old_id: str, container: OpenContainer, lost: dict[RemoteFiles, set[str]]) -> None:
+        restored = tuple(dict.fromkeys(entry.path for user in lost for entry in user.index))
+        all_lost = tuple(sorted(set[str]().union(*lost.values())))
         reason = str(self._manager.loss)
         _logger.warning(
             "container %s was gone (%s); %s replaces it, with %d files restored and %d lost",
-            *(old_id, reason, container.id, len(restored), len(lost)),
+            *(old_id, reason, container.id, len(restored), len(all_lost)),
         )
-        self.recreated = ContainerRecreated(
-            old_id, container.id, restored, tuple(sorted(lost)), reason=reason, session_id=container.session_id
+        event = ContainerRecreated(
+            old_id, container.id, restored, all_lost, reason=reason, session_id=container.session_id
         )
-        container.dispatch(self.recreated)
+        for user, paths in lost.items():
+            own = tuple(entry.path for entry in user.index)
+            user.recreated = replace(event, restored=own, lost=tuple(sorted(paths)))
+        container.dispatch(event)
 
     # ── listing ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -268,7 +285,7 @@ class RemoteFiles:
         """Create a directory. Without the archive extension it exists in the index only."""
         if not self.index.is_directory(path):
             if container.takes_archives:
-                self._send([], [path], container)
+                send_archive([], [self.index.remote_path_for(path)], container)
             self.index.make_directory(path)
 
     # ── downloading ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -289,6 +306,17 @@ class RemoteFiles:
 def _delete_file(entry: FileEntry, container: OpenContainer) -> None:
     with suppress(FileGone):
         container.api.delete_file(container.id, entry.file_id or "")
+
+
+def _lost_paths(users: Sequence[RemoteFiles]) -> dict[RemoteFiles, set[str]]:
+    """The files whose newest content is in no mirror, by the user that uploaded them or else listed them."""
+    lost: dict[RemoteFiles, set[str]] = {user: set() for user in users}
+    for user in users:
+        for entry in user.index:
+            if not entry.is_mirrored and not any(one.index.has_mirrored(entry) for one in users):
+                owner = next((one for one in (user, *users) if one.owns(entry.remote_path)), user)
+                lost[owner].add(owner.index.path_of(entry.remote_path))
+    return lost
 
 
 def _expired(container_id: str, gone: ContainerGone, what: str) -> ContainerExpiredError:

@@ -88,7 +88,7 @@ class ContainerFilesystem(FilesystemBase):
 
     @property
     def recreated(self) -> ContainerRecreated | None:
-        """The last replacement of the container."""
+        """The last replacement of the container, with the files of this filesystem only."""
         return self._files.recreated
 
     def ensure_container(self, scope: EvaluationScope | None = None) -> str:
@@ -286,9 +286,11 @@ class ContainerFilesystem(FilesystemBase):
             try:
                 if check:
                     self.manager.check()
-                return self._files.run(work)
+                result = self._files.run(work)
             except ProviderFault as fault:
                 raise FilesystemError(f"{path!r}: {fault}", path=path) from fault
+            self.manager.report_used()
+            return result
 
 
 def _is_below(path: str, tops: Sequence[str]) -> bool:

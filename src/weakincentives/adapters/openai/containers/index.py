@@ -160,6 +160,13 @@ class FileIndex:
             remote_path = f"_{name}" if parent == ROOT else f"{parent}/_{name}"
         return remote_path
 
+    def has_mirrored(self, entry: FileEntry) -> bool:
+        """Whether the mirror of this index has the content of a file that another index lists."""
+        known = self._entries.get(self._paths.get(entry.remote_path, ROOT))
+        if known is None or not known.is_mirrored:
+            return False
+        return known.size == entry.size and known.file_id in (None, entry.file_id)
+
     def has_missing(self, listed: Iterable[RemoteFile]) -> bool:
         """Whether an uploaded file is not listed."""
         remote_paths = {file.remote_path for file in listed}

@@ -7,10 +7,11 @@ find the container expired create one replacement.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from threading import RLock
-from typing import TYPE_CHECKING
-from weakref import WeakSet
+from typing import TYPE_CHECKING, TypeVar
+from weakref import WeakKeyDictionary, ref
 
 from weakincentives.adapters.openai.config import ContainerConfig
 from weakincentives.adapters.openai.containers.api import Container, ContainerApi, ContainerGone
@@ -27,6 +28,8 @@ from weakincentives.runtime import Session, ToolInvoked
 
 if TYPE_CHECKING:
     from openai import OpenAI
+
+T = TypeVar("T")
 
 _logger = logging.getLogger(__name__)
 
@@ -59,8 +62,8 @@ class ContainerManager:
     """Creates, finds, replaces and deletes the container of one or several filesystems.
 
     Without a `client`, one is created from the environment on first use; an evaluation's scope replaces it. Events go
-    to `session`, which also lists the containers that `mode="auto"` may reuse. A call with an `EvaluationScope` uses
-    the client, session and deadline of that scope instead.
+    to `session`, which also lists the containers that `mode="auto"` may reuse; it may hold the manager, so the manager
+    has a weak reference. A call with an `EvaluationScope` uses the client, session and deadline of that scope instead.
     """
 
     def __init__(
@@ -78,11 +81,11 @@ class ContainerManager:
         self.loss: ContainerGone | None = None
         """Why the last container was replaced."""
         self._sdk = SdkClient(client, None)
-        self._session = session
+        self._session: Callable[[], Session | None] = (lambda: None) if session is None else ref(session)
         self._throttle = throttle or ThrottlePolicy()
         self._clock = clock
         self._name = "workspace" if session is None else f"workspace-{session.session_id[:16]}"
-        self._users: WeakSet[object] = WeakSet()
+        self._users: WeakKeyDictionary[object, None] = WeakKeyDictionary()
         self._client: OpenAI | None = None
         self._container: Container | None = None
         self._is_owned = False
@@ -96,8 +99,12 @@ class ContainerManager:
         return self._container.id if self._container is not None and self._gone is None else None
 
     def attach(self, user: object) -> None:
-        """Register a user of the container. The container lives until the last user is released."""
-        self._users.add(user)
+        """Register a user on its first use. The container lives until the last attached user is released."""
+        self._users[user] = None
+
+    def users(self, kind: type[T]) -> list[T]:
+        """The attached users of a type, in the order in which they were attached."""
+        return [user for user in list(self._users) if isinstance(user, kind)]
 
     def check_not_closed(self) -> None:
         if self.is_closed:
@@ -158,7 +165,7 @@ class ContainerManager:
     def release(self, user: object, *, keep: bool = False) -> None:
         """Remove a user. With the last one, a container that was created here is deleted, unless it is to be kept."""
         with self.lock:
-            self._users.discard(user)
+            self._users.pop(user, None)
             if self._users:
                 return
             self.is_closed = True
@@ -186,7 +193,7 @@ class ContainerManager:
     def _opened(
         self, container: Container, api: ContainerApi, scope: EvaluationScope | None, *, is_new: bool
     ) -> OpenContainer:
-        session = self._session if scope is None else scope.session
+        session = self._session() if scope is None else scope.session
         return OpenContainer(container.id, api, session, bool(self._takes_archives), is_new)
 
     def _probe_archives(self, api: ContainerApi, container: Container) -> None:
@@ -251,7 +258,7 @@ class ContainerManager:
 
     def _reusable(self, api: ContainerApi, scope: EvaluationScope | None) -> Container | None:
         """The newest living container with enough memory of those in which the session's code ran."""
-        session = self._session if scope is None else scope.session
+        session = self._session() if scope is None else scope.session
         if self.config.mode != "auto" or session is None:
             return None
         for container_id in _used_containers(session):

@@ -1,4 +1,4 @@
-"""`ContainerFiles`: filling new containers, replacing gone ones, and sharing one container."""
+"""`RemoteFiles`: filling new containers, replacing gone ones, and sharing one container."""
 
 from __future__ import annotations
 
@@ -10,14 +10,20 @@ import pytest
 from fake_containers_api import containers_api
 from fake_responses_api import error
 
-from weakincentives.adapters.openai import ContainerExpiredError, ContainerManager
+from weakincentives.adapters.openai import (
+    CodeInterpreterResult,
+    ContainerConfig,
+    ContainerExpiredError,
+    ContainerManager,
+)
 from weakincentives.adapters.openai.containers.api import ContainerGone
 from weakincentives.adapters.openai.containers.files import RemoteFiles
 from weakincentives.adapters.openai.containers.manager import OpenContainer
 from weakincentives.adapters.openai.containers.mirror import Mirror
 from weakincentives.clock import ManualClock
 from weakincentives.errors import FilesystemError, ProviderFault, WorkspaceError
-from weakincentives.runtime import ContainerRecreated, Session
+from weakincentives.prompt import ToolResult
+from weakincentives.runtime import ContainerRecreated, Session, ToolInvoked
 
 UPLOADS = r"POST /containers/([^/?]+)/files"
 
@@ -109,7 +115,7 @@ def test_user_that_cannot_fill_the_container_leaves_it_to_others(api, make):
     assert second.open().id == container
 
 
-def test_every_user_restores_its_own_files_after_a_loss(api, make, session):
+def test_replacement_has_the_files_of_all_users_and_is_reported_once(api, make, session):
     first, second = make("a"), make("b")
     old = first.open().id
     second.open()
@@ -118,22 +124,42 @@ def test_every_user_restores_its_own_files_after_a_loss(api, make, session):
     api.containers.clear()
     first.run(first.refresh)
     new = api.newest.id
-    (event,) = session[ContainerRecreated].all()
-    assert (event.old_id, event.new_id, event.restored, event.lost) == (
-        *(old, new, ("a.txt",)),
-        ("a.out", "b.txt"),  # `b.txt` is not in this user's mirror
-    )
-    assert (event.session_id, first.recreated) == (session.session_id, event)
 
-    second.open()
-    _, event = session[ContainerRecreated].all()
-    assert (event.old_id, event.new_id, event.restored, event.lost) == (old, new, ("b.txt",), ())
     assert api.contents == {"a.txt": b"a", "b.txt": b"b"}
+    (event,) = session[ContainerRecreated].all()
+    assert (event.old_id, event.new_id, event.restored, event.lost) == (old, new, ("a.txt", "b.txt"), ("a.out",))
+    assert event.session_id == session.session_id
+    assert (first.recreated.new_id, first.recreated.restored, first.recreated.lost) == (new, ("a.txt",), ("a.out",))
+    assert (second.recreated.new_id, second.recreated.restored, second.recreated.lost) == (new, ("b.txt",), ())
+
+    api.requests.clear()
+    assert second.open().id == new
+    assert (api.requests, len(session[ContainerRecreated].all())) == ([], 1)
+    assert first.names(".", first.open()) == second.names(".", second.open()) == ["a.txt", "b.txt"]
 
 
-def test_container_that_vanishes_while_it_is_filled_is_replaced(api, make):
+@pytest.mark.parametrize("naming", ["kept", "prefixed"])
+def test_lost_change_is_attributed_to_the_user_that_uploaded_the_file(api, make, session, naming):
+    api.naming = naming
+    first, second = make("a"), make("b")
+    first.open()
+    second.open()
+    (changed,) = (file for file in api.newest.files.values() if file.content == b"b")
+    changed.content = b"changed by code"
+    first.run(first.refresh)  # the second user does not know of the change
+    api.containers.clear()
+    first.run(first.refresh)
+
+    (event,) = session[ContainerRecreated].all()
+    assert (event.restored, event.lost) == (("a.txt", "b.txt"), ("b.txt",))
+    assert (first.recreated.lost, second.recreated.lost) == ((), ("b.txt",))
+
+
+def test_container_that_vanishes_while_it_is_filled_is_replaced_for_all_users(api, make, session):
     first, second = make("a"), make("b")
     old = first.open().id
+    api.put("a.out", b"1")
+    first.run(first.refresh)
     upload = api.routes[UPLOADS]
 
     def vanish(request):
@@ -144,8 +170,81 @@ def test_container_that_vanishes_while_it_is_filled_is_replaced(api, make):
     new = second.run(lambda container: container.id)
 
     assert new == api.newest.id != old
-    assert first.open().id == new
     assert sorted(api.contents) == ["a.txt", "b.txt"]
+    assert first.open().id == new
+    (event,) = session[ContainerRecreated].all()
+    assert (event.restored, event.lost) == (("a.txt", "b.txt"), ("a.out",))
+
+
+def test_replacement_that_one_user_cannot_fill_is_deleted_and_created_again(api, make, session):
+    first, second = make("a"), make("b")
+    old = first.open().id
+    second.open()
+    api.put("a.out", b"1")
+    first.run(first.refresh)
+    api.containers.clear()
+    upload, newcomer = api.routes[UPLOADS], make("c")
+    api.routes[UPLOADS] = lambda request: error(403, "Not b.") if b"b.txt" in request.raw else upload(request)
+    for user in (first, second, newcomer):
+        with pytest.raises(ContainerExpiredError, match="Not b") as caught:
+            user.run(user.refresh)
+        assert (caught.value.container_id, api.containers) == (old, {})
+    assert session[ContainerRecreated].all() == ()
+
+    api.routes[UPLOADS] = upload
+    second.open()
+    assert api.contents == {"a.txt": b"a", "b.txt": b"b"}
+    (event,) = session[ContainerRecreated].all()
+    assert (event.old_id, event.restored, event.lost) == (old, ("a.txt", "b.txt"), ("a.out",))
+
+
+def test_reused_container_that_vanishes_while_it_is_filled_is_given_up(api, session, tmp_path):
+    manager = ContainerManager(client=api.client, config=ContainerConfig(mode="auto"), session=session)
+    (tmp_path / "a.txt").write_text("a")
+    files = RemoteFiles(manager, Mirror(tmp_path, None))
+    old = files.open().id
+    reused = ContainerManager(client=api.client).ensure().id
+    result = ToolResult("", CodeInterpreterResult(container_id=reused))
+    event = ToolInvoked(prompt_name="p", adapter="a", name="c", params=None, result=result, provider="openai")
+    session.dispatch(event)
+    del api.containers[old]
+    upload = api.routes[UPLOADS]
+
+    def vanish(request):
+        api.containers.pop(reused, None)
+        return upload(request)
+
+    api.routes[UPLOADS] = vanish
+    with pytest.raises(ContainerExpiredError, match="not found"):
+        files.run(files.refresh)
+    assert manager.container_id is None
+    assert files.open().id == api.newest.id not in (old, reused)
+    assert api.contents == {"a.txt": b"a"}
+
+
+def test_released_user_is_not_restored(api, make, session):
+    first, second = make("a"), make("b")
+    first.open()
+    second.open()
+    first.close()
+    api.containers.clear()
+    second.run(second.refresh)
+
+    assert api.contents == {"b.txt": b"b"}
+    (event,) = session[ContainerRecreated].all()
+    assert (event.restored, event.lost) == (("b.txt",), ())
+
+
+def test_unused_user_keeps_no_container_alive(api, make, manager):
+    first, second, unused = make("a"), make("b"), make("c")
+    first.open()
+    second.open()
+    first.close()
+    assert second.run(second.refresh) is None  # the release of one user leaves the container to the other
+    second.close()
+    assert (api.containers, manager.is_closed) == ({}, True)
+    with pytest.raises(WorkspaceError, match="cleaned up"):
+        unused.open()
 
 
 def test_concurrent_threads_create_one_replacement(api, make, manager, session):

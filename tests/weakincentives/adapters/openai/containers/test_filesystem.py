@@ -257,6 +257,25 @@ def test_404_400_and_expired_status_all_mean_expiry(api, form):
     assert len(uploads) == {"400 expired": 2, "404": 2, "status": 1}[form]
 
 
+def test_ensure_container_does_not_count_as_use(api):
+    """It sends no request, so the idle time of the container goes on."""
+    clock = ManualClock()
+    files = ContainerFilesystem(manager=ContainerManager(client=api.client, clock=clock))
+    files.write_text("a.txt", "1")
+    api.requests.clear()
+    for _ in range(2):
+        clock.advance(6 * 60)
+        files.ensure_container()
+    assert [one.method for one in api.requests] == ["GET"]  # after half the lifetime of 20 minutes
+
+    clock.advance(6 * 60)
+    files.refresh()
+    api.requests.clear()
+    clock.advance(6 * 60)
+    files.ensure_container()
+    assert api.requests == []
+
+
 def test_second_loss_in_one_operation_is_an_error(api):
     files = files_of(api)
     files.write_text("a.txt", "1")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from typing import Any
+from weakref import ref
 
 import pytest
 from fake_containers_api import FakeContainersApi, containers_api
@@ -216,6 +218,29 @@ def test_container_is_deleted_with_its_last_user(api, manager):
     assert len(api.containers) == 1
     manager.release(second)
     assert (api.containers, manager.is_closed) == ({}, True)
+
+
+def test_users_are_listed_by_type_in_order_while_they_exist(manager):
+    first, second, other = User(), User(), Session()
+    for user in (first, other, second, first):
+        manager.attach(user)
+    assert manager.users(User) == [first, second]
+    del first, user
+    assert manager.users(User) == [second]
+
+
+def test_session_is_freed_without_the_garbage_collector(api):
+    session = Session()
+    manager = manager_for(session, ContainerConfig(mode="auto"), api.client)
+    assert manager.ensure().session is session
+    reference = ref(session)
+    gc.disable()
+    try:
+        del session
+        assert reference() is None
+    finally:
+        gc.enable()
+    assert manager.ensure().session is None
 
 
 def test_container_is_kept_on_request(api, manager):
