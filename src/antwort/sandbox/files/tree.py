@@ -100,7 +100,7 @@ class PendingFile:
     def write(self, data: bytes) -> None:
         """Append; `TooLarge` if the quota is full."""
         view = memoryview(data)
-        with _translate_errors(self.path):
+        with _ErrorTranslation(self.path):
             while view:
                 view = view[os.write(self._descriptor, view) :]
 
@@ -178,7 +178,7 @@ class FileTree:
 
         A directory without files in it is replaced: a client that lists only files could never remove it.
         """
-        with self._as_owner(), _translate_errors(pending.path):
+        with self._as_owner(), _ErrorTranslation(pending.path):
             try:
                 pending.rename()
             except IsADirectoryError:
@@ -234,7 +234,7 @@ class FileTree:
             if stat.S_ISDIR(_stat(name, directory, path).st_mode):
                 _remove_below(name, directory, 0)
             else:
-                with _translate_errors(path):
+                with _ErrorTranslation(path):
                     os.unlink(name, dir_fd=directory)
 
     def move(self, source: str, target: str) -> None:
@@ -272,13 +272,13 @@ class FileTree:
             syscalls.call("setfsuid", 0)
             syscalls.call("setfsgid", 0)
 
-    def _open_parent(self, names: list[str], *, make: bool = False) -> contextlib.AbstractContextManager[int]:
-        return _closing(self._open_directory(names, make=make))
+    def _open_parent(self, names: list[str], *, make: bool = False) -> _OpenDescriptor:
+        return _OpenDescriptor(self._open_directory(names, make=make))
 
     def _open_directory(self, names: list[str], *, make: bool = False) -> int:
         directory = self._open_root()
         for name in names:
-            with _closing(directory), _translate_errors("/".join(names)):
+            with _OpenDescriptor(directory), _ErrorTranslation("/".join(names)):
                 if make:
                     with contextlib.suppress(FileExistsError):
                         os.mkdir(name, 0o755, dir_fd=directory)
@@ -286,28 +286,43 @@ class FileTree:
         return directory
 
 
-@contextlib.contextmanager
-def _translate_errors(path: str) -> Generator[None]:
-    try:
-        yield
-    except FileNotFoundError as error:
-        raise NotFound(f"no file {path!r}") from error
-    except OSError as error:
-        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-            raise TooLarge(f"cannot write {path!r}: the container's disk or file quota is full") from error
-        raise BadPath(f"{path!r}: {error.strerror}") from error
+class _ErrorTranslation:
+    """Turns an `OSError` into an error of the sandbox. A class, since archives enter one for every file."""
+
+    __slots__ = ("_path",)
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, FileNotFoundError):
+            raise NotFound(f"no file {self._path!r}") from error
+        if isinstance(error, OSError):
+            if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+                raise TooLarge(f"cannot write {self._path!r}: the container's disk or file quota is full") from error
+            raise BadPath(f"{self._path!r}: {error.strerror}") from error
 
 
-@contextlib.contextmanager
-def _closing(descriptor: int) -> Generator[int]:
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
+class _OpenDescriptor:
+    """Closes a descriptor at the end of a `with` block."""
+
+    __slots__ = ("_descriptor",)
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def __enter__(self) -> int:
+        return self._descriptor
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._descriptor)
 
 
 def _open(name: str, flags: int, directory: int, path: str, mode: int = 0) -> int:
-    with _translate_errors(path):
+    with _ErrorTranslation(path):
         return os.open(name, flags, mode, dir_fd=directory)
 
 
@@ -317,7 +332,7 @@ def _duplicate(descriptor: int) -> int:
 
 
 def _stat(name: str, directory: int, path: str) -> os.stat_result:
-    with _translate_errors(path):
+    with _ErrorTranslation(path):
         return os.stat(name, dir_fd=directory, follow_symlinks=False)
 
 
@@ -328,7 +343,7 @@ def _entry(path: str, info: os.stat_result) -> Entry:
 
 def _list_into(found: list[Entry], directory: int, prefix: str, after: list[str], limit: int, depth: int = 0) -> bool:
     """Add the entries after `after`, up to the limit; returns whether there are more. Closes the directory."""
-    with _closing(directory):
+    with _OpenDescriptor(directory):
         wanted = limit - len(found) + 2  # one more to know `has_more`, and one that is `after` itself
         names = _sorted_names(directory, after[0] if after else "", wanted)
         for name in names:
@@ -368,13 +383,13 @@ def _has_no_files(name: str, parent: int, depth: int) -> bool:
     """Whether a directory contains only directories, recursively."""
     if depth > _MAX_DEPTH:
         return False
-    with _closing(_open(name, _OPEN_DIRECTORY, parent, name)) as directory, os.scandir(directory) as entries:
+    with _OpenDescriptor(_open(name, _OPEN_DIRECTORY, parent, name)) as directory, os.scandir(directory) as entries:
         return all(e.is_dir(follow_symlinks=False) and _has_no_files(e.name, directory, depth + 1) for e in entries)
 
 
 def _remove_empty_directories(name: str, parent: int, depth: int) -> None:
     """Remove it bottom-up. Fails, and keeps the rest, if the code has added files or depth meanwhile."""
-    with _closing(_open(name, _OPEN_DIRECTORY, parent, name)) as directory:
+    with _OpenDescriptor(_open(name, _OPEN_DIRECTORY, parent, name)) as directory:
         for child in os.listdir(directory) if depth <= _MAX_DEPTH else ():  # noqa: PTH208 - a descriptor has no pathlib
             _remove_empty_directories(child, directory, depth + 1)
     os.rmdir(name, dir_fd=parent)
@@ -383,12 +398,12 @@ def _remove_empty_directories(name: str, parent: int, depth: int) -> None:
 def _remove_below(name: str, parent: int, depth: int) -> None:
     if depth > 2 * _MAX_DEPTH:  # each level holds a descriptor
         raise TooLarge("the directory is too deep to remove; end the container instead")
-    with _closing(_open(name, _OPEN_DIRECTORY, parent, name)) as directory, _translate_errors(name):
+    with _OpenDescriptor(_open(name, _OPEN_DIRECTORY, parent, name)) as directory, _ErrorTranslation(name):
         for child in os.listdir(directory):  # noqa: PTH208 - a descriptor has no pathlib
             try:
                 os.unlink(child, dir_fd=directory)
             except IsADirectoryError:
                 _remove_below(child, directory, depth + 1)
     # It may be removed already, or not be empty: the code adds files while they are removed.
-    with _translate_errors(name), contextlib.suppress(FileNotFoundError):
+    with _ErrorTranslation(name), contextlib.suppress(FileNotFoundError):
         os.rmdir(name, dir_fd=parent)

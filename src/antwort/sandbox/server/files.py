@@ -70,13 +70,15 @@ async def _upload(request: Request) -> Response:
 
 
 async def _write_body(request: Request, draft: PendingFile, limit: int) -> None:
-    pending = bytearray()
+    chunks: list[bytes] = []
+    size = 0
     async for chunk in stream_body(request, limit, repr(draft.path)):
-        pending += chunk
-        if len(pending) >= _CHUNK:
-            await asyncio.to_thread(draft.write, bytes(pending))
-            pending.clear()
-    await asyncio.to_thread(draft.write, bytes(pending))
+        chunks.append(chunk)
+        size += len(chunk)
+        if size >= _CHUNK:
+            await asyncio.to_thread(draft.write, b"".join(chunks))
+            chunks, size = [], 0
+    await asyncio.to_thread(draft.write, b"".join(chunks))
 
 
 async def _download(request: Request) -> Response:
