@@ -9,6 +9,7 @@ import socket
 import pytest
 import uvicorn
 from starlette.responses import PlainTextResponse
+from waiting import wait_until_async
 
 from antwort.net.connections import MAX_HEAD_BYTES, RESERVE, ConnectionLimiter, OverloadMiddleware
 
@@ -58,7 +59,7 @@ class Served:
         reader, writer = await self.connect()
         before = self.limiter.active
         writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
-        await until(lambda: self.limiter.active > before)
+        await wait_until_async(lambda: self.limiter.active > before)
         return reader
 
     async def aclose(self) -> None:
@@ -70,12 +71,6 @@ async def _close(writer: asyncio.StreamWriter) -> None:
     writer.close()
     with contextlib.suppress(OSError):
         await writer.wait_closed()
-
-
-async def until(condition) -> None:
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110 - there is no event to wait for
-            await asyncio.sleep(0.01)
 
 
 SHORT_TIMEOUTS = pytest.mark.parametrize("served", [{"head_timeout": 0.3, "stall_timeout": 0.3}], indirect=True)
@@ -94,7 +89,7 @@ async def served(request):
         config.timeout_graceful_shutdown = 1
         server = uvicorn.Server(config)
         running = asyncio.create_task(server.serve(sockets=[listener]))
-        await until(lambda: server.started)
+        await wait_until_async(lambda: server.started)
         yield running_server
         await running_server.aclose()
         server.should_exit = True
@@ -108,7 +103,7 @@ async def test_a_connection_is_kept_alive(served):
         head = await reader.readuntil(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 200")
         assert await reader.readexactly(2) == b"ok"
-    await until(lambda: served.limiter.active == 0)
+    await wait_until_async(lambda: served.limiter.active == 0)
 
 
 async def test_pipelined_requests_are_answered_in_order(served):
@@ -116,7 +111,7 @@ async def test_pipelined_requests_are_answered_in_order(served):
     writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n" * 5)
     for _ in range(5):
         await reader.readuntil(b"\r\n\r\nok")
-    await until(lambda: served.limiter.active == 0)
+    await wait_until_async(lambda: served.limiter.active == 0)
 
 
 @SHORT_TIMEOUTS
@@ -162,7 +157,7 @@ async def test_a_running_request_has_no_time_limit(served):
 @SHORT_TIMEOUTS
 async def test_a_client_that_never_reads_is_disconnected(served):
     await served.start_request("/endless")
-    await until(lambda: not served.limiter.count)
+    await wait_until_async(lambda: not served.limiter.count)
 
 
 async def test_a_head_above_the_limit_is_rejected(served):
@@ -180,7 +175,7 @@ async def test_trailers_above_the_limit_are_rejected(served, flood):
             writer.write(flood)
             await writer.drain()
             await asyncio.sleep(0.001)
-    await until(lambda: not served.limiter.count)
+    await wait_until_async(lambda: not served.limiter.count)
     with contextlib.suppress(OSError):
         assert await reader.read() == b""
 
@@ -196,7 +191,7 @@ async def test_idle_connections_are_evicted_oldest_first(served):
     idle = [await served.connect() for _ in range(5 * MAX_CONNECTIONS)]
     assert (await served.get("/health")).startswith(b"HTTP/1.1 200")
     assert (await served.get("/")).startswith(b"HTTP/1.1 200")
-    await until(lambda: served.limiter.count <= MAX_CONNECTIONS)
+    await wait_until_async(lambda: served.limiter.count <= MAX_CONNECTIONS)
     first, _ = idle[0]
     assert await first.read() == b""
     last, writer = idle[-1]
@@ -213,7 +208,7 @@ async def test_when_all_connections_are_active_others_get_503_except_health_chec
     assert body == b"overloaded"
     assert (await served.get("/health")).startswith(b"HTTP/1.1 200")
     served.finish.set()
-    await until(lambda: served.limiter.active == 0)
+    await wait_until_async(lambda: served.limiter.active == 0)
     assert (await served.get("/")).startswith(b"HTTP/1.1 200")
 
 
@@ -257,7 +252,7 @@ async def test_a_client_that_does_not_read_the_end_of_a_response_is_disconnected
     reader._transport.pause_reading()
     for _ in range(200):
         writer.write(b"GET /large HTTP/1.1\r\nHost: localhost\r\n\r\n")
-    await until(lambda: not served.limiter.count)
+    await wait_until_async(lambda: not served.limiter.count)
 
 
 @SHORT_TIMEOUTS
