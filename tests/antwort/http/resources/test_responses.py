@@ -26,7 +26,7 @@ async def test_a_completed_response_that_cannot_be_stored_must_not_be_retried(se
         )
 
     assert (blocking.status_code, blocking.headers["x-should-retry"]) == (503, "false")
-    assert "before you ask again" in blocking.json()["error"]["message"]
+    assert "before you send the request again" in blocking.json()["error"]["message"]
 
     *before, error, last = parse_events(streamed.text)
     assert [event["sequence_number"] for event in (*before, error, last)] == list(range(len(before) + 2))
