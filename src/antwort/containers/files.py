@@ -6,7 +6,7 @@ The callers hold the lock of the container, except where a method says otherwise
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from typing import Literal, Protocol, TypeAlias
 
@@ -15,7 +15,7 @@ from antwort.api.ids import new_id
 from antwort.containers.paths import changes, path_for
 from antwort.containers.quotas import DiskQuota
 from antwort.containers.registry import ContainerState, SandboxRegistry, container_not_found
-from antwort.containers.sandboxes.port import Sandbox, SandboxError, SandboxRefused
+from antwort.containers.sandboxes.port import Sandbox, SandboxError, SandboxFile, SandboxRefused
 from antwort.engine.stores import (
     ContainerFileRecord,
     ContainerRecord,
@@ -87,14 +87,12 @@ class ContainerFiles:
             sandbox = await self._registry.sandbox(state, record)
             async with self._registry.watch(state, record, sandbox):
                 try:
-                    await sandbox.write_file(path, metered)
+                    file = await sandbox.write_file(path, metered)
                 except BaseException:
                     await self._sync_after_failure(state, sandbox, "assistant")
                     raise
-                files = await self.sync(state, sandbox, source="user", path=path, file_id=file_id)
-        written = next((file for file in files if file.path == path), None)
-        if written is None:
-            raise invalid("The container has more files than can be listed. Remove some first.", param="file")
+        written = self._record(state, file, "user", file_id)
+        await self._change(state, [written])
         audit("container.file.create", written.id, container_id=state.id, bytes=written.bytes)
         return written
 
@@ -180,43 +178,40 @@ class ContainerFiles:
             log.info("the files of a container could not be listed", container_id=state.id)
 
     async def sync(
-        self,
-        state: ContainerState,
-        sandbox: Sandbox,
-        *,
-        source: Source = "assistant",
-        path: str | None = None,
-        file_id: str | None = None,
+        self, state: ContainerState, sandbox: Sandbox, *, source: Source = "assistant"
     ) -> list[ContainerFileRecord]:
-        """Store what has changed in the sandbox since the last sync; the new and changed files.
-
-        `source` applies to all of them, or only to the one at `path`.
-        """
-        known = {known_path: record for known_path, record in state.files.items() if known_path != path}
-        found = changes(known, await sandbox.list_files())
-        now = int(self._clock())
-        upload_ids = {record.path: record.file_id for record in state.files.values()}
-        put = [
-            ContainerFileRecord(
-                id=new_id("cfile_"),
-                container_id=state.id,
-                path=file.path,
-                bytes=file.size,
-                created_at=now,
-                source=source if path in (None, file.path) else "assistant",
-                modified=file.modified,
-                file_id=file_id if file.path == path else upload_ids.get(file.path),
-            )
-            for file in found.written
-        ]
+        """Store what has changed in the sandbox since the last sync; the new and changed files."""
+        found = changes(state.files, await sandbox.list_files())
+        upload_ids = {path: record.file_id for path, record in state.files.items()}
+        put = [self._record(state, file, source, upload_ids.get(file.path)) for file in found.written]
         if put or found.removed_ids:
-            if not await self._store.change_container_files(state.owner, state.id, put=put, dropped=found.removed_ids):
-                state.closed = True
-            state.raise_if_closed()
-            removed = set(found.removed_ids)
-            state.files = {known_path: record for known_path, record in known.items() if record.id not in removed}
-            state.files.update((record.path, record) for record in put)
+            await self._change(state, put, found.removed_ids)
         return put
+
+    def _record(
+        self, state: ContainerState, file: SandboxFile, source: Source, file_id: str | None
+    ) -> ContainerFileRecord:
+        return ContainerFileRecord(
+            id=new_id("cfile_"),
+            container_id=state.id,
+            path=file.path,
+            bytes=file.size,
+            created_at=int(self._clock()),
+            source=source,
+            modified=file.modified,
+            file_id=file_id,
+        )
+
+    async def _change(
+        self, state: ContainerState, put: list[ContainerFileRecord], removed_ids: Sequence[str] = ()
+    ) -> None:
+        """Store new records, which replace those of the same path, and drop the records of removed files."""
+        if not await self._store.change_container_files(state.owner, state.id, put=put, dropped=removed_ids):
+            state.closed = True
+        state.raise_if_closed()
+        if removed := set(removed_ids):
+            state.files = {path: record for path, record in state.files.items() if record.id not in removed}
+        state.files.update((record.path, record) for record in put)
 
 
 def file_not_found(container_id: str, file_id: str) -> ApiError:

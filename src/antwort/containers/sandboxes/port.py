@@ -169,8 +169,8 @@ class Sandbox(Protocol):
         """Every regular file, recursively; symbolic links and undecodable names are left out."""
         ...
 
-    async def write_file(self, path: str, content: AsyncIterator[bytes]) -> int:
-        """Write or replace a file, and create its parent directories; the number of bytes.
+    async def write_file(self, path: str, content: AsyncIterator[bytes]) -> SandboxFile:
+        """Write or replace a file, and create its parent directories; the file as `list_files` has it.
 
         `SandboxRefused` for a path outside of `/mnt/data` and for a full disk; then no part of the file is left.
         """

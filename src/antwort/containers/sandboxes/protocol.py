@@ -41,7 +41,7 @@ _ALIVE_STATUSES: Final[dict[str, ExecutionStatus]] = {
 
 
 class ListedFile(Struct):
-    """An entry of a directory listing."""
+    """An entry of a directory listing, and the reply to `PUT /files`."""
 
     path: str
     kind: str
@@ -63,12 +63,6 @@ class SessionCreated(Struct):
     """Reply to `POST /sessions`."""
 
     id: str
-
-
-class FileWritten(Struct):
-    """Reply to `PUT /files`."""
-
-    size: int
 
 
 class ErrorBody(Struct):

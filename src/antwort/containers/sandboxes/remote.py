@@ -37,7 +37,7 @@ from antwort.containers.sandboxes.port import (
 from antwort.containers.sandboxes.protocol import (
     ErrorReply,
     FileListing,
-    FileWritten,
+    ListedFile,
     SessionCreated,
     decode,
     decode_event,
@@ -242,8 +242,11 @@ class RemoteSandbox:
                 return files
             after = listing.files[-1].path
 
-    async def write_file(self, path: str, content: AsyncIterator[bytes]) -> int:
-        return decode(await self._request("PUT", _file_url(path), content=content, why="path"), FileWritten).size
+    async def write_file(self, path: str, content: AsyncIterator[bytes]) -> SandboxFile:
+        written = decode(await self._request("PUT", _file_url(path), content=content, why="path"), ListedFile)
+        if written.kind != "file":
+            raise SandboxRefused(f"{path!r} was replaced by code in the container while it was written.", "path")
+        return written.as_file()
 
     def read_file(self, path: str) -> AsyncGenerator[bytes, None]:
         return self._download(lambda: _file_url(path))
