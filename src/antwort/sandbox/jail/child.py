@@ -106,7 +106,8 @@ def _dup_fds(fds: StdFds) -> socket.socket:
     os.dup2(channel.detach(), high, inheritable=False)
     os.closerange(3, high)
     signal.set_wakeup_fd(-1)
-    for number in (signal.SIGCHLD, signal.SIGTERM):
+    # The last two are ignored by a server that was started with `nohup`, or in the background of a script.
+    for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, signal.SIG_DFL)
     runner.open_streams()
     return socket.socket(fileno=high)

@@ -6,6 +6,7 @@ The C library has no wrappers for most calls that a jail needs, so all go throug
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 import platform
 from typing import Final
@@ -327,6 +328,7 @@ def machine() -> int:
         raise UnknownMachine(message) from None
 
 
+@functools.cache
 def number(name: str) -> int:
     """A system call's number on this machine."""
     return NUMBERS[name][machine()]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -148,3 +149,15 @@ async def test_a_kill_is_distinguished_from_an_exit_with_the_same_code(pool, sta
     assert (reply.status, reply.reason) == ("ended", reason)
     assert reply.exit_code > 0, "negative codes are reserved for calls that did not run to an end"
     await container.end("test")
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGQUIT])
+async def test_signals_that_the_server_ignores_are_not_ignored_in_the_container(number):
+    before = signal.signal(number, signal.SIG_IGN)  # as under nohup
+    try:
+        async with Pool(probe(), modules=(), prefork=False) as pool:
+            container = await pool.create()
+            reply = await container.execute(f"import os; os.kill(os.getpid(), {int(number)})", timeout=5)
+    finally:
+        signal.signal(number, before)
+    assert reply.reason == f"the interpreter was killed by {number.name}"
