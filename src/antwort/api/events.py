@@ -198,6 +198,10 @@ class CustomInputDone(_ItemProgress, tag="response.custom_tool_call_input.done")
     input: str
 
 
+class CompactionCompacting(_ItemProgress, tag="response.compaction.compacting"):
+    """The history is being compacted, on request of a `compaction_trigger`."""
+
+
 class ToolProgress(Struct, kw_only=True):
     """An event of a hosted tool call, such as `response.code_interpreter_call.interpreting`.
 

@@ -247,6 +247,16 @@ class GivenCodeCall(Struct):
     outputs: list[Logs | Image] | None = None
 
 
+class GivenCompaction(Struct):
+    """A compaction item in the history: the encrypted replacement of what came before it."""
+
+    encrypted_content: str
+
+
+class CompactionTrigger(Struct):
+    """The last input item of a request that compacts its history instead of answering."""
+
+
 class ItemReference(Struct):
     """Reference to a stored item, by id."""
 
@@ -261,6 +271,8 @@ READERS: dict[str, type[Struct]] = {
     "custom_tool_call_output": CustomToolCallOutput,
     "reasoning": GivenReasoning,
     "code_interpreter_call": GivenCodeCall,
+    "compaction": GivenCompaction,
+    "compaction_trigger": CompactionTrigger,
     "item_reference": ItemReference,
 }
 """The item types that the server parses. Items of other types are passed through."""

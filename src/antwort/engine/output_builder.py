@@ -217,6 +217,10 @@ class OutputBuilder:
         self.output.append(item)
         return wire.OutputItemAdded(output_index=len(self.output) - 1, item=item)
 
+    def add(self, item: Raw) -> list[AnyEvent]:
+        """Append an item that is complete, and close the open one before it."""
+        return [*self.close(), self.begin(item), self.end(self.next_index - 1, item)]
+
     def end(self, index: int, item: Raw) -> AnyEvent:
         """Replace an item by its final version."""
         self.output[index] = item

@@ -84,6 +84,10 @@ class ModelRequest(Struct, frozen=True, kw_only=True):
     reasoning: ReasoningOptions | None = None
     verbosity: Literal["low", "medium", "high"] | None = None
     user: str | None = None
+    compact_threshold: int | None = None
+    """Only for a model with `UpstreamCompaction`: it compacts the history by itself above so many tokens…"""
+    compaction_trigger: bool = False
+    """…or now, instead of answering."""
 
 
 class TextPiece(Struct, frozen=True):
@@ -117,6 +121,12 @@ class EncryptedReasoning(Struct, frozen=True):
     encrypted_content: str
 
 
+class CompactionPiece(Struct, frozen=True):
+    """A compaction item of an upstream that compacts by itself. It is passed through unchanged."""
+
+    item: dict[str, Any]
+
+
 class CallPiece(Struct, frozen=True):
     """A delta of a function call. The pieces of one call share `index`; the first one has the name."""
 
@@ -133,7 +143,16 @@ class Finished(Struct, frozen=True):
     usage: Usage = field(default_factory=Usage)
 
 
-Piece: TypeAlias = TextPiece | RefusalPiece | ReasoningPiece | SummaryPiece | EncryptedReasoning | CallPiece | Finished
+Piece: TypeAlias = (
+    TextPiece
+    | RefusalPiece
+    | ReasoningPiece
+    | SummaryPiece
+    | EncryptedReasoning
+    | CompactionPiece
+    | CallPiece
+    | Finished
+)
 
 
 class ModelFault(Exception):
@@ -182,6 +201,25 @@ class Model(Protocol):
         ...
 
 
+class CompactedHistory(Struct, frozen=True):
+    """The result of an upstream's compaction: the items of the next window, unchanged, and the usage."""
+
+    output: list[dict[str, Any]]
+    usage: Usage
+
+
+class UpstreamCompaction(Protocol):
+    """Compaction by the upstream of a model, instead of by this server."""
+
+    async def is_supported(self) -> bool:
+        """Whether the upstream compacts. Asks it once; an upstream that does not answer is asked again later."""
+        ...
+
+    async def compact(self, request: ModelRequest) -> CompactedHistory:
+        """Compact the items of the request; `ModelFault` where it fails."""
+        ...
+
+
 class ChosenModel(Struct, frozen=True):
     """A model with its name in the configuration, and its name at the backend."""
 
@@ -190,6 +228,12 @@ class ChosenModel(Struct, frozen=True):
     upstream_name: str
     reads_files: bool = True
     """Whether it accepts files of any type; otherwise only text and images."""
+    encrypts_reasoning: bool = False
+    """Whether its backend encrypts reasoning by itself: encrypted content of others is then sent to it unchanged."""
+    context_window: int | None = None
+    """Tokens of the history and the answer together, where that is known."""
+    compaction: UpstreamCompaction | None = None
+    """Set if the upstream may compact by itself."""
 
 
 class Models(Protocol):

@@ -33,12 +33,13 @@ from antwort.engine.classify import ClientSide, Offer, ServerSide
 from antwort.engine.hosted_tools import GuardedCall
 from antwort.engine.output_builder import Annotate, OpenCall, OutputBuilder
 from antwort.engine.partial_json import FreeTextReader
-from antwort.engine.ports import CallPiece, Finished, ModelFault, ModelRequest, Piece, ToolDone
+from antwort.engine.ports import CallPiece, CompactionPiece, Finished, ModelFault, ModelRequest, Piece, ToolDone
 from antwort.engine.truncate import CONTEXT_LENGTH_EXCEEDED, truncate_history
 
 _logger = logging.getLogger(__name__)
 
 _LOGPROBS = "message.output_text.logprobs"
+_REPLAYED_TYPES = ("message", "reasoning", "compaction")
 _MIN_OUTPUT_TOKENS = 16  # the smallest `max_output_tokens` that this server and a Responses upstream accept
 
 
@@ -222,7 +223,9 @@ class TurnLoop:
         first_index = self._output.next_index
         piece = yield from self._first_piece()
         while not isinstance(piece, Finished):
-            if not isinstance(piece, CallPiece):
+            if isinstance(piece, CompactionPiece):
+                yield Emit(self._output.add(piece.item))
+            elif not isinstance(piece, CallPiece):
                 yield Emit(self._output.write(piece))
             else:
                 if piece.index not in calls:
@@ -232,7 +235,7 @@ class TurnLoop:
         self._usage = (self._usage or Usage()) + piece.usage
         yield Emit(self._output.close("incomplete" if piece.reason in ("length", "content_filter") else "completed"))
         written = self._output.output[first_index:]
-        self._history += [items.read(item) for item in written if item["type"] in ("message", "reasoning")]
+        self._history += [items.read(item) for item in written if item["type"] in _REPLAYED_TYPES]
         return piece
 
     def _first_piece(self) -> Generator[Command, Any, Piece]:

@@ -1,11 +1,9 @@
 from __future__ import annotations
 
-import pytest
-
 from antwort.api.items import read
 from antwort.api.requests import JsonSchemaFormat
 from antwort.engine.ports import CallPiece, Finished, FunctionSpec, ModelRequest, TextPiece
-from antwort.models.tokens import TokenEstimator, estimate_request, estimate_text, estimate_usage, generated_text
+from antwort.models.tokens import estimate_request, estimate_usage, generated_text
 
 
 def request(*raws, **more):
@@ -14,29 +12,6 @@ def request(*raws, **more):
 
 def user(content):
     return {"role": "user", "content": content}
-
-
-@pytest.mark.parametrize(
-    "text, low, high",
-    [
-        ("", 0, 0),
-        ("Hello", 1, 2),
-        ("The quick brown fox jumps over the lazy dog. " * 20, 160, 260),
-        ("Быстрая лиса прыгает. " * 10, 60, 150),
-        ("敏捷的棕色狐狸跳过了懒狗。" * 10, 80, 160),
-        ("🎈" * 10, 8, 40),
-    ],
-)
-def test_estimate_text(text, low, high):
-    assert low <= estimate_text(text) <= high
-
-
-def test_the_estimate_does_not_depend_on_fragments():
-    estimator, text = TokenEstimator(), "Grüße, 世界! How are you? " * 7
-    for char in text:
-        estimator.add(char)
-
-    assert estimator.tokens == estimate_text(text)
 
 
 def test_instructions_tools_formats_and_items_count():

@@ -9,11 +9,12 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any, Literal, TypeAlias, cast
 
+from antwort.api.token_estimate import TokenEstimator
 from antwort.engine.ports import Finished, ModelFault, ModelRequest, Piece
 from antwort.models.chat.messages import ChatDialect, to_messages
 from antwort.models.chat.request import to_body, to_tools
 from antwort.models.chat.stream import ChatStream
-from antwort.models.tokens import TokenEstimator, estimate_request, estimate_usage, generated_text
+from antwort.models.tokens import estimate_request, estimate_usage, generated_text
 from antwort.models.upstream import Upstream, UpstreamStatusError
 
 Tokenizer: TypeAlias = Literal["auto", "vllm", "llama_cpp", "estimate"]

@@ -16,6 +16,7 @@ from msgspec import Struct
 from antwort.api.ids import new_id
 from antwort.api.items import CustomToolCallOutput, FunctionCallOutput, GivenMessage, GivenText, InputText, Item
 from antwort.api.responses import InputDetails, OutputDetails, Usage
+from antwort.api.token_estimate import TokenEstimator
 from antwort.engine.ports import (
     CallPiece,
     EncryptedReasoning,
@@ -38,7 +39,7 @@ from antwort.models.scripted.script import (
     ScriptedUsage,
     pattern_matches,
 )
-from antwort.models.tokens import TokenEstimator, estimate_request, estimate_usage, generated_text
+from antwort.models.tokens import estimate_request, estimate_usage, generated_text
 
 _PIECE_TYPES: tuple[tuple[str, Callable[[str], Piece]], ...] = (
     ("text", TextPiece),
