@@ -111,6 +111,7 @@ class Metrics:
         )
         self.tokens = self._counter("antwort_tokens", "Tokens, as counted by the models.", "model", "kind")
         self.faults = self._counter("antwort_model_faults", "Failed model calls.", "model", "code")
+        self.compactions = self._counter("antwort_compactions", "Compacted histories.", "method")
         self.containers = self._counter(
             "antwort_containers", "Containers created, deleted, expired, or that lost their sandbox.", "event", "tier"
         )
@@ -121,6 +122,11 @@ class Metrics:
         self.container_bytes = self._counter(
             "antwort_container_bytes", "Bytes of files copied into and out of containers.", "direction"
         )
+
+    def record_compaction(self, note: CompactionNote | UnsetType) -> None:
+        """Count a compaction of this server, by whether the model wrote the summary."""
+        if not isinstance(note, UnsetType):
+            self.compactions.labels(note.method).inc()
 
     def _counter(self, name: str, help_text: str, *labels: str) -> Counter:
         return Counter(name, help_text, labels, registry=self.registry)
