@@ -48,6 +48,10 @@ class SealingKeysError(PrivateFileError):
     """The sealing keys cannot be used; the message says what to do."""
 
 
+class MissingSealingKeys(SealingKeysError):
+    """There is no file of sealing keys yet."""
+
+
 class InvalidSeal(Exception):
     """A token cannot be opened: it is not decryptable with any key for this tenant, or was made for another item."""
 
@@ -88,12 +92,12 @@ class SealingKeys:
 
     @classmethod
     def read(cls, path: Path) -> SealingKeys:
-        """Read the file; `SealingKeysError` if it is missing, invalid, or accessible to other users."""
+        """Read the file; `MissingSealingKeys` if there is none, `SealingKeysError` if it cannot be used."""
         try:
             return cls._read(path)
         except FileNotFoundError as error:
             message = f"There are no sealing keys at {path}: `antwort keys rotate-compaction` creates the file."
-            raise SealingKeysError(message) from error
+            raise MissingSealingKeys(message) from error
 
     @classmethod
     def open_or_create(cls, path: Path) -> SealingKeys:

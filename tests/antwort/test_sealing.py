@@ -46,7 +46,7 @@ def raw(token: str) -> bytearray:
     return bytearray(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))
 
 
-def as_token(data: bytes) -> str:
+def as_token(data: bytes | bytearray) -> str:
     return PREFIX + base64.urlsafe_b64encode(data).rstrip(b"=").decode()
 
 
