@@ -80,8 +80,9 @@ async def load_context(
         if isinstance(item.known, CompactionTrigger):
             raise invalid("An item of type 'compaction_trigger' must be the last one.", param=f"input[{at}]")
     before = await _in_thread_if_many(stored, lambda: [items.read(raw) for raw in stored])
-    opened = await open_history(before, read, sealer, model)
-    given = await normalize_items(opened.given, owner, store, "input")
+    resolved = await _resolve_references(read, owner, store, "input")
+    opened = await open_history(before, resolved, sealer, model)
+    given = await _in_thread_if_many(opened.given, lambda: [_normalized(item) for item in opened.given])
     return Context(opened.before, given, opened.start)
 
 

@@ -17,13 +17,13 @@ import msgspec
 from antwort.api.errors import ApiError, unavailable
 from antwort.api.events import ResponseFailed, to_sse
 from antwort.api.ids import new_id
-from antwort.api.requests import CreateResponse, check, check_input
 from antwort.api.items import Item
+from antwort.api.requests import CreateResponse, check, check_input
 from antwort.api.responses import CompactedResponse, Response, ResponseError, Usage, initial_response
 from antwort.api.tools import ToolDeclaration, tool_type
+from antwort.config import CompactionSettings
 from antwort.engine.attachments import Attacher
 from antwort.engine.classify import check_tool_types, classify, is_hosted
-from antwort.config import CompactionSettings
 from antwort.engine.compaction.compactor import Compactor
 from antwort.engine.compaction.opening import SealedReasoning, TenantSealer
 from antwort.engine.compaction.retention import Budgets
@@ -31,9 +31,9 @@ from antwort.engine.context import Context, check_outputs, load_context
 from antwort.engine.driver import ResponseRun, RetryingWriter
 from antwort.engine.event_buffer import Frame
 from antwort.engine.hosted_tools import HostedTool, HostedTools
+from antwort.engine.output_builder import SealReasoning
 from antwort.engine.ports import ChosenModel, Models, ToolContext, ToolRegistry
 from antwort.engine.stores import Owner, Store, StoredResponse, StoreFault
-from antwort.engine.output_builder import SealReasoning
 from antwort.engine.turn import CompactionPlan, TurnLoop
 from antwort.sealing import Sealer
 

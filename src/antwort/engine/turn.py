@@ -338,7 +338,7 @@ class TurnLoop:
     # ── compaction ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _compact_above_threshold(self, usage: Usage | None = None) -> Commands:
-        """Compact the history if it is above the threshold; its size is that of the last request and reply, if given."""
+        """Compact the history if it is above the threshold. `usage` is that of the request whose reply ended it."""
         compactor = self._compaction.compactor
         if compactor is None or compactor.threshold is None:
             return

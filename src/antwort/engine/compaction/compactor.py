@@ -121,7 +121,7 @@ class Compactor:
     def _summarize(
         self, base: ModelRequest, retained: Retained, reply: SummaryReply, ask: AskForSummary
     ) -> Generator[Any, Any, str | None]:
-        """Ask for a summary, once more with a shorter history if it is too long; why there is none, if there is none."""
+        """Ask for a summary, once more with a shorter history if it is too long; the problem, if there is none."""
         request = summary_request(base, retained, self.budgets.summary, model=self.model)
         for attempt in (request, shorter_request(request)):
             try:

@@ -21,7 +21,10 @@ from antwort.engine.ports import ChosenModel
 from antwort.sealing import InvalidSeal, Sealer, Unsealed
 
 _UNDECRYPTABLE = "Encrypted content could not be decrypted or parsed."
-_REASONS = {"undecryptable": _UNDECRYPTABLE, "wrong_item": "Encrypted content item_id did not match the target item id."}
+_REASONS = {
+    "undecryptable": _UNDECRYPTABLE,
+    "wrong_item": "Encrypted content item_id did not match the target item id.",
+}
 
 
 class SealedWindow(Struct, tag_field="kind", tag="window"):

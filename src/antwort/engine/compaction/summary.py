@@ -142,7 +142,9 @@ def _call_line(item: Item) -> str:
 def _message_text(message: GivenMessage) -> str:
     if isinstance(message.content, str):
         return message.content
-    return " ".join(str(getattr(part, "text", None) or getattr(part, "refusal", None) or "") for part in message.content)
+    return " ".join(
+        str(getattr(part, "text", None) or getattr(part, "refusal", None) or "") for part in message.content
+    )
 
 
 def _one_line(text: str) -> str:

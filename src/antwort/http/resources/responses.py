@@ -209,9 +209,7 @@ routes = [
         create,
         Operation("createResponse", CreateResponse, Response, content_types=_JSON_OR_SSE, links={"response_id": "/id"}),
     ),
-    ApiRoute(
-        "POST", _RESPONSES + "/compact", compact, Operation("compactResponse", CompactHistory, CompactedResponse)
-    ),
+    ApiRoute("POST", _RESPONSES + "/compact", compact, Operation("compactResponse", CompactHistory, CompactedResponse)),
     ApiRoute(
         "POST", _RESPONSES + "/input_tokens", input_tokens, Operation("countInputTokens", CountTokens, InputTokens)
     ),
