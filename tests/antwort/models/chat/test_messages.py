@@ -197,7 +197,10 @@ def test_refusals_are_text_and_unknown_items_are_skipped():
     refusal = {"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]}
 
     assert messages(
-        refusal, {"type": "brand_new", "x": 1}, {"type": "compaction"}, {"type": "item_reference", "id": "x"}
+        refusal,
+        {"type": "brand_new", "x": 1},
+        {"type": "compaction", "encrypted_content": "x"},
+        {"type": "item_reference", "id": "x"},
     ) == [{"role": "assistant", "content": "No."}]
 
 
