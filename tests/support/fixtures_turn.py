@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Coroutine, Generator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -20,6 +20,7 @@ from antwort.engine.ports import (
     Finished,
     FunctionSpec,
     HostedCall,
+    ModelFault,
     ModelRequest,
     Piece,
     PreparedTool,
@@ -27,7 +28,8 @@ from antwort.engine.ports import (
     ToolContext,
     ToolDone,
 )
-from antwort.engine.turn import Ask, Emit, NextPiece, Open, Run, TurnLoop
+from antwort.engine.turn import Ask, CompactionPlan, Count, Emit, NextPiece, Open, Run, TurnLoop
+from antwort.models.tokens import estimate_request
 
 T = TypeVar("T")
 
@@ -98,11 +100,24 @@ def prepared(tools: Sequence[ToolDeclaration], tool: PreparedTool) -> dict[int, 
 
 
 class TurnRunner:
-    """Drives a turn without an event loop. `replies` is one list of pieces for each request to the model."""
+    """Drives a turn without an event loop. `replies` is one list of pieces for each request to the model.
 
-    def __init__(self, request: dict[str, Any], *replies: Sequence[Piece | Exception], max_turns: int = 32) -> None:
+    With `compaction` there are also requests for summaries; these are in `requests` and in `summary_requests`.
+    """
+
+    def __init__(
+        self,
+        request: dict[str, Any],
+        *replies: Sequence[Piece | Exception],
+        max_turns: int = 32,
+        compaction: Callable[[Sequence[Item]], CompactionPlan] | None = None,
+        history: Sequence[Item] | None = None,
+    ) -> None:
         self.replies = list(replies)
         self.requests: list[ModelRequest] = []
+        self.summary_requests: list[ModelRequest] = []
+        self.counts: list[int | ModelFault] = []
+        """Results of token counts; an estimate if there are none left."""
         self.events: list[AnyEvent] = []
         self.tools = EchoTools()
         parsed = decode(msgspec.json.encode({"model": "m", "input": "hi", **request}), CreateResponse)
@@ -113,14 +128,16 @@ class TurnRunner:
         self._hosted = HostedTools(
             {i: HostedTool("file_search", tool, tuple(tool.specs), tool.reads_files) for i, tool in hosted.items()}
         )
+        visible = read_input(parsed.input) if history is None else list(history)
         self.turn = TurnLoop(
             parsed,
             response,
             upstream_model="m",
-            history=read_input(parsed.input),
+            history=visible,
             offer=classify(response.tools, response.tool_choice, hosted),
             now=lambda: 2,
             max_turns=max_turns,
+            compaction=compaction(visible) if compaction else None,
         )
 
     def run(self) -> Response:
@@ -132,9 +149,12 @@ class TurnRunner:
                 command = commands.throw(result) if isinstance(result, Exception) else commands.send(result)
                 result = None
                 match command:
-                    case Ask(request):
+                    case Count(request):
+                        result = self.counts.pop(0) if self.counts else estimate_request(request)
+                    case Ask(request, for_summary):
                         self.requests.append(request)
-                        pieces = list(self.replies.pop(0))
+                        self.summary_requests += [request] if for_summary else []
+                        pieces = self.reply(command)
                         result = pieces.pop(0)
                     case NextPiece():
                         result = pieces.pop(0)
@@ -142,9 +162,9 @@ class TurnRunner:
                         opened = self._hosted.open(
                             command.tool_index, command.name, command.call_id, command.output_index
                         )
-                        result = _now(opened)
+                        result = run_now(opened)
                     case Run(call):
-                        while not isinstance(step := _now(call.next_step()), ToolDone):
+                        while not isinstance(step := run_now(call.next_step()), ToolDone):
                             self._emit(step)
                         result = step
                     case Emit(events):
@@ -152,6 +172,10 @@ class TurnRunner:
                             self._emit(event)
         except StopIteration as stop:
             return stop.value
+
+    def reply(self, ask: Ask) -> list[Piece | Exception]:
+        """The reply to a request."""
+        return list(self.replies.pop(0))
 
     def _emit(self, event: AnyEvent) -> None:
         event.sequence_number = len(self.events)
@@ -165,7 +189,7 @@ class TurnRunner:
         return list(self.requests[-1].items)
 
 
-def _now(coroutine: Coroutine[Any, Any, T]) -> T:
+def run_now(coroutine: Coroutine[Any, Any, T]) -> T:
     """The result of a coroutine that awaits nothing."""
     try:
         coroutine.send(None)

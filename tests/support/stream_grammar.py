@@ -36,6 +36,7 @@ LETTERS = {
     "file_search_call.in_progress": "i",
     "file_search_call.searching": "q",
     "file_search_call.completed": "Q",
+    "compaction.compacting": "z",
 }
 
 ITEM_PATTERNS = {
@@ -44,6 +45,7 @@ ITEM_PATTERNS = {
     "function_call": r"Af*FD",
     "custom_tool_call": r"Ac*CD",
     "file_search_call": r"Ai(qQ?)?D",
+    "compaction": r"Az?D",
 }
 
 DONE_FIELDS = {

@@ -167,8 +167,14 @@ class ResponseRun:
         if isinstance(command, Open):
             return await self.tools.open(command.tool_index, command.name, command.call_id, command.output_index)
         if isinstance(command, Count):
-            return await self.model.count_tokens(command.request)
+            return await self._count_tokens(command)
         return await self._next_piece(command)
+
+    async def _count_tokens(self, command: Count) -> int | ModelFault:
+        try:
+            return await self.model.count_tokens(command.request)
+        except ModelFault as fault:
+            return fault
 
     async def _next_piece(self, command: Ask | NextPiece) -> Piece | ModelFault:
         """The next piece of the model's reply; or its failure, for the turn to end with."""

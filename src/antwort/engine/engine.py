@@ -172,12 +172,13 @@ class Engine:
         settings = self.compaction
         threshold = _threshold(None if managed is None else managed.compact_threshold, settings, chosen)
         budgets = Budgets(settings.summary_tokens, settings.user_message_tokens, settings.tool_output_tokens)
+        is_client_managed = request.previous_response_id is None and request.conversation is None and managed is None
         compactor = Compactor(
             sealer,
             summary_model.upstream_name,
             budgets.within(threshold),
             None if managed is None else threshold,
-            is_client_managed=request.previous_response_id is None and request.conversation is None and managed is None,
+            context.given if is_client_managed else None,
         )
         return CompactionPlan(compactor, context.is_compaction, transcript=context.history, history=history)
 

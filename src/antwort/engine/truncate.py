@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from antwort.api.items import GivenMessage, Item
+from antwort.api.token_estimate import estimate_text
 
 MAX_MODEL_CHARS: Final = 50_000
 """Characters of a tool's output that a model is shown. The client gets the rest, if it asked for it."""
@@ -32,6 +33,20 @@ def truncate_bytes(text: str, limit: int) -> str:
     tail = limit - head
     end = raw[-tail:].decode(errors="ignore") if tail else ""
     return f"{raw[:head].decode(errors='ignore')}\n[... {len(raw) - limit} bytes cut ...]\n{end}"
+
+
+def truncate_tokens(text: str, limit: int) -> str:
+    """The same, counted in estimated tokens. The mark costs about ten."""
+    tokens = estimate_text(text)
+    if tokens <= limit:
+        return text
+    chars, cut = max(0, len(text) * limit // tokens), ""
+    while chars:
+        cut = truncate_chars(text, chars)
+        if estimate_text(cut) <= limit:
+            return cut
+        chars = chars * 3 // 4
+    return truncate_chars(text, 0)
 
 
 def truncate_history(history: Sequence[Item]) -> list[Item] | None:

@@ -30,6 +30,7 @@ from antwort.api.ids import new_id
 from antwort.api.items import Item
 from antwort.api.requests import CreateResponse
 from antwort.api.responses import IncompleteDetails, Response, ResponseError, ResponseStatus, Usage
+from antwort.api.token_estimate import estimate_item
 from antwort.engine.classify import ClientSide, Offer, ServerSide
 from antwort.engine.compaction.compactor import Compacted, Compactor, SummaryReply
 from antwort.engine.hosted_tools import GuardedCall
@@ -274,8 +275,8 @@ class TurnLoop:
 
     def _ask(self, calls: dict[int, _WrittenCall]) -> Generator[Command, Any, Finished]:
         """Send the history to the model and emit its reply; adds the calls of the reply to `calls`."""
-        first_index = self._output.next_index
         piece = yield from self._first_piece()
+        first_index = self._output.next_index  # behind the item of a compaction
         while not isinstance(piece, Finished):
             if isinstance(piece, CompactionPiece):
                 yield Emit(self._output.add(piece.item))
@@ -344,9 +345,16 @@ class TurnLoop:
             return
         tokens = usage.input_tokens + usage.output_tokens if usage is not None else 0
         if not tokens:
-            tokens = cast("int", (yield Count(self.model_request())))
+            tokens = yield from self._count_tokens()
         if compactor.is_due(self._current_transcript(), tokens):
             yield from self._compact()
+
+    def _count_tokens(self) -> Generator[Command, Any, int]:
+        request = self.model_request()
+        try:
+            return cast("int", (yield Count(request)))
+        except ModelFault:  # the request itself shows whether the model works
+            return sum(map(estimate_item, request.items))
 
     def _may_compact(self) -> bool:
         """Whether the request allows a compaction, and one would make the history shorter."""

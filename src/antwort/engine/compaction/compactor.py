@@ -89,8 +89,8 @@ class Compactor:
     budgets: Budgets
     threshold: int | None = None
     """Tokens above which the history is compacted; None if only a trigger compacts it."""
-    is_client_managed: bool = False
-    """The client sends the whole history with each request, and may add messages before the compaction item."""
+    client_history: Sequence[Item] | None = None
+    """All items of the request, if the client keeps the history. It may add messages before the compaction item."""
 
     def is_due(self, history: Sequence[Item], tokens: int) -> bool:
         """Whether a history of so many tokens is above the threshold, and becomes shorter by a compaction."""
@@ -103,12 +103,10 @@ class Compactor:
     ) -> Generator[Any, Any, Compacted]:
         """Compact a history. `base` is the request that the model would get next, with the same history."""
         retained = retain(history, self.budgets)
-        reply = SummaryReply(self.budgets.summary)
-        problem = yield from self._summarize(base, retained, reply, ask)
+        reply, problem = yield from self._summarize(base, retained, ask)
         text = reply.text if problem is None else extract(history, self.budgets.summary)
         window = retained.window(summary_item(item_id, text, retained.identifiers))
-        messages = [message_digest(item) for item in history if is_request_message(item)]
-        sealed = SealedWindow([item.raw for item in window], messages if self.is_client_managed else None)
+        sealed = SealedWindow([item.raw for item in window], self._known_messages(history))
         note = CompactionNote(
             method="summary" if problem is None else "extract",
             reason=problem,
@@ -118,17 +116,26 @@ class Compactor:
         token = self.sealer.seal(item_id, sealed)
         return Compacted(window, token, retained.user_messages, note, reply.usage)
 
+    def _known_messages(self, history: Sequence[Item]) -> list[str] | None:
+        """Digests of the compacted messages, also of those that an earlier compaction replaced."""
+        if self.client_history is None:
+            return None
+        messages = (item for item in (*self.client_history, *history) if is_request_message(item))
+        return list(dict.fromkeys(map(message_digest, messages)))
+
     def _summarize(
-        self, base: ModelRequest, retained: Retained, reply: SummaryReply, ask: AskForSummary
-    ) -> Generator[Any, Any, str | None]:
-        """Ask for a summary, once more with a shorter history if it is too long; the problem, if there is none."""
+        self, base: ModelRequest, retained: Retained, ask: AskForSummary
+    ) -> Generator[Any, Any, tuple[SummaryReply, str | None]]:
+        """Ask for a summary, once more with a shorter history if it is too long; why it cannot be used, if it cannot."""
         request = summary_request(base, retained, self.budgets.summary, model=self.model)
+        reply = SummaryReply(self.budgets.summary)
         for attempt in (request, shorter_request(request)):
+            reply = SummaryReply(self.budgets.summary)
             try:
                 yield from ask(attempt, reply)
             except ModelFault as fault:
                 if fault.code != CONTEXT_LENGTH_EXCEEDED or attempt is not request:
-                    return f"The model failed to write a summary: {fault.message}"
+                    return reply, f"The model failed to write a summary: {fault.message}"
             else:
                 break
-        return reply.problem
+        return reply, reply.problem

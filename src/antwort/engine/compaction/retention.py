@@ -16,10 +16,10 @@ import msgspec
 from msgspec import Struct
 
 from antwort.api import items
-from antwort.api.items import FunctionCallOutput, GivenCodeCall, GivenMessage, Item, Raw
+from antwort.api.items import CustomToolCallOutput, FunctionCallOutput, GivenCodeCall, GivenMessage, Item, Logs, Raw
 from antwort.api.token_estimate import estimate_item
 from antwort.engine.compaction.opening import is_request_message, message_digest
-from antwort.engine.truncate import truncate_chars
+from antwort.engine.truncate import truncate_tokens
 
 _ANSWERED_TYPES = {
     "function_call",
@@ -37,8 +37,7 @@ _ID_RE = re.compile(
 """An id; in the summary of an earlier compaction also with the name of the file."""
 _MAX_CONTAINERS = 4
 _MAX_IDS = 40
-_MAX_LAST_CALL_CHARS = 1_000
-_CHARS_PER_TOKEN = 4
+_MAX_LAST_CALL_TOKENS = 250
 SUMMARY_ID_PREFIX = "cmp_"
 """The message with a summary has the id of its compaction item."""
 
@@ -67,7 +66,7 @@ class Retained:
     tail: list[Item]
     """Messages at the end that no model has answered yet."""
     open_calls: list[Item]
-    """The calls among `calls` that wait for their output."""
+    """The calls that wait for their output, which are also the last ones of `calls`."""
     identifiers: list[str]
     dropped_tokens: int
     """Estimated tokens of everything that is only in the summary."""
@@ -79,7 +78,7 @@ class Retained:
     @property
     def user_messages(self) -> list[Item]:
         """The retained messages of the user, in their order."""
-        return [item for item in (*self.users, *self.tail) if _has_role(item, "user")]
+        return [item for item in (*self.users, *self.tail) if has_role(item, "user")]
 
 
 def is_summary(item: Item) -> bool:
@@ -87,15 +86,20 @@ def is_summary(item: Item) -> bool:
     return item.type == "message" and str(item.id or "").startswith(SUMMARY_ID_PREFIX)
 
 
+def is_instruction(item: Item) -> bool:
+    """Whether an item is a message with instructions (`system`, `developer`)."""
+    return has_role(item, "system") or has_role(item, "developer")
+
+
 def retain(history: Sequence[Item], budgets: Budgets) -> Retained:
     """Divide a history into what stays verbatim and what is only summarized."""
     head, tail = _split_tail(history)
-    instructions = _distinct(item for item in head if is_request_message(item) and not _has_role(item, "user"))
-    users = _newest_users(head, budgets.users, must_keep_last=not any(_has_role(item, "user") for item in tail))
+    instructions = _distinct(item for item in head if is_instruction(item))
+    users = _newest_users(head, budgets.users, must_keep_last=not any(has_role(item, "user") for item in tail))
     calls, open_calls = _newest_calls(head, budgets.calls)
-    kept = {id(item) for item in (*instructions, *users, *calls)}
-    dropped = sum(estimate_item(item) for item in head if id(item) not in kept and not is_summary(item))
-    return Retained(instructions, users, calls, tail, open_calls, _identifiers(history), dropped)
+    before = sum(estimate_item(item) for item in head if not is_summary(item))
+    kept = sum(map(estimate_item, (*instructions, *users, *calls)))
+    return Retained(instructions, users, calls, tail, open_calls, _identifiers(history), before - kept)
 
 
 def without_open_calls(history: Sequence[Item]) -> list[Item]:
@@ -107,7 +111,8 @@ def without_open_calls(history: Sequence[Item]) -> list[Item]:
 # ── messages ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _has_role(item: Item, role: str) -> bool:
+def has_role(item: Item, role: str) -> bool:
+    """Whether an item is a message of this role, and not a summary."""
     return isinstance(item.known, GivenMessage) and item.known.role == role and not is_summary(item)
 
 
@@ -128,7 +133,7 @@ def _distinct(messages: Iterable[Item]) -> list[Item]:
 def _newest_users(head: Sequence[Item], budget: int, *, must_keep_last: bool) -> list[Item]:
     kept: list[Item] = []
     for item in reversed(head):
-        if not _has_role(item, "user"):
+        if not has_role(item, "user"):
             continue
         budget -= estimate_item(item)
         if budget < 0 and not (must_keep_last and not kept):
@@ -180,56 +185,67 @@ def _paired_calls(history: Sequence[Item]) -> list[_PairedCall]:
 
 
 def _newest_calls(history: Sequence[Item], budget: int) -> tuple[list[Item], list[Item]]:
-    """The retained calls and outputs in their order, and the calls among them that wait for an output."""
+    """The retained calls and outputs in their order, and then the calls that wait for an output."""
     calls = [call for call in _paired_calls(history) if call.item.type not in _NOT_RETAINED]
-    open_calls = [call for call in calls if not call.is_complete]
-    kept: dict[int, Item] = {call.index: call.item for call in open_calls}
+    open_calls = [call.item for call in calls if not call.is_complete]
+    kept: dict[int, Item] = {}
+    left = budget
     is_newest = True
     for call in reversed(calls):
         if not call.is_complete:
             continue
         unit = {index: history[index] for index in call.indexes}
         cost = sum(map(estimate_item, unit.values()))
-        if cost > budget:
+        if cost > left:
             if not is_newest:
                 break
-            unit = _shortened(unit, budget)
+            unit = _shortened(unit, left)
             cost = sum(map(estimate_item, unit.values()))
-            if cost > budget:
+            if cost > left:
                 break
         kept |= unit
-        budget -= cost
+        left -= cost
         is_newest = False
-    _keep_containers(calls, kept)
-    return [kept[index] for index in sorted(kept)], [call.item for call in open_calls]
+    _keep_containers(calls, kept, min(_MAX_LAST_CALL_TOKENS, budget // _MAX_CONTAINERS))
+    return [*(kept[index] for index in sorted(kept)), *open_calls], open_calls
 
 
 def _shortened(unit: dict[int, Item], budget: int) -> dict[int, Item]:
     """A call whose output is cut to the budget. The call itself is not cut: its arguments are JSON."""
-    call, *outputs = unit.values()
-    left = (budget - estimate_item(call)) if outputs else budget
-    chars = max(0, left - 16) * _CHARS_PER_TOKEN
-    return {index: items.read(_cut(item.raw, chars)) for index, item in unit.items()}
+    smallest = sum(estimate_item(cut(item, 0)) for item in unit.values())
+    return {index: cut(item, max(0, budget - smallest)) for index, item in unit.items()}
 
 
-def _cut(raw: Raw, chars: int) -> Raw:
-    known = items.read(raw).known
+def cut(item: Item, tokens: int) -> Item:
+    """A call or an output with at most so many tokens of text. Images are left out."""
+    raw, known = item.raw, item.known
     if isinstance(known, GivenCodeCall):
-        outputs: list[Any] = [
-            {**output, "logs": truncate_chars(str(output.get("logs") or ""), chars // 2)}
-            for output in cast("list[Raw]", raw.get("outputs") or [])
-            if output.get("type") == "logs"
-        ]
-        return {**raw, "code": truncate_chars(known.code or "", chars // 2), "outputs": outputs}
-    if isinstance(raw.get("output"), str):
-        return {**raw, "output": truncate_chars(raw["output"], chars)}
-    if isinstance(known, FunctionCallOutput):
+        logs = "\n".join(output.logs for output in known.outputs or () if isinstance(output, Logs))
+        outputs = [{"type": "logs", "logs": truncate_tokens(logs, tokens // 2)}] if logs else []
+        kept = None if known.outputs is None else outputs
+        return items.read({**raw, "code": truncate_tokens(known.code or "", tokens // 2), "outputs": kept})
+    output = raw.get("output")
+    if isinstance(output, str):
+        return items.read({**raw, "output": truncate_tokens(output, tokens)})
+    if isinstance(known, (FunctionCallOutput, CustomToolCallOutput)):
         texts = [part.text for part in known.output if isinstance(part, items.InputText)]
-        return {**raw, "output": truncate_chars("\n".join(texts), chars)}
-    return raw
+        return items.read({**raw, "output": truncate_tokens("\n".join(texts), tokens)})
+    if item.type == "shell_call_output" and isinstance(output, list):
+        entries = cast("list[Any]", output)
+        return items.read({**raw, "output": [_cut_entry(entry, tokens // (2 * len(entries))) for entry in entries]})
+    return item
 
 
-def _keep_containers(calls: Sequence[_PairedCall], kept: dict[int, Item]) -> None:
+def _cut_entry(entry: Any, tokens: int) -> Any:  # noqa: ANN401 - any JSON
+    """The result of a shell command, with so many tokens of each of its two texts."""
+    if not isinstance(entry, dict):
+        return entry
+    fields = cast("Raw", entry)
+    texts = {name: text for name in ("stdout", "stderr") if isinstance(text := fields.get(name), str)}
+    return fields | {name: truncate_tokens(text, tokens) for name, text in texts.items()}
+
+
+def _keep_containers(calls: Sequence[_PairedCall], kept: dict[int, Item], tokens: int) -> None:
     """Keep the last call in each of the newest containers, so that later calls use the container again."""
     seen: set[str] = set()
     for call in reversed(calls):
@@ -237,7 +253,7 @@ def _keep_containers(calls: Sequence[_PairedCall], kept: dict[int, Item]) -> Non
         if not isinstance(known, GivenCodeCall) or known.container_id in seen:
             continue
         seen.add(known.container_id)
-        kept.setdefault(call.index, items.read(_cut(call.item.raw, _MAX_LAST_CALL_CHARS)))
+        kept.setdefault(call.index, cut(call.item, tokens))
         if len(seen) == _MAX_CONTAINERS:
             break
 

@@ -15,9 +15,9 @@ from antwort.api import items
 from antwort.api.items import GivenMessage, GivenReasoning, Item
 from antwort.api.requests import TextFormat
 from antwort.api.token_estimate import estimate_text
-from antwort.engine.compaction.retention import Retained, is_summary, without_open_calls
+from antwort.engine.compaction.retention import Retained, cut, has_role, is_instruction, is_summary, without_open_calls
 from antwort.engine.ports import ModelRequest
-from antwort.engine.truncate import truncate_chars
+from antwort.engine.truncate import truncate_tokens
 
 HEADER: Final = (
     "Summary of the conversation so far. It replaces the earlier messages and tool calls, which are not shown any more."
@@ -38,7 +38,7 @@ _WORDS_PER_TOKEN = 0.6
 _MAX_TOKENS_FACTOR = 2
 """A summary may be so much longer than its budget; a longer one is not used."""
 _REASONING_TOKENS = 2_048
-_MAX_LINE_CHARS = 300
+_MAX_LINE_TOKENS = 75
 _MAX_CARRIED_SHARE = 0.5
 
 
@@ -49,7 +49,9 @@ def summary_request(base: ModelRequest, retained: Retained, budget: int, *, mode
     """
     prompt = _PROMPT.format(words=max(40, int(budget * _WORDS_PER_TOKEN)))
     if retained.open_calls:
-        prompt += "\n\nThese calls have no result yet:\n" + "\n".join(map(_call_line, retained.open_calls))
+        prompt += "\n\nThese calls have no result yet:\n" + "\n".join(
+            _one_line(_call_line(call)) for call in retained.open_calls
+        )
     history = without_open_calls(base.items)
     reasons = any(isinstance(item.known, GivenReasoning) for item in history)
     return msgspec.structs.replace(
@@ -65,17 +67,19 @@ def summary_request(base: ModelRequest, retained: Retained, budget: int, *, mode
 
 
 def shorter_request(request: ModelRequest) -> ModelRequest:
-    """The same request with long outputs cut and the older half of the history left out, for a small window."""
+    """The same request with long outputs cut and the older half of the history left out, for a small window.
+
+    Instructions, earlier summaries and the last message of the user stay.
+    """
     *history, prompt = request.items
-    kept = without_open_calls([_with_short_output(item) for item in history[len(history) // 2 :]])
-    return msgspec.structs.replace(request, items=[*kept, prompt])
-
-
-def _with_short_output(item: Item) -> Item:
-    output = item.raw.get("output")
-    if not isinstance(output, str) or len(output) <= _MAX_LINE_CHARS:
-        return item
-    return items.read({**item.raw, "output": truncate_chars(output, _MAX_LINE_CHARS)})
+    half = len(history) // 2
+    last = max((index for index, item in enumerate(history) if has_role(item, "user")), default=half)
+    kept = [
+        cut(item, _MAX_LINE_TOKENS)
+        for index, item in enumerate(history)
+        if index >= half or index == last or is_summary(item) or is_instruction(item)
+    ]
+    return msgspec.structs.replace(request, items=[*without_open_calls(kept), prompt])
 
 
 def problem_of(text: str, *, is_refusal: bool, is_cut: bool, budget: int) -> str | None:
@@ -101,11 +105,12 @@ def summary_item(compaction_id: str, text: str, identifiers: Sequence[str]) -> I
 def extract(history: Sequence[Item], budget: int) -> str:
     """A deterministic summary within the budget: earlier summaries, then the newest items, each as one line."""
     carried = "\n".join(_summary_text(item) for item in history if is_summary(item))
-    carried = truncate_chars(carried, int(budget * 4 * _MAX_CARRIED_SHARE))
+    carried = truncate_tokens(carried, int(budget * _MAX_CARRIED_SHARE))
     left = budget - estimate_text(carried)
+    line_tokens = min(_MAX_LINE_TOKENS, budget // 4)
     lines: list[str] = []
     for item in reversed(history):
-        line = _line(item)
+        line = _one_line(_line(item), line_tokens)
         cost = estimate_text(line) + 1
         if cost > left:
             break
@@ -121,22 +126,22 @@ def _summary_text(item: Item) -> str:
 
 
 def _line(item: Item) -> str:
-    """One line for an item: its speaker or tool, and the head and tail of its text."""
+    """The line for an item: its speaker or tool, and its text."""
     if is_summary(item) or isinstance(item.known, GivenReasoning):
         return ""
     if isinstance(item.known, GivenMessage):
-        return _one_line(f"{item.known.role}: {_message_text(item.known)}")
+        return f"{item.known.role}: {_message_text(item.known)}"
     if item.type.endswith("_call"):
         return _call_line(item)
     output = item.raw.get("output")
-    return _one_line(f"result: {output}") if output is not None else ""
+    return f"result: {output}" if output is not None else ""
 
 
 def _call_line(item: Item) -> str:
     raw = item.raw
     name = raw.get("name") or item.type.removesuffix("_call")
     values = (raw.get(key) for key in ("arguments", "input", "code", "action", "operation", "queries", "outputs"))
-    return _one_line(f"called {name}: " + " ".join(str(value) for value in values if value))
+    return f"called {name}: " + " ".join(str(value) for value in values if value)
 
 
 def _message_text(message: GivenMessage) -> str:
@@ -147,5 +152,5 @@ def _message_text(message: GivenMessage) -> str:
     )
 
 
-def _one_line(text: str) -> str:
-    return " ".join(truncate_chars(text, _MAX_LINE_CHARS).split())
+def _one_line(text: str, tokens: int = _MAX_LINE_TOKENS) -> str:
+    return " ".join(truncate_tokens(text, tokens).split())

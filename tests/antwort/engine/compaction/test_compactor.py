@@ -1,0 +1,336 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from fixtures_compaction import function_call, function_output, histories, message, raws, reasoning, unpaired
+from fixtures_sealing import tenant_sealer
+from fixtures_turn import TurnRunner, check_grammar, run_now
+from hypothesis import given
+from hypothesis import strategies as st
+
+from antwort.api import items
+from antwort.api.items import Item
+from antwort.api.responses import Usage
+from antwort.api.token_estimate import estimate_item
+from antwort.engine.compaction.compactor import Compacted, Compactor, SummaryReply
+from antwort.engine.compaction.opening import is_request_message, message_digest, open_history
+from antwort.engine.compaction.retention import Budgets, has_role, is_instruction, is_summary
+from antwort.engine.ports import (
+    ChosenModel,
+    Finished,
+    ModelFault,
+    ModelRequest,
+    Piece,
+    ReasoningPiece,
+    RefusalPiece,
+    TextPiece,
+)
+from antwort.engine.turn import Ask, CompactionPlan
+from antwort.models.scripted.model import Scripted
+from antwort.models.scripted.script import parse_script
+
+BUDGETS = Budgets(summary=125, users=250, calls=125)
+MODEL = ChosenModel("m", Scripted(parse_script("answers: []")), "m")
+SEALER = tenant_sealer()
+TOO_LONG = ModelFault("It is too long.", code="context_length_exceeded", status=400)
+
+
+def compactor(**fields: Any) -> Compactor:
+    return Compactor(SEALER, "writer", BUDGETS, **fields)
+
+
+def compact(
+    used: Compactor, history: Sequence[Item], *replies: Sequence[Piece | Exception]
+) -> tuple[Compacted, list[ModelRequest]]:
+    """Compact with these replies to the requests for a summary; the result and the requests."""
+    asked: list[ModelRequest] = []
+    left = list(replies)
+
+    def ask(request: ModelRequest, reply: SummaryReply):
+        asked.append(request)
+        for piece in left.pop(0):
+            if isinstance(piece, Exception):
+                raise piece
+            reply.add(piece)
+        return
+        yield
+
+    base = ModelRequest(model="m", items=[*history], instructions="Be exact.")
+    steps = used.compact("cmp_1", history, base, ask)
+    with pytest.raises(StopIteration) as stop:
+        next(steps)
+    return stop.value.value, asked
+
+
+def long_history() -> list[Item]:
+    turns = [
+        item
+        for number in range(20)
+        for item in (
+            message(f"question {number} " + "why " * 40),
+            function_call(f"call_{number}"),
+            function_output(f"call_{number}", f"result {number} " + "so " * 40),
+            message(f"answer {number}", "assistant"),
+        )
+    ]
+    return [message("Rules.", "developer"), *turns]
+
+
+def test_a_summary_of_the_model_is_in_the_window_and_the_note_says_so():
+    history = long_history()
+    usage = Usage(input_tokens=900, output_tokens=5, total_tokens=905)
+    done, [request] = compact(compactor(), history, [TextPiece("Fact: "), TextPiece("blue"), Finished("stop", usage)])
+
+    assert (done.note.method, done.note.reason) == ("summary", None)
+    assert done.note.tokens_before == sum(map(estimate_item, history))
+    assert done.note.tokens_after == sum(map(estimate_item, done.window))
+    assert done.note.tokens_after * 3 < done.note.tokens_before
+    assert done.usage == usage
+    assert request.model == "writer"
+    [summary] = [item for item in done.window if is_summary(item)]
+    assert "Fact: blue" in summary.raw["content"][0]["text"]
+    assert summary.id == "cmp_1"
+    assert done.window[0].raw == history[0].raw
+    assert done.user_messages == [item for item in done.window if has_role(item, "user")]
+    assert unpaired(done.window) == []
+
+
+@pytest.mark.parametrize(
+    "reply, reason",
+    [
+        ([Finished()], "The model wrote an empty summary."),
+        ([TextPiece(" \n"), Finished()], "The model wrote an empty summary."),
+        ([ReasoningPiece("Let me think."), Finished()], "The model wrote an empty summary."),
+        ([RefusalPiece("I will not."), Finished()], "The model refused to write a summary."),
+        ([TextPiece("half"), Finished("content_filter")], "The model refused to write a summary."),
+        ([TextPiece("half"), Finished("length")], "The model wrote a summary that is too long."),
+        ([TextPiece("word " * 400), Finished()], "The model wrote a summary that is too long."),
+        ([TextPiece("x" * 2001)], "The model wrote a summary that is too long."),
+        ([TextPiece("half"), ModelFault("It broke.")], "The model failed to write a summary: It broke."),
+    ],
+)
+def test_an_unusable_summary_is_replaced_by_an_extract(reply, reason):
+    done, asked = compact(compactor(), long_history(), reply)
+
+    assert (done.note.method, done.note.reason) == ("extract", reason)
+    assert len(asked) == 1
+    [summary] = [item for item in done.window if is_summary(item)]
+    assert "answer 19" in summary.raw["content"][0]["text"]
+    assert unpaired(done.window) == []
+
+
+def test_reading_stops_at_a_reply_that_is_much_too_long():
+    reply = SummaryReply(10)
+    reply.add(TextPiece("x" * 160))
+    assert not reply.is_too_long
+    reply.add(TextPiece("x"))
+    assert reply.is_too_long
+
+
+def test_a_history_that_is_too_long_for_a_summary_is_sent_once_more_shorter():
+    history = long_history()
+    done, asked = compact(compactor(), history, [TOO_LONG], [TextPiece("short"), Finished()])
+
+    assert done.note.method == "summary"
+    first, second = asked
+    assert len(second.items) < len(first.items)
+    assert unpaired(second.items) == []
+    assert second.items[0].raw == history[0].raw
+
+
+def test_a_history_that_is_too_long_even_then_has_an_extract():
+    done, asked = compact(compactor(), long_history(), [TextPiece("begun"), TOO_LONG], [TOO_LONG])
+
+    assert (done.note.method, done.note.reason) == ("extract", "The model failed to write a summary: It is too long.")
+    assert len(asked) == 2
+
+
+def test_the_reply_to_the_first_request_is_not_part_of_the_summary():
+    done, _ = compact(compactor(), long_history(), [TextPiece("LEFTOVER"), TOO_LONG], [TextPiece("whole"), Finished()])
+
+    assert "LEFTOVER" not in str(raws(done.window))
+
+
+def test_reasoning_counts_neither_as_summary_nor_against_its_budget():
+    done, [request] = compact(
+        compactor(), [*long_history(), reasoning("hm")], [ReasoningPiece("x" * 9999), TextPiece("ok"), Finished()]
+    )
+
+    assert done.note.method == "summary"
+    assert request.max_output_tokens is not None
+    assert request.max_output_tokens > 2 * BUDGETS.summary
+
+
+def test_it_is_due_above_the_threshold_if_enough_would_be_dropped():
+    history = long_history()
+    used = compactor(threshold=1000)
+
+    assert not used.is_due(history, 1000)
+    assert used.is_due(history, 1001)
+    assert not compactor(threshold=None).is_due(history, 10**6)
+    assert not used.is_due([message("long " * 5000)], 5000)
+
+
+def test_a_compacted_window_is_not_due_again():
+    """Otherwise a model that still finds it too long would be asked for ever."""
+    code = [
+        items.read(
+            {
+                "type": "code_interpreter_call",
+                "id": f"ci_{number}",
+                "container_id": f"cntr_{number}",
+                "code": "print(1)\n" * 300,
+                "outputs": [{"type": "logs", "logs": "1\n" * 3000}],
+            }
+        )
+        for number in range(4)
+    ]
+    used = compactor(threshold=1000)
+    done, _ = compact(used, [*long_history(), *code], [TextPiece("ok"), Finished()])
+
+    assert not used.is_due(done.window, 10**6)
+
+
+# ── random histories ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+_SUMMARY_REPLIES: list[list[list[Piece | Exception]]] = [
+    [[TextPiece("A short summary."), Finished()]],
+    [[TextPiece("概要 " * 60), Finished()]],
+    [[Finished()]],
+    [[RefusalPiece("No."), Finished()]],
+    [[TextPiece("word " * 2000)]],
+    [[ModelFault("It broke.")]],
+    [[TOO_LONG], [TextPiece("A short summary."), Finished()]],
+    [[TOO_LONG], [TOO_LONG]],
+]
+_ANSWERS: list[list[list[Piece | Exception]]] = [
+    [[TextPiece("Done."), Finished()]],
+    [[TOO_LONG], [TextPiece("Done."), Finished()]],
+    [[TOO_LONG], [TOO_LONG], [TOO_LONG], [TOO_LONG]],
+]
+
+
+class RandomRunner(TurnRunner):
+    """A turn whose requests for summaries have other replies than the rest."""
+
+    def __init__(self, history: Sequence[Item], plan: CompactionPlan, *, summary: int, answer: int) -> None:
+        super().__init__({"store": False}, history=history, compaction=lambda _: plan)
+        self.written = [*_SUMMARY_REPLIES[summary]]
+        self.answers = [*_ANSWERS[answer]]
+        self.sent: list[tuple[bool, ModelRequest]] = []
+
+    def reply(self, ask: Ask) -> list[Piece | Exception]:
+        self.sent.append((ask.for_summary, ask.request))
+        replies = self.written if ask.for_summary else self.answers
+        if not replies:  # a second compaction of the same response
+            replies += [*_SUMMARY_REPLIES[0]]
+        return list(replies.pop(0))
+
+
+def check_requests(runner: RandomRunner, history: Sequence[Item]) -> None:
+    """Check all requests of a response to a history."""
+    instructions = {message_digest(item) for item in history if is_instruction(item)}
+    last_user = next((item.raw for item in reversed(history) if has_role(item, "user")), None)
+    was_compacted = False
+    for for_summary, request in runner.sent:
+        was_compacted |= for_summary
+        if was_compacted:
+            assert unpaired(request.items) == []
+        if for_summary:
+            assert not any(
+                item.type.endswith("_call") for item in unpaired([*request.items, function_call("end")])[:-1]
+            )
+        sent = {message_digest(item) for item in request.items if is_request_message(item)}
+        assert instructions <= sent
+        assert last_user is None or last_user in raws(request.items)
+
+
+def check_budgets(compacted: Compacted, history: Sequence[Item]) -> None:
+    tail = 0
+    for item in reversed(history):
+        if not is_request_message(item) or is_summary(item):
+            break
+        tail += estimate_item(item)
+    window = compacted.window
+    instructions = sum(estimate_item(item) for item in window if is_instruction(item))
+    users = [estimate_item(item) for item in window if has_role(item, "user")]
+    summaries = [item for item in window if is_summary(item)]
+    assert len(summaries) == 1
+    assert (
+        instructions <= sum({message_digest(i): estimate_item(i) for i in history if is_instruction(i)}.values()) + tail
+    )
+    assert sum(users) <= BUDGETS.users + tail + users[-1] if users else True
+    header_and_identifiers = 60 + 40 * 64
+    assert estimate_item(summaries[0]) <= 2 * BUDGETS.summary + header_and_identifiers
+    open_ids = {id(item) for item in unpaired([*window, message("end", "assistant")])}
+    calls = [item for item in window if item.type.endswith(("_call", "_call_output")) and id(item) not in open_ids]
+    containers = [item for item in calls if item.type == "code_interpreter_call"]
+    assert sum(estimate_item(item) for item in calls if item not in containers) <= BUDGETS.calls
+    assert sum(map(estimate_item, containers)) <= BUDGETS.calls + 4 * (BUDGETS.calls // 4 + 40)
+
+
+def compaction_items(runner: TurnRunner) -> list[Item]:
+    return [items.read(item) for item in runner.turn.response.output if item["type"] == "compaction"]
+
+
+rounds = st.lists(
+    st.tuples(histories(), st.integers(0, len(_SUMMARY_REPLIES) - 1), st.integers(0, len(_ANSWERS) - 1)),
+    min_size=1,
+    max_size=4,
+)
+
+
+@given(rounds)
+def test_a_client_that_keeps_everything_continues_with_the_window(drawn):
+    kept: list[Item] = []
+    for added, summary, answer in drawn:
+        kept += added
+        opened = run_now(open_history([], kept, SEALER, MODEL))
+        history = [*opened.before, *opened.given[opened.start :]]
+        used = compactor(client_history=opened.given)
+        plan = CompactionPlan(used, is_triggered=True, transcript=history, history=history)
+        runner = RandomRunner(history, plan, summary=summary, answer=answer)
+        response = runner.run()
+
+        assert response.status == "completed"
+        check_grammar(runner.events)
+        check_requests(runner, history)
+        assert runner.turn.compacted is not None
+        check_budgets(runner.turn.compacted, history)
+        [item] = compaction_items(runner)
+        kept.append(item)
+        again = run_now(open_history([], [*kept, message("next")], SEALER, MODEL))
+        assert raws(again.before) == raws(runner.turn.compacted.window)
+        assert raws(again.given[again.start :]) == [message("next").raw]
+        new = run_now(open_history([], [message("NEW RULE", "developer"), *kept], SEALER, MODEL))
+        assert raws(new.before) == [message("NEW RULE", "developer").raw, *raws(runner.turn.compacted.window)]
+
+
+@given(rounds)
+def test_a_stored_history_continues_with_the_window_and_the_answer(drawn):
+    stored: list[Item] = []
+    for added, summary, answer in drawn:
+        given_items = [*added, message("Go on.")]
+        opened = run_now(open_history(stored, given_items, SEALER, MODEL))
+        history = [*opened.before, *opened.given[opened.start :]]
+        plan = CompactionPlan(compactor(threshold=1000), transcript=history, history=history)
+        runner = RandomRunner(history, plan, summary=summary, answer=answer)
+        response = runner.run()
+
+        check_grammar(runner.events)
+        check_requests(runner, history)
+        stored += [*given_items, *map(items.read, response.output)]
+        compacted = runner.turn.compacted
+        if compacted is not None:
+            check_budgets(compacted, [*history, message("Done.", "assistant")] if _is_last(response) else history)
+            last = max(index for index, item in enumerate(stored) if item.type == "compaction")
+            again = run_now(open_history(stored, [message("next")], SEALER, MODEL))
+            assert raws(again.before) == [*raws(compacted.window), *raws(stored[last + 1 :])]
+        else:
+            assert not any(for_summary for for_summary, _ in runner.sent)
+
+
+def _is_last(response: Any) -> bool:
+    return response.output[-1]["type"] == "compaction"
