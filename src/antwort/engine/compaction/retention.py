@@ -12,7 +12,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-import msgspec
 from msgspec import Struct
 
 from antwort.api import items
@@ -265,7 +264,7 @@ def _identifiers(history: Sequence[Item]) -> list[str]:
     """The ids of containers and files, the newest last; those of cited files with their names."""
     found: dict[str, str] = {}
     for item in history:
-        for match in _ID_RE.finditer(_text_of(item)):
+        for match in _ID_RE.finditer("\n".join(_strings(item.raw))):
             known = found.pop(match["id"], match["id"])
             found[match["id"]] = match[0] if match["name"] else known
         for citation in _citations(item):
@@ -275,9 +274,18 @@ def _identifiers(history: Sequence[Item]) -> list[str]:
     return list(found.values())[-_MAX_IDS:]
 
 
-def _text_of(item: Item) -> str:
-    raw = {key: value for key, value in item.raw.items() if key != "encrypted_content"}
-    return msgspec.json.encode(raw).decode()
+def _strings(value: object) -> Iterable[str]:
+    """All strings in a JSON value, except encrypted ones and data URLs."""
+    if isinstance(value, str):
+        if not value.startswith("data:"):
+            yield value
+    elif isinstance(value, dict):
+        for name, inner in cast("dict[str, object]", value).items():
+            if name != "encrypted_content":
+                yield from _strings(inner)
+    elif isinstance(value, list):
+        for inner in cast("list[object]", value):
+            yield from _strings(inner)
 
 
 def _citations(item: Item) -> Iterable[Raw]:

@@ -324,13 +324,11 @@ def test_a_stored_history_continues_with_the_window_and_the_answer(drawn):
         stored += [*given_items, *map(items.read, response.output)]
         compacted = runner.turn.compacted
         if compacted is not None:
-            check_budgets(compacted, [*history, message("Done.", "assistant")] if _is_last(response) else history)
+            end = max(index for index, item in enumerate(response.output) if item["type"] == "compaction")
+            answers = [items.read(item) for item in response.output[:end] if item["type"] != "compaction"]
+            check_budgets(compacted, [*history, *answers])
             last = max(index for index, item in enumerate(stored) if item.type == "compaction")
             again = run_now(open_history(stored, [message("next")], SEALER, MODEL))
             assert raws(again.before) == [*raws(compacted.window), *raws(stored[last + 1 :])]
         else:
             assert not any(for_summary for for_summary, _ in runner.sent)
-
-
-def _is_last(response: Any) -> bool:
-    return response.output[-1]["type"] == "compaction"
