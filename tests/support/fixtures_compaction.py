@@ -99,7 +99,7 @@ def _image_message(text: str) -> Item:
     return items.read({"type": "message", "role": "user", "content": parts})
 
 
-def _raw_item(kind: str, call_id: str, text: str, as_parts: bool) -> Item:  # noqa: FBT001 - drawn by hypothesis
+def _raw_item(kind: str, call_id: str, text: str, as_parts: bool) -> Item:
     shell = {"commands": [text], "timeout_ms": None}
     entry = {"stdout": text, "stderr": "", "outcome": {"type": "exit", "exit_code": 0}}
     output: Any = [{"type": "input_text", "text": text}] if as_parts else text
@@ -120,7 +120,7 @@ def _raw_item(kind: str, call_id: str, text: str, as_parts: bool) -> Item:  # no
     return items.read({"type": kind, "call_id": call_id, **fields})
 
 
-def _pair(kind: str, call_id: str, text: str, as_parts: bool) -> list[Item]:  # noqa: FBT001 - drawn by hypothesis
+def _pair(kind: str, call_id: str, text: str, as_parts: bool) -> list[Item]:
     return [_raw_item(kind, call_id, "{}", as_parts), _raw_item(f"{kind}_output", call_id, text, as_parts)]
 
 

@@ -150,7 +150,7 @@ class TurnRunner:
                 result = None
                 match command:
                     case Count(request):
-                        result = self.counts.pop(0) if self.counts else estimate_request(request)
+                        result = self._count(request)
                     case Ask(request, for_summary):
                         self.requests.append(request)
                         self.summary_requests += [request] if for_summary else []
@@ -158,18 +158,14 @@ class TurnRunner:
                         result = pieces.pop(0)
                     case NextPiece():
                         result = pieces.pop(0)
-                    case Open():
-                        opened = self._hosted.open(
-                            command.tool_index, command.name, command.call_id, command.output_index
-                        )
-                        result = run_now(opened)
+                    case Open(name, call_id, tool_index, output_index):
+                        result = run_now(self._hosted.open(tool_index, name, call_id, output_index))
                     case Run(call):
                         while not isinstance(step := run_now(call.next_step()), ToolDone):
                             self._emit(step)
                         result = step
                     case Emit(events):
-                        for event in events:
-                            self._emit(event)
+                        self._emit(*events)
         except StopIteration as stop:
             return stop.value
 
@@ -177,9 +173,13 @@ class TurnRunner:
         """The reply to a request."""
         return list(self.replies.pop(0))
 
-    def _emit(self, event: AnyEvent) -> None:
-        event.sequence_number = len(self.events)
-        self.events.append(event)
+    def _count(self, request: ModelRequest) -> int | ModelFault:
+        return self.counts.pop(0) if self.counts else estimate_request(request)
+
+    def _emit(self, *events: AnyEvent) -> None:
+        for event in events:
+            event.sequence_number = len(self.events)
+            self.events.append(event)
 
     @property
     def kinds(self) -> list[str]:

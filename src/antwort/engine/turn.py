@@ -186,7 +186,8 @@ class TurnLoop:
         try:
             yield Emit(self._begin())
             if self._compaction.is_triggered:
-                yield from self._compact()
+                assert self._compaction.compactor is not None  # noqa: S101 - checked when the response was prepared
+                yield from self._compact(self._compaction.compactor)
                 yield Emit([self._completed()])
                 return self.response
             for _ in range(self._max_turns):
@@ -299,8 +300,8 @@ class TurnLoop:
             try:
                 return cast("Piece", (yield Ask(self.model_request())))
             except ModelFault as fault:
-                if fault.code == CONTEXT_LENGTH_EXCEEDED and self._may_compact():
-                    yield from self._compact()
+                if fault.code == CONTEXT_LENGTH_EXCEEDED and (compactor := self._shrinking_compactor()) is not None:
+                    yield from self._compact(compactor)
                     continue
                 shorter = truncate_history(self._history) if self.response.truncation == "auto" else None
                 if fault.code != CONTEXT_LENGTH_EXCEEDED or shorter is None:
@@ -347,7 +348,7 @@ class TurnLoop:
         if not tokens:
             tokens = yield from self._count_tokens()
         if compactor.is_due(self._current_transcript(), tokens):
-            yield from self._compact()
+            yield from self._compact(compactor)
 
     def _count_tokens(self) -> Generator[Command, Any, int]:
         request = self.model_request()
@@ -356,17 +357,13 @@ class TurnLoop:
         except ModelFault:  # the request itself shows whether the model works
             return sum(map(estimate_item, request.items))
 
-    def _may_compact(self) -> bool:
-        """Whether the request allows a compaction, and one would make the history shorter."""
+    def _shrinking_compactor(self) -> Compactor | None:
+        """The compactor for a history that the model finds too long; None if it cannot become shorter."""
         compactor = self._compaction.compactor
-        if compactor is None or compactor.threshold is None:
-            return False
-        return compactor.is_due(self._current_transcript(), compactor.threshold + 1)
+        return None if compactor is None else compactor.shrink(self._current_transcript())
 
-    def _compact(self) -> Commands:
+    def _compact(self, compactor: Compactor) -> Commands:
         """Replace the history by a compacted window, and add the compaction item to the output."""
-        compactor = self._compaction.compactor
-        assert compactor is not None  # noqa: S101 - checked when the response was prepared
         history = self._current_transcript()
         item = {"id": new_id("cmp_"), **_UNFINISHED_COMPACTION}
         index = self._output.next_index

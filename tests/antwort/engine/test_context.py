@@ -10,6 +10,7 @@ from antwort.api import items
 from antwort.api.errors import ApiError
 from antwort.api.requests import CreateResponse
 from antwort.api.responses import initial_response
+from antwort.engine.compaction.opening import SealedWindow, TenantSealer
 from antwort.engine.context import Context, check_outputs, load_context, normalize_items
 from antwort.engine.ports import ChosenModel
 from antwort.engine.stores import (
@@ -187,3 +188,74 @@ async def test_a_local_shell_output_names_its_call_by_id():
 
     with pytest.raises(ApiError, match="local shell call output with call_id d"):
         check_outputs(Context([call], [items.read({"type": "local_shell_call_output", "id": "d", "output": "x"})]))
+
+
+# ── compaction ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def sealed(sealer: TenantSealer, *window: dict) -> dict:
+    token = sealer.seal("cmp_1", SealedWindow(list(window)))
+    return {"type": "compaction", "id": "cmp_1", "encrypted_content": token}
+
+
+async def test_a_compaction_item_of_the_request_replaces_what_is_before_it(store):
+    await stored(store, "resp_1", message("msg_1", "one"))
+    sealer = tenant_sealer()
+    given = [{"role": "user", "content": "two"}, sealed(sealer, message("msg_w", "window")), message("msg_3", "three")]
+    context = await load_context(CreateResponse(input=given, previous_response_id="resp_1"), US, store, sealer, MODEL)
+
+    assert texts(context.history) == ["window", "three"]
+    assert texts(context.visible) == ["three"]
+    assert [item.type for item in context.given] == ["message", "compaction", "message"]
+    assert not context.is_compaction
+
+
+async def test_a_trigger_is_no_visible_item(store):
+    given = [{"role": "user", "content": "one"}, {"type": "compaction_trigger"}]
+    context = await load_context(CreateResponse(input=given), US, store, tenant_sealer(), MODEL)
+
+    assert context.is_compaction
+    assert texts(context.history) == ["one"]
+    assert context.given[-1].raw["id"].startswith("cmp_")
+
+
+async def test_a_trigger_right_after_a_compaction_item(store):
+    sealer = tenant_sealer()
+    given = [sealed(sealer, message("msg_w", "window")), {"type": "compaction_trigger"}]
+    context = await load_context(CreateResponse(input=given), US, store, sealer, MODEL)
+
+    assert context.is_compaction
+    assert texts(context.history) == ["window"]
+
+
+async def test_a_trigger_must_be_the_last_item(store):
+    given = [{"role": "user", "content": "a"}, {"type": "compaction_trigger"}, {"role": "user", "content": "b"}]
+    error = await refusal(CreateResponse(input=given), US, store)
+
+    assert (error.status, error.param) == (400, "input[1]")
+
+
+async def test_a_compaction_item_by_reference_is_opened(store):
+    sealer = tenant_sealer()
+    await stored(store, "resp_1", sealed(sealer, message("msg_w", "window")))
+    context = await load_context(
+        CreateResponse(input=[{"type": "item_reference", "id": "cmp_1"}, {"role": "user", "content": "x"}]),
+        US,
+        store,
+        sealer,
+        MODEL,
+    )
+
+    assert texts(context.history) == ["window", "x"]
+
+
+async def test_outputs_of_calls_in_the_window_are_accepted_and_replaced_outputs_are_not_checked(store):
+    sealer = tenant_sealer()
+    call = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
+    output = {"type": "function_call_output", "call_id": "c", "output": "x"}
+    lost = {"type": "function_call_output", "call_id": "lost", "output": "x"}
+    context = await load_context(CreateResponse(input=[lost, sealed(sealer, call), output]), US, store, sealer, MODEL)
+    check_outputs(context)
+    context = await load_context(CreateResponse(input=[sealed(sealer, call), lost]), US, store, sealer, MODEL)
+    with pytest.raises(ApiError, match="call_id lost"):
+        check_outputs(context)

@@ -11,7 +11,7 @@ from fixtures_turn import EchoTools, check_grammar
 from fold import fold
 
 from antwort.api.events import AnyEvent, ResponseFailed, kind_of
-from antwort.api.requests import CreateResponse
+from antwort.api.requests import ContextManagement, CreateResponse
 from antwort.api.tools import FileSearchTool
 from antwort.engine.driver import ResponseRun
 from antwort.engine.engine import Engine
@@ -315,3 +315,19 @@ async def test_a_model_that_raises_when_closed_keeps_its_reply(tmp_path):
 
     async with running(tmp_path, Clinging([TextPiece("Hello"), Finished(), TextPiece("more")])) as run:
         assert (await run.finish()).status == "completed"
+
+
+class UncountingModel(FakeModel):
+    """A model whose tokenizer fails."""
+
+    async def count_tokens(self, request) -> int:
+        raise ModelFault("The tokenizer is down.")
+
+
+async def test_a_tokenizer_that_fails_does_not_fail_a_response_with_compaction(tmp_path):
+    managed = [ContextManagement("compaction", 1000)]
+    async with running(tmp_path, UncountingModel([TextPiece("Hello"), Finished()]), context_management=managed) as run:
+        events = await events_of(run)
+
+    check_grammar(events)
+    assert run.response.status == "completed"

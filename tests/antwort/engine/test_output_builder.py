@@ -100,3 +100,32 @@ def test_a_client_side_call_emits_deltas_and_the_complete_arguments():
         assert getattr(call.close(), field) == "ab"
         assert call.item("completed") == {**call.item(), "status": "completed"}
         assert call.item()[field] == "ab"
+
+
+def test_an_item_that_is_complete_closes_the_open_one():
+    output = OutputBuilder()
+    item = {"type": "compaction", "id": "cmp_1", "encrypted_content": "x"}
+    events = [*output.write(TextPiece("a")), *output.add(item)]
+
+    assert kinds(events)[-3:] == ["output_item.done", "output_item.added", "output_item.done"]
+    assert [one["type"] for one in output.output] == ["message", "compaction"]
+    assert output.next_index == 2
+
+
+def test_reasoning_is_sealed_when_it_ends():
+    output = OutputBuilder(seal_reasoning=lambda identifier, text: f"{identifier}:{text}")
+    events = [*write_all(output, ReasoningPiece("a"), ReasoningPiece("b"), TextPiece("c")), *output.close()]
+
+    reasoning, _ = output.output
+    assert reasoning["encrypted_content"] == f"{reasoning['id']}:ab"
+    added, done = (event.item for event in events if isinstance(event, wire.ItemEvent) if event.output_index == 0)
+    assert "encrypted_content" not in added
+    assert done == reasoning
+
+
+def test_summaries_and_encrypted_reasoning_of_the_upstream_are_not_sealed():
+    output = OutputBuilder(seal_reasoning=lambda identifier, text: "sealed")
+    write_all(output, ReasoningPiece("a"), EncryptedReasoning("theirs"), TextPiece("b"), SummaryPiece("c"))
+    output.close()
+
+    assert [item.get("encrypted_content") for item in output.output] == ["theirs", None, None]

@@ -4,7 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antwort.api.items import read
-from antwort.engine.truncate import truncate_bytes, truncate_chars, truncate_history
+from antwort.api.token_estimate import estimate_text
+from antwort.engine.truncate import truncate_bytes, truncate_chars, truncate_history, truncate_tokens
 
 
 def test_a_short_text_is_unchanged():
@@ -90,3 +91,17 @@ def test_history_with_a_call_id_that_is_no_string():
         strange,
         message("user", "now"),
     ]
+
+
+@given(st.text(), st.integers(20, 200), st.sampled_from(["x", "word ", "長い", "é"]), st.integers(0, 300))
+def test_tokens_are_cut_to_the_limit(text, limit, word, times):
+    whole = text + word * times
+    cut = truncate_tokens(whole, limit)
+
+    assert estimate_text(cut) <= limit
+    assert (cut == whole) == (estimate_text(whole) <= limit)
+
+
+def test_a_text_of_another_density_at_its_ends_is_cut_too():
+    assert estimate_text(truncate_tokens("長い" * 300 + "x" * 90_000, 100)) <= 100
+    assert truncate_tokens("word " * 100, 0) == "\n[... 500 characters cut ...]\n"

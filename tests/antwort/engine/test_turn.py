@@ -1,16 +1,23 @@
 from __future__ import annotations
 
 import pytest
+from fixtures_compaction import message, unpaired
+from fixtures_sealing import tenant_sealer
 from fixtures_turn import TurnRunner, check_grammar, used
 from fold import fold
 from hypothesis import given
 from hypothesis import strategies as st
 
 from antwort.api import events as wire
+from antwort.api import items
 from antwort.api.errors import ApiError
 from antwort.api.items import OutputText
+from antwort.api.responses import Usage
+from antwort.engine.compaction.compactor import Compactor
+from antwort.engine.compaction.retention import Budgets
 from antwort.engine.ports import (
     CallPiece,
+    CompactionPiece,
     EncryptedReasoning,
     Finished,
     ModelFault,
@@ -20,7 +27,8 @@ from antwort.engine.ports import (
     SummaryPiece,
     TextPiece,
 )
-from antwort.engine.turn import Cancelled
+from antwort.engine.turn import Cancelled, CompactionPlan
+from antwort.models.tokens import estimate_request
 
 FUNCTION = {"type": "function", "name": "add", "parameters": {"type": "object", "properties": {}}}
 CUSTOM = {"type": "custom", "name": "shout"}
@@ -419,3 +427,213 @@ def test_any_reply_keeps_the_grammar_and_folds_to_the_response(model_replies, li
     assert response.ended
     assert fold(runner.events) == response
     assert all(item.get("status") != "in_progress" for item in response.output)
+
+
+# ── compaction ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+TOO_LONG = ModelFault("It is too long.", code="context_length_exceeded", status=400)
+SUMMARY = [TextPiece("Fact: "), TextPiece("blue"), used(7)]
+
+
+def compacting(*, threshold: int | None = 1000, triggered: bool = False):
+    """A plan with small budgets."""
+
+    def plan(history):
+        compactor = Compactor(tenant_sealer(), "writer", Budgets(125, 250, 125), threshold)
+        return CompactionPlan(compactor, triggered, transcript=history, history=history)
+
+    return plan
+
+
+def long_input(turns: int = 20) -> list:
+    steps = (
+        (message(f"question {n} " + "why " * 40), message(f"answer {n} " + "so " * 40, "assistant"))
+        for n in range(turns)
+    )
+    return [item for step in steps for item in step]
+
+
+def test_a_trigger_gives_one_compaction_item_and_no_answer():
+    runner = TurnRunner({}, SUMMARY, history=long_input(), compaction=compacting(threshold=None, triggered=True))
+    response = runner.run()
+
+    assert runner.kinds == [
+        "created",
+        "in_progress",
+        "output_item.added",
+        "compaction.compacting",
+        "output_item.done",
+        "completed",
+    ]
+    check_grammar(runner.events)
+    [item] = response.output
+    assert (item["type"], item["id"][:4]) == ("compaction", "cmp_")
+    assert item["encrypted_content"].startswith("antwort1.")
+    assert response.usage is not None
+    assert response.usage.output_tokens == 7
+    assert len(runner.summary_requests) == len(runner.requests) == 1
+    assert response.compaction.method == "summary"
+
+
+def test_an_answer_above_the_threshold_is_followed_by_a_compaction():
+    answer = [TextPiece("Yes."), Finished("stop", Usage(input_tokens=990, output_tokens=11, total_tokens=1001))]
+    runner = TurnRunner({}, answer, SUMMARY, history=long_input(8), compaction=compacting())
+    runner.counts = [990]
+    response = runner.run()
+
+    assert [item["type"] for item in response.output] == ["message", "compaction"]
+    assert runner.kinds[-4:] == ["output_item.done", "output_item.added", "output_item.done", "completed"]
+    check_grammar(runner.events)
+    assert fold(runner.events) == response
+    assert response.usage is not None
+    assert response.usage.output_tokens == 18
+    assert "Yes." in str([item.raw for item in runner.summary_requests[0].items])
+
+
+def test_a_history_above_the_threshold_is_compacted_before_the_answer():
+    runner = TurnRunner({}, SUMMARY, [TextPiece("Yes."), used()], history=long_input(), compaction=compacting())
+    response = runner.run()
+
+    assert [item["type"] for item in response.output] == ["compaction", "message"]
+    check_grammar(runner.events)
+    assert "Fact: blue" in str([item.raw for item in runner.history()])
+    assert estimate_request(runner.requests[-1]) < 1000
+
+
+def test_a_history_below_the_threshold_is_not_compacted():
+    runner = TurnRunner({}, [TextPiece("Yes."), used()], history=long_input(2), compaction=compacting())
+
+    assert [item["type"] for item in runner.run().output] == ["message"]
+    assert runner.summary_requests == []
+
+
+def test_the_results_of_hosted_calls_can_need_a_compaction():
+    big = used(1)
+    replies = (
+        [CallPiece(0, "file_search", "c1", '{"q": "' + "x" * 6000 + '"}'), big],
+        SUMMARY,
+        [CallPiece(0, "file_search", "c2", "{}"), big],
+        [TextPiece("Yes."), big],
+    )
+    runner = TurnRunner({"tools": [SEARCH]}, *replies, compaction=compacting())
+    response = runner.run()
+
+    kinds = [item["type"] for item in response.output]
+    assert kinds == ["file_search_call", "compaction", "file_search_call", "message"]
+    check_grammar(runner.events)
+    for request in runner.requests:
+        assert unpaired(request.items) == []
+        assert not any(item.type == "compaction" for item in request.items)
+    assert "Fact: blue" in str([item.raw for item in runner.requests[-1].items])
+
+
+def test_a_model_that_finds_the_history_too_long_gets_it_compacted():
+    replies = ([TOO_LONG], SUMMARY, [CallPiece(0, "file_search", "c1", "{}"), used()], [TextPiece("Yes."), used()])
+    runner = TurnRunner({"tools": [SEARCH]}, *replies, history=long_input(), compaction=compacting(threshold=100_000))
+    runner.counts = [10, 10, 10]
+    response = runner.run()
+
+    assert [item["type"] for item in response.output] == ["compaction", "file_search_call", "message"]
+    check_grammar(runner.events)
+    assert all(item.type != "compaction" for request in runner.requests for item in request.items)
+
+
+def test_a_model_that_always_finds_the_history_too_long_fails_once_nothing_can_be_dropped():
+    replies = [[TOO_LONG], SUMMARY] * 10
+    runner = TurnRunner({}, *replies, history=[*long_input(), message("Go on.")], compaction=compacting())
+    runner.counts = [10]
+    response = runner.run()
+
+    assert response.status == "failed"
+    assert response.error is not None
+    assert response.error.code == "context_length_exceeded"
+    assert 1 <= len(response.output) < 10
+    sizes = [estimate_request(request) for request in runner.requests if request not in runner.summary_requests]
+    assert sizes == sorted(sizes, reverse=True)
+    assert runner.history()[-1].raw == message("Go on.").raw
+
+
+def test_without_a_threshold_a_history_that_is_too_long_is_an_error():
+    runner = TurnRunner({}, [TOO_LONG], history=long_input(), compaction=compacting(threshold=None))
+
+    assert runner.run().status == "failed"
+
+
+def test_tokens_are_estimated_if_the_model_cannot_count_them():
+    runner = TurnRunner({}, SUMMARY, [TextPiece("Yes."), used()], history=long_input(), compaction=compacting())
+    runner.counts = [ModelFault("The tokenizer is down.")]
+    response = runner.run()
+
+    assert [item["type"] for item in response.output] == ["compaction", "message"]
+
+
+def test_open_client_calls_stay_open_after_a_compaction_at_the_end():
+    replies = ([TextPiece("I look."), CallPiece(0, "add", "c1", '{"a": 1}'), Finished("calls")], SUMMARY)
+    runner = TurnRunner({"tools": [FUNCTION]}, *replies, history=long_input(8), compaction=compacting())
+    runner.counts = [990, 1001]
+    response = runner.run()
+
+    assert [item["type"] for item in response.output] == ["message", "function_call", "compaction"]
+    assert runner.turn.compacted is not None
+    assert runner.turn.compacted.window[-1].raw == response.output[1]
+    assert "called add" in runner.summary_requests[0].items[-1].raw["content"]
+    assert unpaired(runner.summary_requests[0].items) == []
+
+
+def test_the_summary_does_not_count_against_max_output_tokens():
+    replies = (SUMMARY, [CallPiece(0, "file_search", "c1", "{}"), used(5)], [TextPiece("Yes."), used(1)])
+    request = {"max_output_tokens": 100, "tools": [SEARCH]}
+    runner = TurnRunner(request, *replies, history=long_input(), compaction=compacting())
+    response = runner.run()
+
+    assert [sent.max_output_tokens for sent in runner.requests] == [250, 100, 95]
+    assert response.usage is not None
+    assert response.usage.output_tokens == 13
+
+
+def test_a_cancelled_summary_leaves_no_item():
+    runner = TurnRunner({}, [TextPiece("half"), Cancelled()], history=long_input(), compaction=compacting())
+    response = runner.run()
+
+    assert (response.status, response.output) == ("cancelled", [])
+    assert runner.kinds == ["created", "in_progress", "output_item.added", "incomplete"]
+    runner = TurnRunner(
+        {},
+        [TextPiece("Yes."), used()],
+        [TextPiece("half"), Cancelled()],
+        history=long_input(8),
+        compaction=compacting(),
+    )
+    runner.counts = [990]
+    runner.replies[0] = [TextPiece("Yes."), Finished("stop", Usage(2000, total_tokens=2000))]
+    response = runner.run()
+    assert [item["type"] for item in response.output] == ["message"]
+
+
+def test_attachments_of_retained_messages_are_shown_after_a_compaction():
+    stored = items.read({"role": "user", "content": [{"type": "input_image", "file_id": "file-abcdefgh"}]})
+    resolved = items.read(
+        {"role": "user", "content": [{"type": "input_image", "image_url": "data:image/png;base64,A"}]}
+    )
+    history, transcript = [*long_input(), resolved], [*long_input(), stored]
+
+    def plan(_):
+        compactor = Compactor(tenant_sealer(), "writer", Budgets(125, 250, 125), 1000)
+        return CompactionPlan(compactor, transcript=transcript, history=history)
+
+    runner = TurnRunner({}, SUMMARY, [TextPiece("Yes."), used()], history=history, compaction=plan)
+    runner.run()
+
+    assert runner.requests[-1].items[-1] == resolved
+    assert runner.turn.compacted is not None
+    assert runner.turn.compacted.window[-1] == stored
+
+
+def test_an_item_of_an_upstream_that_compacts_is_passed_through():
+    item = {"type": "compaction", "id": "cmp_9", "encrypted_content": "gAAAAAB"}
+    runner = TurnRunner({}, [TextPiece("Yes."), CompactionPiece(item), TextPiece("And?"), used()])
+    response = runner.run()
+
+    assert [one["type"] for one in response.output] == ["message", "compaction", "message"]
+    assert response.output[1] == item
+    check_grammar(runner.events)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -20,7 +21,7 @@ from antwort.engine.truncate import CONTEXT_LENGTH_EXCEEDED
 
 _MAX_CHARS_PER_TOKEN = 16  # in no language does a text of the budget have more; a longer one is not read to its end
 _MIN_SHARE = 10
-"""A compaction that removes less than this fraction (1 / 10) of the threshold is not worth a request."""
+"""A compaction that removes less than this fraction (1 / 10) of the tokens is not worth a request."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,10 @@ AskForSummary: TypeAlias = Callable[[ModelRequest, SummaryReply], Generator[Any,
 """Sends a request to the model and adds the pieces of the reply; the generator yields the commands of `TurnLoop`."""
 
 
+def _saves_enough(history: Sequence[Item], budgets: Budgets, tokens: int) -> bool:
+    return retain(history, budgets).dropped_tokens * _MIN_SHARE >= max(tokens, _MIN_SHARE)
+
+
 @dataclass(frozen=True)
 class Compactor:
     """The compaction of one response."""
@@ -96,7 +101,18 @@ class Compactor:
         """Whether a history of so many tokens is above the threshold, and becomes shorter by a compaction."""
         if self.threshold is None or tokens <= self.threshold:
             return False
-        return retain(history, self.budgets).dropped_tokens * _MIN_SHARE >= self.threshold
+        return _saves_enough(history, self.budgets, self.threshold)
+
+    def shrink(self, history: Sequence[Item]) -> Compactor | None:
+        """The compactor for a history that the model finds too long, whatever the threshold: it keeps about half of it.
+
+        None if the request does not allow a compaction, or if it would save too little.
+        """
+        if self.threshold is None:
+            return None
+        tokens = sum(map(estimate_item, history))
+        budgets = self.budgets.within(tokens)
+        return dataclasses.replace(self, budgets=budgets) if _saves_enough(history, budgets, tokens) else None
 
     def compact(
         self, item_id: str, history: Sequence[Item], base: ModelRequest, ask: AskForSummary
@@ -126,7 +142,7 @@ class Compactor:
     def _summarize(
         self, base: ModelRequest, retained: Retained, ask: AskForSummary
     ) -> Generator[Any, Any, tuple[SummaryReply, str | None]]:
-        """Ask for a summary, once more with a shorter history if it is too long; why it cannot be used, if it cannot."""
+        """Ask for a summary, once more with a shorter history if it is too long; the reply, and its problem if any."""
         request = summary_request(base, retained, self.budgets.summary, model=self.model)
         reply = SummaryReply(self.budgets.summary)
         for attempt in (request, shorter_request(request)):

@@ -173,6 +173,20 @@ def test_it_is_due_above_the_threshold_if_enough_would_be_dropped():
     assert not used.is_due([message("long " * 5000)], 5000)
 
 
+def test_a_history_that_the_model_finds_too_long_becomes_shorter_whatever_the_threshold():
+    history = long_history()
+    used = Compactor(SEALER, "m", Budgets(2000, 20_000, 4000), threshold=100_000)
+    smaller = used.shrink(history)
+
+    assert not used.is_due(history, 100_001)
+    assert smaller is not None
+    done, _ = compact(smaller, history, [TextPiece("ok"), Finished()])
+    assert done.note.tokens_after < 0.6 * done.note.tokens_before
+    assert used.shrink([message("long " * 5000)]) is None
+    assert used.shrink([]) is None
+    assert compactor(threshold=None).shrink(history) is None
+
+
 def test_a_compacted_window_is_not_due_again():
     """Otherwise a model that still finds it too long would be asked for ever."""
     code = [
