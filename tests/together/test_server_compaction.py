@@ -1,0 +1,637 @@
+"""Compaction through a server process: the three forms, their objects and events, refusals, keys, and privacy."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from fixtures_server import ROOT, Server, create_key, run_server
+from stream_grammar import check_stream, read_frames
+from waiting import wait_until
+
+IS_SUMMARY = "/^Summarize the conversation above/"
+FACTS = "<<find /FACT-[0-9]+/>>"
+SEARCH = {"type": "file_search", "vector_store_ids": ["vs_1"]}
+FUNCTION = {"type": "function", "name": "look", "parameters": {"type": "object", "properties": {}}, "strict": False}
+MANAGED = [{"type": "compaction", "compact_threshold": 1000}]
+TRIGGER = {"type": "compaction_trigger"}
+
+
+def summary(marker: str | None, *reply: dict[str, Any]) -> dict[str, Any]:
+    return {"when": {"text": IS_SUMMARY, **({"any": marker} if marker else {})}, "reply": list(reply)}
+
+
+SCRIPT = {
+    "fragment": 40,
+    "answers": [
+        summary("EMPTY-SUMMARY", {"text": ""}),
+        summary("REFUSED-SUMMARY", {"refusal": "I will not."}),
+        summary("LONG-SUMMARY", {"text": "word " * 20_000}),
+        summary("BROKEN-SUMMARY", {"text": "half"}, {"delay": 0.05}, {"fault": {"message": "It broke."}}),
+        summary("SLOW-SUMMARY", {"text": "half"}, {"delay": 600}),
+        summary(None, {"text": f"Facts: {FACTS}"}),
+        {"when": {"any": "TOO-LONG"}, "reply": [{"fault": {"code": "context_length_exceeded", "status": 400}}]},
+        {"when": {"text": "recall"}, "reply": [{"text": FACTS}]},
+        {"when": {"text": "think"}, "reply": [{"reasoning": "FACT-77, hidden."}, {"text": "I thought."}]},
+        {"when": {"text": "act", "output": "found"}, "reply": [{"text": "It says: <<output>> " + FACTS}]},
+        {
+            "when": {"text": "act", "turn": 1},
+            "reply": [
+                {"text": "I look. " + "so " * 1500},
+                {"call": {"name": "look", "id": "call_a", "arguments": {"a": 1}}},
+                {"call": {"name": "look", "id": "call_b", "arguments": {"b": 2}}},
+            ],
+        },
+        {
+            "when": {"tool": "file_search", "any": "/search now(?![\\s\\S]*FACT-5)/"},
+            "reply": [
+                {"call": {"name": "file_search", "arguments": {"query": "FACT-5 " + "x " * 2500}}},
+                {"call": {"name": "file_search", "arguments": {"query": "FACT-6"}}},
+            ],
+        },
+        {"reply": [{"text": "Noted."}]},
+    ],
+}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("server")
+    keys = {name: create_key(directory, name, "--tenant", name) for name in ("us", "them")}
+    program = ROOT / "tests" / "support" / "fake_echo_provider.py"
+    with run_server(directory, {"auth": {"keys_file": "keys.json"}}, script=SCRIPT, program=program) as running:
+        running.keys = keys
+        yield running
+
+
+class Api:
+    """Plain HTTP requests of one tenant."""
+
+    def __init__(self, server: Server, key: str | None = None) -> None:
+        headers = {"authorization": f"Bearer {key}"} if key else {}
+        self.http = server.http(headers=headers)
+
+    def post(self, path: str, **body: Any) -> Any:
+        """The answer to a request that succeeds."""
+        answer = self.http.post(f"/v1/{path}", json=body)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    def create(self, **body: Any) -> Any:
+        return self.post("responses", **body)
+
+    def compact(self, **body: Any) -> Any:
+        return self.post("responses/compact", model="scripted", **body)
+
+    def stream(self, **body: Any) -> list[dict[str, Any]]:
+        """The events of a streamed response, checked."""
+        answer = self.http.post("/v1/responses", json={**body, "stream": True})
+        assert answer.status_code == 200, answer.text
+        events = read_frames(answer.content)
+        check_stream(events, background=bool(body.get("background")))
+        return events
+
+    def get(self, path: str) -> Any:
+        return self.http.get(f"/v1/{path}").json()
+
+    def refused(self, path: str = "responses", **body: Any) -> dict[str, Any]:
+        """The error of a request with status 400."""
+        answer = self.http.post(f"/v1/{path}", json=body)
+        assert answer.status_code == 400, answer.text
+        return answer.json()["error"]
+
+
+@pytest.fixture
+def api(server):
+    api = Api(server, server.keys["us"])
+    with api.http:
+        yield api
+
+
+@pytest.fixture
+def other_tenant(server):
+    api = Api(server, server.keys["them"])
+    with api.http:
+        yield api
+
+
+def user(text: str) -> dict[str, Any]:
+    return {"type": "message", "role": "user", "content": text}
+
+
+def assistant(text: str) -> dict[str, Any]:
+    return {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": text}]}
+
+
+def history(*markers: str, turns: int = 12, words: int = 100) -> list[dict[str, Any]]:
+    """A long conversation with a fact in the first answer. The markers are in an answer, which is not kept."""
+    told = [user("FACT-1 is asked."), assistant(" ".join(("FACT-2 is known.", *markers)))]
+    rest = ((user(f"question {n} " + "why " * words), assistant(f"answer {n} " + "so " * words)) for n in range(turns))
+    return [*told, *(item for turn in rest for item in turn)]
+
+
+def text_of(response: dict[str, Any]) -> str:
+    messages = (item for item in response["output"] if item["type"] == "message")
+    return "".join(part.get("text", "") for item in messages for part in item["content"])
+
+
+def types(response: dict[str, Any]) -> list[str]:
+    return [item["type"] for item in response["output"]]
+
+
+def kinds(events: list[dict[str, Any]]) -> list[str]:
+    return [event["type"].removeprefix("response.") for event in events]
+
+
+def compaction_of(response: dict[str, Any]) -> dict[str, Any]:
+    [item] = [item for item in response["output"] if item["type"] == "compaction"]
+    return item
+
+
+# ── form A: the endpoint ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_endpoint_returns_the_users_messages_and_one_compaction_item(api):
+    given = history()
+    compacted = api.compact(input=given, instructions="Be exact.")
+
+    assert set(compacted) == {"id", "object", "created_at", "output", "usage", "antwort:compaction"}
+    assert compacted["object"] == "response.compaction"
+    assert compacted["id"].startswith("resp_")
+    *messages, item = compacted["output"]
+    assert set(item) == {"id", "type", "encrypted_content"}
+    assert (item["type"], item["id"][:4]) == ("compaction", "cmp_")
+    questions = [one["content"] for one in given if one["role"] == "user"]
+    assert [one["content"] for one in messages] == [[{"type": "input_text", "text": text}] for text in questions]
+    assert {one["role"] for one in messages} == {"user"}
+    assert compacted["usage"]["input_tokens"] > 1000
+    note = compacted["antwort:compaction"]
+    assert (note["method"], note["reason"]) == ("summary", None)
+    assert note["tokens_after"] < note["tokens_before"]
+    assert api.http.get(f"/v1/responses/{compacted['id']}").status_code == 404
+    chained = api.refused(input="x", previous_response_id=compacted["id"])
+    assert chained["code"] == "previous_response_not_found"
+
+
+def test_the_compacted_window_is_the_next_input_as_it_is(api):
+    window = api.compact(input=history())["output"]
+    response = api.create(input=[*window, user("recall")], store=False)
+
+    assert text_of(response) == "FACT-1\nFACT-2"
+    again = api.compact(input=[*window, user("FACT-3 is new."), assistant("FACT-4 too.")])["output"]
+    assert text_of(api.create(input=[*again, user("recall")])).split() == ["FACT-1", "FACT-3", "FACT-2", "FACT-4"]
+    assert text_of(api.create(input=[again[-1], user("recall")])).split() == ["FACT-1", "FACT-3", "FACT-2", "FACT-4"]
+
+
+def test_the_endpoint_compacts_a_stored_chain_and_a_text(api):
+    stored = api.create(input=history())
+    window = api.compact(previous_response_id=stored["id"], input=[user("FACT-9")])["output"]
+
+    assert text_of(api.create(input=[*window, user("recall")])).split() == ["FACT-1", "FACT-2", "FACT-9"]
+    [message, item] = api.compact(input="FACT-8")["output"]
+    assert message["content"] == [{"type": "input_text", "text": "FACT-8"}]
+    assert text_of(api.create(input=[item, user("recall")])) == "FACT-8"
+
+
+def test_new_instructions_before_the_item_are_seen(api):
+    item = api.compact(input=[{"role": "developer", "content": "FACT-20"}, *history()])["output"][-1]
+    new = {"role": "developer", "content": "FACT-30"}
+
+    assert text_of(api.create(input=[new, item, user("recall")])).split() == ["FACT-30", "FACT-20", "FACT-1", "FACT-2"]
+
+
+def test_messages_that_an_earlier_compaction_replaced_do_not_come_back(api):
+    kept = history("FACT-40", turns=40, words=1000)
+    kept.append(compaction_of(api.create(input=[*kept, TRIGGER], store=False)))
+    first = api.post("responses/input_tokens", input=kept)["input_tokens"]
+    kept += [user("more " * 400), assistant("yes")]
+    kept.append(compaction_of(api.create(input=[*kept, TRIGGER], store=False)))
+    second = api.post("responses/input_tokens", input=kept)["input_tokens"]
+
+    assert second < first + 1000
+
+
+def test_an_empty_history_can_be_compacted(api):
+    item = compaction_of(api.create(input=[TRIGGER]))
+
+    assert text_of(api.create(input=[item, user("recall FACT-1")])) == "FACT-1"
+
+
+# ── form B: context_management ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_an_answer_above_the_threshold_is_followed_by_a_compaction_item(api):
+    given = [*history(turns=8), user("Hello?")]
+    below = api.post("responses/input_tokens", input=given)["input_tokens"]
+    managed = [{"type": "compaction", "compact_threshold": below + 1}]
+    events = api.stream(input=given, context_management=managed)
+
+    assert kinds(events)[:2] == ["created", "in_progress"]
+    assert kinds(events)[-5:] == [
+        "content_part.done",
+        "output_item.done",
+        "output_item.added",
+        "output_item.done",
+        "completed",
+    ]
+    final = events[-1]["response"]
+    assert types(final) == ["message", "compaction"]
+    added, done = events[-3], events[-2]
+    assert (added["output_index"], done["output_index"]) == (1, 1)
+    assert added["item"]["id"] == done["item"]["id"] == final["output"][1]["id"]
+    assert done["item"]["encrypted_content"] == final["output"][1]["encrypted_content"]
+    assert "compaction.compacting" not in kinds(events)
+    assert final["antwort:compaction"]["method"] == "summary"
+    assert final["usage"]["input_tokens"] > below
+
+
+def test_a_history_above_the_threshold_is_compacted_before_the_answer(api):
+    response = api.create(input=[*history(), user("recall")], context_management=MANAGED)
+
+    assert types(response) == ["compaction", "message"]
+    assert text_of(response).split() == ["FACT-1", "FACT-2"]
+    events = api.stream(input=[*history(), user("recall")], context_management=MANAGED)
+    assert types(events[-1]["response"]) == ["compaction", "message"]
+
+
+def test_below_the_threshold_nothing_is_compacted(api):
+    response = api.create(input="Hello", context_management=MANAGED)
+
+    assert types(response) == ["message"]
+    assert "antwort:compaction" not in response
+
+
+def test_a_compaction_in_the_middle_of_a_response_with_hosted_calls(api):
+    request = {"input": "search now", "tools": [SEARCH], "context_management": MANAGED}
+    events = api.stream(**request)
+    final = events[-1]["response"]
+
+    assert types(final) == ["file_search_call", "file_search_call", "compaction", "message"]
+    assert types(api.create(**request)) == types(final)
+    following = api.create(input="recall", previous_response_id=final["id"])
+    assert set(text_of(following).split()) == {"FACT-5", "FACT-6"}
+
+
+def test_open_client_calls_get_their_outputs_after_a_compaction(api):
+    request = {"tools": [FUNCTION], "context_management": MANAGED}
+    given = [*history(turns=1, words=10), user("act")]
+    outputs = [
+        {"type": "function_call_output", "call_id": "call_b", "output": "found b"},
+        {"type": "function_call_output", "call_id": "call_a", "output": "found a"},
+    ]
+    response = api.create(input=given, **request)
+
+    assert types(response) == ["message", "function_call", "function_call", "compaction"]
+    chained = api.create(input=outputs, previous_response_id=response["id"], **request)
+    stateless = api.create(input=[compaction_of(response), *outputs], store=False, **request)
+    kept = api.create(input=[*given, *response["output"], *outputs], store=False, **request)
+    for answer in (chained, stateless, kept):
+        assert text_of(answer).startswith("It says: found")
+        assert "FACT-2" in text_of(answer)
+    one = api.create(input=outputs[:1], previous_response_id=response["id"], **request)
+    assert one["status"] == "completed"
+    lost = {**outputs[0], "call_id": "call_lost"}
+    assert "call_lost" in api.refused(input=[lost], previous_response_id=response["id"])["message"]
+
+
+def test_a_model_that_finds_the_history_too_long_gets_it_compacted(api):
+    given = [*history("TOO-LONG"), user("recall")]
+    managed = [{"type": "compaction", "compact_threshold": 100_000}]
+    response = api.create(input=given, context_management=managed)
+
+    assert types(response) == ["compaction", "message"]
+    assert text_of(response).split() == ["FACT-1", "FACT-2"]
+    assert api.http.post("/v1/responses", json={"input": given}).status_code == 400
+
+
+# ── form C: a trigger ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_trigger_gives_exactly_one_compaction_item(api):
+    events = api.stream(input=[*history(), TRIGGER])
+
+    assert kinds(events) == [
+        "created",
+        "in_progress",
+        "output_item.added",
+        "compaction.compacting",
+        "output_item.done",
+        "completed",
+    ]
+    final = events[-1]["response"]
+    [item] = final["output"]
+    assert set(item) == {"id", "type", "encrypted_content"}
+    assert events[4]["item"] == item
+    assert (events[3]["item_id"], events[3]["output_index"]) == (item["id"], 0)
+    assert {event["item"]["id"] for event in events if "item" in event} == {item["id"]}
+    assert types(api.create(input=[*history(), TRIGGER])) == ["compaction"]
+
+
+def test_a_trigger_after_a_stored_response_continues_it(api):
+    first = api.create(input=history())
+    second = api.create(input=[TRIGGER], previous_response_id=first["id"])
+    third = api.create(input="recall", previous_response_id=second["id"])
+
+    assert types(second) == ["compaction"]
+    assert text_of(third).split() == ["FACT-1", "FACT-2"]
+
+
+def test_a_coding_agent_without_storage_sends_its_window_back(api):
+    item = compaction_of(api.create(input=[*history(), TRIGGER], store=False))
+    without_id = {name: value for name, value in item.items() if name != "id"}
+    for sent in (item, without_id):
+        response = api.create(input=[user("question 11"), sent, user("recall")], store=False)
+        assert text_of(response).split() == ["FACT-1", "FACT-2"]
+
+
+# ── stored objects and counting ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("form", ["managed", "trigger"])
+def test_stored_compactions_can_be_retrieved_listed_and_deleted(api, form):
+    given = [*history(), TRIGGER if form == "trigger" else user("recall")]
+    response = api.create(input=given, **({"context_management": MANAGED} if form == "managed" else {}))
+
+    assert api.get(f"responses/{response['id']}") == response
+    listed = api.get(f"responses/{response['id']}/input_items?order=asc&limit=100")["data"]
+    assert [item["type"] for item in listed] == [item["type"] for item in given]
+    assert all(item["id"] for item in listed)
+    deleted = api.http.delete(f"/v1/responses/{response['id']}").json()
+    assert deleted == {"id": response["id"], "object": "response", "deleted": True}
+    assert api.http.get(f"/v1/responses/{response['id']}").status_code == 404
+
+
+def test_input_tokens_of_a_compacted_history_are_those_of_the_next_request(api):
+    item = compaction_of(api.create(input=[*history(), TRIGGER]))
+    stored = api.create(input=[*history(), user("recall")], context_management=MANAGED)
+    whole = api.post("responses/input_tokens", input=[*history(), user("Hello")])["input_tokens"]
+    for given in ({"input": [item, user("Hello")]}, {"input": "Hello", "previous_response_id": stored["id"]}):
+        counted = api.post("responses/input_tokens", **given)
+        assert counted["object"] == "response.input_tokens"
+        assert counted["input_tokens"] == api.create(**given)["usage"]["input_tokens"]
+        assert counted["input_tokens"] < whole
+
+
+def test_a_conversation_crosses_compactions(api):
+    conversation = api.post("conversations")["id"]
+    api.create(input=history(), conversation=conversation)
+    assert types(api.create(input=[TRIGGER], conversation=conversation)) == ["compaction"]
+    api.create(input=[user("FACT-3"), assistant("FACT-4"), *history()[2:], user("?")], conversation=conversation)
+    managed = api.create(input="Hello", conversation=conversation, context_management=MANAGED)
+
+    assert types(managed) == ["compaction", "message"]
+    assert set(text_of(api.create(input="recall", conversation=conversation)).split()) == {
+        "FACT-1",
+        "FACT-2",
+        "FACT-3",
+        "FACT-4",
+    }
+
+
+# ── background and cancellation ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_background_response_is_compacted_and_can_be_followed(api):
+    request = {"input": [*history(), user("recall")], "context_management": MANAGED, "background": True}
+    events = api.stream(**request)
+    final = events[-1]["response"]
+
+    assert types(final) == ["compaction", "message"]
+    followed = read_frames(api.http.get(f"/v1/responses/{final['id']}?stream=true").content)
+    assert [event["type"] for event in followed] == [event["type"] for event in events]
+    queued = api.create(**request)
+    assert queued["status"] == "queued"
+    ended = wait_until(lambda: _ended(api, queued["id"]))
+    assert types(ended) == ["compaction", "message"]
+
+
+def _ended(api: Api, identifier: str) -> Any:
+    response = api.get(f"responses/{identifier}")
+    return response if response["status"] not in ("queued", "in_progress") else None
+
+
+@pytest.mark.parametrize("form", ["managed", "trigger"])
+def test_cancelling_during_the_summary_leaves_no_item(api, form):
+    given = [*history("SLOW-SUMMARY"), TRIGGER if form == "trigger" else user("Hello")]
+    managed = {"context_management": MANAGED} if form == "managed" else {}
+    started = api.create(input=given, background=True, **managed)
+    path = f"responses/{started['id']}"
+    wait_until(lambda: api.get(path)["status"] == "in_progress")
+    cancelled = api.post(f"{path}/cancel")
+
+    assert (cancelled["status"], cancelled["output"]) == ("cancelled", [])
+    assert api.get(path)["output"] == []
+    assert "antwort:compaction" not in cancelled
+
+
+def test_a_client_that_disconnects_during_the_summary_leaves_no_item(api):
+    request = {"input": [*history("SLOW-SUMMARY"), TRIGGER], "stream": True}
+    with api.http.stream("POST", "/v1/responses", json=request) as answer:
+        lines = answer.iter_lines()
+        first = next(line for line in lines if line.startswith("data: "))
+        identifier = first.split('"id":"')[1].split('"')[0]
+        next(line for line in lines if "compaction.compacting" in line)
+    ended = wait_until(lambda: _ended(api, identifier))
+
+    assert (ended["status"], ended["output"]) == ("cancelled", [])
+
+
+# ── summaries that fail ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    "marker, reason",
+    [
+        ("EMPTY-SUMMARY", "The model wrote an empty summary."),
+        ("REFUSED-SUMMARY", "The model refused to write a summary."),
+        ("LONG-SUMMARY", "The model wrote a summary that is too long."),
+        ("BROKEN-SUMMARY", "The model failed to write a summary: It broke."),
+    ],
+)
+def test_an_extract_replaces_a_summary_that_cannot_be_used(api, marker, reason):
+    given = [*history(marker, turns=3, words=3), assistant("FACT-3 at last.")]
+    compacted = api.compact(input=given)
+    triggered = api.create(input=[*given, TRIGGER])
+    streamed = api.stream(input=[*given, TRIGGER])[-1]["response"]
+
+    for response in (compacted, triggered, streamed):
+        note = response["antwort:compaction"]
+        assert (note["method"], note["reason"]) == ("extract", reason)
+        found = text_of(api.create(input=[response["output"][-1], user("recall")])).split()
+        assert {"FACT-1", "FACT-2", "FACT-3"} == set(found)
+
+
+# ── refusals ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+UNDECRYPTABLE = "Encrypted content could not be decrypted or parsed."
+WRONG_ITEM = "Encrypted content item_id did not match the target item id."
+
+
+@pytest.fixture(scope="module")
+def item(server):
+    api = Api(server, server.keys["us"])
+    with api.http:
+        return compaction_of(api.create(input=[*history(), TRIGGER], store=False))
+
+
+def all_refusals(api: Api, *given: dict[str, Any]) -> list[dict[str, Any]]:
+    """The errors of all requests that open items."""
+    return [
+        api.refused(input=[*given, user("Hello")]),
+        api.refused(input=[*given, user("Hello")], store=False, stream=True),
+        api.refused(input=[*given, TRIGGER]),
+        api.refused("responses/compact", model="scripted", input=list(given)),
+        api.refused("responses/input_tokens", input=list(given)),
+    ]
+
+
+@pytest.mark.parametrize("change", ["foreign", "forged", "truncated", "flipped", "empty"])
+def test_a_changed_item_is_refused(api, item, change):
+    token = item["encrypted_content"]
+    middle = len(token) // 2
+    flipped = token[:middle] + ("A" if token[middle] != "A" else "B") + token[middle + 1 :]
+    tokens = {
+        "foreign": "gAAAAABoZm9yZWlnbg==",
+        "forged": "antwort1." + "A" * 200,
+        "truncated": token[:-20],
+        "flipped": flipped,
+        "empty": "",
+    }
+    for error in all_refusals(api, {**item, "encrypted_content": tokens[change]}):
+        assert (error["code"], error["type"]) == ("invalid_encrypted_content", "invalid_request_error")
+        expected = f"The encrypted content for item {item['id']} could not be verified. Reason: {UNDECRYPTABLE}"
+        assert error["message"] == expected
+
+
+def test_an_item_with_the_id_of_another_is_refused(api, item):
+    other = compaction_of(api.create(input=[*history(), TRIGGER], store=False))
+    for error in all_refusals(api, {**item, "id": other["id"]}):
+        assert error["code"] == "invalid_encrypted_content"
+        assert error["message"].endswith(WRONG_ITEM)
+
+
+def test_an_item_of_another_tenant_is_refused(other_tenant, item):
+    for error in all_refusals(other_tenant, item):
+        assert error["code"] == "invalid_encrypted_content"
+        assert error["message"].endswith(UNDECRYPTABLE)
+
+
+def test_tokens_of_reasoning_and_compaction_are_not_interchangeable(api, item):
+    thought = api.create(input="think", include=["reasoning.encrypted_content"])["output"][0]
+    swapped = [
+        {"type": "compaction", "encrypted_content": thought["encrypted_content"]},
+        {**thought, "encrypted_content": item["encrypted_content"], "id": item["id"]},
+    ]
+    for wrong in swapped:
+        for error in all_refusals(api, wrong):
+            assert error["code"] == "invalid_encrypted_content"
+
+
+def test_malformed_requests_have_a_clear_error(api):
+    missing = api.refused(input=[{"type": "compaction", "id": "cmp_1"}])
+    early = api.refused(input=[user("a"), TRIGGER, user("b")])
+    low = api.refused(input="x", context_management=[{"type": "compaction", "compact_threshold": 999}])
+
+    assert "encrypted_content" in missing["message"]
+    assert "compaction_trigger" in early["message"]
+    assert early["param"] == "input[1]"
+    assert low["param"] == "context_management[0].compact_threshold"
+
+
+def test_a_refused_item_is_not_stored_in_a_conversation_that_is_used_later(api):
+    conversation = api.post("conversations")["id"]
+    forged = {"type": "compaction", "id": "cmp_1", "encrypted_content": "antwort1.forged"}
+    api.refused(input=[forged, user("x")], conversation=conversation)
+
+    assert api.get(f"conversations/{conversation}/items")["data"] == []
+
+
+# ── encrypted reasoning ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_encrypted_reasoning_is_sent_back_without_content_and_id(api):
+    include = ["reasoning.encrypted_content"]
+    response = api.create(input="think", include=include, store=False)
+    thought, answer = response["output"]
+    streamed = api.stream(input="think", include=include, store=False)[-1]["response"]["output"][0]
+
+    assert thought["encrypted_content"].startswith("antwort1.")
+    assert thought["content"] == [{"type": "reasoning_text", "text": "FACT-77, hidden."}]
+    assert "encrypted_content" not in api.create(input="think")["output"][0]
+    for sealed in (thought, streamed):
+        bare = {"type": "reasoning", "summary": [], "encrypted_content": sealed["encrypted_content"]}
+        for sent in (sealed, {**bare, "id": sealed["id"]}, bare):
+            following = api.create(input=[user("think"), sent, answer, user("recall")], store=False)
+            assert text_of(following) == "FACT-77"
+    forged = {**thought, "encrypted_content": thought["encrypted_content"][:-6] + "AAAAAA"}
+    for error in all_refusals(api, forged):
+        assert error["code"] == "invalid_encrypted_content"
+        assert thought["id"] in error["message"]
+
+
+# ── keys ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def rotate(server: Server, *options: str) -> None:
+    command = [sys.executable, "-m", "antwort", "keys", "rotate-compaction", "--config", "antwort.yaml", *options]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    subprocess.run(command, cwd=server.directory, env=environment, check=True, capture_output=True)
+
+
+def key_id(item: dict[str, Any]) -> str:
+    return item["encrypted_content"][9:14]
+
+
+def test_rotated_keys_open_old_items_until_they_are_dropped(tmp_path):
+    with run_server(tmp_path, script=SCRIPT) as server:
+        api = Api(server)
+        with api.http:
+            old = compaction_of(api.create(input=[*history(), TRIGGER]))
+            stored = api.create(input=[*history(), TRIGGER])["id"]
+            rotate(server)
+            new = wait_until(lambda: _sealed_with_another_key(api, old))
+            for item in (old, new):
+                assert text_of(api.create(input=[item, user("recall")])).split() == ["FACT-1", "FACT-2"]
+            rotate(server, "--keep", "1")
+            wait_until(lambda: api.http.post("/v1/responses", json={"input": [old, user("x")]}).status_code == 400)
+            errors = [api.refused(input=[old, user("recall")]), api.refused(input="x", previous_response_id=stored)]
+            assert {error["code"] for error in errors} == {"invalid_encrypted_content"}
+            server.stop()
+            server.start()
+            api.http = server.http()
+            fresh = compaction_of(api.create(input=[*history(), TRIGGER]))
+            assert api.refused(input=[new, user("recall")])["code"] == "invalid_encrypted_content"
+            assert text_of(api.create(input=[fresh, user("recall")])).split() == ["FACT-1", "FACT-2"]
+            api.http.close()
+
+
+def _sealed_with_another_key(api: Api, old: dict[str, Any]) -> dict[str, Any] | None:
+    new = compaction_of(api.create(input=[*history(), TRIGGER]))
+    return new if key_id(new) != key_id(old) else None
+
+
+# ── privacy ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_nothing_of_a_request_that_is_not_stored_is_written(tmp_path):
+    marker = "planted-marker-of-privacy"
+    with run_server(tmp_path, script=SCRIPT) as server:
+        api = Api(server)
+        with api.http:
+            given = [user(f"{marker} FACT-1"), assistant(marker), *history("BROKEN-SUMMARY")]
+            window = api.compact(input=given, instructions=marker)["output"]
+            item = compaction_of(api.create(input=[*given, TRIGGER], store=False))
+            managed = {"context_management": MANAGED, "store": False}
+            api.create(input=[*given, user(f"think {marker}")], include=["reasoning.encrypted_content"], **managed)
+            api.stream(input=[*given, user("recall")], **managed)
+            api.create(input=[*window, user("recall")], store=False)
+            api.create(input=[item, user(marker)], store=False)
+            api.post("responses/input_tokens", input=[item, user(marker)])
+            api.refused(input=[{**item, "id": "cmp_1"}, user(marker)], store=False)
+        server.stop()
+        written = [path for path in tmp_path.rglob("*") if path.is_file() and path.name != "script.yaml"]
+        assert any(path.name == "antwort.db" for path in written)
+        assert [path.name for path in written if marker.encode() in path.read_bytes()] == []
