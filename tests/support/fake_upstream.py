@@ -112,11 +112,17 @@ class FakeUpstream:
         path = request.path_params["path"]
         body = await request.body()
         self.requests.append(ReceivedRequest(path, dict(request.headers), json.loads(body), request.scope["client"][1]))
-        replies = self._replies.get(path)
-        if not replies:
+        reply = self.reply_to(self.requests[-1])
+        if reply is None:
             return Response(b'{"detail":"Not Found"}', 404, media_type="application/json")
-        reply = replies.pop(0) if len(replies) > 1 else replies[0]
         return StreamingResponse(self._send(reply), reply.status, {**reply.headers, "content-type": reply.content_type})
+
+    def reply_to(self, request: ReceivedRequest) -> CannedReply | None:
+        """The reply to a request: the next one of its path."""
+        replies = self._replies.get(request.path)
+        if not replies:
+            return None
+        return replies.pop(0) if len(replies) > 1 else replies[0]
 
     async def _send(self, reply: CannedReply) -> AsyncIterator[bytes]:
         try:
