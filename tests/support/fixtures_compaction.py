@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -74,10 +73,6 @@ def unpaired(request: Sequence[Item]) -> list[Item]:
     ):
         end -= 1
     return wrong + [request[index] for index in sorted(open_indexes) if index < end]
-
-
-def count_types(history: Sequence[Item]) -> Counter[str]:
-    return Counter(item.type for item in history)
 
 
 # ── random histories ─────────────────────────────────────────────────────────────────────────────────────────────────

@@ -128,9 +128,9 @@ def assistant(text: str) -> dict[str, Any]:
 
 def history(*markers: str, turns: int = 12, words: int = 100) -> list[dict[str, Any]]:
     """A long conversation with a fact in the first answer. The markers are in an answer, which is not kept."""
-    told = [user("FACT-1 is asked."), assistant(" ".join(("FACT-2 is known.", *markers)))]
+    first = [user("FACT-1 is asked."), assistant(" ".join(("FACT-2 is known.", *markers)))]
     rest = ((user(f"question {n} " + "why " * words), assistant(f"answer {n} " + "so " * words)) for n in range(turns))
-    return [*told, *(item for turn in rest for item in turn)]
+    return [*first, *(item for turn in rest for item in turn)]
 
 
 def text_of(response: dict[str, Any]) -> str:

@@ -125,7 +125,7 @@ def test_reasoning_is_sealed_when_it_ends():
 
 def test_summaries_and_encrypted_reasoning_of_the_upstream_are_not_sealed():
     output = OutputBuilder(seal_reasoning=lambda identifier, text: "sealed")
-    write_all(output, ReasoningPiece("a"), EncryptedReasoning("theirs"), TextPiece("b"), SummaryPiece("c"))
+    write_all(output, ReasoningPiece("a"), EncryptedReasoning("foreign"), TextPiece("b"), SummaryPiece("c"))
     output.close()
 
-    assert [item.get("encrypted_content") for item in output.output] == ["theirs", None, None]
+    assert [item.get("encrypted_content") for item in output.output] == ["foreign", None, None]

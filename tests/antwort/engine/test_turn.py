@@ -12,7 +12,7 @@ from antwort.api import events as wire
 from antwort.api import items
 from antwort.api.errors import ApiError
 from antwort.api.items import OutputText
-from antwort.api.responses import Usage
+from antwort.api.responses import CompactionNote, Usage
 from antwort.engine.compaction.compactor import Compactor
 from antwort.engine.compaction.retention import Budgets
 from antwort.engine.ports import (
@@ -472,6 +472,7 @@ def test_a_trigger_gives_one_compaction_item_and_no_answer():
     assert response.usage is not None
     assert response.usage.output_tokens == 7
     assert len(runner.summary_requests) == len(runner.requests) == 1
+    assert isinstance(response.compaction, CompactionNote)
     assert response.compaction.method == "summary"
 
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from typing import Any
 
 import pytest
@@ -48,14 +48,13 @@ def compact(
     asked: list[ModelRequest] = []
     left = list(replies)
 
-    def ask(request: ModelRequest, reply: SummaryReply):
+    def ask(request: ModelRequest, reply: SummaryReply) -> Generator[Any, Any, None]:
         asked.append(request)
+        yield from ()
         for piece in left.pop(0):
             if isinstance(piece, Exception):
                 raise piece
             reply.add(piece)
-        return
-        yield
 
     base = ModelRequest(model="m", items=[*history], instructions="Be exact.")
     steps = used.compact("cmp_1", history, base, ask)

@@ -210,7 +210,7 @@ async def test_every_item_of_the_request_is_verified_also_a_replaced_one():
 # ── items of other servers ───────────────────────────────────────────────────────────────────────────────────────────
 
 
-FOREIGN = items.read({"type": "compaction", "id": "cmp_9", "encrypted_content": "gAAAAAB-theirs"})
+FOREIGN = items.read({"type": "compaction", "id": "cmp_9", "encrypted_content": "gAAAAAB-foreign"})
 
 
 async def test_foreign_items_are_left_to_an_upstream_that_compacts():
@@ -251,7 +251,7 @@ async def test_encrypted_reasoning_is_opened_with_and_without_id_content_and_sum
 
 
 async def test_forged_and_foreign_reasoning_is_refused_unless_the_backend_encrypts_it():
-    foreign = items.read({"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "gAAAA-theirs"})
+    foreign = items.read({"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "gAAAA-foreign"})
     forged = items.read({"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "antwort1.forged"})
     swapped = changed(sealed_reasoning("because"), id="rs_2")
     encrypting = ChosenModel("m", SCRIPTED, "m", encrypts_reasoning=True)
