@@ -90,7 +90,7 @@ def is_summary(item: Item) -> bool:
 def retain(history: Sequence[Item], budgets: Budgets) -> Retained:
     """Divide a history into what stays verbatim and what is only summarized."""
     head, tail = _split_tail(history)
-    instructions = _distinct(item for item in head if is_request_message(item) and not _has_role(item, "user"))
+    instructions = _distinct(item for item in head if _has_role(item, "system") or _has_role(item, "developer"))
     users = _newest_users(head, budgets.users, must_keep_last=not any(_has_role(item, "user") for item in tail))
     calls, open_calls = _newest_calls(head, budgets.calls)
     kept = {id(item) for item in (*instructions, *users, *calls)}
