@@ -51,9 +51,9 @@ class Budgets(Struct, frozen=True):
     calls: int
 
     def within(self, threshold: int) -> Budgets:
-        """Budgets whose sum is at most half of a threshold, so that there is space for new items."""
+        """Budgets whose sum is at most five eighths of a threshold, so that there is space for new items."""
         return Budgets(
-            min(self.summary, threshold // 8), min(self.users, threshold // 4), min(self.calls, threshold // 8)
+            min(self.summary, threshold // 4), min(self.users, threshold // 4), min(self.calls, threshold // 8)
         )
 
 
