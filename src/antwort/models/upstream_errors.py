@@ -161,7 +161,7 @@ def _invalid_encrypted_content(error: UpstreamError) -> ModelFault:
     which = f"item {item_id[0]}" if item_id else "an item"
     return ModelFault(
         f"The encrypted content for {which} could not be verified by the model's upstream. "
-        "Send the items that it replaced instead.",
+        "Remove it, and send plain items in its place.",
         code=_INVALID_ENCRYPTED_CONTENT,
         status=400,
     )
