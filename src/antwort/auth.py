@@ -10,12 +10,10 @@ from __future__ import annotations
 import hashlib
 import hmac
 import math
-import os
 import re
 import secrets
 import time
-from collections.abc import Callable, Generator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -23,6 +21,7 @@ import msgspec
 from msgspec import Meta, Struct, field
 
 from antwort.api.errors import ApiError
+from antwort.private_file import PrivateFile, PrivateFileError
 
 _KEY = re.compile(r"sk-antwort-(?P<id>[0-9a-f]{16})-(?P<secret>[A-Za-z0-9_-]{43})")
 _UNMATCHABLE_DIGEST = hashlib.sha256(b"no key has this secret").hexdigest()
@@ -31,7 +30,7 @@ Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._@-]{1,64}$")]
 Positive = Annotated[int, Meta(ge=1)]
 
 
-class KeyFileError(Exception):
+class KeyFileError(PrivateFileError):
     """The key file cannot be used; the message says what to do."""
 
 
@@ -74,14 +73,14 @@ class KeyFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._file = PrivateFile(path)
 
     def read(self) -> list[Key]:
         """All keys, including revoked ones. A file that other users may read or write is rejected."""
         try:
-            with self.path.open("rb") as file:
-                if os.fstat(file.fileno()).st_mode & 0o077:
-                    raise KeyFileError(f"{self.path} can be read or written by other users: run `chmod 600` on it.")
-                return msgspec.json.decode(file.read(), type=_KeyFile).keys
+            return msgspec.json.decode(self._file.read(), type=_KeyFile).keys
+        except PrivateFileError as error:
+            raise KeyFileError(str(error)) from error
         except OSError as error:
             raise KeyFileError(f"The key file cannot be read: {error}. `antwort keys create` creates it.") from error
         except (msgspec.MsgspecError, UnicodeError) as error:
@@ -105,13 +104,13 @@ class KeyFile:
             checked = msgspec.convert(msgspec.to_builtins(key), Key)
         except msgspec.ValidationError as error:
             raise KeyFileError(f"Invalid key: {error}") from error
-        with self._locked():
+        with self._file.locked():
             self._write([*(self.read() if self.path.exists() else []), checked])
         return checked, f"sk-antwort-{identifier}-{secret}"
 
     def revoke(self, key_id: str) -> bool:
         """Revoke a key; False if there is none with this id."""
-        with self._locked():
+        with self._file.locked():
             keys = self.read()
             revoked = [_revoked(key) if key.id == key_id else key for key in keys]
             if keys == revoked:
@@ -120,32 +119,7 @@ class KeyFile:
             return True
 
     def _write(self, keys: list[Key]) -> None:
-        content = msgspec.json.format(msgspec.json.encode(_KeyFile(keys)), indent=2) + b"\n"
-        temporary = self.path.with_name(f".{self.path.name}.{secrets.token_hex(4)}")
-        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(self.path)
-        except BaseException:
-            with suppress(OSError):
-                temporary.unlink()
-            raise
-
-    @contextmanager
-    def _locked(self) -> Generator[None]:
-        """Exclusive lock: concurrent changes to the file run one after the other."""
-        import fcntl  # noqa: PLC0415 - needed for changes only, and not on every platform
-
-        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        handle = os.open(self.path.with_name(f".{self.path.name}.lock"), os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(handle)
+        self._file.write(msgspec.json.format(msgspec.json.encode(_KeyFile(keys)), indent=2) + b"\n")
 
 
 def _digest(secret: str) -> str:

@@ -161,6 +161,23 @@ class EngineSettings(_Section):
     """Maximum bytes of uploaded files that one request may send to its model."""
 
 
+class CompactionSettings(_Section):
+    """Configuration of compaction: the model that writes summaries, token budgets, and the file of the sealing keys."""
+
+    keys_file: str | None = None
+    """The keys that seal compaction and reasoning items. Default: `compaction-keys.json` beside the blob directory."""
+    model: str | None = None
+    """The model under `models` that writes the summaries. Default: the model of the request."""
+    threshold: Positive = 100_000
+    """Tokens of the context from which a request that enables compaction without `compact_threshold` is compacted."""
+    summary_tokens: Positive = 2_000
+    """Maximum tokens of a summary."""
+    user_message_tokens: Positive = 20_000
+    """Tokens of the newest user messages that are kept verbatim."""
+    tool_output_tokens: Positive = 4_000
+    """Tokens of the newest tool calls that are kept verbatim, with their results."""
+
+
 class CodeInterpreterSettings(_Section):
     """Configuration of the code interpreter: runs Python in the local jail, or on a sandbox server (`sandbox_url`)."""
 
@@ -219,9 +236,16 @@ class Config(_Section):
     storage: StorageSettings = field(default_factory=StorageSettings)
     auth: AuthSettings = field(default_factory=AuthSettings)
     engine: EngineSettings = field(default_factory=EngineSettings)
+    compaction: CompactionSettings = field(default_factory=CompactionSettings)
     containers: ContainersSettings = field(default_factory=ContainersSettings)
     providers: ProvidersSettings = field(default_factory=ProvidersSettings)
     log: LogSettings = field(default_factory=LogSettings)
+
+
+def compaction_keys_path(config: Config) -> Path:
+    """The file of the sealing keys: `compaction.keys_file`, or its default beside the blob directory."""
+    configured = config.compaction.keys_file
+    return Path(config.storage.blobs).parent / "compaction-keys.json" if configured is None else Path(configured)
 
 
 def load(path: Path | None, environment: Mapping[str, str]) -> Config:
@@ -261,6 +285,9 @@ def _check(config: Config, document: _Document) -> None:
         raise document.error(("models", "default"), f"no model {models.default!r} under `models`")
     if models.default_for_unknown and not models.named:
         raise document.error(("models", "default_for_unknown"), "no model is configured that could be the default")
+    writer = config.compaction.model
+    if writer is not None and writer not in models.named:
+        raise document.error(("compaction", "model"), f"no model {writer!r} under `models`")
     containers = config.containers
     if containers.expires_after > containers.max_expires_after:
         raise document.error(("containers", "expires_after"), "must not exceed `containers.max_expires_after`")

@@ -17,10 +17,13 @@ from http import HTTPStatus
 from typing import Any, Literal, TypeAlias, cast
 
 import structlog
+from msgspec import UnsetType
 from opentelemetry import trace
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+
+from antwort.api.responses import CompactionNote
 
 _LATENCY_BUCKETS = (0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 
@@ -111,6 +114,7 @@ class Metrics:
         )
         self.tokens = self._counter("antwort_tokens", "Tokens, as counted by the models.", "model", "kind")
         self.faults = self._counter("antwort_model_faults", "Failed model calls.", "model", "code")
+        self.compactions = self._counter("antwort_compactions", "Compacted histories.", "method")
         self.containers = self._counter(
             "antwort_containers", "Containers created, deleted, expired, or that lost their sandbox.", "event", "tier"
         )
@@ -121,6 +125,11 @@ class Metrics:
         self.container_bytes = self._counter(
             "antwort_container_bytes", "Bytes of files copied into and out of containers.", "direction"
         )
+
+    def record_compaction(self, note: CompactionNote | UnsetType) -> None:
+        """Count a compaction of this server, by whether the model wrote the summary."""
+        if not isinstance(note, UnsetType):
+            self.compactions.labels(note.method).inc()
 
     def _counter(self, name: str, help_text: str, *labels: str) -> Counter:
         return Counter(name, help_text, labels, registry=self.registry)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
 import subprocess
@@ -11,6 +12,8 @@ import pytest
 from click.testing import CliRunner
 
 from antwort.cli import main
+from antwort.config import CompactionSettings, parse
+from antwort.http.cli import _apply_options
 
 
 @pytest.fixture
@@ -46,6 +49,71 @@ def test_keys_create_list_and_revoke(run):
     assert run("keys", "create", "me", "--tenant", "a b").exit_code == 1
 
 
+def key_ids(path=".antwort/compaction-keys.json"):
+    return [key["id"] for key in json.loads(Path(path).read_text())["keys"]]
+
+
+def test_keys_rotate_compaction_adds_a_key_and_says_what_is_readable(run):
+    first = run("keys", "rotate-compaction")
+    second = run("keys", "rotate-compaction")
+    ids = key_ids()
+
+    assert (first.exit_code, second.exit_code, len(ids)) == (0, 0, 2)
+    assert f"Key {ids[0]} in .antwort/compaction-keys.json seals new items" in first.output
+    assert first.output.endswith("1 key kept.\n")
+    assert f"Key {ids[1]} in" in second.output
+    assert "2 keys kept. Items sealed with an older key are readable until it is dropped." in second.output
+    assert "no longer" not in second.output
+
+
+def test_keys_rotate_compaction_drops_the_oldest_keys_with_keep(run):
+    for _ in range(3):
+        run("keys", "rotate-compaction")
+    before = key_ids()
+    two = run("keys", "rotate-compaction", "--keep", "2")
+    one = run("keys", "rotate-compaction", "--keep", "1")
+
+    assert f"Dropped: {before[0]}, {before[1]}. Items sealed with a dropped key can no longer be read." in two.output
+    assert "1 key kept.\nDropped: " in one.output
+    assert len(key_ids()) == 1
+    assert not set(key_ids()) & set(before)
+    assert run("keys", "rotate-compaction", "--keep", "0").exit_code == 2
+    assert len(key_ids()) == 1
+
+
+@pytest.mark.parametrize("place", ["group", "command", "variable"])
+def test_keys_rotate_compaction_uses_the_configured_file(run, monkeypatch, place):
+    # The variable is valid only with the configuration that names it, so no other configuration may be loaded.
+    monkeypatch.setenv("ANTWORT_UPSTREAM", "secret")
+    model = "{kind: responses, base_url: 'http://127.0.0.1:1', api_key_env: ANTWORT_UPSTREAM}"
+    Path("antwort.yaml").write_text(f"models: {{m: {model}}}\ncompaction: {{keys_file: state/seal.json}}")
+    if place == "variable":
+        monkeypatch.setenv("ANTWORT_CONFIG", "antwort.yaml")
+    option = ("--config", "antwort.yaml")
+    before, after = (option if place == "group" else ()), (option if place == "command" else ())
+
+    assert run("keys", *before, "rotate-compaction", *after).exit_code == 0
+    assert len(key_ids("state/seal.json")) == 1
+
+
+def test_keys_rotate_compaction_reports_errors(run):
+    run("keys", "rotate-compaction")
+    Path(".antwort/compaction-keys.json").chmod(0o644)
+    exposed = run("keys", "rotate-compaction")
+    Path("antwort.yaml").write_text("compaction: {keys_files: x}")
+    misspelled = run("keys", "rotate-compaction", "--config", "antwort.yaml")
+    wrong_file = run("keys", "--file", "x.json", "rotate-compaction")
+    Path("antwort.yaml").write_text("compaction: {keys_file: antwort.yaml/keys.json}")
+    no_directory = run("keys", "rotate-compaction", "--config", "antwort.yaml")
+
+    assert (exposed.exit_code, misspelled.exit_code, wrong_file.exit_code, no_directory.exit_code) == (1, 1, 2, 1)
+    assert "Not a directory" in no_directory.output
+    assert "chmod 600" in exposed.output
+    assert "compaction.keys_files: unknown key" in misspelled.output
+    assert "compaction.keys_file" in wrong_file.output
+    assert not Path("x.json").exists()
+
+
 def test_doctor_checks_models_and_storage_without_creating_files(run):
     Path("script.yaml").write_text("answers: []")
     Path("antwort.yaml").write_text("models: {m: {kind: scripted, script: script.yaml}}")
@@ -54,7 +122,13 @@ def test_doctor_checks_models_and_storage_without_creating_files(run):
     assert result.exit_code == 0
     assert "m (scripted) answers from its script" in result.output
     assert "storage        will be created on the first start: sqlite:///.antwort/antwort.db" in result.output
+    assert "sealing keys   will be created on the first start: .antwort/compaction-keys.json" in result.output
     assert not Path(".antwort").exists()
+    run("keys", "rotate-compaction")
+    assert "sealing keys   1 key: .antwort/compaction-keys.json" in run("doctor", "--config", "antwort.yaml").output
+    Path(".antwort/compaction-keys.json").chmod(0o644)
+    assert "chmod 600" in run("doctor", "--config", "antwort.yaml").output
+    Path(".antwort/compaction-keys.json").chmod(0o600)
     Path("script.yaml").write_text("answer: []")
     assert "models.m.script" in run("doctor", "--config", "antwort.yaml").output
 
@@ -90,6 +164,13 @@ def test_a_configuration_error_is_printed_and_exits_with_1(run, arguments, confi
     assert message in result.output
 
 
+def test_an_embedded_model_of_the_command_line_replaces_the_model_that_writes_summaries():
+    config = parse("models: {m: {kind: scripted, script: a}}\ncompaction: {model: m, threshold: 9}", {})
+
+    assert _apply_options(config, None, None, None).compaction.model == "m"
+    assert _apply_options(config, None, None, "qwen").compaction == CompactionSettings(threshold=9)
+
+
 def test_a_locked_database_is_printed_without_a_traceback(run):
     Path("antwort.yaml").write_text("storage: {url: 'sqlite:///antwort.db', blobs: blobs}")
     with closing(sqlite3.connect("antwort.db", isolation_level=None)) as other:
@@ -105,4 +186,4 @@ def test_the_cli_module_does_not_import_the_server():
     code = "import sys, antwort.cli; print(*sys.modules)"
     loaded = subprocess.check_output([sys.executable, "-c", code], text=True).split()
 
-    assert not {"uvicorn", "starlette", "httpx2", "rich"} & set(loaded)
+    assert not {"cryptography", "uvicorn", "starlette", "httpx2", "rich"} & set(loaded)

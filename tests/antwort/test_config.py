@@ -1,8 +1,19 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from antwort.config import ChatCompletionsModel, ConfigError, EmbeddedModel, ScriptedModel, load, parse
+from antwort.config import (
+    ChatCompletionsModel,
+    CompactionSettings,
+    ConfigError,
+    EmbeddedModel,
+    ScriptedModel,
+    compaction_keys_path,
+    load,
+    parse,
+)
 
 COMPLETE = """\
 server: {host: 127.0.0.1, port: 8080}
@@ -74,6 +85,15 @@ def test_a_complete_file_is_parsed():
         ("models:\n  m: {kind: scripted}", "antwort.yaml, line 2: models.m: object missing required field `script`"),
         ("models:\n  m: 3", "antwort.yaml, line 2: models.m: must be a mapping with string keys"),
         ("models:\n  default: x", "antwort.yaml, line 2: models.default: no model 'x' under `models`"),
+        (
+            "models: {m: {kind: scripted, script: a}}\ncompaction:\n  model: x",
+            "antwort.yaml, line 3: compaction.model: no model 'x' under `models`",
+        ),
+        ("compaction:\n  threshold: 0", "antwort.yaml, line 2: compaction.threshold: expected `int` >= 1"),
+        (
+            "compaction: {summary_token: 9}",
+            "antwort.yaml, line 1: compaction.summary_token: unknown key. Did you mean s",
+        ),
         ("models: [1]", "antwort.yaml, line 1: models: must be a mapping with string keys"),
         ("- 1", "antwort.yaml: top level: must be a mapping with string keys"),
         ("1: 2", "antwort.yaml: top level: must be a mapping with string keys"),
@@ -111,6 +131,27 @@ def test_a_complete_file_is_parsed():
 )
 def test_an_error_names_file_line_key_and_reason(text, message):
     assert error_message(text).startswith(message)
+
+
+def test_compaction_settings_are_parsed():
+    model = "models: {m: {kind: scripted, script: a}}\n"
+    given = parse(model + "compaction: {model: m, threshold: 8000}", {"ANTWORT_COMPACTION_SUMMARY_TOKENS": "500"})
+
+    assert given.compaction == CompactionSettings(model="m", threshold=8000, summary_tokens=500)
+    assert parse("", {}).compaction == CompactionSettings(
+        keys_file=None,
+        model=None,
+        threshold=100_000,
+        summary_tokens=2_000,
+        user_message_tokens=20_000,
+        tool_output_tokens=4_000,
+    )
+
+
+def test_the_sealing_keys_are_beside_the_blobs_by_default():
+    assert compaction_keys_path(parse("", {})) == Path(".antwort/compaction-keys.json")
+    assert compaction_keys_path(parse("storage: {blobs: /a/b}", {})) == Path("/a/compaction-keys.json")
+    assert compaction_keys_path(parse("compaction: {keys_file: c.json}", {})) == Path("c.json")
 
 
 def test_variables_take_precedence_over_the_file():

@@ -149,6 +149,23 @@ class CountTokens(InputParameters, kw_only=True):
         return CreateResponse(**fields, store=False)
 
 
+class CompactHistory(InputParameters, kw_only=True):
+    """`POST /v1/responses/compact`."""
+
+    prompt_cache_key: str | None = None
+    prompt_cache_options: dict[str, Any] | None = None
+    prompt_cache_retention: str | None = None
+    service_tier: ServiceTier | None = None
+    image: Any = None
+    store: Literal[False] | None = None
+    """Nothing is stored in any case."""
+
+    def as_request(self) -> CreateResponse:
+        """A request with this input and `store: false`."""
+        fields = {name: getattr(self, name) for name in InputParameters.__struct_fields__}
+        return CreateResponse(**fields, store=False)
+
+
 GivenItems: TypeAlias = Annotated[list[GivenItem], Meta(max_length=20)]
 
 

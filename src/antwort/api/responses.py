@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, TypeAlias
 
-from msgspec import Struct, field
+from msgspec import UNSET, Struct, UnsetType, field
 
 from antwort.api.requests import CreateResponse, ReasoningOptions, Text, ToolChoice
 from antwort.api.secrets import without_secrets
@@ -70,6 +70,29 @@ class Conversation(Struct):
     id: str
 
 
+class CompactionNote(Struct):
+    """How the history was compacted: by a summary of the model, or by an extract because there was none."""
+
+    method: Literal["summary", "extract"]
+    reason: str | None
+    """Why the extract was needed."""
+    tokens_before: int
+    """Estimated tokens of the history, without instructions and tools, before the compaction…"""
+    tokens_after: int
+    """…and after it."""
+
+
+class CompactedResponse(Struct, kw_only=True):
+    """The body of `POST /v1/responses/compact`: the user's messages, then one compaction item."""
+
+    id: str
+    object: Literal["response.compaction"] = "response.compaction"
+    created_at: int
+    output: list[dict[str, Any]]
+    usage: Usage
+    compaction: CompactionNote | UnsetType = field(default=UNSET, name="antwort:compaction")
+
+
 class Response(Struct, kw_only=True):
     """The body of `POST /v1/responses`. `output` holds raw items of the model and of tools."""
 
@@ -108,6 +131,8 @@ class Response(Struct, kw_only=True):
     usage: Usage | None = None
     user: str | None = None
     metadata: dict[str, str] = field(default_factory=dict[str, str])
+    compaction: CompactionNote | UnsetType = field(default=UNSET, name="antwort:compaction")
+    """The last compaction of this response, if there was one."""
 
     @property
     def ended(self) -> bool:

@@ -78,7 +78,8 @@ class Attacher:
 
     async def history(self, context: Context) -> list[Item]:
         """The history with its attachments resolved; those of this request first, since they may be errors."""
-        given = [await self._item(item, f"input[{at}]", strict=True) for at, item in enumerate(context.given)]
+        visible = enumerate(context.visible, context.start)
+        given = [await self._item(item, f"input[{at}]", strict=True) for at, item in visible]
         before = [await self._item(item, "", strict=False) for item in context.before]
         return [*before, *given]
 

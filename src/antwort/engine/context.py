@@ -10,9 +10,11 @@ from typing import Any, TypeVar
 from antwort.api import items
 from antwort.api.errors import ApiError, invalid, not_found
 from antwort.api.ids import Prefix, new_id
-from antwort.api.items import GivenReasoning, Item, ItemReference
+from antwort.api.items import CompactionTrigger, GivenReasoning, Item, ItemReference
 from antwort.api.requests import CreateResponse, read_input
 from antwort.api.secrets import item_without_secrets
+from antwort.engine.compaction.opening import TenantSealer, open_history
+from antwort.engine.ports import ChosenModel
 from antwort.engine.stores import Owner, Store
 
 T = TypeVar("T")
@@ -35,28 +37,53 @@ _ID_PREFIXES: dict[str, Prefix] = {
     "apply_patch_call": "apc_",
     "apply_patch_call_output": "apc_",
     "compaction": "cmp_",
+    "compaction_trigger": "cmp_",
 }
 
 
 @dataclass(frozen=True)
 class Context:
-    """The history: the items before this request, and those of this request."""
+    """The history: the items before this request, and those of this request.
+
+    A compaction item replaces what is before it: `before` has the opened window, and the items of this request are
+    visible from `start` on.
+    """
 
     before: list[Item]
     given: list[Item]
+    start: int = 0
 
     @property
     def history(self) -> list[Item]:
-        return [*self.before, *self.given]
+        """All visible items."""
+        return [*self.before, *self.visible]
+
+    @property
+    def visible(self) -> list[Item]:
+        """The visible items of this request."""
+        return self.given[self.start : -1] if self.is_compaction else self.given[self.start :]
+
+    @property
+    def is_compaction(self) -> bool:
+        """Whether the request is for a compaction, not for an answer."""
+        return bool(self.given) and isinstance(self.given[-1].known, CompactionTrigger)
 
 
-async def load_context(request: CreateResponse, owner: Owner, store: Store) -> Context:
+async def load_context(
+    request: CreateResponse, owner: Owner, store: Store, sealer: TenantSealer, model: ChosenModel
+) -> Context:
     """Load the history. A reference to a missing object, or to another owner's, is an error that names it."""
-    before = await _load_history(request, owner, store)
+    stored = await _load_history(request, owner, store)
     raw = request.input if isinstance(request.input, list) else ()
     read = await _in_thread_if_many(raw, lambda: read_input(request.input))
-    given = await normalize_items(read, owner, store, "input")
-    return Context(await _in_thread_if_many(before, lambda: [items.read(raw) for raw in before]), given)
+    for at, item in enumerate(read[:-1]):
+        if isinstance(item.known, CompactionTrigger):
+            raise invalid("An item of type 'compaction_trigger' must be the last one.", param=f"input[{at}]")
+    before = await _in_thread_if_many(stored, lambda: [items.read(raw) for raw in stored])
+    resolved = await _resolve_references(read, owner, store, "input")
+    opened = await open_history(before, resolved, sealer, model)
+    given = await _in_thread_if_many(opened.given, lambda: [_normalized(item) for item in opened.given])
+    return Context(opened.before, given, opened.start)
 
 
 async def normalize_items(given: list[Item], owner: Owner, store: Store, param: str) -> list[Item]:
@@ -128,7 +155,7 @@ def _part(role: str, text: str) -> dict[str, Any]:
 def check_outputs(context: Context) -> None:
     """`ApiError` 400 for an output whose call is not in the history."""
     called = {item.call_id for item in context.history if item.type.endswith("_call")}
-    for item in context.given:
+    for item in context.visible:
         if item.type.endswith("_call_output") and item.call_id not in called:
             kind = item.type.removesuffix("_output").replace("_", " ")
             message = f"No tool call found for {kind} output with call_id {item.call_id}."

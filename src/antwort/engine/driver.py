@@ -23,7 +23,7 @@ from antwort.engine.event_buffer import EventBuffer, Frame
 from antwort.engine.hosted_tools import HostedTools
 from antwort.engine.ports import Finished, Model, ModelFault, ModelRequest, Piece, ToolDone
 from antwort.engine.stores import Owner, ResponseNotStored, Store, StoreFault
-from antwort.engine.turn import Ask, Cancelled, Command, Emit, NextPiece, Open, Run, TurnLoop
+from antwort.engine.turn import Ask, Cancelled, Command, Count, Emit, NextPiece, Open, Run, TurnLoop
 from antwort.telemetry import ToolCallSpan
 
 _logger = logging.getLogger(__name__)
@@ -75,6 +75,8 @@ class ResponseRun:
     tools: HostedTools
     store: Store
     retries: RetryingWriter
+    summary_model: Model | None = None
+    """The model that writes summaries for compactions, if it is another one."""
     server_stopping: bool = False
     """The server stops: the response is left unfinished, and the next start fails or resumes it."""
 
@@ -161,9 +163,11 @@ class ResponseRun:
 
     # ── commands ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def _execute(self, command: Ask | NextPiece | Open) -> object:
+    async def _execute(self, command: Count | Ask | NextPiece | Open) -> object:
         if isinstance(command, Open):
             return await self.tools.open(command.tool_index, command.name, command.call_id, command.output_index)
+        if isinstance(command, Count):
+            return await self.model.count_tokens(command.request)
         return await self._next_piece(command)
 
     async def _next_piece(self, command: Ask | NextPiece) -> Piece | ModelFault:
@@ -171,7 +175,8 @@ class ResponseRun:
         try:
             if isinstance(command, Ask):
                 await self._close_pieces()
-                self._pieces = self.model.generate(command.request)
+                model = self.summary_model if command.for_summary and self.summary_model else self.model
+                self._pieces = model.generate(command.request)
             assert self._pieces is not None  # noqa: S101 - a turn asks before it reads
             piece = await anext(self._pieces)
         except ModelFault as fault:

@@ -10,24 +10,32 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 
 from antwort.api.errors import ApiError, unavailable
 from antwort.api.events import ResponseFailed, to_sse
 from antwort.api.ids import new_id
+from antwort.api.items import Item
 from antwort.api.requests import CreateResponse, check, check_input
-from antwort.api.responses import Response, ResponseError, initial_response
+from antwort.api.responses import CompactedResponse, Response, ResponseError, Usage, initial_response
 from antwort.api.tools import ToolDeclaration, tool_type
+from antwort.config import CompactionSettings
 from antwort.engine.attachments import Attacher
 from antwort.engine.classify import check_tool_types, classify, is_hosted
-from antwort.engine.context import check_outputs, load_context
+from antwort.engine.compaction.compactor import Compactor
+from antwort.engine.compaction.opening import SealedReasoning, TenantSealer
+from antwort.engine.compaction.retention import Budgets
+from antwort.engine.context import Context, check_outputs, load_context
 from antwort.engine.driver import ResponseRun, RetryingWriter
 from antwort.engine.event_buffer import Frame
 from antwort.engine.hosted_tools import HostedTool, HostedTools
+from antwort.engine.output_builder import SealReasoning
 from antwort.engine.ports import ChosenModel, Models, ToolContext, ToolRegistry
 from antwort.engine.stores import Owner, Store, StoredResponse, StoreFault
-from antwort.engine.turn import TurnLoop
+from antwort.engine.turn import CompactionPlan, TurnLoop
+from antwort.sealing import Sealer
 
 _logger = logging.getLogger(__name__)
 
@@ -39,6 +47,8 @@ class Engine:
     models: Models
     tools: ToolRegistry
     store: Store
+    sealer: Sealer
+    compaction: CompactionSettings = field(default_factory=CompactionSettings)
     max_turns: int = 32
     max_attached: int = 50 * 1024 * 1024
     max_resumed: int = 3
@@ -61,6 +71,24 @@ class Engine:
         chosen = self.models.find(request.model)
         run = await self._new_run(owner, request, chosen)
         return await chosen.model.count_tokens(run.model_request())
+
+    async def compact(self, owner: Owner, request: CreateResponse) -> CompactedResponse:
+        """Compact the history of a request. Nothing of it is stored."""
+        check(request)
+        check_input(request)
+        chosen = self.models.find(request.model)
+        request = msgspec.structs.replace(request, store=False, input=_with_trigger(request.input))
+        run = await self._new_run(owner, request, chosen)
+        if run.turn.is_compacted_upstream:
+            assert chosen.compaction is not None  # noqa: S101 - the plan says so
+            done = await chosen.compaction.compact(run.model_request())
+            return _compacted_response(run.response, done.output, done.usage)
+        response = await run.finish()
+        if run.fault is not None:
+            raise run.fault
+        assert run.turn.compacted is not None  # noqa: S101 - a triggered compaction has a result, or a fault
+        users = [item.raw for item in run.turn.compacted.user_messages]
+        return _compacted_response(response, [*users, *response.output], response.usage or Usage())
 
     async def resume(self, owner: Owner, stored: StoredResponse) -> ResponseRun:
         """Start a background response again that an earlier process left unfinished."""
@@ -88,13 +116,14 @@ class Engine:
         """Everything that can be wrong with a request is an error here, before anything is sent or stored."""
         tools = request.tools or []  # with the secrets that `response.tools` leaves out
         check_tool_types(tools, self.tools)
-        context = await load_context(request, owner, self.store)
+        sealer = TenantSealer(self.sealer, owner.tenant)
+        context = await load_context(request, owner, self.store, sealer, chosen)
         check_outputs(context)
         tool_context = ToolContext(
             owner=owner,
             response_id=response.id,
             history=context.history,
-            given=context.given,
+            given=context.visible,
             include=frozenset(request.include or ()),
         )
         prepared = {
@@ -107,6 +136,8 @@ class Engine:
         attacher = Attacher(owner, self.store, chosen, self.max_attached, tools_read_files=reads_files)
         history = await attacher.history(context)
         hosted = HostedTools(prepared)
+        summary_model = self.models.find(self.compaction.model) if self.compaction.model else chosen
+        plan = await self._plan_compaction(request, context, history, chosen, summary_model, sealer)
         turn = TurnLoop(
             request,
             response,
@@ -116,8 +147,39 @@ class Engine:
             now=self.now,
             max_turns=self.max_turns,
             annotate=hosted.annotate,
+            seal_reasoning=_reasoning_sealer(sealer) if _ENCRYPTED_REASONING in (request.include or ()) else None,
+            compaction=plan,
         )
-        return ResponseRun(owner, context, turn, chosen.model, hosted, self.store, self.retries)
+        return ResponseRun(
+            owner, context, turn, chosen.model, hosted, self.store, self.retries, summary_model=summary_model.model
+        )
+
+    async def _plan_compaction(
+        self,
+        request: CreateResponse,
+        context: Context,
+        history: list[Item],
+        chosen: ChosenModel,
+        summary_model: ChosenModel,
+        sealer: TenantSealer,
+    ) -> CompactionPlan:
+        managed = next(iter(request.context_management or ()), None)
+        if managed is None and not context.is_compaction:
+            return CompactionPlan()
+        if chosen.compaction is not None and await chosen.compaction.is_supported():
+            threshold = None if managed is None else managed.compact_threshold or self.compaction.threshold
+            return CompactionPlan(upstream_threshold=threshold, is_upstream_triggered=context.is_compaction)
+        settings = self.compaction
+        threshold = _threshold(None if managed is None else managed.compact_threshold, settings, chosen)
+        budgets = Budgets(settings.summary_tokens, settings.user_message_tokens, settings.tool_output_tokens)
+        compactor = Compactor(
+            sealer,
+            summary_model.upstream_name,
+            budgets.within(threshold),
+            None if managed is None else threshold,
+            is_client_managed=request.previous_response_id is None and request.conversation is None and managed is None,
+        )
+        return CompactionPlan(compactor, context.is_compaction, transcript=context.history, history=history)
 
     async def _prepare_tool(self, tool: ToolDeclaration, param: str, context: ToolContext) -> HostedTool:
         try:
@@ -170,6 +232,31 @@ class Engine:
                 number = kept[-1][0] + 1
             events = [(number, to_sse(ResponseFailed(response=response, sequence_number=number)))]
         await self.store.finish_response(owner, response, events=events)
+
+
+_ENCRYPTED_REASONING = "reasoning.encrypted_content"
+_WINDOW_SHARE = 0.75
+
+
+def _threshold(requested: int | None, settings: CompactionSettings, chosen: ChosenModel) -> int:
+    """The threshold of a request. It leaves a quarter of a known context window for the answer."""
+    threshold = requested or settings.threshold
+    return threshold if chosen.context_window is None else min(threshold, int(chosen.context_window * _WINDOW_SHARE))
+
+
+def _reasoning_sealer(sealer: TenantSealer) -> SealReasoning:
+    return lambda item_id, text: sealer.seal(item_id, SealedReasoning(text))
+
+
+def _with_trigger(given: str | list[dict[str, Any]] | None) -> list[dict[str, Any]]:
+    messages = [{"type": "message", "role": "user", "content": given}] if isinstance(given, str) else (given or [])
+    return [*messages, {"type": "compaction_trigger"}]
+
+
+def _compacted_response(response: Response, output: list[dict[str, Any]], usage: Usage) -> CompactedResponse:
+    return CompactedResponse(
+        id=response.id, created_at=response.created_at, output=output, usage=usage, compaction=response.compaction
+    )
 
 
 def _interrupted(response: Response, reason: str) -> Response:

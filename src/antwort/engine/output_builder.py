@@ -37,6 +37,8 @@ from antwort.engine.ports import EncryptedReasoning, ReasoningPiece, RefusalPiec
 TextOrRefusal: TypeAlias = TextPiece | RefusalPiece
 ReasoningDelta: TypeAlias = ReasoningPiece | SummaryPiece | EncryptedReasoning
 Annotate: TypeAlias = Callable[[str], Sequence[Annotation]]
+SealReasoning: TypeAlias = Callable[[str, str], str]
+"""The `encrypted_content` of a reasoning item, by its id and its text."""
 Raw: TypeAlias = dict[str, Any]
 
 
@@ -104,8 +106,9 @@ class OpenMessage:
 class OpenReasoning:
     """A reasoning item that the model is writing, text or summary; its last part is open."""
 
-    def __init__(self, index: int) -> None:
+    def __init__(self, index: int, seal: SealReasoning | None = None) -> None:
         self.index = index
+        self._seal = seal
         self._reasoning = Reasoning(id=new_id("rs_"))
         self._part: ReasoningText | SummaryText | None = None
         self._chunks: list[str] = []
@@ -133,7 +136,12 @@ class OpenReasoning:
     def close(self, status: Status) -> list[AnyEvent]:
         """Close the open part. A reasoning item has no status, as on OpenAI's wire."""
         _ = status
-        return self._close_part()
+        events = self._close_part()
+        content = self._reasoning.content
+        if self._seal is not None and isinstance(content, list) and not self._reasoning.encrypted_content:
+            text = "\n".join(part.text for part in content)
+            self._reasoning.encrypted_content = self._seal(self._reasoning.id, text)
+        return events
 
     def _open_part(self, part: ReasoningText | SummaryText) -> AnyEvent:
         self._part = part
@@ -204,6 +212,7 @@ class OutputBuilder:
     """The output so far. An item keeps the output index that it got when it began."""
 
     annotate: Annotate = lambda _: ()
+    seal_reasoning: SealReasoning | None = None
     output: list[Raw] = field(default_factory=list[Raw])
     _open: OpenMessage | OpenReasoning | None = None
 
@@ -237,7 +246,7 @@ class OutputBuilder:
             assert isinstance(self._open, OpenMessage)  # noqa: S101 - just opened
             return events + self._open.write(piece)
         if not isinstance(self._open, OpenReasoning):
-            events += self._replace(OpenReasoning(self.next_index))
+            events += self._replace(OpenReasoning(self.next_index, self.seal_reasoning))
         assert isinstance(self._open, OpenReasoning)  # noqa: S101 - just opened
         return events + self._open.write(piece)
 

@@ -2,6 +2,7 @@
 
 `TurnLoop.run` is a generator. It yields commands, and the driver sends back their results:
 
+    Count(request)        ->  int           the input tokens of a request
     Ask(request)          ->  Piece         send a request to the model; the first piece of its reply
     NextPiece()           ->  Piece         the next piece; `Finished` is the last
     Open(name, …)         ->  GuardedCall   the model begins to write a call of a hosted tool
@@ -30,8 +31,9 @@ from antwort.api.items import Item
 from antwort.api.requests import CreateResponse
 from antwort.api.responses import IncompleteDetails, Response, ResponseError, ResponseStatus, Usage
 from antwort.engine.classify import ClientSide, Offer, ServerSide
+from antwort.engine.compaction.compactor import Compacted, Compactor, SummaryReply
 from antwort.engine.hosted_tools import GuardedCall
-from antwort.engine.output_builder import Annotate, OpenCall, OutputBuilder
+from antwort.engine.output_builder import Annotate, OpenCall, OutputBuilder, SealReasoning
 from antwort.engine.partial_json import FreeTextReader
 from antwort.engine.ports import CallPiece, CompactionPiece, Finished, ModelFault, ModelRequest, Piece, ToolDone
 from antwort.engine.truncate import CONTEXT_LENGTH_EXCEEDED, truncate_history
@@ -39,15 +41,25 @@ from antwort.engine.truncate import CONTEXT_LENGTH_EXCEEDED, truncate_history
 _logger = logging.getLogger(__name__)
 
 _LOGPROBS = "message.output_text.logprobs"
+_UNFINISHED_COMPACTION = {"type": "compaction", "encrypted_content": ""}
+"""A compaction item until its summary is written."""
 _REPLAYED_TYPES = ("message", "reasoning", "compaction")
 _MIN_OUTPUT_TOKENS = 16  # the smallest `max_output_tokens` that this server and a Responses upstream accept
 
 
 @dataclass(frozen=True)
-class Ask:
-    """Send a request to the model."""
+class Count:
+    """Count the input tokens of a request."""
 
     request: ModelRequest
+
+
+@dataclass(frozen=True)
+class Ask:
+    """Send a request to the model; or to the model that writes summaries."""
+
+    request: ModelRequest
+    for_summary: bool = False
 
 
 @dataclass(frozen=True)
@@ -81,8 +93,29 @@ class Emit:
     events: Sequence[AnyEvent]
 
 
-Command: TypeAlias = Ask | NextPiece | Open | Run | Emit
+Command: TypeAlias = Count | Ask | NextPiece | Open | Run | Emit
 Commands: TypeAlias = Generator[Command, Any, None]
+
+
+@dataclass(frozen=True)
+class CompactionPlan:
+    """What a response does about compaction. By default nothing."""
+
+    compactor: Compactor | None = None
+    is_triggered: bool = False
+    """The request asks for a compaction instead of an answer."""
+    transcript: Sequence[Item] = ()
+    """The history as it is stored, item by item as in `history`, which has the attachments that models read."""
+    history: Sequence[Item] = ()
+    upstream_threshold: int | None = None
+    """The upstream compacts by itself: its threshold…"""
+    is_upstream_triggered: bool = False
+    """…and whether it is triggered now."""
+
+    def with_attachments(self, window: Sequence[Item]) -> list[Item]:
+        """The items of a window as models read them."""
+        resolved = {id(item): read for item, read in zip(self.transcript, self.history, strict=True)}
+        return [resolved.get(id(item), item) for item in window]
 
 
 class Cancelled(Exception):
@@ -117,6 +150,8 @@ class TurnLoop:
         now: Callable[[], int],
         max_turns: int = 32,
         annotate: Annotate = lambda _: (),
+        seal_reasoning: SealReasoning | None = None,
+        compaction: CompactionPlan | None = None,
     ) -> None:
         self.request = request
         self.response = response
@@ -127,17 +162,34 @@ class TurnLoop:
         self._offer = offer
         self._now = now
         self._max_turns = max_turns
-        self._output = OutputBuilder(annotate)
+        self._output = OutputBuilder(annotate, seal_reasoning)
+        self._compaction = compaction or CompactionPlan()
+        self._transcript = list(self._compaction.transcript)
+        self._transcript_end = 0
+        """The output items before this index are in the transcript, or were compacted."""
+        self.compacted: Compacted | None = None
+        """The last compaction, if there was one."""
+        self._summary_tokens = 0
         self._usage: Usage | None = None
         self._hosted_calls = 0
         self._open_calls: dict[int, _WrittenCall] = {}
         """Calls whose items have begun and not ended, by output index."""
 
+    @property
+    def is_compacted_upstream(self) -> bool:
+        """Whether the upstream compacts this history, on request."""
+        return self._compaction.is_upstream_triggered
+
     def run(self) -> Generator[Command, Any, Response]:
         """Advance the response to its end."""
         try:
             yield Emit(self._begin())
+            if self._compaction.is_triggered:
+                yield from self._compact()
+                yield Emit([self._completed()])
+                return self.response
             for _ in range(self._max_turns):
+                yield from self._compact_above_threshold()
                 calls: dict[int, _WrittenCall] = {}
                 finished = yield from self._ask(calls)
                 is_cut = finished.reason in ("length", "content_filter")
@@ -148,6 +200,7 @@ class TurnLoop:
                     return self.response
                 yield from self._run_hosted_calls(calls.values())
                 if not calls or any(call.client_call is not None for call in calls.values()):
+                    yield from self._compact_above_threshold(finished.usage)
                     yield Emit([self._completed()])
                     return self.response
                 if (left := self._tokens_left()) is not None and left < _MIN_OUTPUT_TOKENS:
@@ -213,6 +266,7 @@ class TurnLoop:
         self.response.output = [
             {**item, "status": "incomplete"} if item.get("status") == "in_progress" else item
             for item in self._output.output
+            if not _is_unfinished_compaction(item)
         ]
         self.response.usage = self._usage
 
@@ -239,11 +293,14 @@ class TurnLoop:
         return piece
 
     def _first_piece(self) -> Generator[Command, Any, Piece]:
-        """Send the request; with a truncated history where it is too long and `truncation` is `auto`."""
+        """Send the request; with a compacted or truncated history where it is too long and the request allows it."""
         while True:
             try:
                 return cast("Piece", (yield Ask(self.model_request())))
             except ModelFault as fault:
+                if fault.code == CONTEXT_LENGTH_EXCEEDED and self._may_compact():
+                    yield from self._compact()
+                    continue
                 shorter = truncate_history(self._history) if self.response.truncation == "auto" else None
                 if fault.code != CONTEXT_LENGTH_EXCEEDED or shorter is None:
                     raise
@@ -269,11 +326,64 @@ class TurnLoop:
             reasoning=request.reasoning,
             verbosity=request.text.verbosity if request.text else None,
             user=request.user,
+            compact_threshold=self._compaction.upstream_threshold,
+            compaction_trigger=self._compaction.is_upstream_triggered,
         )
 
     def _tokens_left(self) -> int | None:
         limit = self.request.max_output_tokens
-        return None if limit is None else limit - (self._usage.output_tokens if self._usage else 0)
+        used = self._usage.output_tokens - self._summary_tokens if self._usage else 0
+        return None if limit is None else limit - used
+
+    # ── compaction ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _compact_above_threshold(self, usage: Usage | None = None) -> Commands:
+        """Compact the history if it is above the threshold. `usage` is that of the request whose reply ended it."""
+        compactor = self._compaction.compactor
+        if compactor is None or compactor.threshold is None:
+            return
+        tokens = usage.input_tokens + usage.output_tokens if usage is not None else 0
+        if not tokens:
+            tokens = cast("int", (yield Count(self.model_request())))
+        if compactor.is_due(self._current_transcript(), tokens):
+            yield from self._compact()
+
+    def _may_compact(self) -> bool:
+        """Whether the request allows a compaction, and one would make the history shorter."""
+        compactor = self._compaction.compactor
+        if compactor is None or compactor.threshold is None:
+            return False
+        return compactor.is_due(self._current_transcript(), compactor.threshold + 1)
+
+    def _compact(self) -> Commands:
+        """Replace the history by a compacted window, and add the compaction item to the output."""
+        compactor = self._compaction.compactor
+        assert compactor is not None  # noqa: S101 - checked when the response was prepared
+        history = self._current_transcript()
+        item = {"id": new_id("cmp_"), **_UNFINISHED_COMPACTION}
+        index = self._output.next_index
+        yield Emit([self._output.begin(item)])
+        if self._compaction.is_triggered:
+            yield Emit([wire.CompactionCompacting(item_id=item["id"], output_index=index)])
+        done = yield from compactor.compact(item["id"], history, self.model_request(), self._read_summary)
+        self._usage = (self._usage or Usage()) + done.usage
+        self._summary_tokens += done.usage.output_tokens
+        self.compacted, self.response.compaction = done, done.note
+        self._history = self._compaction.with_attachments(done.window)
+        self._transcript, self._transcript_end = done.window, index + 1
+        yield Emit([self._output.end(index, {**item, "encrypted_content": done.encrypted_content})])
+
+    def _read_summary(self, request: ModelRequest, reply: SummaryReply) -> Commands:
+        piece = cast("Piece", (yield Ask(request, for_summary=True)))
+        reply.add(piece)
+        while not (isinstance(piece, Finished) or reply.is_too_long):
+            piece = cast("Piece", (yield NextPiece()))
+            reply.add(piece)
+
+    def _current_transcript(self) -> list[Item]:
+        """The visible items as they are stored: hosted calls as their own items, attachments by id."""
+        written = self._output.output[self._transcript_end :]
+        return [*self._transcript, *(items.read(item) for item in written)]
 
     # ── calls ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -351,6 +461,10 @@ class TurnLoop:
             self._offer = self._offer.with_auto_choice()
         if not self._may_run_more():
             self._offer = self._offer.client_only()
+
+
+def _is_unfinished_compaction(item: dict[str, Any]) -> bool:
+    return item["type"] == "compaction" and not item.get("encrypted_content")
 
 
 def _incomplete_item(call: _WrittenCall, reason: str) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 
 from antwort.auth import LOCAL, Authenticator, Caller, KeyFile, KeyFileError
-from antwort.config import AuthSettings, Config, ConfigError
+from antwort.config import AuthSettings, Config, ConfigError, compaction_keys_path
 from antwort.containers import Containers
 from antwort.containers.sandboxes import Backend, open_backend
 from antwort.engine.background import Background
@@ -28,6 +28,7 @@ from antwort.http.resources import containers, conversations, files, health, mod
 from antwort.http.services import Services
 from antwort.models.registry import open_models
 from antwort.net.origin import is_loopback
+from antwort.sealing import Sealer, SealingKeys, SealingKeysError
 from antwort.storage import open_store
 from antwort.telemetry import Metrics, log
 from antwort.tools import FunctionProvider, ToolRegistry
@@ -61,8 +62,9 @@ async def open_services(
 
     `extra_providers` are tool providers beside those of the configuration.
     """
-    # In threads: both read files, and the event loop may run other work.
+    # In threads: these read files, and the event loop may run other work.
     authenticator = await asyncio.to_thread(open_authenticator, config)
+    sealer = Sealer(await asyncio.to_thread(SealingKeys.open_or_create, compaction_keys_path(config)))
     metrics = Metrics()
     directory = await asyncio.to_thread(open_models, config.models, metrics, environment)
     store = await open_store(config.storage.url, Path(config.storage.blobs))
@@ -76,7 +78,8 @@ async def open_services(
         raise
     running = _containers(config, store, backend, metrics)
     registry = ToolRegistry()
-    engine = Engine(directory, registry, store, config.engine.max_turns, config.engine.max_attached)
+    limits = config.engine
+    engine = Engine(directory, registry, store, sealer, config.compaction, limits.max_turns, limits.max_attached)
     services = Services(
         config,
         authenticator,
@@ -152,14 +155,15 @@ def _periodic_tasks(services: Services) -> Iterator[Coroutine[Any, Any, None]]:
 
 
 async def _reload_keys_and_sweep_files(services: Services) -> None:
-    """Reload the key file, so that revoked keys are rejected, and delete expired files."""
-    keys_file = services.config.auth.keys_file
+    """Reload the key files, so that revoked and rotated keys take effect, and delete expired files."""
+    keys_file, sealing_keys_file = services.config.auth.keys_file, compaction_keys_path(services.config)
     loop = asyncio.get_running_loop()
     last_sweep = loop.time()
     while True:
         await asyncio.sleep(_KEY_RELOAD_SECONDS)
         if keys_file is not None:
             await _reload_keys(services.authenticator, Path(keys_file))
+        await _reload_sealing_keys(services.engine.sealer, sealing_keys_file)
         if loop.time() - last_sweep > _FILE_SWEEP_SECONDS:
             last_sweep = loop.time()
             try:
@@ -185,3 +189,10 @@ async def _reload_keys(authenticator: Authenticator, path: Path) -> None:
         authenticator.replace(await asyncio.to_thread(KeyFile(path).read))
     except KeyFileError:
         log.error("key_reload_failed", path=path.name, reason="the previous keys stay valid")
+
+
+async def _reload_sealing_keys(sealer: Sealer, path: Path) -> None:
+    try:
+        sealer.replace(await asyncio.to_thread(SealingKeys.read, path))
+    except SealingKeysError:
+        log.error("sealing_key_reload_failed", path=path.name, reason="the previous keys stay valid")

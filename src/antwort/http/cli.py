@@ -6,12 +6,18 @@ import asyncio
 import os
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
+from msgspec import Struct
 
 from antwort.auth import KeyFile, KeyFileError
-from antwort.config import Config, ConfigError, EmbeddedModel, load
+from antwort.config import Config, ConfigError, EmbeddedModel, compaction_keys_path, load
+from antwort.private_file import PrivateFileError
+
+if TYPE_CHECKING:
+    from antwort.sealing import SealingKeys
 
 _FILE_PATH = click.Path(path_type=Path, dir_okay=False)
 _CONFIG = click.option("--config", type=_FILE_PATH, envvar="ANTWORT_CONFIG", help="The configuration, a YAML file.")
@@ -42,7 +48,7 @@ def serve(config: Path | None, host: str | None, port: int | None, model: str | 
         settings = _apply_options(load(config, os.environ), host, port, model)
         configure_logging(settings.log.level, settings.log.format)
         run(settings, os.environ, click.echo, hints=hints)
-    except (ConfigError, KeyFileError, UnusableStore) as error:
+    except (ConfigError, PrivateFileError, UnusableStore) as error:
         raise click.ClickException(str(error)) from error
     except StoreFault as fault:
         raise click.ClickException(f"{fault} Fix that, or change `storage`, and start again.") from fault
@@ -55,23 +61,37 @@ def _apply_options(config: Config, host: str | None, port: int | None, model: st
         return config
     name = Path(model).stem if model.endswith(".gguf") else model
     models = msgspec.structs.replace(config.models, named={name: EmbeddedModel(model=model)}, default=name)
-    return msgspec.structs.replace(config, models=models)
+    compaction = msgspec.structs.replace(config.compaction, model=None)  # the models of the file are not served
+    return msgspec.structs.replace(config, models=models, compaction=compaction)
 
 
 # ── keys ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+class _KeysOptions(Struct, frozen=True):
+    """Options of the group `antwort keys`. The configuration is read by its commands, which may name another."""
+
+    path: Path | None
+    config: Path | None
+
+    def key_file(self) -> KeyFile:
+        return KeyFile(self.path or Path(_load(self.config).auth.keys_file or "keys.json"))
+
+
+def _load(config: Path | None) -> Config:
+    try:
+        return load(config, os.environ)
+    except ConfigError as error:
+        raise click.ClickException(str(error)) from error
+
+
 @click.group()
-@click.option("--file", "path", type=_FILE_PATH, help="The key file.")
+@click.option("--file", "path", type=_FILE_PATH, help="The file of the API keys.")
 @_CONFIG
 @click.pass_context
 def keys(context: click.Context, path: Path | None, config: Path | None) -> None:
-    """Create, list and revoke API keys."""
-    try:
-        configured = load(config, os.environ).auth.keys_file
-    except ConfigError as error:
-        raise click.ClickException(str(error)) from error
-    context.obj = KeyFile(path or Path(configured or "keys.json"))
+    """Create, list and revoke API keys; rotate the keys that seal compaction items."""
+    context.obj = _KeysOptions(path, config)
 
 
 @keys.command("create")
@@ -80,8 +100,9 @@ def keys(context: click.Context, path: Path | None, config: Path | None) -> None
 @click.option("--requests-per-minute", type=click.IntRange(1))
 @click.option("--concurrent-responses", type=click.IntRange(1))
 @click.pass_obj
-def create(file: KeyFile, name: str, tenant: str, **limits: int | None) -> None:
+def create(options: _KeysOptions, name: str, tenant: str, **limits: int | None) -> None:
     """Create a key and print it. It cannot be shown again."""
+    file = options.key_file()
     try:
         key, secret = file.create(name, tenant, **limits)
     except (KeyFileError, OSError) as error:
@@ -93,10 +114,10 @@ def create(file: KeyFile, name: str, tenant: str, **limits: int | None) -> None:
 
 @keys.command("list")
 @click.pass_obj
-def list_keys(file: KeyFile) -> None:
+def list_keys(options: _KeysOptions) -> None:
     """List the keys, without their secrets."""
     try:
-        found = file.read()
+        found = options.key_file().read()
     except KeyFileError as error:
         raise click.ClickException(str(error)) from error
     for key in found:
@@ -108,14 +129,66 @@ def list_keys(file: KeyFile) -> None:
 @keys.command("revoke")
 @click.argument("key_id")
 @click.pass_obj
-def revoke(file: KeyFile, key_id: str) -> None:
+def revoke(options: _KeysOptions, key_id: str) -> None:
     """Revoke a key. A running server rejects it within seconds."""
     try:
-        if not file.revoke(key_id):
+        if not options.key_file().revoke(key_id):
             raise click.ClickException(f"No key {key_id}.")
     except (KeyFileError, OSError) as error:
         raise click.ClickException(str(error)) from error
     click.echo(f"Key {key_id} is revoked.")
+
+
+@keys.command("rotate-compaction")
+@click.option("--config", type=_FILE_PATH, help="The configuration, a YAML file; also accepted before this command.")
+@click.option("--keep", type=click.IntRange(1), help="Keep only this many keys, the newest.  [default: all]")
+@click.pass_obj
+def rotate_compaction(options: _KeysOptions, config: Path | None, keep: int | None) -> None:
+    """Add a key that seals compaction and reasoning items from now on.
+
+    Items that were sealed with an older key stay readable until that key is dropped: `--keep 1` drops all older keys.
+    A running server uses the new key within seconds.
+    """
+    if options.path is not None:
+        raise click.UsageError(
+            "--file names the file of the API keys; `compaction.keys_file` names that of these keys."
+        )
+    path = compaction_keys_path(_load(config or options.config))
+    try:
+        before, after = _rotate(path, keep)
+    except PrivateFileError as error:
+        raise click.ClickException(str(error)) from error
+    dropped = [key.id for key in before.keys if key not in after.keys]
+    click.echo(f"Key {after.newest.id} in {path} seals new items; a running server uses it within seconds.")
+    readable = "" if len(after.keys) == 1 else " Items sealed with an older key are readable until it is dropped."
+    click.echo(f"{_count_keys(after)} kept.{readable}")
+    if dropped:
+        click.echo(f"Dropped: {', '.join(dropped)}. Items sealed with a dropped key can no longer be read.")
+
+
+def _rotate(path: Path, keep: int | None) -> tuple[SealingKeys, SealingKeys]:
+    """The keys before and after. If there were none, one is created."""
+    from antwort.sealing import MissingSealingKeys, SealingKeys  # noqa: PLC0415 - slow to import
+
+    try:
+        before = SealingKeys.read(path)
+    except MissingSealingKeys:
+        created = SealingKeys.open_or_create(path)
+        return created, created
+    return before, before.rotate(keep=keep)
+
+
+def _sealing_state(path: Path) -> str:
+    from antwort.sealing import MissingSealingKeys, SealingKeys  # noqa: PLC0415 - slow to import
+
+    try:
+        return _count_keys(SealingKeys.read(path))
+    except MissingSealingKeys:
+        return "will be created on the first start"
+
+
+def _count_keys(ring: SealingKeys) -> str:
+    return "1 key" if len(ring.keys) == 1 else f"{len(ring.keys)} keys"
 
 
 # ── doctor ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -158,10 +231,12 @@ def doctor(context: click.Context, config: Path | None) -> None:
         click.echo("configuration  ok")
         working = asyncio.run(check_models(settings))
         storage = inspect_store(settings.storage.url, Path(settings.storage.blobs))
-    except (ConfigError, KeyFileError, UnusableStore) as error:
+        sealing = _sealing_state(compaction_keys_path(settings))
+    except (ConfigError, PrivateFileError, UnusableStore) as error:
         raise click.ClickException(str(error)) from error
     click.echo(f"storage        {storage}: {settings.storage.url}")
     click.echo(f"keys           {settings.auth.keys_file or 'none: loopback only'}")
+    click.echo(f"sealing keys   {sealing}: {compaction_keys_path(settings)}")
     from antwort.sandbox.cli import doctor as isolation  # noqa: PLC0415 - likewise slow
 
     context.invoke(isolation)

@@ -84,6 +84,7 @@ class Services:
             self.active_responses.pop(run.response.id, None)
             self.metrics.running.dec()
             self.metrics.responses.labels(name, run.response.status).inc()
+            self.metrics.record_compaction(run.response.compaction)
 
     async def stop(self) -> None:
         """Begin a graceful shutdown: not ready any more, and streams of background responses end."""

@@ -5,6 +5,7 @@ import contextlib
 import json
 
 import pytest
+from fixtures_sealing import new_sealer
 
 from antwort.api.requests import CreateResponse
 from antwort.engine.background import Background
@@ -38,7 +39,9 @@ def anyio_backend():
 async def server(tmp_path):
     store = await open_store(f"sqlite:///{tmp_path}/antwort.db", tmp_path / "blobs")
     model = ChosenModel("m", Scripted(parse_script(SCRIPT)), "m")
-    engine = Engine(ModelRegistry({"m": model}, default="m", default_for_unknown=False), ToolRegistry(), store)
+    engine = Engine(
+        ModelRegistry({"m": model}, default="m", default_for_unknown=False), ToolRegistry(), store, new_sealer()
+    )
     background = Background(store)
     yield engine, background
     await background.aclose()

@@ -4,18 +4,22 @@ import asyncio
 from contextlib import asynccontextmanager
 
 import pytest
+from fixtures_sealing import tenant_sealer
 
 from antwort.api import items
 from antwort.api.errors import ApiError
 from antwort.api.requests import CreateResponse
 from antwort.api.responses import initial_response
 from antwort.engine.context import Context, check_outputs, load_context, normalize_items
+from antwort.engine.ports import ChosenModel
 from antwort.engine.stores import (
     ConversationRecord,
     Owner,
     Store,
     StoredResponse,
 )
+from antwort.models.scripted.model import Scripted
+from antwort.models.scripted.script import parse_script
 from antwort.storage import open_store
 
 pytestmark = pytest.mark.anyio
@@ -57,18 +61,21 @@ async def stored(store: Store, identifier: str, *given: dict, previous: str | No
     await store.finish_response(US, response)
 
 
+MODEL = ChosenModel("m", Scripted(parse_script("answers: []")), "m")
+
+
 def texts(given: list[items.Item]) -> list[str]:
     return [item.raw["content"][0]["text"] for item in given]
 
 
 async def refusal(request: CreateResponse, owner: Owner, store: Store) -> ApiError:
     with pytest.raises(ApiError) as caught:
-        await load_context(request, owner, store)
+        await load_context(request, owner, store, tenant_sealer(), MODEL)
     return caught.value
 
 
 async def test_a_string_input_is_a_user_message_with_id_and_parts(store):
-    context = await load_context(CreateResponse(input="hello"), US, store)
+    context = await load_context(CreateResponse(input="hello"), US, store, tenant_sealer(), MODEL)
 
     assert context.before == []
     raw = context.given[0].raw
@@ -85,7 +92,9 @@ async def test_a_string_input_is_a_user_message_with_id_and_parts(store):
 async def test_previous_responses_come_first_in_order(store):
     await stored(store, "resp_1", message("msg_1", "one"))
     await stored(store, "resp_2", message("msg_2", "two"), previous="resp_1")
-    context = await load_context(CreateResponse(input="three", previous_response_id="resp_2"), US, store)
+    context = await load_context(
+        CreateResponse(input="three", previous_response_id="resp_2"), US, store, tenant_sealer(), MODEL
+    )
 
     assert texts(context.before) == ["one", "resp_1", "two", "resp_2"]
     assert texts(context.history) == ["one", "resp_1", "two", "resp_2", "three"]
@@ -93,7 +102,7 @@ async def test_previous_responses_come_first_in_order(store):
 
 async def test_conversation_items_come_first(store):
     await store.create_conversation(US, ConversationRecord("conv_1", 1, {}), [message("msg_1", "before")])
-    context = await load_context(CreateResponse(input="now", conversation="conv_1"), US, store)
+    context = await load_context(CreateResponse(input="now", conversation="conv_1"), US, store, tenant_sealer(), MODEL)
 
     assert texts(context.history) == ["before", "now"]
 
@@ -101,7 +110,7 @@ async def test_conversation_items_come_first(store):
 async def test_references_are_resolved(store):
     await stored(store, "resp_1", message("msg_1", "one"))
     given = [{"type": "item_reference", "id": "msg_1"}, {"id": "msg_of_resp_1"}, {"role": "user", "content": "x"}]
-    context = await load_context(CreateResponse(input=given), US, store)
+    context = await load_context(CreateResponse(input=given), US, store, tenant_sealer(), MODEL)
 
     assert texts(context.given) == ["one", "resp_1", "x"]
     assert context.given[0].raw["id"] == "msg_1"
@@ -163,7 +172,9 @@ async def test_an_output_without_a_call_id_is_refused():
 async def test_parsing_many_items_does_not_block_the_event_loop(store):
     turns = []
     asyncio.get_running_loop().call_soon(turns.append, 1)
-    context = await load_context(CreateResponse(input=[{"role": "user", "content": "x"}] * 1000), US, store)
+    context = await load_context(
+        CreateResponse(input=[{"role": "user", "content": "x"}] * 1000), US, store, tenant_sealer(), MODEL
+    )
 
     assert len(context.given) == 1000
     assert turns == [1]

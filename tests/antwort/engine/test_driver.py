@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from fake_echo_provider import EchoProvider
+from fixtures_sealing import new_sealer
 from fixtures_turn import EchoTools, check_grammar
 from fold import fold
 
@@ -74,7 +75,7 @@ async def running(directory, model: FakeModel, tools: ToolRegistry | None = None
     """A response that was started with this model."""
     store = await open_store(f"sqlite:///{directory}/antwort.db", directory / "blobs")
     models = ModelRegistry({"m": ChosenModel("m", model, "m")}, default="m", default_for_unknown=False)
-    engine = Engine(models, tools or Tools([EchoProvider()]), store)
+    engine = Engine(models, tools or Tools([EchoProvider()]), store, new_sealer())
     try:
         yield await engine.start(US, CreateResponse(input="go", tools=[SEARCH], **request))
     finally:

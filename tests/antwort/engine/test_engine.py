@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 from fake_echo_provider import PreparedEcho
+from fixtures_sealing import new_sealer
 from fixtures_turn import EchoTools
 
 from antwort.api.errors import ApiError
@@ -89,7 +90,9 @@ async def engine_at(directory, refusals: int = 0):
     store: Any = await open_store(f"sqlite:///{directory}/antwort.db", directory / "blobs")
     store = Refusing(store, refusals) if refusals else store
     model = ChosenModel("m", Scripted(parse_script(SCRIPT)), "m")
-    engine = Engine(ModelRegistry({"m": model}, default="m", default_for_unknown=False), RemoteTools(), store)
+    engine = Engine(
+        ModelRegistry({"m": model}, default="m", default_for_unknown=False), RemoteTools(), store, new_sealer()
+    )
     engine.retries.first_wait = 0.01
     try:
         yield engine

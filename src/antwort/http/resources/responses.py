@@ -1,4 +1,4 @@
-"""Handlers of /v1/responses: create, retrieve, resume, cancel, delete, input items, token count."""
+"""Handlers of /v1/responses: create, retrieve, resume, cancel, delete, compact, input items, token count."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from antwort.api.errors import ApiError, invalid, not_found
 from antwort.api.events import FINAL_EVENTS, AnyEvent, ErrorEvent, ResponseFailed, to_sse
 from antwort.api.objects import Deleted, InputTokens, ItemPage
 from antwort.api.projection import ResponseView
-from antwort.api.requests import CountTokens, CreateResponse
-from antwort.api.responses import Response, ResponseError
+from antwort.api.requests import CompactHistory, CountTokens, CreateResponse
+from antwort.api.responses import CompactedResponse, Response, ResponseError
 from antwort.engine.driver import ResponseRun
+from antwort.engine.ports import ModelFault
 from antwort.engine.stores import StoredResponse
 from antwort.http.bodies import json_answer, read_json
 from antwort.http.errors import from_model_fault
@@ -175,6 +176,20 @@ async def input_tokens(request: Request) -> HttpResponse:
     return json_answer(InputTokens(input_tokens=tokens))
 
 
+async def compact(request: Request) -> HttpResponse:
+    """Compact a history: a shorter window for the next request, with one encrypted item. Stores nothing."""
+    services, body = services_of(request), await read_json(request, CompactHistory)
+    with ExitStack() as cleanup:
+        cleanup.callback(services.rate_limiter.begin(caller_of(request)))
+        work = services.engine.compact(owner_of(request), body.as_request())
+        try:
+            compacted = await run_until_disconnect(request.receive, work)
+        except ModelFault as fault:
+            raise from_model_fault(fault) from fault
+        services.metrics.record_compaction(compacted.compaction)
+        return json_answer(compacted)
+
+
 async def _get_stored(request: Request) -> StoredResponse:
     identifier = request.path_params["response_id"]
     stored = await services_of(request).store.get_response(owner_of(request), identifier)
@@ -194,6 +209,7 @@ routes = [
         create,
         Operation("createResponse", CreateResponse, Response, content_types=_JSON_OR_SSE, links={"response_id": "/id"}),
     ),
+    ApiRoute("POST", _RESPONSES + "/compact", compact, Operation("compactResponse", CompactHistory, CompactedResponse)),
     ApiRoute(
         "POST", _RESPONSES + "/input_tokens", input_tokens, Operation("countInputTokens", CountTokens, InputTokens)
     ),

@@ -6,15 +6,28 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import Counter, deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from functools import cached_property
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
 from antwort.api.ids import new_id
-from antwort.api.items import CustomToolCallOutput, FunctionCallOutput, GivenMessage, GivenText, InputText, Item
+from antwort.api.items import (
+    CustomToolCallOutput,
+    FunctionCallOutput,
+    GivenCustomToolCall,
+    GivenFunctionCall,
+    GivenMessage,
+    GivenReasoning,
+    GivenText,
+    InputText,
+    Item,
+    Refusal,
+)
 from antwort.api.responses import InputDetails, OutputDetails, Usage
 from antwort.api.token_estimate import TokenEstimator
 from antwort.engine.ports import (
@@ -31,12 +44,14 @@ from antwort.engine.ports import (
 )
 from antwort.models.replay_hosted_calls import replay_call, replay_output
 from antwort.models.scripted.script import (
+    MARKER_RE,
     Condition,
     ReplyStep,
     Script,
     ScriptedAnswer,
     ScriptedCall,
     ScriptedUsage,
+    find_all,
     pattern_matches,
 )
 from antwort.models.tokens import estimate_request, estimate_usage, generated_text
@@ -102,13 +117,20 @@ class Scripted:
         raise ModelFault("The script of this scripted model has no answer for this request.", status=500)
 
 
-class RequestSummary(Struct, frozen=True):
+class RequestSummary(Struct, frozen=True, dict=True):
     """The properties of a request that `when` can match."""
 
     text: str
     output: str
     turn: int
     tools: frozenset[str]
+    request: ModelRequest
+
+    @cached_property
+    def visible(self) -> str:
+        """Everything that the model sees of the request. Collected on first use: most scripts do not need it."""
+        texts = (text for item in self.request.items for text in _visible_texts(item))
+        return "\n".join(filter(None, (self.request.instructions, *texts)))
 
 
 def summarize(request: ModelRequest) -> RequestSummary:
@@ -123,7 +145,7 @@ def summarize(request: ModelRequest) -> RequestSummary:
         turn += is_call and not in_calls
         in_calls = is_call and (hosted is None or hosted.output is None)
         output = output if new_output is None else new_output
-    return RequestSummary(text, output, turn, frozenset(tool.name for tool in request.tools))
+    return RequestSummary(text, output, turn, frozenset(tool.name for tool in request.tools), request)
 
 
 def matches(when: Condition, summary: RequestSummary) -> bool:
@@ -133,6 +155,7 @@ def matches(when: Condition, summary: RequestSummary) -> bool:
         and (when.output is None or pattern_matches(when.output, summary.output))
         and (when.turn is None or when.turn == summary.turn)
         and (when.tool is None or when.tool in summary.tools)
+        and (when.any is None or pattern_matches(when.any, summary.visible))
     )
 
 
@@ -145,6 +168,26 @@ def _message_text(item: Item) -> str:
     if isinstance(content, str):
         return content
     return "\n".join(part.text for part in content if isinstance(part, (InputText, GivenText)))
+
+
+def _visible_texts(item: Item) -> Iterator[str | None]:
+    """The texts of an item that a model sees."""
+    match item.known:
+        case GivenMessage(content=str(text)):
+            yield text
+        case GivenMessage(content=list(parts)):
+            texts = (part.refusal if isinstance(part, Refusal) else getattr(part, "text", None) for part in parts)
+            yield from texts  # images and files have none
+        case GivenReasoning(summary=summary, content=content):
+            yield from (part.text for part in (*summary, *(content or ())))
+        case GivenFunctionCall(arguments=arguments):
+            yield arguments
+        case GivenCustomToolCall(input=text):
+            yield text
+        case _:
+            hosted = replay_call(item)
+            yield hosted.arguments if hosted is not None else None
+            yield _call_output(item)
 
 
 def _call_output(item: Item) -> str | None:
@@ -200,7 +243,14 @@ def _substitute_all(value: Any, summary: RequestSummary) -> Any:  # noqa: ANN401
 
 
 def _substitute(text: str, summary: RequestSummary) -> str:
-    return text.replace("<<text>>", summary.text).replace("<<output>>", summary.output)
+    """Replace the markers. What is inserted is not searched for markers again."""
+
+    def replacement(marker: re.Match[str]) -> str:
+        if marker["pattern"] is not None:
+            return find_all(marker["pattern"], summary.visible)
+        return summary.text if marker["name"] == "text" else summary.output
+
+    return MARKER_RE.sub(replacement, text)
 
 
 def _usage(usage: ScriptedUsage) -> Usage:

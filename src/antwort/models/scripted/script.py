@@ -25,15 +25,21 @@ The first answer that matches is given. Keys of `when`:
     output     the same, for the last output of a call
     turn       the number of the request for this user message, from 1; it grows by one with each round of calls
     tool       the name of a tool that the model may call
+    any        a string or /…/, for everything that the model sees: instructions, messages of all roles, reasoning,
+               call arguments and outputs
 
-A step of `reply` is one of `text`, `refusal`, `reasoning`, `summary`, `sealed`, `call`, `delay` and `fault`. In texts
-and call arguments, <<text>> and <<output>> are replaced by the last user text and the last call output. Unknown keys
-are errors.
+A step of `reply` is one of `text`, `refusal`, `reasoning`, `summary`, `sealed`, `call`, `delay` and `fault`. Unknown
+keys are errors. In texts and call arguments these are replaced:
+
+    <<text>>, <<output>>    the last user text and the last call output
+    <<find /…/>>            all matches of a regular expression in everything that the model sees, ignoring case, one
+                            per line, without duplicates, in order of their first occurrence
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias, cast
 
@@ -42,6 +48,9 @@ import yaml
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from antwort.engine.ports import ModelFault
+
+MARKER_RE = re.compile(r"<<(?:(?P<name>text|output)|find /(?P<pattern>(?:(?!<<find).)*?)/)>>", re.DOTALL)
+"""The parts of a text that are replaced by parts of the request."""
 
 NonNegativeInt: TypeAlias = Annotated[int, Meta(ge=0)]
 
@@ -57,6 +66,7 @@ class Condition(Struct, frozen=True, forbid_unknown_fields=True):
     output: str | None = None
     turn: Annotated[int, Meta(ge=1)] | None = None
     tool: str | None = None
+    any: str | None = None
 
 
 class ScriptedCall(Struct, frozen=True, forbid_unknown_fields=True):
@@ -145,7 +155,9 @@ def _check(answer: ScriptedAnswer, where: str) -> None:
         given = [key for key in step.__struct_fields__ if getattr(step, key) is not UNSET]
         if len(given) != 1:
             raise ScriptError(f"{where}.reply[{index}] must have exactly one key, not {given or 'none'}")
-    for key in ("text", "output"):
+        for key, text in _texts(step):
+            _check_markers(text, f"{where}.reply[{index}].{key}")
+    for key in ("text", "output", "any"):
         pattern = cast("str | None", getattr(answer.when, key))
         try:
             pattern_matches(pattern or "", "")
@@ -153,8 +165,45 @@ def _check(answer: ScriptedAnswer, where: str) -> None:
             raise ScriptError(f"{where}.when.{key} is not a valid regular expression: {error}") from error
 
 
+def _texts(step: ReplyStep) -> Iterator[tuple[str, str]]:
+    """The texts of a step in which markers are replaced, each with its key."""
+    for key in ("text", "refusal", "reasoning", "summary"):
+        text = cast("str | UnsetType", getattr(step, key))
+        if isinstance(text, str):
+            yield key, text
+    if isinstance(step.call, ScriptedCall):
+        yield from (("call.arguments", text) for text in _strings(step.call.arguments))
+
+
+def _strings(value: object) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for inner in cast("dict[str, object]", value).values():
+            yield from _strings(inner)
+    elif isinstance(value, list):
+        for inner in cast("list[object]", value):
+            yield from _strings(inner)
+
+
+def _check_markers(text: str, where: str) -> None:
+    if "<<find" in MARKER_RE.sub("", text):
+        raise ScriptError(f"{where}: <<find needs a regular expression, as in <<find /fact-[0-9]+/>>")
+    for marker in MARKER_RE.finditer(text):
+        try:
+            re.compile(marker["pattern"] or "")
+        except re.error as error:
+            raise ScriptError(f"{where}: {marker.group()} is not a valid regular expression: {error}") from error
+
+
 def pattern_matches(pattern: str, text: str) -> bool:
     """Whether a text contains a string or a match of a /regular expression/, ignoring case."""
     if len(pattern) > 1 and pattern.startswith("/") and pattern.endswith("/"):
         return re.search(pattern[1:-1], text, re.IGNORECASE) is not None
     return pattern.lower() in text.lower()
+
+
+def find_all(pattern: str, text: str) -> str:
+    """The distinct matches of a regular expression in a text, ignoring case, one per line."""
+    found = (match.group() for match in re.finditer(pattern, text, re.IGNORECASE))
+    return "\n".join(dict.fromkeys(filter(None, found)))

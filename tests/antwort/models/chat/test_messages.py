@@ -198,9 +198,12 @@ def test_reasoning_is_dropped_or_sent_back():
 def test_refusals_are_text_and_unknown_items_are_skipped():
     refusal = {"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]}
 
-    assert messages(refusal, {"type": "brand_new", "x": 1}, {"type": "item_reference", "id": "x"}) == [
-        {"role": "assistant", "content": "No."}
-    ]
+    assert messages(
+        refusal,
+        {"type": "brand_new", "x": 1},
+        {"type": "compaction", "encrypted_content": "x"},
+        {"type": "item_reference", "id": "x"},
+    ) == [{"role": "assistant", "content": "No."}]
 
 
 ITEMS = st.one_of(

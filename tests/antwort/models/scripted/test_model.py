@@ -5,7 +5,7 @@ import pytest
 from antwort.api.items import read
 from antwort.engine.ports import CallPiece, Finished, FunctionSpec, ModelFault, ModelRequest, TextPiece
 from antwort.models import Scripted, parse_script
-from antwort.models.scripted.model import summarize
+from antwort.models.scripted.model import _pieces, matches, summarize
 from antwort.testing.model import collect, fold, make_request
 
 pytestmark = pytest.mark.anyio
@@ -73,6 +73,86 @@ async def test_the_first_matching_answer_is_given():
 )
 def test_turns_are_rounds_of_calls(raws, turn):
     assert summarize(request(*raws)).turn == turn
+
+
+HISTORY = [
+    {"role": "system", "content": "fact-system"},
+    {"role": "developer", "content": [{"type": "input_text", "text": "fact-developer"}]},
+    user("FACT-user"),
+    {
+        "type": "reasoning",
+        "summary": [{"type": "summary_text", "text": "fact-summary"}],
+        "encrypted_content": "fact-no",
+    },
+    {
+        "role": "assistant",
+        "content": [{"type": "refusal", "refusal": "fact-refusal"}, {"type": "output_text", "text": "fact-assistant"}],
+    },
+    {"type": "function_call", "call_id": "a", "name": "fact-no", "arguments": '{"q":"fact-arguments"}'},
+    {"type": "function_call_output", "call_id": "a", "output": [{"type": "input_text", "text": "fact-output"}]},
+    {"type": "custom_tool_call", "call_id": "b", "name": "t", "input": "fact-input"},
+    {"type": "custom_tool_call_output", "call_id": "b", "output": "fact-custom"},
+    {**CODE, "code": "fact-code", "outputs": [{"type": "logs", "logs": "fact-logs"}]},
+    {"type": "shell_call", "call_id": "c", "action": {"commands": ["fact-command"]}},
+    {"type": "shell_call_output", "call_id": "c", "output": [{"stdout": "fact-stdout", "outcome": {"exit_code": 0}}]},
+    {"type": "compaction", "id": "cmp_1", "encrypted_content": "fact-no"},
+    user("Which facts? fact-system"),
+]
+FACTS = "instructions system developer user summary refusal assistant arguments output input custom code logs"
+
+
+async def test_find_collects_all_matches_of_what_the_model_sees():
+    model = scripted("answers: [{reply: [{text: '<<find /fact-([a-z]+)/>>; <<find /nothing/>>'}]}]")
+    items = [read(raw) for raw in HISTORY]
+    text = await answer_text(model, ModelRequest(model="m", items=items, instructions="fact-instructions"))
+
+    assert text.lower() == "\n".join(f"fact-{name}" for name in [*FACTS.split(), "command", "stdout"]) + "; "
+    assert "FACT-user" in text
+
+
+async def test_find_in_call_arguments():
+    arguments = """{q: ["<<find /a[0-9]/>>", 1], r: "<<text>>"}"""
+    model = scripted(f"answers: [{{reply: [{{call: {{name: f, arguments: {arguments}}}}}]}}]")
+    answer = fold(await collect(model, request(user("a1 A2"), user("a1, b"))))
+
+    assert answer.calls[0].arguments == '{"q":["a1\\nA2",1],"r":"a1, b"}'
+
+
+async def test_inserted_text_is_not_searched_for_markers():
+    model = scripted("answers: [{reply: [{text: '<<text>> <<find /<<output>>/>>'}]}]")
+
+    assert await answer_text(model, request(user("<<output>>"), CALL, OUTPUT)) == "<<output>> <<output>>"
+
+
+async def test_any_matches_everything_that_the_model_sees():
+    model = scripted(
+        """
+        answers:
+          - {when: {any: CODE WORD, turn: 2}, reply: [{text: both}]}
+          - {when: {any: "/code (word|name)/"}, reply: [{text: seen}]}
+          - {reply: [{text: unseen}]}
+        """
+    )
+    secret = {"role": "developer", "content": "The code word is blue."}
+
+    assert await answer_text(model, request(secret, user("hi"), CALL, OUTPUT)) == "both"
+    assert await answer_text(model, request(secret, user("hi"))) == "seen"
+    assert await answer_text(model, request(user("hi"))) == "unseen"
+    named = ModelRequest(model="m", items=[read(user("hi"))], instructions="Code name: red")
+    assert await answer_text(model, named) == "seen"
+
+
+async def test_what_the_model_sees_is_collected_only_if_the_script_needs_it():
+    summary = summarize(request(user("a"), user("b")))
+    plain, finding = (
+        parse_script(f"answers: [{{reply: [{{text: '{text}'}}]}}]") for text in ("<<text>>", "<<find /a/>>")
+    )
+
+    assert matches(plain.answers[0].when, summary)
+    assert [*_pieces(plain.answers[0].reply[0], summary, 0, 0)] == [TextPiece("b")]
+    assert "visible" not in vars(summary)
+    assert [*_pieces(finding.answers[0].reply[0], summary, 0, 0)] == [TextPiece("a")]
+    assert vars(summary)["visible"] == "a\nb"
 
 
 async def test_all_kinds_of_steps():

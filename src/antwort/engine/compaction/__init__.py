@@ -1,0 +1,11 @@
+"""Compaction: a long history becomes one encrypted item, with a summary and what must stay verbatim.
+
+opening      opens compaction and reasoning items of a history, and applies them
+retention    what of a history stays verbatim
+summary      the request for a summary, its check, and the extract that replaces a failed one
+compactor    the compaction of one response: thresholds, budgets, the sealed item
+"""
+
+from __future__ import annotations
+
+__all__: list[str] = []

@@ -1,0 +1,189 @@
+"""Encrypted items of a history: opens compaction and reasoning items, and applies the last compaction.
+
+A compaction item contains the window that replaces the history before it. Only the last one counts. If a client keeps
+the history itself, it may have added messages before the item, such as new instructions: these stay.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
+
+import msgspec
+from msgspec import Struct
+
+from antwort.api import items
+from antwort.api.errors import ApiError
+from antwort.api.items import GivenCompaction, GivenMessage, GivenReasoning, InputFile, InputImage, Item, Part, Raw
+from antwort.engine.ports import ChosenModel
+from antwort.sealing import InvalidSeal, Sealer, Unsealed
+
+_UNDECRYPTABLE = "Encrypted content could not be decrypted or parsed."
+_REASONS = {
+    "undecryptable": _UNDECRYPTABLE,
+    "wrong_item": "Encrypted content item_id did not match the target item id.",
+}
+
+
+class SealedWindow(Struct, tag_field="kind", tag="window"):
+    """The content of a compaction item: the items that a model sees in place of the history before it."""
+
+    items: list[Raw]
+    known_messages: list[str] | None = None
+    """Digests of the messages that were compacted, if the client keeps the history. None: all items before the
+    compaction item are replaced."""
+
+
+class SealedReasoning(Struct, tag_field="kind", tag="reasoning"):
+    """The encrypted content of a reasoning item."""
+
+    text: str
+
+
+SealedContent: TypeAlias = SealedWindow | SealedReasoning
+_T = TypeVar("_T", SealedWindow, SealedReasoning)
+_decoder = msgspec.json.Decoder(SealedContent)
+
+
+@dataclass(frozen=True)
+class TenantSealer:
+    """Seals and opens the items of one tenant."""
+
+    sealer: Sealer
+    tenant: str
+
+    def seal(self, item_id: str, content: SealedContent) -> str:
+        """The `encrypted_content` of an item."""
+        return self.sealer.seal(self.tenant, item_id, msgspec.json.encode(content))
+
+    def is_own(self, token: str) -> bool:
+        """Whether this server made the token, by its format."""
+        return self.sealer.is_own(token)
+
+    def open(self, item: Item, token: str, kind: type[_T]) -> tuple[str, _T]:
+        """The id that the item was sealed with, and its content; `ApiError` 400 if it cannot be opened."""
+        unsealed = self._open(item, token)
+        try:
+            content = _decoder.decode(unsealed.content)
+        except msgspec.MsgspecError as error:
+            raise invalid_encrypted_content(item.id, _UNDECRYPTABLE) from error
+        if not isinstance(content, kind):
+            raise invalid_encrypted_content(item.id, _UNDECRYPTABLE)
+        return unsealed.item_id, content
+
+    def _open(self, item: Item, token: str) -> Unsealed:
+        try:
+            return self.sealer.open(self.tenant, item.id or None, token)
+        except InvalidSeal as invalid:
+            raise invalid_encrypted_content(item.id, _REASONS.get(invalid.reason, _UNDECRYPTABLE)) from invalid
+
+
+def invalid_encrypted_content(item_id: str | None, reason: str) -> ApiError:
+    """400, with OpenAI's message."""
+    named = f" for item {item_id}" if item_id else ""
+    message = f"The encrypted content{named} could not be verified. Reason: {reason}"
+    return ApiError(400, message, code="invalid_encrypted_content")
+
+
+class OpenedHistory(NamedTuple):
+    """A history with its encrypted items opened.
+
+    `given` are all items of the request; those from `start` on are visible to a model, and so is all of `before`.
+    """
+
+    before: list[Item]
+    given: list[Item]
+    start: int = 0
+
+
+async def open_history(
+    before: Sequence[Item], given: Sequence[Item], sealer: TenantSealer, model: ChosenModel
+) -> OpenedHistory:
+    """Open the encrypted items. An item of the request that cannot be opened is an `ApiError` 400.
+
+    Items of another server are left to a model whose upstream understands them.
+    """
+    reads_foreign = False
+    if any(_is_foreign(item, sealer) for item in (*before, *given)):
+        reads_foreign = model.compaction is not None and await model.compaction.is_supported()
+    opened = [_open_given(item, sealer, model, reads_foreign=reads_foreign) for item in given]
+    whole = [item for item in before if item.type != "compaction_trigger"]
+    last = _last_own([*whole, *opened], sealer)
+    if last is None:
+        if not reads_foreign and (foreign := next((item for item in whole if _is_foreign(item, sealer)), None)):
+            raise invalid_encrypted_content(foreign.id, _UNDECRYPTABLE)
+        return OpenedHistory(whole, opened)
+    split = last - len(whole)
+    window = _window([*whole, *opened][: last + 1], sealer)
+    if split < 0:
+        return OpenedHistory([*window, *whole[last + 1 :]], opened)
+    return OpenedHistory(window, opened, split + 1)
+
+
+def _last_own(history: Sequence[Item], sealer: TenantSealer) -> int | None:
+    for index in range(len(history) - 1, -1, -1):
+        known = history[index].known
+        if isinstance(known, GivenCompaction) and sealer.is_own(known.encrypted_content):
+            return index
+    return None
+
+
+def _is_foreign(item: Item, sealer: TenantSealer) -> bool:
+    return isinstance(item.known, GivenCompaction) and not sealer.is_own(item.known.encrypted_content)
+
+
+def _window(history: Sequence[Item], sealer: TenantSealer) -> list[Item]:
+    """The items that a model sees in place of a history that ends with a compaction item."""
+    item = history[-1]
+    _, window = sealer.open(item, cast("GivenCompaction", item.known).encrypted_content, SealedWindow)
+    added: list[Item] = []
+    if window.known_messages is not None:
+        known = frozenset(window.known_messages)
+        added = [item for item in history[:-1] if is_request_message(item) and message_digest(item) not in known]
+    return [*added, *map(items.read, window.items)]
+
+
+def _open_given(item: Item, sealer: TenantSealer, model: ChosenModel, *, reads_foreign: bool) -> Item:
+    known = item.known
+    if isinstance(known, GivenCompaction):
+        if sealer.is_own(known.encrypted_content):
+            item_id, _ = sealer.open(item, known.encrypted_content, SealedWindow)
+            return item if item.id else items.read({**item.raw, "id": item_id})
+        if not reads_foreign:
+            raise invalid_encrypted_content(item.id, _UNDECRYPTABLE)
+    elif isinstance(known, GivenReasoning) and known.encrypted_content:
+        if sealer.is_own(known.encrypted_content):
+            item_id, reasoning = sealer.open(item, known.encrypted_content, SealedReasoning)
+            content = [{"type": "reasoning_text", "text": reasoning.text}]
+            return items.read({"summary": [], **item.raw, "id": item_id, "content": content})
+        if not model.encrypts_reasoning:
+            raise invalid_encrypted_content(item.id, _UNDECRYPTABLE)
+    return item
+
+
+# ── messages ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def is_request_message(item: Item) -> bool:
+    """Whether an item is a message of the user, or instructions (`system`, `developer`)."""
+    return isinstance(item.known, GivenMessage) and item.known.role != "assistant"
+
+
+def message_digest(item: Item) -> str:
+    """A digest of the role and the content of a message. A string and one text part have the same digest."""
+    message = cast("GivenMessage", item.known)
+    content = [message.content] if isinstance(message.content, str) else list(_part_values(message.content))
+    return hashlib.sha256(msgspec.json.encode([message.role, content])).hexdigest()[:24]
+
+
+def _part_values(parts: Iterable[Part]) -> Iterable[Any]:
+    for part in parts:
+        match part:
+            case InputImage():
+                yield part.image_url or part.file_id
+            case InputFile():
+                yield part.file_id or part.file_url or part.file_data
+            case _:
+                yield part.refusal if isinstance(part, items.Refusal) else part.text

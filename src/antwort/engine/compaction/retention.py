@@ -1,0 +1,273 @@
+"""Retention: what of a history stays verbatim in a compaction. Pure.
+
+Verbatim are all instructions, the newest user messages and the newest tool calls with their outputs (each within a
+budget), calls that wait for their output, the last call in each container, and the identifiers of containers and files.
+A call and its output are kept or dropped together.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import msgspec
+from msgspec import Struct
+
+from antwort.api import items
+from antwort.api.items import FunctionCallOutput, GivenCodeCall, GivenMessage, Item, Raw
+from antwort.api.token_estimate import estimate_item
+from antwort.engine.compaction.opening import is_request_message, message_digest
+from antwort.engine.truncate import truncate_chars
+
+_ANSWERED_TYPES = {
+    "function_call",
+    "custom_tool_call",
+    "shell_call",
+    "local_shell_call",
+    "apply_patch_call",
+    "computer_call",
+}
+"""Types of calls whose output is an item of its own."""
+_NOT_RETAINED = {"image_generation_call"}  # contains the whole image
+_ID_RE = re.compile(
+    r"\b(?P<id>cntr_[0-9A-Za-z]+|cfile_[0-9A-Za-z]+|file-[0-9A-Za-z]{8,})(?P<name> \([^()\n]{1,200} in cntr_\w+\))?"
+)
+"""An id; in the summary of an earlier compaction also with the name of the file."""
+_MAX_CONTAINERS = 4
+_MAX_IDS = 40
+_MAX_LAST_CALL_CHARS = 1_000
+_CHARS_PER_TOKEN = 4
+SUMMARY_ID_PREFIX = "cmp_"
+"""The message with a summary has the id of its compaction item."""
+
+
+class Budgets(Struct, frozen=True):
+    """The maximum tokens of each part of a compacted window."""
+
+    summary: int
+    users: int
+    calls: int
+
+    def within(self, threshold: int) -> Budgets:
+        """Budgets whose sum is at most half of a threshold, so that there is space for new items."""
+        return Budgets(
+            min(self.summary, threshold // 8), min(self.users, threshold // 4), min(self.calls, threshold // 8)
+        )
+
+
+@dataclass(frozen=True)
+class Retained:
+    """The parts of a history that stay verbatim, in the order of the window, which has the summary before `calls`."""
+
+    instructions: list[Item]
+    users: list[Item]
+    calls: list[Item]
+    tail: list[Item]
+    """Messages at the end that no model has answered yet."""
+    open_calls: list[Item]
+    """The calls among `calls` that wait for their output."""
+    identifiers: list[str]
+    dropped_tokens: int
+    """Estimated tokens of everything that is only in the summary."""
+
+    def window(self, summary: Item) -> list[Item]:
+        """The items of the compacted window."""
+        return [*self.instructions, *self.users, summary, *self.calls, *self.tail]
+
+    @property
+    def user_messages(self) -> list[Item]:
+        """The retained messages of the user, in their order."""
+        return [item for item in (*self.users, *self.tail) if _has_role(item, "user")]
+
+
+def is_summary(item: Item) -> bool:
+    """Whether an item is the summary of an earlier compaction."""
+    return item.type == "message" and str(item.id or "").startswith(SUMMARY_ID_PREFIX)
+
+
+def retain(history: Sequence[Item], budgets: Budgets) -> Retained:
+    """Divide a history into what stays verbatim and what is only summarized."""
+    head, tail = _split_tail(history)
+    instructions = _distinct(item for item in head if _has_role(item, "system") or _has_role(item, "developer"))
+    users = _newest_users(head, budgets.users, must_keep_last=not any(_has_role(item, "user") for item in tail))
+    calls, open_calls = _newest_calls(head, budgets.calls)
+    kept = {id(item) for item in (*instructions, *users, *calls)}
+    dropped = sum(estimate_item(item) for item in head if id(item) not in kept and not is_summary(item))
+    return Retained(instructions, users, calls, tail, open_calls, _identifiers(history), dropped)
+
+
+def without_open_calls(history: Sequence[Item]) -> list[Item]:
+    """The history without calls that have no output, and outputs that have no call."""
+    paired = {index for call in _paired_calls(history) if call.is_complete for index in call.indexes}
+    return [item for at, item in enumerate(history) if at in paired or not (_is_call(item) or _is_output(item))]
+
+
+# ── messages ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _has_role(item: Item, role: str) -> bool:
+    return isinstance(item.known, GivenMessage) and item.known.role == role and not is_summary(item)
+
+
+def _split_tail(history: Sequence[Item]) -> tuple[list[Item], list[Item]]:
+    start = len(history)
+    while start and is_request_message(history[start - 1]) and not is_summary(history[start - 1]):
+        start -= 1
+    return list(history[:start]), list(history[start:])
+
+
+def _distinct(messages: Iterable[Item]) -> list[Item]:
+    found: dict[str, Item] = {}
+    for item in messages:
+        found.setdefault(message_digest(item), item)
+    return list(found.values())
+
+
+def _newest_users(head: Sequence[Item], budget: int, *, must_keep_last: bool) -> list[Item]:
+    kept: list[Item] = []
+    for item in reversed(head):
+        if not _has_role(item, "user"):
+            continue
+        budget -= estimate_item(item)
+        if budget < 0 and not (must_keep_last and not kept):
+            break
+        kept.append(item)
+    return kept[::-1]
+
+
+# ── calls ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass
+class _PairedCall:
+    """A call, and the index of its output in the history."""
+
+    index: int
+    item: Item
+    output_index: int | None = None
+    indexes: list[int] = field(default_factory=list[int])
+
+    @property
+    def is_complete(self) -> bool:
+        return self.output_index is not None or self.item.type not in _ANSWERED_TYPES
+
+
+def _is_call(item: Item) -> bool:
+    return item.type.endswith("_call")
+
+
+def _is_output(item: Item) -> bool:
+    return item.type.endswith("_call_output")
+
+
+def _paired_calls(history: Sequence[Item]) -> list[_PairedCall]:
+    """All calls with their outputs. Ids may occur twice: an output belongs to the first call of its id without one."""
+    calls: list[_PairedCall] = []
+    waiting: dict[str | None, list[_PairedCall]] = {}
+    for index, item in enumerate(history):
+        if _is_call(item):
+            call = _PairedCall(index, item, indexes=[index])
+            calls.append(call)
+            if item.type in _ANSWERED_TYPES:
+                waiting.setdefault(item.call_id or item.id, []).append(call)
+        elif _is_output(item) and waiting.get(item.call_id):
+            call = waiting[item.call_id].pop(0)
+            call.output_index = index
+            call.indexes.append(index)
+    return calls
+
+
+def _newest_calls(history: Sequence[Item], budget: int) -> tuple[list[Item], list[Item]]:
+    """The retained calls and outputs in their order, and the calls among them that wait for an output."""
+    calls = [call for call in _paired_calls(history) if call.item.type not in _NOT_RETAINED]
+    open_calls = [call for call in calls if not call.is_complete]
+    kept: dict[int, Item] = {call.index: call.item for call in open_calls}
+    is_newest = True
+    for call in reversed(calls):
+        if not call.is_complete:
+            continue
+        unit = {index: history[index] for index in call.indexes}
+        cost = sum(map(estimate_item, unit.values()))
+        if cost > budget:
+            if not is_newest:
+                break
+            unit = _shortened(unit, budget)
+            cost = sum(map(estimate_item, unit.values()))
+            if cost > budget:
+                break
+        kept |= unit
+        budget -= cost
+        is_newest = False
+    _keep_containers(calls, kept)
+    return [kept[index] for index in sorted(kept)], [call.item for call in open_calls]
+
+
+def _shortened(unit: dict[int, Item], budget: int) -> dict[int, Item]:
+    """A call whose output is cut to the budget. The call itself is not cut: its arguments are JSON."""
+    call, *outputs = unit.values()
+    left = (budget - estimate_item(call)) if outputs else budget
+    chars = max(0, left - 16) * _CHARS_PER_TOKEN
+    return {index: items.read(_cut(item.raw, chars)) for index, item in unit.items()}
+
+
+def _cut(raw: Raw, chars: int) -> Raw:
+    known = items.read(raw).known
+    if isinstance(known, GivenCodeCall):
+        outputs: list[Any] = [
+            {**output, "logs": truncate_chars(str(output.get("logs") or ""), chars // 2)}
+            for output in cast("list[Raw]", raw.get("outputs") or [])
+            if output.get("type") == "logs"
+        ]
+        return {**raw, "code": truncate_chars(known.code or "", chars // 2), "outputs": outputs}
+    if isinstance(raw.get("output"), str):
+        return {**raw, "output": truncate_chars(raw["output"], chars)}
+    if isinstance(known, FunctionCallOutput):
+        texts = [part.text for part in known.output if isinstance(part, items.InputText)]
+        return {**raw, "output": truncate_chars("\n".join(texts), chars)}
+    return raw
+
+
+def _keep_containers(calls: Sequence[_PairedCall], kept: dict[int, Item]) -> None:
+    """Keep the last call in each of the newest containers, so that later calls use the container again."""
+    seen: set[str] = set()
+    for call in reversed(calls):
+        known = call.item.known
+        if not isinstance(known, GivenCodeCall) or known.container_id in seen:
+            continue
+        seen.add(known.container_id)
+        kept.setdefault(call.index, items.read(_cut(call.item.raw, _MAX_LAST_CALL_CHARS)))
+        if len(seen) == _MAX_CONTAINERS:
+            break
+
+
+# ── identifiers ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _identifiers(history: Sequence[Item]) -> list[str]:
+    """The ids of containers and files, the newest last; those of cited files with their names."""
+    found: dict[str, str] = {}
+    for item in history:
+        for match in _ID_RE.finditer(_text_of(item)):
+            known = found.pop(match["id"], match["id"])
+            found[match["id"]] = match[0] if match["name"] else known
+        for citation in _citations(item):
+            file_id, name = str(citation.get("file_id")), str(citation.get("filename"))
+            if file_id in found:
+                found[file_id] = f"{file_id} ({name} in {citation.get('container_id')})"
+    return list(found.values())[-_MAX_IDS:]
+
+
+def _text_of(item: Item) -> str:
+    raw = {key: value for key, value in item.raw.items() if key != "encrypted_content"}
+    return msgspec.json.encode(raw).decode()
+
+
+def _citations(item: Item) -> Iterable[Raw]:
+    content = item.raw.get("content")
+    for part in cast("list[Any]", content) if isinstance(content, list) else []:
+        annotations = cast("Raw", part).get("annotations") if isinstance(part, dict) else None
+        for annotation in cast("list[Any]", annotations) if isinstance(annotations, list) else []:
+            if isinstance(annotation, dict) and cast("Raw", annotation).get("type") == "container_file_citation":
+                yield cast("Raw", annotation)

@@ -1,0 +1,151 @@
+"""Summary of a compacted history: the request to the model, the check of its reply, and the extract. Pure.
+
+The extract replaces a summary that the model did not write, or that cannot be used. It is made from the history by
+rules, so it needs no model: the newest texts, calls and results, each cut to a few lines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from antwort.api import items
+from antwort.api.items import GivenMessage, GivenReasoning, Item
+from antwort.api.requests import TextFormat
+from antwort.api.token_estimate import estimate_text
+from antwort.engine.compaction.retention import Retained, is_summary, without_open_calls
+from antwort.engine.ports import ModelRequest
+from antwort.engine.truncate import truncate_chars
+
+HEADER: Final = (
+    "Summary of the conversation so far. It replaces the earlier messages and tool calls, which are not shown any more."
+)
+_PROMPT: Final = """\
+Summarize the conversation above. The summary replaces it: only the summary, the newest messages and the newest tool \
+results will be visible later, and the work must continue from them without a break.
+Write short lines under these headings, and leave out a heading with nothing under it:
+Task: what the user wants, with every constraint.
+Decisions: what was decided, and why.
+Facts: names, numbers, paths, identifiers and results that may be needed again, exactly as they are.
+Files and containers: what exists, where, and in which state.
+Open calls: tool calls whose results are still missing.
+Next step: what to do next.
+Copy facts from an earlier summary that are still needed. Do not answer the user, do not call tools, do not add \
+anything that was not said. At most {words} words."""
+_WORDS_PER_TOKEN = 0.6
+_MAX_TOKENS_FACTOR = 2
+"""A summary may be so much longer than its budget; a longer one is not used."""
+_REASONING_TOKENS = 2_048
+_MAX_LINE_CHARS = 300
+_MAX_CARRIED_SHARE = 0.5
+
+
+def summary_request(base: ModelRequest, retained: Retained, budget: int, *, model: str) -> ModelRequest:
+    """The request for a summary: the history, then the task. Calls that wait for an output are left out.
+
+    Instructions and tools are those of the conversation, so that a backend with a prefix cache reads little again.
+    """
+    prompt = _PROMPT.format(words=max(40, int(budget * _WORDS_PER_TOKEN)))
+    if retained.open_calls:
+        prompt += "\n\nThese calls have no result yet:\n" + "\n".join(map(_call_line, retained.open_calls))
+    history = without_open_calls(base.items)
+    reasons = any(isinstance(item.known, GivenReasoning) for item in history)
+    return msgspec.structs.replace(
+        base,
+        model=model,
+        items=[*history, items.read({"type": "message", "role": "user", "content": prompt})],
+        choice="none",
+        format=TextFormat(),
+        max_output_tokens=budget * _MAX_TOKENS_FACTOR + (_REASONING_TOKENS if reasons else 0),
+        top_logprobs=None,
+        verbosity=None,
+    )
+
+
+def shorter_request(request: ModelRequest) -> ModelRequest:
+    """The same request with long outputs cut and the older half of the history left out, for a small window."""
+    *history, prompt = request.items
+    kept = without_open_calls([_with_short_output(item) for item in history[len(history) // 2 :]])
+    return msgspec.structs.replace(request, items=[*kept, prompt])
+
+
+def _with_short_output(item: Item) -> Item:
+    output = item.raw.get("output")
+    if not isinstance(output, str) or len(output) <= _MAX_LINE_CHARS:
+        return item
+    return items.read({**item.raw, "output": truncate_chars(output, _MAX_LINE_CHARS)})
+
+
+def problem_of(text: str, *, is_refusal: bool, is_cut: bool, budget: int) -> str | None:
+    """Why the reply of a model cannot be used as a summary; None if it can."""
+    if is_refusal:
+        return "The model refused to write a summary."
+    if not text.strip():
+        return "The model wrote an empty summary."
+    if is_cut or estimate_text(text) > budget * _MAX_TOKENS_FACTOR:
+        return "The model wrote a summary that is too long."
+    return None
+
+
+def summary_item(compaction_id: str, text: str, identifiers: Sequence[str]) -> Item:
+    """The message with the summary that a model reads in the compacted window."""
+    parts = [HEADER, text.strip()]
+    if identifiers:
+        parts.append("Identifiers of containers and files:\n" + "\n".join(identifiers))
+    content = [{"type": "input_text", "text": "\n\n".join(parts)}]
+    return items.read({"type": "message", "id": compaction_id, "role": "user", "content": content})
+
+
+def extract(history: Sequence[Item], budget: int) -> str:
+    """A deterministic summary within the budget: earlier summaries, then the newest items, each as one line."""
+    carried = "\n".join(_summary_text(item) for item in history if is_summary(item))
+    carried = truncate_chars(carried, int(budget * 4 * _MAX_CARRIED_SHARE))
+    left = budget - estimate_text(carried)
+    lines: list[str] = []
+    for item in reversed(history):
+        line = _line(item)
+        cost = estimate_text(line) + 1
+        if cost > left:
+            break
+        if line:
+            lines.append(line)
+            left -= cost
+    return "\n".join(filter(None, (carried, *reversed(lines))))
+
+
+def _summary_text(item: Item) -> str:
+    text = _message_text(item.known) if isinstance(item.known, GivenMessage) else ""
+    return text.removeprefix(HEADER).partition("\n\nIdentifiers of containers and files:")[0].strip()
+
+
+def _line(item: Item) -> str:
+    """One line for an item: its speaker or tool, and the head and tail of its text."""
+    if is_summary(item) or isinstance(item.known, GivenReasoning):
+        return ""
+    if isinstance(item.known, GivenMessage):
+        return _one_line(f"{item.known.role}: {_message_text(item.known)}")
+    if item.type.endswith("_call"):
+        return _call_line(item)
+    output = item.raw.get("output")
+    return _one_line(f"result: {output}") if output is not None else ""
+
+
+def _call_line(item: Item) -> str:
+    raw = item.raw
+    name = raw.get("name") or item.type.removesuffix("_call")
+    values = (raw.get(key) for key in ("arguments", "input", "code", "action", "operation", "queries", "outputs"))
+    return _one_line(f"called {name}: " + " ".join(str(value) for value in values if value))
+
+
+def _message_text(message: GivenMessage) -> str:
+    if isinstance(message.content, str):
+        return message.content
+    return " ".join(
+        str(getattr(part, "text", None) or getattr(part, "refusal", None) or "") for part in message.content
+    )
+
+
+def _one_line(text: str) -> str:
+    return " ".join(truncate_chars(text, _MAX_LINE_CHARS).split())
