@@ -33,6 +33,7 @@ LETTERS = {
     "function_call_arguments.done": "F",
     "custom_tool_call_input.delta": "c",
     "custom_tool_call_input.done": "C",
+    "compaction.compacting": "x",
     "file_search_call.in_progress": "i",
     "file_search_call.searching": "q",
     "file_search_call.completed": "Q",
@@ -43,6 +44,7 @@ ITEM_PATTERNS = {
     "reasoning": r"A(\[s+S\]|\(k+K\))*D",
     "function_call": r"Af*FD",
     "custom_tool_call": r"Ac*CD",
+    "compaction": r"Ax?D",
     "file_search_call": r"Ai(qQ?)?D",
 }
 

@@ -110,6 +110,8 @@ async def open_history(
         reads_foreign = model.compaction is not None and await model.compaction.is_supported()
     opened = [_open_given(item, sealer, model, reads_foreign=reads_foreign) for item in given]
     whole = [item for item in before if item.type != "compaction_trigger"]
+    if model.encrypts_reasoning:
+        whole, opened = ([_without_own_seal(item, sealer) for item in part] for part in (whole, opened))
     last = _last_own([*whole, *opened], sealer)
     if last is None:
         if not reads_foreign and (foreign := next((item for item in whole if _is_foreign(item, sealer)), None)):
@@ -120,6 +122,14 @@ async def open_history(
     if split < 0:
         return OpenedHistory([*window, *whole[last + 1 :]], opened)
     return OpenedHistory(window, opened, split + 1)
+
+
+def _without_own_seal(item: Item, sealer: TenantSealer) -> Item:
+    """Reasoning without the encrypted content of this server, for a model whose backend would refuse it."""
+    known = item.known
+    if not isinstance(known, GivenReasoning) or not sealer.is_own(known.encrypted_content or ""):
+        return item
+    return items.read({**item.raw, "encrypted_content": None})
 
 
 def _last_own(history: Sequence[Item], sealer: TenantSealer) -> int | None:
