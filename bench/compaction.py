@@ -116,7 +116,9 @@ class _Client:
         self._server = endpoint.server
         self._http = http
 
-    def post(self, path: str, input_items: list[dict[str, Any]], **fields: object) -> tuple[dict[str, Any], float, float]:
+    def post(
+        self, path: str, input_items: list[dict[str, Any]], **fields: object
+    ) -> tuple[dict[str, Any], float, float]:
         """The response, its time and the CPU time, in seconds."""
         body = json.dumps({"model": MODEL, "input": input_items, "tools": [TOOL], **fields}).encode()
         cpu, start = self._server.cpu_seconds(), time.perf_counter()
