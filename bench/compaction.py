@@ -170,7 +170,7 @@ def rows(samples: Samples) -> list[Row]:
     def growth(name: str) -> Measurement:
         return measured(name, LARGEST).divided_by(LARGEST // SMALLEST).ratio_to(measured(name, SMALLEST))
 
-    times = f"time of {LARGEST:,} ÷ {LARGEST // SMALLEST} × time of {SMALLEST:,}"
+    times = f"time of {LARGEST:,} ÷ ({LARGEST // SMALLEST} · time of {SMALLEST:,})"
     return [
         *(
             row
