@@ -180,8 +180,9 @@ def test_openai_python_compacts_a_stored_response_and_its_raw_response_has_heade
     assert facts(after.output_text) == FACTS | {"fact-9"}
 
 
-def test_identifiers_pass_through_several_compactions(client):
-    output = "uploaded:\nfile-abcdefgh\nfile-ijklmnop\n" + "noise-1 " * 80
+@pytest.mark.parametrize("encode", [str, json.dumps], ids=["text", "JSON"])
+def test_identifiers_pass_through_several_compactions(client, encode):
+    output = encode("uploaded:\nfile-abcdefgh\nfile-ijklmnop\n" + "noise-1 " * 80)
     window: list[Any] = [user("Upload."), *call_and_output(1, output), assistant("Done.")]
     for number in range(2, 5):
         newest = call_and_output(number, f"noise-{number} " * 80)  # of the calls only this one stays verbatim
@@ -345,6 +346,8 @@ class CodingAgent:
             "tools": TOOLS,
             "parallel_tool_calls": True,
             "reasoning": {"effort": "medium", "summary": "auto"},
+            "text": {"verbosity": "low"},
+            "service_tier": "auto",
             "prompt_cache_key": "session-1",
         }
         with self._http() as http:
