@@ -1,7 +1,8 @@
 """Encrypted items of a history: opens compaction and reasoning items, and applies the last compaction.
 
 A compaction item contains the window that replaces the history before it. Only the last one counts. If a client keeps
-the history itself, it may have added messages before the item, such as new instructions: these stay.
+the history itself, it may have added messages before the item, such as new instructions: these stay. If it sends its
+instructions again after the item, a model sees them only there.
 """
 
 from __future__ import annotations
@@ -121,7 +122,7 @@ async def open_history(
     window = _window([*whole, *opened][: last + 1], sealer)
     if split < 0:
         return OpenedHistory([*window, *whole[last + 1 :]], opened)
-    return OpenedHistory(window, opened, split + 1)
+    return OpenedHistory(_without_repeated(window, opened[split + 1 :]), opened, split + 1)
 
 
 def _without_own_seal(item: Item, sealer: TenantSealer) -> Item:
@@ -155,6 +156,12 @@ def _window(history: Sequence[Item], sealer: TenantSealer) -> list[Item]:
     return [*added, *map(items.read, window.items)]
 
 
+def _without_repeated(window: Sequence[Item], later: Sequence[Item]) -> list[Item]:
+    """The window without the instructions that follow it again."""
+    repeated = {message_digest(item) for item in later if _is_instruction(item)}
+    return [item for item in window if not (_is_instruction(item) and message_digest(item) in repeated)]
+
+
 def _open_given(item: Item, sealer: TenantSealer, model: ChosenModel, *, reads_foreign: bool) -> Item:
     known = item.known
     if isinstance(known, GivenCompaction):
@@ -179,6 +186,10 @@ def _open_given(item: Item, sealer: TenantSealer, model: ChosenModel, *, reads_f
 def is_request_message(item: Item) -> bool:
     """Whether an item is a message of the user, or instructions (`system`, `developer`)."""
     return isinstance(item.known, GivenMessage) and item.known.role != "assistant"
+
+
+def _is_instruction(item: Item) -> bool:
+    return isinstance(item.known, GivenMessage) and item.known.role not in {"assistant", "user"}
 
 
 def message_digest(item: Item) -> str:

@@ -32,9 +32,10 @@ _ANSWERED_TYPES = {
 """Types of calls whose output is an item of its own."""
 _NOT_RETAINED = {"image_generation_call"}  # contains the whole image
 _ID_RE = re.compile(
-    r"\b(?P<id>cntr_[0-9A-Za-z]+|cfile_[0-9A-Za-z]+|file-[0-9A-Za-z]{8,})(?P<name> \([^()\n]{1,200} in cntr_\w+\))?"
+    r"(?=[cf])(?:\b|(?<=\\[nrt]))"  # the lookahead halves the time of a search
+    r"(?P<id>cntr_[0-9A-Za-z]+|cfile_[0-9A-Za-z]+|file-[0-9A-Za-z]{8,})(?P<name> \([^()\n]{1,200} in cntr_\w+\))?"
 )
-"""An id; in the summary of an earlier compaction also with the name of the file."""
+"""An id, also after an escaped line break of JSON; in the summary of an earlier compaction also with its file name."""
 _MAX_CONTAINERS = 4
 _MAX_IDS = 40
 _MAX_LAST_CALL_CHARS = 1_000
