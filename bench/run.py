@@ -16,6 +16,7 @@ from pathlib import Path
 
 import adapter_calls
 import code_calls
+import compaction
 import events
 import imports
 import rendering
@@ -37,6 +38,7 @@ SUITES: dict[str, Callable[[], Suite]] = {
     "storage": storage.suite,
     "server": server.suite,
     "code": code_calls.suite,
+    "compaction": compaction.suite,
     "workspaces": workspaces.suite,
 }
 """All suites, in the order of the table. To add one, create a module with `suite()` and add a line here."""

@@ -110,6 +110,8 @@ class ResponsesModel(_Upstream, tag_field="kind", tag="responses"):
     """Configuration of an upstream with the Responses API."""
 
     replay_reasoning: Literal["sealed", "all", "drop"] = "sealed"
+    compaction: Literal["auto", "upstream", "server"] = "auto"
+    """Where histories are compacted; `auto`: by the upstream if it has the endpoint, else by this server."""
 
 
 class ScriptedModel(_Section, tag_field="kind", tag="scripted"):

@@ -32,6 +32,7 @@ MAX_CONTENT = 64 * 1024 * 1024
 _VERSION = "antwort1"
 _PREFIX = f"{_VERSION}."
 _KEY_ID_BYTES = 4
+_KEY_ID_CHARS = 8  # of base64, in groups of four: they contain the key id
 _NONCE_BYTES = 12
 _TAG_BYTES = 16
 _ID_LENGTH_BYTES = 2
@@ -229,8 +230,12 @@ class Sealer:
         return unsealed
 
     def is_own(self, token: str) -> bool:
-        """Whether a token has the format of this server. It may still be forged, or made with an unknown key."""
-        return token.startswith(_PREFIX)
+        """Whether a token names a key of this server. It may still be forged.
+
+        The tokens of another server of this kind, such as the upstream of a model, have the same format.
+        """
+        start = token[len(_PREFIX) : len(_PREFIX) + _KEY_ID_CHARS]
+        return token.startswith(_PREFIX) and _split(_decode(start))[0] in self._ring.ciphers
 
     def _decrypt(self, tenant: str, token: str) -> bytes:
         sealed = _decode(token.removeprefix(_PREFIX)) if self.is_own(token) else b""

@@ -33,10 +33,10 @@ LETTERS = {
     "function_call_arguments.done": "F",
     "custom_tool_call_input.delta": "c",
     "custom_tool_call_input.done": "C",
+    "compaction.compacting": "x",
     "file_search_call.in_progress": "i",
     "file_search_call.searching": "q",
     "file_search_call.completed": "Q",
-    "compaction.compacting": "z",
 }
 
 ITEM_PATTERNS = {
@@ -44,8 +44,8 @@ ITEM_PATTERNS = {
     "reasoning": r"A(\[s+S\]|\(k+K\))*D",
     "function_call": r"Af*FD",
     "custom_tool_call": r"Ac*CD",
+    "compaction": r"Ax?D",
     "file_search_call": r"Ai(qQ?)?D",
-    "compaction": r"Az?D",
 }
 
 DONE_FIELDS = {

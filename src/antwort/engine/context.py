@@ -82,7 +82,7 @@ async def load_context(
     before = await _in_thread_if_many(stored, lambda: [items.read(raw) for raw in stored])
     resolved = await _resolve_references(read, owner, store, "input")
     opened = await open_history(before, resolved, sealer, model)
-    given = await _in_thread_if_many(opened.given, lambda: [_normalized(item) for item in opened.given])
+    given = await _in_thread_if_many(opened.given, lambda: [_normalized_input(item) for item in opened.given])
     return Context(opened.before, given, opened.start)
 
 
@@ -144,6 +144,15 @@ def _normalized(item: Item) -> Item:
     if not isinstance(raw.get("id"), str) or not raw["id"]:
         raw = {**raw, "id": new_id(_ID_PREFIXES.get(item.type, "msg_"))}
     return item if raw is item.raw else items.read({**raw, "type": item.type})
+
+
+def _normalized_input(item: Item) -> Item:
+    """The same, but a compaction item without an id keeps none.
+
+    It is for the upstream, because opening set the ids of the others. Its encrypted content is bound to the id that the
+    client removed, so the upstream would refuse it with a new one.
+    """
+    return item if item.type == "compaction" and not item.id else _normalized(item)
 
 
 def _part(role: str, text: str) -> dict[str, Any]:

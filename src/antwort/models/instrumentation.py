@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
 from antwort.api.requests import TextFormat
-from antwort.engine.ports import Finished, ModelFault, ModelRequest, Piece
+from antwort.engine.ports import Finished, ModelFault, ModelRequest
 from antwort.telemetry import Metrics, ModelCallSpan
 
 
@@ -19,11 +19,11 @@ class Instrumentation:
         self._kind = kind
 
     @contextmanager
-    def measure(self, request: ModelRequest) -> Generator[Callable[[Piece], None]]:
+    def measure(self, request: ModelRequest) -> Generator[Callable[[object], None]]:
         """Measure one request, retries included; the result must be called with every piece."""
         call = ModelCallSpan(self._metrics, self._name, request.model, self._kind, _span_attributes(request))
 
-        def observe(piece: Piece) -> None:
+        def observe(piece: object) -> None:
             call.record_chunk()
             if isinstance(piece, Finished):
                 call.finished(piece.reason, piece.usage.input_tokens, piece.usage.output_tokens)

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
+from msgspec import Struct
 
 from antwort.api.errors import ApiError
 from antwort.config import (
@@ -23,10 +24,11 @@ from antwort.engine.ports import ChosenModel, Model
 from antwort.models.chat.completions import ChatCompletions
 from antwort.models.chat.messages import ChatDialect
 from antwort.models.instrumentation import Instrumentation
+from antwort.models.responses.compaction import ResponsesCompaction
 from antwort.models.responses.model import Responses
-from antwort.models.retry import CircuitBreaker, RetryingModel, RetryPolicy
+from antwort.models.retry import CircuitBreaker, RetryingCompaction, RetryingModel, RetryPolicy
 from antwort.models.scripted.model import Scripted
-from antwort.models.scripted.script import ScriptError, load_script
+from antwort.models.scripted.script import Script, ScriptError, load_script
 from antwort.models.upstream import Upstream
 from antwort.telemetry import Metrics
 
@@ -64,6 +66,14 @@ class ModelRegistry:
             await chosen.model.aclose()
 
 
+class _Backend(Struct, frozen=True, kw_only=True):
+    """An open model without retries, and the properties that its settings do not have."""
+
+    model: Model
+    encrypts_reasoning: bool = False
+    compaction: ResponsesCompaction | None = None
+
+
 def open_models(
     settings: ModelsSettings, metrics: Metrics, environment: Mapping[str, str] = os.environ
 ) -> ModelRegistry:
@@ -71,9 +81,17 @@ def open_models(
     models: dict[str, ChosenModel] = {}
     for name, named in settings.named.items():
         instrumentation = Instrumentation(metrics, name=name, kind=kind_of(named))
-        model = _with_retries(_open_model(name, named, environment), named, instrumentation)
-        upstream_name = getattr(named, "model", None) or name
-        models[name] = ChosenModel(name, model, upstream_name, reads_files=_reads_files(named))
+        backend = _open_backend(name, named, environment)
+        model = _with_retries(backend.model, named, instrumentation)
+        models[name] = ChosenModel(
+            name,
+            model,
+            upstream_name=getattr(named, "model", None) or name,
+            reads_files=_reads_files(named),
+            encrypts_reasoning=backend.encrypts_reasoning,
+            context_window=named.context if isinstance(named, EmbeddedModel) else None,
+            compaction=RetryingCompaction(backend.compaction, model) if backend.compaction else None,
+        )
     default = settings.default or next(iter(models), None)
     return ModelRegistry(models, default=default, default_for_unknown=settings.default_for_unknown)
 
@@ -89,22 +107,36 @@ def _reads_files(settings: ModelSettings) -> bool:
     return settings.files if isinstance(settings, ChatCompletionsModel) else True
 
 
-def _with_retries(model: Model, settings: ModelSettings, instrumentation: Instrumentation) -> Model:
+def _with_retries(model: Model, settings: ModelSettings, instrumentation: Instrumentation) -> RetryingModel:
     policy, breaker, timeout = RetryPolicy(attempts=1), CircuitBreaker(threshold=math.inf), None
     if not isinstance(settings, ScriptedModel):  # the faults of a script are part of it, so they are not retried
         policy, breaker, timeout = RetryPolicy(attempts=settings.attempts), CircuitBreaker(), settings.timeout
     return RetryingModel(model, instrumentation=instrumentation, policy=policy, breaker=breaker, total_timeout=timeout)
 
 
-def _open_model(name: str, settings: ModelSettings, environment: Mapping[str, str]) -> Model:
-    if isinstance(settings, EmbeddedModel):
-        return _open_embedded(name, settings, environment)
-    if isinstance(settings, (ChatCompletionsModel, ResponsesModel)):
-        return _open_upstream(name, settings, _api_key(name, settings.api_key_env, environment))
+def _open_backend(name: str, settings: ModelSettings, environment: Mapping[str, str]) -> _Backend:
+    match settings:
+        case EmbeddedModel():
+            return _Backend(model=_open_embedded(name, settings, environment))
+        case ChatCompletionsModel():
+            return _Backend(model=_chat_completions(_open_upstream(name, settings, environment), settings))
+        case ResponsesModel():
+            return _responses(_open_upstream(name, settings, environment), settings)
+        case ScriptedModel():
+            script = _load_script(name, settings)
+            # It keeps no requests: a server runs for long.
+            return _Backend(model=Scripted(script, max_requests=0), encrypts_reasoning=_has_sealed_step(script))
+
+
+def _load_script(name: str, settings: ScriptedModel) -> Script:
     try:
-        return Scripted(load_script(Path(settings.script)), max_requests=0)  # keeps no requests: a server runs for long
+        return load_script(Path(settings.script))
     except (OSError, UnicodeError, ScriptError) as error:
         raise ConfigError(f"models.{name}.script: {error}") from error
+
+
+def _has_sealed_step(script: Script) -> bool:
+    return any(isinstance(step.sealed, str) for answer in script.answers for step in answer.reply)
 
 
 def _open_embedded(name: str, settings: EmbeddedModel, environment: Mapping[str, str]) -> Model:
@@ -123,15 +155,34 @@ def _open_embedded(name: str, settings: EmbeddedModel, environment: Mapping[str,
     )
 
 
-def _open_upstream(name: str, settings: ChatCompletionsModel | ResponsesModel, api_key: str | None) -> Model:
+def _open_upstream(
+    name: str, settings: ChatCompletionsModel | ResponsesModel, environment: Mapping[str, str]
+) -> Upstream:
+    api_key = _api_key(name, settings.api_key_env, environment)
     try:
-        upstream = Upstream(settings.base_url, api_key=api_key, headers=settings.headers, ca_file=settings.ca_file)
+        return Upstream(settings.base_url, api_key=api_key, headers=settings.headers, ca_file=settings.ca_file)
     except OSError as error:
         raise ConfigError(f"models.{name}.ca_file: cannot load '{settings.ca_file}': {error}") from error
     except (ImportError, ValueError) as error:
         raise ConfigError(f"models.{name}.base_url: the proxy of the environment is not usable: {error}") from error
-    if isinstance(settings, ResponsesModel):
-        return Responses(upstream, model=settings.model, replay_reasoning=settings.replay_reasoning)
+
+
+def _responses(upstream: Upstream, settings: ResponsesModel) -> _Backend:
+    model, replay_reasoning = settings.model, settings.replay_reasoning
+    compaction = ResponsesCompaction(
+        upstream,
+        model=model,
+        replay_reasoning=replay_reasoning,
+        is_supported=True if settings.compaction == "upstream" else None,
+    )
+    return _Backend(
+        model=Responses(upstream, model=model, replay_reasoning=replay_reasoning),
+        encrypts_reasoning=True,
+        compaction=None if settings.compaction == "server" else compaction,
+    )
+
+
+def _chat_completions(upstream: Upstream, settings: ChatCompletionsModel) -> ChatCompletions:
     dialect = ChatDialect(
         developer_role=settings.developer_role,
         replay_reasoning=settings.replay_reasoning,

@@ -1,8 +1,9 @@
 """Retries with back-off, and a circuit breaker, for upstream models.
 
-    RetryingModel     wraps a model: retries, total timeout, circuit breaker, instrumentation
-    RetryPolicy       number of attempts and the back-off between them (full jitter; `Retry-After` is the minimum)
-    CircuitBreaker    rejects requests for a pause after consecutive failures
+    RetryingModel         wraps a model: retries, total timeout, circuit breaker, instrumentation
+    RetryingCompaction    wraps the compaction of its upstream, with the same circuit breaker
+    RetryPolicy           number of attempts and the back-off between them (full jitter; `Retry-After` is the minimum)
+    CircuitBreaker        rejects requests for a pause after consecutive failures
 
 A request is retried only while no piece of its answer was yielded: a later retry would repeat text.
 """
@@ -15,16 +16,26 @@ import random
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import aclosing, contextmanager
+from typing import TypeVar, cast
 
 import structlog
 from msgspec import Struct
 
-from antwort.engine.ports import Finished, Model, ModelFault, ModelRequest, Piece
+from antwort.engine.ports import (
+    CompactedHistory,
+    Finished,
+    Model,
+    ModelFault,
+    ModelRequest,
+    Piece,
+    UpstreamCompaction,
+)
 from antwort.models import upstream_errors
 from antwort.models.instrumentation import Instrumentation
 
 _log = structlog.get_logger(__name__)
 _SERVER_ERROR = 500
+T = TypeVar("T")
 
 
 class RetryPolicy(Struct, frozen=True, kw_only=True):
@@ -149,8 +160,14 @@ class RetryingModel:
         self._sleep = sleep
         self._rng = rng or random.Random()  # noqa: S311 - jitter, not a secret
 
-    async def generate(self, request: ModelRequest) -> AsyncGenerator[Piece, None]:
+    def generate(self, request: ModelRequest) -> AsyncGenerator[Piece, None]:
         """Yield the inner model's pieces; retry on a retryable fault before the first piece."""
+        return self.attempt(request, self._model.generate)
+
+    async def attempt(
+        self, request: ModelRequest, start: Callable[[ModelRequest], AsyncGenerator[T, None]]
+    ) -> AsyncGenerator[T, None]:
+        """Yield what `start` yields, `Finished` last; start again on a retryable fault before the first piece."""
         now = asyncio.get_running_loop().time
         deadline = None if self._total_timeout is None else now() + self._total_timeout
         attempt, has_started = 1, False
@@ -158,7 +175,7 @@ class RetryingModel:
             while True:
                 try:
                     with self._breaker.attempt():
-                        async with aclosing(self._model.generate(request)) as pieces:
+                        async with aclosing(start(request)) as pieces:
                             while (piece := await _next(pieces, deadline)) is not None:
                                 if not has_started:
                                     has_started = True
@@ -185,7 +202,31 @@ class RetryingModel:
         await self._model.aclose()
 
 
-async def _next(pieces: AsyncGenerator[Piece, None], deadline: float | None) -> Piece | None:
+class RetryingCompaction:
+    """Compaction by the upstream of a model, with that model's retries, timeout, circuit breaker and instrumentation.
+
+    A compaction stores nothing at the upstream, so it can be repeated.
+    """
+
+    def __init__(self, compaction: UpstreamCompaction, model: RetryingModel) -> None:
+        self._compaction = compaction
+        self._model = model
+
+    async def is_supported(self) -> bool:
+        return await self._compaction.is_supported()
+
+    async def compact(self, request: ModelRequest) -> CompactedHistory:
+        async with aclosing(self._model.attempt(request, self._reply)) as reply:
+            compacted, _ = [part async for part in reply]
+        return cast("CompactedHistory", compacted)
+
+    async def _reply(self, request: ModelRequest) -> AsyncGenerator[CompactedHistory | Finished, None]:
+        compacted = await self._compaction.compact(request)
+        yield compacted
+        yield Finished(usage=compacted.usage)
+
+
+async def _next(pieces: AsyncGenerator[T, None], deadline: float | None) -> T | None:
     """The next piece, or None after the last. The timeout covers the model only, not the reader between pieces."""
     if deadline is None:
         return await anext(pieces, None)

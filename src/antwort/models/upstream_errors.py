@@ -3,12 +3,14 @@
 The party at fault decides the status:
 
     the caller's    400  context_length_exceeded, model_not_found, invalid_request, invalid_prompt
+                    400  invalid_encrypted_content
                     413  request_too_large
                     429  rate_limit_exceeded
     the operator's  502  server_error     rejected credentials, wrong base URL, exhausted quota: not retryable
     the upstream's  502  server_error     failed; 503 overloaded, 504 timed out: retryable
 
-No text or header of an upstream reaches the caller: they may contain keys, addresses and prompts of other callers.
+No text or header of an upstream reaches the caller: they may contain keys, addresses and prompts of other callers. The
+only exception is the id of an item whose encrypted content the upstream refused.
 """
 
 from __future__ import annotations
@@ -35,6 +37,8 @@ _MODEL_MISSING_RE = re.compile(
 )
 _QUOTA_RE = re.compile(r"insufficient_quota|billing|quota")
 _CONTENT_FILTER_RE = re.compile(r"content_filter|content management policy|invalid_prompt|moderation")
+_INVALID_ENCRYPTED_CONTENT = "invalid_encrypted_content"
+_ENCRYPTED_ITEM_ID_RE = re.compile(r"\b(?:cmp|rs)_[0-9A-Za-z]{1,128}\b")
 _OVERLOADED_STATUSES = {HTTPStatus.SERVICE_UNAVAILABLE, 529}
 _TIMEOUT_STATUSES = {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.GATEWAY_TIMEOUT}
 _BAD_REQUEST_STATUSES = {HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY, HTTPStatus.REQUEST_ENTITY_TOO_LARGE}
@@ -109,7 +113,8 @@ def fault_from_stream_error(error: UpstreamError, model: str) -> ModelFault:
 def _guess_status(error: UpstreamError) -> int:
     if "rate_limit" in error.text or "too many requests" in error.text:
         return HTTPStatus.TOO_MANY_REQUESTS
-    if "invalid_request" in error.text or "badrequest" in error.text or _TOO_LONG_RE.search(error.text):
+    is_invalid = any(word in error.text for word in ("invalid_request", "badrequest", _INVALID_ENCRYPTED_CONTENT))
+    if is_invalid or _TOO_LONG_RE.search(error.text):
         return HTTPStatus.BAD_REQUEST
     return HTTPStatus.INTERNAL_SERVER_ERROR
 
@@ -151,6 +156,17 @@ def _model_not_found(model: str) -> ModelFault:
     return ModelFault(f"The model '{model}' is not available at its upstream.", code="model_not_found", status=400)
 
 
+def _invalid_encrypted_content(error: UpstreamError) -> ModelFault:
+    item_id = _ENCRYPTED_ITEM_ID_RE.search(error.message)
+    which = f"item {item_id[0]}" if item_id else "an item"
+    return ModelFault(
+        f"The encrypted content for {which} could not be verified by the model's upstream. "
+        "Remove it, and send plain items in its place.",
+        code=_INVALID_ENCRYPTED_CONTENT,
+        status=400,
+    )
+
+
 def _context_too_long() -> ModelFault:
     return ModelFault(
         "Your input exceeds the context window of this model. Shorten it and try again.",
@@ -160,6 +176,8 @@ def _context_too_long() -> ModelFault:
 
 
 def _bad_request(status: int, error: UpstreamError, model: str) -> ModelFault:
+    if error.code == _INVALID_ENCRYPTED_CONTENT:
+        return _invalid_encrypted_content(error)
     if _TOO_LONG_RE.search(error.text):
         return _context_too_long()
     if status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:

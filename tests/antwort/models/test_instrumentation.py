@@ -6,9 +6,9 @@ from contextlib import aclosing
 import pytest
 
 from antwort.api.responses import Usage
-from antwort.engine.ports import Finished, ModelFault, ModelRequest, TextPiece
+from antwort.engine.ports import CompactedHistory, Finished, ModelFault, ModelRequest, TextPiece
 from antwort.models.instrumentation import Instrumentation
-from antwort.models.retry import RetryingModel, RetryPolicy
+from antwort.models.retry import RetryingCompaction, RetryingModel, RetryPolicy
 from antwort.telemetry import Metrics
 
 pytestmark = pytest.mark.anyio
@@ -62,6 +62,22 @@ async def test_pieces_are_unchanged_and_counted():
     assert 'antwort_model_first_piece_seconds_count{model="mine"} 1.0' in page(metrics)
     assert 'antwort_model_seconds_count{model="mine"} 1.0' in page(metrics)
     assert "antwort_model_faults_total{" not in page(metrics)
+
+
+async def test_a_compaction_of_the_upstream_is_counted_as_a_model_request():
+    class Compaction:
+        async def is_supported(self) -> bool:
+            return True
+
+        async def compact(self, request) -> CompactedHistory:
+            return CompactedHistory([], Usage(input_tokens=10, output_tokens=5))
+
+    model, metrics = instrumented(ListModel())
+    await RetryingCompaction(Compaction(), model).compact(REQUEST)
+
+    assert 'antwort_tokens_total{kind="input",model="mine"} 10.0' in page(metrics)
+    assert 'antwort_tokens_total{kind="output",model="mine"} 5.0' in page(metrics)
+    assert 'antwort_model_seconds_count{model="mine"} 1.0' in page(metrics)
 
 
 async def test_a_fault_is_counted_by_code_and_raised():

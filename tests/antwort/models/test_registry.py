@@ -72,6 +72,7 @@ def test_an_embedded_model_is_not_started_by_opening(tmp_path):
     chosen = make_registry(tmp_path, f", c: {{kind: embedded, model: {weights}, context: 512}}").find("c")
 
     assert (chosen.upstream_name, chosen.reads_files) == (str(weights), False)
+    assert (chosen.context_window, chosen.encrypts_reasoning, chosen.compaction) == (512, False, None)
 
 
 def test_missing_files_are_errors_at_start(tmp_path):
@@ -90,3 +91,69 @@ def test_faults_of_a_scripted_model_are_neither_retried_nor_open_the_circuit_bre
             asyncio.run(collect(model, make_request()))
 
     assert fold(asyncio.run(collect(model, make_request()))).text == "Done."
+
+
+def test_which_models_encrypt_reasoning(tmp_path):
+    sealing = tmp_path / "sealing.yaml"
+    sealing.write_text("answers: [{reply: [{text: Hi}]}, {reply: [{sealed: gAAAA}, {text: Hi}]}]")
+    upstream = "base_url: 'http://127.0.0.1:1/v1'"
+    models = make_registry(
+        tmp_path,
+        f", c: {{kind: chat_completions, {upstream}}}, d: {{kind: responses, {upstream}}}"
+        f", e: {{kind: scripted, script: {sealing}}}",
+    )
+
+    assert [models.find(name).encrypts_reasoning for name in "acde"] == [False, False, True, True]
+    assert [models.find(name).context_window for name in "acde"] == [None] * 4
+
+
+def test_only_an_upstream_responses_api_may_compact(tmp_path, upstream):
+    responses = f"{{kind: responses, base_url: '{upstream.url}'"
+    models = make_registry(
+        tmp_path,
+        f", chat: {{kind: chat_completions, base_url: '{upstream.url}'}}, auto: {responses}}}"
+        f", upstream: {responses}, compaction: upstream}}, server: {responses}, compaction: server}}",
+    )
+
+    async def supported(name):
+        compaction = models.find(name).compaction
+        return None if compaction is None else await compaction.is_supported()
+
+    async def ask():
+        try:
+            found = {name: await supported(name) for name in ("a", "chat", "server", "upstream")}
+            assert not upstream.requests, "only `auto` asks the upstream"
+            return {**found, "auto": await supported("auto")}
+        finally:
+            await models.aclose()
+
+    assert asyncio.run(ask()) == {"a": None, "chat": None, "server": None, "upstream": True, "auto": False}
+    assert [(request.path, request.body) for request in upstream.requests] == [("v1/responses/compact", {})]
+
+
+def test_compactions_are_retried_as_configured(tmp_path, upstream):
+    compacted = upstream.json({"output": [{"type": "compaction", "id": "cmp_1", "encrypted_content": "gAAAA"}]})
+    busy = upstream.json({}, 503)
+    settings = f"{{kind: responses, base_url: '{upstream.url}', model: upstream-name, attempts: 2}}"
+
+    models = make_registry(tmp_path, f", c: {settings}")
+    compaction = models.find("c").compaction
+    assert compaction is not None
+
+    async def compact():
+        try:
+            compacted = await compaction.compact(make_request())
+            with pytest.raises(ModelFault):
+                await compaction.compact(make_request())
+        finally:
+            await models.aclose()
+        return compacted
+
+    upstream.set_replies(busy, compacted, busy, busy, compacted, path="v1/responses/compact")
+    assert asyncio.run(compact()).output[0]["id"] == "cmp_1"
+    assert [request.body["model"] for request in upstream.requests] == ["upstream-name"] * 4
+
+
+def test_an_unknown_compaction_setting_is_an_error(tmp_path):
+    with pytest.raises(ConfigError, match="compaction"):
+        make_registry(tmp_path, ", c: {kind: responses, base_url: 'http://127.0.0.1:1/v1', compaction: never}")

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antwort.engine.ports import Finished, ModelFault, TextPiece
+from antwort.api.responses import Usage
+from antwort.engine.ports import CompactedHistory, Finished, ModelFault, TextPiece
 from antwort.models.instrumentation import Instrumentation
-from antwort.models.retry import CircuitBreaker, CircuitOpen, RetryingModel, RetryPolicy
+from antwort.models.retry import CircuitBreaker, CircuitOpen, RetryingCompaction, RetryingModel, RetryPolicy
 from antwort.telemetry import Metrics
 from antwort.testing.model import collect, make_request
 
@@ -382,3 +383,80 @@ async def test_the_first_piece_of_a_probe_closes_the_breaker_until_the_next_fail
     with pytest.raises(ModelFault):
         await anext(pieces)
     assert breaker.is_open, "one failure opens it again before an answer has completed"
+
+
+# ── compaction ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class FailingCompaction:
+    """Raises the given faults in order; succeeds after the last."""
+
+    compacted = CompactedHistory([{"type": "compaction", "id": "cmp_1"}], Usage(input_tokens=9))
+
+    def __init__(self, *faults: ModelFault) -> None:
+        self.faults = list(faults)
+        self.calls = 0
+
+    async def is_supported(self) -> bool:
+        return True
+
+    async def compact(self, request):
+        self.calls += 1
+        if self.faults:
+            raise self.faults.pop(0)
+        return self.compacted
+
+
+async def test_a_compaction_is_retried_with_the_policy_of_its_model():
+    compaction = FailingCompaction(BROKEN, BUSY)
+    model, clock = retrying(FailingModel())
+    wrapped = RetryingCompaction(compaction, model)
+
+    assert await wrapped.is_supported()
+    assert await wrapped.compact(make_request()) == FailingCompaction.compacted
+    assert (compaction.calls, clock.slept[1]) == (3, 2.0)
+
+
+async def test_a_compaction_that_cannot_succeed_is_not_retried():
+    for fault, attempts, calls in ((WRONG, 3, 1), (BROKEN, 2, 2)):
+        compaction = FailingCompaction(*[fault] * 9)
+        model, _ = retrying(FailingModel(), policy=RetryPolicy(attempts=attempts))
+        with pytest.raises(ModelFault, match=fault.message):
+            await RetryingCompaction(compaction, model).compact(make_request())
+        assert compaction.calls == calls
+
+
+async def test_a_compaction_shares_the_circuit_breaker_of_its_model():
+    breaker = CircuitBreaker(threshold=2, clock=FakeClock())
+    compaction, inner = FailingCompaction(BROKEN, BROKEN), FailingModel()
+    model, _ = retrying(inner, policy=RetryPolicy(attempts=2), breaker=breaker)
+    with pytest.raises(ModelFault, match="broken"):
+        await RetryingCompaction(compaction, model).compact(make_request())
+
+    with pytest.raises(CircuitOpen):
+        await collect(model, make_request())
+    assert inner.calls == 0
+
+
+async def test_a_successful_compaction_resets_the_circuit_breaker():
+    breaker = CircuitBreaker(threshold=2, clock=FakeClock())
+    model, _ = retrying(FailingModel(), policy=RetryPolicy(attempts=1), breaker=breaker)
+    for fault in (BROKEN, None, BROKEN):
+        compaction = RetryingCompaction(FailingCompaction(*filter(None, [fault])), model)
+        with suppress(ModelFault):
+            await compaction.compact(make_request())
+
+    assert not breaker.is_open
+
+
+async def test_a_compaction_ends_at_the_timeout_of_its_model():
+    class SilentCompaction(FailingCompaction):
+        async def compact(self, request):
+            await asyncio.sleep(30)
+            return self.compacted
+
+    model, _ = retrying(FailingModel(), total_timeout=0.05)
+
+    with pytest.raises(ModelFault) as caught:
+        await RetryingCompaction(SilentCompaction(), model).compact(make_request())
+    assert caught.value.status == 504

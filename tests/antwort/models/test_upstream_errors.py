@@ -60,6 +60,7 @@ def fault_for(status, body=b"", headers=None):
             False,
         ),
         (400, b'{"error":{"code":"content_filter"}}', 400, "invalid_prompt", False),
+        (400, b'{"error":{"code":"invalid_encrypted_content"}}', 400, "invalid_encrypted_content", False),
         (400, b'{"error":{"message":"something at 10.0.0.7"}}', 400, "invalid_request", False),
         (422, b'{"detail":[{"loc":["body"]}]}', 400, "invalid_request", False),
         (413, b"too large", 413, "request_too_large", False),
@@ -100,6 +101,27 @@ def test_a_400_has_a_hint(message, hint):
     assert hint in fault_for(400, f'{{"error":{{"message":"{message}"}}}}'.encode()).message
 
 
+@pytest.mark.parametrize(
+    "message, named",
+    [
+        ("The encrypted content for item cmp_0aF9 could not be verified. Reason: …", "for item cmp_0aF9 could"),
+        ("Encrypted content item_id did not match the target item id 'rs_12'.", "for item rs_12 could"),
+        ("The encrypted content gAAAAAB at 10.0.0.7 is not valid.", "for an item could"),
+        ("The encrypted content for item sk-secret is not valid.", "for an item could"),
+    ],
+)
+def test_invalid_encrypted_content_names_the_item_if_the_upstream_does(message, named):
+    error = UpstreamError(code="invalid_encrypted_content", kind="invalid_request_error", message=message)
+    faults = fault_from_response(400, {}, error, model="mine"), fault_from_stream_error(error, "mine")
+
+    assert {(fault.code, fault.status, fault.retryable) for fault in faults} == {
+        ("invalid_encrypted_content", 400, False)
+    }
+    for fault in faults:
+        assert named in fault.message
+        assert not any(word in fault.message for word in ("gAAAA", "10.0.0.7", "sk-"))
+
+
 def test_x_should_retry_false_is_not_retryable():
     assert not fault_for(503, headers={"x-should-retry": "false"}).retryable
     assert fault_for(503, headers={"x-should-retry": "true"}).retryable
@@ -136,6 +158,7 @@ def test_faults_carry_retry_after():
         ({"type": "error", "code": "context_length_exceeded", "message": ""}, "context_length_exceeded", 400),
         ({"error": {"type": "invalid_request_error", "message": "?"}}, "invalid_request", 400),
         ({"error": "out of memory at 10.0.0.7"}, "server_error", 502),
+        ({"code": "invalid_encrypted_content", "message": "at 10.0.0.7"}, "invalid_encrypted_content", 400),
         ({"error": {"message": "x", "code": 503}}, "server_error", 503),
         ({"error": {"code": True}}, "server_error", 502),
         (["error"], "server_error", 502),

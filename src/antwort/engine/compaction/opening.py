@@ -1,7 +1,8 @@
 """Encrypted items of a history: opens compaction and reasoning items, and applies the last compaction.
 
 A compaction item contains the window that replaces the history before it. Only the last one counts. If a client keeps
-the history itself, it may have added messages before the item, such as new instructions: these stay.
+the history itself, it may have added messages before the item, such as new instructions: these stay. If it sends its
+instructions again after the item, a model sees them only there.
 """
 
 from __future__ import annotations
@@ -110,6 +111,8 @@ async def open_history(
         reads_foreign = model.compaction is not None and await model.compaction.is_supported()
     opened = [_open_given(item, sealer, model, reads_foreign=reads_foreign) for item in given]
     whole = [item for item in before if item.type != "compaction_trigger"]
+    if model.encrypts_reasoning:
+        whole, opened = ([_without_own_seal(item, sealer) for item in part] for part in (whole, opened))
     last = _last_own([*whole, *opened], sealer)
     if last is None:
         if not reads_foreign and (foreign := next((item for item in whole if _is_foreign(item, sealer)), None)):
@@ -119,7 +122,15 @@ async def open_history(
     window = _window([*whole, *opened][: last + 1], sealer)
     if split < 0:
         return OpenedHistory([*window, *whole[last + 1 :]], opened)
-    return OpenedHistory(window, opened, split + 1)
+    return OpenedHistory(_without_repeated(window, opened[split + 1 :]), opened, split + 1)
+
+
+def _without_own_seal(item: Item, sealer: TenantSealer) -> Item:
+    """Reasoning without the encrypted content of this server, for a model whose backend would refuse it."""
+    known = item.known
+    if not isinstance(known, GivenReasoning) or not sealer.is_own(known.encrypted_content or ""):
+        return item
+    return items.read({**item.raw, "encrypted_content": None})
 
 
 def _last_own(history: Sequence[Item], sealer: TenantSealer) -> int | None:
@@ -143,6 +154,12 @@ def _window(history: Sequence[Item], sealer: TenantSealer) -> list[Item]:
         known = frozenset(window.known_messages)
         added = [item for item in history[:-1] if is_request_message(item) and message_digest(item) not in known]
     return [*added, *map(items.read, window.items)]
+
+
+def _without_repeated(window: Sequence[Item], later: Sequence[Item]) -> list[Item]:
+    """The window without the instructions that follow it again."""
+    repeated = {message_digest(item) for item in later if _is_instruction(item)}
+    return [item for item in window if not (_is_instruction(item) and message_digest(item) in repeated)]
 
 
 def _open_given(item: Item, sealer: TenantSealer, model: ChosenModel, *, reads_foreign: bool) -> Item:
@@ -169,6 +186,10 @@ def _open_given(item: Item, sealer: TenantSealer, model: ChosenModel, *, reads_f
 def is_request_message(item: Item) -> bool:
     """Whether an item is a message of the user, or instructions (`system`, `developer`)."""
     return isinstance(item.known, GivenMessage) and item.known.role != "assistant"
+
+
+def _is_instruction(item: Item) -> bool:
+    return isinstance(item.known, GivenMessage) and item.known.role not in {"assistant", "user"}
 
 
 def message_digest(item: Item) -> str:

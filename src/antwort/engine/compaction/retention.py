@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+import msgspec
 from msgspec import Struct
 
 from antwort.api import items
@@ -31,9 +32,10 @@ _ANSWERED_TYPES = {
 """Types of calls whose output is an item of its own."""
 _NOT_RETAINED = {"image_generation_call"}  # contains the whole image
 _ID_RE = re.compile(
-    r"\b(?P<id>cntr_[0-9A-Za-z]+|cfile_[0-9A-Za-z]+|file-[0-9A-Za-z]{8,})(?P<name> \([^()\n]{1,200} in cntr_\w+\))?"
+    r"(?=[cf])(?:\b|(?<=\\[nrt]))"  # the lookahead halves the time of a search
+    r"(?P<id>cntr_[0-9A-Za-z]+|cfile_[0-9A-Za-z]+|file-[0-9A-Za-z]{8,})(?P<name> \([^()\n]{1,200} in cntr_\w+\))?"
 )
-"""An id; in the summary of an earlier compaction also with the name of the file."""
+"""An id, also after an escaped line break of JSON; in the summary of an earlier compaction also with its file name."""
 _MAX_CONTAINERS = 4
 _MAX_IDS = 40
 _MAX_LAST_CALL_TOKENS = 250
@@ -49,9 +51,9 @@ class Budgets(Struct, frozen=True):
     calls: int
 
     def within(self, threshold: int) -> Budgets:
-        """Budgets whose sum is at most half of a threshold, so that there is space for new items."""
+        """Budgets whose sum is at most five eighths of a threshold, so that there is space for new items."""
         return Budgets(
-            min(self.summary, threshold // 8), min(self.users, threshold // 4), min(self.calls, threshold // 8)
+            min(self.summary, threshold // 4), min(self.users, threshold // 4), min(self.calls, threshold // 8)
         )
 
 
@@ -264,7 +266,7 @@ def _identifiers(history: Sequence[Item]) -> list[str]:
     """The ids of containers and files, the newest last; those of cited files with their names."""
     found: dict[str, str] = {}
     for item in history:
-        for match in _ID_RE.finditer("\n".join(_strings(item.raw))):
+        for match in _ID_RE.finditer(_text_of(item)):
             known = found.pop(match["id"], match["id"])
             found[match["id"]] = match[0] if match["name"] else known
         for citation in _citations(item):
@@ -274,18 +276,9 @@ def _identifiers(history: Sequence[Item]) -> list[str]:
     return list(found.values())[-_MAX_IDS:]
 
 
-def _strings(value: object) -> Iterable[str]:
-    """All strings in a JSON value, except encrypted ones and data URLs."""
-    if isinstance(value, str):
-        if not value.startswith("data:"):
-            yield value
-    elif isinstance(value, dict):
-        for name, inner in cast("dict[str, object]", value).items():
-            if name != "encrypted_content":
-                yield from _strings(inner)
-    elif isinstance(value, list):
-        for inner in cast("list[object]", value):
-            yield from _strings(inner)
+def _text_of(item: Item) -> str:
+    raw = {key: value for key, value in item.raw.items() if key != "encrypted_content"}
+    return msgspec.json.encode(raw).decode()
 
 
 def _citations(item: Item) -> Iterable[Raw]:

@@ -23,23 +23,18 @@ HEADER: Final = (
     "Summary of the conversation so far. It replaces the earlier messages and tool calls, which are not shown any more."
 )
 _PROMPT: Final = """\
-Summarize the conversation above. The summary replaces it: only the summary, the newest messages and the newest tool \
-results will be visible later, and the work must continue from them without a break.
-Write short lines under these headings, and leave out a heading with nothing under it:
-Task: what the user wants, with every constraint.
-Decisions: what was decided, and why.
-Facts: names, numbers, paths, identifiers and results that may be needed again, exactly as they are.
-Files and containers: what exists, where, and in which state.
-Open calls: tool calls whose results are still missing.
-Next step: what to do next.
-Copy facts from an earlier summary that are still needed. Do not answer the user, do not call tools, do not add \
-anything that was not said. At most {words} words."""
+Summarize the conversation above in notes. It will be deleted, and the notes replace it: you must be able to continue \
+the work from these notes alone.
+Begin with the task of the user, and every constraint. Then list, one per line, every fact that was stated or found: \
+names, numbers, dates, paths, hosts, identifiers, results, the state of files and containers, decisions with their \
+reasons. Copy them exactly, also those of an earlier summary. End with what is unfinished and the next step.
+Do not answer the user, and do not call a tool. At most {words} words."""
 _WORDS_PER_TOKEN = 0.6
 _MAX_TOKENS_FACTOR = 2
 """A summary may be so much longer than its budget; a longer one is not used."""
 _REASONING_TOKENS = 2_048
 _MAX_LINE_TOKENS = 75
-_MAX_CARRIED_SHARE = 0.5
+_MAX_CARRIED_SHARE = 0.75
 
 
 def summary_request(base: ModelRequest, retained: Retained, budget: int, *, model: str) -> ModelRequest:

@@ -1,7 +1,8 @@
 """Builds the request body for an upstream Responses API. Pure.
 
 The upstream stores nothing, so every request contains the whole history. Item ids are removed and hosted calls become
-function calls: ids, containers and vector stores of this server do not exist upstream.
+function calls: ids, containers and vector stores of this server do not exist upstream. Only compaction items are sent
+unchanged: their encrypted content is bound to their id.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ Body: TypeAlias = dict[str, Any]
 ReplayReasoning: TypeAlias = Literal["sealed", "all", "drop"]
 
 _FORWARDED_TYPES = {"message", "function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output"}
+_COMPACTION_TRIGGER = {"type": "compaction_trigger"}
 _LOCAL_FIELDS = {"id", "status", "created_by"}
 
 
@@ -33,7 +35,15 @@ def to_body(request: ModelRequest, *, model: str, reasoning: ReplayReasoning = "
     }
     if stream:
         given |= {"stream": True, "store": False, "include": _include(request)} | _sampling(request)
+        given |= {"context_management": _context_management(request)}
+        given["input"] += [_COMPACTION_TRIGGER] if request.compaction_trigger else []
     return {name: value for name, value in given.items() if value is not None} | _tools(request)
+
+
+def to_compact_body(request: ModelRequest, *, model: str, reasoning: ReplayReasoning = "sealed") -> Body:
+    """The body of a request to compact the history: `POST /responses/compact`."""
+    body: Body = {"model": model, "input": list(to_input(request.items, reasoning))}
+    return body if request.instructions is None else {**body, "instructions": request.instructions}
 
 
 def to_input(items: Sequence[Item], reasoning: ReplayReasoning) -> Iterator[Raw]:
@@ -42,6 +52,8 @@ def to_input(items: Sequence[Item], reasoning: ReplayReasoning) -> Iterator[Raw]
         if item.type in _FORWARDED_TYPES:
             fields = {name: value for name, value in item.raw.items() if name not in _LOCAL_FIELDS}
             yield {"type": item.type, **{name: _without_file_ids(value) for name, value in fields.items()}}
+        elif item.type == "compaction":
+            yield item.raw
         elif isinstance(item.known, GivenReasoning):
             yield from _reasoning(item, item.known, reasoning)
         else:
@@ -109,6 +121,12 @@ def _sampling(request: ModelRequest) -> Body:
         "frequency_penalty": request.frequency_penalty,
         "user": request.user,
     }
+
+
+def _context_management(request: ModelRequest) -> list[Body] | None:
+    if request.compact_threshold is None:
+        return None
+    return [{"type": "compaction", "compact_threshold": request.compact_threshold}]
 
 
 def _include(request: ModelRequest) -> list[str]:

@@ -14,10 +14,12 @@ from typing import Any, Literal, TypeAlias, cast
 import msgspec
 from msgspec import Struct
 
+from antwort.api import items
 from antwort.api.ids import new_id
 from antwort.api.responses import InputDetails, OutputDetails, Usage
 from antwort.engine.ports import (
     CallPiece,
+    CompactionPiece,
     EncryptedReasoning,
     Finished,
     Piece,
@@ -189,6 +191,8 @@ class ResponsesStream:
                 yield from self._emit_rest(stem, index, part, text)
             if isinstance(item.get("encrypted_content"), str):
                 yield EncryptedReasoning(item["encrypted_content"])
+        elif is_done and kind == "compaction":  # `.added` has another ciphertext
+            yield CompactionPiece(check_item(item))
 
     def _read_call(self, index: int, item: Raw, *, custom: bool, is_done: bool) -> Iterator[Piece]:
         call = self._calls.get(index)
@@ -226,12 +230,26 @@ class ResponsesStream:
         if name in ("response.failed", "response.cancelled"):
             error = upstream_errors.parse_error(response.get("error"))
             raise upstream_errors.fault_from_stream_error(error, self._model)
-        usage = _usage(response.get("usage"))
+        usage = parse_usage(response.get("usage"))
         if name == "response.incomplete":
             filtered = _incomplete_reason(response.get("incomplete_details")) == "content_filter"
             self._finished = Finished("content_filter" if filtered else "length", usage)
         else:
             self._finished = Finished("calls" if self._calls else "stop", usage)
+
+
+def check_item(item: object) -> Raw:
+    """The item, unchanged, if this server can take it as input later; else `ModelFault`."""
+    if not isinstance(item, dict):
+        raise upstream_errors.malformed_answer()
+    raw = cast("Raw", item)
+    try:
+        read = items.read(raw)
+    except msgspec.ValidationError as error:
+        raise upstream_errors.malformed_answer() from error
+    if read.type == "compaction" and not isinstance(read.id, str):  # its encrypted content is bound to the id
+        raise upstream_errors.malformed_answer()
+    return raw
 
 
 def _text_parts(item: Raw) -> Iterator[tuple[str, int, object]]:
@@ -254,7 +272,8 @@ def _incomplete_reason(details: object) -> object:
     return cast("Raw", details).get("reason") if isinstance(details, dict) else None
 
 
-def _usage(given: object) -> Usage:
+def parse_usage(given: object) -> Usage:
+    """The usage of a response; zeros if the upstream sends none, `ModelFault` if it is malformed."""
     try:
         usage = msgspec.convert(given or {}, _ResponsesUsage)
     except msgspec.ValidationError as error:

@@ -113,6 +113,13 @@ async def test_messages_that_a_client_added_before_the_item_stay():
     )
 
 
+async def test_instructions_that_are_sent_again_after_the_item_are_seen_once():
+    rule, other = message("Rule.", "developer"), message("Other rule.", "system")
+    item = compaction(rule, other, message("window"))
+
+    assert await opened([], [item, rule, message("next")]) == raws([other, message("window"), rule, message("next")])
+
+
 async def test_triggers_of_earlier_requests_are_not_shown_to_a_model():
     trigger = items.read({"type": "compaction_trigger", "id": "cmp_0"})
 
@@ -252,7 +259,8 @@ async def test_encrypted_reasoning_is_opened_with_and_without_id_content_and_sum
 
 async def test_forged_and_foreign_reasoning_is_refused_unless_the_backend_encrypts_it():
     foreign = items.read({"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "gAAAA-foreign"})
-    forged = items.read({"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "antwort1.forged"})
+    token = sealed_reasoning("because").raw["encrypted_content"]
+    forged = changed(foreign, encrypted_content=token[:-8])
     swapped = changed(sealed_reasoning("because"), id="rs_2")
     encrypting = ChosenModel("m", SCRIPTED, "m", encrypts_reasoning=True)
 
@@ -261,6 +269,14 @@ async def test_forged_and_foreign_reasoning_is_refused_unless_the_backend_encryp
     for item in (forged, swapped):
         await refusal(item, model=encrypting)
     assert await opened([], [foreign], encrypting) == [foreign.raw]
+
+
+async def test_a_backend_that_encrypts_reasoning_does_not_get_the_tokens_of_this_server():
+    encrypting = ChosenModel("m", SCRIPTED, "m", encrypts_reasoning=True)
+    item = sealed_reasoning("because", content=[{"type": "reasoning_text", "text": "because"}])
+    expected = {**item.raw, "encrypted_content": None}
+
+    assert await opened([item], [item], encrypting) == [expected, expected]
 
 
 async def test_reasoning_without_encrypted_content_is_unchanged():

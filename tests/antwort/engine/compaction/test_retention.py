@@ -30,13 +30,12 @@ BUDGETS = Budgets(summary=100, users=100, calls=100)
 ANSWER = message("answer", "assistant")
 
 
-def test_budgets_within_a_threshold_leave_half_of_it():
+def test_budgets_within_a_threshold_leave_space_for_new_items():
     budgets = Budgets(2000, 20_000, 4000)
 
     assert budgets.within(1_000_000) == budgets
     small = budgets.within(1000)
-    assert small == Budgets(125, 250, 125)
-    assert small.summary + small.users + small.calls <= 500
+    assert small == Budgets(250, 250, 125)
 
 
 def test_the_order_of_the_window():

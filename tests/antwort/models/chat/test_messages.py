@@ -191,6 +191,8 @@ def test_reasoning_is_dropped_or_sent_back():
         == "Hm."
     )
     assert messages(reasoning, assistant("Hello"), replay_reasoning="reasoning")[0]["reasoning"] == "Hm."
+    opened = {**reasoning, "id": "rs_1", "status": None, "encrypted_content": "gAAAA"}
+    assert messages(opened, assistant("Hello"), replay_reasoning="reasoning")[0]["reasoning"] == "Hm."
 
 
 def test_refusals_are_text_and_unknown_items_are_skipped():
@@ -237,3 +239,12 @@ def test_valid_arguments_are_unchanged():
     _, message, _ = messages(user("Hi"), call("c1", arguments='{ "a":1.50 }'), output("c1"))
 
     assert message["tool_calls"] == [tool_call("c1", arguments='{ "a":1.50 }')]
+
+
+def test_a_compaction_item_is_not_sent():
+    compaction = {"type": "compaction", "id": "cmp_1", "encrypted_content": "gAAAA"}
+
+    assert messages(user("Hi"), compaction, {"type": "compaction_trigger"}, user("Go")) == messages(
+        user("Hi"), user("Go")
+    )
+    assert messages(call("a"), compaction, output("a")) == messages(call("a"), output("a"))

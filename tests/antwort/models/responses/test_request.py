@@ -6,8 +6,9 @@ from antwort.api.items import read
 from antwort.api.requests import JsonSchemaFormat, ReasoningOptions
 from antwort.api.tools import GrammarFormat
 from antwort.engine.ports import FunctionSpec, ModelRequest, MustCall
-from antwort.models.responses.request import ReplayReasoning, to_body, to_input
+from antwort.models.responses.request import ReplayReasoning, to_body, to_compact_body, to_input
 
+COMPACTION = {"type": "compaction", "id": "cmp_1", "encrypted_content": "gAAAA", "created_by": "x", "new_field": [1]}
 HELLO = {"type": "message", "role": "user", "content": "Hi"}
 LOOK_TOOL = FunctionSpec("look", "Looks.", {"type": "object"}, strict=True)
 FREE_TEXT_TOOL = FunctionSpec("sql", None, None, free_text=True)
@@ -147,3 +148,42 @@ def test_file_data_is_sent_without_file_ids():
         {"type": "message", "role": "user", "content": without_ids},
         {"type": "function_call_output", "call_id": "a", "output": without_ids},
     ]
+
+
+# ── compaction ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_compaction_items_are_sent_unchanged():
+    given = {**HELLO, "id": "msg_1", "status": "completed"}
+
+    for reasoning in ("sealed", "all", "drop"):
+        assert to_items(given, COMPACTION, given, reasoning=reasoning) == [HELLO, COMPACTION, HELLO]
+
+
+def test_compact_threshold_and_trigger_are_sent():
+    assert body(compact_threshold=8000) == {
+        **body(),
+        "context_management": [{"type": "compaction", "compact_threshold": 8000}],
+    }
+    assert body(compaction_trigger=True) == {**body(), "input": [HELLO, {"type": "compaction_trigger"}]}
+
+
+def test_the_token_count_request_has_neither_threshold_nor_trigger():
+    request = ModelRequest(model="client-name", items=[read(HELLO)], compact_threshold=8000, compaction_trigger=True)
+
+    assert to_body(request, model="upstream-name", stream=False) == {"model": "upstream-name", "input": [HELLO]}
+
+
+def test_the_compact_request_has_model_input_and_instructions():
+    sealed = {"id": "rs_1", "type": "reasoning", "summary": [], "encrypted_content": "gAAAA"}
+    items = [read(raw) for raw in (HELLO, sealed, COMPACTION)]
+    request = ModelRequest(model="client-name", items=items, tools=[LOOK_TOOL], temperature=0.5)
+    expected = {
+        "model": "upstream-name",
+        "input": [HELLO, {"type": "reasoning", "summary": [], "encrypted_content": "gAAAA"}, COMPACTION],
+    }
+
+    assert to_compact_body(request, model="upstream-name") == expected
+    assert to_compact_body(request, model="upstream-name", reasoning="drop")["input"] == [HELLO, COMPACTION]
+    instructed = ModelRequest(model="client-name", items=items, instructions="Be kind.")
+    assert to_compact_body(instructed, model="upstream-name") == {**expected, "instructions": "Be kind."}

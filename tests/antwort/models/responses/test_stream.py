@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antwort.api.responses import InputDetails, OutputDetails, Usage
-from antwort.engine.ports import Finished, ModelFault, TextPiece
+from antwort.engine.ports import CompactionPiece, EncryptedReasoning, Finished, ModelFault, TextPiece
 from antwort.models.responses.stream import ResponsesStream
 from antwort.net.sse import ServerEvent
 from antwort.testing.model import AnswerCall, fold
@@ -33,6 +33,7 @@ def delta(stem, text, index=0, **more):
     return {"type": f"response.{stem}.delta", "output_index": index, "delta": text, **more}
 
 
+COMPACTION = {"type": "compaction", "id": "cmp_1", "encrypted_content": "final", "new_field": {"a": [1]}}
 COMPLETED = {"type": "response.completed", "response": {"status": "completed"}}
 CALL = {"type": "function_call", "id": "fc_1", "call_id": "a", "name": "f", "arguments": ""}
 
@@ -94,6 +95,13 @@ def test_finish_reason():
         ),
         ({"type": "error", "code": "context_length_exceeded", "message": "secret"}, "context_length_exceeded"),
         ({"type": "error", "error": {"code": "server_error", "message": "secret"}}, "server_error"),
+        (
+            {
+                "type": "response.failed",
+                "response": {"error": {"code": "invalid_encrypted_content", "message": "secret"}},
+            },
+            "invalid_encrypted_content",
+        ),
         ({"error": {"message": "secret"}}, "server_error"),
         ({"type": "response.cancelled", "response": {}}, "server_error"),
     ],
@@ -123,6 +131,8 @@ def test_other_events_are_ignored():
         b'{"type": 7}',
         b'{"type": "response.output_text.delta", "delta": 7}',
         b'{"type": "response.function_call_arguments.delta", "delta": "x"}',
+        b'{"type": "response.output_item.done", "item": {"type": "compaction", "id": "cmp_1"}}',
+        b'{"type": "response.output_item.done", "item": {"type": "compaction", "encrypted_content": "gAAAA"}}',
         b'{"type": "response.completed", "response": {"usage": {"input_tokens": "many"}}}',
     ],
 )
@@ -162,3 +172,38 @@ def test_usage_details():
 
     assert isinstance(finished, Finished)
     assert finished.usage == Usage(10, InputDetails(4, 3), 5, OutputDetails(2), 15)
+
+
+# ── compaction ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_compaction_item_is_passed_through_from_its_done_event():
+    events = [
+        added({**COMPACTION, "encrypted_content": "early"}),
+        {"type": "response.compaction.compacting", "output_index": 0, "item_id": "cmp_1"},
+        done(COMPACTION),
+        COMPLETED,
+    ]
+
+    assert read(*events) == [CompactionPiece(COMPACTION), Finished()]
+
+
+def test_a_compaction_item_separates_the_items_around_it():
+    reasoning = {"type": "reasoning", "summary": [], "encrypted_content": "gAAAA"}
+    before = {"type": "message", "content": [{"type": "output_text", "text": "Before."}]}
+    after = {"type": "message", "content": [{"type": "output_text", "text": "After."}]}
+    events = [
+        *(added(reasoning), done(reasoning)),
+        *(added(before, 1), delta("output_text", "Bef", 1), done(before, 1)),
+        *(added(COMPACTION, 2), done(COMPACTION, 2)),
+        *(added(after, 3), delta("output_text", "After", 3), done(after, 3)),
+        COMPLETED,
+    ]
+
+    assert read(*events) == [
+        EncryptedReasoning("gAAAA"),
+        *(TextPiece("Bef"), TextPiece("ore.")),
+        CompactionPiece(COMPACTION),
+        *(TextPiece("After"), TextPiece(".")),
+        Finished(),
+    ]
