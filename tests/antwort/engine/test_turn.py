@@ -638,3 +638,60 @@ def test_an_item_of_an_upstream_that_compacts_is_passed_through():
     assert [one["type"] for one in response.output] == ["message", "compaction", "message"]
     assert response.output[1] == item
     check_grammar(runner.events)
+
+
+_WORDS = st.integers(0, 600).map(lambda number: "word " * number)
+_PIECES = st.one_of(
+    st.builds(lambda words: ("text", words), _WORDS),
+    st.builds(lambda words: ("reasoning", words), _WORDS),
+    st.builds(lambda words: ("file_search", words), _WORDS),
+    st.builds(lambda words: ("unknown", words), _WORDS),
+    st.builds(lambda words: ("add", words), st.just("")),
+)
+
+
+class ManyReplies(TurnRunner):
+    """A turn whose requests for summaries have replies of their own; after the last reply the model says Done."""
+
+    def reply(self, ask):
+        if ask.for_summary:
+            return [*SUMMARY]
+        return list(self.replies.pop(0)) if self.replies else [TextPiece("Done."), used()]
+
+
+def reply_of(pieces, number: int) -> list:
+    made: list = []
+    for index, (kind, words) in enumerate(pieces):
+        if kind == "text":
+            made.append(TextPiece(words))
+        elif kind == "reasoning":
+            made.append(ReasoningPiece(words))
+        else:
+            made.append(CallPiece(index, kind, f"call_{number}_{index}", f'{{"q": "{words}"}}'))
+    return [*made, used()]
+
+
+@given(st.lists(st.lists(_PIECES, min_size=1, max_size=4), max_size=6))
+def test_calls_are_paired_in_every_request_whenever_the_history_is_compacted(drawn):
+    replies = [reply_of(pieces, number) for number, pieces in enumerate(drawn)]
+    request = {"tools": [SEARCH, FUNCTION]}
+    history = [message("Rules.", "system"), message("Begin.")]
+    runner = ManyReplies(request, *replies, history=history, compaction=compacting())
+    response = runner.run()
+
+    assert response.status == "completed"
+    check_grammar(runner.events)
+    assert fold(runner.events) == response
+    for sent in runner.requests:
+        assert unpaired(sent.items) == []
+        assert not any(item.type == "compaction" for item in sent.items)
+        assert {"Rules.", "Begin."} <= {
+            part["text"] for item in sent.items if item.type == "message" for part in _parts(item)
+        }
+    plain = [sent for sent in runner.requests if sent not in runner.summary_requests]
+    assert all(estimate_request(sent) <= 1000 + 4 * 700 for sent in plain)
+
+
+def _parts(item) -> list:
+    content = item.raw["content"]
+    return [{"text": content}] if isinstance(content, str) else content
