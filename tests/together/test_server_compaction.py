@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -34,6 +35,7 @@ SCRIPT = {
         summary("SLOW-SUMMARY", {"text": "half"}, {"delay": 600}),
         summary(None, {"text": f"Facts: {FACTS}"}),
         {"when": {"any": "TOO-LONG"}, "reply": [{"fault": {"code": "context_length_exceeded", "status": 400}}]},
+        {"when": {"text": "busy"}, "reply": [{"fault": {"code": "rate_limit_exceeded", "status": 429}}]},
         {"when": {"text": "recall"}, "reply": [{"text": FACTS}]},
         {"when": {"text": "think"}, "reply": [{"reasoning": "FACT-77, hidden."}, {"text": "I thought."}]},
         {"when": {"text": "act", "output": "found"}, "reply": [{"text": "It says: <<output>> " + FACTS}]},
@@ -60,7 +62,8 @@ SCRIPT = {
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     directory = tmp_path_factory.mktemp("server")
-    keys = {name: create_key(directory, name, "--tenant", name) for name in ("us", "them")}
+    tenants = {"us": "us", "second_key": "us", "them": "them"}
+    keys = {name: create_key(directory, name, "--tenant", tenant) for name, tenant in tenants.items()}
     program = ROOT / "tests" / "support" / "fake_echo_provider.py"
     with run_server(directory, {"auth": {"keys_file": "keys.json"}}, script=SCRIPT, program=program) as running:
         running.keys = keys
@@ -307,6 +310,15 @@ def test_a_model_that_finds_the_history_too_long_gets_it_compacted(api):
     assert api.http.post("/v1/responses", json={"input": given}).status_code == 400
 
 
+def test_a_model_that_fails_after_a_compaction_has_an_error_status(api):
+    request = {"input": [*history(), user("busy")], "context_management": MANAGED}
+    answer = api.http.post("/v1/responses", json=request)
+    [failed] = [event for event in api.stream(**request) if event["type"] == "response.failed"]
+
+    assert (answer.status_code, answer.json()["error"]["code"]) == (429, "rate_limit_exceeded")
+    assert types(failed["response"]) == ["compaction"]
+
+
 # ── form C: a trigger ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -373,6 +385,22 @@ def test_input_tokens_of_a_compacted_history_are_those_of_the_next_request(api):
         assert counted["object"] == "response.input_tokens"
         assert counted["input_tokens"] == api.create(**given)["usage"]["input_tokens"]
         assert counted["input_tokens"] < whole
+
+
+def test_attached_files_of_retained_messages_are_shown_after_a_compaction(api):
+    uploaded = api.http.post(
+        "/v1/files", data={"purpose": "user_data"}, files={"file": ("a.txt", b"a short note", "text/plain")}
+    ).json()["id"]
+    parts = [{"type": "input_text", "text": "Read it."}, {"type": "input_file", "file_id": uploaded}]
+    given = [*history(), {"role": "user", "content": parts}]
+    response = api.create(input=given, context_management=MANAGED)
+    item = compaction_of(api.create(input=[TRIGGER], previous_response_id=response["id"]))
+
+    assert types(response) == ["compaction", "message"]
+    with_file = api.post("responses/input_tokens", input=[item, user("Hello")])["input_tokens"]
+    api.http.delete(f"/v1/files/{uploaded}")
+    without = api.post("responses/input_tokens", input=[item, user("Hello")])["input_tokens"]
+    assert with_file != without  # a deleted file has a placeholder
 
 
 def test_a_conversation_crosses_compactions(api):
@@ -464,6 +492,42 @@ def test_an_extract_replaces_a_summary_that_cannot_be_used(api, marker, reason):
         assert {"FACT-1", "FACT-2", "FACT-3"} == set(found)
 
 
+def test_another_model_can_write_the_summaries(tmp_path):
+    writer = {"answers": [summary(None, {"text": "Written by the other model: FACT-99"})]}
+    other = {"answers": [summary(None, {"fault": {}}), *SCRIPT["answers"]]}
+    models = {
+        "scripted": {"kind": "scripted", "script": "script.yaml"},
+        "writer": {"kind": "scripted", "script": "writer.yaml"},
+    }
+    (tmp_path / "writer.yaml").write_text(json.dumps(writer))
+    config = {"models": models, "compaction": {"model": "writer"}}
+    with run_server(tmp_path, config, script=other) as server:
+        api = Api(server)
+        with api.http:
+            response = api.create(input=[*history(), TRIGGER])
+            managed = api.create(input=[*history(), user("recall")], context_management=MANAGED)
+            found = text_of(api.create(input="recall", previous_response_id=response["id"]))
+
+    assert response["model"] == "scripted"
+    assert response["antwort:compaction"]["method"] == "summary"
+    assert "FACT-99" in found
+    assert "FACT-99" in text_of(managed)
+
+
+def test_compactions_are_counted_by_method(api):
+    def counted(method: str) -> float:
+        lines = api.http.get("/metrics").text.splitlines()
+        name = f'antwort_compactions_total{{method="{method}"}} '
+        return sum(float(line.removeprefix(name)) for line in lines if line.startswith(name))
+
+    summaries, extracts = counted("summary"), counted("extract")
+    api.compact(input=history())
+    api.create(input=[*history(), TRIGGER])
+    api.stream(input=[*history("EMPTY-SUMMARY"), TRIGGER])
+
+    assert (counted("summary"), counted("extract")) == (summaries + 2, extracts + 1)
+
+
 # ── refusals ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 UNDECRYPTABLE = "Encrypted content could not be decrypted or parsed."
@@ -517,6 +581,12 @@ def test_an_item_of_another_tenant_is_refused(other_tenant, item):
     for error in all_refusals(other_tenant, item):
         assert error["code"] == "invalid_encrypted_content"
         assert error["message"].endswith(UNDECRYPTABLE)
+
+
+def test_another_key_of_the_tenant_opens_the_item(server, item):
+    api = Api(server, server.keys["second_key"])
+    with api.http:
+        assert text_of(api.create(input=[item, user("recall")], store=False)).split() == ["FACT-1", "FACT-2"]
 
 
 def test_tokens_of_reasoning_and_compaction_are_not_interchangeable(api, item):

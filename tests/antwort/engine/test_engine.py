@@ -157,6 +157,35 @@ async def test_a_background_response_is_resumed_after_a_kill_unless_it_had_secre
     assert SECRET.encode() not in stored_bytes(tmp_path)
 
 
+async def test_a_compaction_in_the_background_is_resumed_after_a_kill(tmp_path):
+    given = [{"role": "user", "content": "hello"}, {"type": "compaction_trigger"}]
+    async with engine_at(tmp_path) as engine:
+        await engine.start(US, request(background=True, input=given))
+    async with engine_at(tmp_path) as engine:
+        [run] = await engine.recover()
+        assert [item["type"] for item in (await run.finish()).output] == ["compaction"]
+
+
+async def test_a_compacted_history_is_not_stored(engine, tmp_path):
+    done = await engine.compact(US, request(input="a marker in the history"))
+
+    assert [item["type"] for item in done.output] == ["message", "compaction"]
+    assert done.compaction.method == "summary"
+    assert b"a marker in the history" not in stored_bytes(tmp_path)
+
+
+async def test_a_known_context_window_limits_the_threshold(tmp_path):
+    async with engine_at(tmp_path) as engine:
+        chosen = msgspec.structs.replace(engine.models.find("m"), context_window=4000)
+        engine.models = ModelRegistry({"m": chosen}, default="m", default_for_unknown=False)
+        managed = [{"type": "compaction", "compact_threshold": 100_000}]
+        turns = [{"role": role, "content": "word " * 400} for role in ("user", "assistant")] * 4
+        run = await engine.start(US, request(context_management=managed, input=[*turns, turns[0]]))
+        response = await run.finish()
+
+    assert [item["type"] for item in response.output] == ["compaction", "message"]
+
+
 async def test_a_response_is_stored_before_its_first_and_before_its_last_event(engine):
     run = await engine.start(US, request())
     assert (await stored(engine, run)).status == "in_progress"

@@ -62,9 +62,14 @@ async def create(request: Request) -> HttpResponse:
                 **_timeouts(services),
             )
         response = await run_until_disconnect(request.receive, run.finish())
-        if response.status == "failed" and run.fault is not None and not response.output:
+        if response.status == "failed" and run.fault is not None and not _has_answer(response):
             raise from_model_fault(run.fault)  # the model failed before any output: an error status, and no response
         return json_answer(view.response(response))
+
+
+def _has_answer(response: Response) -> bool:
+    """Whether there is any output of the model. A compaction alone is none: the client should retry the request."""
+    return any(item["type"] != "compaction" for item in response.output)
 
 
 def _is_obfuscated(asked: CreateResponse) -> bool:
