@@ -11,13 +11,13 @@ FACTS = {
     4: "Our lead engineer is Marta Kowalski.",
     8: "The deadline is the 14th of March.",
 }
-TURNS = 24
-THRESHOLD = 1000
+TURNS = 14
+THRESHOLD = 1600
 
 
 def turn_text(turn: int) -> str:
     text = FACTS.get(turn, f"Status note {turn}: the nightly job number {turn} finished in {turn * 3 + 7} minutes.")
-    return f"{text} Please write two sentences about what this means for planning."
+    return f"{text} Explain in eight sentences what this means for planning."
 
 
 @pytest.mark.model
@@ -33,7 +33,7 @@ def test_facts_survive_compactions_by_the_embedded_model(tmp_path):
             response = client.responses.create(
                 input=turn_text(turn),
                 previous_response_id=previous,
-                max_output_tokens=80,
+                max_output_tokens=200,
                 context_management=[{"type": "compaction", "compact_threshold": THRESHOLD}],
             )
             previous = response.id
@@ -51,8 +51,8 @@ def test_facts_survive_compactions_by_the_embedded_model(tmp_path):
         }
 
     host, engineer, deadline = answers.values()
-    assert compactions >= 2
-    assert max(sizes) < THRESHOLD + 200, "the history is compacted before it grows further"
+    assert compactions
+    assert max(sizes) < THRESHOLD + 100, "the history is compacted before it grows further"
     assert "db-7" in host
     assert "6543" in host
     assert "Kowalski" in engineer

@@ -130,6 +130,7 @@ class CreateResponse(InputParameters, kw_only=True):
     moderation: Any = None
     access_programs: Any = None
     image: Any = None
+    client_metadata: Any = None
     frequency_penalty: Penalty | None = None
     presence_penalty: Penalty | None = None
 
@@ -157,6 +158,7 @@ class CompactHistory(InputParameters, kw_only=True):
     prompt_cache_retention: str | None = None
     service_tier: ServiceTier | None = None
     image: Any = None
+    client_metadata: Any = None
     store: Literal[False] | None = None
     """Nothing is stored in any case."""
 

@@ -28,7 +28,7 @@ the work from these notes alone.
 Begin with the task of the user, and every constraint. Then list, one per line, every fact that was stated or found: \
 names, numbers, dates, paths, hosts, identifiers, results, the state of files and containers, decisions with their \
 reasons. Copy them exactly, also those of an earlier summary. End with what is unfinished and the next step.
-Do not answer the user, and do not call a tool. At most {words} words."""
+Do not answer the user, do not call a tool, and do not mention this request. At most {words} words."""
 _WORDS_PER_TOKEN = 0.6
 _MAX_TOKENS_FACTOR = 2
 """A summary may be so much longer than its budget; a longer one is not used."""
