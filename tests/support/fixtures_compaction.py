@@ -136,7 +136,28 @@ _groups = st.one_of(
     st.just([items.read({"type": "image_generation_call", "id": "ig_1", "result": "AAAA" * 500})]),
     st.just([items.read({"type": "of_the_future", "id": "x_1", "content": {"a": [1, None]}})]),
 )
+_json = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(-9, 9), st.text(max_size=5)),
+    lambda inner: st.one_of(st.lists(inner, max_size=2), st.dictionaries(st.text(max_size=3), inner, max_size=2)),
+    max_leaves=4,
+)
+_odd_types = st.sampled_from(["shell_call", "shell_call_output", "mcp_call", "odd_call", "odd_call_output", "odd"])
+
+
+def _odd_item(kind: str, fields: dict[str, Any]) -> list[Item]:
+    """An item of a type that is not validated, with any values."""
+    return [items.read({**fields, "type": kind})]
+
+
+_odd_groups = st.builds(
+    _odd_item,
+    _odd_types,
+    st.dictionaries(
+        st.sampled_from(["call_id", "action", "output", "outputs", "name", "arguments", "content", "status"]), _json
+    ),
+)
 _broken_groups = st.one_of(
+    _odd_groups,
     st.builds(lambda kind, call_id, text: [_raw_item(kind, call_id, text, as_parts=False)], _kinds, _call_ids, _texts),
     st.builds(
         lambda kind, call_id, text: [_raw_item(f"{kind}_output", call_id, text, as_parts=False)],

@@ -106,6 +106,10 @@ class CompactingAgent(StatelessAgent):
         return {"model": "m", "input": [*self.window, *added], "store": False}
 
 
+def agent_of(kind: str, http: httpx2.Client, **fields: Any) -> Agent:
+    return ChainedAgent(http, **fields) if kind == "chained" else StatelessAgent(http, is_pruned=True, **fields)
+
+
 def message(text: str) -> dict[str, Any]:
     return {"type": "message", "role": "user", "content": text}
 
@@ -170,7 +174,7 @@ class ThinkingUpstream(FakeUpstream):
             return None
         facts = "\n".join(dict.fromkeys(re.findall(FACT, json.dumps(messages))))
         last = messages[-1]
-        if last["role"] == "user" and text_of(last).startswith(IS_SUMMARY):
+        if is_summary_request(request.body):
             return self.chat(ModelAnswer(text=f"Facts:\n{facts}"))
         if last["role"] == "tool":
             return self.chat(ModelAnswer(text=facts if "recall" in text_of(last) else "Noted."))
@@ -182,9 +186,34 @@ def text_of(sent: dict[str, Any]) -> str:
     return content if isinstance(content, str) else "".join(part.get("text", "") for part in content)
 
 
+class SmallUpstream(ThinkingUpstream):
+    """The same with a context window, of which the server knows nothing."""
+
+    max_chars = 12_000
+
+    def reply_to(self, request: ReceivedRequest) -> CannedReply | None:
+        if len(json.dumps(request.body.get("messages"))) <= self.max_chars:
+            return super().reply_to(request)
+        error = {"message": "maximum context length", "type": "invalid_request_error"}
+        return self.json({"error": {**error, "code": "context_length_exceeded"}}, 400)
+
+
+class StuckUpstream(ThinkingUpstream):
+    """The same, but it never ends a summary."""
+
+    def reply_to(self, request: ReceivedRequest) -> CannedReply | None:
+        reply = super().reply_to(request)
+        if reply is not None and is_summary_request(request.body):
+            reply.pause = 600
+        return reply
+
+
+def is_summary_request(body: dict[str, Any]) -> bool:
+    return text_of(body["messages"][-1]).startswith(IS_SUMMARY)
+
+
 @contextmanager
-def thinking_upstream() -> Iterator[ThinkingUpstream]:
-    upstream = ThinkingUpstream()
+def running(upstream: ThinkingUpstream) -> Iterator[ThinkingUpstream]:
     upstream.start()
     try:
         yield upstream
@@ -207,21 +236,11 @@ def check_pairs(messages: list[dict[str, Any]]) -> None:
 
 @pytest.mark.parametrize("kind", ["chained", "pruned"])
 def test_calls_and_outputs_stay_paired_in_every_request(tmp_path, kind):
-    with thinking_upstream() as upstream:
+    with running(ThinkingUpstream()) as upstream:
         models = {"m": {"kind": "chat_completions", "base_url": upstream.url, "tokenizer": "estimate"}}
         with run_server(tmp_path, {"models": models}) as server, server.http() as http:
-            fields: dict[str, Any] = {"tools": [LOOK], "instructions": "Always be exact."}
-            agent = (
-                ChainedAgent(http, **fields) if kind == "chained" else StatelessAgent(http, is_pruned=True, **fields)
-            )
-            for turn in range(1, TURNS + 1):
-                response = agent.ask(message(f"Turn {turn}"))
-                calls = [item for item in response["output"] if item["type"] == "function_call"]
-                assert len(calls) == 2
-                outputs = [
-                    {"type": "function_call_output", "call_id": one["call_id"], "output": prompt(turn)} for one in calls
-                ]
-                agent.ask(*outputs)
+            agent = agent_of(kind, http, tools=[LOOK], instructions="Always be exact.")
+            look_things_up(agent, TURNS)
 
     chats = [request.body for request in upstream.requests if request.path.endswith("chat/completions")]
     assert sorted(text_of_answer(agent.responses[-1]).split()) == sorted(PLANTED.values())
@@ -230,8 +249,50 @@ def test_calls_and_outputs_stay_paired_in_every_request(tmp_path, kind):
         check_pairs(body["messages"])
         assert text_of(body["messages"][0]) == "Always be exact."
         assert len(json.dumps(body["messages"])) / 4 < 1.5 * THRESHOLD
-    summaries = [body for body in chats if text_of(body["messages"][-1]).startswith(IS_SUMMARY)]
-    assert len(summaries) == sum(map(has_compaction, agent.responses))
+    assert sum(map(is_summary_request, chats)) == sum(map(has_compaction, agent.responses))
+
+
+def look_things_up(agent: Agent, turns: int, repeated: int = 1) -> None:
+    """So many turns, each with two calls of the function."""
+    for turn in range(1, turns + 1):
+        response = agent.ask(message(f"Turn {turn}"))
+        calls = [item for item in response["output"] if item["type"] == "function_call"]
+        assert len(calls) == 2
+        found = prompt(turn) * repeated
+        agent.ask(*({"type": "function_call_output", "call_id": one["call_id"], "output": found} for one in calls))
+
+
+@pytest.mark.parametrize("kind", ["chained", "pruned"])
+def test_an_agent_outlives_a_context_window_that_the_server_does_not_know(tmp_path, kind):
+    with running(SmallUpstream()) as upstream:
+        models = {"m": {"kind": "chat_completions", "base_url": upstream.url, "tokenizer": "estimate"}}
+        with run_server(tmp_path, {"models": models}) as server, server.http() as http:
+            managed = [{"type": "compaction", "compact_threshold": 100_000}]
+            agent = agent_of(kind, http, tools=[LOOK], context_management=managed, instructions="Be exact.")
+            look_things_up(agent, 40, repeated=3)
+
+    assert all(response["status"] == "completed" for response in agent.responses)
+    assert sum(map(has_compaction, agent.responses)) >= 5
+    chats = [request.body["messages"] for request in upstream.requests if request.path.endswith("chat/completions")]
+    for messages in chats:
+        check_pairs(messages)
+        assert text_of(messages[0]) == "Be exact."
+    assert any(text_of(sent) == "Turn 40" for sent in chats[-1])
+
+
+def test_a_summary_that_never_ends_is_replaced_by_an_extract(tmp_path):
+    with running(StuckUpstream()) as upstream:
+        model = {"kind": "chat_completions", "base_url": upstream.url, "timeout": 1, "attempts": 1}
+        models = {"m": {**model, "tokenizer": "estimate"}}
+        with run_server(tmp_path, {"models": models}) as server, server.http() as http:
+            managed = [{"type": "compaction", "compact_threshold": 1000}]
+            agent = ChainedAgent(http, tools=[LOOK], context_management=managed)
+            look_things_up(agent, 1, repeated=6)
+
+    [note] = [response["antwort:compaction"] for response in agent.responses if has_compaction(response)]
+    assert note["method"] == "extract"
+    assert note["reason"].startswith("The model failed to write a summary: ")
+    assert agent.responses[-1]["status"] == "completed"
 
 
 # ── containers ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -250,7 +311,7 @@ def test_the_container_of_before_is_used_after_a_compaction(tmp_path, kind):
     fields: dict[str, Any] = {"tools": [AUTO], "include": OUTPUTS, "context_management": managed}
     models = {"m": {"kind": "scripted", "script": "script.yaml"}}
     with code_server("local", tmp_path, script=script, models=models) as server, server.http() as http:
-        agent = ChainedAgent(http, **fields) if kind == "chained" else StatelessAgent(http, is_pruned=True, **fields)
+        agent = agent_of(kind, http, **fields)
         agent.ask(message("# run\nx = 1"))
         for _ in range(8):
             agent.ask(message("# run\nx += 1; print('log ' * 200)"))
