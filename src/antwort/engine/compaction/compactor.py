@@ -40,6 +40,8 @@ class SummaryReply:
     """The reply of a model to the request for a summary."""
 
     budget: int
+    is_of_part: bool = False
+    """Whether it is of a part of the history, because the whole was too long for the model."""
     usage: Usage = field(default_factory=Usage)
     _text: list[str] = field(default_factory=list[str])
     _length: int = 0
@@ -120,13 +122,18 @@ class Compactor:
         """Compact a history. `base` is the request that the model would get next, with the same history."""
         retained = retain(history, self.budgets)
         reply, problem = yield from self._summarize(base, retained, ask)
-        text = reply.text if problem is None else extract(history, self.budgets.summary)
+        tokens = sum(map(estimate_item, history))
+        budgets = self.budgets
+        if reply.is_of_part:  # the window must be shorter than the history, whatever the budgets
+            budgets = budgets.within(tokens)
+            retained = retain(history, budgets)
+        text = reply.text if problem is None else extract(history, budgets.summary)
         window = retained.window(summary_item(item_id, text, retained.identifiers))
         sealed = SealedWindow([item.raw for item in window], self._known_messages(history))
         note = CompactionNote(
             method="summary" if problem is None else "extract",
             reason=problem,
-            tokens_before=sum(map(estimate_item, history)),
+            tokens_before=tokens,
             tokens_after=sum(map(estimate_item, window)),
         )
         token = self.sealer.seal(item_id, sealed)
@@ -146,7 +153,7 @@ class Compactor:
         request = summary_request(base, retained, self.budgets.summary, model=self.model)
         reply = SummaryReply(self.budgets.summary)
         for attempt in (request, shorter_request(request)):
-            reply = SummaryReply(self.budgets.summary)
+            reply = SummaryReply(self.budgets.summary, is_of_part=attempt is not request)
             try:
                 yield from ask(attempt, reply)
             except ModelFault as fault:

@@ -146,6 +146,15 @@ def test_a_history_that_is_too_long_even_then_has_an_extract():
     assert len(asked) == 2
 
 
+def test_a_window_is_shorter_than_a_history_that_is_too_long_for_the_model():
+    history = long_history()
+    used = Compactor(SEALER, "m", Budgets(2000, 20_000, 4000))
+    for last in ([TextPiece("short"), Finished()], [TOO_LONG]):
+        done, _ = compact(used, history, [TOO_LONG], last)
+        assert done.note.tokens_after < 0.7 * done.note.tokens_before
+        assert unpaired(done.window) == []
+
+
 def test_the_reply_to_the_first_request_is_not_part_of_the_summary():
     done, _ = compact(compactor(), long_history(), [TextPiece("LEFTOVER"), TOO_LONG], [TextPiece("whole"), Finished()])
 
