@@ -167,9 +167,16 @@ def _window(history: Sequence[Item], sealer: TenantSealer) -> list[Item]:
 
 
 def _without_repeated(window: Sequence[Item], later: Sequence[Item]) -> list[Item]:
-    """The window without the instructions that follow it again."""
+    """The window without instructions, and calls that wait for their output, that follow it again."""
     repeated = {message_digest(item) for item in later if _is_instruction(item)}
-    return [item for item in window if not (_is_instruction(item) and message_digest(item) in repeated)]
+    calls = {item.call_id for item in later if item.call_id and item.type.endswith("_call")}
+    calls -= {item.call_id for item in window if item.type.endswith("_call_output")}
+    return [
+        item
+        for item in window
+        if not (_is_instruction(item) and message_digest(item) in repeated)
+        and not (item.type.endswith("_call") and item.call_id in calls)
+    ]
 
 
 def _open_given(item: Item, sealer: TenantSealer, model: ChosenModel, *, reads_foreign: bool) -> Item:
