@@ -7,7 +7,8 @@ response of an evaluation at once, so that the next evaluation starts from the s
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from typing import cast
 
 from weakincentives.adapters.openai.compaction.manager import CompactionManager
@@ -33,6 +34,7 @@ class ConversationCompactor:
         self._tokens = manager.state.window_tokens
         self._is_sum = False  # whether `_tokens` adds up several model calls of one response
         self._has_new_compaction = False
+        self._tools: Sequence[Wire] = ()
         self._turn = -1
         self._repaired: set[str] = set()
 
@@ -47,10 +49,14 @@ class ConversationCompactor:
         """Compact the history, if the last response was over the threshold."""
         if turn != self._turn:  # else the request is retried
             self._turn, self._repaired = turn, set()
+        self._tools = tools
         if self._has_new_compaction:
             self._absorb()
-        elif self._is_over_threshold(tools):
-            self._replace(self._compact(self._history.items))
+        elif self._is_over_threshold():
+            items = self._history.items
+            length = self._accepted if turn == 0 else len(items)  # a new prompt stays as it is, after the window
+            with self._deadline_errors():
+                self._replace([*self._manager.compact(items[:length]), *items[length:]])
             self._limits.check_tokens(None)
 
     def repair(self, fault: ProviderFault) -> bool:
@@ -66,7 +72,8 @@ class ConversationCompactor:
             if "dead item" in self._repaired:
                 raise self._error("the context could not be decrypted, and was rebuilt in vain", fault)
             self._repaired.add("dead item")
-            self._replace(manager.rebuild(self._history.items, fault))
+            with self._deadline_errors():
+                self._replace(manager.rebuild(self._history.items, fault))
             return True
         if is_too_long(fault) and "too long" not in self._repaired:
             self._repaired.add("too long")
@@ -75,7 +82,8 @@ class ConversationCompactor:
 
     def after_response(self, reply: ModelReply) -> None:
         """Note the tokens of the request; after the last response of the evaluation, compact and keep the window."""
-        manager, tokens = self._manager, reply.usage.input_tokens
+        manager = self._manager
+        tokens = reply.usage.input_tokens or manager.estimate(self._history.items)
         self._accepted = len(self._history.items)
         self._tokens, self._is_sum = tokens, bool(reply.native_calls)
         self._has_new_compaction = any(is_encrypted(cast("Wire", item)) for item in reply.items)
@@ -101,12 +109,12 @@ class ConversationCompactor:
 
     # ── compacting ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _is_over_threshold(self, tools: Sequence[Wire]) -> bool:
+    def _is_over_threshold(self) -> bool:
         manager = self._manager
         if manager.compacts_on_server or not manager.should_compact(self._tokens):
             return False
         if self._is_sum:
-            self._tokens, self._is_sum = manager.count(self._history.items, tools), False
+            self._tokens, self._is_sum = manager.count(self._history.items, self._tools), False
         return manager.should_compact(self._tokens)
 
     def _finish(self) -> None:
@@ -115,7 +123,7 @@ class ConversationCompactor:
             self._absorb()
             return
         deadline = self._limits.deadline
-        if (deadline is not None and deadline.expired) or not self._is_over_threshold(()):
+        if (deadline is not None and deadline.expired) or not self._is_over_threshold():
             return
         try:
             self._replace(self._manager.compact(self._history.items))
@@ -126,10 +134,12 @@ class ConversationCompactor:
         self._has_new_compaction = False
         self._replace(self._manager.absorb(self._history.items, self._tokens))
 
-    def _compact(self, items: list[Wire]) -> list[Wire]:
+    @contextmanager
+    def _deadline_errors(self) -> Generator[None]:
+        """Report a compaction that failed because the deadline passed as the evaluation's `DeadlineExceededError`."""
         deadline = self._limits.deadline
         try:
-            return self._manager.compact(items)
+            yield
         except CompactionError as error:
             if deadline is not None and deadline.expired:
                 raise self._limits.deadline_error(self._turn) from error
@@ -139,10 +149,12 @@ class ConversationCompactor:
         """Compact the part that the provider has accepted before: the new part made the input too long."""
         items = self._history.items
         length = closed_length(items[: self._accepted])
-        window = self._compact(items[:length])
+        with self._deadline_errors():
+            window = self._manager.compact(items[:length])
         if window == items[:length]:
             return False
         self._replace([*window, *items[length:]])
+        self._accepted = len(window)
         return True
 
     def _replace(self, items: list[Wire]) -> None:

@@ -7,9 +7,9 @@ plain items: if the provider cannot decrypt the window any more, it is rebuilt f
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from weakincentives.adapters.openai.compaction.state import CompactionState, TranscriptItem
 from weakincentives.adapters.openai.compaction.support import (
@@ -137,7 +137,7 @@ class CompactionManager:
         Calls that are not answered yet stay as they are, with everything after them. With mode "auto", a server
         without the endpoint leaves the messages unchanged. Raises `CompactionError`.
         """
-        items = list(messages)
+        items = [_as_wire(one) for one in messages]
         length = closed_length(items)
         if length == 0 or (self.support.endpoint is False and self.config.mode == "auto"):
             return items
@@ -156,7 +156,7 @@ class CompactionManager:
 
     def inject_encrypted_items(self, messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         """The stored window, followed by the messages. Messages that contain the window already are left unchanged."""
-        state, items = self.state, list(messages)
+        state, items = self.state, [_as_wire(one) for one in messages]
         if items[: len(state.window)] == list(state.window) or any(one in items for one in state.encrypted_items):
             return items
         return [*state.window, *items]
@@ -214,7 +214,7 @@ class CompactionManager:
 
     def measured(self, tokens: int, size: int) -> None:
         """A request with an input of `size` bytes had this many tokens."""
-        if tokens > 0 and size > 0:
+        if size > 0:
             self._tokens_per_byte = tokens / size
         state = self.state
         if state.compaction_count and not state.window_tokens:  # the first request since the compaction
@@ -225,12 +225,12 @@ class CompactionManager:
         body: Wire = {"model": self._model, "input": list(messages), **({"tools": list(tools)} if tools else {})}
         if self.support.counting is not False:
             try:
-                counted = get_count(self._send(COUNT_PATH, body), "input_tokens")
-            except (ProviderFault, MalformedResponse) as error:
+                return get_count(self._send_once(COUNT_PATH, body), "input_tokens")
+            except ProviderFault as fault:  # not retried: an estimate is good enough
+                self.support.counting = False if is_missing(fault) else None
+                _logger.info("input tokens were not counted, but estimated: %s", fault)
+            except MalformedResponse:
                 self.support.counting = False
-                _logger.info("the server does not count input tokens: %s", error)
-            else:
-                return counted
         return self.estimate(messages)
 
     def estimate(self, messages: Sequence[Wire]) -> int:
@@ -264,20 +264,22 @@ class CompactionManager:
         return window
 
     def _send(self, path: str, body: Wire) -> Wire:
+        limits = self._limits
+        return with_backoff(
+            lambda: self._send_once(path, body), policy=limits.throttle, deadline=limits.deadline, clock=limits.clock
+        )
+
+    def _send_once(self, path: str, body: Wire) -> Wire:
         deadline = self._limits.deadline
-
-        def attempt() -> Wire:
-            try:
-                timeout = None if deadline is None else deadline.remaining
-                return self._sdk.send(encode_json(body), timeout=timeout, path=path)
-            except ProviderFault as fault:
-                if is_not_implemented(fault):
-                    fault.should_retry = False
-                raise
-            except MalformedResponse as error:
-                raise ProviderFault(f"the answer is not of this API: {error}", should_retry=False) from error
-
-        return with_backoff(attempt, policy=self._limits.throttle, deadline=deadline, clock=self._limits.clock)
+        try:
+            timeout = None if deadline is None else deadline.remaining
+            return self._sdk.send(encode_json(body), timeout=timeout, path=path)
+        except ProviderFault as fault:
+            if is_not_implemented(fault):
+                fault.should_retry = False
+            raise
+        except MalformedResponse as error:
+            raise ProviderFault(f"the answer is not of this API: {error}", should_retry=False) from error
 
     def _recompacted(self, transcript: list[Wire]) -> list[Wire] | None:
         """The window for this transcript: its parts compacted one after the other, and the last part as it is.
@@ -376,6 +378,18 @@ class CompactionManager:
     def _error(self, what: str, tokens: int, fault: ProviderFault) -> CompactionError:
         cure = ": use mode='auto', or a server that has it" if is_missing(fault) else ""
         return CompactionError(f"{what} ({tokens} tokens): {fault}{cure}", token_count=tokens, original_error=fault)
+
+
+def _as_wire(item: object) -> Wire:
+    """An input item as a dictionary; items of the SDK's responses are converted."""
+    if isinstance(item, dict):
+        return cast("Wire", item)
+    if isinstance(item, Mapping):
+        return dict(cast("Mapping[str, Any]", item))
+    convert: Callable[..., Wire] | None = getattr(item, "model_dump", None)
+    if convert is None:
+        raise TypeError(f"a message must be a dictionary or an item of a response, not {item!r}")
+    return convert(mode="json", exclude_unset=True, warnings=False)
 
 
 def _parse_compaction(response: Wire) -> tuple[list[Wire], TokenUsage]:

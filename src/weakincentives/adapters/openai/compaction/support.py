@@ -13,6 +13,9 @@ _NO_MODEL = "model_not_found"
 _DEAD_ITEM = "invalid_encrypted_content"
 _TOO_LONG = "context_length_exceeded"
 
+REPAIRABLE_CODES = frozenset({_DEAD_ITEM, _TOO_LONG})
+"""The error codes after which a request is sent again with another window."""
+
 
 @dataclass
 class ServerSupport:

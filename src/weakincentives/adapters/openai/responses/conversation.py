@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from weakincentives.adapters.openai.compaction.conversation import ConversationCompactor
 from weakincentives.adapters.openai.compaction.manager import CompactionManager
+from weakincentives.adapters.openai.compaction.support import REPAIRABLE_CODES
 from weakincentives.adapters.openai.config import OpenAIModelConfig
 from weakincentives.adapters.openai.containers.source import ContainerSource, EvaluationScope
 from weakincentives.adapters.openai.native_tools.capability import ToolConfigError
@@ -98,7 +99,6 @@ class ResponsesConversation:
         except MalformedResponse as error:
             raise self._response_error(f"the answer is not of the Responses API: {error}", None) from error
         try:
-            self._check_status(response)
             reply = parse_response(response, self._tools.params, prompt_name=self._prompt_name)
         except MalformedResponse as error:
             raise self._response_error(f"the answer is not of the Responses API: {error}", response) from error
@@ -167,10 +167,13 @@ class ResponsesConversation:
         """Send the conversation, again after each refusal that the compactor can repair."""
         while True:
             try:
-                return self._exchange(request)
+                response = self._exchange(request)
+                self._check_status(response)
             except ProviderFault as fault:
                 if self._compactor is None or not self._compactor.repair(fault):
                     raise
+            else:
+                return response
 
     def _exchange(self, request: ModelRequest) -> Wire:
         """Send the conversation; if the container expired, a second time with another container."""
@@ -270,8 +273,9 @@ class ResponsesConversation:
         error = as_object(response.get("error") or {}, "error")
         code = get_str(error, "code")
         what = f"the response failed ({code or 'no code'}): {get_str(error, 'message') or 'no reason given'}"
-        if code in _RETRYABLE_CODES and not response.get("output"):  # calls that have run must not run twice
-            raise ProviderFault(what, status=_RETRYABLE_CODES[code], payload=error)
+        status = _RETRYABLE_CODES.get(code) or (400 if self._compactor and code in REPAIRABLE_CODES else None)
+        if status is not None and not response.get("output"):  # calls that have run must not run twice
+            raise ProviderFault(what, status=status, payload=error)
         raise self._response_error(what, response)
 
     def _explain(self, fault: ProviderFault) -> PromptEvaluationError | None:
