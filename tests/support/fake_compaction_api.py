@@ -1,13 +1,14 @@
 """Fake Responses API with compaction: opens and seals compaction items, counts tokens, and refuses unpaired calls.
 
-A compaction item contains everything that it replaced, as text. The model is a function from the text of the opened
-context to the output items of a response.
+A compaction item contains everything that it replaced, as text, with long runs of the letter x shortened. The model is
+a function from the text of the opened context to the output items of a response.
 """
 
 from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
@@ -74,7 +75,9 @@ class FakeCompactionApi(FakeResponsesApi):
 
     def seal(self, items: list[Item]) -> Item:
         number = next(self._ids)
-        sealed = base64.b64encode(json.dumps([self.key, self.read(items)]).encode()).decode()
+        sealed = base64.b64encode(
+            json.dumps([self.key, [re.sub("x{50,}", "x", text) for text in self.read(items)]]).encode()
+        ).decode()
         return {"id": f"cmp_{number}", "type": "compaction", "encrypted_content": sealed}
 
     def read(self, items: list[Item]) -> list[str]:

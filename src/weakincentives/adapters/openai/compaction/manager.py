@@ -7,7 +7,8 @@ plain items: if the provider cannot decrypt the window any more, it is rebuilt f
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -17,6 +18,7 @@ from weakincentives.adapters.openai.compaction.support import (
     is_dead_item,
     is_missing,
     is_not_implemented,
+    is_too_long,
 )
 from weakincentives.adapters.openai.compaction.window import (
     chunks,
@@ -143,7 +145,8 @@ class CompactionManager:
             return items
         tokens = self.estimate(items) if self._tokens is None else self._tokens
         try:
-            window = self._compact_once(items[:length], tokens)
+            with self._unchanged_after_errors():
+                window = self._compact_fitting(items[:length], tokens)
         except ProviderFault as fault:
             if is_dead_item(fault):
                 return self.rebuild(items, fault)
@@ -239,6 +242,25 @@ class CompactionManager:
 
     # ── requests ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
+    def _compact_fitting(self, items: list[Wire], tokens: int) -> list[Wire]:
+        """Compact in one request, or in parts if the model's window is too small. Raises `ProviderFault`."""
+        try:
+            return self._compact_once(items, tokens)
+        except ProviderFault as fault:
+            covered = self._covered(items)
+            parts = chunks(items[covered:], self._item_tokens, self.config.threshold_tokens)
+            if not is_too_long(fault) or len(parts) == 1:
+                raise
+        parts[0] = [*items[:covered], *parts[0]]
+        return [*self._compact_parts(parts[:-1]), *parts[-1]]
+
+    def _compact_parts(self, parts: list[list[Wire]]) -> list[Wire]:
+        """Compact the parts one after the other, each together with the window before it."""
+        window: list[Wire] = []
+        for part in parts:
+            window = self._compact_once([*window, *part], self.estimate([*window, *part]))
+        return window
+
     def _compact_once(self, items: list[Wire], tokens: int) -> list[Wire]:
         """One compaction: the endpoint's output, which is the new window. Raises `ProviderFault`."""
         if self._model is None:
@@ -289,23 +311,26 @@ class CompactionManager:
         *older, last = chunks(transcript, self._item_tokens, self.config.threshold_tokens) or [[]]
         if older and self.support.endpoint is False:
             return None
-        states, items = self.session[CompactionState].all(), self.session[TranscriptItem].all()
-        self._forget_window()
-        window: list[Wire] | None = None
         try:
-            compacted: list[Wire] = []
-            for part in older:
-                compacted = self._compact_once([*compacted, *part], self.estimate([*compacted, *part]))
-            window = [*compacted, *last]
+            with self._unchanged_after_errors():
+                self._forget_window()
+                return [*self._compact_parts(older), *last]
         except ProviderFault as fault:
             if not is_missing(fault):
                 raise self._error("the context could not be rebuilt", self.estimate(transcript), fault) from fault
             self.support.endpoint = False
-        finally:
-            if window is None:
-                self.session[CompactionState].seed(states)
-                self.session[TranscriptItem].seed(items)
-        return window
+            return None
+
+    @contextmanager
+    def _unchanged_after_errors(self) -> Generator[None]:
+        """Restore the slices of the session if the block raises."""
+        states, items = self.session[CompactionState].all(), self.session[TranscriptItem].all()
+        try:
+            yield
+        except BaseException:
+            self.session[CompactionState].seed(states)
+            self.session[TranscriptItem].seed(items)
+            raise
 
     def _forget_window(self) -> None:
         self.session[TranscriptItem].clear()
