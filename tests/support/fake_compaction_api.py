@@ -49,7 +49,9 @@ class FakeCompactionApi(FakeResponsesApi):
         super().__init__()
         self.model = model
         self.key = "key-1"
+        self.next_key: str | None = None  # replaces `key` after the response
         self.context_management: str = "supported"  # or "refused", "ignored"
+        self.place = 0  # of the compaction item in the output of a response
         self.endpoint_status = 200
         self.takes_store = True
         self.compact_failures: list[FakeResponse] = []
@@ -121,8 +123,10 @@ class FakeCompactionApi(FakeResponsesApi):
         if "context_management" in body and self.context_management == "supported":
             (threshold,) = [one["compact_threshold"] for one in body["context_management"]]
             if used > threshold:
-                output = [self.seal(items), *output]
+                before, after = output[: self.place], output[self.place :]
+                output = [*before, self.seal([*items, *before]), *after]
         usage = {"input_tokens": used, "output_tokens": tokens(output), "total_tokens": used + tokens(output)}
+        self.key, self.next_key = self.next_key or self.key, None
         return FakeResponse(response(*output, usage=usage))
 
     def _compact(self, request: RecordedRequest) -> FakeResponse:

@@ -134,7 +134,7 @@ def test_nothing_to_compact_sends_nothing(api, client):
 def test_items_of_the_sdk_are_converted(api, client):
     response = client.responses.create(model="a-model", input=[{"role": "user", "content": "Hello."}])
 
-    manage(client).compact([user("one"), *response.output])  # pyright: ignore[reportArgumentType] - objects of the SDK
+    manage(client).compact([user("one"), *response.output])
 
     assert api.compactions[0]["input"][1]["content"][0]["text"] == "ok"
     with pytest.raises(TypeError, match="a message must be a dictionary or an item of a response, not 'hello'"):
