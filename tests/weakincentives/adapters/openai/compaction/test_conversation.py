@@ -15,6 +15,8 @@ from weakincentives.adapters.openai import (
     CompactionError,
     CompactionState,
     OpenAICodeInterpreterSection,
+    OpenAIContainerWorkspaceSection,
+    OpenAIHostedToolsConfig,
     OpenAIModelConfig,
     TranscriptItem,
 )
@@ -560,3 +562,16 @@ def test_expired_container_of_an_earlier_evaluation_is_rewritten_as_text():
     assert answer.text == "Two."
     assert "c_1" in json.dumps(api.bodies[1]["input"])
     assert "c_1" not in json.dumps(api.bodies[2]["input"])
+
+
+def test_refusal_to_create_the_container_of_a_workspace_under_zdr_is_explained():
+    with responses_api() as api:
+        api.routes["POST /containers"] = lambda _: error(403, "Containers are not available with Zero Data Retention.")
+        session = Session()
+        workspace = OpenAIContainerWorkspaceSection(session=session)
+        adapter = api.adapter(
+            compaction=CompactionConfig(zdr_mode=True), hosted_tools=OpenAIHostedToolsConfig(code_interpreter=True)
+        )
+        with pytest.raises(NativeToolError, match="containers are not available with zero data retention"):
+            adapter.evaluate(prompt("Work.", workspace), session=session)
+        workspace.cleanup()
