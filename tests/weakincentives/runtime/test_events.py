@@ -70,9 +70,10 @@ def test_container_and_workspace_events_are_logs():
 def test_compaction_events_are_logs():
     session = Session()
     before = session.snapshot()
-    counts = {"tokens_before": 9, "tokens_after": 3, "compaction_count": 1, "items_before": 5, "items_after": 2}
     dispatched = [
-        ContextCompacted(mode="client", **counts),
+        ContextCompacted(
+            mode="client", tokens_before=9, tokens_after=3, compaction_count=1, items_before=5, items_after=2
+        ),
         CompactionRebuilt(reason="the key was rotated", items=4),
         CompactionUnavailable(reason="no endpoint"),
     ]

@@ -81,11 +81,11 @@ class CompactionManager:
     `model` is needed to compact: give it here or in the configuration. `parameters` are added to every compaction
     request, such as `instructions`. The adapter gives its own `limits`, and `support`, which it keeps per server.
 
-    >>> manager = CompactionManager(client, config, session)            # doctest: +SKIP
-    >>> messages = manager.inject_encrypted_items(messages)             # doctest: +SKIP
-    >>> # … send the messages …
-    >>> if manager.should_compact(response.usage.input_tokens):         # doctest: +SKIP
-    ...     messages = manager.compact(messages)
+        manager = CompactionManager(client, config, session)
+        messages = manager.inject_encrypted_items(messages)
+        …  # send the messages
+        if manager.should_compact(response.usage.input_tokens):
+            messages = manager.compact(messages)
     """
 
     def __init__(
