@@ -105,7 +105,8 @@ class ConversationCompactor:
     def close(self) -> None:
         """Keep the window for the next evaluation: all that the provider has accepted, without unanswered calls."""
         items = self._history.items[: self._accepted]
-        self._manager.store(items[: closed_length(items)], self._tokens)
+        tokens = min(self._tokens, self._manager.estimate(items)) if self._is_sum else self._tokens
+        self._manager.store(items[: closed_length(items)], tokens)
 
     # ── compacting ───────────────────────────────────────────────────────────────────────────────────────────────────
 

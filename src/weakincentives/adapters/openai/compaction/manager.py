@@ -59,9 +59,9 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 _TOKENS_PER_BYTE = 0.25  # of English text and JSON, until a response shows the real ratio
-_MIN_GROWTH = (
-    10  # a tenth of the threshold: a window that stays above the threshold is not compacted with every request
-)
+_MIN_TOKENS_PER_BYTE, _MAX_TOKENS_PER_BYTE = 0.05, 0.75  # a response also counts its tools, which are not measured
+_GROWTH_DIVISOR = 10
+"""A window that stays above the threshold is compacted again when it has grown by this part of the threshold."""
 _TRUNCATED = "(The part of this conversation before this message is no longer available.)"
 
 
@@ -130,7 +130,7 @@ class CompactionManager:
         """
         self._tokens = current_tokens
         threshold = self.config.threshold_tokens
-        limit = max(threshold, self.state.tokens_after + threshold // _MIN_GROWTH)
+        limit = max(threshold, self.state.tokens_after + threshold // _GROWTH_DIVISOR)
         return self.config.enabled and self.support.endpoint is not False and current_tokens > limit
 
     def compact(self, messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -183,13 +183,12 @@ class CompactionManager:
         Raises `CompactionError`.
         """
         items = list(messages)
-        kept = (one.item for one in self.session[TranscriptItem].view)
-        transcript = [*kept, *plain(items[self._covered(items) :])]
+        kept = [one.item for one in self.session[TranscriptItem].view]
+        transcript = [*kept, *plain(items[self._covered(items) if kept else 0 :])]
         window = self._recompacted(transcript)
         truncated = window is None
         if window is None:
-            window = self._truncated(transcript)
-            self._forget_window()
+            window = self._truncate(transcript)
         self.store(window)
         _logger.warning("the window could not be decrypted and was rebuilt from the transcript: %s", fault)
         self.session.dispatch(
@@ -218,7 +217,7 @@ class CompactionManager:
     def measured(self, tokens: int, size: int) -> None:
         """A request with an input of `size` bytes had this many tokens."""
         if size > 0:
-            self._tokens_per_byte = tokens / size
+            self._tokens_per_byte = min(max(tokens / size, _MIN_TOKENS_PER_BYTE), _MAX_TOKENS_PER_BYTE)
         state = self.state
         if state.compaction_count and not state.window_tokens:  # the first request since the compaction
             self.session[CompactionState].seed(replace(state, tokens_after=tokens, window_tokens=tokens))
@@ -249,7 +248,7 @@ class CompactionManager:
         except ProviderFault as fault:
             covered = self._covered(items)
             parts = chunks(items[covered:], self._item_tokens, self.config.threshold_tokens)
-            if not is_too_long(fault) or len(parts) == 1:
+            if not is_too_long(fault) or len(parts) < 2:  # noqa: PLR2004 - one part is what was too long
                 raise
         parts[0] = [*items[:covered], *parts[0]]
         return [*self._compact_parts(parts[:-1]), *parts[-1]]
@@ -342,7 +341,7 @@ class CompactionManager:
         self, window: list[Wire], covered: int, mode: CompactionMode, tokens: int, length: int, usage: TokenUsage
     ) -> None:
         before = self.state
-        after = self.estimate(window)
+        after = min(self.estimate(window), tokens)
         state = CompactionState(
             encrypted_items=tuple(filter(is_encrypted, window)),
             last_compaction_tokens=tokens,
@@ -377,13 +376,16 @@ class CompactionManager:
         for item in plain([item for item in items if id(item) not in kept]):
             self.session[TranscriptItem].append(TranscriptItem(item))
 
-    def _truncated(self, transcript: list[Wire]) -> list[Wire]:
-        """The first message, a note, and the newest items up to the threshold."""
-        first = next((item for item in transcript if item.get("type", MESSAGE) == MESSAGE), None)
+    def _truncate(self, transcript: list[Wire]) -> list[Wire]:
+        """The first message, a note, and the newest items up to the threshold. The others stay in the transcript."""
         tail = newest(transcript, self._item_tokens, self.config.threshold_tokens)
-        if len(tail) == len(transcript):
-            return tail
-        return [*([first] if first is not None and first not in tail else []), message("developer", _TRUNCATED), *tail]
+        older = transcript[: len(transcript) - len(tail)]
+        first = next((item for item in older if item.get("type", MESSAGE) == MESSAGE), None)
+        head = [*([first] if first else []), message("developer", _TRUNCATED)]
+        window = [*head, *tail]
+        self.session[TranscriptItem].seed([TranscriptItem(item) for item in older])
+        self.session[CompactionState].seed(replace(self.state, window=tuple(window), covered=len(head)))
+        return window
 
     def _item_tokens(self, item: Wire) -> float:
         return len(encode_json(item)) * self._tokens_per_byte

@@ -29,7 +29,6 @@ from weakincentives.runtime import (
     CompactionRebuilt,
     CompactionUnavailable,
     ContextCompacted,
-    InProcessDispatcher,
     Session,
 )
 
@@ -231,8 +230,7 @@ def test_failed_evaluation_keeps_no_unanswered_call(api):
 
 
 def test_evaluation_inside_a_tool_is_a_separate_conversation(api):
-    session, dispatcher = Session(), InProcessDispatcher()
-    session = Session(dispatcher=dispatcher)
+    session = Session()
     adapter = api.adapter(compaction=CLIENT)
 
     def delegate(params: Step, *, context: ToolContext) -> ToolResult[str]:

@@ -347,6 +347,28 @@ def test_long_transcript_is_truncated_without_the_endpoint(api, client):
     assert manager.estimate(rebuilt) <= 1200
     assert manager.session[CompactionRebuilt].all()[0].truncated
 
+    api.endpoint_status, manager.support.endpoint = 200, None
+    again = manager.rebuild([*rebuilt, user("last")], DEAD)
+    text = "\n".join(api.read(again))
+    assert all(f"call_{at}" in text for at in range(20)), "the plain transcript is still complete"
+    assert (text.count("start"), text.count("no longer available")) == (1, 0)
+
+
+def test_window_without_a_transcript_is_rebuilt_from_its_plain_items(client):
+    session = Session()
+    sealed = {"id": "cmp_1", "type": "compaction", "encrypted_content": "sealed"}
+    session[CompactionState].seed(CompactionState((sealed,), 9, 1, (user("one"), sealed), covered=2))
+    manager = manage(client, session=session)
+
+    assert manager.rebuild([user("one"), sealed, user("two")], DEAD) == [user("one"), user("two")]
+
+
+def test_history_of_one_part_that_is_too_long_is_an_error(api, client):
+    api.model_window = 100
+    manager = manage(client)
+    with pytest.raises(CompactionError, match="context window"):
+        manager.compact([user("x" * 800)])
+
 
 def test_failure_while_rebuilding_keeps_the_state(api, client):
     manager = manage(client, limits=RequestLimits(throttle=ThrottlePolicy(max_attempts=1)))
