@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from fake_compaction_api import FakeCompactionApi, compaction_api
 from fake_responses_api import FakeResponse, FakeResponsesApi, error, function_call, message, response, responses_api
+from openai import OpenAI
 
 from weakincentives.adapters.openai import (
     CompactionConfig,
@@ -349,6 +350,17 @@ def test_auto_falls_back_to_the_endpoint_once_per_adapter(api):
     assert len(api.compactions) == 2
 
 
+def test_support_is_remembered_for_each_base_url(api):
+    api.context_management = "refused"
+    with compaction_api(steps(1)) as other, OpenAI(base_url=api.url, api_key="none") as client:
+        adapter = api.adapter(client=client, compaction=AUTO)
+        adapter.evaluate(prompt(), session=Session())
+        adapter.client.base_url = other.url
+        adapter.evaluate(prompt(), session=Session())
+
+    assert ["context_management" in body for body in other.bodies] == [True, True]
+
+
 @pytest.mark.parametrize(
     "refusal",
     [
@@ -459,6 +471,16 @@ def test_dead_item_in_a_failed_response_is_rebuilt_too():
     failed = response(status="failed", error={"code": "invalid_encrypted_content", "message": "No key."})
     with responses_api(failed, response(message("Done."))) as api:
         assert evaluate(api, Session(), CLIENT).text == "Done."
+
+
+def test_dead_item_in_a_stream_is_rebuilt_too():
+    failure = {"type": "error", "error": {"code": "invalid_encrypted_content", "message": "No key."}}
+    done = {"type": "response.completed", "response": response(message("Done."))}
+    with responses_api(streamed(failure), streamed(done)) as api:
+        session = Session()
+        assert evaluate(api, session, CLIENT, model_config=OpenAIModelConfig(stream=True)).text == "Done."
+
+    assert len(session[CompactionRebuilt].all()) == 1
 
 
 # ── limits ───────────────────────────────────────────────────────────────────────────────────────────────────────────
