@@ -31,7 +31,8 @@
     ├── WorkspaceError              host files cannot be mounted
     │   ├── WorkspaceSecurityError  they are outside of the allowed roots
     │   └── WorkspaceBudgetError    they are too large
-    └── ContainerExpiredError       a container expired and was not replaced
+    ├── ContainerExpiredError       a container expired and was not replaced
+    └── CompactionError             the context could not be compacted, or a compacted one could not be rebuilt
 
 The failure of a tool is not an exception: it is a `ToolResult` with `success=False`, which is sent to the model.
 """
@@ -228,4 +229,16 @@ class ContainerExpiredError(WinkError):
     def __init__(self, message: str, *, container_id: str, original_error: Exception) -> None:
         super().__init__(message)
         self.container_id = container_id
+        self.original_error = original_error
+
+
+class CompactionError(WinkError):
+    """The context could not be compacted, or a compacted context that the provider refuses could not be rebuilt.
+
+    `token_count` is the size of the context, as far as it is known; `original_error` is the provider's error.
+    """
+
+    def __init__(self, message: str, *, token_count: int, original_error: Exception) -> None:
+        super().__init__(message)
+        self.token_count = token_count
         self.original_error = original_error

@@ -133,6 +133,7 @@ class FakeResponsesApi:
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+            disable_nagle_algorithm = True  # header and body are two packets; Nagle's algorithm delays the second
 
             def handle_any(self) -> None:
                 raw = self.rfile.read(int(self.headers.get("content-length", 0))) or b"".join(self.chunks())

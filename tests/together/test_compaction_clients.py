@@ -31,7 +31,7 @@ SCRIPT = {
         # distinguishes the message itself from the answers that name it.
         {"when": {"any": r"/((?:rule|task)-[0-9]+:)[\s\S]*\1/"}, "reply": [{"text": "SEEN TWICE: " + SEEN}]},
         {
-            "when": {"text": "Summarize the conversation above."},
+            "when": {"text": "Summarize the conversation above"},
             "reply": [{"text": "Facts: <<find /fact-[0-9]+/>>"}],
         },
         {"when": {"text": "ids"}, "reply": [{"text": "<<find /file-[0-9a-z]{8}/>>"}]},

@@ -11,7 +11,7 @@ FACTS = {
     4: "Our lead engineer is Marta Kowalski.",
     8: "The deadline is the 14th of March.",
 }
-TURNS = 14
+TURNS = 17
 THRESHOLD = 1600
 
 

@@ -143,7 +143,8 @@ class ProviderAdapter(ABC):
         `params` are bound to the prompt for this evaluation. `resources` are available to tools and take precedence
         over the resources of sections. `bus` is an additional dispatcher that receives the events.
 
-        Each evaluation starts a new conversation: the session records events, it holds no chat history.
+        Each evaluation starts a new conversation: the session records events, it holds no chat history. An adapter
+        that compacts, such as `OpenAIAdapter(compaction=…)`, continues the conversation of the session instead.
         With `parse_output=False` the answer's text is left as it is, and `output` is None.
         """
         if not isinstance(prompt, Prompt):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be unchecked

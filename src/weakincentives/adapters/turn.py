@@ -78,7 +78,8 @@ class ModelReply:
     """The reply to one model request. `items` are the provider's items, to be sent again unchanged.
 
     `final_text` is the part of `text` that is the final answer, if that is not all of it. `error` ends the evaluation
-    after the rest of the reply has been recorded.
+    after the rest of the reply has been recorded. `other_usage` is the usage of requests that the adapter sent besides,
+    such as compactions; the adapter records it in the budget tracker itself.
     """
 
     text: str | None = None
@@ -89,6 +90,7 @@ class ModelReply:
     items: tuple[object, ...] = ()
     citations: tuple[object, ...] = ()
     error: PromptEvaluationError | None = None
+    other_usage: TokenUsage = field(default_factory=TokenUsage)
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +222,7 @@ def agent_loop(
         for item in (*reply.native_calls, reply):
             yield Record(item, turn)
         turn += 1
-        usage += reply.usage
+        usage += reply.usage + reply.other_usage
         text = reply.text
         citations += reply.citations
         history = history.appended(reply)

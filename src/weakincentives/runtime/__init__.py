@@ -11,7 +11,10 @@ from __future__ import annotations
 
 from weakincentives.runtime.dispatcher import Dispatcher, DispatchResult, InProcessDispatcher, NullDispatcher
 from weakincentives.runtime.events import (
+    CompactionRebuilt,
+    CompactionUnavailable,
     ContainerRecreated,
+    ContextCompacted,
     ModelProgress,
     ModelResponded,
     PromptExecuted,
@@ -37,7 +40,10 @@ from weakincentives.runtime.transcript import Transcript, TranscriptEntry
 __all__ = [
     "Append",
     "Clear",
+    "CompactionRebuilt",
+    "CompactionUnavailable",
     "ContainerRecreated",
+    "ContextCompacted",
     "DispatchResult",
     "Dispatcher",
     "InProcessDispatcher",

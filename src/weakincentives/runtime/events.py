@@ -14,7 +14,11 @@ from weakincentives.prompt import PromptDescriptor, ToolResult
 from weakincentives.runtime.dispatcher import InProcessDispatcher, InProcessEventBus, NullDispatcher, NullEventBus
 
 __all__ = [
+    "CompactionMode",
+    "CompactionRebuilt",
+    "CompactionUnavailable",
     "ContainerRecreated",
+    "ContextCompacted",
     "DeltaKind",
     "InProcessDispatcher",
     "InProcessEventBus",
@@ -32,6 +36,8 @@ __all__ = [
 
 DeltaKind: TypeAlias = Literal["reasoning", "text", "code", "arguments", "output"]
 Origin: TypeAlias = Literal["client", "provider"]
+CompactionMode: TypeAlias = Literal["server", "client"]
+"""Whether the provider compacted while it answered a request, or the client called the compaction endpoint."""
 
 
 def _event_id() -> str:
@@ -184,3 +190,43 @@ class WorkspaceSynced(_Event):
             "lost": len(self.lost),
         }
         return ", ".join(f"{count} {what}" for what, count in counts.items() if count) or "no files"
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContextCompacted(_Event):
+    """A compaction replaced the history of a conversation by a shorter window.
+
+    `tokens_before` are the input tokens of the last request before it; `tokens_after` is an estimate. `usage` is the
+    cost of the compaction request; with mode "server" the response includes it, and `usage` is zero.
+    """
+
+    mode: CompactionMode
+    tokens_before: int
+    tokens_after: int
+    compaction_count: int
+    items_before: int
+    items_after: int
+    usage: TokenUsage = field(default_factory=TokenUsage)
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionRebuilt(_Event):
+    """The provider could not decrypt an item of the window, which was rebuilt from the plain transcript.
+
+    `items` is the length of the new window. `truncated`: the transcript was too long and could not be compacted
+    again, so that its oldest part is missing.
+    """
+
+    reason: str
+    items: int
+    truncated: bool = False
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionUnavailable(_Event):
+    """The server supports neither form of compaction: the history is no longer compacted. Dispatched once."""
+
+    reason: str

@@ -2,7 +2,8 @@
 
 A session stores dispatched events, and state that reducers derive from them, in slices: tuples of dataclasses keyed
 by type. It holds no conversation: a second `evaluate` with the same session starts a new chat and does not see the
-messages of the first. It shares the state of the slices, such as opened sections and what tools stored.
+messages of the first, unless the adapter compacts and keeps its window in a slice. It shares the state of the slices,
+such as opened sections and what tools stored.
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ from weakincentives.errors import ReducerError, SessionError
 from weakincentives.prompt import SupportsDataclass
 from weakincentives.runtime.dispatcher import Dispatcher, DispatchResult, InProcessDispatcher
 from weakincentives.runtime.events import (
+    CompactionRebuilt,
+    CompactionUnavailable,
     ContainerRecreated,
+    ContextCompacted,
     ModelResponded,
     PromptExecuted,
     PromptRendered,
@@ -36,7 +40,11 @@ E = TypeVar("E")
 _Reducers: TypeAlias = list[tuple[type, Reducer[Any, Any]]]
 
 _TRANSCRIPT_TYPES: tuple[type, ...] = (PromptRendered, ModelResponded, ToolInvoked, PromptExecuted)
-_LOG_TYPES: tuple[type, ...] = (*_TRANSCRIPT_TYPES, ContainerRecreated, TransferProgress, WorkspaceSynced)
+_LOG_TYPES: tuple[type, ...] = (
+    *_TRANSCRIPT_TYPES,
+    *(ContainerRecreated, TransferProgress, WorkspaceSynced),
+    *(ContextCompacted, CompactionRebuilt, CompactionUnavailable),
+)
 
 _logger = logging.getLogger(__name__)
 

@@ -189,3 +189,13 @@ def test_reply_with_error_is_recorded_before_the_loop_ends():
     with pytest.raises(PromptEvaluationError) as caught:
         loop.send(None)
     assert caught.value is error
+
+
+def test_usage_of_other_requests_is_part_of_the_result():
+    loop = agent_loop(rendered(), limits=LIMITS)
+    next(loop)
+    loop.send(ModelReply(text="Done.", usage=TokenUsage(5, 1), other_usage=TokenUsage(20, 2)))
+    with pytest.raises(StopIteration) as stop:
+        loop.send(None)
+
+    assert stop.value.value.usage == TokenUsage(25, 3)

@@ -4,7 +4,16 @@ from dataclasses import MISSING, fields
 from pathlib import Path
 
 from weakincentives.prompt import ToolResult
-from weakincentives.runtime import ContainerRecreated, Session, TransferProgress, WorkspaceSynced, events
+from weakincentives.runtime import (
+    CompactionRebuilt,
+    CompactionUnavailable,
+    ContainerRecreated,
+    ContextCompacted,
+    Session,
+    TransferProgress,
+    WorkspaceSynced,
+    events,
+)
 from weakincentives.runtime.events import ModelResponded, PromptExecuted, PromptRendered, ToolInvoked
 
 
@@ -56,3 +65,21 @@ def test_container_and_workspace_events_are_logs():
     assert len(session.transcript()) == 0
     assert (events[1].done, events[2].render()) == (True, "2 added, 1 lost")
     assert WorkspaceSynced(container_id=None, directory=Path("x")).render() == "no files"
+
+
+def test_compaction_events_are_logs():
+    session = Session()
+    before = session.snapshot()
+    dispatched = [
+        ContextCompacted(
+            mode="client", tokens_before=9, tokens_after=3, compaction_count=1, items_before=5, items_after=2
+        ),
+        CompactionRebuilt(reason="the key was rotated", items=4),
+        CompactionUnavailable(reason="no endpoint"),
+    ]
+    for event in dispatched:
+        session.dispatch(event)
+    session.restore(before)
+
+    assert [session[type(event)].all() for event in dispatched] == [(event,) for event in dispatched]
+    assert len(session.transcript()) == 0

@@ -114,9 +114,11 @@ async def open_history(
     if model.encrypts_reasoning:
         whole, opened = ([_without_own_seal(item, sealer) for item in part] for part in (whole, opened))
     last = _last_own([*whole, *opened], sealer)
-    if last is None:
-        if not reads_foreign and (foreign := next((item for item in whole if _is_foreign(item, sealer)), None)):
+    if not reads_foreign:  # those of this request were checked above; a stored one may need a key that was dropped
+        visible = whole if last is None else whole[last + 1 :]
+        if (foreign := next((item for item in visible if _is_foreign(item, sealer)), None)) is not None:
             raise invalid_encrypted_content(foreign.id, _UNDECRYPTABLE)
+    if last is None:
         return OpenedHistory(whole, opened)
     split = last - len(whole)
     window = _window([*whole, *opened][: last + 1], sealer)
@@ -146,20 +148,35 @@ def _is_foreign(item: Item, sealer: TenantSealer) -> bool:
 
 
 def _window(history: Sequence[Item], sealer: TenantSealer) -> list[Item]:
-    """The items that a model sees in place of a history that ends with a compaction item."""
+    """The items that a model sees in place of a history that ends with a compaction item.
+
+    If the client keeps the history, messages that the compaction has not seen stay, and instructions that the client
+    sends again replace those of the window: it may have changed them.
+    """
     item = history[-1]
     _, window = sealer.open(item, cast("GivenCompaction", item.known).encrypted_content, SealedWindow)
-    added: list[Item] = []
-    if window.known_messages is not None:
-        known = frozenset(window.known_messages)
-        added = [item for item in history[:-1] if is_request_message(item) and message_digest(item) not in known]
-    return [*added, *map(items.read, window.items)]
+    opened = [items.read(raw) for raw in window.items]
+    if window.known_messages is None:
+        return opened
+    known = frozenset(window.known_messages)
+    messages = [item for item in history[:-1] if is_request_message(item)]
+    added = [item for item in messages if _is_instruction(item) or message_digest(item) not in known]
+    if any(map(_is_instruction, added)):
+        opened = [item for item in opened if not _is_instruction(item)]
+    return [*added, *opened]
 
 
 def _without_repeated(window: Sequence[Item], later: Sequence[Item]) -> list[Item]:
-    """The window without the instructions that follow it again."""
+    """The window without instructions, and calls that wait for their output, that follow it again."""
     repeated = {message_digest(item) for item in later if _is_instruction(item)}
-    return [item for item in window if not (_is_instruction(item) and message_digest(item) in repeated)]
+    calls = {item.call_id for item in later if item.call_id and item.type.endswith("_call")}
+    calls -= {item.call_id for item in window if item.type.endswith("_call_output")}
+    return [
+        item
+        for item in window
+        if not (_is_instruction(item) and message_digest(item) in repeated)
+        and not (item.type.endswith("_call") and item.call_id in calls)
+    ]
 
 
 def _open_given(item: Item, sealer: TenantSealer, model: ChosenModel, *, reads_foreign: bool) -> Item:

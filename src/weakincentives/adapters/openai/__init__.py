@@ -1,9 +1,10 @@
 """OpenAI adapter: evaluates prompts with the Responses API of OpenAI or of a compatible server.
 
 adapter        `OpenAIAdapter`
-config         configuration of model, client, container and hosted tools
+config         configuration of model, client, container, compaction and hosted tools
 responses/     requests, history, tool parameters, parsing and streaming (`conversation` is one evaluation)
 native_tools/  provider-run tools, one module each
+compaction/    `CompactionManager` and `CompactionState`: shorter windows for long conversations
 containers/    `ContainerFilesystem`, `ContainerManager`, and the `ContainerSource` protocol
 workspace      `OpenAIContainerWorkspaceSection`: host files in a container
 uploads        `host_mounts` of code interpreter
@@ -23,7 +24,10 @@ from weakincentives.adapters.openai.citations import (
     citations,
     download,
 )
+from weakincentives.adapters.openai.compaction.manager import CompactionManager
+from weakincentives.adapters.openai.compaction.state import CompactionState, TranscriptItem
 from weakincentives.adapters.openai.config import (
+    CompactionConfig,
     ContainerConfig,
     OpenAIClientConfig,
     OpenAIHostedToolsConfig,
@@ -55,7 +59,7 @@ from weakincentives.adapters.openai.native_tools.code_interpreter_tool import (
     OpenAICodeInterpreterTool,
 )
 from weakincentives.adapters.openai.workspace import OpenAIContainerWorkspaceSection
-from weakincentives.errors import ContainerExpiredError
+from weakincentives.errors import CompactionError, ContainerExpiredError
 
 __all__ = [
     "ApplyPatchConfig",
@@ -64,6 +68,10 @@ __all__ = [
     "CodeInterpreterCall",
     "CodeInterpreterConfig",
     "CodeInterpreterResult",
+    "CompactionConfig",
+    "CompactionError",
+    "CompactionManager",
+    "CompactionState",
     "ContainerConfig",
     "ContainerExpiredError",
     "ContainerFile",
@@ -89,6 +97,7 @@ __all__ = [
     "OpenAIShellSection",
     "OpenAIWebSearchSection",
     "ShellConfig",
+    "TranscriptItem",
     "UrlCitation",
     "WebSearchConfig",
     "citations",

@@ -10,12 +10,21 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from weakincentives.adapters.core import DEFAULT_MAX_TURNS, Connection, Evaluation, ProviderAdapter
 from weakincentives.adapters.openai.citations import FileCitation, download
-from weakincentives.adapters.openai.config import OpenAIClientConfig, OpenAIHostedToolsConfig, OpenAIModelConfig
+from weakincentives.adapters.openai.compaction.manager import CompactionManager, RequestLimits
+from weakincentives.adapters.openai.compaction.state import ConversationLock
+from weakincentives.adapters.openai.compaction.support import ServerSupport
+from weakincentives.adapters.openai.config import (
+    CompactionConfig,
+    OpenAIClientConfig,
+    OpenAIHostedToolsConfig,
+    OpenAIModelConfig,
+)
 from weakincentives.adapters.openai.native_tools.capability import PROVIDER
 from weakincentives.adapters.openai.native_tools.code_interpreter_tool import ContainerFile
 from weakincentives.adapters.openai.responses.conversation import ResponsesConversation
@@ -30,6 +39,7 @@ from weakincentives.adapters.retry import ThrottlePolicy, with_backoff
 from weakincentives.adapters.turn import ToolChoice
 from weakincentives.clock import SYSTEM_CLOCK, Clock
 from weakincentives.errors import ProviderFault
+from weakincentives.runtime import Session
 
 if TYPE_CHECKING:
     from openai import OpenAI
@@ -38,11 +48,19 @@ AnyToolChoice: TypeAlias = ToolChoice | Mapping[str, Any]
 """A `ToolChoice`, or the API's own form: `{"type": "function", "name": …}`, `{"type": "code_interpreter"}`, …"""
 
 
+_COMPACTION_PARAMETERS = ("instructions", "prompt_cache_key", "service_tier")
+"""Parameters of responses that the compaction endpoint takes too."""
+
+_MANAGED_PARAMETERS = ("context_management", "previous_response_id", "conversation")
+"""Parameters of `extra` that contradict compaction, which sends the whole window with every request."""
+
+
 class OpenAIAdapter(ProviderAdapter):
     """Evaluates prompts with a model behind the Responses API.
 
     Give either a `client` of OpenAI's SDK, or a `client_config` to create one; without both, a client is created from
-    the environment on first use. `hosted_tools` are added to the tools of every prompt.
+    the environment on first use. `hosted_tools` are added to the tools of every prompt. With `compaction`, evaluations
+    continue the conversation of their session, and long histories are compacted; None turns both off.
 
     `close`, or the end of a `with` block, closes a client that was created here; it does not close a `client` that was
     given. Clean up a workspace that uses this client before.
@@ -58,6 +76,7 @@ class OpenAIAdapter(ProviderAdapter):
         client_config: OpenAIClientConfig | None = None,
         client: OpenAI | None = None,
         hosted_tools: OpenAIHostedToolsConfig | None = None,
+        compaction: CompactionConfig | None = None,
         tool_choice: AnyToolChoice = "auto",
         max_turns: int = DEFAULT_MAX_TURNS,
         throttle: ThrottlePolicy | None = None,
@@ -73,7 +92,9 @@ class OpenAIAdapter(ProviderAdapter):
         if inspect.iscoroutinefunction(getattr(client, "post", None)):
             raise ValueError("client is asynchronous, and evaluations are not: give an openai.OpenAI")
         self.model = model
-        self.model_config = model_config or OpenAIModelConfig()
+        self.model_config = _resolve_config(model_config or OpenAIModelConfig(), compaction)
+        self.compaction = compaction
+        self._support: dict[str, ServerSupport] = {}  # by base URL
         self.native_tools = hosted_tools.declarations() if hosted_tools else ()
         self._wire_tool_choice = wire_choice  # in the API's own form; it takes precedence over `tool_choice`
         self._sdk = SdkClient(client, client_config)
@@ -101,12 +122,38 @@ class OpenAIAdapter(ProviderAdapter):
             raise evaluation.error(str(error)) from error
 
     def connect(self, evaluation: Evaluation) -> Connection:
-        conversation = ResponsesConversation(evaluation, self._sdk, self.model, self.model_config)
+        conversation = ResponsesConversation(
+            evaluation, self._sdk, self.model, self.model_config, self._compaction_manager(evaluation)
+        )
+        self._open_client(evaluation)
+        return conversation
+
+    def _open_client(self, evaluation: Evaluation) -> OpenAI:
         try:
-            self._sdk.open()
+            return self._sdk.open()
         except ProviderFault as fault:
             raise evaluation.error(f"no client could be created: {fault}") from fault
-        return conversation
+
+    def _compaction_manager(self, evaluation: Evaluation) -> CompactionManager | None:
+        """The manager of the session's conversation, or of a separate one if another evaluation continues that."""
+        if self.compaction is None or not self.compaction.enabled:
+            return None
+        session, limits = evaluation.session, evaluation.limits
+        conversation = session.shared(ConversationLock, ConversationLock, reuse=lambda _: True)
+        if conversation.lock.acquire(blocking=False):
+            evaluation.cleanup.callback(conversation.lock.release)
+        else:
+            session = Session(dispatcher=session.dispatcher)
+        parameters = self.model_config.parameters()
+        return CompactionManager(
+            self._sdk,
+            self.compaction,
+            session,
+            model=self.model,
+            parameters={name: parameters[name] for name in _COMPACTION_PARAMETERS if name in parameters},
+            limits=RequestLimits(self.throttle, self.clock, limits.deadline, limits.tracker),
+            support=self._support.setdefault(str(self._open_client(evaluation).base_url), ServerSupport()),
+        )
 
     def download(self, citation: ContainerFile | FileCitation, dest: str | os.PathLike[str]) -> Path:
         """Write a cited file to `dest`, or into it if that is a directory.
@@ -129,3 +176,18 @@ class OpenAIAdapter(ProviderAdapter):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _resolve_config(config: OpenAIModelConfig, compaction: CompactionConfig | None) -> OpenAIModelConfig:
+    """The model configuration together with compaction; `ValueError` if they contradict each other."""
+    if compaction is None:
+        return config
+    if not isinstance(compaction, CompactionConfig):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be unchecked
+        raise TypeError(f"compaction must be a CompactionConfig or None, not {compaction!r}")
+    if taken := [name for name in _MANAGED_PARAMETERS if name in config.extra]:
+        raise ValueError(f"extra cannot hold {taken[0]!r} together with compaction, which sends the whole window")
+    if not compaction.zdr_mode:
+        return config
+    if config.store:
+        raise ValueError("OpenAIModelConfig(store=True) contradicts zdr_mode=True: remove one of them")
+    return replace(config, store=False)

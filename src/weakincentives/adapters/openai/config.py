@@ -1,4 +1,4 @@
-"""Configuration of the OpenAI adapter: model parameters, client, container, and tools for every prompt."""
+"""Configuration of the OpenAI adapter: model parameters, client, container, compaction, tools for every prompt."""
 
 from __future__ import annotations
 
@@ -19,6 +19,10 @@ _PLAIN_PARAMETERS = (
     *("service_tier", "prompt_cache_key", "safety_identifier", "store"),
 )
 """The fields of `OpenAIModelConfig` that are sent unchanged, under the same names."""
+
+
+MIN_COMPACT_THRESHOLD = 1000
+"""The smallest `compact_threshold` that the API takes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,6 +116,44 @@ class ContainerConfig:
             raise ValueError(f"expires_after is in minutes, at least 1, not {self.expires_after!r}")
         if self.container_id is not None and not self.container_id.strip():
             raise ValueError("container_id is empty: give the id of a container, or None to have one created")
+
+
+@dataclass(frozen=True)
+class CompactionConfig:
+    """Context compaction: a long history is replaced by a shorter window with an encrypted summary.
+
+    The evaluations of a session are one conversation: each continues the window of the one before.
+
+    `threshold_tokens`: compact when the input of a request has more tokens. With `enabled=False` nothing is compacted
+    or continued, and only `zdr_mode` applies.
+    `zdr_mode` is zero data retention: `store=false` with every request, so that the provider keeps nothing; reasoning
+    is sent back encrypted.
+    `mode="server"` has the provider compact while it answers (`context_management`), "client" calls the endpoint
+    `/responses/compact`, and "auto" uses the first of them that the server supports.
+    `model` is the model that compacts; by default the adapter's.
+    """
+
+    enabled: bool = True
+    threshold_tokens: int = 100_000
+    zdr_mode: bool = False
+    mode: Literal["auto", "server", "client"] = "auto"
+    model: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("enabled", "zdr_mode"):
+            if not isinstance(getattr(self, name), bool):
+                raise TypeError(f"{name} must be True or False, not {getattr(self, name)!r}")
+        tokens = self.threshold_tokens
+        if type(tokens) is not int:
+            raise TypeError(f"threshold_tokens must be a whole number of tokens, not {tokens!r}")
+        if tokens < MIN_COMPACT_THRESHOLD:
+            raise ValueError(f"threshold_tokens must be at least {MIN_COMPACT_THRESHOLD}, not {tokens!r}")
+        if self.mode not in ("auto", "server", "client"):
+            raise ValueError(f"mode must be 'auto', 'server' or 'client', not {self.mode!r}")
+        if self.model is not None and not isinstance(self.model, str):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be unchecked
+            raise TypeError(f"model must be the name of a model or None, not {self.model!r}")
+        if self.model is not None and not self.model.strip():
+            raise ValueError("model is empty: name the model that compacts, or None for the adapter's")
 
 
 @dataclass(frozen=True)

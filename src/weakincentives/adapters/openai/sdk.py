@@ -63,7 +63,7 @@ class SdkClient:
         if client is not None and self._given is None:
             client.close()
 
-    def send(self, body: bytes, *, timeout: float | None, on_delta: OnDelta | None = None) -> Wire:
+    def send(self, body: bytes, *, timeout: float | None, on_delta: OnDelta | None = None, path: str = PATH) -> Wire:
         """Post a request and return the response. Raises `ProviderFault` or `MalformedResponse`.
 
         With `on_delta` the request asks for a stream, and `on_delta` is called with every piece.
@@ -75,7 +75,7 @@ class SdkClient:
         response_type = http_library().Response
         end = None if timeout is None else time.monotonic() + timeout
         with translate_errors():
-            response: Any = client.post(PATH, content=body, cast_to=response_type, options=cast("Any", options))
+            response: Any = client.post(path, content=body, cast_to=response_type, options=cast("Any", options))
         _logger.debug("status %s, request id %s", response.status_code, response.headers.get("x-request-id"))
         if on_delta is None:
             return as_object(decode_json(response.content), "the answer")

@@ -22,13 +22,17 @@ Wire: TypeAlias = dict[str, Any]
 Role: TypeAlias = Literal["user", "developer", "system"]
 
 PATH = "/responses"
+COMPACT_PATH = "/responses/compact"
+COUNT_PATH = "/responses/input_tokens"
 MESSAGE = "message"
 FUNCTION_CALL = "function_call"
 REASONING = "reasoning"
+COMPACTION = "compaction"
+CONTEXT_MANAGEMENT = "context_management"
 OUTPUT_SUFFIX = "_output"
 FINAL_PHASE = "final_answer"
 
-_BAD_REQUEST, _NOT_FOUND = 400, 404
+_BAD_REQUEST, _FORBIDDEN, _NOT_FOUND, _UNPROCESSABLE = 400, 403, 404, 422
 
 STREAM_HEADERS: Final = {"X-Stainless-Raw-Response": "stream"}
 """Headers that make the SDK return the body unread."""
@@ -83,11 +87,38 @@ def rejected_tool_index(payload: object) -> int | None:
     return int(found[1]) if found else None
 
 
+def error_code(payload: object) -> str:
+    """The `code` of an error; empty if there is none."""
+    code = cast("Wire", payload).get("code") if isinstance(payload, dict) else None
+    return code if isinstance(code, str) else ""
+
+
+def rejects_parameter(status: int | None, payload: object, name: str) -> bool:
+    """Whether an error refuses a request parameter, by its `param`, or by its message if it has no `param`."""
+    if status not in (_BAD_REQUEST, _UNPROCESSABLE) or not isinstance(payload, dict):
+        return False
+    error = cast("Wire", payload)
+    param = error.get("param")
+    if isinstance(param, str) and param:
+        return re.match(rf"(body\.)?{re.escape(name)}\b", param) is not None
+    return re.search(rf"\b{re.escape(name)}\b", str(error.get("message") or error.get("detail") or "")) is not None
+
+
 def is_container_expired(status: int | None, text: str, container_id: str) -> bool:
     """Whether an error means that a container expired. The API has no error code for it."""
     lowered = text.lower()
     return (status == _BAD_REQUEST and ("container is expired" in lowered or "expected container_id" in lowered)) or (
         status in (_BAD_REQUEST, _NOT_FOUND) and container_id in text
+    )
+
+
+def is_zero_retention_refusal(status: int | None, text: str) -> bool:
+    """Whether an error refuses a container because of zero data retention. The API has no error code for it."""
+    lowered = text.lower()
+    return status in (_BAD_REQUEST, _FORBIDDEN, _NOT_FOUND) and (
+        "zero data retention" in lowered
+        or re.search(r"\bzdr\b", lowered) is not None
+        or ("container" in lowered and re.search(r"not (available|supported|allowed|enabled)", lowered) is not None)
     )
 
 

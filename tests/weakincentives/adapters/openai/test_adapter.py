@@ -20,6 +20,7 @@ from weakincentives.adapters import NamedTool
 from weakincentives.adapters.openai import (
     AutoContainerConfig,
     CodeInterpreterConfig,
+    CompactionConfig,
     ContainerFileCitation,
     ExistingContainerRef,
     FileSearchConfig,
@@ -341,3 +342,48 @@ def test_adapter_is_reusable_and_thread_safe():
     with responses_api(*[DONE] * 8) as api, ThreadPoolExecutor(4) as pool:
         adapter = api.adapter()
         assert list(pool.map(one, [api] * 8)) == ["Done."] * 8
+
+
+# ── compaction ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("name", ["context_management", "previous_response_id", "conversation"])
+def test_extra_parameters_that_contradict_compaction_are_refused(name):
+    config = OpenAIModelConfig(extra={name: "x"})
+    with pytest.raises(ValueError, match=f"extra cannot hold '{name}' together with compaction"):
+        OpenAIAdapter(model="m", model_config=config, compaction=CompactionConfig())
+    assert OpenAIAdapter(model="m", model_config=config).compaction is None
+
+
+def test_zdr_mode_sets_store_and_refuses_store_true():
+    zdr = CompactionConfig(zdr_mode=True, enabled=False)
+
+    assert OpenAIAdapter(model="m", compaction=zdr).model_config.store is False
+    assert OpenAIAdapter(model="m", compaction=CompactionConfig()).model_config.store is None
+    with pytest.raises(ValueError, match=r"store=True\) contradicts zdr_mode=True"):
+        OpenAIAdapter(model="m", model_config=OpenAIModelConfig(store=True), compaction=zdr)
+    with pytest.raises(TypeError, match="compaction must be a CompactionConfig or None, not True"):
+        OpenAIAdapter(model="m", compaction=True)  # pyright: ignore[reportArgumentType] - the point
+
+
+def test_compaction_without_an_api_key_is_reported_before_any_request(monkeypatch):
+    for name in ("OPENAI_API_KEY", "OPENAI_ADMIN_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(PromptEvaluationError, match="no client could be created"):
+        OpenAIAdapter(model="m", compaction=CompactionConfig()).evaluate(prompt(), session=Session())
+
+
+def test_parameters_of_the_model_are_sent_to_the_compaction_endpoint():
+    config = OpenAIModelConfig(
+        prompt_cache_key="k", service_tier="flex", temperature=0.1, extra={"instructions": "Be kind."}
+    )
+    usage = {"input_tokens": 5000, "output_tokens": 1, "total_tokens": 5001}
+    with responses_api(response(message("Hi."), usage=usage)) as api:
+        sealed = {"id": "cmp_1", "type": "compaction", "encrypted_content": "sealed"}
+        api.routes["POST /responses/compact"] = lambda _: FakeResponse({"output": [sealed]})
+        compaction = CompactionConfig(threshold_tokens=1000, mode="client")
+        api.adapter(model_config=config, compaction=compaction).evaluate(prompt(), session=Session())
+
+    body = api.requests[-1].body
+    assert body.pop("input")[-1]["content"][0]["text"] == "Hi."
+    assert body == {"model": "a-model", "prompt_cache_key": "k", "service_tier": "flex", "instructions": "Be kind."}

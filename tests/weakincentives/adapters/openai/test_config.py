@@ -4,6 +4,7 @@ import pytest
 
 from weakincentives.adapters.openai import (
     CodeInterpreterConfig,
+    CompactionConfig,
     ContainerConfig,
     FileSearchConfig,
     McpConfig,
@@ -103,3 +104,28 @@ def test_default_memory_of_workspace_is_4g_and_of_tool_1g():
 def test_invalid_container_config_is_refused(given, expected):
     with pytest.raises(ValueError, match=expected):
         ContainerConfig(**given)
+
+
+def test_compaction_defaults():
+    config = CompactionConfig()
+
+    assert (config.enabled, config.threshold_tokens, config.zdr_mode, config.mode) == (True, 100_000, False, "auto")
+    assert CompactionConfig(threshold_tokens=1000) == CompactionConfig(True, 1000)
+
+
+@pytest.mark.parametrize(
+    "fields, kind, expected",
+    [
+        ({"threshold_tokens": 999}, ValueError, "threshold_tokens must be at least 1000, not 999"),
+        ({"threshold_tokens": 5000.0}, TypeError, "threshold_tokens must be a whole number of tokens, not 5000.0"),
+        ({"threshold_tokens": True}, TypeError, "threshold_tokens must be a whole number"),
+        ({"mode": "fast"}, ValueError, "mode must be 'auto', 'server' or 'client', not 'fast'"),
+        ({"enabled": "yes"}, TypeError, "enabled must be True or False, not 'yes'"),
+        ({"zdr_mode": None}, TypeError, "zdr_mode must be True or False, not None"),
+        ({"model": 5}, TypeError, "model must be the name of a model or None, not 5"),
+        ({"model": " "}, ValueError, "model is empty"),
+    ],
+)
+def test_wrong_compaction_values_are_refused(fields, kind, expected):
+    with pytest.raises(kind, match=expected):
+        CompactionConfig(**fields)

@@ -104,3 +104,42 @@ def test_rejected_tool_index_is_read_from_param(payload, number):
 )
 def test_expired_container_errors_are_recognized(status, text, gone):
     assert wire.is_container_expired(status, text, "cntr_1") is gone
+
+
+@pytest.mark.parametrize(
+    "status, payload, expected",
+    [
+        (400, {"param": "context_management", "message": "?"}, True),
+        (400, {"param": "context_management[0].type"}, True),
+        (422, {"param": "body.context_management"}, True),
+        (400, {"param": "input", "message": "context_management is fine"}, False),
+        (400, {"param": None, "message": "Unknown parameter: 'context_management'."}, True),
+        (422, {"detail": [{"loc": ["body", "context_management"]}]}, True),
+        (400, {"message": "no_context_management_here"}, False),
+        (500, {"param": "context_management"}, False),
+        (400, "context_management", False),
+        (None, None, False),
+    ],
+)
+def test_refused_parameters_are_recognised(status, payload, expected):
+    assert wire.rejects_parameter(status, payload, "context_management") is expected
+
+
+def test_error_code_of_any_payload():
+    assert wire.error_code({"code": "x"}) == "x"
+    assert [wire.error_code(payload) for payload in ({"code": 5}, {}, None, "text")] == [""] * 4
+
+
+@pytest.mark.parametrize(
+    "status, text, expected",
+    [
+        (400, "Not available under Zero Data Retention.", True),
+        (403, "Containers are not enabled for this organization.", True),
+        (404, "No containers: ZDR.", True),
+        (400, "Container is expired.", False),
+        (400, "Unknown parameter: container.", False),
+        (500, "zero data retention", False),
+    ],
+)
+def test_refusals_because_of_zero_data_retention(status, text, expected):
+    assert wire.is_zero_retention_refusal(status, text) is expected

@@ -6,9 +6,12 @@ It is the adapter's `Connection`, created before anything is sent, and checks th
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from weakincentives.adapters.openai.compaction.conversation import ConversationCompactor
+from weakincentives.adapters.openai.compaction.manager import CompactionManager
+from weakincentives.adapters.openai.compaction.support import REPAIRABLE_CODES
 from weakincentives.adapters.openai.config import OpenAIModelConfig
 from weakincentives.adapters.openai.containers.source import ContainerSource, EvaluationScope
 from weakincentives.adapters.openai.native_tools.capability import ToolConfigError
@@ -29,6 +32,7 @@ from weakincentives.adapters.openai.wire import (
     as_object,
     get_str,
     is_container_expired,
+    is_zero_retention_refusal,
     json_schema,
     message,
     rejected_tool_index,
@@ -54,13 +58,20 @@ class _Toolset:
     rendered: RenderedPrompt[Any]
     params: ToolParams
     source: ContainerSource | None
-    heads: dict[tuple[ToolChoice, str | None], bytes] = field(default_factory=dict[Any, bytes])
+    heads: dict[tuple[ToolChoice, str | None, bool], bytes] = field(default_factory=dict[Any, bytes])
 
 
 class ResponsesConversation:
     """Sends the requests of one evaluation, each with the whole history."""
 
-    def __init__(self, evaluation: Evaluation, sdk: SdkClient, model: str, config: OpenAIModelConfig) -> None:
+    def __init__(
+        self,
+        evaluation: Evaluation,
+        sdk: SdkClient,
+        model: str,
+        config: OpenAIModelConfig,
+        manager: CompactionManager | None = None,
+    ) -> None:
         self._evaluation = evaluation
         self._sdk = sdk
         self._model = model
@@ -68,7 +79,7 @@ class ResponsesConversation:
         self._allowed = config.native_tools.get(model)
         self._prompt_name = evaluation.prompt.name
         self._uploads: Uploads | None = None
-        self._history = RequestHistory([message(config.prompt_role, evaluation.rendered.text)])
+        self._history, self._compactor = self._open_history(manager)
         self._prepare_tools(evaluation.rendered)
         self._container_id: str | None = None
 
@@ -77,8 +88,10 @@ class ResponsesConversation:
         self._history.append_new(request.history)
         if request.rendered is not self._tools.rendered:  # a section was opened, which added tools
             self._prepare_tools(request.rendered)
+        if self._compactor is not None:
+            self._compactor.before_request(request.turn, self._tools.params.wire)
         try:
-            response = self._exchange(request)
+            response = self._exchange_repairing(request)
         except ProviderFault as fault:
             if (explained := self._explain(fault)) is None:
                 raise
@@ -86,10 +99,24 @@ class ResponsesConversation:
         except MalformedResponse as error:
             raise self._response_error(f"the answer is not of the Responses API: {error}", None) from error
         try:
-            self._check_status(response)
-            return parse_response(response, self._tools.params, prompt_name=self._prompt_name)
+            reply = parse_response(response, self._tools.params, prompt_name=self._prompt_name)
         except MalformedResponse as error:
             raise self._response_error(f"the answer is not of the Responses API: {error}", response) from error
+        if self._compactor is None:
+            return reply
+        self._compactor.after_response(reply)
+        return replace(reply, other_usage=self._compactor.take_usage())
+
+    def _open_history(self, manager: CompactionManager | None) -> tuple[RequestHistory, ConversationCompactor | None]:
+        """The history of the first request: the prompt, after the window of the session if there is compaction."""
+        evaluation = self._evaluation
+        prompt = message(self._config.prompt_role, evaluation.rendered.text)
+        if manager is None:
+            return RequestHistory([prompt]), None
+        history = RequestHistory(manager.inject_encrypted_items([prompt]))
+        compactor = ConversationCompactor(manager, history, evaluation.limits)
+        evaluation.cleanup.callback(compactor.close)
+        return history, compactor
 
     # ── tools ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -136,11 +163,23 @@ class ResponsesConversation:
 
     # ── sending ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
+    def _exchange_repairing(self, request: ModelRequest) -> Wire:
+        """Send the conversation, again after each refusal that the compactor can repair."""
+        while True:
+            try:
+                response = self._exchange(request)
+                self._check_status(response)
+            except ProviderFault as fault:
+                if self._compactor is None or not self._compactor.repair(fault):
+                    raise
+            else:
+                return response
+
     def _exchange(self, request: ModelRequest) -> Wire:
         """Send the conversation; if the container expired, a second time with another container."""
         source, params = self._tools.source, self._tools.params
         if source is None:
-            return self._send(request, params, None)
+            return self._send_scrubbing(request)
         scope = EvaluationScope(self._sdk.client, self._evaluation.session, request.deadline)
         attempts_left = _MAX_CONTAINERS
         while True:
@@ -159,13 +198,29 @@ class ResponsesConversation:
                 self._report_used(source, container_id, scope, response)
                 return response
 
+    def _send_scrubbing(self, request: ModelRequest) -> Wire:
+        """Send the conversation; if containers of earlier evaluations expired, a second time without their ids."""
+        try:
+            return self._send(request, self._tools.params, None)
+        except ProviderFault as fault:
+            given = {one.capability.container_id(one.wire) for one in self._tools.params.native}
+            earlier = self._history.containers() - given if self._compactor is not None else set[str]()
+            named = {one for one in earlier if one in str(fault)} or earlier
+            expired = {one for one in named if is_container_expired(fault.status, str(fault), one)}
+            if not expired:
+                raise
+            _logger.info("containers %s of the history expired", ", ".join(sorted(expired)))
+            for container_id in expired:
+                self._history.scrub_container(container_id)
+        return self._send(request, self._tools.params, None)
+
     def _use_container(self, container_id: str, source: ContainerSource) -> None:
         """Rewrite calls in an earlier container as text, and add the section's note about a new one."""
         before, self._container_id = self._container_id, container_id
         if before == container_id:
             return
-        if before is not None:
-            self._history.scrub_container(before)
+        for earlier in self._history.containers() - {container_id}:  # also those of earlier evaluations
+            self._history.scrub_container(earlier)
         if note := source.container_note(replaced=before is not None):
             self._history.append(message("developer", note))
 
@@ -177,9 +232,10 @@ class ResponsesConversation:
             raise self._evaluation.error(f"the files of container {container_id} were not listed: {fault}") from fault
 
     def _send(self, request: ModelRequest, params: ToolParams, container_id: str | None) -> Wire:
-        key = (request.tool_choice, container_id)
+        extra = {} if self._compactor is None else self._compactor.parameters()
+        key = (request.tool_choice, container_id, bool(extra))
         if key not in self._tools.heads:
-            self._tools.heads[key] = encode_json(self._head(request, params))
+            self._tools.heads[key] = encode_json(self._head(request, params) | extra)
         seconds = None if request.deadline is None else request.deadline.remaining  # after the uploads of the head
         on_delta = self._evaluation.audit.notify_progress if self._config.stream else None
         return self._sdk.send(self._history.body(self._tools.heads[key]), timeout=seconds, on_delta=on_delta)
@@ -217,13 +273,19 @@ class ResponsesConversation:
         error = as_object(response.get("error") or {}, "error")
         code = get_str(error, "code")
         what = f"the response failed ({code or 'no code'}): {get_str(error, 'message') or 'no reason given'}"
-        if code in _RETRYABLE_CODES and not response.get("output"):  # calls that have run must not run twice
-            raise ProviderFault(what, status=_RETRYABLE_CODES[code], payload=error)
+        status = _RETRYABLE_CODES.get(code) or (400 if self._compactor and code in REPAIRABLE_CODES else None)
+        if status is not None and not response.get("output"):  # calls that have run must not run twice
+            raise ProviderFault(what, status=status, payload=error)
         raise self._response_error(what, response)
 
     def _explain(self, fault: ProviderFault) -> PromptEvaluationError | None:
         """The error that names the declaration which the server rejected; None for other faults."""
         native = self._tools.params.native
+        if self._config.store is False and is_zero_retention_refusal(fault.status, str(fault)):
+            return self._native_error(
+                f"containers are not available with zero data retention at this provider: {fault}. Run the code on the "
+                "client, with a shell that has no container, or use a server that keeps containers apart from the store"
+            )
         number = rejected_tool_index(fault.payload)
         index = -1 if number is None else number - len(self._tools.params.functions)
         if 0 <= index < len(native):

@@ -35,10 +35,30 @@ class RequestHistory:
         for item in items:
             self.append(item)
 
+    @property
+    def items(self) -> list[Wire]:
+        """A copy of the list of items."""
+        return list(self._items)
+
+    @property
+    def size(self) -> int:
+        """The bytes of the encoded items."""
+        return sum(map(len, self._encoded))
+
     def append(self, item: Wire) -> None:
         """Append an input item."""
         self._encoded.append(encode_json(item))
         self._items.append(item)
+
+    def append_items(self, items: Iterable[object]) -> None:
+        """Append the items of a response."""
+        for item in items:
+            self.append(item)  # pyright: ignore[reportArgumentType] - created by `parsing`
+
+    def replace(self, items: Iterable[Wire]) -> None:
+        """Replace all items, as a compaction does. Outputs of calls that are still open are appended as before."""
+        self._items = list(items)
+        self._encoded = [encode_json(item) for item in self._items]
 
     def append_new(self, history: SliceView[HistoryItem]) -> None:
         """Append the items that were added since the last call. A retried request adds none."""
@@ -51,8 +71,7 @@ class RequestHistory:
             self._seen += 1
 
     def _append_reply(self, reply: ModelReply) -> None:
-        for item in reply.items:
-            self.append(item)  # pyright: ignore[reportArgumentType] - created by `parsing`
+        self.append_items(reply.items)
         self._answers |= {call.call_id: call.format_output for call in reply.calls if isinstance(call, ClientRunCall)}
 
     def body(self, head: bytes) -> bytes:
@@ -80,8 +99,12 @@ class RequestHistory:
             else:
                 kept.append(item)
         if count:
-            self._items, self._encoded = kept, [encode_json(item) for item in kept]
+            self.replace(kept)
         return count
+
+    def containers(self) -> set[str]:
+        """The ids of the containers in which calls of the history ran."""
+        return {known for item in self._items if (known := _container_of(item)) is not None}
 
 
 def has_calls_in(container_id: str, response: Wire) -> bool:
@@ -116,9 +139,14 @@ def _function_output(output: ToolOutput) -> Wire:
 
 
 def _is_in_container(container_id: str, item: Wire) -> bool:
+    return container_id == _container_of(item)
+
+
+def _container_of(item: Wire) -> str | None:
     environment = item.get("environment")
     shell = environment.get("container_id") if isinstance(environment, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType] - any JSON
-    return container_id in (item.get("container_id"), shell)
+    known = item.get("container_id") or shell  # pyright: ignore[reportUnknownVariableType] - any JSON
+    return known if isinstance(known, str) else None
 
 
 def _as_text(item: Wire) -> str:

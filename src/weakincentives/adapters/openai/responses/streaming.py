@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeAlias
 
-from weakincentives.adapters.openai.wire import Wire, as_object, as_objects, decode_json, get_str
+from weakincentives.adapters.openai.wire import COMPACTION, Wire, as_object, as_objects, decode_json, get_str
 from weakincentives.errors import ProviderFault
 from weakincentives.runtime.events import DeltaKind
 
@@ -27,20 +27,34 @@ _DATA = b"data:"
 
 
 def read_stream(lines: Iterable[bytes], on_delta: OnDelta) -> Wire:
-    """The response in the final event. Raises `ProviderFault` if there is none, or `MalformedResponse`."""
+    """The response in the final event. Raises `ProviderFault` if there is none, or `MalformedResponse`.
+
+    A compaction item is encrypted again for each event; the one of `response.output_item.done` is kept.
+    """
     has_items = False
+    compactions: dict[str, Wire] = {}
     try:
         for event in _events(lines):
             kind = get_str(event, "type")
             if kind in _FINAL_EVENTS:
-                return as_object(event.get("response"), "response")
+                return _with_compactions(as_object(event.get("response"), "response"), compactions)
             has_items = has_items or kind == _ITEM_ADDED
             _report(event, kind, on_delta)
+            if kind == _ITEM_DONE and (item := as_object(event.get("item"), "item")).get("type") == COMPACTION:
+                compactions[get_str(item, "id")] = item
     except ProviderFault as fault:
         if has_items:
             fault.should_retry = False  # calls that have run must not run twice
         raise
     raise ProviderFault("the stream ended before the response was complete", should_retry=False if has_items else None)
+
+
+def _with_compactions(response: Wire, compactions: dict[str, Wire]) -> Wire:
+    if not compactions:
+        return response
+    output = as_objects(response.get("output"), "output")
+    kept = [compactions.get(get_str(item, "id"), item) if item.get("type") == COMPACTION else item for item in output]
+    return {**response, "output": kept}
 
 
 def _report(event: Wire, kind: str, on_delta: OnDelta) -> None:

@@ -141,3 +141,26 @@ def test_calls_in_a_container_are_found_by_its_id():
 
     assert [has_calls_in(f"cntr_{at}", {"output": [code, shell, text]}) for at in (1, 2, 3)] == [True, True, False]
     assert not has_calls_in("cntr_1", {})
+
+
+def test_replaced_history_takes_the_outputs_of_open_calls():
+    call = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"}
+    history = RequestHistory([message("user", "Hi.")])
+    view = SliceView[HistoryItem]().appended(ModelReply(items=(call,), calls=(ToolCall("c1", "f"),)))
+    history.append_new(view)
+    sealed = {"type": "compaction", "encrypted_content": "sealed"}
+
+    history.replace([sealed, call])
+    history.append_new(view.appended(ToolOutput("c1", "f", "done", success=True)))
+    history.append_items([message("user", "More.")])
+
+    output = {"type": "function_call_output", "call_id": "c1", "output": "done"}
+    assert history.items == items_of(history) == [sealed, call, output, message("user", "More.")]
+    assert history.size == len(history.body(b"{}")) - len(history.items) + 1 - len(b'{,"input":[]}')
+
+
+def test_containers_of_calls():
+    code = {"type": "code_interpreter_call", "container_id": "cntr_1"}
+    shell = {"type": "shell_call", "environment": {"type": "container_reference", "container_id": "cntr_2"}}
+
+    assert RequestHistory([code, shell, code, message("user", "cntr_3")]).containers() == {"cntr_1", "cntr_2"}

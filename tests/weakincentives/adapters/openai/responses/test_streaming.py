@@ -201,3 +201,22 @@ def test_deadline_ends_an_endless_stream():
         adapter = api.adapter(model_config=STREAM)
         with pytest.raises(DeadlineExceededError):
             adapter.evaluate(prompt(), session=Session(), deadline=Deadline.after(0.5))
+
+
+def test_compaction_items_are_those_of_the_done_events():
+    def sealed(item_id: str, content: str) -> dict[str, str]:
+        return {"id": item_id, "type": "compaction", "encrypted_content": content}
+
+    _, ended = read_events(
+        {"type": "response.output_item.added", "item": sealed("cmp_1", "added")},
+        {"type": "response.output_item.done", "item": sealed("cmp_1", "done")},
+        {
+            "type": "response.completed",
+            "response": {
+                "id": "resp_1",
+                "output": [message("Hi."), sealed("cmp_1", "final"), sealed("cmp_2", "final")],
+            },
+        },
+    )
+
+    assert ended["output"] == [message("Hi."), sealed("cmp_1", "done"), sealed("cmp_2", "final")]
