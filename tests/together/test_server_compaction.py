@@ -90,7 +90,9 @@ def test_new_instructions_before_the_item_are_seen(api):
     item = api.compact(input=[{"role": "developer", "content": "FACT-20"}, *history()])["output"][-1]
     new = {"role": "developer", "content": "FACT-30"}
 
-    assert text_of(api.create(input=[new, item, user("recall")])).split() == ["FACT-30", "FACT-20", "FACT-1", "FACT-2"]
+    assert text_of(api.create(input=[item, user("recall")])).split() == ["FACT-20", "FACT-1", "FACT-2"]
+    # They replace the instructions of the window, which are in the summary of this model only.
+    assert text_of(api.create(input=[new, item, user("recall")])).split() == ["FACT-30", "FACT-1", "FACT-20", "FACT-2"]
 
 
 def test_messages_that_an_earlier_compaction_replaced_do_not_come_back(api):
