@@ -120,6 +120,24 @@ async def test_instructions_that_are_sent_again_after_the_item_are_seen_once():
     assert await opened([], [item, rule, message("next")]) == raws([other, message("window"), rule, message("next")])
 
 
+async def test_instructions_of_a_client_that_keeps_the_history_replace_those_of_the_window():
+    old, new = message("Old rule.", "developer"), message("New rule.", "developer")
+    item = compaction(old, message("window"), known=[message_digest(old)])
+
+    assert await opened([], [new, item]) == raws([new, message("window")])
+    assert await opened([], [old, item]) == raws([old, message("window")])
+    assert await opened([], [item]) == raws([old, message("window")])
+
+
+async def test_an_open_call_that_is_sent_again_after_the_item_is_seen_once():
+    pair, waiting = [function_call("done"), function_output("done")], function_call("open")
+    item = compaction(message("window"), *pair, waiting)
+    later = [waiting, function_output("open")]
+
+    assert await opened([], [item, *later]) == raws([message("window"), *pair, *later])
+    assert await opened([], [item, *pair]) == raws([message("window"), *pair, waiting, *pair])
+
+
 async def test_triggers_of_earlier_requests_are_not_shown_to_a_model():
     trigger = items.read({"type": "compaction_trigger", "id": "cmp_0"})
 
@@ -237,6 +255,10 @@ async def test_foreign_items_are_refused_if_the_upstream_does_not_compact():
 
     assert "cmp_9" in (await refusal(FOREIGN, model=model)).message
     assert "cmp_9" in (await refusal(message("b"), before=(FOREIGN,), model=model)).message
+
+
+async def test_a_stored_foreign_item_after_an_own_one_is_refused():
+    assert "cmp_9" in (await refusal(before=(compaction(message("window")), message("a"), FOREIGN))).message
 
 
 async def test_a_replaced_foreign_item_of_the_store_does_no_harm():
