@@ -141,7 +141,9 @@ def _normalized(item: Item) -> Item:
     raw = item_without_secrets(item.raw)
     if item.type == "message" and isinstance(raw.get("content"), str):
         raw = {**raw, "status": "completed", "content": [_part(raw["role"], raw["content"])]}
-    if not isinstance(raw.get("id"), str) or not raw["id"]:
+    given_id = raw.get("id")
+    if not isinstance(given_id, str) or not given_id or (item.type == "message" and given_id.startswith("cmp_")):
+        # A message with the id of a compaction item would be taken for a summary.
         raw = {**raw, "id": new_id(_ID_PREFIXES.get(item.type, "msg_"))}
     return item if raw is item.raw else items.read({**raw, "type": item.type})
 

@@ -252,7 +252,8 @@ class ResponseRun:
 
     async def _write(self) -> None:
         has_answer = self.response.status in ("completed", "incomplete")
-        appended = [*(item.raw for item in self.context.given), *self.response.output] if has_answer else []
+        given = [item.raw for item in self.context.given if item.type != "compaction_trigger"]
+        appended = [*given, *self.response.output] if has_answer else []
         if self.is_stored:
             await self.store.finish_response(self.owner, self.response, appended=appended, events=self._final_frames)
         elif self.response.conversation is not None and appended:

@@ -259,3 +259,10 @@ async def test_outputs_of_calls_in_the_window_are_accepted_and_replaced_outputs_
     context = await load_context(CreateResponse(input=[sealed(sealer, call), lost]), US, store, sealer, MODEL)
     with pytest.raises(ApiError, match="call_id lost"):
         check_outputs(context)
+
+
+async def test_a_message_with_the_id_of_a_compaction_item_gets_another(store):
+    given = [{"role": "user", "id": "cmp_1", "content": "not a summary"}]
+    context = await load_context(CreateResponse(input=given), US, store, tenant_sealer(), MODEL)
+
+    assert context.given[0].raw["id"].startswith("msg_")

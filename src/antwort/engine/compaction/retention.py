@@ -1,8 +1,8 @@
 """Retention: what of a history stays verbatim in a compaction. Pure.
 
-Verbatim are all instructions, the newest user messages and the newest tool calls with their outputs (each within a
-budget), calls that wait for their output, the last call in each container, and the identifiers of containers and files.
-A call and its output are kept or dropped together.
+Verbatim are all instructions, the first and the newest user messages and the newest tool calls with their outputs (each
+within a budget), calls that wait for their output, the last call in each container, and the identifiers of containers
+and files. A call and its output are kept or dropped together.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ _ID_RE = re.compile(
     r"(?P<id>cntr_[0-9A-Za-z]+|cfile_[0-9A-Za-z]+|file-[0-9A-Za-z]{8,})(?P<name> \([^()\n]{1,200} in cntr_\w+\))?"
 )
 """An id, also after an escaped line break of JSON; in the summary of an earlier compaction also with its file name."""
+_MAX_FIRST_SHARE = 4
+"""The first message of the user is kept if it takes at most this fraction (1 / 4) of the budget."""
 _MAX_CONTAINERS = 4
 _MAX_IDS = 40
 _MAX_LAST_CALL_TOKENS = 250
@@ -132,15 +134,17 @@ def _distinct(messages: Iterable[Item]) -> list[Item]:
 
 
 def _newest_users(head: Sequence[Item], budget: int, *, must_keep_last: bool) -> list[Item]:
+    """The newest messages of the user within the budget; also the first one, the task, unless it is long."""
+    users = [item for item in head if has_role(item, "user")]
+    first = [item for item in users[:1] if estimate_item(item) * _MAX_FIRST_SHARE <= budget]
+    budget -= sum(map(estimate_item, first))
     kept: list[Item] = []
-    for item in reversed(head):
-        if not has_role(item, "user"):
-            continue
+    for item in reversed(users[len(first) :]):
         budget -= estimate_item(item)
         if budget < 0 and not (must_keep_last and not kept):
             break
         kept.append(item)
-    return kept[::-1]
+    return [*first, *reversed(kept)]
 
 
 # ── calls ────────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -70,7 +70,15 @@ def test_the_newest_user_messages_stay_within_their_budget():
 def test_the_last_user_message_stays_whatever_its_length():
     long = message("long " * 1000)
 
-    assert retain([message("old"), long, ANSWER], BUDGETS).users == [long]
+    assert retain([message("old " * 500), long, ANSWER], BUDGETS).users == [long]
+
+
+def test_the_first_user_message_stays_unless_it_is_long():
+    task, middle, last = message("the task"), message("middle " * 150), message("last")
+    budgets = Budgets(100, 200, 100)
+
+    assert retain([task, middle, last, ANSWER], budgets).users == [task, last]
+    assert retain([middle, message("other " * 150), last, ANSWER], budgets).users == [last]
     assert retain([long, ANSWER, message("new")], BUDGETS).users == []
     assert retain([long, ANSWER, message("rule", "system")], BUDGETS).users == [long]
 
