@@ -240,6 +240,16 @@ def test_a_trigger_after_a_stored_response_continues_it(api):
     assert text_of(third).split() == ["FACT-1", "FACT-2"]
 
 
+def test_a_trigger_compacts_a_conversation_and_is_not_added_to_it(api):
+    conversation = api.post("conversations", items=history()[:20])["id"]
+    api.create(input=[TRIGGER], conversation=conversation)
+    listed = [item["type"] for item in api.get(f"conversations/{conversation}/items?order=asc&limit=100")["data"]]
+
+    assert listed[-1] == "compaction"
+    assert "compaction_trigger" not in listed
+    assert "FACT-1" in text_of(api.create(input="recall", conversation=conversation))
+
+
 def test_a_coding_agent_without_storage_sends_its_window_back(api):
     item = compaction_of(api.create(input=[*history(), TRIGGER], store=False))
     without_id = {name: value for name, value in item.items() if name != "id"}

@@ -71,6 +71,8 @@ def test_the_last_user_message_stays_whatever_its_length():
     long = message("long " * 1000)
 
     assert retain([message("old " * 500), long, ANSWER], BUDGETS).users == [long]
+    assert retain([long, ANSWER, message("new")], BUDGETS).users == []
+    assert retain([long, ANSWER, message("rule", "system")], BUDGETS).users == [long]
 
 
 def test_the_first_user_message_stays_unless_it_is_long():
@@ -79,8 +81,6 @@ def test_the_first_user_message_stays_unless_it_is_long():
 
     assert retain([task, middle, last, ANSWER], budgets).users == [task, last]
     assert retain([middle, message("other " * 150), last, ANSWER], budgets).users == [last]
-    assert retain([long, ANSWER, message("new")], BUDGETS).users == []
-    assert retain([long, ANSWER, message("rule", "system")], BUDGETS).users == [long]
 
 
 def test_unanswered_messages_at_the_end_stay_as_they_are():
