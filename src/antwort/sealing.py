@@ -183,6 +183,12 @@ class Unsealed(NamedTuple):
     content: bytes
 
 
+class _SealedMessage(NamedTuple):
+    item_id: str
+    content: bytes
+    is_compressed: bool
+
+
 class _Ring(NamedTuple):
     newest: bytes
     ciphers: dict[bytes, AESGCM]
@@ -224,10 +230,18 @@ class Sealer:
         With an `item_id`, the token must have been made for this item. Without one only the tenant is checked, because
         clients may remove the ids of items.
         """
-        unsealed = _parse(self._decrypt(tenant, token))
-        if item_id is not None and item_id != unsealed.item_id:
+        sealed = self._verified(tenant, item_id, token)
+        return Unsealed(sealed.item_id, _decompress(sealed.content) if sealed.is_compressed else sealed.content)
+
+    def verify(self, tenant: str, item_id: str | None, token: str) -> str:
+        """The id of the item that a token was made for; `InvalidSeal` as `open`. Does not decompress the content."""
+        return self._verified(tenant, item_id, token).item_id
+
+    def _verified(self, tenant: str, item_id: str | None, token: str) -> _SealedMessage:
+        sealed = _parse(self._decrypt(tenant, token))
+        if item_id is not None and item_id != sealed.item_id:
             raise InvalidSeal("wrong_item")
-        return unsealed
+        return sealed
 
     def is_own(self, token: str) -> bool:
         """Whether a token names a key of this server. It may still be forged.
@@ -263,11 +277,10 @@ def _split(sealed: bytes) -> tuple[bytes, bytes, bytes]:
     return sealed[:_KEY_ID_BYTES], sealed[_KEY_ID_BYTES:end], sealed[end:]
 
 
-def _parse(message: bytes) -> Unsealed:
+def _parse(message: bytes) -> _SealedMessage:
     start = 1 + _ID_LENGTH_BYTES
     end = start + int.from_bytes(message[1:start], "big")
-    flag, content = message[:1], message[end:]
-    return Unsealed(message[start:end].decode(), _decompress(content) if flag == _COMPRESSED else content)
+    return _SealedMessage(message[start:end].decode(), message[end:], message[:1] == _COMPRESSED)
 
 
 def _decompress(content: bytes) -> bytes:

@@ -88,6 +88,17 @@ def test_tokens_of_two_items_cannot_be_swapped(sealer):
     assert sealer.open("acme", None, second) == Unsealed("cmp_2", b"cmp_2")
 
 
+def test_verify_checks_tenant_and_item_without_the_content(sealer):
+    token = sealer.seal("us", "cmp_1", b"x" * 1_000_000)
+
+    assert sealer.verify("us", "cmp_1", token) == "cmp_1"
+    assert sealer.verify("us", None, token) == "cmp_1"
+    for tenant, item_id, reason in (("them", "cmp_1", "undecryptable"), ("us", "cmp_2", "wrong_item")):
+        with pytest.raises(InvalidSeal) as caught:
+            sealer.verify(tenant, item_id, token)
+        assert caught.value.reason == reason
+
+
 def test_the_message_of_a_refusal_names_the_reason():
     assert str(InvalidSeal("undecryptable")) == "Encrypted content could not be decrypted or parsed."
     assert str(InvalidSeal("wrong_item")) == "Encrypted content item_id did not match the target item id."

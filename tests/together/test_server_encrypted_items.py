@@ -135,6 +135,18 @@ def test_a_refused_item_is_not_stored_in_a_conversation_that_is_used_later(api):
     assert api.get(f"conversations/{conversation}/items")["data"] == []
 
 
+def test_a_conversation_takes_no_items_that_its_responses_could_not_use(api, other_tenant, item):
+    broken = {**item, "encrypted_content": item["encrypted_content"][:-8]}
+    conversation = api.post("conversations")["id"]
+
+    for path in ("conversations", f"conversations/{conversation}/items"):
+        assert api.refused(path, items=[broken])["code"] == "invalid_encrypted_content"
+        assert api.refused(path, items=[user("Hello"), TRIGGER])["param"] == "items[1]"
+    assert other_tenant.refused("conversations", items=[item])["code"] == "invalid_encrypted_content"
+    api.post(f"conversations/{conversation}/items", items=[item])
+    assert "FACT-2" in text_of(api.create(input="recall", conversation=conversation))
+
+
 # ── encrypted reasoning ──────────────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -251,6 +251,7 @@ class GivenCompaction(Struct):
     """A compaction item in the history: the encrypted replacement of what came before it."""
 
     encrypted_content: str
+    id: str | None = None
 
 
 class CompactionTrigger(Struct):

@@ -81,7 +81,7 @@ async def load_context(
             raise invalid("An item of type 'compaction_trigger' must be the last one.", param=f"input[{at}]")
     before = await _in_thread_if_many(stored, lambda: [items.read(raw) for raw in stored])
     resolved = await _resolve_references(read, owner, store, "input")
-    opened = await open_history(before, resolved, sealer, model)
+    opened = await open_history(before, resolved, sealer, model, asyncio.to_thread)
     given = await _in_thread_if_many(opened.given, lambda: [_normalized_input(item) for item in opened.given])
     return Context(opened.before, given, opened.start)
 

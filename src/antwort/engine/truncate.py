@@ -52,10 +52,10 @@ def truncate_tokens(text: str, limit: int) -> str:
 def truncate_history(history: Sequence[Item]) -> list[Item] | None:
     """`truncation: "auto"`: the history without the older half of what may be dropped; None if nothing may.
 
-    System and developer messages stay, and so does everything from the last user message on.
+    System and developer messages and compaction items stay, and so does everything from the last user message on.
     """
     last = max((index for index, item in enumerate(history) if _role(item) == "user"), default=len(history) - 1)
-    droppable = [index for index, item in enumerate(history[:last]) if _role(item) not in ("system", "developer")]
+    droppable = [index for index, item in enumerate(history[:last]) if not _is_kept(item)]
     if not droppable:
         return None
     dropped = set(droppable[: (len(droppable) + 1) // 2])
@@ -63,6 +63,10 @@ def truncate_history(history: Sequence[Item]) -> list[Item] | None:
     called = {item.call_id for item in rest if not item.type.endswith("_output")}
     # Many models reject an output without its call.
     return [item for item in rest if not item.type.endswith("_output") or item.call_id in called]
+
+
+def _is_kept(item: Item) -> bool:
+    return _role(item) in ("system", "developer") or item.type == "compaction"
 
 
 def _role(item: Item) -> str | None:

@@ -105,3 +105,10 @@ def test_tokens_are_cut_to_the_limit(text, limit, word, times):
 def test_a_text_of_another_density_at_its_ends_is_cut_too():
     assert estimate_text(truncate_tokens("長い" * 300 + "x" * 90_000, 100)) <= 100
     assert truncate_tokens("word " * 100, 0) == "\n[... 500 characters cut ...]\n"
+
+
+def test_compaction_items_stay():
+    item = read({"type": "compaction", "id": "cmp_1", "encrypted_content": "x"})
+    kept = truncate_history([item, message("assistant"), message("user", "last")])
+
+    assert kept == [item, message("user", "last")]

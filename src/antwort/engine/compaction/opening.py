@@ -8,7 +8,8 @@ instructions again after the item, a model sees them only there.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 
@@ -16,10 +17,10 @@ import msgspec
 from msgspec import Struct
 
 from antwort.api import items
-from antwort.api.errors import ApiError
+from antwort.api.errors import ApiError, invalid
 from antwort.api.items import GivenCompaction, GivenMessage, GivenReasoning, InputFile, InputImage, Item, Part, Raw
 from antwort.engine.ports import ChosenModel
-from antwort.sealing import InvalidSeal, Sealer, Unsealed
+from antwort.sealing import InvalidSeal, Sealer
 
 _UNDECRYPTABLE = "Encrypted content could not be decrypted or parsed."
 _REASONS = {
@@ -65,7 +66,8 @@ class TenantSealer:
 
     def open(self, item: Item, token: str, kind: type[_T]) -> tuple[str, _T]:
         """The id that the item was sealed with, and its content; `ApiError` 400 if it cannot be opened."""
-        unsealed = self._open(item, token)
+        with _invalid_seals(item):
+            unsealed = self.sealer.open(self.tenant, item.id or None, token)
         try:
             content = _decoder.decode(unsealed.content)
         except msgspec.MsgspecError as error:
@@ -74,11 +76,18 @@ class TenantSealer:
             raise invalid_encrypted_content(item.id, _UNDECRYPTABLE)
         return unsealed.item_id, content
 
-    def _open(self, item: Item, token: str) -> Unsealed:
-        try:
-            return self.sealer.open(self.tenant, item.id or None, token)
-        except InvalidSeal as invalid:
-            raise invalid_encrypted_content(item.id, _REASONS.get(invalid.reason, _UNDECRYPTABLE)) from invalid
+    def verify(self, item: Item, token: str) -> str:
+        """The id that the item was sealed with; `ApiError` 400 if the token is not valid. Does not read the content."""
+        with _invalid_seals(item):
+            return self.sealer.verify(self.tenant, item.id or None, token)
+
+
+@contextmanager
+def _invalid_seals(item: Item) -> Generator[None]:
+    try:
+        yield
+    except InvalidSeal as invalid:
+        raise invalid_encrypted_content(item.id, _REASONS.get(invalid.reason, _UNDECRYPTABLE)) from invalid
 
 
 def invalid_encrypted_content(item_id: str | None, reason: str) -> ApiError:
@@ -99,16 +108,45 @@ class OpenedHistory(NamedTuple):
     start: int = 0
 
 
-async def open_history(
-    before: Sequence[Item], given: Sequence[Item], sealer: TenantSealer, model: ChosenModel
-) -> OpenedHistory:
-    """Open the encrypted items. An item of the request that cannot be opened is an `ApiError` 400.
+def check_items(given: Sequence[Item], sealer: TenantSealer, param: str, *, reads_foreign: bool) -> None:
+    """`ApiError` 400 for items that no later request with the same history could use."""
+    for at, item in enumerate(given):
+        if item.type == "compaction_trigger":
+            message = "An item of type 'compaction_trigger' must be the last input item of a request for a response."
+            raise invalid(message, param=f"{param}[{at}]")
+        if isinstance(item.known, GivenCompaction):
+            if sealer.is_own(item.known.encrypted_content):
+                sealer.verify(item, item.known.encrypted_content)
+            elif not reads_foreign:
+                raise invalid_encrypted_content(item.id, _UNDECRYPTABLE)
 
-    Items of another server are left to a model whose upstream understands them.
+
+async def open_history(
+    before: Sequence[Item],
+    given: Sequence[Item],
+    sealer: TenantSealer,
+    model: ChosenModel,
+    in_thread: Callable[[Callable[[], OpenedHistory]], Awaitable[OpenedHistory]] | None = None,
+) -> OpenedHistory:
+    """Open the encrypted items. An item that cannot be opened is an `ApiError` 400.
+
+    Items of another server are left to a model whose upstream understands them. A window may be large: with `in_thread`
+    the items are opened there.
     """
+    encrypted = [item for item in (*before, *given) if _encrypted_content(item)]
     reads_foreign = False
-    if any(_is_foreign(item, sealer) for item in (*before, *given)):
+    if any(_is_foreign(item, sealer) for item in encrypted):
         reads_foreign = model.compaction is not None and await model.compaction.is_supported()
+
+    def work() -> OpenedHistory:
+        return _open(before, given, sealer, model, reads_foreign=reads_foreign)
+
+    return work() if in_thread is None or not encrypted else await in_thread(work)
+
+
+def _open(
+    before: Sequence[Item], given: Sequence[Item], sealer: TenantSealer, model: ChosenModel, *, reads_foreign: bool
+) -> OpenedHistory:
     opened = [_open_given(item, sealer, model, reads_foreign=reads_foreign) for item in given]
     whole = [item for item in before if item.type != "compaction_trigger"]
     if model.encrypts_reasoning:
@@ -119,12 +157,32 @@ async def open_history(
         if (foreign := next((item for item in visible if _is_foreign(item, sealer)), None)) is not None:
             raise invalid_encrypted_content(foreign.id, _UNDECRYPTABLE)
     if last is None:
-        return OpenedHistory(whole, opened)
+        return OpenedHistory(_pruned(whole, opened, sealer), opened)
     split = last - len(whole)
     window = _window([*whole, *opened][: last + 1], sealer)
     if split < 0:
-        return OpenedHistory([*window, *whole[last + 1 :]], opened)
+        return OpenedHistory([*window, *_pruned(whole[last + 1 :], opened, sealer)], opened)
     return OpenedHistory(_without_repeated(window, opened[split + 1 :]), opened, split + 1)
+
+
+def _pruned(stored: Sequence[Item], given: Sequence[Item], sealer: TenantSealer) -> list[Item]:
+    """Stored items without those that the last compaction of an upstream has replaced.
+
+    Messages of the user and instructions stay, because not every compaction contains them, and so do calls whose
+    outputs come later.
+    """
+    last = max((index for index, item in enumerate(stored) if _is_foreign(item, sealer)), default=0)
+    answered = {item.call_id for item in (*stored[last:], *given) if item.type.endswith("_call_output")}
+    return [
+        item
+        for index, item in enumerate(stored)
+        if index >= last or is_request_message(item) or (item.type.endswith("_call") and item.call_id in answered)
+    ]
+
+
+def _encrypted_content(item: Item) -> str | None:
+    known = item.known
+    return known.encrypted_content if isinstance(known, (GivenCompaction, GivenReasoning)) else None
 
 
 def _without_own_seal(item: Item, sealer: TenantSealer) -> Item:
@@ -150,8 +208,8 @@ def _is_foreign(item: Item, sealer: TenantSealer) -> bool:
 def _window(history: Sequence[Item], sealer: TenantSealer) -> list[Item]:
     """The items that a model sees in place of a history that ends with a compaction item.
 
-    If the client keeps the history, messages that the compaction has not seen stay, and instructions that the client
-    sends again replace those of the window: it may have changed them.
+    If the client keeps the history, messages that the compaction has not seen stay. If it sends instructions again,
+    these replace those of the window, because it may have changed some.
     """
     item = history[-1]
     _, window = sealer.open(item, cast("GivenCompaction", item.known).encrypted_content, SealedWindow)
@@ -159,11 +217,10 @@ def _window(history: Sequence[Item], sealer: TenantSealer) -> list[Item]:
     if window.known_messages is None:
         return opened
     known = frozenset(window.known_messages)
-    messages = [item for item in history[:-1] if is_request_message(item)]
-    added = [item for item in messages if _is_instruction(item) or message_digest(item) not in known]
-    if any(map(_is_instruction, added)):
-        opened = [item for item in opened if not _is_instruction(item)]
-    return [*added, *opened]
+    messages = {message_digest(item): item for item in history[:-1] if is_request_message(item)}
+    resends = any(_is_instruction(item) and digest in known for digest, item in messages.items())
+    added = [item for digest, item in messages.items() if digest not in known or (resends and _is_instruction(item))]
+    return [*added, *(item for item in opened if not (resends and _is_instruction(item)))]
 
 
 def _without_repeated(window: Sequence[Item], later: Sequence[Item]) -> list[Item]:
@@ -183,7 +240,7 @@ def _open_given(item: Item, sealer: TenantSealer, model: ChosenModel, *, reads_f
     known = item.known
     if isinstance(known, GivenCompaction):
         if sealer.is_own(known.encrypted_content):
-            item_id, _ = sealer.open(item, known.encrypted_content, SealedWindow)
+            item_id = sealer.verify(item, known.encrypted_content)  # only the last one is opened
             return item if item.id else items.read({**item.raw, "id": item_id})
         if not reads_foreign:
             raise invalid_encrypted_content(item.id, _UNDECRYPTABLE)

@@ -14,6 +14,7 @@ from antwort.api.items import Raw
 from antwort.api.objects import ConversationObject, Deleted, ItemPage
 from antwort.api.requests import AddItems, CreateConversation, UpdateConversation, read_items
 from antwort.engine.attachments import check_files
+from antwort.engine.compaction.opening import TenantSealer, check_items
 from antwort.engine.context import normalize_items
 from antwort.engine.stores import ConversationRecord, RecordPage
 from antwort.http.bodies import json_answer, read_json
@@ -100,8 +101,12 @@ async def delete_item(request: Request) -> HttpResponse:
 
 
 async def _parse_items(request: Request, raw: list[Raw]) -> list[Raw]:
-    owner, store = owner_of(request), services_of(request).store
-    parsed = await normalize_items(read_items(raw, "items"), owner, store, "items")
+    owner, services = owner_of(request), services_of(request)
+    store, models = services.store, services.models
+    reads_foreign = any(models.find(name).compaction is not None for name in models.names())
+    read = read_items(raw, "items")
+    check_items(read, TenantSealer(services.engine.sealer, owner.tenant), "items", reads_foreign=reads_foreign)
+    parsed = await normalize_items(read, owner, store, "items")
     await check_files(parsed, owner, store, "items")
     return [item.raw for item in parsed]
 

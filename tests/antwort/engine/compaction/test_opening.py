@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -11,6 +12,7 @@ from antwort.api import items
 from antwort.api.errors import ApiError
 from antwort.api.items import Item
 from antwort.engine.compaction.opening import (
+    OpenedHistory,
     SealedReasoning,
     SealedWindow,
     TenantSealer,
@@ -21,6 +23,7 @@ from antwort.engine.compaction.opening import (
 from antwort.engine.ports import ChosenModel, CompactedHistory, ModelRequest
 from antwort.models.scripted.model import Scripted
 from antwort.models.scripted.script import parse_script
+from antwort.sealing import Sealer, Unsealed
 
 pytestmark = pytest.mark.anyio
 
@@ -120,13 +123,68 @@ async def test_instructions_that_are_sent_again_after_the_item_are_seen_once():
     assert await opened([], [item, rule, message("next")]) == raws([other, message("window"), rule, message("next")])
 
 
-async def test_instructions_of_a_client_that_keeps_the_history_replace_those_of_the_window():
-    old, new = message("Old rule.", "developer"), message("New rule.", "developer")
-    item = compaction(old, message("window"), known=[message_digest(old)])
+async def test_instructions_that_a_client_sends_again_replace_those_of_the_window():
+    kept, dropped, new = (message(text, "developer") for text in ("Kept rule.", "Dropped rule.", "New rule."))
+    item = compaction(kept, dropped, message("window"), known=[message_digest(kept), message_digest(dropped)])
 
-    assert await opened([], [new, item]) == raws([new, message("window")])
-    assert await opened([], [old, item]) == raws([old, message("window")])
-    assert await opened([], [item]) == raws([old, message("window")])
+    assert await opened([], [new, kept, item]) == raws([new, kept, message("window")])
+    assert await opened([], [new, item]) == raws([new, kept, dropped, message("window")])
+    assert await opened([], [item]) == raws([kept, dropped, message("window")])
+
+
+async def test_instructions_that_a_client_repeats_are_seen_once():
+    rule = message("Rule.", "developer")
+    item = compaction(rule, message("window"), known=[message_digest(rule)])
+
+    assert await opened([], [rule, message("x", "assistant"), rule, rule, item]) == raws([rule, message("window")])
+
+
+async def test_earlier_compaction_items_of_a_request_are_verified_but_not_opened(monkeypatch):
+    earlier = [compaction(message("old"), identifier=f"cmp_{number}") for number in range(5)]
+    last = compaction(message("window"), identifier="cmp_last")
+    opened_ids: list[str | None] = []
+    open_token = Sealer.open
+
+    def counting(self: Sealer, tenant: str, item_id: str | None, token: str) -> Unsealed:
+        opened_ids.append(item_id)
+        return open_token(self, tenant, item_id, token)
+
+    monkeypatch.setattr(Sealer, "open", counting)
+
+    assert await opened([], [*earlier, last]) == raws([message("window")])
+    assert opened_ids == ["cmp_last"]
+
+
+async def test_large_windows_can_be_opened_in_a_thread():
+    threads: list[int] = []
+
+    async def in_thread(work: Callable[[], OpenedHistory]) -> OpenedHistory:
+        threads.append(1)
+        return work()
+
+    await open_history([message("a")], [message("b")], SEALER, MODEL, in_thread)
+    assert threads == []
+    await open_history([message("a")], [compaction(message("window"))], SEALER, MODEL, in_thread)
+    assert threads == [1]
+
+
+async def test_items_before_the_compaction_of_an_upstream_are_not_sent_to_it_again():
+    model = msgspec.structs.replace(MODEL, compaction=CompactingUpstream(supported=True))
+    item = items.read({"type": "compaction", "id": "cmp_9", "encrypted_content": "of the upstream"})
+    stored = [
+        message("rule", "developer"),
+        message("question"),
+        message("answer", "assistant"),
+        function_call("old"),
+        function_output("old"),
+        function_call("open"),
+        item,
+        message("later", "assistant"),
+    ]
+
+    assert await opened(stored, [function_output("open")], model) == raws(
+        [stored[0], stored[1], stored[5], item, stored[7], function_output("open")]
+    )
 
 
 async def test_an_open_call_that_is_sent_again_after_the_item_is_seen_once():
