@@ -179,6 +179,7 @@ class Engine:
             budgets.within(threshold),
             None if managed is None else threshold,
             context.given if is_client_managed else None,
+            is_other_model=summary_model.name != chosen.name,
         )
         return CompactionPlan(compactor, context.is_compaction, transcript=context.history, history=history)
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, cast
 
@@ -31,6 +31,7 @@ from antwort.api.items import Item
 from antwort.api.requests import CreateResponse
 from antwort.api.responses import IncompleteDetails, Response, ResponseError, ResponseStatus, Usage
 from antwort.api.token_estimate import estimate_item
+from antwort.engine.attachments import attached_parts
 from antwort.engine.classify import ClientSide, Offer, ServerSide
 from antwort.engine.compaction.compactor import Compacted, Compactor, SummaryReply
 from antwort.engine.hosted_tools import GuardedCall
@@ -116,7 +117,27 @@ class CompactionPlan:
     def with_attachments(self, window: Sequence[Item]) -> list[Item]:
         """The items of a window as models read them."""
         resolved = {id(item): read for item, read in zip(self.transcript, self.history, strict=True)}
-        return [resolved.get(id(item), item) for item in window]
+        files = {part["file_id"]: part for item in self.history for _, _, part in _file_parts(item)}
+        return [resolved.get(id(item)) or _with_files(item, files) for item in window]
+
+
+def _file_parts(item: Item) -> list[tuple[str, int, dict[str, Any]]]:
+    """The parts of an item that name an uploaded file: the field, the index and the part."""
+    return [
+        (location.field, location.part_index, item.raw[location.field][location.part_index])
+        for location, part in attached_parts(item, "")
+        if part.file_id is not None
+    ]
+
+
+def _with_files(item: Item, files: Mapping[str, dict[str, Any]]) -> Item:
+    """A changed item of the window, with the files that the item in the history has."""
+    raw = item.raw
+    for name, index, part in _file_parts(item):
+        parts = list(raw[name])
+        parts[index] = files.get(part["file_id"], part)
+        raw = {**raw, name: parts}
+    return item if raw is item.raw else items.read(raw)
 
 
 class Cancelled(Exception):

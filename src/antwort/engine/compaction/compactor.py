@@ -10,14 +10,26 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+import msgspec
+
 from antwort.api.items import Item
 from antwort.api.responses import CompactionNote, Usage
-from antwort.api.token_estimate import estimate_item
+from antwort.api.token_estimate import TokenEstimator, estimate_item, estimate_text
 from antwort.engine.compaction.opening import SealedWindow, TenantSealer, is_request_message, message_digest
 from antwort.engine.compaction.retention import Budgets, Retained, retain
 from antwort.engine.compaction.summary import extract, problem_of, shorter_request, summary_item, summary_request
-from antwort.engine.ports import Finished, ModelFault, ModelRequest, Piece, RefusalPiece, TextPiece
+from antwort.engine.ports import (
+    Finished,
+    ModelFault,
+    ModelRequest,
+    Piece,
+    ReasoningPiece,
+    RefusalPiece,
+    SummaryPiece,
+    TextPiece,
+)
 from antwort.engine.truncate import CONTEXT_LENGTH_EXCEEDED
+from antwort.sealing import MAX_CONTENT
 
 _MAX_CHARS_PER_TOKEN = 16  # in no language does a text of the budget have more; a longer one is not read to its end
 _MIN_SHARE = 10
@@ -42,7 +54,9 @@ class SummaryReply:
     budget: int
     is_of_part: bool = False
     """Whether it is of a part of the history, because the whole was too long for the model."""
-    usage: Usage = field(default_factory=Usage)
+    usage: Usage | None = None
+    """None until its end is read."""
+    _read: TokenEstimator = field(default_factory=TokenEstimator)
     _text: list[str] = field(default_factory=list[str])
     _length: int = 0
     _is_refusal: bool = False
@@ -62,7 +76,16 @@ class SummaryReply:
         """Why it cannot be used as a summary; None if it can."""
         return problem_of(self.text, is_refusal=self._is_refusal, is_cut=self._is_cut, budget=self.budget)
 
+    def usage_for(self, request: ModelRequest) -> Usage:
+        """Its usage; an estimate if its end was not read. A reply without any text, whose model failed, has none."""
+        if self.usage is not None or not self._read.tokens:
+            return self.usage or Usage()
+        given, written = _estimate_input(request), self._read.tokens
+        return Usage(input_tokens=given, output_tokens=written, total_tokens=given + written)
+
     def add(self, piece: Piece) -> None:
+        if isinstance(piece, (TextPiece, RefusalPiece, ReasoningPiece, SummaryPiece)):
+            self._read.add(piece.text)
         match piece:
             case TextPiece():
                 self._text.append(piece.text)
@@ -82,6 +105,12 @@ AskForSummary: TypeAlias = Callable[[ModelRequest, SummaryReply], Generator[Any,
 """Sends a request to the model and adds the pieces of the reply; the generator yields the commands of `TurnLoop`."""
 
 
+def _estimate_input(request: ModelRequest) -> int:
+    tools = msgspec.json.encode([(tool.name, tool.full_description, tool.parameters) for tool in request.tools])
+    texts = (request.instructions or "", tools.decode() if request.tools else "")
+    return sum(map(estimate_text, texts)) + sum(map(estimate_item, request.items))
+
+
 def _saves_enough(history: Sequence[Item], budgets: Budgets, tokens: int) -> bool:
     return retain(history, budgets).dropped_tokens * _MIN_SHARE >= max(tokens, _MIN_SHARE)
 
@@ -98,6 +127,8 @@ class Compactor:
     """Tokens above which the history is compacted; None if only a trigger compacts it."""
     client_history: Sequence[Item] | None = None
     """All items of the request, if the client keeps the history. It may add messages before the compaction item."""
+    is_other_model: bool = False
+    """Whether the summary is written by another model than that of the conversation."""
 
     def is_due(self, history: Sequence[Item], tokens: int) -> bool:
         """Whether a history of so many tokens is above the threshold, and becomes shorter by a compaction."""
@@ -121,7 +152,7 @@ class Compactor:
     ) -> Generator[Any, Any, Compacted]:
         """Compact a history. `base` is the request that the model would get next, with the same history."""
         retained = retain(history, self.budgets)
-        reply, problem = yield from self._summarize(base, retained, ask)
+        reply, usage, problem = yield from self._summarize(base, retained, ask)
         tokens = sum(map(estimate_item, history))
         budgets = self.budgets
         if reply.is_of_part:  # the window must be shorter than the history, whatever the budgets
@@ -129,15 +160,25 @@ class Compactor:
             retained = retain(history, budgets)
         text = reply.text if problem is None else extract(history, budgets.summary)
         window = retained.window(summary_item(item_id, text, retained.identifiers))
-        sealed = SealedWindow([item.raw for item in window], self._known_messages(history))
+        sealed = SealedWindow([item.raw for item in window], self._known_messages([*history, *retained.user_messages]))
         note = CompactionNote(
             method="summary" if problem is None else "extract",
             reason=problem,
             tokens_before=tokens,
             tokens_after=sum(map(estimate_item, window)),
         )
-        token = self.sealer.seal(item_id, sealed)
-        return Compacted(window, token, retained.user_messages, note, reply.usage)
+        token = self._seal(item_id, sealed)
+        return Compacted(window, token, retained.user_messages, note, usage)
+
+    def _seal(self, item_id: str, sealed: SealedWindow) -> str:
+        if (size := len(msgspec.json.encode(sealed))) > MAX_CONTENT:
+            raise ModelFault(
+                f"The compacted history has {size} bytes; at most {MAX_CONTENT} are possible. The instructions, the "
+                "last message of the user and the calls without an output are kept as they are: shorten them.",
+                code="compaction_too_large",
+                status=400,
+            )
+        return self.sealer.seal(item_id, sealed)
 
     def _known_messages(self, history: Sequence[Item]) -> list[str] | None:
         """Digests of the compacted messages, also of those that an earlier compaction replaced."""
@@ -148,17 +189,23 @@ class Compactor:
 
     def _summarize(
         self, base: ModelRequest, retained: Retained, ask: AskForSummary
-    ) -> Generator[Any, Any, tuple[SummaryReply, str | None]]:
-        """Ask for a summary, once more with a shorter history if it is too long; the reply, and its problem if any."""
-        request = summary_request(base, retained, self.budgets.summary, model=self.model)
-        reply = SummaryReply(self.budgets.summary)
+    ) -> Generator[Any, Any, tuple[SummaryReply, Usage, str | None]]:
+        """Ask for a summary, once more with a shorter history if it is too long.
+
+        The reply, its usage, and its problem if it has one.
+        """
+        request = summary_request(
+            base, retained, self.budgets.summary, model=self.model, is_other_model=self.is_other_model
+        )
+        attempt, reply = request, SummaryReply(self.budgets.summary)
         for attempt in (request, shorter_request(request)):
             reply = SummaryReply(self.budgets.summary, is_of_part=attempt is not request)
             try:
                 yield from ask(attempt, reply)
             except ModelFault as fault:
                 if fault.code != CONTEXT_LENGTH_EXCEEDED or attempt is not request:
-                    return reply, f"The model failed to write a summary: {fault.message}"
+                    problem = f"The model failed to write a summary: {fault.message}"
+                    return reply, reply.usage_for(attempt), problem
             else:
                 break
-        return reply, reply.problem
+        return reply, reply.usage_for(attempt), reply.problem

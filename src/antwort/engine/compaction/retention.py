@@ -2,7 +2,8 @@
 
 Verbatim are all instructions, the first and the newest user messages and the newest tool calls with their outputs (each
 within a budget), calls that wait for their output, the last call in each container, and the identifiers of containers
-and files. A call and its output are kept or dropped together.
+and files. A call and its output are kept or dropped together. Images and files whose content is inline have a budget of
+their own, in bytes: a text replaces those beyond it.
 """
 
 from __future__ import annotations
@@ -10,14 +11,22 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, cast
 
-import msgspec
 from msgspec import Struct
 
 from antwort.api import items
 from antwort.api.items import CustomToolCallOutput, FunctionCallOutput, GivenCodeCall, GivenMessage, Item, Logs, Raw
 from antwort.api.token_estimate import estimate_item
+from antwort.engine.compaction.inline_data import (
+    MAX_INLINE_BYTES,
+    MAX_LAST_INLINE_BYTES,
+    InlineBudget,
+    fit,
+    strings,
+    without_figures,
+)
 from antwort.engine.compaction.opening import is_request_message, message_digest
 from antwort.engine.truncate import truncate_tokens
 
@@ -36,6 +45,9 @@ _ID_RE = re.compile(
     r"(?P<id>cntr_[0-9A-Za-z]+|cfile_[0-9A-Za-z]+|file-[0-9A-Za-z]{8,})(?P<name> \([^()\n]{1,200} in cntr_\w+\))?"
 )
 """An id, also after an escaped line break of JSON; in the summary of an earlier compaction also with its file name."""
+_ID_PREFIXES = ("cntr_", "cfile_", "file-")
+_MAX_SEARCHED_CHARS = 100_000
+"""Ids are searched in so many characters at the start and at the end of a text."""
 _MAX_FIRST_SHARE = 4
 """The first message of the user is kept if it takes at most this fraction (1 / 4) of the budget."""
 _MAX_CONTAINERS = 4
@@ -70,9 +82,14 @@ class Retained:
     """Messages at the end that no model has answered yet."""
     open_calls: list[Item]
     """The calls that wait for their output, which are also the last ones of `calls`."""
-    identifiers: list[str]
     dropped_tokens: int
     """Estimated tokens of everything that is only in the summary."""
+    history: Sequence[Item]
+
+    @cached_property
+    def identifiers(self) -> list[str]:
+        """The ids of containers and files in the history, the newest last."""
+        return _identifiers(self.history)
 
     def window(self, summary: Item) -> list[Item]:
         """The items of the compacted window."""
@@ -96,13 +113,26 @@ def is_instruction(item: Item) -> bool:
 
 def retain(history: Sequence[Item], budgets: Budgets) -> Retained:
     """Divide a history into what stays verbatim and what is only summarized."""
-    head, tail = _split_tail(history)
-    instructions = _distinct(item for item in head if is_instruction(item))
-    users = _newest_users(head, budgets.users, must_keep_last=not any(has_role(item, "user") for item in tail))
-    calls, open_calls = _newest_calls(head, budgets.calls)
-    before = sum(estimate_item(item) for item in head if not is_summary(item))
-    kept = sum(map(estimate_item, (*instructions, *users, *calls)))
-    return Retained(instructions, users, calls, tail, open_calls, _identifiers(history), before - kept)
+    end = _tail_start(history)
+    instructions = _distinct(enumerate(history[:end])) | {
+        index: item for index, item in enumerate(history) if index >= end and is_instruction(item)
+    }
+    users = _newest_users(history, budgets.users)
+    calls, open_calls = _newest_calls(history[:end], budgets.calls)
+    units = [*({index: item} for index, item in (instructions | users).items()), *calls]
+    kept = _fit_inline_data(units, last_user=max(users, default=None))
+    ordered = sorted(kept.items())
+    head = [(index, item) for index, item in ordered if index < end]
+    before = sum(estimate_item(item) for item in history if not is_summary(item))
+    return Retained(
+        instructions=[item for _, item in head if is_instruction(item)],
+        users=[item for _, item in head if has_role(item, "user")],
+        calls=[*(item for _, item in head if not is_request_message(item)), *open_calls],
+        tail=[item for index, item in ordered if index >= end],
+        open_calls=open_calls,
+        dropped_tokens=before - sum(map(estimate_item, (*kept.values(), *open_calls))),
+        history=history,
+    )
 
 
 def without_open_calls(history: Sequence[Item]) -> list[Item]:
@@ -119,32 +149,53 @@ def has_role(item: Item, role: str) -> bool:
     return isinstance(item.known, GivenMessage) and item.known.role == role and not is_summary(item)
 
 
-def _split_tail(history: Sequence[Item]) -> tuple[list[Item], list[Item]]:
+def _tail_start(history: Sequence[Item]) -> int:
     start = len(history)
     while start and is_request_message(history[start - 1]) and not is_summary(history[start - 1]):
         start -= 1
-    return list(history[:start]), list(history[start:])
+    return start
 
 
-def _distinct(messages: Iterable[Item]) -> list[Item]:
-    found: dict[str, Item] = {}
-    for item in messages:
-        found.setdefault(message_digest(item), item)
-    return list(found.values())
+def _distinct(head: Iterable[tuple[int, Item]]) -> dict[int, Item]:
+    """The instructions by their index, without repetitions."""
+    found: dict[str, tuple[int, Item]] = {}
+    for index, item in head:
+        if is_instruction(item):
+            found.setdefault(message_digest(item), (index, item))
+    return dict(found.values())
 
 
-def _newest_users(head: Sequence[Item], budget: int, *, must_keep_last: bool) -> list[Item]:
-    """The newest messages of the user within the budget; also the first one, the task, unless it is long."""
-    users = [item for item in head if has_role(item, "user")]
-    first = [item for item in users[:1] if estimate_item(item) * _MAX_FIRST_SHARE <= budget]
-    budget -= sum(map(estimate_item, first))
-    kept: list[Item] = []
-    for item in reversed(users[len(first) :]):
+def _newest_users(history: Sequence[Item], budget: int) -> dict[int, Item]:
+    """The newest messages of the user within the budget, by their index.
+
+    The last one stays whatever its length, and the first one, the task, unless it is long.
+    """
+    users = [(index, item) for index, item in enumerate(history) if has_role(item, "user")]
+    first = [(index, item) for index, item in users[:1] if estimate_item(item) * _MAX_FIRST_SHARE <= budget]
+    budget -= sum(estimate_item(item) for _, item in first)
+    kept: list[tuple[int, Item]] = []
+    for index, item in reversed(users[len(first) :]):
         budget -= estimate_item(item)
-        if budget < 0 and not (must_keep_last and not kept):
+        if budget < 0 and kept:
             break
-        kept.append(item)
-    return [*first, *reversed(kept)]
+        kept.append((index, item))
+    return dict([*first, *kept])
+
+
+def _fit_inline_data(units: Sequence[dict[int, Item]], last_user: int | None) -> dict[int, Item]:
+    """The retained items by their index with the inline data that may stay: that of the newest items.
+
+    A unit is a message, or a call with its output. One whose inline data a text cannot replace is dropped.
+    """
+    last_budget = InlineBudget(MAX_LAST_INLINE_BYTES)
+    kept: dict[int, Item] = {}
+    for unit in (unit for unit in units if last_user in unit):
+        kept = {index: fit(item, last_budget) or item for index, item in unit.items()}
+    budget = InlineBudget(max(0, MAX_INLINE_BYTES - (MAX_LAST_INLINE_BYTES - last_budget.left)))
+    for unit in sorted((unit for unit in units if last_user not in unit), key=max, reverse=True):
+        fitted = {index: fit(item, budget) for index, item in unit.items()}
+        kept |= {} if None in fitted.values() else cast("dict[int, Item]", fitted)
+    return kept
 
 
 # ── calls ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -189,30 +240,28 @@ def _paired_calls(history: Sequence[Item]) -> list[_PairedCall]:
     return calls
 
 
-def _newest_calls(history: Sequence[Item], budget: int) -> tuple[list[Item], list[Item]]:
-    """The retained calls and outputs in their order, and then the calls that wait for an output."""
+def _newest_calls(history: Sequence[Item], budget: int) -> tuple[list[dict[int, Item]], list[Item]]:
+    """The retained calls, each with its output, by their indexes; and the calls that wait for an output."""
     calls = [call for call in _paired_calls(history) if call.item.type not in _NOT_RETAINED]
     open_calls = [call.item for call in calls if not call.is_complete]
-    kept: dict[int, Item] = {}
+    kept: list[dict[int, Item]] = []
     left = budget
-    is_newest = True
     for call in reversed(calls):
         if not call.is_complete:
             continue
-        unit = {index: history[index] for index in call.indexes}
+        unit = {index: without_figures(history[index]) for index in call.indexes}
         cost = sum(map(estimate_item, unit.values()))
         if cost > left:
-            if not is_newest:
+            if kept:
                 break
             unit = _shortened(unit, left)
             cost = sum(map(estimate_item, unit.values()))
             if cost > left:
                 break
-        kept |= unit
+        kept.append(unit)
         left -= cost
-        is_newest = False
     _keep_containers(calls, kept, min(_MAX_LAST_CALL_TOKENS, budget // _MAX_CONTAINERS))
-    return [*(kept[index] for index in sorted(kept)), *open_calls], open_calls
+    return kept, open_calls
 
 
 def _shortened(unit: dict[int, Item], budget: int) -> dict[int, Item]:
@@ -250,15 +299,17 @@ def _cut_entry(entry: Any, tokens: int) -> Any:  # noqa: ANN401 - any JSON
     return fields | {name: truncate_tokens(text, tokens) for name, text in texts.items()}
 
 
-def _keep_containers(calls: Sequence[_PairedCall], kept: dict[int, Item], tokens: int) -> None:
+def _keep_containers(calls: Sequence[_PairedCall], kept: list[dict[int, Item]], tokens: int) -> None:
     """Keep the last call in each of the newest containers, so that later calls use the container again."""
     seen: set[str] = set()
+    indexes = {index for unit in kept for index in unit}
     for call in reversed(calls):
         known = call.item.known
         if not isinstance(known, GivenCodeCall) or known.container_id in seen:
             continue
         seen.add(known.container_id)
-        kept.setdefault(call.index, cut(call.item, tokens))
+        if call.index not in indexes:
+            kept.append({call.index: cut(without_figures(call.item), tokens)})
         if len(seen) == _MAX_CONTAINERS:
             break
 
@@ -270,7 +321,7 @@ def _identifiers(history: Sequence[Item]) -> list[str]:
     """The ids of containers and files, the newest last; those of cited files with their names."""
     found: dict[str, str] = {}
     for item in history:
-        for match in _ID_RE.finditer(_text_of(item)):
+        for match in _id_matches(item):
             known = found.pop(match["id"], match["id"])
             found[match["id"]] = match[0] if match["name"] else known
         for citation in _citations(item):
@@ -280,9 +331,19 @@ def _identifiers(history: Sequence[Item]) -> list[str]:
     return list(found.values())[-_MAX_IDS:]
 
 
-def _text_of(item: Item) -> str:
-    raw = {key: value for key, value in item.raw.items() if key != "encrypted_content"}
-    return msgspec.json.encode(raw).decode()
+def _id_matches(item: Item) -> Iterable[re.Match[str]]:
+    for name, value in item.raw.items():
+        if name == "encrypted_content":
+            continue
+        for text in strings(value):
+            if not any(prefix in text for prefix in _ID_PREFIXES):
+                continue
+            if len(text) <= 2 * _MAX_SEARCHED_CHARS:
+                yield from _ID_RE.finditer(text)
+                continue
+            start = _ID_RE.finditer(text, 0, _MAX_SEARCHED_CHARS)
+            yield from (match for match in start if match.end() < _MAX_SEARCHED_CHARS)  # that one may be cut
+            yield from _ID_RE.finditer(text, len(text) - _MAX_SEARCHED_CHARS)
 
 
 def _citations(item: Item) -> Iterable[Raw]:

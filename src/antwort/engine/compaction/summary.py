@@ -15,6 +15,7 @@ from antwort.api import items
 from antwort.api.items import GivenMessage, GivenReasoning, Item
 from antwort.api.requests import TextFormat
 from antwort.api.token_estimate import estimate_text
+from antwort.engine.compaction.inline_data import without_attachments
 from antwort.engine.compaction.retention import Retained, cut, has_role, is_instruction, is_summary, without_open_calls
 from antwort.engine.ports import ModelRequest
 from antwort.engine.truncate import truncate_tokens
@@ -37,18 +38,22 @@ _MAX_LINE_TOKENS = 75
 _MAX_CARRIED_SHARE = 0.75
 
 
-def summary_request(base: ModelRequest, retained: Retained, budget: int, *, model: str) -> ModelRequest:
+def summary_request(
+    base: ModelRequest, retained: Retained, budget: int, *, model: str, is_other_model: bool = False
+) -> ModelRequest:
     """The request for a summary: the history, then the task. Calls that wait for an output are left out.
 
     Instructions and tools are those of the conversation, so that a backend with a prefix cache reads little again.
+    Another model than that of the conversation gets texts in place of images and files, and no reasoning: they were
+    prepared for the model of the conversation, and it may refuse them.
     """
     prompt = _PROMPT.format(words=max(40, int(budget * _WORDS_PER_TOKEN)))
     if retained.open_calls:
         prompt += "\n\nThese calls have no result yet:\n" + "\n".join(
             _one_line(_call_line(call)) for call in retained.open_calls
         )
-    history = without_open_calls(base.items)
-    reasons = any(isinstance(item.known, GivenReasoning) for item in history)
+    reasons = _asks_for_reasoning(base) or any(isinstance(item.known, GivenReasoning) for item in base.items)
+    history = without_open_calls(_for_other_model(base.items) if is_other_model else base.items)
     return msgspec.structs.replace(
         base,
         model=model,
@@ -59,6 +64,15 @@ def summary_request(base: ModelRequest, retained: Retained, budget: int, *, mode
         top_logprobs=None,
         verbosity=None,
     )
+
+
+def _asks_for_reasoning(request: ModelRequest) -> bool:
+    return request.reasoning is not None and request.reasoning.effort not in {None, "none"}
+
+
+def _for_other_model(history: Sequence[Item]) -> list[Item]:
+    replaced = (without_attachments(item) for item in history if not isinstance(item.known, GivenReasoning))
+    return [item for item in replaced if item is not None]
 
 
 def shorter_request(request: ModelRequest) -> ModelRequest:
@@ -105,7 +119,7 @@ def extract(history: Sequence[Item], budget: int) -> str:
     line_tokens = min(_MAX_LINE_TOKENS, budget // 4)
     lines: list[str] = []
     for item in reversed(history):
-        line = _one_line(_line(item), line_tokens)
+        line = _one_line(_line(without_attachments(item)), line_tokens)
         cost = estimate_text(line) + 1
         if cost > left:
             break
@@ -120,9 +134,9 @@ def _summary_text(item: Item) -> str:
     return text.removeprefix(HEADER).partition("\n\nIdentifiers of containers and files:")[0].strip()
 
 
-def _line(item: Item) -> str:
+def _line(item: Item | None) -> str:
     """The line for an item: its speaker or tool, and its text."""
-    if is_summary(item) or isinstance(item.known, GivenReasoning):
+    if item is None or is_summary(item) or isinstance(item.known, GivenReasoning):
         return ""
     if isinstance(item.known, GivenMessage):
         return f"{item.known.role}: {_message_text(item.known)}"

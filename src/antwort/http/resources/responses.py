@@ -191,6 +191,8 @@ async def compact(request: Request) -> HttpResponse:
             compacted = await run_until_disconnect(request.receive, work)
         except ModelFault as fault:
             raise from_model_fault(fault) from fault
+        model = services.engine.models.find(body.model).name
+        audit("response.compact", compacted.id, model=model)
         services.metrics.record_compaction(compacted.compaction)
         return json_answer(compacted)
 

@@ -3,8 +3,9 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from typing import Any
 
+import msgspec
 import pytest
-from fixtures_compaction import function_call, function_output, histories, message, raws, reasoning, unpaired
+from fixtures_compaction import PIXEL, function_call, function_output, histories, message, raws, reasoning, unpaired
 from fixtures_sealing import tenant_sealer
 from fixtures_turn import TurnRunner, check_grammar, run_now
 from hypothesis import given
@@ -13,13 +14,14 @@ from hypothesis import strategies as st
 from antwort.api import items
 from antwort.api.items import Item
 from antwort.api.responses import Usage
-from antwort.api.token_estimate import estimate_item
+from antwort.api.token_estimate import estimate_item, estimate_text
 from antwort.engine.compaction.compactor import Compacted, Compactor, SummaryReply
 from antwort.engine.compaction.opening import is_request_message, message_digest, open_history
 from antwort.engine.compaction.retention import Budgets, has_role, is_instruction, is_summary
 from antwort.engine.ports import (
     ChosenModel,
     Finished,
+    FunctionSpec,
     ModelFault,
     ModelRequest,
     Piece,
@@ -126,6 +128,72 @@ def test_reading_stops_at_a_reply_that_is_much_too_long():
     assert not reply.is_too_long
     reply.add(TextPiece("x"))
     assert reply.is_too_long
+
+
+@pytest.mark.parametrize(
+    "reply, written",
+    [
+        ([TextPiece("x" * 2001)], 501),
+        ([ReasoningPiece("y" * 400), TextPiece("x" * 2001)], 601),
+        ([TextPiece("half"), ModelFault("It broke.")], 1),
+    ],
+)
+def test_the_usage_of_a_reply_that_is_not_read_to_its_end_is_estimated(reply, written):
+    history = long_history()
+    done, [request] = compact(compactor(), history, reply)
+
+    given_tokens = sum(map(estimate_item, request.items)) + estimate_text("Be exact.")
+    assert done.usage == Usage(input_tokens=given_tokens, output_tokens=written, total_tokens=given_tokens + written)
+
+
+def test_a_model_that_fails_before_any_reply_has_no_usage():
+    done, _ = compact(compactor(), long_history(), [ModelFault("It broke.")])
+
+    assert done.usage == Usage()
+
+
+def test_tools_count_in_the_estimated_usage():
+    request = ModelRequest(model="m", items=[message("a")])
+    reply = SummaryReply(10)
+    reply.add(TextPiece("x" * 161))
+    tool = FunctionSpec("look", "Look at it.", {"type": "object"})
+
+    assert reply.usage_for(msgspec.structs.replace(request, tools=[tool])).input_tokens > (
+        reply.usage_for(request).input_tokens + 5
+    )
+
+
+def test_a_window_that_cannot_be_sealed_is_an_error_of_the_request():
+    with pytest.raises(ModelFault, match="at most 67108864 are possible") as caught:
+        compact(compactor(), [message("x" * (64 * 1024 * 1024))], [TextPiece("ok"), Finished()])
+
+    fault = caught.value
+    assert (fault.code, fault.status, fault.kind) == ("compaction_too_large", 400, "invalid_request_error")
+
+
+def test_messages_whose_images_were_replaced_do_not_come_back():
+    url = "data:image/png;base64,".ljust(1_500_000, "A")
+    shown = [
+        items.read({"type": "message", "role": "user", "content": [{"type": "input_image", "image_url": url}]})
+        for _ in range(3)
+    ]
+    history = [item for image in shown for item in (image, message("seen", "assistant"))]
+    used = Compactor(SEALER, "m", Budgets(2000, 20_000, 4000), client_history=history)
+    done, _ = compact(used, history, [TextPiece("ok"), Finished()])
+    sealed = items.read({"type": "compaction", "id": "cmp_1", "encrypted_content": done.encrypted_content})
+
+    assert len(str(raws(done.user_messages))) < 2_000_000
+    for sent in (done.user_messages, history):
+        opened = run_now(open_history([], [*sent, sealed], SEALER, MODEL))
+        assert raws(opened.before) == raws(done.window)
+
+
+def test_another_model_reads_no_images():
+    image = {"type": "input_image", "image_url": PIXEL}
+    shown = items.read({"type": "message", "role": "user", "content": [image]})
+    for is_other, count in ((False, 1), (True, 0)):
+        _, [request] = compact(compactor(is_other_model=is_other), [shown], [TextPiece("ok"), Finished()])
+        assert str(raws(request.items)).count(PIXEL) == count
 
 
 def test_a_history_that_is_too_long_for_a_summary_is_sent_once_more_shorter():
@@ -283,7 +351,7 @@ def check_budgets(compacted: Compacted, history: Sequence[Item]) -> None:
     assert (
         instructions <= sum({message_digest(i): estimate_item(i) for i in history if is_instruction(i)}.values()) + tail
     )
-    assert sum(users) <= BUDGETS.users + tail + users[-1] if users else True
+    assert sum(users) <= BUDGETS.users + users[-1] if users else True
     header_and_identifiers = 60 + 40 * 64
     assert estimate_item(summaries[0]) <= 2 * BUDGETS.summary + header_and_identifiers
     open_ids = {id(item) for item in unpaired([*window, message("end", "assistant")])}

@@ -27,7 +27,12 @@ from antwort.engine.compaction.retention import (
 )
 
 BUDGETS = Budgets(summary=100, users=100, calls=100)
+LARGE = Budgets(summary=2000, users=20_000, calls=4000)
 ANSWER = message("answer", "assistant")
+
+
+def data_url(size: int) -> str:
+    return "data:image/png;base64,".ljust(size, "A")
 
 
 def test_budgets_within_a_threshold_leave_space_for_new_items():
@@ -84,11 +89,22 @@ def test_the_first_user_message_stays_unless_it_is_long():
 
 
 def test_unanswered_messages_at_the_end_stay_as_they_are():
-    tail = [message("a " * 500), message("rule", "developer"), message("b")]
+    tail = [message("a " * 50), message("rule", "developer"), message("b")]
     retained = retain([message("old"), ANSWER, *tail], BUDGETS)
 
     assert retained.tail == tail
     assert retained.instructions == []
+
+
+def test_unanswered_messages_share_the_budget_of_the_users_messages():
+    task, rule, last = message("task"), message("rule", "developer"), message("last " * 1000)
+    long = [message(f"{number} " + "word " * 30) for number in range(10)]
+
+    retained = retain([task, ANSWER, *long, rule], BUDGETS)
+    assert (retained.users, retained.tail) == ([task], [*long[-2:], rule])
+    assert retained.dropped_tokens == sum(map(estimate_item, [ANSWER, *long[:-2]]))
+    only_tail = retain([task, *long, rule, last], BUDGETS)
+    assert (only_tail.users, only_tail.tail) == ([], [task, rule, last])
 
 
 def test_a_summary_is_neither_kept_nor_counted_as_dropped():
@@ -98,6 +114,92 @@ def test_a_summary_is_neither_kept_nor_counted_as_dropped():
     assert summary not in [*retained.users, *retained.tail, *retained.instructions]
     assert retained.dropped_tokens == estimate_item(ANSWER)
     assert retain([summary], BUDGETS).tail == []
+
+
+# ── inline data ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def picture(size: int, *texts: str) -> items.Item:
+    parts = [{"type": "input_text", "text": text} for text in texts]
+    image = {"type": "input_image", "image_url": data_url(size)}
+    return items.read({"type": "message", "role": "user", "content": [*parts, image]})
+
+
+def placeholders(given: list[items.Item]) -> int:
+    return sum("[image]" in str(item.raw) for item in given)
+
+
+def test_inline_images_of_the_newest_items_stay_within_two_megabytes():
+    images = [picture(600_000, f"look {number}") for number in range(10)]
+    history = [item for image in images for item in (image, ANSWER)]
+    retained = retain([*history, message("last"), ANSWER], LARGE)
+
+    assert retained.users[7:] == [*images[7:], message("last")]
+    assert placeholders(retained.users[:7]) == 7
+    assert [part["text"] for part in retained.users[0].raw["content"]] == ["look 0", "[image]"]
+    assert retained.user_messages == retained.users
+    assert retained.dropped_tokens == sum(map(estimate_item, [*history, ANSWER])) - sum(
+        map(estimate_item, retained.users[:-1])
+    )
+
+
+@pytest.mark.parametrize("after", [[], [ANSWER]])
+def test_the_last_user_message_keeps_more_inline_data_and_the_others_then_less(after):
+    older, last = [picture(600_000) for _ in range(3)], picture(5_000_000)
+    retained = retain([*older, ANSWER, last, *after], LARGE)
+
+    assert retained.user_messages[-1] is last
+    assert placeholders(retained.user_messages) == 3
+    too_large = retain([ANSWER, picture(9_000_000, "see"), *after], LARGE)
+    assert [part["text"] for part in too_large.user_messages[0].raw["content"]] == ["see", "[image]"]
+
+
+def test_inline_data_of_outputs_and_instructions_counts_too():
+    image = {"type": "input_image", "image_url": data_url(1_500_000)}
+    pair = [function_call("c"), function_output("c", [{"type": "input_text", "text": "seen"}, image])]
+    rule = items.read({"type": "message", "role": "developer", "content": [image]})
+    retained = retain([rule, message("a"), *pair, ANSWER], LARGE)
+
+    assert retained.calls == pair
+    assert retained.instructions[0].raw["content"] == [{"type": "input_text", "text": "[image]"}]
+    newer = retain([message("a"), *pair, *[function_call("d"), function_output("d", [image])], ANSWER], LARGE)
+    assert newer.calls[1].raw["output"] == [
+        {"type": "input_text", "text": "seen"},
+        {"type": "input_text", "text": "[image]"},
+    ]
+    assert newer.calls[3].raw["output"] == [image]
+
+
+def test_a_screenshot_beyond_the_limit_is_dropped_with_its_call():
+    def pair(call_id: str, size: int) -> list[items.Item]:
+        screenshot = {"type": "computer_screenshot", "image_url": data_url(size)}
+        return [
+            items.read({"type": "computer_call", "call_id": call_id, "id": f"cu_{call_id}"}),
+            items.read({"type": "computer_call_output", "call_id": call_id, "output": screenshot}),
+        ]
+
+    old, new = pair("a", 1_500_000), pair("b", 1_500_000)
+
+    assert retain([message("a"), *old, *new, ANSWER], LARGE).calls == new
+
+
+def test_code_interpreter_calls_keep_no_images():
+    outputs = [{"type": "image", "url": PIXEL}, {"type": "logs", "logs": PIXEL}, {"type": "logs", "logs": "a"}]
+    call = items.read({**code_call("cntr_1").raw, "outputs": outputs})
+    kept = [{"type": "logs", "logs": "[image]"}, {"type": "logs", "logs": "a"}]
+
+    assert [item.raw["outputs"] for item in retain([call], LARGE).calls] == [kept]
+    [short] = retain([call, function_call("c"), function_output("c", "word " * 70)], BUDGETS).calls[:1]
+    assert "data:" not in str(short.raw)
+
+
+def test_retaining_a_window_again_changes_nothing():
+    images = [picture(600_000, f"look {number}") for number in range(10)]
+    history = [item for image in images for item in (image, ANSWER)]
+    summary = message("s", id="cmp_1")
+    window = retain(history, LARGE).window(summary)
+
+    assert raws(retain(window, LARGE).window(summary)) == raws(window)
 
 
 # ── calls ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -276,3 +378,20 @@ def test_identifiers_are_limited_and_encrypted_content_is_not_searched():
     identifiers = retain([*many, hidden], BUDGETS).identifiers
     assert len(identifiers) == 40
     assert identifiers[-1] == "cntr_99"
+
+
+def test_data_urls_are_not_searched_and_long_texts_only_at_both_ends():
+    image = {"type": "input_image", "image_url": "data:image/png;base64,cntr_hidden"}
+    gap = "word " * 30_000
+    text = f"cntr_first {gap} cntr_middle {gap} cntr_last"
+    shown = items.read({"role": "user", "content": [image, {"type": "input_text", "text": text}]})
+
+    assert retain([shown], BUDGETS).identifiers == ["cntr_first", "cntr_last"]
+    cut_id = "x" * 99_990 + " cntr_" + "a" * 30 + " " + "word " * 30_000
+    assert retain([message(cut_id)], BUDGETS).identifiers == []
+
+
+def test_identifiers_behind_a_line_break_are_found_also_in_json():
+    found = retain([message("see\ncntr_1"), function_call("c", '{"text": "see\\ncntr_2"}')], BUDGETS).identifiers
+
+    assert found == ["cntr_1", "cntr_2"]

@@ -1,12 +1,24 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
-from fixtures_compaction import code_call, function_call, function_output, histories, message, raws, reasoning, unpaired
+from fixtures_compaction import (
+    PIXEL,
+    code_call,
+    function_call,
+    function_output,
+    histories,
+    message,
+    raws,
+    reasoning,
+    unpaired,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 
 from antwort.api import items
-from antwort.api.requests import JsonObjectFormat, TextFormat
+from antwort.api.requests import JsonObjectFormat, ReasoningOptions, TextFormat
 from antwort.api.token_estimate import estimate_text
 from antwort.engine.compaction.retention import Budgets, has_role, is_instruction, is_summary, retain
 from antwort.engine.compaction.summary import (
@@ -23,7 +35,7 @@ BUDGETS = Budgets(summary=100, users=100, calls=100)
 TOOLS = (FunctionSpec("look", "Look.", None),)
 
 
-def request_for(*history: items.Item) -> ModelRequest:
+def request_for(*history: items.Item, effort: Any = None, is_other_model: bool = False) -> ModelRequest:
     base = ModelRequest(
         model="m",
         items=list(history),
@@ -35,8 +47,9 @@ def request_for(*history: items.Item) -> ModelRequest:
         temperature=0.5,
         top_logprobs=3,
         verbosity="low",
+        reasoning=ReasoningOptions(effort=effort),
     )
-    return summary_request(base, retain(history, BUDGETS), 100, model="writer")
+    return summary_request(base, retain(history, BUDGETS), 100, model="writer", is_other_model=is_other_model)
 
 
 def prompt_of(request: ModelRequest) -> str:
@@ -67,6 +80,27 @@ def test_a_model_that_reasons_gets_tokens_for_it():
 
     assert plain.max_output_tokens == 200
     assert reasons.max_output_tokens == 200 + 2048
+    assert request_for(message("a"), effort="low").max_output_tokens == 200 + 2048
+    assert request_for(message("a"), effort="none").max_output_tokens == 200
+
+
+def test_another_model_gets_texts_for_images_and_files_and_no_reasoning():
+    image = {"type": "input_image", "image_url": PIXEL}
+    file = {"type": "input_file", "filename": "a.pdf", "file_data": "AAAA"}
+    shown = items.read({"type": "message", "role": "user", "content": [image, file]})
+    thought = items.read({"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "of the upstream"})
+    screenshot = [
+        items.read({"type": "computer_call", "call_id": "s"}),
+        items.read({"type": "computer_call_output", "call_id": "s", "output": {"image_url": PIXEL}}),
+    ]
+    history = [shown, thought, function_call("c"), function_output("c", [image]), *screenshot]
+    texts = [{"type": "input_text", "text": text} for text in ("[image]", "[file a.pdf]")]
+    replaced = items.read({"type": "message", "role": "user", "content": texts})
+
+    assert raws(request_for(*history).items[:-1]) == raws(history)
+    request = request_for(*history, is_other_model=True)
+    assert raws(request.items[:-1]) == raws([replaced, function_call("c"), function_output("c", texts[:1])])
+    assert request.max_output_tokens == 200 + 2048
 
 
 def test_the_shorter_request_drops_the_older_half_and_keeps_what_must_stay():
@@ -157,6 +191,14 @@ def test_the_extract_has_one_line_for_each_item():
         "assistant: I will not.",
         "assistant: done",
     ]
+
+
+def test_the_extract_has_no_data_urls():
+    image = {"type": "input_image", "image_url": PIXEL}
+    text = extract([function_call("c"), function_output("c", [image]), function_output("d", PIXEL)], 1000)
+
+    assert "[image]" in text
+    assert "data:" not in text
 
 
 def test_the_extract_has_the_newest_items_within_its_budget():
