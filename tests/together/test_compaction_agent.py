@@ -32,7 +32,6 @@ from weakincentives.adapters.openai import (
     OpenAIContainerWorkspaceSection,
     OpenAIModelConfig,
 )
-from weakincentives.budget import TokenUsage
 from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, Tool, ToolContext, ToolResult
 from weakincentives.runtime import (
     CompactionRebuilt,
@@ -42,7 +41,7 @@ from weakincentives.runtime import (
     ToolInvoked,
 )
 
-THRESHOLD = 8_000
+THRESHOLD, LOW_THRESHOLD = 8_000, 4_000
 TURNS = 200
 FACTS = {1: "fact-1 is harbour", 50: "fact-50 is lantern", 150: "fact-150 is cinnamon"}
 FILLER = "and nothing else of interest " * 28  # 200 tokens
@@ -97,15 +96,20 @@ class Recorder:
         """The requests for responses."""
         return [body for path, body in self.sent if path == "/v1/responses"]
 
-    def largest(self) -> int:
-        """The input tokens of the largest request, counted by the server before any compaction."""
+    def counts(self) -> list[int]:
+        """The input tokens of each request, counted by the server before any compaction; without refused ones."""
         with self.server.client(self.key) as client:
-            return max(
-                client.responses.input_tokens.count(
-                    model="scripted", input=body["input"], tools=body.get("tools", [])
-                ).input_tokens
-                for body in self.bodies()
-            )
+            return [count for body in self.bodies() if (count := _count(client, body)) is not None]
+
+
+def _count(client: Any, body: dict[str, Any]) -> int | None:
+    given = {"model": "scripted", "input": body["input"], "tools": body.get("tools", [])}
+    try:
+        return client.responses.input_tokens.count(**given).input_tokens
+    except BadRequestError as error:
+        if error.code != "invalid_encrypted_content":
+            raise
+        return None
 
 
 @contextmanager
@@ -156,10 +160,19 @@ def state_of(session: Session) -> CompactionState:
     return state
 
 
+def deltas_of(session: Session) -> list[ModelProgress]:
+    """The progress events of the session from now on."""
+    deltas: list[ModelProgress] = []
+    session.dispatcher.subscribe(ModelProgress, deltas.append)
+    return deltas
+
+
 def check_requests(recorder: Recorder, *, zdr: bool, turn_tokens: int) -> None:
     assert [found for body in recorder.bodies() if (found := unpaired(body["input"]))] == []
     assert all(body.get("store") is False for _, body in recorder.sent) == zdr
-    assert THRESHOLD // 2 < recorder.largest() <= THRESHOLD + turn_tokens
+    counts = recorder.counts()
+    assert len(counts) == len(recorder.bodies())
+    assert THRESHOLD // 2 < max(counts) <= THRESHOLD + turn_tokens
 
 
 MODES = pytest.mark.parametrize("mode", ["server", "client", "auto"])
@@ -210,3 +223,172 @@ def test_evaluation_of_200_tool_calls_stays_below_the_threshold_and_keeps_the_fa
     assert state_of(session).compaction_count == len(session[ContextCompacted].all()) > 4
     assert session[CompactionRebuilt].all() == ()
     check_requests(recorder, zdr=zdr, turn_tokens=300)
+
+
+@MODES
+def test_workspace_keeps_its_container_and_variables(tmp_path_factory, mode):
+    with code_server("local", tmp_path_factory.mktemp("code"), script=SCRIPT) as server:
+        recorder, session = Recorder(server, "none"), Session()
+        config = CompactionConfig(threshold_tokens=2_000, mode=mode, zdr_mode=True)
+        workspace = OpenAIContainerWorkspaceSection(session=session)
+        with recorder.adapter(config, hosted_tools=CODE) as adapter, workspace:
+            answers = [
+                adapter.evaluate(prompt(f"Please run code. {FILLER}", workspace), session=session).text
+                for _ in range(30)
+            ]
+            with server.client() as client:
+                (container,) = client.containers.list()
+
+    assert answers == [f"n is {number};\n" for number in range(1, 31)]
+    assert state_of(session).compaction_count > 3
+    tools = [body["tools"] for body in recorder.bodies()]
+    assert {tool["container"] for declared in tools for tool in declared} == {container.id}
+
+
+def rotate_keys(server: Server) -> None:
+    command = [sys.executable, "-m", "antwort", "keys", "rotate-compaction", "--config", "antwort.yaml", "--keep", "1"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    subprocess.run(command, cwd=server.directory, env=environment, capture_output=True, check=True)
+
+
+def is_refused(server: Server, key: str, session: Session) -> bool:
+    """Whether the server cannot open the window of the session any more."""
+    with server.client(key) as client:
+        return _count(client, {"input": list(state_of(session).window)}) is None
+
+
+@MODES
+@pytest.mark.parametrize("stream", [False, True], ids=["blocking", "stream"])
+def test_dropped_key_leads_to_one_rebuild(mode, stream, tmp_path):
+    with keyed_server(tmp_path) as server:
+        session, recorder = Session(), Recorder(server, server.keys["a"])
+        deltas = deltas_of(session)
+        config = CompactionConfig(threshold_tokens=LOW_THRESHOLD, mode=mode, zdr_mode=True)
+        with recorder.adapter(config, model_config=OpenAIModelConfig(stream=stream)) as adapter:
+            run_steps(adapter, session, 1, 60)
+            assert state_of(session).compaction_count > 1
+            rotate_keys(server)
+            wait_until(lambda: is_refused(server, server.keys["a"], session))
+            answer = adapter.evaluate(prompt("Now report."), session=session)
+            run_steps(adapter, session, 61, 160)
+            last = adapter.evaluate(prompt("Now report."), session=session)
+
+    (rebuilt,) = session[CompactionRebuilt].all()
+    assert not rebuilt.truncated
+    assert "invalid_encrypted_content" in rebuilt.reason or "could not be verified" in rebuilt.reason
+    assert set(answer.text.splitlines()) == {FACTS[1], FACTS[50]}
+    assert set(last.text.splitlines()) == set(FACTS.values())
+    assert bool(deltas) == stream
+
+
+@MODES
+def test_session_moves_to_another_server(recorder, other_server, mode):
+    """Only the base URL changes. Back at the first server, the items of the second are dead."""
+    session = Session()
+    config = CompactionConfig(threshold_tokens=LOW_THRESHOLD, mode=mode)
+    elsewhere = Recorder(other_server, other_server.keys["a"])
+    with recorder.adapter(config) as adapter, elsewhere.adapter(config) as other_adapter:
+        run_steps(adapter, session, 1, 60)
+        run_steps(other_adapter, session, 61, 120)
+        assert len(session[CompactionRebuilt].all()) == 1
+        run_steps(adapter, session, 121, 180)
+        answer = adapter.evaluate(prompt("Now report."), session=session)
+
+    assert set(answer.text.splitlines()) == set(FACTS.values())
+    assert len(session[CompactionRebuilt].all()) == 2
+    assert not any(event.truncated for event in session[CompactionRebuilt].all())
+    assert max(*recorder.counts(), *elsewhere.counts()) <= LOW_THRESHOLD + 300
+    assert len(recorder.bodies()) - len(recorder.counts()) == 1  # refused
+    assert len(elsewhere.bodies()) - len(elsewhere.counts()) == 1
+
+
+@MODES
+def test_window_of_another_tenant_is_rebuilt(server, recorder, mode):
+    session = Session()
+    config = CompactionConfig(threshold_tokens=LOW_THRESHOLD, mode=mode, zdr_mode=True)
+    with recorder.adapter(config) as adapter:
+        run_steps(adapter, session, 1, 60)
+    assert is_refused(server, server.keys["b"], session)
+    own_items = state_of(session).encrypted_items
+    other_tenant = Recorder(server, server.keys["b"])
+    with other_tenant.adapter(config) as adapter:
+        answer = adapter.evaluate(prompt("Now report."), session=session)
+
+    assert set(answer.text.splitlines()) == {FACTS[1], FACTS[50]}
+    assert len(session[CompactionRebuilt].all()) == 1
+    first, *repeated = other_tenant.bodies()
+    assert [item for item in own_items if item in first["input"]] == list(own_items)
+    assert [item for body in repeated for item in own_items if item in body["input"]] == []
+
+
+@dataclass(frozen=True)
+class Report:
+    seen: str
+
+
+@MODES
+@pytest.mark.parametrize("stream", [False, True], ids=["blocking", "stream"])
+def test_structured_output_after_compactions(recorder, mode, stream):
+    session = Session()
+    deltas = deltas_of(session)
+    config = CompactionConfig(threshold_tokens=2_000, mode=mode)
+    with recorder.adapter(config, model_config=OpenAIModelConfig(stream=stream)) as adapter:
+        run_steps(adapter, session, 1, 30)
+        answer = adapter.evaluate(prompt("Now report as JSON.", output=Report), session=session)
+
+    assert answer.output == Report("harbour")
+    assert state_of(session).compaction_count > 1
+    assert all(body.get("stream", False) == stream for body in recorder.bodies())
+    assert bool(deltas) == stream
+
+
+@MODES
+def test_model_that_refuses_to_summarize(recorder, mode):
+    """An extract takes the place of the summary: the session goes on, and its newest part is intact."""
+    session = Session()
+    config = CompactionConfig(threshold_tokens=THRESHOLD, mode=mode)
+    with recorder.adapter(config) as adapter:
+        adapter.evaluate(prompt(f"There are no summaries. {FACTS[1]}."), session=session)
+        for number in range(2, 100):
+            adapter.evaluate(prompt(f"There are no summaries. Step {number}. {FILLER}"), session=session)
+        adapter.evaluate(prompt(f"There are no summaries. {FACTS[150]}."), session=session)
+        answer = adapter.evaluate(prompt("Now report."), session=session)
+
+    assert FACTS[150] in answer.text
+    assert state_of(session).compaction_count > 3
+    assert max(recorder.counts()) <= THRESHOLD + 300
+
+
+@MODES
+def test_snapshot_before_a_compaction_can_be_restored_after_it(recorder, mode):
+    session = Session()
+    config = CompactionConfig(threshold_tokens=2_000, mode=mode)
+    with recorder.adapter(config) as adapter:
+        run_steps(adapter, session, 49, 60)
+        snapshot, before = session.snapshot(), state_of(session)
+        assert before.compaction_count > 0
+        run_steps(adapter, session, 149, 160)
+        assert state_of(session).compaction_count > before.compaction_count
+        later = adapter.evaluate(prompt("Now report."), session=session)
+        session.restore(snapshot)
+        assert state_of(session) == before
+        restored = adapter.evaluate(prompt("Now report."), session=session)
+
+    assert set(later.text.splitlines()) == {FACTS[50], FACTS[150]}
+    assert restored.text == FACTS[50]
+    assert session[CompactionRebuilt].all() == ()
+
+
+def test_snapshot_of_an_earlier_process_continues(recorder):
+    """A new session with the snapshot of another one, and a new adapter."""
+    session, config = Session(), CompactionConfig(threshold_tokens=2_000)
+    with recorder.adapter(config) as adapter:
+        run_steps(adapter, session, 1, 20)
+    snapshot, session = session.snapshot(), Session(session_id=session.session_id)
+    session.restore(snapshot)
+    with recorder.adapter(config) as adapter:
+        run_steps(adapter, session, 21, 60)
+        answer = adapter.evaluate(prompt("Now report."), session=session)
+
+    assert set(answer.text.splitlines()) == {FACTS[1], FACTS[50]}
+    assert state_of(session).compaction_count > 4
